@@ -21,7 +21,6 @@ QUICK = {
 
 
 def main() -> int:
-    """Run them one after the other, and return 1 if one has failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks")
     parser.add_argument("--quick", action="store_true", help="five minutes instead of an hour")
     parser.add_argument("files", nargs="*", help="lists of URLs, for those that take some")

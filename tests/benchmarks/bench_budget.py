@@ -10,12 +10,11 @@ those of `requests.sqlite`, less those of an empty one.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from sidebyside import Clock, table
+from sidebyside import Clock, parser_of, table
 
 BUDGETS = {"none": {}, "with room": {"*": 10**9}, "over it": {"*": 1}}
 
@@ -61,11 +60,7 @@ def run(clock: Clock, site: Callable[[int], tuple[str, str]], name: str, items: 
 
 
 def main() -> None:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--items", type=float, default=20_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    options = parser_of(__doc__, items=20_000.0, rounds=3).parse_args()
     items, clock, rows = int(options.items), Clock(), []
     for site in (of_calendar, of_shops):
         for _ in range(options.rounds):

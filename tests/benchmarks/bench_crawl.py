@@ -10,7 +10,6 @@ have. `--tree` is another checkout of this package, by turns with this one.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -28,7 +27,7 @@ from pathlib import Path
 
 from company import SETTINGS as BUSY_CRAWL
 from company import WITH, write_site
-from sidebyside import HERE, OURS, ROOT, forked, in_turns, spread, table
+from sidebyside import HERE, OURS, ROOT, forked, in_turns, parser_of, spread, table
 
 # isort: split
 from scrapy import Spider
@@ -110,7 +109,6 @@ class Run:
 
 
 def crawl(site: str, way: str, folder: Path | None, settings: dict, pages: int) -> Run:
-    """Crawl in a forked process."""
     found, used = forked(
         f"the crawl of {site} by {way}",
         lambda answer: answer(_crawl(site, way, folder, settings, pages)),
@@ -269,11 +267,8 @@ def crawl_in_company(
 
 
 def main() -> None:
-    """Print a table for each site."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__, pairs=5, pages=(1000, "of each site; 0 for all"))
     parser.add_argument("folder", nargs="?", type=Path, help="of HTML pages, with an index.html")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--pages", type=int, default=1000, help="of each site; 0 for all")
     parser.add_argument("--only", choices=["real", "demo"])
     parser.add_argument("--with", dest="company", action="append", choices=[*WITH, "all"])
     parser.add_argument("--tree", type=Path, help="another checkout, for --with")

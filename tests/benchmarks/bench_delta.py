@@ -155,7 +155,6 @@ def measure_redis(pages: int) -> None:
 
 
 def main() -> None:
-    """Print what two crawls have fetched and taken."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bench_delta")
     parser.add_argument("--lists", type=int, default=200)
     parser.add_argument("--new", type=int, default=1, help="new details of each list")

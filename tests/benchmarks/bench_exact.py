@@ -10,7 +10,6 @@ and one for each), the same of 8 bytes, and LMDB. All are files in one directory
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import resource
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
-from sidebyside import OPERATIONS, operations, table
+from sidebyside import OPERATIONS, operations, parser_of, table
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
 
@@ -56,7 +55,6 @@ class SQLite:
         return found.fetchone() is not None
 
     def close(self) -> None:
-        """Commit, and leave one file."""
         self._execute("COMMIT")
         self._execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._database.close()
@@ -85,7 +83,6 @@ class LMDB:
         return self._transaction.get(key) is not None
 
     def close(self) -> None:
-        """Commit."""
         self._transaction.commit()
         self._environment.sync(True)
         self._environment.close()
@@ -222,7 +219,6 @@ def opening(keys: int) -> None:
 
 
 def random_keys(count: int, seed: int = 1) -> Iterator[bytes]:
-    """Yield keys, the same for a seed."""
     chance = random.Random(seed)
     return (chance.randbytes(20) for _ in range(count))
 
@@ -242,13 +238,13 @@ def read_pages(path: Path, known: bool, keys: int = 1000) -> float:
 
 
 def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--capacity", type=int, default=1_000_000)
-    parser.add_argument("--keys", type=int, default=10_000, help="timed in each round")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--open", type=float, default=1e7, help="keys of the filter to open")
-    arguments = parser.parse_args()
+    arguments = parser_of(
+        __doc__,
+        capacity=1_000_000,
+        keys=(10_000, "timed in each round"),
+        rounds=10,
+        open=(1e7, "keys of the filter to open"),
+    ).parse_args()
     times(arguments.capacity, arguments.keys, arguments.rounds)
     sizes(arguments.capacity)
     opening(int(arguments.open))

@@ -78,7 +78,6 @@ def memory(durable: bool, items: int) -> float:
 
 
 def main() -> None:
-    """Print a table for each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=5)
     arguments = parser.parse_args()

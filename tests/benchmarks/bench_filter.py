@@ -6,21 +6,16 @@ Bloom filters and a set. Keys are 20 random bytes, as fingerprints are.
 
 from __future__ import annotations
 
-import argparse
-
 from peers import filters
-from sidebyside import OPERATIONS, mean, operations, table
+from sidebyside import OPERATIONS, mean, operations, parser_of, table
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
 
 
 def main() -> None:
-    """Print the ratios of each filter's time to that of BloomFilter, then nanoseconds."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--capacity", type=int, default=1_000_000)
-    parser.add_argument("--keys", type=int, default=10_000, help="timed in each round")
-    parser.add_argument("--rounds", type=int, default=10)
-    arguments = parser.parse_args()
+    arguments = parser_of(
+        __doc__, capacity=1_000_000, keys=(10_000, "timed in each round"), rounds=10
+    ).parse_args()
     makers = {"BloomFilter": BloomFilter, "ScalableBloomFilter": ScalableBloomFilter, **filters()}
     made = {name: maker(arguments.capacity, 1e-6) for name, maker in makers.items()}
     made["set"] = set()

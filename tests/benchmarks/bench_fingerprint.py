@@ -5,22 +5,18 @@ python tests/benchmarks/bench_fingerprint.py [--urls N] [files…]
 
 from __future__ import annotations
 
-import argparse
 from contextlib import suppress
 
 from scrapy import Request
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
-from sidebyside import Clock, mean, streams, table
+from sidebyside import Clock, mean, parser_of, streams, table
 
 from scrapy_bloom.fingerprints.fast import canonical_url, fingerprint
 
 
 def main() -> None:
-    """Print how many times as fast as Scrapy's, and how many URLs are left to it."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__, urls=(4_000, "distinct ones, of each list"), rounds=5)
     parser.add_argument("files", nargs="*", help="lists of URLs, one a line, plain or .gz")
-    parser.add_argument("--urls", type=int, default=4_000, help="distinct ones, of each list")
-    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     rows, ratios = [], []
     for name, lines in streams(arguments.files):

@@ -6,13 +6,12 @@ filter grows from the default capacity, and when the capacity is set to what com
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 
 from scrapy import Request
 from scrapy.utils.test import get_crawler
-from sidebyside import Clock, table
+from sidebyside import Clock, parser_of, table
 
 from scrapy_bloom import BloomDupeFilter
 
@@ -20,7 +19,6 @@ STEPS = (100_000, 1_000_000, 10_000_000, 100_000_000)
 
 
 def open_dupefilter(capacity: int) -> BloomDupeFilter:
-    """An open dupefilter in memory."""
     crawler = get_crawler(settings_dict={"BLOOM_CAPACITY": capacity})
     crawler.spider = None
     dupefilter = BloomDupeFilter.from_crawler(crawler)
@@ -29,10 +27,9 @@ def open_dupefilter(capacity: int) -> BloomDupeFilter:
 
 
 def main() -> None:
-    """Print the cost at each size, relative to that at a million keys."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--keys", type=float, default=3e6, help="at most, such as 1e8")
-    parser.add_argument("--minutes", type=float, default=10, help="for each of the two")
+    parser = parser_of(
+        __doc__, keys=(3e6, "at most, such as 1e8"), minutes=(10.0, "for each of the two")
+    )
     parser.add_argument("--only", choices=("grown", "set"), help="one of the two")
     arguments = parser.parse_args()
     steps = [step for step in (*STEPS, int(arguments.keys)) if step <= arguments.keys]

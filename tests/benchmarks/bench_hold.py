@@ -81,7 +81,6 @@ def sites() -> dict[str, tuple[int, Rest]]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="for which the host refuses")
     parser.add_argument("--sites", nargs="*", help="the other hosts instead, or those of them")

@@ -37,7 +37,6 @@ def request(number: int, **meta):
 
 
 def weigh(items: int) -> None:
-    """Print memory and bytes."""
     from tests.job.engine import Job
 
     with tempfile.TemporaryDirectory() as folder:
@@ -171,7 +170,6 @@ def print_late(late: list[float]) -> None:
 
 
 def main() -> None:
-    """Run from the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--part", choices=("weigh", "commits", "alone", "at once"))

@@ -78,7 +78,6 @@ def run(kind: str, items: int, job: str) -> None:
 
 
 def main() -> None:
-    """Print bytes and seconds, those of RFPDupeFilter divided by ours first."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--items", type=float, nargs="+", default=[1e6])
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)

@@ -6,11 +6,10 @@ partition a crawl of its own (filter, queue, claims) on some node of a Cluster. 
 commit becomes a call to each partition that one of its new requests falls into. No Redis here.
 """
 
-import argparse
 import random
 from hashlib import blake2b
 
-from sidebyside import table
+from sidebyside import parser_of, table
 
 # What bench_redis_queue.py prints of one server, on a core that others used too.
 NEW_SECONDS = 54e-6
@@ -45,14 +44,14 @@ def calls_a_commit(new, partitions, commits, chance):
 
 
 def main():
-    """Print the arithmetic and the simulation."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=float, default=1e10)
-    parser.add_argument("--workers", type=int, default=1000)
-    parser.add_argument("--pages", type=float, default=50, help="a second and worker")
-    parser.add_argument("--pending", type=float, default=0.1, help="share of the requests")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = parser_of(
+        __doc__,
+        requests=1e10,
+        workers=1000,
+        pages=(50.0, "a second and worker"),
+        pending=(0.1, "share of the requests"),
+        seed=1,
+    ).parse_args()
     chance = random.Random(options.seed)
     rate = options.workers * options.pages
     memory = options.requests * (SEEN_BYTES + options.pending * PENDING_BYTES)

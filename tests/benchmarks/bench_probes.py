@@ -22,7 +22,6 @@ SECRET, BITS, BLOCKS = FILTER.secret, FILTER._store.bits, FILTER.header.blocks
 
 
 def positions(key: bytes) -> list[int]:
-    """All bits of a key."""
     salted = SECRET + key
     selector, *lanes = first_lanes(salted)
     origin = selector * BLOCKS >> 32 << 15
@@ -74,7 +73,6 @@ def chain(key: bytes) -> bool:
 
 
 def fetch_all(key: bytes) -> bool:
-    """All bits in one call."""
     return BITS[positions(key)].all()
 
 
@@ -87,14 +85,12 @@ def page(key: bytes) -> bool:
 
 
 def set_loop(key: bytes) -> None:
-    """One bit after the other."""
     bits = BITS
     for position in positions(key):
         bits[position] = 1
 
 
 def set_chain(key: bytes) -> None:
-    """Straight-line code."""
     bits, salted = BITS, SECRET + key
     selector, a, b, c, d, e, f = first_lanes(salted)
     o = selector * BLOCKS >> 32 << 15
@@ -105,12 +101,10 @@ def set_chain(key: bytes) -> None:
 
 
 def set_all(key: bytes) -> None:
-    """All bits in one call."""
     BITS[positions(key)] = 1
 
 
 def main() -> None:
-    """Print, for keys that are there and that are not, times relative to what the filters do."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=10)
     arguments = parser.parse_args()

@@ -8,14 +8,13 @@ Redis it prints the server's time of the longest call, by its SLOWLOG; and how f
 beside one that looks at all requests, against the same workers without it.
 """
 
-import argparse
 import multiprocessing
 import tempfile
 import time
 from functools import partial
 from pathlib import Path
 
-from sidebyside import redis_server, server_seconds
+from sidebyside import parser_of, redis_server, server_seconds
 
 # isort: split
 from scrapy import Request
@@ -141,8 +140,7 @@ def work(url, key, seconds, answers):
 
 
 def drop_beside_workers(server, count, seconds):
-    """Look at all requests beside four workers; print their rate and their slowest calls against
-    the same workers alone, before and after it."""
+    """Print how four workers fare beside a look at all requests, and alone before and after."""
     worker = StoreWorker(server.url, "sieve", BLOOM_REDIS_LEASE=3600)
     key = worker.key
     with server.client(decode_responses=False) as client:
@@ -183,11 +181,7 @@ def sieve_all(url, key):
 
 
 def main():
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=float, default=1e6)
-    parser.add_argument("--seconds", type=float, default=20)
-    options = parser.parse_args()
+    options = parser_of(__doc__, requests=1e6, seconds=20.0).parse_args()
     count = int(options.requests)
     print(f"a job, {count:,} requests; CPU of the command")
     for slots in (40, 20_000, count):

@@ -6,13 +6,12 @@ turn, without kills: calls that a page costs, and pages a second. A call is what
 before it waits for an answer; the server's own count is of what it has read.
 """
 
-import argparse
 import contextlib
 import tempfile
 import time
 from pathlib import Path
 
-from sidebyside import redis_server
+from sidebyside import parser_of, redis_server
 
 # isort: split
 import harness
@@ -73,8 +72,7 @@ def push(worker, numbers, slots):
 
 
 def fill(server, slots):
-    """Push PENDING requests into a crawl of our own; return bytes a request, the filter's
-    strings included."""
+    """Push PENDING requests to our crawl; return bytes a request, and those of the filter."""
     server.command("FLUSHALL")
     before = used(server)
     worker = join(server)
@@ -146,8 +144,7 @@ def reads(server):
 
 
 def crawl(folder, server, settings, workers):
-    """Crawl the demo's site; return pages, seconds of the middle of the crawl, pages in
-    them, and reads of the server."""
+    """Crawl the demo's site; return its pages, pages a second, and reads and calls a page."""
     folder.mkdir()
     server.command("FLUSHALL")
     total = len(harness.pages(harness.SESSION))
@@ -189,11 +186,7 @@ def crawl(folder, server, settings, workers):
 
 
 def main():
-    """Measure, and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=4)
-    options = parser.parse_args()
+    options = parser_of(__doc__, rounds=3, workers=4).parse_args()
     print(described())
     with tempfile.TemporaryDirectory() as name, redis_server() as server:
         memory(server)

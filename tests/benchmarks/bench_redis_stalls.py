@@ -6,10 +6,9 @@ worker with a hundred thousand claims. Then all that workers and commands do wit
 longest call of each by the server's SLOWLOG.
 """
 
-import argparse
 import sys
 
-from sidebyside import redis_server
+from sidebyside import parser_of, redis_server
 
 # isort: split
 from scrapy import Request
@@ -86,7 +85,6 @@ class Stalls:
                     client.eval(FILL, 1, self.key, kind, at, last, many, payload)
 
     def join(self, **settings):
-        """Return a worker."""
         return StoreWorker(
             self.server.url, "bench", BLOOM_CAPACITY=100_000, BLOOM_REDIS_LEASE=3600, **settings
         )
@@ -162,14 +160,9 @@ class Stalls:
 
 
 def main():
-    """Measure, print, and fail if a call has taken too long."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pending", type=int, default=1_000_000)
-    parser.add_argument("--slots", type=int, default=20_000)
-    parser.add_argument("--workers", type=int, default=1_000)
-    parser.add_argument("--failed", type=int, default=100_000)
-    parser.add_argument("--claims", type=int, default=100_000)
-    options = parser.parse_args()
+    options = parser_of(
+        __doc__, pending=1_000_000, slots=20_000, workers=1_000, failed=100_000, claims=100_000
+    ).parse_args()
     print(described())
     with redis_server() as server:
         stalls = Stalls(server, options)

@@ -6,7 +6,6 @@ other Bloom filters in the obvious way. All use Scrapy's default fingerprinter.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from peers import filters
 from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.test import get_crawler
-from sidebyside import Clock, mean, streams, table
+from sidebyside import Clock, mean, parser_of, streams, table
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.dupefilter.recent import RecentKeys
@@ -37,7 +36,6 @@ class PeerDupeFilter(RFPDupeFilter):
 
 
 def dupefilter(kind: object, job: str | None) -> object:
-    """An open dupefilter of that kind."""
     crawler = get_crawler(settings_dict={"JOBDIR": job, "BLOOM_CAPACITY": CAPACITY})
     crawler.spider = None
     if isinstance(kind, type):
@@ -76,11 +74,8 @@ def memory(urls: list[str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Print the ratios of RFPDupeFilter's time to that of each, then microseconds."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__, requests=(60_000, "of each stream at most"), rounds=3)
     parser.add_argument("files", nargs="*", help="lists of URLs, one a line, plain or .gz")
-    parser.add_argument("--requests", type=int, default=60_000, help="of each stream at most")
-    parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     kinds = {
         "RFPDupeFilter": (RFPDupeFilter, False),

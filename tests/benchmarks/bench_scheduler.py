@@ -4,7 +4,6 @@ All ratios are of figures taken in turns in one run; the time of an fsync stands
 them, because Scrapy's SQLite queues take one for each push.
 """
 
-import argparse
 import gc
 import os
 import resource
@@ -16,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sidebyside import in_turns
+from sidebyside import in_turns, parser_of
 
 # isort: split
 from scrapy import Request
@@ -64,8 +63,7 @@ def timed(function, things):
 
 
 def pushes(folder, rounds):
-    """Pushes of real requests: Scrapy's SQLite queue, the scheduler over Scrapy's disk
-    queues, and this one, commits included."""
+    """Pushes of real requests: Scrapy's SQLite queue, the scheduler over Scrapy's disk queues."""
     durable = Job(folder / "durable").open()
     stock = Job(folder / "stock", scheduler=STOCK).open()
     sqlite = build_from_crawler(PickleLifoSQLiteQueue, durable.crawler, str(folder / "q" / "0"))
@@ -199,12 +197,9 @@ def cpu():
 
 
 def main():
-    """Print all figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=0, help="of whole crawls")
-    parser.add_argument("--pending", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
+    options = parser_of(
+        __doc__, pairs=(0, "of whole crawls"), pending=1_000_000, rounds=9
+    ).parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     try:
         gc.freeze()

@@ -20,7 +20,7 @@ import tempfile
 import time
 from functools import partial
 
-from sidebyside import OURS, forked, in_turns, resident, spread, table
+from sidebyside import OURS, forked, in_turns, parser_of, resident, spread, table
 
 # isort: split
 from scrapy import Request, Spider
@@ -116,11 +116,8 @@ def crawl(options: argparse.Namespace, pending: int, slots: int, whose: str) -> 
 
 
 def main() -> None:
-    """Print a row for each number of slots: medians, and the ratios of crawls by turns."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__, pairs=1, pages=(300, "to count in each crawl"))
     parser.add_argument("slots", nargs="*", type=int, default=[20, 4_000, 20_000])
-    parser.add_argument("--pairs", type=int, default=1)
-    parser.add_argument("--pages", type=int, default=300, help="to count in each crawl")
     parser.add_argument("--memory", action="store_true", help="without JOBDIR")
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -64,7 +64,6 @@ def seconds_of_cpu(pid):
 
 
 def main():
-    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=float, default=1e6)
     parser.add_argument("--seconds", type=int, default=40)

@@ -54,8 +54,7 @@ class Shop:
 
 
 class Site:
-    """Pages of one large site, in folders of very different sizes; further slots are its
-    mirrors."""
+    """Pages of one large site in folders of very different sizes; further slots are mirrors."""
 
     title = "one site"
     has_callback = False
@@ -125,8 +124,7 @@ def slots_of(row: str, items: int) -> int:
 
 
 class Pushed:
-    """A crawl into which requests of a corpus are pushed, and out of which they are popped. Times
-    are CPU seconds a request of this process and of the server."""
+    """A crawl for requests of a corpus; times are CPU seconds a request, ours and the server's."""
 
     def __init__(self, corpus: str, slots: int, items: int) -> None:
         self._corpus = CORPORA[corpus]()
@@ -178,7 +176,6 @@ class Pushed:
         return 0.0
 
     def close(self) -> None:
-        """Remove everything."""
         self._folder.cleanup()
 
 
@@ -340,7 +337,6 @@ class Checkout:
         return json.loads(self._process.stdout.readline())
 
     def end(self) -> None:
-        """End the process."""
         self._process.communicate()
 
 
@@ -405,7 +401,6 @@ def cost(checkouts: list[Checkout], medium: str, chunk: int) -> None:
 
 
 def main() -> None:
-    """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--items", type=int, default=1_000_000, help="pending requests")
     parser.add_argument("--before", metavar="PYTHON", help="that of another checkout")

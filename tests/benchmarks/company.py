@@ -32,11 +32,9 @@ class UnknownMiddleware:
     """Looks at what a callback yields, as a project's own middleware would."""
 
     def process_spider_output(self, response, result):
-        """Yield all of it."""
         yield from result
 
     async def process_spider_output_async(self, response, result):
-        """Yield all of it."""
         async for thing in result:
             yield thing
 
@@ -45,7 +43,6 @@ class UnknownFingerprinter:
     """Says nothing about what its fingerprints depend on."""
 
     def fingerprint(self, request):
-        """Return a fingerprint that depends on a header."""
         return fingerprint(request, include_headers=["X-Id"])
 
 
@@ -96,7 +93,6 @@ def write_site(folder: Path) -> None:
 
 
 def main(options: dict) -> None:
-    """Crawl, and print what it took."""
     from tests.job.harness import preload
 
     settings = {**SETTINGS, **WITH[options["company"]]()}

@@ -4,15 +4,16 @@ key was there, and `__contains__`. What is not installed is left out, with a lin
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 
 def filters() -> dict[str, Callable[[int, float], object]]:
     """Return makers of filters from a capacity and an error rate, by name."""
     found = {}
     for name, make in (
-        ("pybloom_live", pybloom_plain),
-        ("pybloom_live scalable", pybloom_scalable),
-        ("pybloomfiltermmap3", mmap3),
+        ("pybloom_live", answering("pybloom_live")),
+        ("pybloom_live scalable", answering("pybloom_live", "ScalableBloomFilter")),
+        ("pybloomfiltermmap3", answering("pybloomfilter")),
         ("rbloom", rust_bloom),
         ("fastbloom-rs", fastbloom),
     ):
@@ -32,25 +33,9 @@ def is_there(make: Callable[[int, float], object]) -> bool:
     return True
 
 
-def pybloom_plain(capacity: int, error_rate: float) -> object:
-    """pybloom_live.BloomFilter: `add` answers."""
-    from pybloom_live import BloomFilter
-
-    return BloomFilter(capacity, error_rate)
-
-
-def pybloom_scalable(capacity: int, error_rate: float) -> object:
-    """pybloom_live.ScalableBloomFilter: `add` answers."""
-    from pybloom_live import ScalableBloomFilter
-
-    return ScalableBloomFilter(capacity, error_rate)
-
-
-def mmap3(capacity: int, error_rate: float) -> object:
-    """pybloomfiltermmap3 in memory: `add` answers."""
-    from pybloomfilter import BloomFilter
-
-    return BloomFilter(capacity, error_rate)
+def answering(module: str, name: str = "BloomFilter") -> Callable[[int, float], object]:
+    """Return a maker of filters of a class whose `add` answers."""
+    return lambda capacity, rate: getattr(import_module(module), name)(capacity, rate)
 
 
 def rust_bloom(capacity: int, error_rate: float) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import gzip
 import json
@@ -27,6 +28,15 @@ SAMPLES = HERE.parent / "data"
 CHUNK = 500
 OPERATIONS = ("add new", "add known", "test known", "test absent")
 OURS = {"ADDONS": {"scrapy_bloom.Addon": 300}}
+
+
+def parser_of(about: str | None, **given: Any) -> argparse.ArgumentParser:
+    """Return a parser of options, each given as its default, or as that and its help."""
+    parser = argparse.ArgumentParser(description=about and about.partition("\n\n")[0])
+    for name, each in given.items():
+        default, told = each if isinstance(each, tuple) else (each, None)
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=told)
+    return parser
 
 
 class Clock:
@@ -63,8 +73,7 @@ class Clock:
 
 
 def operations(made: Mapping[str, Any], capacity: int, keys: int, rounds: int) -> dict[str, list]:
-    """Fill sets until half of `capacity`, and return the microseconds of each of OPERATIONS on
-    them, by their names."""
+    """Fill sets to half of `capacity`; return microseconds of each of OPERATIONS, by name."""
     for _ in range(capacity // 2 - keys * rounds):
         key = os.urandom(20)
         for tested in made.values():
@@ -154,7 +163,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def mean(ratios: Iterable[float]) -> float:
-    """The geometric mean."""
     logs = [log(ratio) for ratio in ratios]
     return exp(sum(logs) / len(logs))
 
@@ -167,8 +175,7 @@ def read(path: Path) -> list[str]:
 
 
 def streams(files: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """The files given, or the streams and lists of SCRAPY_BLOOM_DATA, else the samples;
-    then two made from them."""
+    """The files given, or those of SCRAPY_BLOOM_DATA, or samples; then two made from them."""
     folder = Path(os.environ.get("SCRAPY_BLOOM_DATA", SAMPLES))
     paths = [Path(file) for file in files] or sorted(
         [*folder.glob("stream_*.txt.gz"), *folder.glob("urls_[kt]*.txt.gz")]

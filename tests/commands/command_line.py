@@ -112,8 +112,7 @@ def environment():
 
 
 def _metadata():
-    """Return a directory that says of this package what pyproject.toml does, as an
-    installation would."""
+    """Return a directory that says what pyproject.toml does, as an installation would."""
     folder = PACKAGE / ".pytest_cache" / "entry-points"
     metadata = folder / "scrapy_bloom_tests-0.dist-info"
     metadata.mkdir(parents=True, exist_ok=True)

@@ -39,11 +39,7 @@ def test_help_of_each_subcommand_is_complete():
     parser = argparse.ArgumentParser()
     command.add_options(parser)
     (subparsers,) = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-    assert set(subparsers.choices) == {
-        *SUBCOMMANDS,
-        *SUBCOMMANDS_OF_REDIS,
-        *SUBCOMMANDS_OF_JOBS,
-    }
+    assert set(subparsers.choices) == {*SUBCOMMANDS, *SUBCOMMANDS_OF_REDIS, *SUBCOMMANDS_OF_JOBS}
     for name, subparser in subparsers.choices.items():
         assert subparser.description
         assert all(action.help for action in subparser._actions)

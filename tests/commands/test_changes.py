@@ -30,8 +30,7 @@ def test_held_filter_is_not_changed(run, job):
 
 
 def test_job_in_use_gets_no_filter(run, tmp_path, monkeypatch):
-    """A crawl that is about to make its filter, or to import one, is not forestalled, nor does one
-    begin while a command makes it."""
+    """A crawl that is about to make its filter, or to import one, is not forestalled."""
     (tmp_path / "urls.txt").write_text("\n".join(SEEN))
     job = JobDirectory(tmp_path / "job")
     job.make()
@@ -94,8 +93,7 @@ def test_add_refuses_what_it_cannot_read(run, job):
 
 
 def test_add_warns_of_what_scrapy_has_lost(run, tmp_path):
-    """The requests.seen of a job that was killed has what was pending then, too, which is in no
-    queue and will not be fetched; under another name nobody knows whose it is."""
+    """What a killed job had pending is in it, too, which is in no queue and will not be fetched."""
     job = JobDirectory(tmp_path / "job")
     job.make()
     job.seen_file.write_bytes(b"\0\x14" + b"x" * 20)

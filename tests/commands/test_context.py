@@ -64,8 +64,7 @@ def test_every_subcommand_works_inside_and_outside_a_project(folders, good, bad,
 
 
 def test_project_settings_apply(folders):
-    """Inside a project its fingerprinter, capacity and spiders' own settings are used, and a
-    filter of other fingerprints is refused with the way out."""
+    """A project's fingerprinter, capacity and spiders' settings count; others are refused."""
     project, outside = folders["project"], folders["outside"]
     (project / "list.txt").write_text("http://example.com/a?x=1\nhttp://example.com/b\n")
     assert bloom(project, "add", "own", "list.txt").status == 0

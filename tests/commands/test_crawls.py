@@ -81,8 +81,7 @@ def test_help_explains_the_columns_of_workers(run, tmp_path, redis_server, key, 
 
 
 def test_push_adds_what_is_new(tmp_path, redis_server, key, worker):
-    """URLs on the command line and on standard input, with a priority and a callback; what
-    the filter knows is left out, and without a crawl nothing is pushed."""
+    """From arguments and standard input, with a priority and a callback, what the filter lacks."""
     arguments = ["push", redis_server.url, "http://example.com/1", "-", "--key", key]
     pushed = bloom(tmp_path, *arguments, "--priority", 9, stdin="http://example.com/seed\n")
     assert pushed.out == "pushed 1 request, 1 were seen before\n"

@@ -27,7 +27,6 @@ MANY = 7
 
 
 def failed_request(number):
-    """Return one that has failed."""
     return FailedRequest(
         f"http://example.com/{number}",
         "GET" if number else "POST",
@@ -40,19 +39,25 @@ def failed_request(number):
     )
 
 
-@pytest.fixture
-def failed_job(tmp_path):
-    """A finished job with some requests that have failed."""
-    file = RequestFile.open(tmp_path / "requests.sqlite")
-    rows = OpenFailedStore(file)
-    for number in range(MANY + 1):
+def fail_in(folder, *failures, waiting=()):
+    """Let requests of a job fail, beside one that waits in each of some slots; return it."""
+    file = RequestFile.open(folder / "requests.sqlite")
+    for slot in waiting:
+        file.push((slot, 0, 0), b"request")
+    for failure in failures:
         file.push(("", 0, 0), b"request")
         row, *_ = file.pop(("", 0, 0), newest=False)
-        rows.add(row, b"request once more", failed_request(number))
+        OpenFailedStore(file).add(row, b"request once more", failure)
         file.delete(row)
     file.commit()
     file.close(clean=True)
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def failed_job(tmp_path):
+    """A finished job with some requests that have failed."""
+    return fail_in(tmp_path, *map(failed_request, range(MANY + 1)))
 
 
 @pytest.fixture
@@ -79,7 +84,6 @@ class Failed:
     pending: str
 
     def run(self, subcommand, *options):
-        """Run a subcommand about them."""
         return self.runs(self.folder, subcommand, *self.place, *options)
 
     def unfinished(self):
@@ -141,15 +145,7 @@ HOSTILE = FailedRequest(
 def hostile(request, tmp_path):
     """The arguments for a job, and a crawl, of which a page has failed that writes to terminals."""
     if request.param == "job":
-        file = RequestFile.open(tmp_path / "requests.sqlite")
-        file.push(("\x1b[1mslot", 0, 0), b"request")
-        file.push(("", 0, 0), b"request")
-        row, *_ = file.pop(("", 0, 0), newest=False)
-        OpenFailedStore(file).add(row, b"", HOSTILE)
-        file.delete(row)
-        file.commit()
-        file.close(clean=True)
-        return [str(tmp_path)]
+        return [str(fail_in(tmp_path, HOSTILE, waiting=["\x1b[1mslot"]))]
     url, key = request.getfixturevalue("redis_server").url, request.getfixturevalue("key")
     worker = StoreWorker(url, key)
     worker.enqueue("page")
@@ -226,13 +222,7 @@ def test_urls_of_failed_requests_are_written(failed):
 
 def test_a_failed_request_without_a_known_url_is_no_empty_line(failed_job, run):
     """A list of URLs holds nothing else."""
-    file = RequestFile.open(failed_job / "requests.sqlite")
-    file.push(("", 0, 0), b"request")
-    row, *_ = file.pop(("", 0, 0), newest=False)
-    OpenFailedStore(file).add(row, b"", failed_request(9)._replace(url="", reason="login page"))
-    file.delete(row)
-    file.commit()
-    file.close(clean=True)
+    fail_in(failed_job, failed_request(9)._replace(url="", reason="login page"))
     assert "  (a URL that only the spider can read)" in run(failed_job, "failed", ".").lines
     assert len(run(failed_job, "failed", ".", "-o", "-").lines) == MANY + 1
 
@@ -272,8 +262,7 @@ def test_a_place_without_a_crawl_is_refused(run, tmp_path, redis_server, key):
 
 
 def test_what_was_asked_again_goes_on(failed_job, failed_crawl, redis_server):
-    """As it is to be asked: in a job and in Redis, where a crawl that was over is not any
-    more."""
+    """In a job and in Redis, where a crawl that was over is not any more."""
     assert SQLiteFailedStore(failed_job).retry() == MANY + 1
     file = RequestFile.open(failed_job / "requests.sqlite")
     assert file.pop(("", 0, 0), newest=False)[1:] == (b"request once more",)

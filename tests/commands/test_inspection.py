@@ -17,8 +17,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Li
 
 
 def test_info_says_what_is_there(run, job):
-    """All that the issue of a filter is about, in text and in JSON, of a job directory, the
-    filter's own directory and one file."""
+    """All that the issue of a filter is about, in text and JSON, of a job, a filter and a file."""
     result = run(job.parent, "info", "job")
     assert result.status == 0
     assert result.lines[0] == "job"
@@ -46,8 +45,7 @@ def test_info_says_what_is_there(run, job):
 
 
 def test_info_says_what_helps_and_no_more(run, job):
-    """Bits an item are told of a filter that has its items, not of a nearly empty one, and
-    all of it fits a terminal of 80 columns, however many layers there are."""
+    """Bits an item are told of a filter that has its items, not of a nearly empty one."""
     young = run(job.parent, "info", "job")
     assert young.fields["memory"] == "8.19 kB"
     with ScalableBloomFilter.open(job / "bloom") as bloom_filter:

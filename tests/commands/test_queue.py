@@ -71,8 +71,7 @@ def fill_job(folder, dispatched=0, **settings):
 
 @pytest.fixture(params=["stopped", "killed", "running", "busy", "redis", "lobby", "oldest"])
 def place(request, tmp_path):
-    """A job in each state, and crawls in Redis: of few slots, and of so many that they share a
-    list, with the newest request next or the oldest."""
+    """A job in each state, and crawls in Redis of few slots and many, newest or oldest next."""
     if request.param in {"redis", "lobby", "oldest"}:
         yield from _crawl(request)
         return
@@ -127,8 +126,7 @@ def _crawl(request):
 
 
 def test_what_is_selected_is_counted_and_listed(run, tmp_path, place):
-    """By slot, callback and priority, by globs and names; what is in flight is counted apart. The
-    list has twenty unless --limit says how many. The status is 1 if nothing is selected."""
+    """By slot, callback and priority, by globs and names; what is in flight is counted apart."""
     for options, is_selected in (
         (["--by", "slot"], lambda _: True),
         (["--by", "priority", "--slot", "?.example"], lambda each: each["slot"][1:] == ".example"),
@@ -213,7 +211,6 @@ def test_options_that_do_not_belong_are_refused(run, tmp_path):
 
 
 def of_slot(worker, slot, count):
-    """Push so many requests of a slot."""
     for number in range(count):
         worker.enqueue(f"{slot}-{number}", meta={"download_slot": slot})
     worker.exchange()
@@ -226,9 +223,10 @@ def next_slots(worker):
 
 
 @pytest.mark.parametrize("lobby", [0, 256])
-def test_slots_of_a_crawl_in_redis_are_held(run, tmp_path, redis_server, key, monkeypatch, lobby):
-    """For all workers, whose claims go back; no answer to one that has not heard of it ends it.
-    After its end, or its release, all requests may be claimed."""
+def test_slots_of_a_crawl_in_redis_are_held(
+    run, tmp_path, join, redis_server, key, monkeypatch, lobby
+):
+    """For all workers, whose claims go back; no answer to one that has not heard of it ends it."""
     lobby_from(monkeypatch, lobby)
     command = [redis_server.url, "--key", key]
 
@@ -238,7 +236,7 @@ def test_slots_of_a_crawl_in_redis_are_held(run, tmp_path, redis_server, key, mo
     def held():
         return queue("count").json["held_slots"]
 
-    one, other = (StoreWorker(redis_server.url, key, capacity=8) for _ in range(2))
+    one, other = (join(capacity=8) for _ in range(2))
     of_slot(one, "a", 4)
     of_slot(one, "b", 2)
     one.exchange()
@@ -266,25 +264,22 @@ def test_slots_of_a_crawl_in_redis_are_held(run, tmp_path, redis_server, key, mo
     let_pass(one, 3601)
     assert next_slots(one)["e"] > 1
     assert held() == {}
-    for worker in (one, other):
-        worker.close()
 
 
-def test_no_call_holds_more_slots_than_a_hundred(run, tmp_path, redis_server, key):
+def test_no_call_holds_more_slots_than_a_hundred(run, tmp_path, join, redis_server, key):
     """A glob over many is several calls, between which workers have theirs."""
-    worker = StoreWorker(redis_server.url, key)
+    join()
     slots = [f"slot{number}" for number in range(250)]
     for action, words, did in (("hold", slots, "held"), ("release", ["--slot", "*"], "released")):
         before = redis_server.calls()["time"]
         done = run(tmp_path, "queue", action, redis_server.url, "--key", key, *words, "--json")
         assert len(done.json[did]) == 250
         assert redis_server.calls()["time"] - before >= 3
-    worker.close()
 
 
-def test_drop_in_a_crawl_in_redis(run, tmp_path, redis_server, key):
+def test_drop_in_a_crawl_in_redis(run, tmp_path, join, redis_server, key):
     """As in a job: with --yes only; what workers have claimed stays."""
-    worker = StoreWorker(redis_server.url, key)
+    worker = join()
     of_slot(worker, "a", 9)
     of_slot(worker, "b", 1)
     command = ["queue", "drop", redis_server.url, "--key", key]
@@ -305,12 +300,11 @@ def test_drop_in_a_crawl_in_redis(run, tmp_path, redis_server, key):
     assert run(tmp_path, "retry", redis_server.url, "--key", key, "--reason", "dropped").status == 0
     worker.exchange()
     assert worker.store.waiting == 2 - in_flight
-    worker.close()
 
 
-def test_it_finds_a_list_behind_an_older_one(run, tmp_path, redis_server, key):
+def test_it_finds_a_list_behind_an_older_one(run, tmp_path, join, redis_server, key):
     """Which is in no ring before the older one has been claimed up to the mark at its end."""
-    worker = StoreWorker(redis_server.url, key)
+    worker = join()
     of_slot(worker, "a", 12)
     newer, ring = f"{worker.key}:pending:0:a", f"{worker.key}:slots:0"
     entry = redis_server.command("LINDEX", newer, 0)
@@ -322,12 +316,11 @@ def test_it_finds_a_list_behind_an_older_one(run, tmp_path, redis_server, key):
         command = ["queue", "count", redis_server.url, "--key", key, "--json", *options]
         found = run(tmp_path, *command).json
         assert (found["pending"], found["in_flight"]) == (9, 4)
-    worker.close()
 
 
-def test_a_slot_that_is_no_text(run, tmp_path, redis_server, key):
+def test_a_slot_that_is_no_text(run, tmp_path, join, redis_server, key):
     """Its requests are counted, verified and dropped: a name in Redis may have any bytes."""
-    worker = StoreWorker(redis_server.url, key)
+    worker = join()
     of_slot(worker, "a", 12)
     odd = f"{worker.key}:pending:0:".encode() + b"\xff"
     redis_server.command("RENAME", f"{worker.key}:pending:0:a", odd)
@@ -340,16 +333,17 @@ def test_a_slot_that_is_no_text(run, tmp_path, redis_server, key):
         assert (found[name], found["in_flight"]) == (8, 4)
     assert run(tmp_path, "queue", "drop", *arguments, "--slot", "?", "--yes").status == 0
     assert redis_server.command("EXISTS", odd) == 0
-    worker.close()
 
 
 @pytest.mark.parametrize("order", ["Lifo", "Fifo"])
-def test_it_finds_each_request_of_many_slots(run, tmp_path, redis_server, key, monkeypatch, order):
+def test_it_finds_each_request_of_many_slots(
+    run, tmp_path, join, redis_server, key, monkeypatch, order
+):
     """Whatever workers have made of their lists: each is pending or claimed, once."""
     lobby_from(monkeypatch, 3)
     chance = seeded(seed_of("QUEUE_SEED"))
     disk_queue = f"scrapy.squeues.Pickle{order}DiskQueue"
-    worker = StoreWorker(redis_server.url, key, SCHEDULER_DISK_QUEUE=disk_queue)
+    worker = join(SCHEDULER_DISK_QUEUE=disk_queue)
     count = 0
     for number in range(200):
         if chance.random() < 0.7:
@@ -365,7 +359,7 @@ def test_it_finds_each_request_of_many_slots(run, tmp_path, redis_server, key, m
             # what it has goes back, before all others of its slot
             worker.exchange()
             worker.leave()
-            worker = StoreWorker(redis_server.url, key, SCHEDULER_DISK_QUEUE=disk_queue)
+            worker = join(SCHEDULER_DISK_QUEUE=disk_queue)
         if number % 10 == 9:
             worker.exchange()
             worker.exchange()
@@ -379,4 +373,3 @@ def test_it_finds_each_request_of_many_slots(run, tmp_path, redis_server, key, m
         found = run(tmp_path, *command).json
         assert found["pending"] + found["in_flight"] == count
         assert found["in_flight"] == len(worker.store.claims.all)
-    worker.close()

@@ -14,7 +14,7 @@ from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.filter_view import FilterView
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from tests.commands.command_line import bloom
-from tests.redis_backend.server import Server, missing
+from tests.redis_backend.server import missing
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = [
@@ -66,8 +66,7 @@ def test_filter_moves_there_and_back(run, job, redis_server, key):
 
 @pytest.mark.parametrize("lost", ["header", "strings"])
 def test_what_is_left_of_a_filter_is_cleared(run, job, redis_server, key, lost):
-    """Cleared although somebody has deleted the key that the filter is named by, or Redis has
-    evicted a part of it."""
+    """Although the key that it is named by was deleted, or a part of it evicted."""
     folder, url = job.parent, redis_server.url
     assert bloom(folder, "load", "job", url, "--key", key).status == 0
     strings = [name for name in redis_server.names(key) if name.endswith(":0")]
@@ -77,8 +76,7 @@ def test_what_is_left_of_a_filter_is_cleared(run, job, redis_server, key, lost):
 
 
 def test_places_in_redis_are_asked_right(redis_server, key):
-    """Every key is found and others are not, in a filter that has grown, and looking adds
-    nothing."""
+    """Every key is found and others are not, in a filter that has grown."""
     with RedisClient(redis_server.url) as client:
         shared = RedisBloomFilter(client, key, 500, 1e-3)
         for n in range(3000):
@@ -98,13 +96,11 @@ def test_places_in_redis_are_asked_right(redis_server, key):
 
 
 @pytest.mark.parametrize("how", ["redis://:hush@{}/0", "redis://{}/0?password=hush"])
-def test_no_password_is_printed(run, tmp_path, how):
-    """Whatever a command has to say of a server, its error included, the password is not in
-    it, wherever in the URL it stands."""
+def test_no_password_is_printed(run, tmp_path, locked_server, how):
+    """Whatever a command has to say of a server, an error included, wherever in the URL it is."""
     (tmp_path / "urls.txt").write_text(f"{URL}\n")
     assert run(tmp_path, "add", "job", "urls.txt").status == 0
-    server = Server(tmp_path, requirepass="hush")
-    url, wrong = how.format(f"127.0.0.1:{server.port}"), how.format("127.0.0.1:1")
+    url, wrong = how.format(f"127.0.0.1:{locked_server.port}"), how.format("127.0.0.1:1")
     arguments = [
         (["load", "job", url], 0),
         (["load", "job", url], 2),
@@ -129,14 +125,11 @@ def test_no_password_is_printed(run, tmp_path, how):
         (["load", "job", url.replace("//", "/")], 2),
         (["info", "job", url], 2),
     ]
-    try:
-        for words, status in arguments:
-            result = run(tmp_path, *words, "--key", "k")
-            assert result.status == status, (words, result.out, result.error)
-            assert status == 0 or result.refusal
-            assert "hush" not in result.out + result.error
-    finally:
-        server.stop()
+    for words, status in arguments:
+        result = run(tmp_path, *words, "--key", "k")
+        assert result.status == status, (words, result.out, result.error)
+        assert status == 0 or result.refusal
+        assert "hush" not in result.out + result.error
 
 
 def test_set_of_scrapy_redis_is_imported(run, redis_server, key, tmp_path):
@@ -188,8 +181,7 @@ def test_servers_that_do_not_answer_are_named(run, job):
 
 
 def test_pending_requests_are_loaded_or_spoken_of(run, job, redis_server, key):
-    """Without RedisDurableScheduler the filter alone is copied, and one line says so; with it,
-    what stays in the job is counted."""
+    """Only RedisDurableScheduler takes more than the filter; a line says what stays in the job."""
     folder, url = job.parent, redis_server.url
     file = RequestFile.open(job / "requests.sqlite")
     fields = Request(URL, meta={"n": 1}).to_dict()

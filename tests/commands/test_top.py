@@ -297,8 +297,7 @@ def crawl(folder, *arguments):
 
 
 def test_the_round_counts_over_kills(run, tmp_path):
-    """What the feed holds is the round's, of which this start is a part; a new round begins at
-    none."""
+    """What the feed holds is the round's, of which this start is a part."""
     killed = crawl(tmp_path, "-a", "wait_at=12", "-a", "wait_for=never")
     wait_until((tmp_path / "waiting").exists, "the twelfth page")
     killed.send_signal(signal.SIGKILL)

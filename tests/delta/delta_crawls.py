@@ -1,8 +1,7 @@
 """Real crawls of a site of lists and details, day after day, killed now and then.
 
-`python -m tests.delta.delta_crawls days` prints one line of JSON for each crawl of that story
-(of all stories without a name): what each round of it has asked, what its feed holds, and what
-its stats say.
+`python -m tests.delta.delta_crawls days` prints a line of JSON for each crawl of that story, or of
+all without a name: what each round of it has asked, what its feed holds and its stats say.
 """
 
 import argparse
@@ -69,8 +68,7 @@ def links(path, day):
 
 
 def linked(crawl, kind, number, day):
-    """Return a page of links, of which the second has the same as the first, and on later
-    days one more."""
+    """Return a page of links; the second has those of the first, and one more on later days."""
     found = ["item/1", "item/2", "item/3", "links/2"]
     if number == "2":
         found += ["item/9"] * (day > 1)
@@ -149,16 +147,17 @@ class DeltaWorld(World):
         return Site(self.folder)
 
 
+def with_pipeline(name):
+    """Return the settings of a spider that has the pipeline of that name."""
+    settings = {"RETRY_ENABLED": False, "CONCURRENT_REQUESTS_PER_DOMAIN": 8, "LOG_LEVEL": "INFO"}
+    return {**settings, "ITEM_PIPELINES": {f"{__name__}.{name}": 1}}
+
+
 class DeltaSpider(scrapy.Spider):
     """Follows lists to details, of which some fail on the first day."""
 
     name = "delta"
-    custom_settings = {  # noqa: RUF012
-        "RETRY_ENABLED": False,
-        "CONCURRENT_REQUESTS_PER_DOMAIN": 8,
-        "LOG_LEVEL": "INFO",
-        "ITEM_PIPELINES": {f"{__name__}.Pipeline": 1},
-    }
+    custom_settings = with_pipeline("Pipeline")
 
     async def start(self):
         yield self.request("list/1", dont_filter=True)
@@ -333,12 +332,7 @@ class DigestSpider(scrapy.Spider):
     """Fetches pages of which two are rewritten, one on the third day and one on the fourth."""
 
     name = "digests"
-    custom_settings = {  # noqa: RUF012
-        "RETRY_ENABLED": False,
-        "CONCURRENT_REQUESTS_PER_DOMAIN": 8,
-        "LOG_LEVEL": "INFO",
-        "ITEM_PIPELINES": {f"{__name__}.Stamps": 1},
-    }
+    custom_settings = with_pipeline("Stamps")
 
     async def start(self):
         yield Request(f"{self.site}/front/1", dont_filter=True)
@@ -416,8 +410,7 @@ class Pipeline:
 
 @dataclass
 class Step:
-    """One start of the process: the day it is, for the site and for the clock, and after how
-    many requests it is killed. Each round has a feed of its own."""
+    """One start: its day, for site and clock, and after how many requests it is killed."""
 
     day: int
     kill: int | None = None
@@ -466,7 +459,6 @@ def story(world, crawl, steps, mutant):
 
 
 def today():
-    """Return the day of this process."""
     return int((DeltaMiddleware.clock() - FIRST_DAY) / DAY) + 1
 
 
@@ -540,8 +532,7 @@ def hashes_of(folder):
 
 
 def pages_in(feed):
-    """Return the pages whose items a feed holds. A line that a kill has torn is none, nor is what
-    is in a compressed feed without its end."""
+    """Return the pages whose items a feed holds, without what a kill has torn."""
     data = feed.read_bytes() if feed.exists() else b""
     if feed.suffix == ".gz":
         try:
@@ -556,8 +547,7 @@ def pages_in(feed):
 
 
 class Teller:
-    """What the command line asks for: a world, how many crawls are killed, and what is broken; the
-    random choices of each story are those of the seed."""
+    """What the command line asks for: a world, how many crawls are killed, and what is broken."""
 
     def __init__(self, world, options):
         self.world, self.count, self.mutant = world, options.count, options.mutant
@@ -637,8 +627,7 @@ def kills(tell):
 
 
 def undelivered(tell):
-    """A process dies when the round is over, before its marks are in the store; a feed that is
-    stored at the end, too."""
+    """A process dies when the round is over, before its marks are in the store."""
     gzipped = {"items.gz": {"format": "json", "postprocessing": [GzipPlugin], "overwrite": True}}
     steps = [Step(1, dies_undelivered=True), Step(2)]
     stored = [replace(step, settings={"FEEDS": gzipped}) for step in (Step(1, 20), *steps)]
@@ -651,8 +640,7 @@ def digest_days(each=(1, 2, 3, 4), **settings):
 
 
 def digests(tell):
-    """What has changed, from day to day, without skipping and with; in one job, in many, and
-    without any; with a test crawl in between, and feeds without items that are known."""
+    """What has changed from day to day: with skipping or not, in one job, many or none."""
     all_ = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "scraped"}
     skip = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "skip: scraped"}
     one = [Step(day) for day in (1, 2, 3, 4)]
@@ -781,8 +769,7 @@ FEEDS = {
 
 
 def fleet_job(tell):
-    """A worker on Redis is killed and goes on: with a JOBDIR, and a feed that is stored at the end;
-    and without, in a commit."""
+    """A worker on Redis is killed and goes on: with a JOBDIR, and without in a commit."""
     zipped = {"items.jsonl.gz": {"format": "jsonlines", "postprocessing": [GzipPlugin]}}
     stories = []
     for name, how, job in (
@@ -799,8 +786,7 @@ def fleet_job(tell):
 
 
 def fleet(tell):
-    """Three workers on Redis are killed, and their JOBDIR thrown away; then the crawl goes on, and
-    the next day's begins."""
+    """Three workers on Redis are killed, and their JOBDIR thrown away; then the crawl goes on."""
     return [killed_fleet(tell, os.environ["DELTA_REDIS"], number) for number in range(tell.count)]
 
 
@@ -855,8 +841,7 @@ def killed_fleet(tell, url, number):
 
 
 def marked_pages(world, url, crawl):
-    """Return the details that are marked in the delta store of `crawl`, and the pages that have a
-    digest, with that."""
+    """Return the details that the delta store of `crawl` has marks of, and its digests."""
     from scrapy_bloom.delta.redis_store import RedisDeltaStore
 
     store = RedisDeltaStore(url, crawl.name, Lifetime(), 10)
@@ -893,7 +878,6 @@ DEFAULT = [name for name in STORIES if not name.startswith(("redis", "fleet"))]
 
 
 def main():
-    """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.delta.delta_crawls")
     parser.add_argument("stories", nargs="*", choices=[[], *STORIES])
     parser.add_argument("--count", type=int, default=1, help="of killed crawls")

@@ -1,38 +1,29 @@
 """What breaks the delta store, to see that the tests notice.
 
-`DELTA_MUTANT=<name> pytest tests/delta/test_crawls.py` runs the tests with one of them. Which
-test notices it:
+`DELTA_MUTANT=<name> pytest tests/delta/test_crawls.py` runs the tests with one of them. By the
+test that notices them:
 
-- `marked_before_the_commit`: test_a_job_that_is_thrown_away_takes_no_page_with_it
-- `added_before_the_feeds`: the same
-- `lists_are_marked`: test_the_second_crawl_fetches_lists_what_is_new_and_what_was_not_done
-- `raising_does_not_count`: the same
-- `dropped_items_count`: the same
-- `failed_items_do_not_count`: the same
-- `refused_items_do_not_count`: the same
-- `redirects_are_not_marked`: the same
-- `the_filter_stays`: the same
-- `waiting_marks_are_lost`: the same
-- `own_marks_count`: test_a_round_does_not_skip_its_own_repeats
-- `added_requests_do_not_count`: test_a_page_whose_links_are_known_is_a_list
-- `known_links_are_no_links`: test_a_page_whose_links_are_known_is_a_list
-- `keys_of_errbacks_count`: test_what_leads_to_a_page_is_not_skipped_before_the_page_is_done
-- `test_crawls_mark`: test_a_test_crawl_changes_no_byte_of_the_memory
-- `failed_pages_are_compared`: test_an_unchanged_site_has_no_changed_page
-- `dropped_items_are_compared`: the same
-- `only_the_answered_key_is_asked`: the same
-- `each_fetch_counts`: the same
-- `digests_expire`: the same
-- `retries_are_compared`: the same
-- `verdicts_end_with_the_job`: the same
-- `lists_have_no_digest`: test_only_what_is_fetched_is_compared
-- `items_of_unchanged_pages_stay`: test_items_of_unchanged_pages_are_in_no_feed
-- `test_crawls_keep_digests`: test_a_test_crawl_compares_and_changes_no_byte_of_the_memory
-- `verdicts_end_with_the_process`: test_kills_change_no_verdict
-- `digests_do_not_wait`: the same
-- `never_expires`: test_what_is_done_is_fetched_again_after_the_period
-- `unsynced_feeds_count`: test_broken_marks_of_a_fleet_are_noticed in tests/test_torture.py, where
-  the first two are noticed for certain, too
+- test_a_job_that_is_thrown_away_takes_no_page_with_it: `marked_before_the_commit`,
+  `added_before_the_feeds`
+- test_the_second_crawl_fetches_lists_what_is_new_and_what_was_not_done: `lists_are_marked`,
+  `raising_does_not_count`, `dropped_items_count`, `failed_items_do_not_count`,
+  `refused_items_do_not_count`, `redirects_are_not_marked`, `the_filter_stays`,
+  `waiting_marks_are_lost`
+- test_a_round_does_not_skip_its_own_repeats: `own_marks_count`
+- test_a_page_whose_links_are_known_is_a_list: `added_requests_do_not_count`,
+  `known_links_are_no_links`
+- test_what_leads_to_a_page_is_not_skipped_before_the_page_is_done: `keys_of_errbacks_count`
+- test_a_test_crawl_changes_no_byte_of_the_memory: `test_crawls_mark`
+- test_an_unchanged_site_has_no_changed_page: `failed_pages_are_compared`,
+  `dropped_items_are_compared`, `only_the_answered_key_is_asked`, `each_fetch_counts`,
+  `digests_expire`, `retries_are_compared`, `verdicts_end_with_the_job`
+- test_only_what_is_fetched_is_compared: `lists_have_no_digest`
+- test_items_of_unchanged_pages_are_in_no_feed: `items_of_unchanged_pages_stay`
+- test_a_test_crawl_compares_and_changes_no_byte_of_the_memory: `test_crawls_keep_digests`
+- test_kills_change_no_verdict: `verdicts_end_with_the_process`, `digests_do_not_wait`
+- test_what_is_done_is_fetched_again_after_the_period: `never_expires`
+- test_broken_marks_of_a_fleet_are_noticed in tests/test_torture.py: `unsynced_feeds_count`, and the
+  first two for certain
 """
 
 import dataclasses
@@ -59,6 +50,20 @@ def mutant(function):
     """Make a function that breaks something a mutant of its name."""
     MUTANTS[function.__name__] = function
     return function
+
+
+def replacing(owner, name):
+    """Make a function a mutant: the method `name` of `owner`, after which it takes the old one."""
+
+    def mutant_of(function):
+        def replace():
+            old = getattr(owner, name)
+            setattr(owner, name, lambda *args, **options: function(old, *args, **options))
+
+        MUTANTS[function.__name__] = replace
+        return replace
+
+    return mutant_of
 
 
 def without(signal, instead=lambda self, response: None):
@@ -97,17 +102,12 @@ def added_before_the_feeds():
     DeltaCrawl.after_commit = early
 
 
-@mutant
-def lists_are_marked():
+@replacing(Pages, "done")
+def lists_are_marked(done, self, request, reason=None):
     """What has given an item is done, as deltafetch has it."""
-    done = Pages.done
-
-    def mark_all(self, request, reason=None):
-        if (outcome := self._outcomes.get(request)) is not None:
-            outcome.is_index_page = False
-        return done(self, request, reason)
-
-    Pages.done = mark_all
+    if (outcome := self._outcomes.get(request)) is not None:
+        outcome.is_index_page = False
+    return done(self, request, reason)
 
 
 @mutant
@@ -124,16 +124,11 @@ def raising_does_not_count():
     Pages.done = forgive
 
 
-@mutant
-def dropped_items_count():
+@replacing(DeltaMiddleware, "_spider_opened")
+def dropped_items_count(opened, self):
     """An item counts when it is yielded."""
-    connect = DeltaMiddleware._spider_opened
-
-    def opened(self):
-        connect(self)
-        self._crawler.signals.connect(self._item_scraped, signals.item_dropped)
-
-    DeltaMiddleware._spider_opened = opened
+    opened(self)
+    self._crawler.signals.connect(self._item_scraped, signals.item_dropped)
 
 
 @mutant
@@ -145,65 +140,41 @@ def waiting_marks_are_lost():
     DeltaCrawl._add = lambda self, marks: add(self, [] if isinstance(marks, Marks) else marks)
 
 
-@mutant
-def test_crawls_mark():
+@replacing(DeltaCrawl, "_begin")
+def test_crawls_mark(begin, self):
     """BLOOM_DELTA_READ_ONLY does not keep a page from being marked."""
-    begin = DeltaCrawl._begin
-
-    def begin_as_others(self):
-        self._settings = dataclasses.replace(self._settings, read_only=False)
-        self.pages._read_only = False
-        begin(self)
-
-    DeltaCrawl._begin = begin_as_others
+    self._settings = dataclasses.replace(self._settings, read_only=False)
+    self.pages._read_only = False
+    begin(self)
 
 
-@mutant
-def each_fetch_counts():
+@replacing(Marks, "add")
+def each_fetch_counts(add, self, rows, verdict=None):
     """A page that is fetched twice in a round is two."""
-    add = Marks.add
-
-    def count(self, rows, verdict=None):
-        add(self, rows)
-        self.verdicts[verdict] += verdict is not None
-
-    Marks.add = count
+    add(self, rows)
+    self.verdicts[verdict] += verdict is not None
 
 
-@mutant
-def retries_are_compared():
+@replacing(pages.Outcome, "leads_to")
+def retries_are_compared(_, self, request, response):
     """A page without items is compared, though its callback asks for it once more."""
-
-    def leads_to(self, request, response):
-        self.is_index_page = True
-
-    pages.Outcome.leads_to = leads_to
+    self.is_index_page = True
 
 
-@mutant
-def lists_have_no_digest():
+@replacing(Pages, "_compare")
+def lists_have_no_digest(compare, self, request, reason):
     """Only a page that may be marked is compared."""
-    compare = Pages._compare
-
-    def only_details(self, request, reason):
-        outcome = self._outcomes.get(request)
-        if outcome is None or outcome.is_index_page:
-            return None, None
-        return compare(self, request, reason)
-
-    Pages._compare = only_details
+    outcome = self._outcomes.get(request)
+    if outcome is None or outcome.is_index_page:
+        return None, None
+    return compare(self, request, reason)
 
 
-@mutant
-def verdicts_end_with_the_process():
+@replacing(Marks, "__init__")
+def verdicts_end_with_the_process(init, self, executor):
     """A round that goes on begins to count anew."""
-    init = Marks.__init__
-
-    def forget(self, executor):
-        init(self, executor)
-        self.verdicts.clear()
-
-    Marks.__init__ = forget
+    init(self, executor)
+    self.verdicts.clear()
 
 
 @mutant
@@ -276,9 +247,7 @@ MUTANTS |= {name: partial(setattr, *replaced) for name, replaced in REPLACED.ite
 MUTANTS |= {
     # an item that a pipeline has failed on, or that a feed has refused, has passed
     "failed_items_do_not_count": partial(
-        without,
-        signals.item_error,
-        lambda self, response: self._item_scraped({}, response),
+        without, signals.item_error, lambda self, response: self._item_scraped({}, response)
     ),
     "refused_items_do_not_count": partial(without, item_refused),
     # marks, and digests

@@ -44,11 +44,7 @@ MUTANTS = {
     ),
     "digests_expire": (STORE, ", keep_digests=True", ""),
     "digests_are_no_rows_of_a_merge": (STORE, "if not self.total", "if not self.count"),
-    "digests_have_no_fingerprinter": (
-        STORE,
-        "not store.total",
-        "not store.count",
-    ),
+    "digests_have_no_fingerprinter": (STORE, "not store.total", "not store.count"),
     "a_resumed_round_counts_anew": (
         MARKS,
         'WHERE verdict IS NOT NULL"\n                    " GROUP',

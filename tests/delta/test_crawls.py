@@ -2,8 +2,7 @@
 
 Each test runs stories of `tests.delta.delta_crawls` in a process of its own, which forks the
 crawls. `make torture` kills a hundred crawls on each of three days. Set DELTA_SEED to repeat a
-run. What each mutant of `tests.delta.delta_mutants` breaks, and which test notices it, stands
-there.
+run. What notices a mutant stands in `tests.delta.delta_mutants`.
 """
 
 import json
@@ -111,8 +110,7 @@ def test_success_and_response_count_more_as_done(stories):
 
 
 def test_what_is_done_is_fetched_again_after_the_period(stories):
-    """On the ninth day nothing of the first is, on the eleventh all is; what was done on the
-    ninth is not."""
+    """On the ninth day nothing of the first is, on the eleventh all but what the ninth has done."""
     _, ninth, eleventh = stories["period"]
     new = {page for day in range(2, 10) for page in found_on(day)} - ALWAYS
     again = pages(*FAILING) | {"status/29"}
@@ -209,8 +207,7 @@ KNOWN = ["shaky/1"]
 
 @pytest.mark.parametrize("way", ["", "_nojob", "_expired"], ids=lambda way: way or "manyjobs")
 def test_an_unchanged_site_has_no_changed_page(digests, way):
-    """And one with one page rewritten has one, whatever its pipelines write into fields that are
-    left out, or drop; pages that are fetched twice or by a redirect count once."""
+    """One rewritten page is one, whatever pipelines write; what is fetched twice counts once."""
     runs = digests[f"compared{way}"]
     assert [verdicts(run) for run in runs] == PER_DAY
     assert {run["reason"] for run in runs} == {"finished"}
@@ -273,8 +270,7 @@ def check_digests(runs, *, in_time=True):
 
 @pytest.mark.parametrize("name", ["digest0", "digest1"])
 def test_kills_change_no_verdict(digests, name):
-    """A page is counted once over all starts of the process, and its items are in the feed or
-    not, as if it had not been killed."""
+    """A page is counted once over all starts, and its items are in the feed as without a kill."""
     check_digests(digests[name])
 
 
@@ -313,8 +309,7 @@ def test_a_job_that_is_thrown_away_takes_no_page_with_it(stories):
 
 
 def check_fleet(runs):
-    """Workers that were killed have marked no page whose items are not safe; what they have done
-    and not marked is fetched again, and no page is lost."""
+    """Killed workers have marked no page whose items are not safe, and no page is lost."""
     asked, kept = Counter(runs["killed"]), runs["kept"]
     # others are fetched whenever a list leads to them
     sound = {page for page in details(1) if page.split("/")[0] in {"item", "moved", "posted"}}
@@ -331,8 +326,7 @@ def check_fleet(runs):
 
 
 def check_digests_of_fleet(digests, needed, kept):
-    """They are those of the items, of all pages that are marked and of index pages, and of none
-    whose items a kill has cost."""
+    """They are those of the items, of all pages that are marked and of index pages."""
     assert needed <= digests.keys()
     assert digests.keys().isdisjoint(pages("status", "raising", "torn", "error", "refused"))
     items = {page for feed in kept.values() for page in feed}

@@ -175,8 +175,7 @@ ROUNDS = st.lists(
 @settings(max_examples=40)
 @given(ROUNDS)
 def test_verdicts(rounds):
-    """As dicts have it: of each page what it has said last, and in each round the first verdict
-    that is not `unchanged`."""
+    """As dicts have it: what each page said last, and the first verdict of a round that counts."""
     with tempfile.TemporaryDirectory() as folder:
         store = FileDeltaStore(Path(folder), Lifetime())
         said = {}

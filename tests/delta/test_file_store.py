@@ -30,7 +30,6 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Li
 
 
 def key(number):
-    """Return a key."""
     return number.to_bytes(1, "big") * 20
 
 
@@ -77,8 +76,7 @@ STEPS = st.lists(
 @settings(max_examples=15)
 @given(STEPS)
 def test_a_mark_counts_for_the_period_to_the_second(steps):
-    """As a dict from keys to the times of their last marks has it, whatever the clock does; a mark
-    is at most a period away from now."""
+    """As a dict from keys to the times of their last marks has it, whatever the clock does."""
     with tempfile.TemporaryDirectory() as folder:
         now, marked, removed = NOON, {}, set()
         for hours, keys, forgotten, is_long in steps:
@@ -129,8 +127,7 @@ PAGES = st.tuples(
     )
 )
 def test_a_digest_stays_until_there_is_a_newer_one(steps):
-    """As a dict has it, whatever the clock does, and long after the mark has expired; a page that
-    has only a digest is not done."""
+    """As a dict has it, and longer than the mark; a page that has only a digest is not done."""
     with tempfile.TemporaryDirectory() as folder:
         now, known = NOON, {}
         for hours, pages, forgotten in steps:
@@ -379,8 +376,7 @@ def test_no_writer_waits_for_the_one_who_reads(tmp_path):
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
 def test_a_change_that_fails_half_way_changes_nothing(tmp_path, monkeypatch, is_forgotten):
-    """A reader that keeps the table open lets no commit through. As soon as it ends, other crawls
-    may write, and this one may try again."""
+    """A reader that keeps the table open lets no commit through; when it ends, all may write."""
 
     def change(found):
         if is_forgotten:
@@ -448,8 +444,7 @@ def test_a_file_that_is_still_empty_is_none(tmp_path):
 
 
 def test_merging_tables(tmp_path):
-    """The later mark stays, what only one store has is in both then; what one has forgotten, the
-    other may know."""
+    """The later mark stays; what one has forgotten, the other may know."""
     store(tmp_path / "one").add([(key(1), NOON - HOUR), (key(2), NOON)])
     two = store(tmp_path / "two")
     two.add([(key(1), NOON), (key(2), NOON - HOUR), (key(3), NOON)])
@@ -500,8 +495,7 @@ def test_a_crawl_of_another_fingerprinter_is_refused(tmp_path, caplog):
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_a_store_is_for_its_owner_alone(tmp_path, umask):
-    """The directory and the files in it, whatever the umask; a link in the place of the table is
-    not followed to a file that is not there."""
+    """Whatever the umask; a link in the place of the table is not followed."""
     before = os.umask(umask)
     try:
         with closing(FileDeltaStore(tmp_path / "made", Lifetime())) as found:

@@ -144,8 +144,7 @@ class DeltaJob(FeedJob):
 @pytest.mark.parametrize("jobdir", [{}, {"JOBDIR": None}])
 @pytest.mark.parametrize("feeds", [{"items.jl": "jsonlines"}, {}])
 def test_marks_are_in_the_memory_when_the_spider_and_its_feeds_are_closed(jobdir, feeds, tmp_path):
-    """Without the signal engine_stopped, which Scrapy may not send, and also where the job is
-    closed before the feeds are."""
+    """Without the signal engine_stopped, which Scrapy may not send."""
     settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(tmp_path / "memory"), **jobdir}
     feeds = {tmp_path / name: options for name, options in feeds.items()}
     job = DeltaJob(tmp_path, feeds, BLOOM_DURABLE_FEEDS=False, **settings)

@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from scrapy.utils.misc import build_from_crawler, load_object
-from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
@@ -15,8 +13,8 @@ from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.redis_backend.worker_feeds import SyncedFeeds
 from tests.commands.test_rights import DOCS, user
-from tests.fakes import Engine
-from tests.job.engine import TestSpider, name_of, request
+from tests.job.engine import name_of, request
+from tests.redis_backend.fixtures import open_scheduler
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -26,20 +24,9 @@ class Marking:
     """A worker whose engine only keeps its books, with a delta store called `key`."""
 
     def __init__(self, url, key, *, read_only=False):
-        settings = {
-            "ADDONS": {"scrapy_bloom.Addon": 300},
-            "BLOOM_CAPACITY": 1000,
-            "BLOOM_REDIS_URL": url,
-            "BLOOM_REDIS_KEY": f"{key}-crawl",
-        }
-        crawler = get_crawler(TestSpider, settings_dict=settings)
-        crawler.engine = Engine()
-        crawler.engine.scraper.logformatter = crawler.logformatter
-        crawler.spider = TestSpider.from_crawler(crawler)
-        crawler.engine.scheduler = self.scheduler = build_from_crawler(
-            load_object(crawler.settings["SCHEDULER"]), crawler
-        )
-        self.scheduler.open(crawler.spider)
+        self.scheduler = open_scheduler(url, f"{key}-crawl")
+        crawler = self.scheduler.crawler
+        crawler.engine.scheduler = self.scheduler
         self.ledger = self.scheduler.ledger
         self.store = RedisDeltaStore(url, key, Lifetime(), 5.0)
         marking = DeltaSettings("success", key, Path(key), read_only=read_only)
@@ -69,7 +56,6 @@ class Marking:
         return sorted(self.keys[row.key] for row in self.store.marks(None))
 
     def close(self):
-        """End the worker, as Scrapy does."""
         if self.is_open:
             self.is_open = False
             self.scheduler.close("finished")

@@ -1,7 +1,5 @@
-"""A crawl in Redis of which a key is damaged, every command on it, and a worker.
-
-Run by the tests in a process of its own: prints one line of JSON for each damage.
-"""
+"""A crawl in Redis of which a key is damaged, every command on it, and a worker: run in a process
+of its own, prints one line of JSON for each damage."""
 
 import argparse
 import json
@@ -194,7 +192,6 @@ def run_commands(folder, lines, place, *options):
 
 
 def work(url):
-    """Run a worker to its end."""
     crawl(
         BLOOM_REDIS_URL=url,
         BLOOM_REDIS_KEY=KEY,
@@ -204,7 +201,6 @@ def work(url):
 
 
 def crawl(**settings):
-    """Run a crawl to its end."""
     signal.alarm(PATIENCE)
     settings = {
         **SETTINGS,
@@ -290,7 +286,6 @@ def trial(server, dump, chance, folder):
 
 
 def main():
-    """Run what the command line says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--damages", type=int, default=3)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))

@@ -1,8 +1,5 @@
-"""Workers of one crawl whose spider has a handler of spider_idle, all in this process: `python -m
-tests.redis_backend.fed_crawl URL KEY HOW…`.
-
-Prints what was fetched, and why each has closed, as JSON.
-"""
+"""Workers of one crawl whose spider handles spider_idle, all in this process, which prints as JSON
+what was fetched and why each has closed: `python -m tests.redis_backend.fed_crawl URL KEY HOW…`."""
 
 import json
 import os
@@ -69,7 +66,6 @@ class FedSpider(Spider):
 
 
 def main():
-    """Run from the command line."""
     url, key, *all_how = sys.argv[1:]
     settings = {
         "ADDONS": {"scrapy_bloom.Addon": 300},

@@ -49,6 +49,12 @@ def own_server(tmp_path):
 
 
 @pytest.fixture
+def locked_server(tmp_path):
+    """The same with the password `hush`."""
+    yield from _serve(Server, tmp_path, requirepass="hush")
+
+
+@pytest.fixture
 def own_cluster(tmp_path):
     """A Cluster that the test may harm."""
     yield from _serve(Cluster, tmp_path)
@@ -65,8 +71,7 @@ def key():
 
 @pytest.fixture
 def few_shards(monkeypatch):
-    """Filters of two shards: 64, of at least a block each, are full with 200,000 keys only, and
-    take 50 ms to make."""
+    """Filters of two shards: 64, of at least a block each, are full with 200,000 keys only."""
     for module in (layout, lifecycle, copying):
         monkeypatch.setattr(module, "SHARDS", 2)
     monkeypatch.setattr(layout, "SHARD_BITS", 1)
@@ -89,25 +94,31 @@ def join(redis_server, key):
         worker.close()
 
 
+def open_scheduler(url, key, spider=TestSpider, **settings):
+    """Return an open scheduler of the crawl at `key`, whose engine only keeps its books."""
+    settings = {
+        "ADDONS": {"scrapy_bloom.Addon": 300},
+        "BLOOM_CAPACITY": 1000,
+        "BLOOM_REDIS_URL": url,
+        "BLOOM_REDIS_KEY": key,
+        **settings,
+    }
+    crawler = get_crawler(spider, settings_dict=settings)
+    crawler.engine = Engine()
+    crawler.engine.scraper.logformatter = crawler.logformatter
+    crawler.spider = spider.from_crawler(crawler)
+    scheduler = build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler)
+    scheduler.open(crawler.spider)
+    return scheduler
+
+
 @pytest.fixture
 def build(redis_server, key):
     """Return a function that builds and opens a scheduler with some settings."""
     opened = []
 
     def build(spider=TestSpider, **settings):
-        settings = {
-            "ADDONS": {"scrapy_bloom.Addon": 300},
-            "BLOOM_CAPACITY": 1000,
-            "BLOOM_REDIS_URL": redis_server.url,
-            "BLOOM_REDIS_KEY": key,
-            **settings,
-        }
-        crawler = get_crawler(spider, settings_dict=settings)
-        crawler.engine = Engine()
-        crawler.engine.scraper.logformatter = crawler.logformatter
-        crawler.spider = spider.from_crawler(crawler)
-        scheduler = build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler)
-        scheduler.open(crawler.spider)
+        scheduler = open_scheduler(redis_server.url, key, spider, **settings)
         opened.append(scheduler)
         return scheduler
 
@@ -118,8 +129,7 @@ def build(redis_server, key):
 
 
 def lone_worker(make_dupefilter, own, server=None, **settings):
-    """Return the dupefilter of a worker that shares a filter alone, at its `own` server or another
-    one."""
+    """Return the dupefilter of a worker that shares a filter alone, at `own` or another server."""
     shared = "scrapy_bloom.RedisBloomDupeFilter"
     url = (server or own).url
     return make_dupefilter(**{"DUPEFILTER_CLASS": shared, "BLOOM_REDIS_URL": url, **settings})

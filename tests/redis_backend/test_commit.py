@@ -36,8 +36,7 @@ def test_a_slot_that_no_call_can_carry_is_refused(join):
 @pytest.mark.parametrize("fails", [set(), {"3", "5"}], ids=["none fails", "some fail"])
 @pytest.mark.parametrize("seed", range(9))
 def test_aborted_anywhere(join, seed, fails):
-    """Each call keeps what it has written, and is sent again: the crawl has each page, and ends;
-    what has failed is kept once."""
+    """Each call keeps what it has written, and is sent again: the crawl has each page, and ends."""
     chance = seeded(seed)
     workers = [join(aborting(chance)) for _ in range(2)]
     for worker in workers:

@@ -84,8 +84,7 @@ def test_there_and_back(redis, key, tmp_path, shared, capacity, error_rate, coun
 def test_moving_counts_the_keys_where_they_are(
     redis_server, key, tmp_path, shared, capacity, count
 ):
-    """A filter has as many keys in Redis as it had, and in each shard about those whose bits
-    are there, so none of them grows too early; and as many as before in files again."""
+    """As many keys in Redis as it had, in each shard about its own, and in files again."""
     # with one secret in twenty the estimate of a shard is two keys off
     with ScalableBloomFilter(capacity, 1e-6, tmp_path / "local", secret=SECRET) as local:
         local.update(keys(0, count))
@@ -187,10 +186,7 @@ def test_nothing_is_written_over(redis_server, key, tmp_path):
 
 def test_a_job_that_runs_is_not_loaded(redis_server, key, tmp_path):
     """A filter that another process has open is refused."""
-    with (
-        ScalableBloomFilter(1_000, 1e-3, tmp_path / "local"),
-        pytest.raises(FilterLockedError),
-    ):
+    with ScalableBloomFilter(1_000, 1e-3, tmp_path / "local"), pytest.raises(FilterLockedError):
         load_into_redis(tmp_path / "local", redis_server.url, key)
     assert redis_server.names(key) == []
 

@@ -15,8 +15,7 @@ SEED = seed_of("DAMAGES_SEED")
     ("count", "seed"), [(4, 3535), pytest.param(200, SEED, marks=pytest.mark.torture)]
 )
 def test_random_damages(count, seed):
-    """A healthy page is fetched, or the worker names the key and closes, and the page is fetched
-    when that is mended."""
+    """A healthy page is fetched, at once or when the key that the worker names is mended."""
     run = run_module("tests.redis_backend.damages", "--damages", count, seed=seed)
     assert run.returncode == 0
     told = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]

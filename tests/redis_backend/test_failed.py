@@ -21,7 +21,6 @@ from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.status import CrawlStatus, look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.job.engine import name_of, request
-from tests.redis_backend.server import Server
 from tests.redis_backend.workers import StoreWorker, talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -221,10 +220,7 @@ def test_reasons_of_very_many_are_not_all_counted(join):
         worker.exchange()
     counted = RedisFailedStore(worker.client, worker.key, 100).by_reason()
     assert (sum(counted.values()), counted.pop("others")) == (250, 150)
-    assert worker.failed.by_reason() == {
-        "reason 0": 125,
-        "reason 1": 125,
-    }
+    assert worker.failed.by_reason() == {"reason 0": 125, "reason 1": 125}
     assert worker.failed.drop() == 250
     assert RedisFailedStore(worker.client, worker.key, 100).by_reason() == {}
 
@@ -365,9 +361,9 @@ def test_a_retry_counts_from_the_beginning(join):
     assert kept(worker)[0].attempts == 4
 
 
-def test_each_start_asks_again_and_not_each_worker(build, redis_server, key):
+def test_each_start_asks_again_and_not_each_worker(build, join, key):
     """With BLOOM_RETRY_FAILED: who finds nobody at work does it, also in a crawl that is over."""
-    worker = StoreWorker(redis_server.url, key)
+    worker = join()
     worker.enqueue("page")
     fail(worker, worker.next())
     worker.exchange()
@@ -384,41 +380,36 @@ def test_each_start_asks_again_and_not_each_worker(build, redis_server, key):
     talk(again)
     assert kept(worker) == []
     assert again.next_request().url == "http://example.com/page"
-    worker.close()
 
 
 STATS = ("pending", "in_flight", "failed", "commits", "commit_seconds_max", "bytes")
 
 
-def test_stats_that_can_be_alerted_on(build, tmp_path, key, caplog):
+def test_stats_that_can_be_alerted_on(build, locked_server, key, caplog):
     """Those of the crawl and of the worker; the last line has a command, and no password."""
-    server = Server(tmp_path, requirepass="hush")
-    url = server.url.replace("//", "//:hush@")
-    try:
-        other = StoreWorker(url, key)
-        other.enqueue_all("abcdef")
-        other.exchange()
-        fail(other, other.next())
-        other.exchange()
-        other.leave()
-        scheduler = build(BLOOM_REDIS_URL=url)
-        talk(scheduler)
-        scheduler._worker._set_stats()
-        stats = {name: scheduler.stats.get_value(f"scheduler/{name}") for name in STATS}
-        assert (stats["pending"], stats["in_flight"], stats["failed"]) == (5, 0, 1)
-        assert 0 < stats["commit_seconds_max"] < 60
-        request = scheduler.next_request()
-        scheduler.crawler.engine._slot.inprogress.add(request)
-        scheduler._worker.store.slowest_call = 50.0  # a commit waits for no answer
-        scheduler._worker._set_stats()
-        assert scheduler.stats.get_value("scheduler/in_flight") == 1
-        assert scheduler.stats.get_value("scheduler/commit_seconds_max") == 50.0
-        scheduler.crawler.engine._slot.inprogress.clear()
-        scheduler.close("shutdown")
-    finally:
-        server.stop()
+    url = locked_server.url.replace("//", "//:hush@")
+    other = StoreWorker(url, key)
+    other.enqueue_all("abcdef")
+    other.exchange()
+    fail(other, other.next())
+    other.exchange()
+    other.leave()
+    scheduler = build(BLOOM_REDIS_URL=url)
+    talk(scheduler)
+    scheduler._worker._set_stats()
+    stats = {name: scheduler.stats.get_value(f"scheduler/{name}") for name in STATS}
+    assert (stats["pending"], stats["in_flight"], stats["failed"]) == (5, 0, 1)
+    assert 0 < stats["commit_seconds_max"] < 60
+    request = scheduler.next_request()
+    scheduler.crawler.engine._slot.inprogress.add(request)
+    scheduler._worker.store.slowest_call = 50.0  # a commit waits for no answer
+    scheduler._worker._set_stats()
+    assert scheduler.stats.get_value("scheduler/in_flight") == 1
+    assert scheduler.stats.get_value("scheduler/commit_seconds_max") == 50.0
+    scheduler.crawler.engine._slot.inprogress.clear()
+    scheduler.close("shutdown")
     (line,) = [r.getMessage() for r in caplog.records if "failed and stay" in r.getMessage()]
-    assert f"'scrapy bloom retry {server.url} --key {key}'" in line
+    assert f"'scrapy bloom retry {locked_server.url} --key {key}'" in line
     assert "1 request failed and stays in the crawl: 1 callback." in line
     assert "hush" not in caplog.text
     assert scheduler.stats.get_value("scheduler/failed") == 1
@@ -434,51 +425,43 @@ RIGHTS_0_2_0 = """
 """What the documents of 0.2.0 say for a worker."""
 
 
-def test_the_rights_in_the_documents_are_enough(tmp_path):
-    """For a worker whose pages fail, in a crawl with dictionaries and many slots, and with those
-    for the command line for that. A worker needs no more than 0.2.0 has named."""
+def test_the_rights_in_the_documents_are_enough(own_server):
+    """In a crawl with all there is, and for the command line; a worker needs none beyond 0.2.0."""
     text = (Path(__file__).parents[2] / "docs" / "workers.md").read_text()
     rights = re.search(r"ACL SETUSER worker on >password (.*?)```", text, re.DOTALL)[1]
     more = re.search(r"in a Cluster;\s+`(.*?)`\s+for\s+`scrapy bloom`", text)[1]
     words = rights.replace("books:bloom", "key").replace("\\", "").split()
     assert {word for word in words if word.startswith("+")} <= {*RIGHTS_0_2_0.split()}
-    server = Server(tmp_path)
-    try:
-        server.command("ACL", "SETUSER", "worker", "on", ">password", *words)
-        url = server.url.replace("//", "//worker:password@")
-        worker = StoreWorker(url, "key")
-        for number in range(300):
-            worker.enqueue(f"{number}", slot=f"shop-{number}")
-            if number % 50 == 49:
-                worker.exchange()
-        worker.next()
-        worker.close()  # killed: its claims count in a budget that is new
-        server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
-        worker = StoreWorker(url, "key", BLOOM_BUDGET={"*": 3, "shop-1": 1})
-        worker.enqueue("over", slot="shop-1")
-        worker.exchange()
-        for choice in (Choice(), Choice(urls=["*/over"])):
-            capped = CappedRequests(worker.client, worker.key)
-            assert (worker.capped, capped.count(), capped.ask(choice)) == (1, 1, 0)
-        server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
-        worker.enqueue_all("abc")
-        fail(worker, worker.next())
-        for _ in range(2):
+    own_server.command("ACL", "SETUSER", "worker", "on", ">password", *words)
+    url = own_server.url.replace("//", "//worker:password@")
+    worker = StoreWorker(url, "key")
+    for number in range(300):
+        worker.enqueue(f"{number}", slot=f"shop-{number}")
+        if number % 50 == 49:
             worker.exchange()
-        assert len(worker.codec.dictionaries.texts) == 1
-        assert server.command("HGET", f"{worker.key}:crawl", "dictionaries")
-        assert worker.failed.by_reason() == {
-            "callback": 1,
-            "capped": 1,
-        }
-        server.command("ACL", "SETUSER", "worker", *more.split())
-        look = CrawlStatus(worker.client, worker.key).figures()
-        assert look["memory_bytes"] > 0
-        assert all(each.sound for each in queue_findings(worker.client, worker.key))
-        assert worker.failed.retry() == 1
-        assert worker.failed.drop() == 1
-        worker.store.leave(over=False, seconds=1)
-        assert remove_queue(worker.client, worker.key) >= 3
-        worker.close()
-    finally:
-        server.stop()
+    worker.next()
+    worker.close()  # killed: its claims count in a budget that is new
+    own_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    worker = StoreWorker(url, "key", BLOOM_BUDGET={"*": 3, "shop-1": 1})
+    worker.enqueue("over", slot="shop-1")
+    worker.exchange()
+    for choice in (Choice(), Choice(urls=["*/over"])):
+        capped = CappedRequests(worker.client, worker.key)
+        assert (worker.capped, capped.count(), capped.ask(choice)) == (1, 1, 0)
+    own_server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
+    worker.enqueue_all("abc")
+    fail(worker, worker.next())
+    for _ in range(2):
+        worker.exchange()
+    assert len(worker.codec.dictionaries.texts) == 1
+    assert own_server.command("HGET", f"{worker.key}:crawl", "dictionaries")
+    assert worker.failed.by_reason() == {"callback": 1, "capped": 1}
+    own_server.command("ACL", "SETUSER", "worker", *more.split())
+    look = CrawlStatus(worker.client, worker.key).figures()
+    assert look["memory_bytes"] > 0
+    assert all(each.sound for each in queue_findings(worker.client, worker.key))
+    assert worker.failed.retry() == 1
+    assert worker.failed.drop() == 1
+    worker.store.leave(over=False, seconds=1)
+    assert remove_queue(worker.client, worker.key) >= 3
+    worker.close()

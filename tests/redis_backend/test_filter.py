@@ -273,8 +273,7 @@ def test_workers_with_other_parameters_are_refused(redis, join):
 
 
 @pytest.mark.parametrize(
-    "commands",
-    [[("SET", "1")], [("SADD", "1")], [("HSET", "a", "b")], [("HSET", "header", "{}")]],
+    "commands", [[("SET", "1")], [("SADD", "1")], [("HSET", "a", "b")], [("HSET", "header", "{}")]]
 )
 def test_a_key_of_somebody_else_is_refused(redis_server, join, key, commands):
     """What is no filter is neither used nor changed."""

@@ -29,8 +29,7 @@ CAPACITY = 100  # few enough for every shard to grow
 
 
 class Cut:
-    """A script that fails instead of its `n`-th command, until it is mended; `commands` are
-    those that it did not come to."""
+    """A script that fails instead of its `n`-th command; `commands` has what it did not come to."""
 
     def __init__(self, monkeypatch, name, n):
         self.commands = set()

@@ -1,8 +1,5 @@
-"""Real workers on a real server, killed, stopped and cut off: no page is lost.
-
-The crawls run in a process of its own, which forks the workers. Set FLEET_SEED to repeat a
-run. A thousand kills are in `make torture`.
-"""
+"""Real workers on a real server, killed, stopped and cut off: no page is lost. Set FLEET_SEED to
+repeat a run; a thousand kills are in `make torture`."""
 
 import importlib.util
 import json
@@ -166,9 +163,7 @@ def test_feeds_that_are_stored_at_the_end_outlive_their_worker(reports):
 
 
 def test_what_is_retried_goes_on_in_the_feeds_of_its_round(reports):
-    """The items of a worker's JOBDIR stay where the crawl was over, and what was over its budget
-    is retried: in feeds that overwrite, too. A worker that comes when it is over, or is killed
-    while it waits for more, changes none of them; a new round begins them anew."""
+    """In feeds that overwrite, too; a worker that comes late or is killed changes none of them."""
     report = reports["returns"]
     assert (report["lost"], report["errors"]) == ([], [])
     first, late, *whole, begun = report["found"]

@@ -1,7 +1,5 @@
-"""Redis goes back in time: what it has forgotten is new again, whatever a worker remembers.
-
-In each test other workers have added more since than was lost, so no count of keys tells.
-"""
+"""Redis goes back in time: what it has forgotten is new again, whatever a worker remembers. Other
+workers have added more since than was lost in each test, so no count of keys tells."""
 
 import logging
 from contextlib import contextmanager

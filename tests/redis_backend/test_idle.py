@@ -12,8 +12,7 @@ from tests.processes import PACKAGE, run
 
 @pytest.fixture
 def crawl(redis_server, key):
-    """Return a function that runs workers to their end, one for each way to be idle, and returns
-    what they say, and how the crawl stands then."""
+    """Return a function that runs a worker for each way to be idle, and says how the crawl is."""
 
     def crawl(*how):
         module = ["-m", "tests.redis_backend.fed_crawl", redis_server.url, key, *how]

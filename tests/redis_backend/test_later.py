@@ -372,8 +372,7 @@ def test_the_last_in_line_takes_turns_with_the_first(join, kind):
 
 
 def test_one_request_goes_first(join, redis_server):
-    """At the end of a hold, over all workers and priorities. While it is under way the hold goes on
-    for the same pause, as long as an answer may take at most; so one that dies keeps nobody."""
+    """At the end of a hold, over all workers and priorities; one that dies keeps nobody."""
     one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
     of_slot(one, "held", *"abc")
     of_slot(one, "held", *"xyz", priority=1)
@@ -488,9 +487,7 @@ def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("with_holds", [False, True])
 def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed, with_holds):
-    """Whatever the counters say, where slots are full, and where claims were given back; or through
-    holds, probes and releases: each request comes once, in the order of one list, and what goes
-    back is where it was."""
+    """Where slots are full, claims given back, and slots held: each comes once, in one order."""
     chance = seeded(seed)
     lobby_from(monkeypatch, chance.choice([0, 5, 256] if with_holds else [0, 0, 5]))
     slots, claimed, returning = Slots(kind is LIFO), {}, []

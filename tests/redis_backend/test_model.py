@@ -12,8 +12,7 @@ SEEDS_WITHOUT = 20_000
 
 
 def test_no_page_is_lost_and_every_crawl_ends():
-    """Hundreds of crawls under kills, pauses, lost replies, aborted scripts, and a server that
-    refuses or goes back in time; some with rounds, pages in memory, or a list of seeds."""
+    """Hundreds of crawls under kills, pauses, lost replies, aborted scripts and full servers."""
     wrong = {seed: what for seed in range(SEEDS) if (what := World(seed).run())}
     assert wrong == {}
 

@@ -1,8 +1,5 @@
-"""What a crawl does when Redis fails, each failure done to a real server.
-
-Whatever happens, a new request is never taken for a seen one, `request_seen` does not
-raise, and what was offered once is seen the second time.
-"""
+"""What a crawl does when a real server fails: a new request is never taken for a seen one,
+`request_seen` does not raise, and what was offered once is seen the second time."""
 
 import logging
 import threading

@@ -198,9 +198,7 @@ def test_start_that_fails_in_old_middlewares_is_over(build):
 
 
 @pytest.mark.parametrize(
-    "meta",
-    [{"function": lambda: None}, {"download_slot": "\0"}],
-    ids=["function", "slot with NUL"],
+    "meta", [{"function": lambda: None}, {"download_slot": "\0"}], ids=["function", "slot with NUL"]
 )
 def test_what_cannot_be_stored_lives_in_memory(build, meta):
     """A request that cannot be serialized is handed out all the same, first."""
@@ -372,10 +370,7 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
 
 
 def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
-    """A worker that ends, or is killed when its feeds are stored, and is started again: the crawl
-    has nothing for it, and an empty feed over or behind the whole one would be a loss. Also where
-    it waits for more, and is stopped or killed; items that do come go on in the feed, and begin it
-    anew in the next round."""
+    """Whether a worker ends, waits or is killed: an empty feed over the whole one is a loss."""
     paths = [tmp_path / name for name in ("over.json", "behind.json", "over.json.gz", "over.csv")]
     zipped = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
     options = [{"overwrite": True}, {}, {"overwrite": True, **zipped}, {"overwrite": True}]
@@ -418,13 +413,9 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
     assert json.loads(work(BLOOM_REDIS_ROUND="2")[0]) == []
 
 
-def test_a_fenced_worker_marks_nothing_of_which_redis_may_have_forgotten_something(
-    redis_server, key
-):
-    """What lives in memory only: pages that are done, or in progress, when Redis goes back in
-    time; their links may be forgotten there, so whoever yields them has them fetched again.
-    And start() is not said to be through by a worker that Redis does not know."""
-    worker = StoreWorker(redis_server.url, key)
+def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, redis_server, key):
+    """Links of what is done may be forgotten there: whoever yields them has them fetched again."""
+    worker = join()
     worker.enqueue("stored")
     done, in_progress = (request(name) for name in ("done", "in progress"))
     prints = [worker.dupefilter.fingerprint(each) for each in (done, in_progress)]
@@ -448,7 +439,6 @@ def test_a_fenced_worker_marks_nothing_of_which_redis_may_have_forgotten_somethi
     with RedisClient(redis_server.url) as client:
         assert all(each in FilterView(client, key).filter for each in prints)
         assert len(FilterView(client, key).filter) == 4
-    worker.close()
 
 
 STARTS = ["start1", "start2", "start3"]

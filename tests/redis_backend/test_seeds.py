@@ -43,11 +43,7 @@ def seed_list(redis, worker, key):
     made = []
 
     def make(*, where=redis, **attributes):
-        settings = {
-            "BLOOM_REDIS_URL": where.url,
-            "REDIS_URL": redis.url,
-            "CONCURRENT_REQUESTS": 5,
-        }
+        settings = {"BLOOM_REDIS_URL": where.url, "REDIS_URL": redis.url, "CONCURRENT_REQUESTS": 5}
         crawler = get_crawler(Seeded, settings_dict=settings)
         crawler.spider = Seeded.from_crawler(crawler, redis_key=f"{key}:%(name)s", **attributes)
         where = RedisSettings.read(crawler.settings, "seeded")
@@ -63,12 +59,10 @@ def seed_list(redis, worker, key):
 
 
 def shops(count):
-    """Return so many seeds."""
     return [f"http://shop{number:02}.example.com/" for number in range(count)]
 
 
 def push(worker, key, *seeds):
-    """Put seeds into the list."""
     worker.client.call("rpush", f"{key}:seeded", *seeds)
 
 

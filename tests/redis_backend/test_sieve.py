@@ -130,12 +130,7 @@ def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_nothing_is_lost_where_a_script_is_aborted(
-    join,
-    redis_server,
-    monkeypatch,
-    keep,
-):
+def test_nothing_is_lost_where_a_script_is_aborted(join, redis_server, monkeypatch, keep):
     """What is not dropped is fetched, or has failed, and the crawl ends."""
     monkeypatch.setattr(sieve, "AT_ONCE", 4)
     lobby_from(monkeypatch, 2)
@@ -266,6 +261,12 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
     workers = [join(capacity=3, **order) for _ in range(2)]
     pushed, done, claimed = [], Counter(), []
 
+    def finish():
+        while claimed:
+            owner, request = claimed.pop()
+            owner.store.done(request)
+            done[name_of(request)] += 1
+
     def act(share=1.0):
         at = chance.randrange(len(workers))
         worker, action = workers[at], chance.random()
@@ -280,10 +281,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
             if (request := worker.next()) is not None:
                 claimed.append((worker, request))
         elif action < 0.8:
-            while claimed:
-                owner, request = claimed.pop()
-                owner.store.done(request)
-                done[name_of(request)] += 1
+            finish()
         elif action < 0.83:
             worker.store.hold(f"slot{chance.randrange(9)}", 1000, 1)
         elif action < 0.86:
@@ -315,10 +313,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
         for worker in workers:
             while (request := worker.next()) is not None:
                 claimed.append((worker, request))
-            while claimed:
-                owner, request = claimed.pop()
-                owner.store.done(request)
-                done[name_of(request)] += 1
+            finish()
             worker.exchange()
             for slot in range(9):
                 worker.store.hold(f"slot{slot}", 0, 1)

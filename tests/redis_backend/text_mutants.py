@@ -1,10 +1,8 @@
-"""Ways to break what is in Redis by a change of its text, each of which the tests of its suite must
-notice.
+"""Ways to break the text of what is in Redis, which the tests of their suite must notice, by file.
 
     python -m tests.redis_backend.text_mutants SUITE [NAME …]
 
-See `tests/text_mutants.py`. The model has the rules of the protocol; these are in the code. A suite
-has mutants by the file that they change.
+See `tests/text_mutants.py`. The model has the rules of the protocol; these are in the code.
 """
 
 import sys
@@ -34,8 +32,7 @@ BUDGETS = {
             "answer == 0 and counting and kind ~= '' and kind < '2' or kind == '4'",
         ),
         "kept_after_it_was_seen": later(
-            "        cap(ARGV[at + 5], ARGV[at + 6], ARGV[at + 7])\n",
-            "answer == 5 and kind ~= '4'",
+            "        cap(ARGV[at + 5], ARGV[at + 6], ARGV[at + 7])\n", "answer == 5 and kind ~= '4'"
         ),
         "one_more": ("if room_of(ARGV[at + 6]) > 0 then", "if room_of(ARGV[at + 6]) >= 0 then"),
         "seen_ones_are_counted": ("elseif answer == 0 and counting and", "elseif counting and"),
@@ -57,14 +54,12 @@ BUDGETS = {
         "slots_are_not_named": ("if redis.call('EXISTS', list) == 0 then", "if false then"),
         "the_last_round_is_forgotten": ("if counting and counts:find('f') then", "if false then"),
     },
-    "call.py": {
-        "retries_are_counted": ("str(has_key + 2 * (not self.counted", "str(int(has_key"),
-    },
+    "call.py": {"retries_are_counted": ("str(has_key + 2 * (not self.counted", "str(int(has_key")},
     "request_store.py": {
         "redirects_are_not_counted": (
             "packed.slot not in map(self._codec.slot_of, sources)",
             "not sources",
-        ),
+        )
     },
     "scheduler.py": {
         "pages_in_memory_are_not_counted": ("if not self._has_budget or", "if True or"),
@@ -91,7 +86,7 @@ BUDGETS = {
         ),
     },
     "pending_store.py": {
-        "what_is_claimed_is_not_counted": ("self._claimed(), *self._apart())", "self._apart(),)"),
+        "what_is_claimed_is_not_counted": ("self._claimed(), *self._apart())", "self._apart(),)")
     },
     "lua/retry_failed.lua": {
         "failed_ones_are_free": (" is_carried = record and counting\n", " is_carried = false\n"),
@@ -145,7 +140,7 @@ SCRIPTS = {
         ),
     },
     "lua/include/count_less.lua": {
-        "names_of_what_is_gone_stay": ("redis.call('LREM'", "local _ = ('LREM'"),
+        "names_of_what_is_gone_stay": ("redis.call('LREM'", "local _ = ('LREM'")
     },
     "lua/sieve.lua": {
         "others_are_sieved_unseen": ("if not at then break end", "at = at or 2"),
@@ -250,13 +245,13 @@ SCRIPTS = {
         "parked_without_holds": ("    wake_parked()  --", "    --"),
     },
     "lua/include/enter.lua": {
-        "parked_by_a_clock_that_was_ahead": ("if gap < -1000 then", "if false then"),
+        "parked_by_a_clock_that_was_ahead": ("if gap < -1000 then", "if false then")
     },
     "lua/remove_queue.lua": {
         "removed_without_the_parked": (
             "return unlink_lists(member:match('^([^:]*):(.*)$'))",
             "return 0",
-        ),
+        )
     },
 }
 SUITES = {

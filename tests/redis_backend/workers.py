@@ -152,7 +152,6 @@ class StoreWorker:
         self.heard.append((claim, error))
 
     def call(self, arguments):
-        """Make the call, once."""
         return self.client.run(COMMIT, [self.key], *arguments)
 
     def abort(self, arguments, at, script=COMMIT):
@@ -166,8 +165,7 @@ class StoreWorker:
         return True
 
     def abort_next(self, at):
-        """Let the next call fail at its command `at`, and be made again; return a list that has
-        then whether it had that command."""
+        """Fail the next call at its command `at`, and make it again; the list says if it had it."""
         had = []
 
         def attempt(arguments):
@@ -198,7 +196,6 @@ class StoreWorker:
             self.enqueue(name, **options)
 
     def start(self, name, mark):
-        """Enqueue a start request."""
         self.enqueue(name, dont_filter=True)
         self.store.mark(mark)
 
@@ -254,7 +251,6 @@ class StoreWorker:
         return names
 
     def leave(self, over=False):
-        """Leave the crawl."""
         self.store.leave(over=over, seconds=1)
         self.close()
 
@@ -270,8 +266,7 @@ def anywhere(chance):
 
 
 def aborting(chance):
-    """Return a way to make calls, each of which fails at a random command of its own, keeps what it
-    has written, and is made again."""
+    """Return a way to make calls, each of which fails at a random command, and is made again."""
 
     def attempt(worker, arguments):
         worker.abort(arguments, anywhere(chance))
@@ -294,7 +289,6 @@ def talk(scheduler):
 
 
 def findings_of(worker):
-    """Return what `verify` finds wrong."""
     return [each.text for each in queue_findings(worker.client, worker.key) if not each.sound]
 
 
@@ -328,8 +322,7 @@ def seeded(number):
 
 
 def lobby_from(monkeypatch, slots):
-    """Let slots share a lobby where a priority has `slots`, instead of 256, and have three in it,
-    instead of 15."""
+    """Let slots share a lobby from `slots` a priority, not 256, with three in it, not 15."""
     for script in (COMMIT, RETRY_FAILED, SIEVE, TAKE_CAPPED):
         text = script.text.replace("has_few = 256,", f"has_few = {slots},")
         assert (text == script.text) == (slots == 256)
