@@ -47,6 +47,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 """Of the columns with these names; SQLite has values of any type in each."""
 MAGIC = b"SQLite format 3\0"
+MOST_ROWS = 1 << 62
 
 OLDEST = (
     "SELECT id FROM requests WHERE slot = ? AND priority = ? AND start = ? AND popped = 0"
@@ -229,11 +230,11 @@ class RequestFile:
         ids.row_factory = None  # for the speed
         row = next((row for (row,) in ids if row not in self._popped), None)
         ids.close()
-        if row is None:
+        # in a damaged file an index may name a row that is not in its table
+        found = self._connection.execute("SELECT request FROM requests WHERE id = ?", (row,))
+        if row is None or not (requests := found.fetchall()):
             raise sqlite3.DatabaseError(f"a request of {group} is missing")
-        ((request,),) = self._connection.execute(
-            "SELECT request FROM requests WHERE id = ?", (row,)
-        )
+        ((request,),) = requests
         if not keep:
             self._popped.add(row)
             if len(self._popped) > POPPED_IN_MEMORY:
@@ -319,6 +320,8 @@ class RequestFile:
             " COALESCE((SELECT MAX(id) FROM requests), 0)"
         )
         self._last = max(self._last, self.recount_later())
+        if self._last > MOST_ROWS:
+            raise sqlite3.DatabaseError(f"a request has the number {self._last}")
 
     def recount_later(self) -> int:
         """Read again how many requests are delayed, and when the next one is due; return the last

@@ -540,3 +540,32 @@ def test_commands_do_not_wait_for_a_table_that_is_none(tmp_path, statements):
     ):
         assert "its tables are not those of version" in bloom(tmp_path, *arguments).refusal
     assert not JobDirectory(job).has_stored_requests()
+
+
+@pytest.mark.parametrize("table", ["requests", "later"])
+def test_a_row_after_which_none_can_be_numbered_refuses_the_start(open_file, path, table):
+    """With the number, and the file stays as it is."""
+    file = open_file(b"a")
+    file.delay(1.0, GROUP, b"b")
+    file.commit()
+    file.close(clean=True)
+    query(path, f"UPDATE {table} SET id = {2**63 - 1}")
+    before = path.read_bytes()
+    with pytest.raises(RequestFileError, match=rf"requests\.sqlite.* has the number {2**63 - 1}"):
+        RequestFile.open(path)
+    assert path.read_bytes() == before
+
+
+def test_an_index_that_names_a_row_which_is_not_there(open_file, path):
+    """The error names the file."""
+    open_file(b"a").close(clean=True)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        index = connection.execute("SELECT * FROM sqlite_master WHERE name = 'pending'").fetchone()
+        connection.execute("DELETE FROM sqlite_master WHERE name = 'pending'")
+    query(path, "DELETE FROM requests")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", index)
+    with pytest.raises(sqlite3.DatabaseError, match=r"requests\.sqlite: a request of .* missing"):
+        open_file().pop(GROUP, newest=True)
