@@ -600,6 +600,8 @@ def scene_returns(world, server, crawl, reference):
         if step == "retried":
             with RedisClient(server.url) as client:
                 failed = RedisFailedStore(client, in_one_slot(crawl.name))
+                # what was over the budget and cannot be stored does not come back, and is told
+                gone = failed.requests(Choice(reasons=["unserializable"]))
                 failed.retry(Choice(reasons=["capped"]))
         run = fleet.start(
             ADDONS={"scrapy_bloom.Addon": 300}, JOBDIR=str(folder / "job"), FEEDS=feeds, **settings
@@ -615,6 +617,7 @@ def scene_returns(world, server, crawl, reference):
         reference,
         wanted=sorted(int(page[5:]) for page in reference if page.startswith("item/")),
         found=found,
+        told=[each.url.partition(f"/{crawl.name}/")[2] for each in gone],
     )
 
 
