@@ -88,7 +88,7 @@ class EngineView:
         """True as soon as the engine cuts downloads off, if `on_cut_off` was called."""
         # before the spider is open there are no slots yet
         engine_slot = _get(self._engine, "_slot") or _new_engine_slot()
-        scraper_slot = _get(self._engine, "scraper", "slot") or _get(scraper, "Slot")()
+        scraper_slot = _get(self._engine, "scraper", "slot") or getattr(scraper, "Slot", object)()
         _require("engine._slot", hasattr(self._engine, "_slot"))
         _require("engine.scraper.slot", hasattr(_get(self._engine, "scraper"), "slot"))
         for name, found in (

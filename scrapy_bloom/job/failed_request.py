@@ -170,20 +170,27 @@ def class_and_message(exception: BaseException) -> str:
     return encodable((f"{name}: {message}" if message else name)[:LONGEST])
 
 
-_MATCH = "SELECT CAST(? AS TEXT) GLOB CAST(? AS TEXT)"
-
-
 @lru_cache(1)
 def _database() -> sqlite3.Connection:
     return sqlite3.connect(":memory:", check_same_thread=False)
 
 
 def matches(globs: Sequence[str], text: str) -> bool:
-    """Return True if `text` matches one of the `globs` to SQLite, or if there are none. Source:
-    https://sqlite.org/lang_expr.html#glob. Cost: 2 µs for each glob."""
-    if not globs:
-        return True
-    # SQLite takes a lone surrogate for one character
-    shown, *patterns = (each.encode("utf-8", "surrogatepass") for each in (text, *globs))
+    """Return True if `text` matches one of the `globs` to SQLite, or if there are none. Raises
+    ValueError for a longer glob than SQLite takes. Source: https://sqlite.org/lang_expr.html#glob.
+    Cost: 2 µs for each glob."""
     ask = _database().execute
-    return any(ask(_MATCH, (shown, pattern)).fetchone()[0] for pattern in patterns)
+    shown = _one_by_one(text)
+    try:
+        return not globs or any(
+            ask("SELECT ? GLOB ?", (shown, _one_by_one(glob))).fetchone()[0] for glob in globs
+        )
+    except sqlite3.OperationalError as error:
+        raise ValueError(f"a glob is too long: {error}") from error
+
+
+def _one_by_one(text: str) -> str:
+    """Return `text` with one character that UTF-8 has for each lone surrogate."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -167,6 +167,7 @@ def open_crawl(
         raise SharedFilterError(
             f"the queue {key!r} in Redis at {client.name}" + why_not(found.decode(), crawl)
         )
+    require_whole(client, key, round_)
     if int(lease_found) != lease:
         raise SharedFilterError(
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_REDIS_LEASE ="
@@ -183,6 +184,15 @@ def open_crawl(
         bool(begins),
         has.decode(),
     )
+
+
+def require_whole(client: RedisClient, key: str, *fields: bytes | None) -> None:
+    """Raise SharedFilterError if one of the `fields` of a crawl is missing."""
+    if None in fields:
+        raise SharedFilterError(
+            f"{key}:crawl in Redis at {client.name} is damaged: it has no round or no beginning;"
+            " restore it, or use another BLOOM_REDIS_KEY"
+        )
 
 
 def why_not(found: str, crawl: str) -> str:

@@ -16,7 +16,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic, time
@@ -87,9 +87,6 @@ class SeedList:
         slot = self._list if "{" in self._list else in_one_slot(self._list)
         self._keys = [self._list, f"{slot}:taken", f"{slot}:workers"]
         self._unreadable = f"{slot}:unreadable"
-        url = scrapy_redis_url(crawler.settings) or redis.url
-        self._client = RedisClient(url, redis.timeout)
-        self._crawl_client = RedisClient(redis.url, redis.timeout)
         self._key = key
         self._dupefilter = dupefilter
         self._settings = settings
@@ -102,6 +99,11 @@ class SeedList:
         self._pushed: deque[tuple[float, dict[bytes, list[bytes]]]] = deque()
         """The time of each push, and the marks of its seeds that are still noted."""
         self._at_once = int(getattr(spider, "redis_batch_size", None) or concurrency)
+        url = scrapy_redis_url(crawler.settings) or redis.url
+        with ExitStack() as undo:
+            self._client = undo.enter_context(RedisClient(url, redis.timeout))
+            self._crawl_client = undo.enter_context(RedisClient(redis.url, redis.timeout))
+            undo.pop_all()
         self._cursor: bytes | int = 0
         encoding = crawler.settings.get("REDIS_ENCODING") or "utf-8"
         self._encoding = getattr(spider, "redis_encoding", None) or encoding

@@ -114,7 +114,9 @@ class Sieve:
                 elements = [_element(name, priority, each) for each in found]
             else:
                 # what stays is passed over from the last one on, since workers take the first
-                _, found = self._run(PENDING_RECORDS, name, looked - self._dropped * is_later, "1")
+                _, found = self._run(
+                    PENDING_RECORDS, name, looked - self._dropped if is_later else 0, "1"
+                )
                 elements = [
                     _Element(stored, of.decode(), slot.decode(errors=ODD_BYTES), b"0" + payload)
                     for of, slot, payload, _, stored in found

@@ -16,7 +16,7 @@ from .capped import capped_in
 from .failed_store import RedisFailedStore
 from .filter import RedisBloomFilter
 from .layout import ODD_BYTES, is_in_one_slot
-from .lifecycle import no_crawl
+from .lifecycle import no_crawl, require_whole
 from .scripts import CRAWL_STATUS, HELD_SLOTS, SLOT_COUNTS, WORKER_STATUS
 
 if TYPE_CHECKING:
@@ -175,6 +175,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
     if crawl[0] is None:
         return None
     lease, round_, start_done, over, began, done, waiting, *counted = crawl
+    require_whole(client, key, round_, began)
     workers: list[WorkerView] = []
     capped, of_capped = capped_in(client, key) if slots else ({}, [])
     sizes = [nbytes, *of_capped]

@@ -110,6 +110,7 @@ class _Check:
     def books(self) -> None:
         """Look at what the crawl says of itself."""
         crawl, over, strangers, claims, waits = self._client.run(VERIFY_BOOKS, [self._key])
+        crawl = crawl or b""
         header = stored_header(self._client, self._key)
         if header is None or crawl.decode() != crawl_id(header.generation):
             why = why_not(crawl.decode(), header.generation if header else "-")

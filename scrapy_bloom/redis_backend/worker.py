@@ -101,13 +101,16 @@ class Worker:
         codec = RedisCodec(crawler.settings, spider, self._slot_of, crawler.stats)
         generation = dupefilter.shared.header.generation
         with ExitStack() as undo:
+            # before the crawl is changed
+            self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)
+            if self._seeds is not None:
+                undo.callback(self._seeds.close)
             client = undo.enter_context(RedisClient(redis.url, redis.timeout))
             beats = undo.enter_context(RedisClient(redis.url, redis.timeout))
             self._server = client.name
             self._name = f"the queue {self.key!r} in Redis at {client.name}"
             self._failed = RedisFailedStore(client, self.key, MOST_TOLD, starts=True)
             self._state = self._join(client, generation)
-            self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)
             undo.pop_all()
         self._transport = Transport(client, self.key, in_reactor(), self._on_outage)
         self._heartbeat = Heartbeat(beats, self.key, generation, settings.lease)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from ..bloom.growing import stored_owner
-from ..errors import FilterFileError, JobDirectoryError, RequestFileError
+from ..errors import BloomError, FilterFileError, JobDirectoryError, RequestFileError
 from ..files import open_regular, replacing
 from ..jobdir import reading_mode
 from . import schema
@@ -452,6 +452,8 @@ def reading(path: Path, *, or_empty: bool = False) -> Iterator[sqlite3.Connectio
     try:
         with _looking(path) if is_there else closing(schema.in_memory()) as connection:
             yield connection
+    except BloomError:
+        raise  # of the caller, of something else
     except _DAMAGED as error:
         raise RequestFileError(f"{path} cannot be read: {error}") from error
 

@@ -269,7 +269,7 @@ def trial(server, dump, chance, folder):
     told["fetched"] = bool(HEALTHIES & {*re.findall("^fetched (.*)", text, re.M)})
     told["reason"] = text.rpartition("reason ")[2].strip()[:80]
     # its filter is gone where a part of it is
-    is_gone = re.search("the (filter|queue) '{books}'.* is gone", text)
+    is_gone = re.search("the (filter|queue) '{books}'.* (is gone|no crawl that they)", text)
     named = key.decode() in text or is_gone is not None
     told["error"] = [line[:400] for line in text.splitlines() if "ERROR" in line][:3]
     if "Traceback" in text or not (told["fetched"] or named):
