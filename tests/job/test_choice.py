@@ -62,3 +62,9 @@ def test_a_dropped_request_counts_each_time_it_was_sent():
     request = PendingRequest.of({"url": "http://a.example/"}, "a.example", 0)
     assert request.dropped({"meta": meta}).attempts == 6
     assert request.dropped({"meta": {"retry_times": "2", "bloom_held": -1}}).attempts == 0
+
+
+def test_a_glob_that_is_longer_than_sqlite_takes_is_a_bad_value():
+    """And not a file that cannot be read."""
+    with pytest.raises(ValueError, match="a glob is too long"):
+        matches(["a" * 60_000], "a")

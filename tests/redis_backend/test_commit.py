@@ -1,6 +1,7 @@
 """The script on a real server: aborted anywhere, its replies lost, and the rules of a claim."""
 
 import random
+import re
 import time
 from contextlib import suppress
 
@@ -201,6 +202,18 @@ def test_a_crawl_of_another_format_is_refused(join, redis_server, key, id_):
     with pytest.raises(SharedFilterError, match="this scrapy-bloom reads 1"):
         made.push_from_outside("http://example.com/")
     assert {name: redis_server.command("DUMP", name) for name in redis_server.names()} == before
+
+
+@pytest.mark.parametrize("field", ["round", "began"])
+def test_a_crawl_that_lacks_a_field_is_told(join, redis_server, field):
+    """With its key, by a look and by who joins where it needs it."""
+    made = join()
+    redis_server.command("HDEL", f"{made.key}:crawl", field)
+    with pytest.raises(SharedFilterError, match=rf"{re.escape(made.key)}:crawl .* is damaged"):
+        look_at(made.client, made.key)
+    if field == "round":
+        with pytest.raises(SharedFilterError, match=r":crawl .* is damaged"):
+            join()
 
 
 def test_order(join):

@@ -229,6 +229,15 @@ def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key,
     assert not scheduler.has_pending_requests()
 
 
+def test_seeds_that_refuse_a_start_leave_the_crawl_as_it_is(build, redis_server, key, monkeypatch):
+    """No crawl is made, and no round begins."""
+    monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
+    monkeypatch.setattr(TestSpider, "redis_batch_size", "many", raising=False)
+    with pytest.raises(ValueError, match="many"):
+        build()
+    assert not [name for name in redis_server.names(key) if name.endswith(":crawl")]
+
+
 def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis_server, key):
     """If its worker dies, only another run of start() gives it again."""
     scheduler = build()

@@ -177,6 +177,24 @@ def test_nothing_is_lost_where_a_script_is_aborted(join, redis_server, monkeypat
         worker.close()
 
 
+def test_more_quarantined_requests_than_a_call_takes_are_all_looked_at(join, redis_server):
+    """Those of a slot among them go, and then the others."""
+    worker = join()
+    pack = (
+        "for _, each in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do"
+        " redis.call('RPUSH', KEYS[2], cmsgpack.pack({'0', ARGV[1], each, 0})) end"
+        " return redis.call('DEL', KEYS[1])"
+    )
+    for turn in range(25):
+        for slot, pages in (("stays", 8), ("goes", 2)):
+            of_slot(worker, slot, *(f"{slot}{turn}-{n}" for n in range(pages)))
+            lists = f"{worker.key}:pending:0:{slot}", f"{worker.key}:quarantined"
+            assert redis_server.command("EVAL", pack, 2, *lists, slot) == 1
+    assert drop(worker, slots=("goes",))["dropped"] == 50
+    drop(worker, slots=("stays",))
+    assert redis_server.command("LLEN", f"{worker.key}:quarantined") == 0
+
+
 def test_what_comes_behind_a_parked_list_is_found(join, redis_server):
     """Also when that list, which is the only one of its priority, is dropped."""
     worker = join(**FIFO)
