@@ -154,6 +154,21 @@ def test_a_page_that_refreshes_itself_does_so_once(make_dupefilter, fingerprinte
     assert verdicts == [False, False, False, True]
 
 
+def test_a_scrapy_that_hides_its_engine_drops_such_redirects_with_a_line(make_dupefilter, caplog):
+    """With the setting alone, where no page is promised; the add-on's start is refused."""
+    tested = make_dupefilter(
+        lambda crawler: vars(crawler.engine.downloader).pop("active"),
+        ADDONS={},
+        DUPEFILTER_CLASS="scrapy_bloom.BloomDupeFilter",
+    )
+    source = Request("http://a.example/a")
+    assert not tested.request_seen(source)
+    assert redirected(tested, source, source.url)[0]
+    found = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    (line,) = (each for each in found if "engine.downloader.active" in each)
+    assert line.endswith(": redirects to a page that led to them are dropped")
+
+
 def test_a_copied_key_does_not_count(crawl, caplog):
     """A child with the meta of its response is a page of its own; one WARNING says so."""
     tested = crawl()

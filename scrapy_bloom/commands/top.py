@@ -28,7 +28,7 @@ from ..sqlite_backend.status import JobStatus
 from .context import aligned, table
 
 if TYPE_CHECKING:
-    from ..job.figures import Figures, Status
+    from ..job.figures import Figures
     from .context import Context
 
 SECONDS = 1.0
@@ -68,7 +68,7 @@ def top(session: Context) -> int:
     return 0
 
 
-def _looks(status: Status, *, once: bool) -> Iterator[Figures]:
+def _looks(status: JobStatus | CrawlStatus, *, once: bool) -> Iterator[Figures]:
     """Yield the present figures, once or each second. Raises BloomError."""
     failures = 0
     while True:
@@ -87,7 +87,7 @@ def _looks(status: Status, *, once: bool) -> Iterator[Figures]:
         time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
 
 
-def _show(name: str, status: Status, *, once: bool) -> None:
+def _show(name: str, status: JobStatus | CrawlStatus, *, once: bool) -> None:
     for figures in _looks(status, once=once):
         width, height = get_terminal_size() if sys.stdout.isatty() else (None, None)
         text = "\n".join(lines(name, figures, width, height))

@@ -349,9 +349,12 @@ class FilterDupeFilter(BaseDupeFilter):
         self._meta_keys = frozenset(keys)
         try:
             self._chains = RequestChains(self._crawler)
-        except (JobDirectoryError, RuntimeError):  # in a script there is no engine
+        except (JobDirectoryError, RuntimeError) as error:  # in a script there is no engine
             if not self._fingerprinter.is_scrapys:
                 raise
+            if isinstance(error, JobDirectoryError):
+                missing = str(error).partition(", which")[0]
+                logger.warning("%s: redirects to a page that led to them are dropped", missing)
 
     def _prefix_of_callback(self, callback: object) -> str | None:
         """Return a text for `callback`, None unless it is a method of the spider. Never raises."""

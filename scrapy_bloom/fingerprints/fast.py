@@ -72,7 +72,7 @@ def _canonical(match: re.Match[str]) -> str | None:
     if "/." in page and _dot_segment(page):
         return None
     if query:
-        query = _reserved.sub(_escape, query)
+        query = _reserved.sub(lambda match: _ESCAPES[match[0]], query)
         if "%20" in query:
             query = query.replace("%20", "+")
         if "&" in query or query.count("=") != 1:
@@ -102,10 +102,6 @@ def _sorted(query: str) -> str:
 def _decoded(text: str) -> str:
     """Return a string that sorts as the decoded bytes of `text`."""
     return unquote_to_bytes(text.replace("+", " ")).decode("latin-1")
-
-
-def _escape(match: re.Match[str]) -> str:
-    return _ESCAPES[match[0]]
 
 
 def fingerprint_of_url(url: str) -> bytes | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import isinf
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -92,13 +92,6 @@ class Figures(TypedDict, total=False):
     # of a crawl in Redis alone
     memory_bytes: int | None
     workers: Sequence[Mapping[str, Any]]
-
-
-class Status(Protocol):
-    """Reads a job or a crawl, as often as it is asked, and changes nothing."""
-
-    def figures(self) -> Figures:
-        """Return the present figures. Raises BloomError."""
 
 
 class Costly(Generic[Source, Result]):

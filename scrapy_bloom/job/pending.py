@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from ..errors import encodable
 from .failed_request import FailedRequest, attempts_of, matches
@@ -102,17 +102,3 @@ class PendingCount:
         else:
             self.pending[getattr(request, by)] += 1
             self.later += request.due is not None
-
-
-class PendingStore(Protocol):
-    """The pending requests of a job or a crawl, also while it runs."""
-
-    def count(self, selection: Selection, by: By) -> PendingCount:
-        """Return how many are selected."""
-
-    def requests(self, selection: Selection, most: int) -> list[PendingRequest]:
-        """Return the first selected ones, at most so many."""
-
-    def held(self, selection: Selection) -> dict[str, float]:
-        """Return the held slots that are selected, with the seconds of their holds that are left,
-        `inf` until the release."""

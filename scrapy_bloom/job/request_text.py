@@ -98,11 +98,6 @@ def without_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if not _is_default(name, value)}
 
 
-def _with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return `fields` with all that `Request.to_dict` has, and in its order."""
-    return {name: copy(_DEFAULTS.get(name)) for name in ORDER} | fields
-
-
 def _is_default(name: str, value: Any) -> bool:
     default = _DEFAULTS.get(name)
     return name in _PLACES and type(value) is type(default) and value == default
@@ -223,7 +218,9 @@ def _unpack(text: bytes, slot: str) -> dict[str, Any]:
             referer = start.encode() + rest[:shared] + referer
         fields.setdefault("headers", {})[b"Referer"] = [referer]
     fields["url"] = start + rest.decode("ascii")
-    return _with_defaults(fields) if "_class" in fields else fields
+    if "_class" in fields:
+        return {name: copy(_DEFAULTS.get(name)) for name in ORDER} | fields
+    return fields
 
 
 def _referer(headers: Any) -> bytes | None:

@@ -25,12 +25,12 @@ AT_ONCE = 500
 
 
 class RedisPendingStore:
-    """The PendingStore of the crawl beside the filter at `key`. Without `pickles` nothing is
-    unpickled.
+    """The pending requests of the crawl beside the filter at `key`, also while it runs.
 
-    While workers are at work, a request that they move meanwhile may count twice or not at all. Its
-    methods raise SharedFilterError. Cost: to count by slot or priority, a call for 100 slots, and
-    for 500 requests of slots with few; to look into requests, a call for each slot, and for 500.
+    Without `pickles` nothing is unpickled. While workers are at work, a request that they move
+    meanwhile may count twice or not at all. Its methods raise SharedFilterError. Cost: to count by
+    slot or priority, a call for 100 slots, and for 500 requests of slots with few; to look into
+    requests, a call for each slot, and for 500.
     """
 
     def __init__(self, client: RedisClient, key: str, *, pickles: bool) -> None:

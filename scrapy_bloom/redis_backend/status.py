@@ -28,7 +28,7 @@ _WORKERS_AT_ONCE = 20
 
 
 class CrawlStatus:
-    """A Status of the crawl beside the filter at `key`, with all its workers. Raises
+    """The figures of the crawl beside the filter at `key`, with all its workers. Raises
     SharedFilterError if there is no filter."""
 
     def __init__(self, client: RedisClient, key: str) -> None:

@@ -23,7 +23,7 @@ _NOTED = "popped = 0 AND id IN (SELECT value FROM json_each(:noted))"
 
 
 class SQLitePendingStore:
-    """The PendingStore of the job in a directory. Without `pickles` nothing is unpickled.
+    """The pending requests of the job in a directory. Without `pickles` nothing is unpickled.
 
     Reads also while the job runs, as it was committed last, and changes nothing. Its methods raise
     RequestFileError. Cost: 0.2 µs a request to count them by slot or priority, 7 to look into each.

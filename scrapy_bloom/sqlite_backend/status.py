@@ -174,7 +174,7 @@ def waiting_in(job: Path) -> Waiting:
 
 
 class JobStatus:
-    """A Status of the job in the directory `job`. Its methods raise RequestFileError."""
+    """The figures of the job in the directory `job`. Its methods raise RequestFileError."""
 
     def __init__(self, job: Path) -> None:
         self._job = job
