@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class RedisFailedStore:
     """The FailedStore of the crawl beside the filter at `key`.
 
-    `by_reason` looks at the first `most` of its requests, at all by default. `pickles` is
-    BLOOM_PICKLE. `starts` is True for a worker that joins the crawl. Any method may raise
-    SharedFilterError. Cost: a call for a hundred requests.
+    `by_reason` looks at the first `most` of its requests, at all by default. `starts` is True for a
+    worker that joins the crawl. Any method may raise SharedFilterError. Cost: a call for a hundred
+    requests.
     """
 
     def __init__(
@@ -37,13 +37,11 @@ class RedisFailedStore:
         key: str,
         most: int | None = None,
         *,
-        pickles: bool = True,
         starts: bool = False,
     ) -> None:
         self._client = client
         self._key = key
         self._most = most
-        self._pickles = pickles
         self._starts = starts
         self.capped = CappedRequests(client, key)
         self._dictionaries = Dictionaries()
@@ -142,9 +140,7 @@ class RedisFailedStore:
             known |= {name: value for name, value in json.loads(details).items() if name in known}
         else:
             stored = Stored(slot.decode("utf-8", "surrogatepass"), payload)
-            known["url"], known["method"] = url_and_method(
-                stored, self._dictionaries, pickles=self._pickles
-            )
+            known["url"], known["method"] = url_and_method(stored, self._dictionaries)
             known["exception"] = f"the last was {worker.decode()}"
         return FailedRequest(reason=reason.decode(), attempts=attempts, time=when / 1000, **known)
 

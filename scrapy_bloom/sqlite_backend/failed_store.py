@@ -165,11 +165,8 @@ def coming_back(
 
 def _capped(query: schema.Query) -> Iterator[tuple[int, FailedRequest]]:
     """Yield the requests over the budget with their numbers, oldest first."""
-    dictionaries = None
     for number, slot, payload in query(_CAPPED):
-        if dictionaries is None:
-            dictionaries = schema.dictionaries(query)
-        known = url_and_method(Stored(slot, payload), dictionaries, pickles=False)
+        known = url_and_method(Stored(slot, payload))
         yield number, FailedRequest(*known, CAPPED, None, None, 0, 0.0, None)
 
 
