@@ -178,14 +178,15 @@ class Codec:
 def stored_fields(stored: Stored, dictionaries: Dictionaries | None = None) -> dict[str, Any]:
     """Return the fields of a stored request, read without the spider and without running code of
     the request's: values that are not plain are Held. Raises ValueError for a damaged one."""
-    payload = stored.payload
-    if payload[:1] == DEFLATED and dictionaries is not None:
-        text = dictionaries.inflate(payload[1:], stored.slot)
-    elif payload[:1] != PLAIN:
+    slot, payload = stored
+    form = payload[:1] if type(payload) is bytes and type(slot) is str else b""
+    if form == DEFLATED and dictionaries is not None:
+        text = dictionaries.inflate(payload[1:], slot)
+    elif form != PLAIN:
         raise ValueError("it is damaged (it has no known form)")
-    elif checksum(text := payload[3:], stored.slot) != payload[1:3]:
+    elif checksum(text := payload[3:], slot) != payload[1:3]:
         raise ValueError("it is damaged (its checksum is another)")
-    return _checked(unpack(text, stored.slot))
+    return _checked(unpack(text, slot))
 
 
 def plain_fields(stored: Stored, dictionaries: Dictionaries | None = None) -> dict[str, Any]:

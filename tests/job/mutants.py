@@ -154,28 +154,6 @@ def noted_after_the_bits():
 
 
 @mutant()
-def dictionary_after_its_rows():
-    """A dictionary is stored after the commit of rows that need it, in a commit of its own."""
-    file = RequestFile
-    keep, commit = file.keep_dictionary, file.commit
-    kept = []
-
-    def commit_and_keep(self, *arguments, **options):
-        commit(self, *arguments, **options)
-        if kept:
-            keep(self, kept.pop())
-            commit(self)
-
-    file.keep_dictionary, file.commit = (lambda _, each: kept.append(each)), commit_and_keep
-
-
-@mutant()
-def dictionary_in_memory():
-    """A dictionary is used, and not stored."""
-    RequestFile.keep_dictionary = lambda self, dictionary: None
-
-
-@mutant()
 def slots_given_up_alone():
     """Requests without a slot keep the bytes of the slot that they had."""
     Codec.moved = lambda self, stored, slot: stored
