@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgpack import ExtType
 from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
@@ -49,6 +50,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "body": (bytes, str, Held),
     "encoding": (str, Held),
     "priority": (int, Held),
+    OBJECTS: (ExtType,),
 }
 _PRIORITIES = range(-(2**63), 2**63)
 _WIDTHS = {

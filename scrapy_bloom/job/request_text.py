@@ -7,7 +7,7 @@ So it begins with what most requests of a callback share.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from itertools import chain, islice
 from operator import itemgetter
@@ -158,6 +158,14 @@ def held_apart(fields: dict[str, Any], code: int, dumps: Callable[[Any], bytes])
     `cb_kwargs` but numbers and strings, and the other fields that are not plain, as extension
     `code` of what `dumps` returns. Objects that share others share them there. Raises anything."""
     values: list[Any] = []
+    wiring = _Wiring(_SCALARS)
+
+    def is_plain(value: Any) -> bool:
+        try:
+            wiring.wired(value)
+        except NotPlainError:
+            return False
+        return True
 
     def hold(value: Any) -> Held:
         values.append(value)
@@ -165,13 +173,13 @@ def held_apart(fields: dict[str, Any], code: int, dumps: Callable[[Any], bytes])
 
     apart: dict[str, Any] = {}
     for name, value in fields.items():
-        if name in {"meta", "cb_kwargs"} and type(value) is dict and _is_plain([*value]):
+        if name in {"meta", "cb_kwargs"} and type(value) is dict and is_plain([*value]):
             apart[name] = {
-                key: each if type(each) not in _MARKS and _is_plain(each) else hold(each)
+                key: each if type(each) not in _MARKS and is_plain(each) else hold(each)
                 for key, each in value.items()
             }
         else:
-            apart[name] = value if _is_plain(value) else hold(value)
+            apart[name] = value if is_plain(value) else hold(value)
     apart[OBJECTS] = ExtType(code, dumps(values))
     return apart
 
@@ -200,9 +208,13 @@ def _record(fields: dict[str, Any], slot: str, scalars: frozenset[type]) -> Any:
         kind, start = 1, f"https://{slot}"
         if not url.startswith(start):
             kind, start = 2, ""
-    is_usual = fields.keys() == _PLACES and (rare := _rare(fields)) == _RARE
+    names: Iterable[str] = fields
+    if fields.keys() == _PLACES:
+        rare = _rare(fields)
+        if [*map(type, rare)] == _RARE_TYPES and rare == _RARE:
+            names = _OFTEN
     others: dict[Any, Any] = {}
-    for name in _OFTEN if is_usual and [*map(type, rare)] == _RARE_TYPES else fields:
+    for name in names:
         value, default = fields[name], _DEFAULTS.get(name, _ABSENT)
         if value is not default and (type(value) is not type(default) or value != default):
             others[_NUMBERS.get(name, name)] = value
@@ -273,14 +285,6 @@ def _shared(one: bytes, other: bytes) -> int:
     return length - (differing.bit_length() + 7) // 8
 
 
-def _is_plain(value: Any) -> bool:
-    try:
-        _Wiring(_SCALARS).wired(value)
-    except NotPlainError:
-        return False
-    return True
-
-
 class _Wiring:
     """Makes values of which Packer takes `scalars`, lists, dicts and ExtType as they are."""
 
@@ -342,7 +346,7 @@ def _container(values: list[Any]) -> Any:
 
 def _require_flat(record: Any) -> None:
     """Raise ValueError for a record with more than DEEPEST containers inside each other."""
-    values, levels = [record], -2  # the record, and the dict of its fields
+    values, levels = [record], -3  # the record, the dict of its fields, and what is innermost
     while values:
         levels += 1
         if levels > DEEPEST:

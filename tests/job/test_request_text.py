@@ -210,9 +210,9 @@ class OwnText(str):
     """Another."""
 
 
-def nested(depth):
+def nested(depth, *inner):
     """Return lists inside each other."""
-    value = []
+    value = [*inner]
     for _ in range(depth - 1):
         value = [value]
     return value
@@ -278,6 +278,14 @@ class Thing:
         self.numbers = numbers
 
 
+def test_fields_that_share_a_list():
+    """Each has its own when they come back."""
+    fields = {**Request(URL).to_dict(), "flags": shared, "cookies": shared}
+    codec = Codec(None, 10**6)
+    found = codec.load(codec.dump(fields, SLOT, "pickle"))
+    assert (found.flags, found.cookies) == (shared, shared)
+
+
 def test_a_url_or_a_callback_is_read_without_objects():
     """Else the request is kept in memory."""
     fields = {**Request(URL).to_dict(), "callback": OwnText("parse")}
@@ -287,7 +295,9 @@ def test_a_url_or_a_callback_is_read_without_objects():
 
 def test_as_deep_as_it_may_be():
     """One level less than what is refused."""
-    require_round_trip(in_order(Request(URL, meta={"a": nested(DEEPEST - 1)}).to_dict()))
+    for inner in ((), (1,), ("a" * 70_000,)):
+        meta = {"a": nested(DEEPEST - 1, *inner)}
+        require_round_trip(in_order(Request(URL, meta=meta).to_dict()))
 
 
 TEXTS = [pack(in_order(request.to_dict()), SLOT) for request in REQUESTS.values()]
