@@ -107,15 +107,15 @@ class Codec:
         not plain in `format_`. Raises ValueError if it cannot be serialized."""
         try:
             text = pack(fields, slot)
-        except NotPlainError as error:
-            if not self._pickles:
-                raise ValueError(
-                    "it has values that are not plain, and BLOOM_PICKLE is False"
-                ) from error
+        except NotPlainError:
+            text = b""
+        if (OBJECTS in fields or not text) and not self._pickles:
+            raise ValueError("it has values that are not plain, and BLOOM_PICKLE is False")
+        if not text:
             try:
                 fields = _checked(held_apart(fields, *FORMATS[format_]))
-            except Exception as unserializable:
-                raise ValueError(str(unserializable)) from unserializable
+            except Exception as error:
+                raise ValueError(str(error)) from error
             text = pack(fields, slot)
         if len(text) >= self._most_bytes:
             raise ValueError(f"{len(text):,} bytes are more than {self._most_bytes:,}")
@@ -130,7 +130,10 @@ class Codec:
         `pickles` only those of loaded classes of requests."""
         fields = self.load_fields(stored)
         if OBJECTS in fields:
-            fields = _checked(put_back(fields, _loaded(fields[OBJECTS], pickles=self._pickles)))
+            code, raw = fields[OBJECTS]
+            if not self._pickles:
+                raise ValueError(f"it is stored by {_NAMES[code]}, and BLOOM_PICKLE is False")
+            fields = _checked(put_back(fields, _loaded(code, raw)))
         if not self._pickles and "_class" in fields:
             _require_loaded(fields["_class"])
         return request_from_dict(fields, spider=self._spider)
@@ -146,10 +149,6 @@ class Codec:
     def load_fields(self, stored: Stored) -> dict[str, Any]:
         """Return the fields of a stored request. Raises ValueError, as `stored_fields` does."""
         return stored_fields(stored, self._dictionaries)
-
-    def url_and_method(self, stored: Stored) -> tuple[str, str]:
-        """Return the URL and the method of a stored request, as `url_and_method` does."""
-        return url_and_method(stored, self._dictionaries)
 
     def again(self, stored: Stored, failed: FailedRequest) -> Stored:
         """Return a stored request that has `failed` as it is asked once more: with all its retries,
@@ -198,15 +197,6 @@ def plain_fields(stored: Stored, dictionaries: Dictionaries | None = None) -> di
     return {}
 
 
-def movable(stored: Stored, *, pickles: bool) -> dict[str, Any]:
-    """Return what `stored_fields` returns, to be stored elsewhere. Raises ValueError also for what
-    is not plain without `pickles`."""
-    fields = stored_fields(stored)
-    if not pickles and OBJECTS in fields:
-        _loaded(fields[OBJECTS], pickles=False)
-    return fields
-
-
 def url_and_method(stored: Stored, dictionaries: Dictionaries | None = None) -> tuple[str, str]:
     """Return the URL and the method of a stored request, the URL empty for a damaged one."""
     fields = plain_fields(stored, dictionaries)
@@ -225,11 +215,8 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _loaded(objects: Any, *, pickles: bool) -> list[Any]:
-    """Return the values that are not plain. Raises anything; without `pickles` ValueError."""
-    code, raw = objects
-    if not pickles:
-        raise ValueError(f"it is stored by {_NAMES[code]}, and BLOOM_PICKLE is False")
+def _loaded(code: int, raw: bytes) -> list[Any]:
+    """Return the values that are not plain. Raises anything."""
     if code == PICKLED:
         _require_bounded(raw)
         values = pickle.loads(raw)  # noqa: S301 - BLOOM_PICKLE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..errors import encodable
-from ..job.codec import Codec, Stored
+from ..job.codec import Codec, Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.queue_settings import QueueSettings
 from ..scrapy_private import slot_named
@@ -108,7 +108,7 @@ class RedisCodec:
 
     def url_and_method(self, claim: Claim) -> tuple[str, str]:
         """Return the URL and the method of a stored request, as Codec does."""
-        return self._codec.url_and_method(_stored(claim))
+        return url_and_method(_stored(claim), self.dictionaries)
 
     def again(self, claim: Claim, failed: FailedRequest) -> bytes:
         """Return a stored request that has `failed` as it is asked once more."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RequestFileError
-from ..job.codec import Codec, Stored, url_and_method
+from ..job.codec import Stored, url_and_method
 from ..job.failed_request import ALL, CAPPED, Choice, FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
@@ -134,11 +134,11 @@ class OpenFailedStore(SQLiteFailedStore):
         )
         self.count += 1
 
-    def add_unreadable(self, row: int, why: str, codec: Codec) -> None:
+    def add_unreadable(self, row: int, why: str) -> None:
         """Copy the request of `row` here, which cannot be read back; it is pending again when
         the file is opened."""
         (found,) = self._file.query("SELECT slot, request FROM requests WHERE id = ?", (row,))
-        known = codec.url_and_method(Stored(*found))
+        known = url_and_method(Stored(*found))
         self.add(row, found[1], FailedRequest.unreadable(*known, why))
         self._file.execute("INSERT INTO unreadable VALUES (?, last_insert_rowid())", (row,))
 

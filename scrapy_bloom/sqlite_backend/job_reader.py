@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import RequestFileError
-from ..job.codec import Stored, movable
+from ..job.codec import Stored, stored_fields
 from .failed_store import FAILED_AND_CAPPED
 from .job_file import reading
 from .rounds import OVER
@@ -34,10 +34,9 @@ class StoppedJob:
     what stays in the job: failed requests, and items that are in no feed yet.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, *, pickles: bool) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path = path
         self._connection = connection
-        self._pickles = pickles
         self.pending = self._count("SELECT COUNT(*) FROM requests")
         self.later = self._count("SELECT COUNT(*) FROM later")
         ((unreleased,),) = connection.execute("SELECT unreleased FROM job")
@@ -47,7 +46,7 @@ class StoppedJob:
 
     def requests(self, move: Callable[[dict[str, Any]], T]) -> Iterator[T]:
         """Yield what `move` makes of the fields of each request that is due, oldest first, as
-        `movable` has them. Raises RequestFileError for one that cannot be moved."""
+        `stored_fields` returns them. Raises RequestFileError for one that cannot be moved."""
         return (moved for moved, _ in self._read("0 FROM requests ORDER BY id", move))
 
     def delayed(self, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
@@ -65,7 +64,7 @@ class StoppedJob:
         rows = self._connection.execute(f"SELECT id, slot, request, {source}")
         for row, slot, payload, due in rows:
             try:
-                moved = move(movable(Stored(slot, payload), pickles=self._pickles))
+                moved = move(stored_fields(Stored(slot, payload)))
             except Exception as error:
                 raise RequestFileError(
                     f"row {row} of {self._path} cannot be moved ({type(error).__name__}: {error});"
@@ -88,8 +87,8 @@ class StoppedJob:
 
 
 @contextmanager
-def stopped_job(path: Path, *, pickles: bool) -> Iterator[StoppedJob]:
-    """Give the contents of the file at `path`, no requests if there is no file. Pickled ones can be
-    moved only with `pickles`. Raises RequestFileError."""
+def stopped_job(path: Path) -> Iterator[StoppedJob]:
+    """Give the contents of the file at `path`, no requests if there is no file. Raises
+    RequestFileError."""
     with reading(path, or_empty=True) as connection:
-        yield StoppedJob(path, connection, pickles=pickles)
+        yield StoppedJob(path, connection)

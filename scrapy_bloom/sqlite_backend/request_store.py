@@ -359,7 +359,7 @@ class SqliteStore:
         return True
 
     def _keep_unreadable(self, error: UnreadableRequestError) -> None:
-        self._failed.add_unreadable(error.row, str(error), self.codec)
+        self._failed.add_unreadable(error.row, str(error))
         self._file.delete(error.row)
         if not count_unreadable(self._crawler.stats):
             return

@@ -607,11 +607,11 @@ def unreadable_after_its_row():
 
     def commit_and_add(self, fingerprints):
         has_committed = commit(self, fingerprints)
-        for rows, row, why, codec in late:
+        for rows, row, why in late:
             self._file.execute(
                 "INSERT OR IGNORE INTO requests VALUES (?, 'x', 0, 0, 1, 'pickle', '')", (row,)
             )
-            add(rows, row, why, codec)
+            add(rows, row, why)
             self._file.delete(row)
         late.clear()
         return has_committed

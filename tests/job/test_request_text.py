@@ -348,7 +348,7 @@ def deep(head, tail=b"\xc0", levels=100_000):
         b"\x94\x00\xc0\xc0\xc0",
         b"\x96\x00\xc0\xc0\xc0\xa1/\x01",
         b"\x95\x00\xc0\xc0\xc0\xa1/\xc0",  # more behind it
-        b"\x81\x05\xc0",  # a name that is no text
+        b"\x81\x05\xc0",  # a dict
         b"\x81\x90\xc0",  # a list as a key
         b"\x81\xa1a\xd4\x20\x00",  # no such extension
         b"\x81\xa1a\x93\xd4\x02\x00\x90\x90",  # a set of lists

@@ -18,11 +18,11 @@ from scrapy_bloom.job.dictionaries import checksum
 from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest
 from scrapy_bloom.job.request_text import MARSHALLED, OBJECTS, PICKLED, pack
 from scrapy_bloom.migration.scrapy_redis_queue import _loads
+from scrapy_bloom.redis_backend.codec import RedisCodec
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.job_reader import stopped_job
 from tests.job.engine import STOCK
-from tests.job.harness import fields_of
 from tests.test_refused_start import contents
 from tests.test_refused_start import run as start
 
@@ -184,7 +184,7 @@ def test_what_is_not_plain_is_moved_as_it_is(no_pickle, code):
     stored = with_objects(code, b"rubbish", meta={"depth": 2})
     failed = FailedRequest("", "GET", "download", None, None, 7, 0.0, None)
     for each in (codec.again(stored, failed), codec.moved(stored, "b.example")):
-        assert codec.url_and_method(each) == ("http://a.example/", "GET")
+        assert codecs.url_and_method(each) == ("http://a.example/", "GET")
         assert codec.load_fields(each)[OBJECTS] == ExtType(code, b"rubbish")
         with pytest.raises(ValueError, match="BLOOM_PICKLE is False"):
             codec.load(each)
@@ -211,11 +211,12 @@ def test_scrapys_own_queue_is_refused(make, tmp_path):
 def test_load_refuses_pickles(make, tmp_path):
     """Those of a job, and those of scrapy-redis."""
     make().pushed("object", meta={"value": Evil(tmp_path / "evil")}).close()
+    codec = RedisCodec(Settings({"BLOOM_PICKLE": False}))
     with (
-        stopped_job(tmp_path / "job" / "requests.sqlite", pickles=False) as left,
+        stopped_job(tmp_path / "job" / "requests.sqlite") as left,
         pytest.raises(RequestFileError, match="BLOOM_PICKLE is False"),
     ):
-        list(left.requests(fields_of))
+        list(left.requests(codec.dump_fields))
     for serializer in (None, "pickle", pickle):
         with pytest.raises(BloomError, match="stored by pickle, and BLOOM_PICKLE is False"):
             _loads(Settings({"BLOOM_PICKLE": False, "SCHEDULER_SERIALIZER": serializer}))

@@ -99,7 +99,7 @@ def has_committed(site, folder):
     """Return True if the job keeps no request that was answered."""
     path = JobDirectory(folder / "job").requests
     with reading(path) as connection:
-        pending = [*StoppedJob(path, connection, pickles=True).requests(fields_of)]
+        pending = [*StoppedJob(path, connection).requests(fields_of)]
     for fields in pending:
         path = fields["url"].removeprefix(site.url)
         page = (
