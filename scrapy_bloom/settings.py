@@ -272,7 +272,7 @@ REPEAT_START = _switch(
 )
 ANY_SPIDER = _switch("BLOOM_ANY_SPIDER", False, "Whether a spider may go on with a job")
 PICKLE = _switch(
-    "BLOOM_PICKLE", True, "Whether a stored request may be a pickle, where its values are not plain"
+    "BLOOM_PICKLE", True, "Whether values of a stored request that are not plain may be a pickle"
 )
 KEEP_FAILED = _switch(
     "BLOOM_KEEP_FAILED", True, "Whether requests that have failed stay in the job"

@@ -55,7 +55,7 @@ def test_metadata(wheel):
     assert metadata["License-Expression"] == "BSD-3-Clause"
     needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     names = {line.partition(">")[0] for line in needed}
-    assert names == {"scrapy", "mmh3", "bitarray", "w3lib"}
+    assert names == {"scrapy", "mmh3", "bitarray", "msgpack", "w3lib"}
     urls = dict(line.split(", ") for line in metadata.get_all("Project-URL"))
     assert all(url.startswith(urls["Repository"]) for url in urls.values())
     entries = wheel.read(f"{NAME}.dist-info/entry_points.txt").decode()

@@ -61,7 +61,7 @@ class SQLiteJob:
         file = RequestFile.open(self.folder / "requests.sqlite")
         rows = file.query("SELECT slot, request FROM requests ORDER BY id")
         file.close(clean=True)
-        return [url_and_method(Stored(*row), CODEC.dictionaries)[0] for row in rows]
+        return [url_and_method(Stored(*row))[0] for row in rows]
 
 
 @dataclass

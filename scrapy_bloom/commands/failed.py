@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from ..errors import BloomError
 from ..job.failed_request import Choice
 from ..redis_backend.failed_store import RedisFailedStore
 from ..reporting import counted, in_brief, in_utc
-from ..settings import PICKLE
 from ..sqlite_backend.failed_store import SQLiteFailedStore
 
 if TYPE_CHECKING:
@@ -65,8 +63,7 @@ def drop(session: Context) -> int:
 
 def _store(session: Context) -> AbstractContextManager[tuple[str, FailedStore]]:
     """Give the name of the job or the crawl, and its failed requests."""
-    of_crawl = partial(RedisFailedStore, pickles=PICKLE.read(session.settings))
-    return session.job_or_crawl(SQLiteFailedStore, of_crawl)
+    return session.job_or_crawl(SQLiteFailedStore, RedisFailedStore)
 
 
 def _choice(session: Context) -> Choice:
@@ -98,7 +95,7 @@ def _lines(name: str, found: Sequence[FailedRequest]) -> Iterator[str]:
         yield f"{reason}  {len(requests):,}"
         for each in requests[:SHOWN]:
             method = "" if each.method == "GET" else f"{each.method} "
-            yield f"  {method}{each.url or '(a URL that only the spider can read)'}"
+            yield f"  {method}{each.url or '(a URL that cannot be read)'}"
             yield f"    {_details(each)}"
         if len(requests) > SHOWN:
             yield f"  and {len(requests) - SHOWN:,} more (all with --json, or -o FILE)"

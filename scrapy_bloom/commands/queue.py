@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import partial
 from itertools import islice
 from math import inf, isinf
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ from ..redis_backend.codec import is_storable_slot
 from ..redis_backend.pending_store import RedisPendingStore
 from ..redis_backend.sieve import Sieve
 from ..reporting import counted, held_for
-from ..settings import PICKLE
 from ..sqlite_backend.orders import HoldOrder, Order, carry_out, send
 from ..sqlite_backend.pending_store import SQLitePendingStore
 from .context import table
@@ -78,7 +76,7 @@ def _count_lines(
         line += f"; {found.in_flight:,} more in flight"
     yield line
     if found.unknown:
-        yield f"of {counted(found.unknown, 'request')} only the spider can tell"
+        yield f"{counted(found.unknown, 'request')} cannot be read"
     if held:
         shown = ", ".join(f"{slot} {held_for(left)}" for slot, left in islice(held.items(), most))
         yield f"held: {shown}{_and_more(len(held) - most)}"
@@ -96,7 +94,7 @@ def _and_more(count: int) -> str:
 
 def _shown(by: str, value: object) -> str:
     if value is None:
-        return "(only the spider can tell)"
+        return "(cannot be read)"
     return f"priority {value}" if by == "priority" else str(value) or "(no slot)"
 
 
@@ -110,7 +108,7 @@ def _list(session: Context, selection: Selection) -> int:
 def _list_lines(found: Sequence[PendingRequest]) -> Iterator[str]:
     for each in found:
         method = "" if each.method == "GET" else f"{each.method} "
-        yield f"{method}{each.url or '(a URL that only the spider can read)'}"
+        yield f"{method}{each.url or '(a URL that cannot be read)'}"
         parts = [f"slot {each.slot}"] if each.slot else []
         parts += [f"priority {each.priority}"] if each.priority else []
         parts += [each.callback] if each.callback else []
@@ -133,8 +131,7 @@ def _drop(session: Context, selection: Selection) -> int:
         if isinstance(store, RedisPendingStore):
             figures = Sieve(store, selection, keep=options.keep).drop()
         else:
-            pickles = PICKLE.read(session.settings)
-            figures = _ordered(store.job, Order(selection, options.keep), pickles=pickles)
+            figures = _ordered(store.job, Order(selection, options.keep))
     if figures is None:
         return _stands(session, name)
     session.print({"stands": False, **figures}, _drop_lines(name, figures))
@@ -149,7 +146,7 @@ def _drop_lines(name: str, figures: Mapping[str, int]) -> Iterator[str]:
         line += f"; {figures['in_flight']:,} more are in flight, and stay"
     yield line
     if figures["unknown"]:
-        yield f"{counted(figures['unknown'], 'request')} stayed of which only the spider can tell"
+        yield f"{counted(figures['unknown'], 'request')} stayed that cannot be read"
 
 
 def _hold(session: Context, selection: Selection) -> int:
@@ -184,7 +181,7 @@ def _set_holds(session: Context, selection: Selection, seconds: float | None) ->
                 store.hold([*slots], seconds)
         elif slots:
             until = None if seconds is None else time.time() + seconds
-            if _ordered(store.job, HoldOrder([*slots], until), pickles=False) is None:
+            if _ordered(store.job, HoldOrder([*slots], until)) is None:
                 return _stands(session, name)
     verb = "released" if seconds is None else "held"
     figures: dict[str, Any] = {"stands": False, verb: [*slots]}
@@ -206,12 +203,10 @@ def _stands(session: Context, name: str) -> int:
     return 0
 
 
-def _ordered(
-    job: JobDirectory, order: Order | HoldOrder, *, pickles: bool
-) -> dict[str, int] | None:
+def _ordered(job: JobDirectory, order: Order | HoldOrder) -> dict[str, int] | None:
     """Have an order carried out, and return its figures; None if a running job does not answer."""
     if not job.is_locked:
-        return carry_out(job, order, pickles=pickles)
+        return carry_out(job, order)
     answer = send(job, order)
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
@@ -237,6 +232,4 @@ def _store(
     session: Context,
 ) -> AbstractContextManager[tuple[str, SQLitePendingStore | RedisPendingStore]]:
     """Give the name of the job or the crawl, and its pending requests."""
-    pickles = PICKLE.read(session.settings)
-    of_job = partial(SQLitePendingStore, pickles=pickles)
-    return session.job_or_crawl(of_job, partial(RedisPendingStore, pickles=pickles))
+    return session.job_or_crawl(SQLitePendingStore, RedisPendingStore)

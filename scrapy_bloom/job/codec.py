@@ -8,16 +8,26 @@ import pickletools
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgpack import ExtType
 from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
 from ..errors import encodable
 from .dictionaries import Dictionaries, checksum
 from .failed_request import ATTEMPTS_KEY, TIMES_KEYS
-from .request_text import pack, unpack, without_defaults
+from .request_text import (
+    MARSHALLED,
+    OBJECTS,
+    PICKLED,
+    Held,
+    NotPlainError,
+    held_apart,
+    pack,
+    put_back,
+    unpack,
+)
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -25,19 +35,22 @@ if TYPE_CHECKING:
 
     from .failed_request import FailedRequest
 
-COMPACT, DEFLATED, DEFLATED_OBJECTS = b"\1", b"\2", b"\3"
-"""The first byte of a payload: a checksum and a text of compact.py follow; a deflated text; the
-bytes of another format, deflated. Those of the other formats come as they are."""
-FORMATS: dict[str, Callable[[Any], bytes]] = {
-    "pickle": lambda thing: pickle.dumps(thing, protocol=4),
-    "marshal": marshal.dumps,
+PLAIN, DEFLATED = b"\1", b"\2"
+"""The first byte of a payload: a checksum and a text of request_text.py follow; the id of a
+dictionary, a checksum and a deflated text."""
+FORMATS: dict[str, tuple[int, Callable[[Any], bytes]]] = {
+    "pickle": (PICKLED, lambda things: pickle.dumps(things, protocol=4)),
+    "marshal": (MARSHALLED, marshal.dumps),
 }
-"""The formats of what is not plain."""
+"""The formats of what is not plain: the number of the extension, and what makes its bytes."""
+_NAMES = {code: name for name, (code, _) in FORMATS.items()}
 _KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("url", "callback", "errback", "method", "encoding"), (str,)),
-    **dict.fromkeys(("headers", "meta", "cb_kwargs"), (dict,)),
-    "body": (bytes, str),
-    "priority": (int,),
+    **dict.fromkeys(("url", "callback", "errback", "method"), (str,)),
+    **dict.fromkeys(("headers", "meta", "cb_kwargs"), (dict, Held)),
+    "body": (bytes, str, Held),
+    "encoding": (str, Held),
+    "priority": (int, Held),
+    OBJECTS: (ExtType,),
 }
 _PRIORITIES = range(-(2**63), 2**63)
 _WIDTHS = {
@@ -59,9 +72,9 @@ class Stored(NamedTuple):
 
 class Codec:
     """Makes stored requests of the fields of requests (`Request.to_dict`), and requests of stored
-    ones. What is not plain is in a format of Scrapy's queues, and counted in `stats`; without
-    `pickles` it cannot be stored, nor read. `most_bytes` is the limit of a payload. Without a
-    `spider` no callback can be stored."""
+    ones. Values that are not plain are in a format of Scrapy's queues, and such requests counted in
+    `stats`; without `pickles` they cannot be stored, nor read. `most_bytes` is the limit of a
+    payload, which is deflated with `dictionaries`. Without a `spider` no callback can be stored."""
 
     def __init__(
         self,
@@ -79,7 +92,7 @@ class Codec:
         self._pickles = pickles
         self._stats = stats
         self._callbacks = Callbacks(spider)
-        self.dictionaries = dictionaries or Dictionaries()
+        self._dictionaries = dictionaries
 
     def fields(self, request: Request) -> dict[str, Any]:
         """Return the fields of `request`. Raises ValueError for one that has none, such as
@@ -90,28 +103,37 @@ class Codec:
             raise ValueError(str(error)) from error
 
     def dump(self, fields: dict[str, Any], slot: str, format_: str) -> Stored:
-        """Return the request of these `fields` as it is stored in `slot`, in `format_` if it is not
-        plain. Raises ValueError if it cannot be serialized."""
-        text = pack(fields, slot)
-        is_plain = text is not None
-        if text is None:
-            if not self._pickles:
-                raise ValueError("it has values that are not plain, and BLOOM_PICKLE is False")
+        """Return the request of these `fields` as it is stored in `slot`, with the values that are
+        not plain in `format_`. Raises ValueError if it cannot be serialized."""
+        try:
+            text = pack(fields, slot)
+        except NotPlainError:
+            text = b""
+        if (OBJECTS in fields or not text) and not self._pickles:
+            raise ValueError("it has values that are not plain, and BLOOM_PICKLE is False")
+        if not text:
             try:
-                text = FORMATS[format_](without_defaults(fields))
+                fields = _checked(held_apart(fields, *FORMATS[format_]))
             except Exception as error:
                 raise ValueError(str(error)) from error
+            text = pack(fields, slot)
         if len(text) >= self._most_bytes:
             raise ValueError(f"{len(text):,} bytes are more than {self._most_bytes:,}")
-        if not is_plain and self._stats is not None:
+        if OBJECTS in fields and self._stats is not None:
             self._stats.inc_value("scheduler/pickled")
-        self.dictionaries.sample(fields, text)
-        return self.stored(text, slot, is_plain=is_plain)
+        if self._dictionaries is not None:
+            self._dictionaries.sample(fields, text)
+        return self._stored(text, slot)
 
     def load(self, stored: Stored) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code, without
         `pickles` only those of loaded classes of requests."""
         fields = self.load_fields(stored)
+        if OBJECTS in fields:
+            code, raw = fields[OBJECTS]
+            if not self._pickles:
+                raise ValueError(f"it is stored by {_NAMES[code]}, and BLOOM_PICKLE is False")
+            fields = _checked(put_back(fields, _loaded(code, raw)))
         if not self._pickles and "_class" in fields:
             _require_loaded(fields["_class"])
         return request_from_dict(fields, spider=self._spider)
@@ -125,114 +147,85 @@ class Codec:
         return False
 
     def load_fields(self, stored: Stored) -> dict[str, Any]:
-        """Return the fields of a stored request. Raises anything, as `load` does."""
-        return load_fields(stored, self.dictionaries, pickles=self._pickles)
-
-    def url_and_method(self, stored: Stored) -> tuple[str, str]:
-        """Return the URL and the method of a stored request, as `url_and_method` does."""
-        return url_and_method(stored, self.dictionaries, pickles=self._pickles)
+        """Return the fields of a stored request. Raises ValueError, as `stored_fields` does."""
+        return stored_fields(stored, self._dictionaries)
 
     def again(self, stored: Stored, failed: FailedRequest) -> Stored:
         """Return a stored request that has `failed` as it is asked once more: with all its retries,
-        and past a cache. One that does not unpickle a second time stays as it is."""
+        and past a cache. A damaged one stays as it is."""
         try:
-            text, is_plain = _opened(stored, self.dictionaries)
-            format_ = "marshal" if is_plain else _format_of(text)
             fields = self.load_fields(stored)
             meta = {**fields.get("meta", {}), ATTEMPTS_KEY: failed.attempts}
             for key in TIMES_KEYS:
                 meta.pop(key, None)
             if self._has_cache:
                 meta["dont_cache"] = True
-            return self.dump({**fields, "meta": meta}, stored.slot, format_)
-        except Exception:  # noqa: BLE001 - objects of any class
+            return self._stored(pack({**fields, "meta": meta}, stored.slot), stored.slot)
+        except (TypeError, ValueError):
             return stored
 
     def moved(self, stored: Stored, slot: str) -> Stored:
         """Return a stored request as it is stored in another `slot`. Raises ValueError for a
         damaged one."""
-        text, is_plain = _opened(stored, self.dictionaries)
-        if is_plain:
-            moved = pack(unpack(text, stored.slot), slot)
-            if moved is None:
-                raise ValueError("its text is damaged")
-            text = moved
-        return self.stored(text, slot, is_plain=is_plain)
+        return self._stored(pack(self.load_fields(stored), slot), slot)
 
-    def stored(self, text: bytes, slot: str, *, is_plain: bool) -> Stored:
-        """Return the text or the bytes of a request as they are stored in `slot`."""
-        deflated = self.dictionaries.deflate(text, slot)
-        if deflated is not None and len(deflated) < len(text):
-            return Stored(slot, (DEFLATED if is_plain else DEFLATED_OBJECTS) + deflated)
-        return Stored(slot, COMPACT + checksum(text, slot) + text if is_plain else text)
+    def _stored(self, text: bytes, slot: str) -> Stored:
+        deflated = self._dictionaries and self._dictionaries.deflate(text, slot)
+        if deflated and len(deflated) < len(text):
+            return Stored(slot, DEFLATED + deflated)
+        return Stored(slot, PLAIN + checksum(text, slot) + text)
 
 
-def load_fields(
-    stored: Stored,
-    dictionaries: Dictionaries,
-    *,
-    pickles: bool = True,
-    unpickler: type[pickle.Unpickler] = pickle.Unpickler,
-) -> dict[str, Any]:
-    """Return the fields of a stored request. Raises anything, as `Codec.load` does; without
-    `pickles` only ValueError, also for what is no text."""
-    text, is_plain = _opened(stored, dictionaries)
-    if is_plain:
-        return _checked(unpack(text, stored.slot))
-    format_ = _format_of(text)
-    if not pickles:
-        raise ValueError(f"it is stored by {format_}, and BLOOM_PICKLE is False")
-    if format_ == "pickle":
-        _require_bounded(text)
-        return _checked(unpickler(BytesIO(text)).load())
-    _require_short(text)
-    return _checked(marshal.loads(text))  # noqa: S302 - it makes no objects
+def stored_fields(stored: Stored, dictionaries: Dictionaries | None = None) -> dict[str, Any]:
+    """Return the fields of a stored request, read without the spider and without running code of
+    the request's: values that are not plain are Held. Raises ValueError for a damaged one."""
+    slot, payload = stored
+    form = payload[:1] if type(payload) is bytes and type(slot) is str else b""
+    if form == DEFLATED and dictionaries is not None:
+        text = dictionaries.inflate(payload[1:], slot)
+    elif form != PLAIN:
+        raise ValueError("it is damaged (it has no known form)")
+    elif checksum(text := payload[3:], slot) != payload[1:3]:
+        raise ValueError("it is damaged (its checksum is another)")
+    return _checked(unpack(text, slot))
 
 
-def _checked(fields: Any) -> dict[str, Any]:
+def plain_fields(stored: Stored, dictionaries: Dictionaries | None = None) -> dict[str, Any]:
+    """Return what `stored_fields` returns, no fields for a damaged request."""
+    with suppress(ValueError):
+        return stored_fields(stored, dictionaries)
+    return {}
+
+
+def url_and_method(stored: Stored, dictionaries: Dictionaries | None = None) -> tuple[str, str]:
+    """Return the URL and the method of a stored request, the URL empty for a damaged one."""
+    fields = plain_fields(stored, dictionaries)
+    return encodable(fields.get("url") or ""), encodable(fields.get("method") or "GET")
+
+
+def _checked(fields: dict[str, Any]) -> dict[str, Any]:
     """Return `fields`, if they are of types that a request has. Raises ValueError."""
-    if type(fields) is not dict:
-        raise ValueError("it is damaged (it has no fields)")
-    for name, kinds in _KINDS.items():
-        value = fields.get(name)
-        if value is not None and not isinstance(value, kinds):
+    for name, value in fields.items():
+        kinds = _KINDS.get(name)
+        if kinds and value is not None and not isinstance(value, kinds):
             raise ValueError(f"it is damaged (its {name} is of type {type(value).__name__})")
-    if (fields.get("priority") or 0) not in _PRIORITIES:
+    priority = fields.get("priority")
+    if isinstance(priority, int) and priority not in _PRIORITIES:
         raise ValueError("it is damaged (its priority does not fit into 64 bits)")
     return fields
 
 
-def movable(
-    stored: Stored, dictionaries: Dictionaries, *, pickles: bool
-) -> tuple[dict[str, Any], bytes | None]:
-    """Return the fields of a stored request, and its bytes, to be moved as they are, if it holds
-    objects, for which its fields have stand-ins: no code of the request's is run. Raises anything,
-    as `load_fields` does."""
-    if fields := plain_fields(stored, dictionaries, pickles=pickles):
-        return fields, None
-    text, _ = _opened(stored, dictionaries)
-    return load_fields(stored, dictionaries, pickles=pickles, unpickler=_InertUnpickler), text
-
-
-def url_and_method(
-    stored: Stored, dictionaries: Dictionaries, *, pickles: bool = True
-) -> tuple[str, str]:
-    """Return the URL and the method of a stored request, the URL empty where it cannot be
-    read without running code of the request's, or without `pickles`."""
-    fields = plain_fields(stored, dictionaries, pickles=pickles)
-    return encodable(fields.get("url") or ""), encodable(fields.get("method") or "GET")
-
-
-def plain_fields(
-    stored: Stored, dictionaries: Dictionaries, *, pickles: bool = True
-) -> dict[str, Any]:
-    """Return the fields of a stored request, read without the spider and without running
-    code of the request's; none, if they are damaged, hold objects, or are no text and there are no
-    `pickles`. Cost: 1 µs for each opcode of a pickle."""
-    try:
-        return load_fields(stored, dictionaries, pickles=pickles, unpickler=_PlainUnpickler)
-    except Exception:  # noqa: BLE001 - whatever is wrong with it
-        return {}
+def _loaded(code: int, raw: bytes) -> list[Any]:
+    """Return the values that are not plain. Raises anything."""
+    if code == PICKLED:
+        _require_bounded(raw)
+        values = pickle.loads(raw)  # noqa: S301 - BLOOM_PICKLE
+    else:
+        _require_short(raw)
+        values = marshal.loads(raw)  # noqa: S302 - it makes no objects
+    if type(values) is not list:
+        raise ValueError("it is damaged (its values are no list)")
+    return values
 
 
 def _require_bounded(text: bytes) -> None:
@@ -264,21 +257,6 @@ def _require_short(text: bytes) -> None:
         raise ValueError("it is damaged (it is shorter than it says)")
 
 
-def _opened(stored: Stored, dictionaries: Dictionaries) -> tuple[bytes, bool]:
-    """Return the text or the bytes of a stored request, and whether it is a text. Raises
-    ValueError."""
-    payload = stored.payload
-    form = payload[:1]
-    if form == COMPACT:
-        text = payload[3:]
-        if checksum(text, stored.slot) != payload[1:3]:
-            raise ValueError("it is damaged (its checksum is another)")
-        return text, True
-    if form in {DEFLATED, DEFLATED_OBJECTS}:
-        return dictionaries.inflate(payload[1:], stored.slot), form == DEFLATED
-    return payload, False
-
-
 def _require_loaded(path: object) -> None:
     """Raise ValueError unless a class of requests has this path. Loads no module."""
     module, _, name = str(path).rpartition(".")
@@ -287,37 +265,6 @@ def _require_loaded(path: object) -> None:
         raise ValueError(
             f"its class {path!r} is no Request of a loaded module, and BLOOM_PICKLE is False"
         )
-
-
-def _format_of(text: bytes) -> str:
-    """Raises ValueError for what no format begins with: to marshal some rubbish is a gigabyte."""
-    if text.startswith(pickle.PROTO):
-        return "pickle"
-    if text[:1] not in {b"{", b"\xfb"}:  # a dictionary, and one that may be referred to
-        raise ValueError("it is damaged (it has no known form)")
-    return "marshal"
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} is an object")
-
-
-class _StandIn:
-    """Stands for an object of any class: takes and does nothing."""
-
-    def __new__(cls, *_: object, **__: object) -> _StandIn:
-        return super().__new__(cls)
-
-    def __call__(self, *_: object, **__: object) -> _StandIn:
-        return self
-
-    __setstate__ = __setitem__ = append = extend = add = __call__
-
-
-class _InertUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        return _StandIn
 
 
 class Callbacks:

@@ -9,6 +9,8 @@ from hashlib import blake2b
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from msgpack import ExtType
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -25,11 +27,11 @@ _SAMPLE_BYTES = 500
 _WINDOW = -13  # raw
 _LEVEL, _MEMORY = 6, 5
 _HEAD = 4
-# the last ones end a name: before "=" in a URL, before NUL in a text, before 0x94 in a pickle
+# the last ones end a name: before "=" in a URL, before the head of a value in a text or a pickle
 _SECRET = re.compile(
     rb"authoriz|auth(?!or)|cookie|passw|passphrase|pwd|secret|token|api.?key|access.?key|"
     rb"private|credential|sess(?:ion|id)|signature|bearer|basic |jwt|csrf|xsrf|"
-    rb"(?:key|sid|sig|pass)[=\0\x94]",
+    rb"(?:key|sid|sig|pass)[=\x80-\xff]",
     re.IGNORECASE,
 )
 # at the beginning of a value, too: a proxy may have no scheme
@@ -132,15 +134,16 @@ def _may_be_secret(fields: Mapping[str, Any], text: bytes) -> bool:
         fields.get("body")
         or fields.get("cookies")
         or _SECRET.search(text)
-        # a text has values without their beginning, and numbers; an object is in the text alone
-        or any(map(_USERINFO.search, (text, *_texts_in(fields))))
+        # the text has values without their beginning, and numbers
+        or any(map(_USERINFO.search, _texts_in(fields)))
         # whose password may have a slash
         or "@" in str(fields.get("meta", {}).get("proxy"))
     )
 
 
 def _texts_in(fields: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield each text in the values of `fields`, also in containers, however deep or cyclic."""
+    """Yield each text in the values of `fields`, also in containers, however deep or cyclic, and
+    the bytes of objects."""
     found: list[Any] = [*fields.values()]
     seen: set[int] = set()
     for each in found:
@@ -148,6 +151,8 @@ def _texts_in(fields: Mapping[str, Any]) -> Iterator[bytes]:
             yield each.encode("utf-8", "surrogatepass")
         elif type(each) is bytes:
             yield each
+        elif type(each) is ExtType:
+            yield each.data
         elif type(each) in {dict, list, tuple, set, frozenset} and id(each) not in seen:
             seen.add(id(each))
             found += each.items() if type(each) is dict else each

@@ -17,7 +17,7 @@ DROPPED = "dropped"
 
 
 class PendingRequest(NamedTuple):
-    """A pending request. `url` is empty, and `callback` None, if only the spider can read them.
+    """A pending request. `url` is empty, and `callback` None, if it cannot be read.
     `priority` is Scrapy's. `due` is in seconds from now, None for a request that is not delayed."""
 
     url: str
@@ -31,8 +31,8 @@ class PendingRequest(NamedTuple):
     def of(
         cls, fields: Mapping[str, Any], slot: str, priority: int, due: float | None = None
     ) -> PendingRequest:
-        """Return the request of these `fields` (`Request.to_dict`), none for one that only the
-        spider can read."""
+        """Return the request of these `fields` (`Request.to_dict`), none for one that cannot be
+        read."""
         return cls(
             url=encodable(fields.get("url") or ""),
             method=encodable(fields.get("method") or "GET"),
@@ -71,7 +71,7 @@ class Selection(NamedTuple):
 
     def includes(self, request: PendingRequest) -> bool:
         """Return True if `request` is selected; it is not if a URL or a callback is asked for that
-        only the spider can read."""
+        cannot be read."""
         return (
             self.includes_slot(request.slot)
             and (not self.urls or (bool(request.url) and matches(self.urls, request.url)))
@@ -81,9 +81,9 @@ class Selection(NamedTuple):
 
 @dataclass
 class PendingCount:
-    """Numbers of requests: `pending` by slot, callback (None where only the spider can read it) or
-    priority, the `later` ones among them, those `in_flight`, which are not pending, and those of
-    which only the spider could tell whether they are selected."""
+    """Numbers of requests: `pending` by slot, callback (None where it cannot be read) or
+    priority, the `later` ones among them, those `in_flight`, which are not pending, and the
+    `unknown` ones, which cannot be read and so not be selected."""
 
     pending: Counter[Any] = field(default_factory=Counter)
     later: int = 0

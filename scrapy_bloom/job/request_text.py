@@ -1,20 +1,22 @@
-"""The fields of a request as a short text, without pickle: plain values, and the URL without the
-part that its slot says.
+"""The fields of a request as msgpack, less Scrapy's defaults and what its slot says.
 
-A text is: flags, depth, callback and errback, other fields, URL, referer. It begins with what most
-requests of a callback share, and its parts end with a NUL rather than begin with a length: so one
-match in a dictionary of such texts covers several parts. Numbers in URLs take half a byte a digit,
-since no dictionary knows them.
+A text is a list: how the URL is stored, the depth, the callback, the other fields by number or
+name, the URL's rest; with a referer the length that it has in common with the URL, and its rest.
+So it begins with what most requests of a callback share.
 """
 
 from __future__ import annotations
 
-import re
-import struct
-from copy import copy
+from collections.abc import Callable, Container
+from contextlib import suppress
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
+from msgpack import ExtType, Packer, Unpacker, UnpackException, unpackb
+
+OBJECTS = "bloom:objects"
+"""The field with the values that are not plain, as bytes of one of the FORMATS. No attribute of a
+request has such a name, so Scrapy leaves the field out."""
 ORDER = (
     *("url", "callback", "errback", "headers", "body", "cookies", "meta", "encoding", "flags"),
     *("cb_kwargs", "dont_filter", "method", "priority"),
@@ -22,234 +24,206 @@ ORDER = (
 """The fields of all requests, in the order of `Request.to_dict()` in Scrapy 2.19. A text names a
 field by its place here."""
 DEEPEST = 50
-"""Most containers inside each other in the value of a field."""
+"""Most containers inside each other in a value that is packed; msgpack reads 1,024."""
+LONGEST_NUMBER = 10_000
+"""Most bytes of an integer."""
 
-# the first byte: how the URL is stored, and what else the text has
-_HTTP, _HTTPS, _WHOLE, _KINDS = range(4)
-_DONT_FILTER, _CALLBACK, _ERRBACK, _OTHERS, _REFERER = 4, 8, 16, 32, 64
-_AS_IT_IS = 0xFF  # all fields as one value
-_DEEP = 0xFF  # the least depth that is no byte of its own, but a value in the meta
-_NOT_SHARED = 0x7F  # before a referer that has no beginning of the URL
-_NAMED = 0xFF  # the place of a field whose name follows
-_PLACES = {name: place for place, name in enumerate(ORDER)}
+# the numbers of the extensions; a list whose first value is one of 1 to 4 is a tuple, a set, a
+# frozenset, or a dict with containers as keys
+_INTEGER, _OBJECT, PICKLED, MARSHALLED = range(5, 9)
 _STARTS = ("http://", "https://", "")
-_NAMES = ((_CALLBACK, "callback"), (_ERRBACK, "errback"))
-_DEFAULTS: dict[str, Any] = {
-    "headers": {},
-    "meta": {},
-    "body": b"",
-    "cookies": {},
-    "encoding": "utf-8",
-    "flags": [],
-    "cb_kwargs": {},
-    "method": "GET",
-    "priority": 0,
-    "dont_filter": False,
-}
+_FIELDS = (*ORDER, OBJECTS)
+_NUMBERS = {name: number for number, name in enumerate(_FIELDS)}
+_URL, _CALLBACK, _HEADERS, _META, _OBJECTS = map(
+    _NUMBERS.__getitem__, ("url", "callback", "headers", "meta", OBJECTS)
+)
+_VALUES: tuple[Any, ...] = (None, None, {}, b"", {}, {}, "utf-8", [], {}, False, "GET", 0)
+_DEFAULTS = dict(zip(ORDER[1:], _VALUES, strict=True))
 """The defaults of Scrapy's that a text leaves out."""
-
-# tags of values; from _SMALL on a tag is a small integer itself
-_NONE, _TRUE, _FALSE, _INT, _FLOAT, _HEX = b"NTFifx"
-_STR, _LONG_STR, _BYTES, _LONG_BYTES = b"sSbB"  # up to a NUL, or with a length
-_LIST, _TUPLE, _DICT, _SET, _FROZENSET, _END = b"[({<|."
-_SMALL = 0x80
-_CONSTANTS = {_NONE: None, _TRUE: True, _FALSE: False}
-_TAGS: dict[type, int] = {list: _LIST, tuple: _TUPLE, dict: _DICT, set: _SET, frozenset: _FROZENSET}
-_TYPES: dict[int, Any] = {tag: kind for kind, tag in _TAGS.items()}
-_double = struct.Struct("<d")
-# two digits of a URL, which is ASCII
-_DIGITS = {b"%02d" % number: bytes((0x80 + number,)) for number in range(100)}
-_PAIRS = {pair: digits for digits, pair in _DIGITS.items()}
-_each_two_digits = re.compile(rb"[0-9][0-9]").sub
-_each_pair = re.compile(rb"[\x80-\xe3]").sub
-_is_hexadecimal = re.compile(r"(?:[0-9a-f]{2}){4,127}").fullmatch
+_ABSENT = object()
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+_CONTAINERS: dict[Any, int] = {tuple: 1, set: 2, frozenset: 3, dict: 4, list: 0}
+_KINDS = {number: kind for kind, number in _CONTAINERS.items() if number}
+_FEW = 16
+"""Containers with so many values as they say take no memory to speak of."""
+_SHORT = 65_536
+_HEADS = bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0)))
+"""First bytes of lists and dicts."""
 
 
-class _NotPlainError(Exception):
-    pass
+class NotPlainError(ValueError):
+    """A value is not plain: of another type, in two places, too deep or too long."""
 
 
-def pack(fields: dict[str, Any], slot: str) -> bytes | None:
-    """Return the text of the request with these `fields` (`Request.to_dict`) in `slot`, None if one
-    is not plain: None, bool, int, float, str, bytes, list, tuple, dict, set or frozenset, of that
-    very type, each container in one place, at most DEEPEST of them inside each other. Leaves out
-    fields with Scrapy's default, unless there is a `_class`."""
+class Held(NamedTuple):
+    """Stands for a value that is not plain: the one of this number in the field OBJECTS."""
+
+    number: int
+
+
+def _packer() -> Packer:
+    return Packer(strict_types=True, default=_number, unicode_errors="surrogatepass")
+
+
+def _number(number: int) -> ExtType:
+    """Return an integer of more than 64 bits as an extension."""
+    raw = number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+    if len(raw) > LONGEST_NUMBER:
+        raise NotPlainError("a number is too long")
+    return ExtType(_INTEGER, raw)
+
+
+_packers = [_packer()]
+
+
+def pack(fields: dict[str, Any], slot: str) -> bytes:
+    """Return the text of the request with these `fields` (`Request.to_dict`) in `slot`. Leaves out
+    fields with Scrapy's default, unless there is a `_class`, which may have others.
+
+    Raises NotPlainError unless all are plain: None, bool, int, float, str, bytes, list, tuple,
+    dict, set or frozenset, of that very type, each container in one place, at most DEEPEST of them
+    inside each other.
+    """
     try:
-        return _pack(fields, slot)
-    except (_NotPlainError, RecursionError):
-        return None
+        text: bytes = _packers[0].pack(_record(fields, slot))
+    except (ValueError, OverflowError, MemoryError) as error:
+        raise NotPlainError(str(error)) from error
+    if len(text) > _SHORT:
+        _packers[0] = _packer()  # the old one keeps as many bytes
+    return text
 
 
 def unpack(text: bytes, slot: str) -> dict[str, Any]:
-    """Return the fields that were packed for `slot`, less those with Scrapy's default, unless there
-    is a `_class`. Raises ValueError for what is no such text; runs no code that it names, and takes
-    memory in proportion to its length."""
+    """Return the fields that were packed for `slot`, less those with Scrapy's default. Values that
+    were held apart are Held. Raises ValueError for what is no such text;
+    runs no code that it names, and takes memory in proportion to its length."""
     try:
-        return _unpack(text, slot)
-    except (IndexError, TypeError, RecursionError, struct.error) as error:
+        if len(text) - len(text.translate(None, _HEADS)) > _FEW or len(text) > _SHORT:
+            unpacker = Unpacker(max_buffer_size=len(text))
+            unpacker.feed(text)
+            unpacker.skip()  # all that it announces is there
+        record = unpackb(
+            text,
+            ext_hook=_extension,
+            list_hook=_container,
+            strict_map_key=False,
+            unicode_errors="surrogatepass",
+        )
+        return _fields(record, slot)
+    except (
+        *(UnpackException, ValueError, TypeError, AttributeError, LookupError),
+        *(ArithmeticError, MemoryError, RecursionError),
+    ) as error:
         raise ValueError(f"its text is damaged ({error})") from error
 
 
-def without_defaults(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return `fields` without those that have Scrapy's default; all, if there is a `_class`, which
-    may have other defaults."""
-    if "_class" in fields:
-        return fields
-    return {name: value for name, value in fields.items() if not _is_default(name, value)}
+def held_apart(fields: dict[str, Any], code: int, dumps: Callable[[Any], bytes]) -> dict[str, Any]:
+    """Return `fields` that are plain but for OBJECTS, which has all values of `meta` and of
+    `cb_kwargs` but numbers and strings, and the other fields that are not plain, as extension
+    `code` of what `dumps` returns. Objects that share others share them there. Raises anything."""
+    values: list[Any] = []
+    wired = _Wiring().wired
 
+    def kept(value: Any, but: Container[type] = ()) -> Any:
+        with suppress(ValueError, MemoryError):
+            if type(value) not in but:
+                _packers[0].pack(wired(value))
+                return value
+        values.append(value)
+        return Held(len(values) - 1)
 
-def _is_default(name: str, value: Any) -> bool:
-    default = _DEFAULTS.get(name)
-    return name in _PLACES and type(value) is type(default) and value == default
-
-
-def _pack(fields: dict[str, Any], slot: str) -> bytes:
-    get = fields.get
-    url = get("url")
-    if (
-        type(url) is not str
-        or not url.isascii()
-        or "\0" in url
-        or ("_class" in fields and tuple(fields)[: len(ORDER)] != ORDER)
-    ):
-        out = bytearray((_AS_IT_IS,))
-        _put(out, without_defaults(fields), set(), DEEPEST + 1)
-        return bytes(out)
-    flags, start = _HTTP, f"http://{slot}"
-    if not url.startswith(start):
-        flags, start = _HTTPS, f"https://{slot}"
-        if not url.startswith(start):
-            flags, start = _WHOLE, ""
-    others: dict[str, Any] = {}
-    for name, default in _DEFAULTS.items():
-        value = get(name, default)
-        if value is not default and (type(value) is not type(default) or value != default):
-            others[name] = value
-    names = b""
-    for bit, field in _NAMES:
-        value = get(field)
-        if type(value) is str and value.isascii() and "\0" not in value:
-            flags |= bit
-            names += value.encode() + b"\0"
-        elif value is not None:
-            others[field] = value
-    depth, referer = 0, None
-    if others:
-        if others.get("dont_filter") is True:
-            flags |= _DONT_FILTER
-            del others["dont_filter"]
-        if "headers" in others and (referer := _referer(others["headers"])) is not None:
-            flags |= _REFERER
-            _drop_last(others, "headers")
-        if "meta" in others and (depth := _depth(others["meta"])):
-            _drop_last(others, "meta")
-    if len(fields) != len(ORDER) or fields.keys() != _PLACES.keys():
-        others |= {name: value for name, value in fields.items() if name not in _PLACES}
-    out = bytearray((flags, depth))
-    out += names
-    if others:
-        out[0] |= _OTHERS
-        seen: set[int] = set()
-        for name, value in others.items():
-            place = _PLACES.get(name)
-            if place is not None:
-                out.append(place)
-            elif type(name) is str:
-                out.append(_NAMED)
-                _put(out, name, seen, 0)
-            else:
-                raise _NotPlainError
-            _put(out, value, seen, DEEPEST)
-        out.append(_END)
-    rest = url[len(start) :].encode()
-    out += _paired(rest)
-    if referer is not None:
-        out.append(0)
-        begin = start.encode()
-        if referer.startswith(begin):
-            end = referer[len(begin) :]
-            shared = min(_shared(rest, end), _NOT_SHARED - 1)
-            out.append(shared)
-            out += _paired(end[shared:])
+    apart: dict[str, Any] = {}
+    for name, value in fields.items():
+        is_open = name in {"meta", "cb_kwargs"} and type(value) is dict
+        if is_open and _SCALARS.issuperset(map(type, value)):
+            apart[name] = {key: kept(each, _CONTAINERS) for key, each in value.items()}
         else:
-            out.append(_NOT_SHARED)
-            out += _paired(referer)
-    return bytes(out)
+            apart[name] = kept(value)
+    apart[OBJECTS] = ExtType(code, dumps(values))
+    return apart
 
 
-def _unpack(text: bytes, slot: str) -> dict[str, Any]:
-    flags = text[0]
-    if flags == _AS_IT_IS:
-        found, at = _take(text, 1, DEEPEST + 1)
-        if at != len(text) or type(found) is not dict:
-            raise ValueError("its text is damaged")
-        return found
-    depth, at = text[1], 2
-    fields: dict[str, Any] = {"url": ""}
-    for bit, name in _NAMES:
-        if flags & bit:
-            end = text.index(0, at)
-            fields[name] = text[at:end].decode("ascii")
-            at = end + 1
-    if flags & _OTHERS:
-        while (place := text[at]) != _END:
-            at += 1
-            if place == _NAMED:
-                name, at = _take(text, at, 0)
-            else:
-                name = ORDER[place]
-            fields[name], at = _take(text, at, DEEPEST)
-        at += 1
-    if flags & _DONT_FILTER:
-        fields["dont_filter"] = True
-    if depth:
-        fields.setdefault("meta", {})["depth"] = depth - 1
-    start = _STARTS[flags & _KINDS]
-    if start:
-        start += slot
-    rest = text[at:]
-    if not rest.isascii():
-        rest = _each_pair(lambda found: _PAIRS[found[0]], rest)
-    if flags & _REFERER:
-        end = rest.index(0)
-        shared, referer = rest[end + 1], rest[end + 2 :]
-        rest = rest[:end]
-        if shared != _NOT_SHARED:
-            referer = start.encode() + rest[:shared] + referer
-        fields.setdefault("headers", {})[b"Referer"] = [referer]
-    fields["url"] = start + rest.decode("ascii")
-    if "_class" in fields:
-        return {name: copy(_DEFAULTS.get(name)) for name in ORDER} | fields
+def put_back(fields: dict[str, Any], values: list[Any]) -> dict[str, Any]:
+    """Return fields with the values that were held apart. Raises IndexError if one is missing."""
+
+    def real(value: Any) -> Any:
+        return values[value.number] if type(value) is Held else value
+
+    return {
+        name: {key: real(each) for key, each in value.items()}
+        if type(value) is dict
+        else real(value)
+        for name, value in fields.items()
+        if name != OBJECTS
+    }
+
+
+def _record(fields: dict[str, Any], slot: str) -> list[Any]:
+    others: dict[Any, Any] = {}
+    is_request = "_class" not in fields
+    for name, value in fields.items():
+        default = _DEFAULTS.get(name, _ABSENT) if is_request else _ABSENT
+        if value is not default and (type(value) is not type(default) or value != default):
+            others[_NUMBERS.get(name, name)] = value
+    url = others.pop(_URL) if type(others.get(_URL)) is str else ""
+    callback = others.pop(_CALLBACK) if type(others.get(_CALLBACK)) is str else None
+    kind, start = 0, f"http://{slot}"
+    if not url.startswith(start):
+        kind, start = 1, f"https://{slot}"
+        if not url.startswith(start):
+            kind, start = 2, ""
+    record = [kind, None, callback, None, url[len(start) :]]
+    if (depth := _last(others, _META, "depth", int)) is not None:
+        record[1] = depth
+        _drop_last(others, _META)
+    values = _last(others, _HEADERS, b"Referer", list)
+    if values and len(values) == 1 and type(referer := values[0]) is bytes:
+        _drop_last(others, _HEADERS)
+        raw = url.encode("utf-8", "surrogatepass")
+        shared = len(referer) if raw.startswith(referer) else _shared(raw, referer)
+        record += (shared, referer[shared:].decode("latin-1"))
+    if others:
+        wired = _Wiring().wired
+        record[3] = {
+            name: value if name == _OBJECTS else wired(value) for name, value in others.items()
+        }
+    return record
+
+
+def _fields(record: Any, slot: str) -> dict[str, Any]:
+    kind, depth, callback, others, rest, *referer = record
+    start = _STARTS[kind]
+    fields = {"url": (start and start + slot) + rest}
+    if callback is not None:
+        fields["callback"] = callback
+    if others is not None:
+        for name, value in others.items():
+            fields[name if type(name) is str else _FIELDS[name]] = value
+    if depth is not None:
+        fields.setdefault("meta", {})["depth"] = depth
+    if referer:
+        shared, end = referer
+        whole = fields["url"].encode("utf-8", "surrogatepass")[:shared] + end.encode("latin-1")
+        fields.setdefault("headers", {})[b"Referer"] = [whole]
     return fields
 
 
-def _referer(headers: Any) -> bytes | None:
-    """Return the referer, if it is the last of these headers, and ASCII without a NUL."""
-    if type(headers) is dict:
-        name, values = next(reversed(headers.items()))
-        if type(name) is bytes and name == b"Referer" and type(values) is list:
-            value = values[0] if len(values) == 1 else None
-            if type(value) is bytes and value.isascii() and 0 not in value:
-                return value
+def _last(others: dict[Any, Any], number: int, name: Any, kind: type) -> Any:
+    """Return the value of that name in a field, if it is the last one and of that type, or None."""
+    values = others.get(number)
+    if type(values) is dict:
+        last = next(reversed(values), None)
+        if last == name and type(last) is type(name) and type(value := values[last]) is kind:
+            return value
     return None
 
 
-def _depth(meta: Any) -> int:
-    """Return 1 more than the depth, if it is the last value in `meta` and fits into a byte, else
-    0."""
-    if type(meta) is dict:
-        name, value = next(reversed(meta.items()))
-        if type(name) is str and name == "depth" and type(value) is int and 0 <= value < _DEEP:
-            return value + 1
-    return 0
-
-
-def _drop_last(others: dict[str, Any], name: str) -> None:
-    value = others[name]
-    if len(value) == 1:
-        del others[name]
+def _drop_last(others: dict[Any, Any], number: int) -> None:
+    if len(others[number]) == 1:
+        del others[number]
     else:
-        others[name] = dict(islice(value.items(), len(value) - 1))
+        others[number] = {**others[number]}
+        others[number].popitem()
 
 
 def _shared(one: bytes, other: bytes) -> int:
@@ -259,126 +233,49 @@ def _shared(one: bytes, other: bytes) -> int:
     return length - (differing.bit_length() + 7) // 8
 
 
-def _paired(url: bytes) -> bytes:
-    return _each_two_digits(lambda found: _DIGITS[found[0]], url)
+class _Wiring:
+    """Makes values of a request such as Packer takes: integers, strings, lists, dicts, ExtType."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        """The ids of the containers before a value."""
+
+    def wired(self, value: Any, levels: int = DEEPEST) -> Any:
+        """Return a value, which may have so many `levels` of containers, as Packer takes it."""
+        kind = type(value)
+        if kind in _SCALARS:
+            return value
+        if kind is Held:
+            return ExtType(_OBJECT, value.number.to_bytes(4, "big"))
+        # an empty tuple is the same one everywhere; a tuple that is shared may have what is not
+        if kind not in _CONTAINERS or not levels or (id(value) in self._seen and value != ()):
+            raise NotPlainError(f"a value of type {kind.__name__} is not plain")
+        self._seen.add(id(value))
+        levels -= 1
+        if kind is dict and _CONTAINERS.keys().isdisjoint(map(type, value)):
+            if _SCALARS.issuperset(map(type, chain(value, value.values()))):
+                return value
+            return {
+                self.wired(key, levels): self.wired(each, levels) for key, each in value.items()
+            }
+        each_value = chain.from_iterable(value.items()) if kind is dict else value
+        values = [self.wired(each, levels) for each in each_value]
+        return values if kind is list else [ExtType(_CONTAINERS[kind], b"\0"), *values]
 
 
-def _put(out: bytearray, value: Any, seen: set[int], levels: int) -> None:
-    """Append a value, which may have so many `levels` of containers. `seen` has the ids of the
-    containers before it."""
-    kind = type(value)
-    if kind is str:
-        raw = value.encode("utf-8", "surrogatepass")
-        if 0 in raw:
-            _put_long(out, _LONG_STR, raw)
-        elif _is_hexadecimal(value):
-            out += bytes((_HEX, len(value) // 2))
-            out += bytes.fromhex(value)
-        else:
-            out.append(_STR)
-            out += raw
-            out.append(0)
-    elif kind is int:
-        if 0 <= value < _SMALL:
-            out.append(_SMALL + value)
-        else:
-            size = value.bit_length() // 8 + 1
-            _put_long(out, _INT, value.to_bytes(size, "little", signed=True))
-    elif value is None:
-        out.append(_NONE)
-    elif kind is bool:
-        out.append(_TRUE if value else _FALSE)
-    elif kind is bytes:
-        if 0 in value:
-            _put_long(out, _LONG_BYTES, value)
-        else:
-            out.append(_BYTES)
-            out += value
-            out.append(0)
-    elif kind is float:
-        out.append(_FLOAT)
-        out += _double.pack(value)
-    elif kind in _TAGS:
-        _enter(value, seen, levels)
-        out.append(_TAGS[kind])
-        for each in chain.from_iterable(value.items()) if kind is dict else value:
-            _put(out, each, seen, levels - 1)
-        out.append(_END)
-    else:
-        raise _NotPlainError
+def _extension(code: int, data: bytes) -> Any:
+    if code == _INTEGER and len(data) <= LONGEST_NUMBER:
+        return int.from_bytes(data, "big", signed=True)
+    if code == _OBJECT:
+        return Held(int.from_bytes(data, "big"))
+    if code in _KINDS or code in {PICKLED, MARSHALLED}:
+        return ExtType(code, data)
+    raise ValueError(f"it has an extension {code}")
 
 
-def _enter(container: Any, seen: set[int], levels: int) -> None:
-    # an empty tuple is the same one everywhere; a tuple that is shared may have what is not
-    if not levels or (id(container) in seen and container != ()):
-        raise _NotPlainError
-    seen.add(id(container))
-
-
-def _put_long(out: bytearray, tag: int, raw: bytes) -> None:
-    out.append(tag)
-    length = len(raw)
-    while length >= 0x80:
-        out.append(length & 0x7F | 0x80)
-        length >>= 7
-    out.append(length)
-    out += raw
-
-
-def _take(text: bytes, at: int, levels: int) -> tuple[Any, int]:
-    """Return the value at a place, and the place after it."""
-    tag = text[at]
-    at += 1
-    if tag >= _SMALL:
-        return tag - _SMALL, at
-    if tag == _STR:
-        end = text.index(0, at)
-        return str(text[at:end], "utf-8", "surrogatepass"), end + 1
-    if tag == _BYTES:
-        end = text.index(0, at)
-        return text[at:end], end + 1
-    if tag in _CONSTANTS:
-        return _CONSTANTS[tag], at
-    if tag == _FLOAT:
-        return _double.unpack(text[at : at + 8])[0], at + 8
-    if tag == _HEX:
-        end = at + 1 + text[at]
-        return _whole(text, at + 1, end).hex(), end
-    if tag in _TYPES:
-        return _take_container(text, at, tag, levels)
-    if tag not in {_INT, _LONG_STR, _LONG_BYTES}:
-        raise ValueError(f"its text is damaged (no value begins with {tag})")
-    length = shift = 0
-    while True:
-        digit = text[at]
-        at += 1
-        length |= (digit & 0x7F) << shift
-        if digit < 0x80:
-            break
-        shift += 7
-        if shift > 63:
-            raise ValueError("its text is damaged (a length)")
-    end = at + length
-    raw = _whole(text, at, end)
-    if tag == _INT:
-        return int.from_bytes(raw, "little", signed=True), end
-    return (raw if tag == _LONG_BYTES else str(raw, "utf-8", "surrogatepass")), end
-
-
-def _take_container(text: bytes, at: int, tag: int, levels: int) -> tuple[Any, int]:
-    if not levels:
-        raise ValueError("its text is damaged (too deep)")
-    values = []
-    while text[at] != _END:
-        value, at = _take(text, at, levels - 1)
-        values.append(value)
-    if tag == _DICT:
-        each = iter(values)
-        return dict(zip(each, each, strict=True)), at + 1
-    return _TYPES[tag](values), at + 1
-
-
-def _whole(text: bytes, at: int, end: int) -> bytes:
-    if end > len(text):
-        raise ValueError("its text is damaged (it ends too early)")
-    return text[at:end]
+def _container(values: list[Any]) -> Any:
+    kind = _KINDS.get(values[0].code) if values and type(values[0]) is ExtType else None
+    if kind is None:
+        return values
+    rest = islice(values, 1, None)
+    return dict(zip(rest, rest, strict=True)) if kind is dict else kind(rest)

@@ -32,7 +32,7 @@ def require_budget(
     one."""
     if state.budget == NO_BUDGET != text and not state.workers:
         # it had none: what waits is fetched in this round, too
-        slots = RedisPendingStore(client, key, pickles=False).by_slot()
+        slots = RedisPendingStore(client, key).by_slot()
         # in one call, since another worker may start with the same budget
         client.run(COUNT_PENDING, [key], *(told for each in slots.items() for told in each))
         state = join(counted=True)

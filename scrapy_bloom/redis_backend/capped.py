@@ -112,5 +112,5 @@ class CappedRequests:
 
     def _failed_request(self, slot: str, element: bytes) -> FailedRequest:
         stored = Stored(slot, element.partition(b"\0")[2])
-        known = url_and_method(stored, self._dictionaries, pickles=False)
+        known = url_and_method(stored, self._dictionaries)
         return FailedRequest(*known, CAPPED, None, None, 0, 0.0, None)

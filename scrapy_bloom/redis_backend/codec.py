@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..errors import encodable
-from ..job.codec import Codec, Stored
+from ..job.codec import Codec, Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.queue_settings import QueueSettings
 from ..scrapy_private import slot_named
@@ -51,16 +51,18 @@ class RedisCodec:
     ) -> None:
         self.queues = QueueSettings.read(settings)
         has_cache = settings.getbool("HTTPCACHE_ENABLED")
+        self.dictionaries = Dictionaries()
+        """The dictionaries of the crawl that this worker knows."""
         self._codec = Codec(
-            spider, MAX_BYTES, has_cache=has_cache, pickles=self.queues.pickles, stats=stats
+            spider,
+            MAX_BYTES,
+            has_cache=has_cache,
+            pickles=self.queues.pickles,
+            stats=stats,
+            dictionaries=self.dictionaries,
         )
         self.slot_of = slot_of
         """Returns the slot in which a request would be stored, None if only its fields say so."""
-
-    @property
-    def dictionaries(self) -> Dictionaries:
-        """The dictionaries of the crawl that this worker knows."""
-        return self._codec.dictionaries
 
     def dump(
         self, request: Request, *, again: Claim | None = None, callback: str | None = None
@@ -74,12 +76,10 @@ class RedisCodec:
             fields["callback"] = callback
         return self.dump_fields(fields, self.slot_of(request))
 
-    def dump_fields(
-        self, fields: dict[str, Any], slot: str | None = None, *, text: bytes | None = None
-    ) -> Packed:
+    def dump_fields(self, fields: dict[str, Any], slot: str | None = None) -> Packed:
         """Return the request of these `fields` (`Request.to_dict`) as it is stored: in
-        `slot`, or in the one that it has by its meta or its host; as `text`, if it is serialized
-        already. Raises ValueError if it cannot be."""
+        `slot`, or in the one that it has by its meta or its host. Raises ValueError if it
+        cannot be."""
         priority, meta = fields.get("priority", 0), fields.get("meta", {})
         if priority not in PRIORITIES:
             raise ValueError(f"the priority {priority} does not fit into 51 bits")
@@ -87,13 +87,10 @@ class RedisCodec:
             slot = str(slot_named(meta) or urlsplit(fields["url"]).hostname or "")
         if not is_storable_slot(slot):
             raise ValueError(f"the download slot {slot!r} has a NUL or a lone surrogate in it")
-        if text is not None:
-            stored = self._codec.stored(text, slot, is_plain=False)
-        else:
-            if fields.get("dont_filter"):
-                # no filter keeps it from being there twice
-                fields = {**fields, _PAGE: fields.get(_PAGE) or secrets.token_hex(8)}
-            stored = self._codec.dump(fields, slot, self.queues.kind.format)
+        if fields.get("dont_filter"):
+            # no filter keeps it from being there twice
+            fields = {**fields, _PAGE: fields.get(_PAGE) or secrets.token_hex(8)}
+        stored = self._codec.dump(fields, slot, self.queues.kind.format)
         is_start = self.queues.start is not None and bool(meta.get("is_start_request", False))
         return Packed(str(-2 * priority + is_start), slot, stored.payload)
 
@@ -105,13 +102,13 @@ class RedisCodec:
         """Return the name of the page of a stored request: the same for all its retries and
         redirects, also where a worker was killed between them and others began anew."""
         fields: dict[str, Any] = {}
-        with suppress(Exception):  # what cannot be read back is known by what it is
+        with suppress(ValueError):  # what cannot be read back is known by what it is
             fields = self._codec.load_fields(_stored(claim))
         return page_in(fields, claim.payload)
 
     def url_and_method(self, claim: Claim) -> tuple[str, str]:
         """Return the URL and the method of a stored request, as Codec does."""
-        return self._codec.url_and_method(_stored(claim))
+        return url_and_method(_stored(claim), self.dictionaries)
 
     def again(self, claim: Claim, failed: FailedRequest) -> bytes:
         """Return a stored request that has `failed` as it is asked once more."""

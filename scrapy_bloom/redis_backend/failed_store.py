@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class RedisFailedStore:
     """The FailedStore of the crawl beside the filter at `key`.
 
-    `by_reason` looks at the first `most` of its requests, at all by default. `pickles` is
-    BLOOM_PICKLE. `starts` is True for a worker that joins the crawl. Any method may raise
-    SharedFilterError. Cost: a call for a hundred requests.
+    `by_reason` looks at the first `most` of its requests, at all by default. `starts` is True for a
+    worker that joins the crawl. Any method may raise SharedFilterError. Cost: a call for a hundred
+    requests.
     """
 
     def __init__(
@@ -39,13 +39,11 @@ class RedisFailedStore:
         key: str,
         most: int | None = None,
         *,
-        pickles: bool = True,
         starts: bool = False,
     ) -> None:
         self._client = client
         self._key = key
         self._most = most
-        self._pickles = pickles
         self._starts = starts
         self.capped = CappedRequests(client, key)
         self._dictionaries = Dictionaries()
@@ -148,9 +146,7 @@ class RedisFailedStore:
                         known[name] = told[name]
         else:
             stored = Stored(slot.decode(errors=ODD_BYTES), payload)
-            known["url"], known["method"] = url_and_method(
-                stored, self._dictionaries, pickles=self._pickles
-            )
+            known["url"], known["method"] = url_and_method(stored, self._dictionaries)
             known["exception"] = f"the last was {worker.decode(errors=ODD_BYTES)}"
         known["reason"] = reason.decode(errors=ODD_BYTES)
         return FailedRequest(attempts=attempts, time=when / 1000, **known)

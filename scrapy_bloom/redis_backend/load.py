@@ -79,7 +79,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                 " stop it, and load it then"
             )
         with (
-            stopped_job(job.requests, pickles=codec.queues.pickles) as left,
+            stopped_job(job.requests) as left,
             open_inexact(job.filter, read_only=True) as local,
         ):
             header = redis_header(local)

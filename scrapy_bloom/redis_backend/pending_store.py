@@ -27,16 +27,14 @@ AT_ONCE = 500
 class RedisPendingStore:
     """The pending requests of the crawl beside the filter at `key`, also while it runs.
 
-    Without `pickles` nothing is unpickled. While workers are at work, a request that they move
-    meanwhile may count twice or not at all. Its methods raise SharedFilterError. Cost: to count by
-    slot or priority, a call for 100 slots, and for 500 requests of slots with few; to look into
-    requests, a call for each slot, and for 500.
+    While workers are at work, a request that they move meanwhile may count twice or not at all. Its
+    methods raise SharedFilterError. Cost: to count by slot or priority, a call for 100 slots, and
+    for 500 requests of slots with few; to look into requests, a call for each slot, and for 500.
     """
 
-    def __init__(self, client: RedisClient, key: str, *, pickles: bool) -> None:
+    def __init__(self, client: RedisClient, key: str) -> None:
         self.client = client
         self.key = key
-        self._pickles = pickles
         self._dictionaries = Dictionaries()
 
     def count(self, selection: Selection, by: By) -> PendingCount:
@@ -171,8 +169,8 @@ class RedisPendingStore:
                 yield self._request(slot.decode(errors=ODD_BYTES), priority, payload, left)
 
     def fields(self, slot: str, payload: bytes) -> dict[str, Any]:
-        """Return the fields of a stored request, none if only the spider can read them."""
-        return plain_fields(Stored(slot, payload), self._dictionaries, pickles=self._pickles)
+        """Return the fields of a stored request, none of a damaged one."""
+        return plain_fields(Stored(slot, payload), self._dictionaries)
 
     def _request(
         self, slot: str, priority: str | bytes, payload: bytes, due: float | None = None

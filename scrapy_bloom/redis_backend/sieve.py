@@ -60,7 +60,7 @@ class Sieve:
 
     def drop(self) -> dict[str, int]:
         """Drop what is pending when it is called; return how many were `dropped`, `later` among
-        them, how many more are `in_flight`, and of how many only the spider can tell."""
+        them, how many more are `in_flight`, and how many cannot be read."""
         self._sieve("later")
         later = self._dropped
         for priority in self._store.priorities():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RequestFileError
-from ..job.codec import Codec, Stored, url_and_method
+from ..job.codec import Stored, url_and_method
 from ..job.failed_request import ALL, CAPPED, Choice, FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
@@ -140,11 +140,11 @@ class OpenFailedStore(SQLiteFailedStore):
         )
         self.count += 1
 
-    def add_unreadable(self, row: int, why: str, codec: Codec) -> None:
+    def add_unreadable(self, row: int, why: str) -> None:
         """Copy the request of `row` here, which cannot be read back; it is pending again when
         the file is opened."""
         (found,) = self._file.query("SELECT slot, request FROM requests WHERE id = ?", (row,))
-        known = codec.url_and_method(Stored(*found))
+        known = url_and_method(Stored(*found))
         self.add(row, found[1], FailedRequest.unreadable(*known, why))
         self._file.execute("INSERT INTO unreadable VALUES (?, last_insert_rowid())", (row,))
 
@@ -171,11 +171,8 @@ def coming_back(
 
 def _capped(query: schema.Query) -> Iterator[tuple[int, FailedRequest]]:
     """Yield the requests over the budget with their numbers, oldest first."""
-    dictionaries = None
     for number, slot, payload in query(_CAPPED):
-        if dictionaries is None:
-            dictionaries = schema.dictionaries(query)
-        known = url_and_method(Stored(slot, payload), dictionaries, pickles=False)
+        known = url_and_method(Stored(slot, payload))
         yield number, FailedRequest(*known, CAPPED, None, None, 0, 0.0, None)
 
 

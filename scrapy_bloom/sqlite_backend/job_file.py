@@ -289,10 +289,6 @@ class RequestFile:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def keep_dictionary(self, dictionary: bytes) -> None:
-        """Add a dictionary with the next commit, which may have rows that need it."""
-        self.execute("INSERT INTO dictionaries VALUES (NULL, ?)", (dictionary,))
-
     def merge_slots(self, moved: Callable[[int, str, bytes], bytes | None]) -> None:
         """Give all rows the slot '', with the next commit. `moved` makes the request for it of row
         number, slot and request; with None a row keeps both, and counts as popped. Cost: rewrites

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import RequestFileError
-from ..job.codec import Stored, movable
-from . import schema
+from ..job.codec import Stored, stored_fields
 from .failed_store import FAILED_AND_CAPPED
 from .job_file import reading
 from .rounds import OVER
@@ -35,11 +34,9 @@ class StoppedJob:
     what stays in the job: failed requests, and items that are in no feed yet.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, *, pickles: bool) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path = path
         self._connection = connection
-        self._dictionaries = schema.dictionaries(connection.execute)
-        self._pickles = pickles
         self.pending = self._count("SELECT COUNT(*) FROM requests")
         self.later = self._count("SELECT COUNT(*) FROM later")
         ((unreleased,),) = connection.execute("SELECT unreleased FROM job")
@@ -47,12 +44,12 @@ class StoppedJob:
         self.failed = self._count(FAILED_AND_CAPPED)
         self.items = self._count(_FINAL) + self._count(_NOT_STORED)
 
-    def requests(self, move: Callable[..., T]) -> Iterator[T]:
-        """Yield what `move` makes of each request that is due, oldest first, by its fields and its
-        bytes, as `movable` has them. Raises RequestFileError for one that cannot be moved."""
+    def requests(self, move: Callable[[dict[str, Any]], T]) -> Iterator[T]:
+        """Yield what `move` makes of the fields of each request that is due, oldest first, as
+        `stored_fields` returns them. Raises RequestFileError for one that cannot be moved."""
         return (moved for moved, _ in self._read("0 FROM requests ORDER BY id", move))
 
-    def delayed(self, move: Callable[..., T]) -> Iterator[tuple[T, float]]:
+    def delayed(self, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
         """Yield the same of each other request, and when it is due (seconds since 1970), in that
         order. Raises as `requests` does."""
         return self._read("due FROM later ORDER BY due, id", move)
@@ -63,13 +60,11 @@ class StoppedJob:
         for slot, until, times in self._connection.execute("SELECT slot, until, times FROM holds"):
             yield slot, inf if until is None else until, times
 
-    def _read(self, source: str, move: Callable[..., T]) -> Iterator[tuple[T, float]]:
+    def _read(self, source: str, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
         rows = self._connection.execute(f"SELECT id, slot, request, {source}")
         for row, slot, payload, due in rows:
-            stored = Stored(slot, payload)
             try:
-                fields, text = movable(stored, self._dictionaries, pickles=self._pickles)
-                moved = move(fields, text=text)
+                moved = move(stored_fields(Stored(slot, payload)))
             except Exception as error:
                 raise RequestFileError(
                     f"row {row} of {self._path} cannot be moved ({type(error).__name__}: {error});"
@@ -92,8 +87,8 @@ class StoppedJob:
 
 
 @contextmanager
-def stopped_job(path: Path, *, pickles: bool) -> Iterator[StoppedJob]:
-    """Give the contents of the file at `path`, no requests if there is no file. Pickled ones can be
-    moved only with `pickles`. Raises RequestFileError."""
+def stopped_job(path: Path) -> Iterator[StoppedJob]:
+    """Give the contents of the file at `path`, no requests if there is no file. Raises
+    RequestFileError."""
     with reading(path, or_empty=True) as connection:
-        yield StoppedJob(path, connection, pickles=pickles)
+        yield StoppedJob(path, connection)

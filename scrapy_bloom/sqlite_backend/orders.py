@@ -23,11 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..files import make_directory, replace
 from ..job.codec import Stored, plain_fields
-from ..job.dictionaries import Dictionaries
 from ..job.failed_request import FailedRequest
 from ..job.pending import PendingRequest, Selection
 from ..reporting import counted
-from . import schema
 from .failed_store import writing
 
 if TYPE_CHECKING:
@@ -154,8 +152,6 @@ class _Work:
 
     file: RequestFile | sqlite3.Connection
     order: Order
-    dictionaries: Dictionaries
-    pickles: bool
     popped: Collection[int] | None = None
     dropped: Counter[Group] = field(default_factory=Counter)
     """How many of each group have left the table `requests`."""
@@ -181,8 +177,7 @@ class _Work:
         for row, slot, priority, start, payload, is_popped in rows:
             fields: dict[str, Any] = {}
             if self.order.keep or selection.reads_requests:
-                stored = Stored(slot, payload)
-                fields = plain_fields(stored, self.dictionaries, pickles=self.pickles)
+                fields = plain_fields(Stored(slot, payload))
             request = PendingRequest.of(fields, slot, -priority)
             if not selection.includes(request):
                 found["unknown"] += selection.includes_slot(slot) and not request.url
@@ -273,8 +268,7 @@ class Orders:
         with ledger.guarded():
             file, store = self._file, self._store
             file.write()
-            dictionaries, popped = store.codec.dictionaries, {*file.popped_in_memory}
-            work = _Work(file, order, dictionaries, pickles=store.pickles, popped=popped)
+            work = _Work(file, order, popped={*file.popped_in_memory})
             state = work.state(name)
             if state.table:
                 state = work.proceed(name, state)
@@ -301,24 +295,21 @@ def send(job: JobDirectory, what: Order | HoldOrder) -> Path:
     return path.with_suffix(".done")
 
 
-def carry_out(job: JobDirectory, what: Order | HoldOrder, *, pickles: bool) -> dict[str, int]:
+def carry_out(job: JobDirectory, what: Order | HoldOrder) -> dict[str, int]:
     """Carry out an order on a stopped job, behind those that stand; return its figures. Raises
     FilterLockedError if the job runs, RequestFileError if it cannot be changed, OSError and
     ValueError for an order that stands and cannot be read."""
     with job.locked():
         for path in sorted(job.orders.glob("*.json")):
-            _finish(path, _carry_out(job, path.stem, _read(path), pickles=pickles))
-        return _carry_out(job, "", what, pickles=pickles)
+            _finish(path, _carry_out(job, path.stem, _read(path)))
+        return _carry_out(job, "", what)
 
 
-def _carry_out(
-    job: JobDirectory, name: str, what: Order | HoldOrder, *, pickles: bool
-) -> dict[str, int]:
+def _carry_out(job: JobDirectory, name: str, what: Order | HoldOrder) -> dict[str, int]:
     with writing(job.requests) as connection:
         if isinstance(what, HoldOrder):
             return {"slots": what.apply_to_file(connection)}
-        dictionaries = schema.dictionaries(connection.execute)
-        work = _Work(connection, what, dictionaries, pickles=pickles)
+        work = _Work(connection, what)
         state = work.state(name)
         while state.table:
             state = work.proceed(name, state)

@@ -14,7 +14,6 @@ from pathlib import Path
 from ..job.codec import Stored, plain_fields
 from ..job.pending import By, PendingCount, PendingRequest, Selection
 from ..jobdir import JobDirectory
-from . import schema
 from .job_file import reading
 from .status import held_in
 
@@ -23,15 +22,14 @@ _NOTED = "popped = 0 AND id IN (SELECT value FROM json_each(:noted))"
 
 
 class SQLitePendingStore:
-    """The pending requests of the job in a directory. Without `pickles` nothing is unpickled.
+    """The pending requests of the job in a directory.
 
     Reads also while the job runs, as it was committed last, and changes nothing. Its methods raise
     RequestFileError. Cost: 0.2 µs a request to count them by slot or priority, 7 to look into each.
     """
 
-    def __init__(self, job: Path, *, pickles: bool) -> None:
+    def __init__(self, job: Path) -> None:
         self.job = JobDirectory(job)
-        self._pickles = pickles
 
     def count(self, selection: Selection, by: By) -> PendingCount:
         """Return how many are selected. What a running job has dispatched since it noted its
@@ -79,7 +77,7 @@ class SQLitePendingStore:
         self, connection: sqlite3.Connection, selection: Selection
     ) -> Iterator[tuple[int | None, PendingRequest]]:
         """Yield the requests of the selected slots, with their rows."""
-        dictionaries, now = schema.dictionaries(connection.execute), time.time()
+        now = time.time()
         statements = (
             "SELECT id, slot, priority, request, NULL FROM requests WHERE {} ORDER BY id",
             "SELECT NULL, slot, priority, request, due FROM later WHERE {} ORDER BY due",
@@ -88,8 +86,7 @@ class SQLitePendingStore:
         for statement in statements:
             rows = connection.execute(statement.format(condition), values)
             for row, slot, priority, payload, due in rows:
-                stored = Stored(slot, payload)
-                fields = plain_fields(stored, dictionaries, pickles=self._pickles)
+                fields = plain_fields(Stored(slot, payload))
                 left = None if due is None else max(0.0, due - now)
                 yield row, PendingRequest.of(fields, slot, -priority, left)
 

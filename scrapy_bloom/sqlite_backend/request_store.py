@@ -22,7 +22,6 @@ from ..job.delays import take_delay
 from ..job.failed_request import class_and_message, count_unreadable, lost
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
 from ..scrapy_private import SCOPES_KEY, SLOT_KEY, leave_emptied, path_safe, slot_keys
-from . import schema
 from .failed_store import OpenFailedStore
 from .job_file import MAX_BYTES, PRIORITIES, RequestFile
 from .rounds import KEPT, REOPEN
@@ -76,15 +75,12 @@ class SqliteStore:
         """The row of each dispatched request."""
         self._queues: dict[Group, RowQueue] = {}
         """The queues of groups with pending requests."""
-        self.pickles = settings.pickles
-        """BLOOM_PICKLE."""
         self.codec = Codec(
             crawler.spider,
             MAX_BYTES,
             has_cache=crawler.settings.getbool("HTTPCACHE_ENABLED"),
             pickles=settings.pickles,
             stats=crawler.stats,
-            dictionaries=schema.dictionaries(file.query),
         )
         self._failed = failed
         self.budget: LocalBudget | None = None
@@ -277,13 +273,7 @@ class SqliteStore:
         slot, priority, _ = group
         if priority not in PRIORITIES:
             raise ValueError(f"the priority {-priority} does not fit into 64 bits")
-        codec = self.codec
-        payload = codec.dump(codec.fields(request), slot, kind.format).payload
-        proposal = codec.dictionaries.proposal
-        if proposal is not None:
-            self._file.keep_dictionary(proposal)
-            codec.dictionaries.learn(proposal)
-        return payload
+        return self.codec.dump(self.codec.fields(request), slot, kind.format).payload
 
     def take_over(self, left: ScrapyQueues) -> int:
         """Move the pending requests of Scrapy's own scheduler here; return their number."""
@@ -369,7 +359,7 @@ class SqliteStore:
         return True
 
     def _keep_unreadable(self, error: UnreadableRequestError) -> None:
-        self._failed.add_unreadable(error.row, str(error), self.codec)
+        self._failed.add_unreadable(error.row, str(error))
         self._file.delete(error.row)
         if not count_unreadable(self._crawler.stats):
             return

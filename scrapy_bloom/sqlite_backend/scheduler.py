@@ -31,7 +31,6 @@ from ..reporting import counted, waiting_text
 from ..scrapy_private import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
 from ..settings import BUDGET, FailedSettings
 from ..startup import announce, fetches_one_page, refuse
-from . import schema
 from .failed_store import OpenFailedStore, coming_back
 from .job_file import MAX_BYTES, RequestFile, as_it_is, check_header, require_whole_job
 from .repeated_children import RepeatedChildren, TakenChildren
@@ -353,8 +352,7 @@ def _round_of(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> Rou
     """Return the round that a start is in which finds the job as in `file`."""
     round_ = Round(file, lambda: None)
     if round_.follows_kept:
-        known = schema.dictionaries(file.query)
-        codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles, dictionaries=known)
+        codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
         retry = FailedSettings.read(crawler.settings).retry
         if codec.loads_any(coming_back(file, BUDGET.read(crawler.settings), retry=retry)):
             round_.reopen()

@@ -6,8 +6,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..job.dictionaries import Dictionaries
-
 Query = Callable[[str], Iterable[Sequence[Any]]]
 APPLICATION_ID = 0x53426C6D
 
@@ -63,8 +61,6 @@ _TABLES = (
     # one row: the random id of the job, as in the filter, and its spider
     "CREATE TABLE identity (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL)",
     "INSERT INTO identity VALUES (randomblob(16), '', 0)",
-    # of the bytes of requests, by age: job/dictionaries.py
-    "CREATE TABLE dictionaries (number INTEGER PRIMARY KEY, dictionary BLOB NOT NULL)",
     # the failed requests that could not be read back, by the row of each in `requests`:
     # the next opening makes them pending again
     "CREATE TABLE unreadable (id INTEGER PRIMARY KEY, record INTEGER NOT NULL UNIQUE)",
@@ -101,12 +97,6 @@ _TABLES = (
     " WHERE r.id = unreadable.id)); DELETE FROM unreadable WHERE record = OLD.id;"
     " DELETE FROM carried WHERE id = OLD.id; END",
 )
-
-
-def dictionaries(query: Query) -> Dictionaries:
-    """Return the dictionaries of the stored requests."""
-    rows = query("SELECT dictionary FROM dictionaries ORDER BY number")
-    return Dictionaries(found for (found,) in rows if isinstance(found, bytes))
 
 
 def check(connection: sqlite3.Connection) -> None:

@@ -81,7 +81,7 @@ def in_a_job(count, slots):
             if number % AT_ONCE == 0:
                 file.commit()
         file.commit()
-        report(SQLitePendingStore(Path(folder), pickles=True), time.process_time, slots)
+        report(SQLitePendingStore(Path(folder)), time.process_time, slots)
         file.close(clean=True)
 
 
@@ -90,7 +90,7 @@ def in_redis(server, count, slots):
     worker = StoreWorker(server.url, f"bench{slots}", BLOOM_REDIS_LEASE=3600)
     with server.client(decode_responses=False) as client:
         fill(worker, client, count, slots)
-        store = RedisPendingStore(worker.client, worker.key, pickles=True)
+        store = RedisPendingStore(worker.client, worker.key)
         report(store, partial(server_seconds, client), slots)
         client.flushall()
     worker.close()
@@ -112,7 +112,7 @@ def drop_lists(server, count, slots):
         client.config_set("slowlog-log-slower-than", 0)
         client.config_set("slowlog-max-len", 1_000_000)
         client.slowlog_reset()
-        store = RedisPendingStore(worker.client, worker.key, pickles=True)
+        store = RedisPendingStore(worker.client, worker.key)
         found = Sieve(store, Selection(slots=["shop-1?.example"]), keep=False).drop()
         calls = [each["duration"] for each in client.slowlog_get(100_000)]
         client.config_set("slowlog-log-slower-than", 10_000)
@@ -175,7 +175,7 @@ def drop_beside_workers(server, count, seconds):
 def sieve_all(url, key):
     """Drop by a URL that few requests have, again and again."""
     client = RedisClient(url, 10)
-    store = RedisPendingStore(client, key, pickles=True)
+    store = RedisPendingStore(client, key)
     while True:
         Sieve(store, Selection(urls=["*/none-*"]), keep=False).drop()
 

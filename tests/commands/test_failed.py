@@ -223,7 +223,7 @@ def test_urls_of_failed_requests_are_written(failed):
 def test_a_failed_request_without_a_known_url_is_no_empty_line(failed_job, run):
     """A list of URLs holds nothing else."""
     fail_in(failed_job, failed_request(9)._replace(url="", reason="login page"))
-    assert "  (a URL that only the spider can read)" in run(failed_job, "failed", ".").lines
+    assert "  (a URL that cannot be read)" in run(failed_job, "failed", ".").lines
     assert len(run(failed_job, "failed", ".", "-o", "-").lines) == MANY + 1
 
 

@@ -10,7 +10,7 @@ from scrapy import Request
 
 from scrapy_bloom.job.pending import Selection
 from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
-from tests.job.engine import Job
+from tests.job.engine import Job, query
 from tests.redis_backend.test_later import let_pass
 from tests.redis_backend.workers import StoreWorker, lobby_from, seeded
 from tests.seeded import seed_of
@@ -164,20 +164,27 @@ def test_what_is_selected_is_counted_and_listed(run, tmp_path, place):
         assert run(tmp_path, "queue", action, *place.arguments, "--slot", "nowhere").status == 1
 
 
-def test_what_only_the_spider_can_read_is_not_guessed(run, tmp_path):
-    """Objects are not made to find the URL of a request that has some; without pickles none is."""
+def test_what_cannot_be_read_is_told(run, tmp_path):
+    """A damaged row; of one with objects the URL is read without making them."""
     job, _ = fill_job(tmp_path / "job")
-    job.scheduler.enqueue_request(Request("http://x.example/odd", cb_kwargs={"day": date.today()}))
+    for name in ("odd", "torn"):
+        url = f"http://x.example/{name}"
+        job.scheduler.enqueue_request(Request(url, cb_kwargs={"day": date.today()}))
     job.close()
-    command = ["queue", "count", "job", "--url", "*/odd"]
-    found = run(tmp_path, *command)
+    torn = "(SELECT MAX(id) FROM requests)"
+    query(
+        tmp_path / "job" / "requests.sqlite",
+        f"UPDATE requests SET request = substr(request, 1, 20) WHERE id = {torn}",
+    )
+    found = run(tmp_path, "queue", "count", "job", "--url", "*/torn")
     assert found.status == 1
-    assert "of 1 request only the spider can tell" in found.out
-    assert run(tmp_path, "queue", "count", "job", "--json").json["pending"] == MANY + 1
+    assert "1 request cannot be read" in found.out
+    assert run(tmp_path, "queue", "count", "job", "--url", "*/odd").status == 0
+    assert run(tmp_path, "queue", "count", "job", "--json").json["pending"] == MANY + 2
     listed = run(tmp_path, "queue", "list", "job", "--limit", 100).out
-    assert "(a URL that only the spider can read)" in listed
+    assert "(a URL that cannot be read)" in listed
     by = run(tmp_path, "queue", "count", "job", "--by", "callback").out
-    assert "(only the spider can tell)" in by
+    assert "(cannot be read)" in by
 
 
 def test_a_job_of_scrapys_own_scheduler_is_refused_by_name(run, tmp_path):
@@ -363,7 +370,7 @@ def test_it_finds_each_request_of_many_slots(
         if number % 10 == 9:
             worker.exchange()
             worker.exchange()
-            store = RedisPendingStore(worker.client, worker.key, pickles=True)
+            store = RedisPendingStore(worker.client, worker.key)
             found = store.count(Selection(urls=("*",)), "slot")
             assert found.pending.total() + found.in_flight == count
     worker.exchange()

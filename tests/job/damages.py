@@ -5,7 +5,6 @@ Run by the tests in a process of its own: prints one line of JSON for each trial
 
 import argparse
 import json
-import marshal
 import pickle
 import random
 import re
@@ -18,13 +17,14 @@ from contextlib import closing, suppress
 from math import inf, nan
 from pathlib import Path
 
+from msgpack import ExtType
 from scrapy import Request
 
 import scrapy_bloom.sqlite_backend.orders  # noqa: F401 - before the forks, not in each
-from scrapy_bloom.job.codec import COMPACT
+from scrapy_bloom.job.codec import PLAIN
 from scrapy_bloom.job.dictionaries import checksum
 from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest
-from scrapy_bloom.job.request_text import pack
+from scrapy_bloom.job.request_text import MARSHALLED, OBJECTS, PICKLED, Held, pack
 from scrapy_bloom.redis_backend.codec import Packed
 from tests.job.engine import Job
 from tests.job.harness import preload
@@ -46,27 +46,25 @@ _NUMBERS = ("url", "method", "priority")
 
 
 def _text(raw):
-    return COMPACT + checksum(raw, BAD) + raw
+    return PLAIN + checksum(raw, BAD) + raw
 
 
 def _plain(**fields):
     return _text(pack({"url": URL, **fields}, BAD))
 
 
-def _pickle(**fields):
-    return pickle.dumps({"url": URL, **fields}, protocol=4)
+def _objects(raw, code=PICKLED, **fields):
+    """Return a request whose objects are these bytes."""
+    return _plain(**{"meta": {"a": Held(0)}, **fields, OBJECTS: ExtType(code, raw)})
 
 
 def _opcodes(value):
-    """Return a pickle of {"url": URL, "meta": …}, its last value by these opcodes."""
-    url = URL.encode()
-    key = b"X\3\0\0\0urlX" + len(url).to_bytes(4, "little") + url
-    return b"\x80\4(" + key + b"X\4\0\0\0meta" + value + b"d."
+    """Return a request with one object, by its opcodes."""
+    return _objects(b"\x80\4(" + value + b"l.")
 
 
 def _marshal(value):
-    """Return the bytes of {"url": URL, "meta": …}, its last value by these bytes."""
-    return marshal.dumps({"url": URL}, 2)[:-1] + b"u\4\0\0\0meta" + value + b"0"
+    return _objects(b"[\1\0\0\0" + value, MARSHALLED)
 
 
 _list, _dict = [], {}
@@ -74,7 +72,6 @@ _list.append(_list)
 _dict["a"] = _dict
 PAYLOADS = {
     **{f"long {name}": _plain(**{name: HUGE}) for name in _NUMBERS},
-    **{f"long {name}, pickled": _pickle(**{name: HUGE}) for name in _NUMBERS},
     **{f"{name} is a number": _plain(**{name: 5}) for name in _FIELDS},
     **{f"{name} is a list": _plain(**{name: [1]}) for name in _OTHERS},
     "url is None": _plain(url=None),
@@ -88,25 +85,34 @@ PAYLOADS = {
     "slot is a number": _plain(meta={"download_slot": 5}),
     "no such callback": _plain(callback="nothing"),
     "page is a number": _plain(**{"bloom:page": 5}),
-    "deep text": _text(b"\xff{surl\0" + b"[" * 100_000),
-    "deep text, whole": _text(b"\xff{surl\0" + b"[" * 50_000 + b"." * 50_001),
+    "deep text": _text(b"\x95\0\xc0\xc0\x81\6" + b"\x91" * 100_000),
+    "deep text, whole": _text(b"\x95\0\xc0\xc0\x81\6" + b"\x91" * 1000 + b"\xc0\xa1/"),
+    "long lists in lists": _text(b"\x95\0\xc0\xc0\x81\6" + b"\xdd\0\1\0\0" * 100_000),
+    "long text": _text(b"\x95\0\xc0\xc0\xc0\xdb\xff\xff\xff\xff/"),
+    "extensions in extensions": _text(b"\x95\0\xc0\xc0\x81\6" + b"\xc7\xff\1" * 100_000),
+    "no such extension": _text(b"\x95\0\xc0\xc0\x81\6\x81\xa1a\xd4\x7f\0\xa1/"),
+    "a type of another place": _text(b"\x95\0\xc0\xc0\x81\6\x81\xa1a\xd4\1\0\xa1/"),
     "deep pickle": _opcodes(b"]" * 100_000 + b"a" * 99_999),
     "deep key": _opcodes(b"}N" + b"\x85" * 200_000 + b"Ns"),
     "deep marshal": _marshal(b"[\1\0\0\0" * 1900 + b"N"),
-    "recursive list": _pickle(meta={"a": _list}),
-    "recursive dict": _pickle(meta=_dict, cb_kwargs=_dict),
+    "recursive list": _objects(pickle.dumps([_list], 4)),
+    "recursive dict": _objects(pickle.dumps([_dict], 4), meta=Held(0), cb_kwargs=Held(0)),
+    "no such object": _objects(pickle.dumps([], 4)),
+    "objects are no list": _objects(pickle.dumps({0: 1}, 4)),
+    "objects without an extension": _plain(**{OBJECTS: [PICKLED, b""]}),
+    **{f"{name} is an object": _plain(**{name: Held(0)}) for name in _OTHERS},
     "far memo": _opcodes(b"}r" + (10**8).to_bytes(4, "little")),
     "farthest memo": _opcodes(b"}r\xff\xff\xff\x7f"),
     "far memo, as text": _opcodes(b"}p300000000\n"),
     "long bytes": _opcodes(b"\x8e" + (1 << 40).to_bytes(8, "little")),
-    "long frame": b"\x80\4\x95" + (1 << 62).to_bytes(8, "little") + _pickle()[11:],
+    "long frame": _opcodes(b"\x95" + (1 << 62).to_bytes(8, "little")),
     **{f"marshal, long {chr(tag)}": _marshal(bytes([tag]) + b"\xff\xff\xff\x1f")
         for tag in b"[(<>sul"},
     "marshal, long in long": _marshal(b"(\x10\x27\0\0" * 1900 + b"0" * 500),
     "marshal, code": _marshal(b"c" + bytes(40)),
     "torn text": _plain()[:-7],
-    "torn pickle": _pickle(a=complex(1, 2))[:-7],
-    "torn marshal": _marshal(b"N")[:-7],
+    "torn pickle": _objects(pickle.dumps([complex(1, 2)], 4)[:-7]),
+    "torn marshal": _marshal(b"\xfa\7ab"),
     **{f"bytes {raw!r}": raw for raw in (b"", b"\1", b"\2", b"\3", b"\x80", b"{", b"\xff" * 99)},
     **{f"surrogate in {name}": _plain(**{name: f"{URL}\ud800"})
         for name in ("url", "method", "callback", "encoding")},

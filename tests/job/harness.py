@@ -275,6 +275,6 @@ def side_by_side(jobs, beside=3):
                 results.append(result)
 
 
-def fields_of(fields, text):
+def fields_of(fields):
     """Return the fields of a request of a stopped job."""
     return fields

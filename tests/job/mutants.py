@@ -154,28 +154,6 @@ def noted_after_the_bits():
 
 
 @mutant()
-def dictionary_after_its_rows():
-    """A dictionary is stored after the commit of rows that need it, in a commit of its own."""
-    file = RequestFile
-    keep, commit = file.keep_dictionary, file.commit
-    kept = []
-
-    def commit_and_keep(self, *arguments, **options):
-        commit(self, *arguments, **options)
-        if kept:
-            keep(self, kept.pop())
-            commit(self)
-
-    file.keep_dictionary, file.commit = (lambda _, each: kept.append(each)), commit_and_keep
-
-
-@mutant()
-def dictionary_in_memory():
-    """A dictionary is used, and not stored."""
-    RequestFile.keep_dictionary = lambda self, dictionary: None
-
-
-@mutant()
 def slots_given_up_alone():
     """Requests without a slot keep the bytes of the slot that they had."""
     Codec.moved = lambda self, stored, slot: stored
@@ -629,11 +607,11 @@ def unreadable_after_its_row():
 
     def commit_and_add(self, fingerprints):
         has_committed = commit(self, fingerprints)
-        for rows, row, why, codec in late:
+        for rows, row, why in late:
             self._file.execute(
                 "INSERT OR IGNORE INTO requests VALUES (?, 'x', 0, 0, 1, 'pickle', '')", (row,)
             )
-            add(rows, row, why, codec)
+            add(rows, row, why)
             self._file.delete(row)
         late.clear()
         return has_committed

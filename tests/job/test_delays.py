@@ -370,7 +370,7 @@ def test_what_is_delayed_is_shown(new_job, tmp_path, clock):
     run = processes.run(["-m", "scrapy_bloom", "info", "--json", str(tmp_path / "job")], text=True)
     found = json.loads(run.stdout)
     assert (found["unfinished_requests"], found["later"]) == (2, 1)
-    with stopped_job(tmp_path / "job" / "requests.sqlite", pickles=True) as left:
+    with stopped_job(tmp_path / "job" / "requests.sqlite") as left:
         assert (left.pending, left.later) == (1, 1)
         assert [fields["url"] for fields in left.requests(fields_of)] == ["http://example.com/b"]
         ((fields, due),) = left.delayed(fields_of)

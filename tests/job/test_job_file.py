@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom.errors import RequestFileError
-from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.job.failed_request import Choice, FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import job_file, schema
@@ -290,7 +289,7 @@ def test_merged_groups_are_one(open_file):
 def fail_to_read(file):
     """Let the newest row be one that cannot be made a request; return it."""
     row, *_ = file.pop(GROUP, newest=True)
-    OpenFailedStore(file).add_unreadable(row, "no callback", Codec(None, 1000))
+    OpenFailedStore(file).add_unreadable(row, "no callback")
     file.delete(row)
     return row
 

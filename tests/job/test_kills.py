@@ -17,9 +17,8 @@ notices it (run by hand with `python -m tests.job.torture --mutant …`):
 - `noted_after_the_bits`: no kill notices, since a kill loses no log, but
   `DURABLE_MUTANT=noted_after_the_bits pytest tests/job/test_identity.py` does.
 - `header_not_synced`: power cuts. A filter without a header is refused, and the job lost.
-- `dictionary_after_its_rows`, `dictionary_in_memory`, `slots_given_up_alone`:
-  `DURABLE_MUTANT=… pytest tests/job/test_dictionaries_in_jobs.py`. Rows lack their dictionary, or
-  are read with the slot of others.
+- `slots_given_up_alone`: `DURABLE_MUTANT=… pytest tests/job/test_slots_given_up.py`. Rows are read
+  with the slot of others.
 """
 
 import json

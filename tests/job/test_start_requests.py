@@ -321,7 +321,7 @@ def test_what_the_table_holds_is_gone_with_the_next_round(make_round, tmp_path):
         job = make_round()
         assert job.start(*map(start, names)) == names
         job.finish()
-        with stopped_job(tmp_path / "job" / "requests.sqlite", pickles=True) as left:
+        with stopped_job(tmp_path / "job" / "requests.sqlite") as left:
             assert [*left.taken_start_requests()] == []
         assert len(query(tmp_path / "job", "SELECT * FROM taken_start_requests")) == len(names)
 

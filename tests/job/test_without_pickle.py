@@ -7,20 +7,22 @@ import tracemalloc
 from contextlib import closing
 
 import pytest
-from scrapy import FormRequest, Request
+from msgpack import ExtType
+from scrapy import FormRequest
 from scrapy.settings import Settings
 
 from scrapy_bloom import BloomError, JobDirectoryError, RequestFileError
 from scrapy_bloom.job import codec as codecs
 from scrapy_bloom.job.codec import Codec, Stored
-from scrapy_bloom.job.dictionaries import Dictionaries, checksum
-from scrapy_bloom.job.request_text import pack
+from scrapy_bloom.job.dictionaries import checksum
+from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest
+from scrapy_bloom.job.request_text import MARSHALLED, OBJECTS, PICKLED, pack
 from scrapy_bloom.migration.scrapy_redis_queue import _loads
+from scrapy_bloom.redis_backend.codec import RedisCodec
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.job_reader import stopped_job
 from tests.job.engine import STOCK
-from tests.job.harness import fields_of
 from tests.test_refused_start import contents
 from tests.test_refused_start import run as start
 
@@ -46,10 +48,18 @@ def no_pickle(monkeypatch):
     def fail(_):
         raise AssertionError("pickle was used")
 
-    monkeypatch.setattr(codecs, "FORMATS", dict.fromkeys(codecs.FORMATS, fail))
+    formats = {name: (code, fail) for name, (code, _) in codecs.FORMATS.items()}
+    monkeypatch.setattr(codecs, "FORMATS", formats)
     # each reading looks at the bytes before
     monkeypatch.setattr(codecs, "_require_bounded", fail)
     monkeypatch.setattr(codecs, "_require_short", fail)
+
+
+def with_objects(code, raw, **fields):
+    """Return a stored request with such bytes in the place of its objects."""
+    fields = {"url": "http://a.example/", OBJECTS: ExtType(code, raw), **fields}
+    text = pack(fields, "a.example")
+    return Stored("a.example", b"\1" + checksum(text, "a.example") + text)
 
 
 def test_a_crawl(tmp_path):
@@ -114,11 +124,12 @@ def test_what_a_stranger_has_put_into_a_job(make, tmp_path, no_pickle):
     make().pushed("plain").close()
     evil = pickle.dumps({"url": "http://a.example/", "meta": Evil(tmp_path / "evil")})
     payloads = [evil, b"\3" + evil, b"\2" + evil, b"\1" + evil, b"{rubbish", b"", b"\1"]
+    payloads += [with_objects(code, evil).payload for code in (PICKLED, MARSHALLED)]
     with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection:
         for payload in payloads:
             connection.execute(
-                "INSERT INTO requests SELECT NULL, slot, priority, start, 0, '', ? FROM requests"
-                " LIMIT 1",
+                "INSERT INTO requests SELECT NULL, 'a.example', priority, start, 0, '', ?"
+                " FROM requests LIMIT 1",
                 (payload,),
             )
         connection.commit()
@@ -139,9 +150,10 @@ def test_in_redis(join, tmp_path):
     assert strict.next().url.endswith("/plain")
     assert strict.next() is None
     strict.exchange()
-    store = RedisFailedStore(strict.client, strict.key, pickles=False)
+    store = RedisFailedStore(strict.client, strict.key)
     (found,) = store.requests()
-    assert (found.reason, found.url) == ("unreadable", "")
+    assert found.reason == "unreadable"
+    assert found.url.endswith("/object")
     assert found.exception == "ValueError: it is stored by pickle, and BLOOM_PICKLE is False"
     assert not (tmp_path / "evil").exists()
     with pytest.raises(ValueError, match="not plain, and BLOOM_PICKLE is False"):
@@ -165,13 +177,18 @@ def test_a_class_is_taken_only_if_it_is_there():
             load(path)
 
 
-def test_what_cannot_be_read_stays_as_it_is():
-    """It is neither asked once more, nor looked into for its URL."""
+@pytest.mark.parametrize("code", [PICKLED, MARSHALLED])
+def test_what_is_not_plain_is_moved_as_it_is(no_pickle, code):
+    """It is asked once more, has another slot, and its URL is read: no code of it runs."""
     codec = Codec(None, 10_000, pickles=False)
-    stored = Stored("a.example", pickle.dumps(Request("http://a.example/").to_dict(), 4))
-    assert codec.again(stored, None) is stored
-    assert codec.url_and_method(stored) == ("", "GET")
-    assert codec.moved(stored, "b.example").payload == stored.payload
+    stored = with_objects(code, b"rubbish", meta={"depth": 2})
+    failed = FailedRequest("", "GET", "download", None, None, 7, 0.0, None)
+    for each in (codec.again(stored, failed), codec.moved(stored, "b.example")):
+        assert codecs.url_and_method(each) == ("http://a.example/", "GET")
+        assert codec.load_fields(each)[OBJECTS] == ExtType(code, b"rubbish")
+        with pytest.raises(ValueError, match="BLOOM_PICKLE is False"):
+            codec.load(each)
+    assert codec.load_fields(codec.again(stored, failed))["meta"][ATTEMPTS_KEY] == 7
 
 
 def test_a_bad_value_is_refused(make, tmp_path):
@@ -194,11 +211,12 @@ def test_scrapys_own_queue_is_refused(make, tmp_path):
 def test_load_refuses_pickles(make, tmp_path):
     """Those of a job, and those of scrapy-redis."""
     make().pushed("object", meta={"value": Evil(tmp_path / "evil")}).close()
+    codec = RedisCodec(Settings({"BLOOM_PICKLE": False}))
     with (
-        stopped_job(tmp_path / "job" / "requests.sqlite", pickles=False) as left,
+        stopped_job(tmp_path / "job" / "requests.sqlite") as left,
         pytest.raises(RequestFileError, match="BLOOM_PICKLE is False"),
     ):
-        list(left.requests(fields_of))
+        list(left.requests(codec.dump_fields))
     for serializer in (None, "pickle", pickle):
         with pytest.raises(BloomError, match="stored by pickle, and BLOOM_PICKLE is False"):
             _loads(Settings({"BLOOM_PICKLE": False, "SCHEDULER_SERIALIZER": serializer}))
@@ -235,7 +253,7 @@ def test_a_field_of_another_type_is_damage(make, tmp_path, run, name, pickles):
     for command in (["queue", "list"], ["queue", "count"], ["failed"], ["retry"]):
         assert run(tmp_path, *command, "job", *option).status == 0
     listed = run(tmp_path, "queue", "list", "job", *option).out
-    assert "only the spider can read" in listed
+    assert "a URL that cannot be read" in listed
     assert make(BLOOM_PICKLE=pickles).finish("shutdown") == ["healthy"]
     (found,) = SQLiteFailedStore(tmp_path / "job").requests()
     assert (found.reason, found.url) == ("unreadable", "")
@@ -246,23 +264,29 @@ def test_a_field_of_another_type_is_damage(make, tmp_path, run, name, pickles):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("code", "raw"),
     [
-        b"\x80\x04}r\xff\xff\xff\x7f.",  # a memo of 17 GB
-        b"\x80\x04}" + b")" + b"\x85" * 200_000 + b"Ns.",  # a key whose hash has no end
-        b"\x80\x04\x96" + (1 << 40).to_bytes(8, "little") + b".",
-        b"(\xff\xff\xff\x7f",  # to marshal a tuple of 17 GB
-        pickle.dumps([1], 4),
-        pickle.dumps({"url": "http://a.example/", "meta": HUGE}, 4),
+        (PICKLED, b"\x80\x04]r\xff\xff\xff\x7f."),  # a memo of 17 GB
+        (PICKLED, b"\x80\x04}" + b")" + b"\x85" * 200_000 + b"Ns."),  # a hash without an end
+        (PICKLED, b"\x80\x04\x96" + (1 << 40).to_bytes(8, "little") + b"."),
+        (PICKLED, pickle.dumps({}, 4)),
+        (PICKLED, pickle.dumps([], 4)),
+        (MARSHALLED, b"(\xff\xff\xff\x7f"),  # a tuple of 17 GB
+        (MARSHALLED, pickle.dumps([1], 4)),
     ],
-    ids=lambda text: repr(text[:12]),
+    ids=lambda value: repr(value)[:20],
 )
-def test_commands_read_nothing_that_takes_more_than_its_length(text):
-    """Neither memory nor the stack."""
+def test_objects_take_no_more_than_their_length(code, raw):
+    """Neither memory nor the stack, where they are unpickled: in a crawl."""
+    stored = with_objects(code, raw, headers={b"X": codecs.Held(0)})
     tracemalloc.start()
     try:
-        assert codecs.plain_fields(Stored("a.example", text), Dictionaries()) == {}
+        assert codecs.plain_fields(stored)["url"] == "http://a.example/"
+        _, of_commands = tracemalloc.get_traced_memory()
+        with pytest.raises((ValueError, EOFError, IndexError, pickle.UnpicklingError)):
+            Codec(None, 10_000).load(stored)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
+    assert of_commands < 100_000 + 10 * len(raw)
     assert peak < 50_000_000

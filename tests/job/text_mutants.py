@@ -178,7 +178,7 @@ PAYLOAD = {
         "bodies_in_samples": ('fields.get("body")', "False"),
         "cookies_in_samples": ('or fields.get("cookies")', ""),
         "names_in_samples": ("or _SECRET.search(text)", ""),
-        "users_in_samples": ("or any(map(_USERINFO.search, (text, *_texts_in(fields))))", ""),
+        "users_in_samples": ("or any(map(_USERINFO.search, _texts_in(fields)))", ""),
         "proxies_in_samples": ('fields.get("meta", {}).get("proxy")', "None"),
         # a proposal that no store has kept
         "used_at_once": ("self.proposal = self._proposed()", "self.learn(self._proposed())"),
@@ -186,16 +186,12 @@ PAYLOAD = {
     },
     "job/codec.py": {
         "no_checksum_of_what_is_not_deflated": (
-            "if checksum(text, stored.slot) != payload[1:3]:",
-            "if False:",
+            "elif checksum(text := payload[3:], slot) != payload[1:3]:",
+            "elif not (text := payload[3:]):",
         ),
         # code of a stored request runs
         "pickles_anyway": ("if not pickles:\n        raise", "if False:\n        raise"),
         "pickled_anyway": ("if not self._pickles:\n", "if False:\n"),
-        "looked_into_anyway": (
-            "pickles=pickles, unpickler=_PlainUnpickler",
-            "pickles=True, unpickler=_PlainUnpickler",
-        ),
         "any_class": ('if not self._pickles and "_class" in fields:', "if False:"),
         "imported_class": (
             "vars(sys.modules.get(module, object))",
@@ -206,16 +202,19 @@ PAYLOAD = {
         # what comes back is another request
         "slot_is_a_prefix": ('}"\n        if not url.startswith(start):', '}"\n        if False:'),
         "subclasses": (
-            "kind = type(value)\n",
-            "kind = next((k for k in (bool, int, str) if isinstance(value, k)), type(value))\n",
+            "        kind = type(value)\n",
+            "        kind = type(value).__mro__[-2]\n",
         ),
-        "shared_twice": ("or (id(container) in seen and container != ())", ""),
-        "any_depth": ("if not levels or (", "if ("),
-        "order_of_a_class": (
-            'or ("_class" in fields and tuple(fields)[: len(ORDER)] != ORDER)',
-            "",
-        ),
-        "depth_anywhere": ("= next(reversed(meta.items()))", '= "depth", meta.get("depth")'),
+        "shared_twice": (" or (id(value) in self._seen and value != ())", ""),
+        "any_depth": ("or not levels or", "or"),
+        "depth_anywhere": ("last = next(reversed(values), None)", "last = name"),
+        "types_of_defaults": ("[*map(type, rare)] == _RARE_TYPES and ", ""),
+        "objects_apart": ("type(each) not in _MARKS and is_plain(each)", "is_plain(each)"),
+        # a few bytes take gigabytes, or the stack
+        "read_at_any_depth": ("if heads > DEEPEST:", "if False:"),
+        "lists_of_any_length": ("if heads > _FEW or len(text) > _SHORT:", "if False:"),
+        "numbers_of_any_length": (" and len(data) <= LONGEST_NUMBER", ""),
+        "buffers_stay": ("if len(text) > _SHORT:\n        _packers", "if False:\n        _packers"),
     },
 }
 LATER = {

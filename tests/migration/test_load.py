@@ -1,8 +1,6 @@
 """Crawls that begin with scrapy-redis, or in a job, and go on with RedisDurableScheduler."""
 
-import marshal
 import os
-import pickle
 from collections import Counter, OrderedDict
 from functools import partial
 from pathlib import Path
@@ -101,7 +99,7 @@ def has_committed(site, folder):
     """Return True if the job keeps no request that was answered."""
     path = JobDirectory(folder / "job").requests
     with reading(path) as connection:
-        pending = [*StoppedJob(path, connection, pickles=True).requests(fields_of)]
+        pending = [*StoppedJob(path, connection).requests(fields_of)]
     for fields in pending:
         path = fields["url"].removeprefix(site.url)
         page = (
@@ -355,6 +353,11 @@ def test_a_source_that_changes_meanwhile_is_refused(client, key, left, settings,
     assert load_left(client, key, settings).pending == 9
 
 
+def stored(fields, slot=""):
+    """Return the bytes of a request in a job."""
+    return Codec(None, 10**6).dump(fields, slot, "pickle").payload
+
+
 @pytest.fixture
 def job(tmp_path):
     """A job directory with an empty filter."""
@@ -369,7 +372,7 @@ def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, job)
     file = RequestFile.open(job.requests)
     for number in range(6):
         request = Request(f"http://example.com/{number}", priority=number // 3, meta={"n": number})
-        file.push(("", -request.priority, 0), marshal.dumps(request.to_dict()))
+        file.push(("", -request.priority, 0), stored(request.to_dict()))
     file.execute("INSERT INTO taken_start_requests VALUES (?, 258)", (b"f" * 20,))
     file.commit([b"unreleased"])
     file.close(clean=False)
@@ -384,6 +387,10 @@ def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, job)
     worker.close()
 
 
+class Gone:
+    """Is lost when the job is loaded."""
+
+
 class Evil:
     """Makes a file when it is unpickled."""
 
@@ -394,18 +401,18 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_load_runs_no_code_of_the_job(redis, client, key, settings, job, tmp_path):
+def test_a_load_runs_no_code_of_the_job(redis, client, key, settings, job, tmp_path, monkeypatch):
     """Requests with objects are moved as they are, also with those of lost classes."""
     file = RequestFile.open(job.requests)
-    gone = pickle.dumps({**Request("http://gone.example/").to_dict(), "meta": {"a": Server}}, 4)
-    gone = gone.replace(b"\x8c\x06Server", b"\x8c\x06Sorver")
+    fields = Request("http://gone.example/", meta={"a": Gone}).to_dict()
     kinds = {"evil": Evil(tmp_path / "evil"), "many": [Path("x"), OrderedDict(a=Counter("b"))]}
     for number, value in enumerate(kinds.values()):
         request = Request(f"http://{number}.example/", priority=number, meta={"value": value})
-        stored = Codec(None, 10**6).dump(request.to_dict(), "", "pickle")
-        file.push(("", -number, 0), stored.payload)
-        file.delay(time() + 1000, ("", 0, 0), stored.payload)
-    file.push(("", 5, 0), gone)
+        payload = stored(request.to_dict())
+        file.push(("", -number, 0), payload)
+        file.delay(time() + 1000, ("", 0, 0), payload)
+    file.push(("", 5, 0), stored(fields))
+    monkeypatch.delattr(f"{__name__}.Gone")
     file.commit([])
     file.close(clean=True)
     assert load_job(client, in_one_slot(key), job, settings).pending == 5
@@ -427,7 +434,7 @@ def test_delayed_requests_of_a_job_stay_delayed(redis, client, key, settings, jo
     file = RequestFile.open(job.requests)
     for name, seconds in (("late", 1000), ("over", -1000)):
         fields = Request(f"http://example.com/{name}").to_dict()
-        file.delay(time() + seconds, ("", 0, 0), marshal.dumps(fields))
+        file.delay(time() + seconds, ("", 0, 0), stored(fields))
     file.commit([])
     file.close(clean=True)
     assert load_job(client, in_one_slot(key), job, settings).pending == 2
@@ -446,7 +453,7 @@ def test_the_holds_of_a_job_go_on(redis, client, key, settings, job):
     for slot, until in slots.items():
         file.execute("INSERT INTO holds VALUES (?, ?, ?, ?)", (slot, until, 3, until and 2000))
         fields = Request("http://example.com/", meta={"download_slot": slot}).to_dict()
-        file.push((slot, 0, 0), marshal.dumps(fields))
+        file.push((slot, 0, 0), stored(fields, slot))
     # which can be nobody's in Redis
     file.execute("INSERT INTO holds VALUES (?, NULL, 1, NULL)", ("a\0b",))
     file.commit([])

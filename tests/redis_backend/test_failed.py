@@ -12,7 +12,7 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
-from scrapy_bloom.job.codec import Stored, plain_fields
+from scrapy_bloom.job.codec import Codec, Stored, plain_fields
 from scrapy_bloom.job.dictionaries import Dictionaries
 from scrapy_bloom.job.failed_request import Choice, FailedRequest
 from scrapy_bloom.redis_backend.capped import CappedRequests
@@ -200,12 +200,16 @@ def test_stored_requests_are_read_without_running_anything(tmp_path):
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "evil"),)
 
+    at = ("x.example", "pickle")
+
     def read(payload):
         return plain_fields(Stored("x.example", payload), Dictionaries())
 
-    assert read(pickle.dumps({"url": "x", "meta": Evil()}, 4)) == {}
+    found = read(Codec(None, 999).dump({"url": "x", "meta": {"a": Evil()}}, *at).payload)
+    assert (found["url"], [*found["meta"]]) == ("x", ["a"])
     assert not (tmp_path / "evil").exists()
-    assert read(pickle.dumps({"url": "x"}, 4)) == {"url": "x"}
+    assert read(Codec(None, 999).dump({"url": "x"}, *at).payload) == {"url": "x"}
+    assert read(pickle.dumps({"url": "x"}, 4)) == {}
     for damaged in (b"", b"\x80nonsense", b"\1nonsense", b"\2nonsense", b"\3", b"\1"):
         assert read(damaged) == {}
 
@@ -234,7 +238,7 @@ def test_a_record_of_a_later_version_is_read(join, redis_server):
             " 'host:1', 9000, ARGV[2], '77', 'what comes after'}))",
             1,
             f"{worker.key}:failed",
-            b"0" + pickle.dumps({"url": "http://example.com/old", "callback": "parse"}, 4),
+            b"0" + Codec(None, 999).dump({"url": "http://example.com/old"}, "a", "pickle").payload,
             json.dumps({"url": "http://example.com/old", "colour": "red", "method": "GET"}),
         )
     (found,) = kept(worker)

@@ -30,7 +30,7 @@ ORDERS = pytest.mark.parametrize("order", [FIFO, LIFO], ids=["oldest", "newest"]
 
 def drop(worker, keep=False, **selected):
     """Drop what is selected; return the figures."""
-    store = RedisPendingStore(worker.client, worker.key, pickles=True)
+    store = RedisPendingStore(worker.client, worker.key)
     return sieve.Sieve(store, Selection(**selected), keep=keep).drop()
 
 
@@ -43,7 +43,7 @@ def fetched(worker):
 
 def pending(worker, **selected):
     """Return how many are pending of what is selected."""
-    store = RedisPendingStore(worker.client, worker.key, pickles=True)
+    store = RedisPendingStore(worker.client, worker.key)
     return store.count(Selection(**selected), "slot").pending.total()
 
 

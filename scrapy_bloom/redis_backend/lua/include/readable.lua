@@ -2,7 +2,7 @@
 -- that the payload needs. Needs `key`.
 local has_dictionary = {}
 local function is_readable(entry)
-  if not entry:find('^%d[\2\3]') then return entry:find('^%d.') ~= nil end
+  if not entry:find('^%d\2') then return entry:find('^%d.') ~= nil end
   if #entry < 4 then return false end
   local id = ('%02x%02x'):format(entry:byte(3, 4))
   if has_dictionary[id] == nil then
