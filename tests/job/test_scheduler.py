@@ -760,7 +760,7 @@ class UnpicklesSilently:
 
 
 def test_a_request_is_unreadable_whatever_its_error_says(make, tmp_path):
-    """Its URL is told where that runs nobody's code."""
+    """Its URL is told, which runs no code of it."""
     job = make().pushed("bad", cb_kwargs={"object": UnpicklesSilently()})
     job.scheduler.enqueue_request(request("gone", callback=job.spider.parse_other))
     job.close()
@@ -768,7 +768,7 @@ def test_a_request_is_unreadable_whatever_its_error_says(make, tmp_path):
     assert sorted(
         (each.url, each.exception[:15]) for each in SQLiteFailedStore(tmp_path / "job").requests()
     ) == [
-        ("", "SpeechlessError"),
+        ("http://example.com/bad", "SpeechlessError"),
         ("http://example.com/gone", "ValueError: Met"),
     ]
 

@@ -190,8 +190,11 @@ PAYLOAD = {
             "elif not (text := payload[3:]):",
         ),
         # code of a stored request runs
-        "pickles_anyway": ("if not pickles:\n        raise", "if False:\n        raise"),
-        "pickled_anyway": ("if not self._pickles:\n", "if False:\n"),
+        "pickles_anyway": (
+            "if not self._pickles:\n                raise",
+            "if False:\n                raise",
+        ),
+        "pickled_anyway": ("(OBJECTS in fields or not text) and not self._pickles", "False"),
         "any_class": ('if not self._pickles and "_class" in fields:', "if False:"),
         "imported_class": (
             "vars(sys.modules.get(module, object))",
@@ -208,11 +211,10 @@ PAYLOAD = {
         "shared_twice": (" or (id(value) in self._seen and value != ())", ""),
         "any_depth": ("or not levels or", "or"),
         "depth_anywhere": ("last = next(reversed(values), None)", "last = name"),
-        "types_of_defaults": ("[*map(type, rare)] == _RARE_TYPES and ", ""),
-        "objects_apart": ("type(each) not in _MARKS and is_plain(each)", "is_plain(each)"),
+        "types_of_defaults": ("type(value) is not type(default) or ", ""),
+        "objects_apart": ("kept(each, _CONTAINERS)", "kept(each)"),
         # a few bytes take gigabytes, or the stack
-        "read_at_any_depth": ("if heads > DEEPEST:", "if False:"),
-        "lists_of_any_length": ("if heads > _FEW or len(text) > _SHORT:", "if False:"),
+        "lists_of_any_length": ("> _FEW or len(text) > _SHORT:", "> 1e9:"),
         "numbers_of_any_length": (" and len(data) <= LONGEST_NUMBER", ""),
         "buffers_stay": ("if len(text) > _SHORT:\n        _packers", "if False:\n        _packers"),
     },
