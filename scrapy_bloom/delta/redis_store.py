@@ -201,7 +201,7 @@ class RedisDeltaStore:
         the oldest on."""
         found = []
         for member in self.client.call("smembers", f"{self._key}:slices"):
-            # any other member may be the name of somebody else's key
+            # any other member may be the name of a key of another program
             if not (match := self._name_of_slice.fullmatch(member)):
                 continue
             name, (width, number) = member.decode(), map(float, match.groups())

@@ -7,6 +7,7 @@ import pickle
 import re
 from pathlib import Path
 
+import msgpack
 import pytest
 from scrapy import Request, signals
 from scrapy.http import Response
@@ -249,23 +250,13 @@ def test_a_record_of_a_later_version_is_read(join, redis_server):
     assert worker.failed.retry() == 1
 
 
-DAMAGED = [
-    b"junk",
-    ["0", "a", "0x"],
-    ["0", "a", "0x", 7, 5, "host:1", 9000, "{}"],
-    ["0", "a", "0x", "strange", "5", "host:1", 9000, "{}"],
-    ["0", "a", "0x", "strange", 5, None, 9000, "{}"],
-    ["0", "a", "0x", "strange", 5, "host:1", "now", "{}"],
-    ["0", "a", "0x", "strange", 5, "host:1", 9000, 1],
-    ["x", "a", "0x", "strange", 5, "host:1", 9000, "{}"],
-    ["9" * 400, "a", "0x", "strange", 5, "host:1", 9000, "{}"],
-]
+WHOLE = ["0", "a", "0x", "strange", 5, "host:1", 9000, "{}"]
+BAD = [(0, "x"), (0, "9" * 400), (3, 7), (4, "5"), (5, None), (6, "now"), (7, 1)]
+DAMAGED = [b"junk", WHOLE[:3], *([*WHOLE[:at], bad, *WHOLE[at + 1 :]] for at, bad in BAD)]
+DETAILS = ("1", "[]", "{", "[" * 100_000, json.dumps({"url": 7, "status": "1"}))
 ODD = [
     ["0", "ODD", "0x", "ODD", 5, "ODD", 9000, ""],
-    *(
-        ["0", "a", "0x", "strange", 5, "host:1", 1e300, details]
-        for details in ("1", "[]", "{", "[" * 100_000, json.dumps({"url": 7, "status": "1"}))
-    ),
+    *([*WHOLE[:6], 1e300, details] for details in DETAILS),
 ]
 
 
@@ -278,15 +269,11 @@ def test_a_damaged_record_is_in_nobodys_way(join, redis_server, record, field):
     worker.enqueue("page")
     fail(worker, worker.next())
     worker.exchange()
-    pack = """
-        local record = cjson.decode(ARGV[2])
-        for at, part in ipairs(record) do if part == 'ODD' then record[at] = '\\255' end end
-        redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(record))"""
-    if isinstance(record, bytes):
-        redis_server.command("HSET", f"{worker.key}:failed", field, record)
-    else:
-        text = json.dumps(record)
-        redis_server.command("EVAL", pack, 1, f"{worker.key}:failed", field, text)
+    packed = record
+    if record is not DAMAGED[0]:
+        parts = [b"\xff" if part == "ODD" else part for part in record]
+        packed = msgpack.packb(parts, use_bin_type=False)
+    redis_server.command("HSET", f"{worker.key}:failed", field, packed)
     reasons = sorted(worker.failed.by_reason())
     assert reasons[0] == "callback"
     assert reasons[1] == ("unreadable" if record in DAMAGED else record[3].replace("ODD", "\udcff"))

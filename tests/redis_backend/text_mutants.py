@@ -97,7 +97,7 @@ BUDGETS = {
         "retried_without_room": (" is_carried and room_for_retry(slot) <= 0 then", " false then"),
     },
     "lua/take_capped.lua": {
-        "asked_without_room": ("or room_for_retry(slot) <= 0 then", "then"),
+        "asked_without_room": ("elseif room_for_retry(slot) <= 0 then", "elseif false then"),
         "asked_uncounted": ("    count(slot)\n", ""),
         "asked_after_it_went": (
             "    put('RPUSH', priority, slot, '0' .. payload)\n",
@@ -249,7 +249,7 @@ SCRIPTS = {
     },
     "lua/remove_queue.lua": {
         "removed_without_the_parked": (
-            "return unlink_lists(member:match('^([^:]*):(.*)$'))",
+            "return priority and unlink_lists(priority, named) or 0",
             "return 0",
         )
     },

@@ -6,7 +6,7 @@
 -- include key
 
 local gone = redis.call('DEL', key('crawl'))
--- a key of another type, which somebody else has left there, goes as a whole
+-- a key of another type, which another program has left there, goes as a whole
 local function is_type(name, kind)
   local found = redis.call('TYPE', name).ok
   if found ~= kind then gone = gone + redis.call('UNLINK', name) end
