@@ -1,7 +1,6 @@
 """`scrapy bloom` and filters in Redis, on a real server."""
 
 import os
-import pickle
 from hashlib import sha1
 
 import pytest
@@ -9,6 +8,7 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import ScalableBloomFilter, ScrapyRedisFingerprinter
+from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.filter_view import FilterView
@@ -186,7 +186,8 @@ def test_pending_requests_are_loaded_or_spoken_of(run, job, redis_server, key):
     file = RequestFile.open(job / "requests.sqlite")
     fields = Request(URL, meta={"n": 1}).to_dict()
     for _ in range(2):
-        file.push(("example.com", 0, 0), pickle.dumps(fields))
+        payload = Codec(None, 9999).dump(fields, "example.com", "pickle").payload
+        file.push(("example.com", 0, 0), payload)
     file.write()
     file.execute(
         "INSERT INTO failed SELECT NULL, slot, priority, start, format, request, 'u', 'GET', 'r',"
