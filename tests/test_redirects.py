@@ -275,9 +275,14 @@ def asked(folder):
     return Counter((folder / "asked").read_text().splitlines())
 
 
-@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(
+    "settings",
+    [*RUNS.values(), {**RUNS["job"], "HTTPCACHE_ENABLED": True}],
+    ids=[*RUNS, "job with a cache"],
+)
 def test_a_crawl_gets_what_leads_back_to_itself(tmp_path, settings):
-    """Each page gives its item once, and no page is asked without need."""
+    """Each page gives its item once, and no page is asked without need; nor does Scrapy's HTTP
+    cache answer with the same redirect."""
     crawl = start(tmp_path, settings).end()
     assert items(tmp_path) == PAGES, crawl.log
     times = asked(tmp_path)

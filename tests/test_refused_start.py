@@ -207,6 +207,7 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerp
         pytest.param(ERROR_RATE, None, ASYNCIO, id="error rate"),
         pytest.param(FINGERPRINTER, None, ASYNCIO, id="fingerprinter"),
         pytest.param(ERROR_RATE, None, SELECT, id="error rate, select"),
+        pytest.param({"SCHEDULER_MEMORY_QUEUE": "no.X"}, None, ASYNCIO, id="memory queue"),
         pytest.param(CAPACITY, STOCK, ASYNCIO, id="capacity, stock"),
         pytest.param(FINGERPRINTER, STOCK, ASYNCIO, id="fingerprinter, stock"),
     ],

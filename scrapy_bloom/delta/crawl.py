@@ -63,6 +63,8 @@ logger = logging.getLogger(__name__)
 
 _SHARE = 0.05
 """Most time that adding to the delta store may take during the crawl, as a share."""
+_LONGEST_PAUSE = 5.0
+"""The most seconds between two additions of a worker, which a kill may cost."""
 _IN_MEMORY = 100_000
 """Marks of a round that are added to the delta store at a time."""
 _MOST_READY = 100_000
@@ -261,7 +263,10 @@ class DeltaCrawl(CommitHook):
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             failure = error
         ended = time.monotonic()
-        self._not_before = ended + max(self.least_seconds, (ended - began) / _SHARE)
+        pause = (ended - began) / _SHARE
+        if self._is_synced:  # a job has its marks on the disk, too
+            pause = min(pause, _LONGEST_PAUSE)
+        self._not_before = ended + max(self.least_seconds, pause)
         if failure is None or not self._is_synced:
             self._ready = []
             if failure is not None:

@@ -12,7 +12,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter
 
 from ..early.links import has_left_out
-from ..errors import message_of
+from ..errors import SharedFilterError, message_of
 from ..fingerprints.recorded import FingerprinterIdentity
 from ..job.failed_request import item_refused
 from ..job.ledger_scheduler import LedgerScheduler
@@ -257,12 +257,15 @@ class DeltaMiddleware(_Watch):
 
     def _report(self, delta: DeltaCrawl) -> None:
         crawler = self._crawler
-        self._update_stats()
         store = self._store
-        holds = f"{store.name} had {store.holds}"
-        if store.oldest is not None:
-            begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(store.oldest))
-            holds += f", {in_bytes(store.nbytes)}, the oldest from {begun}"
+        try:
+            self._update_stats()
+            holds = f"{store.name} had {store.holds}"
+            if store.oldest is not None:
+                begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(store.oldest))
+                holds += f", {in_bytes(store.nbytes)}, the oldest from {begun}"
+        except SharedFilterError:
+            holds = f"{store.name} cannot be reached"
         logger.info(
             "Between crawls: skipped %(skipped)s that earlier crawls have done; marked"
             " %(marked)s for the next ones. %(holds)s.",

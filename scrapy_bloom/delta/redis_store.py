@@ -8,6 +8,7 @@ Adding twice changes nothing, so a repeated command does no harm.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
@@ -55,6 +56,10 @@ class RedisDeltaStore:
         self.name = f"{self.client.name} {key}"
         self._key = f"{{{key}}}:delta"
         self._digests = f"{self._key}:digests"
+        prefix = re.escape(self._key.encode())
+        self._name_of_slice = re.compile(
+            prefix + rb":(\d{1,20}(?:\.\d{1,9})?(?:e[+-]\d\d)?):(-?\d{1,15})"
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -144,7 +149,8 @@ class RedisDeltaStore:
     @property
     def identity(self) -> str:
         """The text about the fingerprinter whose marks are there, empty without any."""
-        return bytes(self.client.call("get", f"{self._key}:identity") or b"").decode()
+        found: bytes = self.client.call("get", f"{self._key}:identity") or b""
+        return found.decode(errors="backslashreplace")
 
     def counts(self, before: float | None) -> tuple[int, dict[str, int]]:
         """Return 0, and the number of keys of each slice: of all, or of those that ended
@@ -194,8 +200,11 @@ class RedisDeltaStore:
         """Return the slices that are there, of whatever period, or those that ended `before`, from
         the oldest on."""
         found = []
-        for name in map(bytes.decode, self.client.call("smembers", f"{self._key}:slices")):
-            width, number = map(float, name.split(":")[-2:])
+        for member in self.client.call("smembers", f"{self._key}:slices"):
+            # any other member may be the name of somebody else's key
+            if not (match := self._name_of_slice.fullmatch(member)):
+                continue
+            name, (width, number) = member.decode(), map(float, match.groups())
             end = (number + 1) * width if width else inf
             if (before is None or end < before) and self.client.call("exists", name):
                 found.append(Slice(name, number * width, end))
@@ -203,7 +212,7 @@ class RedisDeltaStore:
 
     def clear(self) -> None:
         """Remove all slices, the digests and the identity."""
-        names = self.client.call("smembers", f"{self._key}:slices")
+        names = [each.name for each in self._slices(None)]
         for name in (*names, self._digests, f"{self._key}:slices", f"{self._key}:identity"):
             self.client.call("unlink", name)
 

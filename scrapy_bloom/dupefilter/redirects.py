@@ -57,7 +57,10 @@ class RequestChains:
             leads = [fingerprint(each) == this for each in (*before, source)]
             reasons = meta.get("redirect_reasons", ())[first:]
             again = (META_REFRESH, True) in zip(reasons, leads[1:], strict=False)
-            return any(leads) and not (again and reasons[-1] == META_REFRESH)
+            if not any(leads) or (again and reasons[-1] == META_REFRESH):
+                return False
+            meta["dont_cache"] = True  # the HTTP cache would answer with the same redirect
+            return True
         except Exception:  # noqa: BLE001 - a request like no other
             return False
 

@@ -14,7 +14,7 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import DeferredList
 from twisted.python.failure import Failure
 
-from ..errors import FeedError, message_of
+from ..errors import FeedError, message_of, unforeseen
 from ..job.origins import origins_of, request_of
 from ..job.start_requests import give_turn
 from ..reporting import counted
@@ -222,7 +222,7 @@ class DurableFeeds:
                 "The feeds could not be completed: %(error)s. The next start of the job tries"
                 " again.",
                 {"error": message_of(error)},
-                exc_info=True,
+                exc_info=unforeseen(error, sqlite3.Error),
                 extra={"spider": self._crawler.spider},
             )
 

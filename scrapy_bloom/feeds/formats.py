@@ -96,8 +96,8 @@ class Pickled:
         self._trial, self._tried = None, 0
 
     def _require_accepted(self, data: bytes) -> None:
-        """Raise what the exporter raises for an item, pickled in `data`. An OSError is none of the
-        item, and an exporter that cannot begin is an error of the feed when that is stored."""
+        """Raise what the exporter raises for an item, pickled in `data`. One that cannot begin is
+        an error of the feed when that is stored."""
         if self._tried == _TRIED_AT_ONCE:
             self.end_trial()  # one that keeps its items would keep them all
         if self._tried == 0:
@@ -107,8 +107,7 @@ class Pickled:
                 self._trial = trial
         self._tried += 1
         if self._trial is not None:
-            with suppress(OSError):
-                self._trial.export_item(pickle.loads(data))  # noqa: S301 - pickled just now
+            self._trial.export_item(pickle.loads(data))  # noqa: S301 - pickled just now
 
 
 def unpickled(file: IO[bytes], end: int) -> Iterator[Any]:

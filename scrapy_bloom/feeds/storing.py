@@ -77,9 +77,10 @@ class Part:
 
     def _write(self, file: IO[bytes]) -> None:
         """Write the feed, or its new part, to `file`, which stays open."""
-        target: Any = file
+        watched = _Watched(file)
+        target: Any = watched
         if "postprocessing" in self._options:
-            target = PostProcessingManager(self._options["postprocessing"], file, self._options)
+            target = PostProcessingManager(self._options["postprocessing"], target, self._options)
         since = 0 if self._is_whole else self._batch.stored.get("length", 0)
         plan = self._plan
         if isinstance(plan.format, Pickled):
@@ -88,25 +89,25 @@ class Part:
         if since:  # the columns of csv, which the first item has given
             exporter.fields_to_export = exporter.fields_to_export or stored.get("columns")
         exporter.start_exporting()
-        path = plan.place(self._batch)
-        with suppress(FileNotFoundError), path.open("rb") as part:
-            part.seek(since)
-            for item in unpickled(part, self._batch.length):
-                self._export_item(exporter, item)
+        if since < self._batch.length:  # else there may be no part
+            with plan.place(self._batch).open("rb") as part:
+                part.seek(since)
+                for item in unpickled(part, self._batch.length):
+                    self._export_item(exporter, item, watched)
         exporter.finish_exporting()
         if isinstance(exporter, CsvItemExporter):
             stored["columns"] = [*(exporter.fields_to_export or ())]
-        if target is not file:
+        if target is not watched:
             target.close()
             # Python's finalizer would close the plugins once more, with `file` open
             target.close = int
 
-    def _export_item(self, exporter: BaseItemExporter, item: Any) -> None:
+    def _export_item(self, exporter: BaseItemExporter, item: Any, file: _Watched) -> None:
         try:
             exporter.export_item(item)
-        except OSError:
-            raise  # from the file: the feed is stored again
         except Exception:
+            if file.has_failed:
+                raise  # the feed is stored again
             logger.exception(
                 "The exporter of %(uri)s has refused an item, whose page is done: %(item)r",
                 {"uri": self._batch.uri, "item": item},
@@ -134,6 +135,25 @@ class Part:
             self._save(self._batch)
         stored["versions"] = stored["versions"][-1:]
         stored["is_replaced"] = True
+
+
+class _Watched:
+    """A file that notes whether a write has failed: an exporter may fail for the item, too."""
+
+    has_failed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, data: Any) -> int:
+        """Write `data` as the file does."""
+        self.has_failed = True
+        count = self._file.write(data)
+        self.has_failed = False
+        return count
 
 
 def follow_job(batch: Batch, job: Path, file: str) -> bool:

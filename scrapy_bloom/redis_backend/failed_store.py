@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..job.codec import Stored, url_and_method
@@ -14,6 +15,7 @@ from ..job.failed_request import ALL, CAPPED, Choice, FailedRequest, class_and_m
 from .call import Failing
 from .capped import AT_ONCE, CappedRequests
 from .codec import known_dictionaries
+from .layout import ODD_BYTES
 from .lifecycle import run_in_crawl
 from .scripts import CRAWL_STATUS, RETRY_FAILED, SCAN_FAILED
 
@@ -52,7 +54,7 @@ class RedisFailedStore:
         seen: dict[bytes, str] = {}
         others = 0
         for field, _, reason in self._scan(brief=True):
-            seen[field] = reason.decode()
+            seen[field] = reason.decode(errors=ODD_BYTES)
             if len(seen) == self._most:
                 others = self._client.call("hlen", f"{self._key}:failed") - len(seen)
                 break
@@ -105,7 +107,7 @@ class RedisFailedStore:
 
     def _groups(self, choice: Choice) -> Iterator[Sequence[bytes]]:
         if choice == ALL:
-            claims = {field: int(claim) for field, claim, _ in self._scan(brief=True)}
+            claims = {field: claim for field, claim, _ in self._scan(brief=True)}
             fields = sorted(claims, key=claims.__getitem__)
         else:
             fields = [field for field, _ in self._chosen(choice)]
@@ -115,7 +117,7 @@ class RedisFailedStore:
     def _chosen(self, choice: Choice) -> list[tuple[bytes, FailedRequest]]:
         self._dictionaries = known_dictionaries(self._client, self._key)
         found = {
-            field: (int(claim), self._failed_request(*rest)) for field, claim, *rest in self._scan()
+            field: (claim, self._failed_request(*rest)) for field, claim, *rest in self._scan()
         }
         return [
             (field, failed)
@@ -136,13 +138,18 @@ class RedisFailedStore:
         known: dict[str, Any] = {"url": "", "method": "GET"}
         known |= {"status": None, "exception": None, "referer": None}
         if details:
-            # a later version may know more
-            known |= {name: value for name, value in json.loads(details).items() if name in known}
+            with suppress(ValueError, RecursionError):  # damaged
+                told = json.loads(details)
+                # a later version may know more
+                for name in known.keys() & told if isinstance(told, dict) else ():
+                    if isinstance(told[name], int if name == "status" else str):
+                        known[name] = told[name]
         else:
-            stored = Stored(slot.decode("utf-8", "surrogatepass"), payload)
+            stored = Stored(slot.decode(errors=ODD_BYTES), payload)
             known["url"], known["method"] = url_and_method(stored, self._dictionaries)
-            known["exception"] = f"the last was {worker.decode()}"
-        return FailedRequest(reason=reason.decode(), attempts=attempts, time=when / 1000, **known)
+            known["exception"] = f"the last was {worker.decode(errors=ODD_BYTES)}"
+        known["reason"] = reason.decode(errors=ODD_BYTES)
+        return FailedRequest(attempts=attempts, time=when / 1000, **known)
 
     def _scan(self, *, brief: bool = False) -> Iterator[Any]:
         flag = "1" if brief else ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import IncompatibleFilterError, SharedFilterError
 from ..reporting import waiting_text
-from .layout import CRAWL_FORMAT, SHARDS, RedisHeader, crawl_id, shard_keys, shards_of
+from .layout import CRAWL_FORMAT, ODD_BYTES, SHARDS, RedisHeader, crawl_id, shard_keys, shards_of
 from .scripts import (
     DELETE_HEADER,
     DELETE_SHARD,
@@ -163,9 +163,9 @@ def open_crawl(
     found, lease_found, round_, start_done, over, _, workers, owner, *waits, begins, has = (
         client.run(OPEN_CRAWL, [key], crawl, lease, *options)
     )
-    if found.decode() != crawl_id(crawl):
+    if (present := found.decode(errors=ODD_BYTES)) != crawl_id(crawl):
         raise SharedFilterError(
-            f"the queue {key!r} in Redis at {client.name}" + why_not(found.decode(), crawl)
+            f"the queue {key!r} in Redis at {client.name}" + why_not(present, crawl)
         )
     require_whole(client, key, round_)
     if int(lease_found) != lease:
@@ -175,14 +175,14 @@ def open_crawl(
         )
     later, due, held = waits
     return CrawlState(
-        round_.decode(),
+        round_.decode(errors=ODD_BYTES),
         start_done == b"1",
         over == b"1",
         workers,
-        owner.decode(),
+        owner.decode(errors=ODD_BYTES),
         waiting_text(later, None if due == b"" else due / 1000, held),
         bool(begins),
-        has.decode(),
+        has.decode(errors=ODD_BYTES),
     )
 
 

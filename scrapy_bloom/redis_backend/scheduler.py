@@ -94,11 +94,11 @@ class RedisDurableScheduler(LedgerScheduler):
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Join the crawl. Refuses the start as `from_crawler` does."""
         self.spider = spider
-        self._open_memory()
-        if self._settings is None:
-            self.df.open()
-            return None
         try:
+            self._open_memory()
+            if self._settings is None:
+                self.df.open()
+                return None
             self._worker = worker = Worker(
                 self.crawler,
                 self.df,

@@ -187,9 +187,13 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         for (name, until), (claimed, handed, in_start, oldest) in zip(group, found, strict=True):
             age = max(0.0, (now - oldest) / 1000) if oldest else None
             left = (float(until) - now) / 1000
-            workers.append(WorkerView(name.decode(), claimed, age, handed, left, bool(in_start)))
+            workers.append(
+                WorkerView(
+                    name.decode(errors=ODD_BYTES), claimed, age, handed, left, bool(in_start)
+                )
+            )
     return CrawlView(
-        round=round_.decode(),
+        round=round_.decode(errors=ODD_BYTES),
         start_done=start_done == b"1",
         over=over == b"1",
         lease=int(lease) / 1000,
@@ -222,7 +226,7 @@ def pending_of(client: RedisClient, key: str, *, lobbies: bool = True) -> Pendin
             sizes.append(nbytes)
             for name, count in zip(found[::2], found[1::2], strict=True):
                 # of what is parked the name has the priority
-                priority, slot = (of, name) if of else name.split(b":", 1)
+                priority, _, slot = (of, b"", name) if of else name.partition(b":")
                 counts = pending.setdefault(scrapys_priority(priority), Counter())
                 counts[slot.decode(errors=ODD_BYTES)] += count
             first += SLOTS_AT_ONCE
@@ -232,8 +236,11 @@ def pending_of(client: RedisClient, key: str, *, lobbies: bool = True) -> Pendin
 
 def scrapys_priority(stored: str | bytes) -> int:
     """Return the priority of requests that are stored under another: two for each of Scrapy's,
-    others and start requests."""
-    return -(int(stored) // 2)
+    others and start requests; 0 for a damaged one, which `verify` tells."""
+    try:
+        return -(int(stored) // 2)
+    except ValueError:
+        return 0
 
 
 def held_in(client: RedisClient, key: str) -> dict[str, float]:

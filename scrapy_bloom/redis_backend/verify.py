@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .client import RedisClient
 
 _AT_ONCE = 500
+_PRIORITY = re.compile(r"-?\d+", re.ASCII)
 
 
 def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
@@ -69,10 +71,14 @@ class _Check:
         lists = {name: self._read(name, found) for name in self._of("lobby:", "pending:")}
         # the lists that workers find, or will when a hold is over
         found.update(parked_in(self._client, self._key))
-        for stored in self._client.call("zrange", f"{self._key}:priorities", 0, -1):
-            ring = f"{self._key}:slots:{stored.decode()}"
-            slots = self._client.pages("lrange", ring, _AT_ONCE)
-            found.update((stored.decode(), slot.decode(errors=ODD_BYTES)) for slot in slots)
+        stored = self._client.call("zrange", f"{self._key}:priorities", 0, -1)
+        priorities = [each.decode(errors=ODD_BYTES) for each in stored]
+        for each in priorities:
+            slots = self._client.pages("lrange", f"{self._key}:slots:{each}", _AT_ONCE)
+            found.update((each, slot.decode(errors=ODD_BYTES)) for slot in slots)
+        for each in sorted({*priorities, *(priority for priority, _ in found)}):
+            if not _PRIORITY.fullmatch(each):
+                self.wrong.append(f"{each!r} in 'parked', 'priorities' or 'lobby:' is no priority")
         for name, count in lists.items():
             kind, priority, slot = (*name.split(":", 2), "")[:3]
             # a ring turns while it is read, and to read all of it at once takes long
@@ -112,8 +118,9 @@ class _Check:
         crawl, over, strangers, claims, waits = self._client.run(VERIFY_BOOKS, [self._key])
         crawl = crawl or b""
         header = stored_header(self._client, self._key)
-        if header is None or crawl.decode() != crawl_id(header.generation):
-            why = why_not(crawl.decode(), header.generation if header else "-")
+        present = crawl.decode(errors=ODD_BYTES)
+        if header is None or present != crawl_id(header.generation):
+            why = why_not(present, header.generation if header else "-")
             self.wrong.append(f"the queue{why}")
         if strangers:
             self.wrong.append(

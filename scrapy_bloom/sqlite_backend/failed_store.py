@@ -37,14 +37,20 @@ _RETRY = (
     " FROM failed LEFT JOIN unreadable ON record = failed.id"
     f" WHERE {_CHOSEN} AND NOT ({_CARRIED}) ORDER BY failed.id"
 )
-# what a start makes pending: by an order, by BLOOM_RETRY_FAILED (?1), or since it can be read
-_COMING_BACK = (
-    "SELECT slot, request FROM failed WHERE id IN (SELECT record FROM unreadable)"
-    " OR ?1 AND request != x'' AND NOT (slot != '' AND id IN carried)"
-    " UNION ALL SELECT slot, request FROM capped JOIN budget ON budget.id = budget"
-    " WHERE (retried OR ?1) AND pushed < COALESCE("
-    "(SELECT value FROM json_each(?2) WHERE key = slot),"
+# what a start makes pending: by an order, by BLOOM_RETRY_FAILED (?1), or since it can be read; and
+# what another one, which was killed, has made pending
+_HAS_ROOM = (
+    "COALESCE({pushed}, 0) < COALESCE((SELECT value FROM json_each(?2) WHERE key = {slot}),"
     " (SELECT value FROM json_each(?2) WHERE key = '*'), 9e18)"
+)
+_PUSHED = "(SELECT pushed FROM budget WHERE budget.slot = failed.slot)"
+_COMING_BACK = (
+    "SELECT slot, request FROM requests UNION ALL"  # noqa: S608 - no input
+    " SELECT slot, request FROM failed WHERE id IN (SELECT record FROM unreadable)"
+    " OR ?1 AND request != x'' AND (slot = '' OR id NOT IN carried OR"
+    f" {_HAS_ROOM.format(pushed=_PUSHED, slot='failed.slot')})"
+    " UNION ALL SELECT slot, request FROM capped JOIN budget ON budget.id = budget"
+    f" WHERE (retried OR ?1) AND {_HAS_ROOM.format(pushed='pushed', slot='slot')}"
 )
 FAILED_AND_CAPPED = "SELECT (SELECT COUNT(*) FROM failed) + (SELECT COUNT(*) FROM capped)"
 _CAPPED = "SELECT capped.id, slot, request FROM capped JOIN budget ON budget.id = budget ORDER BY 1"

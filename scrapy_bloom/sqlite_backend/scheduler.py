@@ -134,15 +134,16 @@ class DurableScheduler(LedgerScheduler):
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Open the stored requests, and begin. Refuses the start as `from_crawler` does."""
         self.spider = spider
-        self._open_memory()
-        if self._job is not None and isinstance(self.df, BloomDupeFilter):
-            try:
+        try:
+            self._open_memory()
+            if self._job is not None and isinstance(self.df, BloomDupeFilter):
                 self._ledger = self._open_job(self._job, self.df)
                 self._next_look.set(ORDERS_SECONDS)
-            except Exception as error:  # noqa: BLE001 - see from_crawler
+        except Exception as error:  # noqa: BLE001 - see from_crawler
+            if isinstance(self.df, BloomDupeFilter):
                 self.df.abandon()
-                is_files = isinstance(error, sqlite3.Error)
-                refuse(self.crawler, RequestFileError(str(error)) if is_files else error)
+            is_files = isinstance(error, sqlite3.Error)
+            refuse(self.crawler, RequestFileError(str(error)) if is_files else error)
         return self.df.open()
 
     def close(self, reason: str) -> Deferred[None] | None:

@@ -121,6 +121,25 @@ def test_clearing_and_another_fingerprinter(redis, key):
     assert not memory(redis, key, NOON, identity="another").known_until(KEY)
 
 
+def test_keys_of_others_stay(redis_server, key):
+    """Whatever stands among the names of the slices."""
+    marked = memory(redis_server, key, NOON)
+    marked.add([(KEY, NOON)])
+    ours = marked._slices(None)
+    foreign = [f"{{{key}}}:other:5:1", f"{{{key}}}:delta:5:x", "junk", b"\xff"]
+    for name in foreign:
+        redis_server.command("SET", name, "theirs")
+        redis_server.command("SADD", f"{{{key}}}:delta:slices", name)
+    assert marked._slices(None) == ours
+    assert marked.forget([KEY]) == 1
+    marked.drop_older(0)
+    marked.clear()
+    assert [redis_server.command("GET", name) for name in foreign] == [b"theirs"] * 4
+    assert marked._slices(None) == []
+    for name in foreign:
+        redis_server.command("DEL", name)
+
+
 @pytest.fixture(scope="module")
 def stories(redis_server):
     """What became of the crawls in Redis."""

@@ -1,12 +1,15 @@
 """Marks of a worker on Redis: from its commits to the delta store."""
 
 import re
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
+from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.errors import SharedFilterError
@@ -162,6 +165,33 @@ def test_marks_wait_for_a_store_that_does_not_answer(begin, caplog, reader):
     worker.close()
     assert len([*reader.marks(None)]) == 5
     assert not [each for each in caplog.records if "not in" in each.getMessage()]
+
+
+def test_marks_follow_soon_after_the_server_was_slow(begin, monkeypatch):
+    """As a kill would lose them: an addition that takes long puts the next off by seconds."""
+    monkeypatch.setattr(delta_crawl, "_SHARE", 1e-9)
+    worker = begin()
+    worker.do("one")
+    worker.ledger.commit()
+    assert worker.marked == ["one"]
+    assert worker.delta._not_before - time.monotonic() <= 5
+
+
+def test_a_crawl_that_ends_without_its_store_says_so_in_its_summary(caplog):
+    """In one line, with what it knows itself."""
+    middleware = SimpleNamespace(
+        _crawler=SimpleNamespace(spider=None),
+        _store=SimpleNamespace(name="the store"),
+        _update_stats=broken,
+        _skipped=3,
+        _settings=SimpleNamespace(digest=None),
+    )
+    with caplog.at_level("INFO"):
+        DeltaMiddleware._report(middleware, SimpleNamespace(pages=SimpleNamespace(marked=2)))
+    (line,) = (each.getMessage() for each in caplog.records)
+    assert "skipped 3 requests" in line
+    assert "marked 2 pages" in line
+    assert line.endswith("the store cannot be reached.")
 
 
 def test_what_is_lost_is_told_once(begin, caplog, monkeypatch):

@@ -8,6 +8,7 @@ import os
 import random
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from scrapy import Request
@@ -71,6 +72,30 @@ def fail(job):
         job.scheduler.ledger.fail(popped, FailedRequest.of(popped, "down"))
         job.done(popped)
     return sorted(names)
+
+
+@pytest.mark.parametrize(("limit", "found"), [(3, 1), (1, 0)])
+def test_a_look_at_a_job_finds_what_its_start_will_ask(make_round, tmp_path, limit, found):
+    """What failed in an earlier round, as far as the budget has room; and what another start had
+    made pending when it was killed."""
+    job = make_round(BLOOM_BUDGET={"*": 3}).started("start")
+    job.done(job.pop())
+    push(job, "a")
+    assert fail(job) == ["a"]
+    job.close()
+    query(tmp_path / "job", "INSERT INTO carried SELECT id FROM failed")
+
+    def look(**options):
+        file = SimpleNamespace(iterate=partial(query_of, tmp_path / "job"))
+        return len([*failed_store.coming_back(file, {"*": limit}, **options)])
+
+    def query_of(path, statement, values):
+        return query(path, statement, *values)
+
+    assert look(retry=True) == found
+    assert look(retry=False) == 0
+    query(tmp_path / "job", "INSERT INTO requests SELECT 1, slot, 0, 0, 0, '', request FROM failed")
+    assert look(retry=False) == 1
 
 
 def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(make_round, tmp_path):

@@ -724,14 +724,25 @@ def test_an_item_that_cannot_be_pickled_is_refused(tmp_path, job, uri):
 class Picky(feed_crawls.OwnExporter):
     """Refuses some items."""
 
+    error = ValueError("not this one")
+
     def export_item(self, item):
         if item["n"] == 2:
-            raise ValueError("not this one")
+            raise self.error
         super().export_item(item)
 
 
-def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(tmp_path, job, caplog):
+ERRORS = pytest.mark.parametrize(
+    "error", [ValueError("no"), FileNotFoundError("no"), ConnectionError("no")], ids=type
+)
+
+
+@ERRORS
+def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(
+    tmp_path, job, caplog, monkeypatch, error
+):
     """Though that writes when the feed is stored."""
+    monkeypatch.setattr(Picky, "error", error)
     a = job({"a.own": "own"}, later=True)
     a.exporter.exporters["own"] = Picky
     a.open()
@@ -740,7 +751,7 @@ def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(tmp_path,
     assert numbers(tmp_path / "a.own") == [1, 3]
     assert "1 request failed and stays in the job: 1 feed" in caplog.text
     (failed,) = SQLiteFailedStore(tmp_path / "job").requests()
-    assert (failed.reason, failed.exception) == ("feed", "ValueError: not this one")
+    assert (failed.reason, failed.exception) == ("feed", f"{type(error).__name__}: no")
 
 
 def test_an_item_is_refused_after_a_batch_was_stored_as_before(tmp_path, job):
@@ -757,13 +768,30 @@ def test_an_item_is_refused_after_a_batch_was_stored_as_before(tmp_path, job):
     assert (failed.url[-2:], failed.reason) == ("p2", "feed")
 
 
-def test_what_is_refused_when_a_feed_is_stored_does_not_keep_the_others(tmp_path, job, caplog):
+@ERRORS
+def test_what_is_refused_when_a_feed_is_stored_does_not_keep_the_others(
+    tmp_path, job, caplog, monkeypatch, error
+):
     """As an exporter may do that has not refused it before; the log names it."""
+    monkeypatch.setattr(Picky, "error", error)
     a = job({"a.own": "own"}).pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
     a.exporter.exporters["own"] = Picky
     a.close()
     assert numbers(tmp_path / "a.own") == [1, 3]
     assert "has refused an item, whose page is done: {'n': 2}" in caplog.text
+
+
+def test_a_feed_whose_items_are_gone_is_not_stored_without_them(tmp_path, job, caplog):
+    """It stays as it was."""
+    job({"a.own": "own"}, GOES_ON).pages(p1={"n": 1}).close("shutdown")
+    before = (tmp_path / "a.own").read_bytes()
+    a = job({"a.own": "own"}).pages(p2={"n": 2})
+    a.commit()
+    for part in (tmp_path / "job" / "feeds").iterdir():
+        part.unlink()
+    a.close()
+    assert (tmp_path / "a.own").read_bytes() == before
+    assert "1 feed could not be stored: " in caplog.text
 
 
 class Numbering:

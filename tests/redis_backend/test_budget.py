@@ -9,7 +9,7 @@ from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL, RETRY_FAILED, TAKE_CAPPED
-from scrapy_bloom.redis_backend.status import CrawlStatus
+from scrapy_bloom.redis_backend.status import CrawlStatus, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.job.engine import name_of, request
 from tests.redis_backend.workers import LEASE, StoreWorker, crawl, seeded, talk
@@ -386,6 +386,49 @@ def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):
     assert remove_queue(worker.client, worker.key) > 3
     left = " ".join(redis_server.names(worker.key))
     assert not any(name in left for name in ("capped", "counted", "limits"))
+
+
+@pytest.mark.parametrize("element", [b"junk", b"x\0" + b"0payload", b"9" * 400 + b"\0payload"])
+def test_a_damaged_one_stops_no_other_from_being_asked(join, redis_server, element):
+    """It fails as unreadable instead."""
+    worker = join(BLOOM_BUDGET={"*": 0})
+    push(worker, *"ab")
+    worker.leave()
+    redis_server.command("LPUSH", f"{worker.key}:capped:example.com", element)
+    worker = join(BLOOM_BUDGET={"*": 9})
+    worker.exchange()
+    assert worker.failed.retry(CAPPED) == 2
+    assert worker.failed.by_reason() == {"unreadable": 1}
+    assert sorted(names(worker)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        *(("parked", ("ZADD", 1, "junk")), ("priorities", ("ZADD", 1, "junk"))),
+        *((name, ("SET", "x")) for name in ("parked", "priorities", "slots:0", "lobby:0")),
+        *((name, ("SET", "x")) for name in ("capped", "workers")),
+    ],
+)
+def test_a_damaged_crawl_can_be_removed(join, redis_server, name, damage):
+    """And is looked at before."""
+    worker = join()
+    push(worker, *"ab")
+    worker.leave()
+    damaged = f"{worker.key}:{name}"
+    if damage[0] == "SET":
+        redis_server.command("DEL", damaged)
+    else:
+        assert pending_of(worker.client, worker.key).counts == {0: {"example.com": 2}}
+    redis_server.command(damage[0], damaged, *damage[1:])
+    if damage[0] != "SET":
+        assert pending_of(worker.client, worker.key).counts[0]["example.com"] == 2
+        assert "'junk' in 'parked', 'priorities'" in "".join(
+            each.text for each in queue_findings(worker.client, worker.key)
+        )
+    while remove_queue(worker.client, worker.key):
+        pass
+    assert redis_server.names(damaged) == []
 
 
 def fetched(scheduler):

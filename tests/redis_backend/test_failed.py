@@ -249,6 +249,56 @@ def test_a_record_of_a_later_version_is_read(join, redis_server):
     assert worker.failed.retry() == 1
 
 
+DAMAGED = [
+    b"junk",
+    ["0", "a", "0x"],
+    ["0", "a", "0x", 7, 5, "host:1", 9000, "{}"],
+    ["0", "a", "0x", "strange", "5", "host:1", 9000, "{}"],
+    ["0", "a", "0x", "strange", 5, None, 9000, "{}"],
+    ["0", "a", "0x", "strange", 5, "host:1", "now", "{}"],
+    ["0", "a", "0x", "strange", 5, "host:1", 9000, 1],
+    ["x", "a", "0x", "strange", 5, "host:1", 9000, "{}"],
+    ["9" * 400, "a", "0x", "strange", 5, "host:1", 9000, "{}"],
+]
+ODD = [
+    ["0", "ODD", "0x", "ODD", 5, "ODD", 9000, ""],
+    *(
+        ["0", "a", "0x", "strange", 5, "host:1", 1e300, details]
+        for details in ("1", "[]", "{", "[" * 100_000, json.dumps({"url": 7, "status": "1"}))
+    ),
+]
+
+
+@pytest.mark.parametrize("record", DAMAGED + ODD, ids=range(len(DAMAGED + ODD)))
+@pytest.mark.parametrize("field", ["later:1f", "7"])
+def test_a_damaged_record_is_in_nobodys_way(join, redis_server, record, field):
+    """It is listed, as unreadable if it has other parts, and dropped; the next start joins, and
+    what is healthy is asked again."""
+    worker = join()
+    worker.enqueue("page")
+    fail(worker, worker.next())
+    worker.exchange()
+    pack = """
+        local record = cjson.decode(ARGV[2])
+        for at, part in ipairs(record) do if part == 'ODD' then record[at] = '\\255' end end
+        redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(record))"""
+    if isinstance(record, bytes):
+        redis_server.command("HSET", f"{worker.key}:failed", field, record)
+    else:
+        text = json.dumps(record)
+        redis_server.command("EVAL", pack, 1, f"{worker.key}:failed", field, text)
+    reasons = sorted(worker.failed.by_reason())
+    assert reasons[0] == "callback"
+    assert reasons[1] == ("unreadable" if record in DAMAGED else record[3].replace("ODD", "\udcff"))
+    assert [each.url for each in kept(worker, urls=["*page"])] == ["http://example.com/page"]
+    assert len(kept(worker)) == 2
+    worker.leave()
+    worker = join()
+    assert worker.failed.retry(Choice(reasons=["callback"])) == 1
+    assert worker.failed.drop() == 1
+    assert names([worker.next()]) == ["page"]
+
+
 def take(scheduler, count=1):
     """Return requests that `scheduler` hands out, of which its engine knows then, by the names of
     their pages and how often they were sent again."""

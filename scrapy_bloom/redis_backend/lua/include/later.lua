@@ -131,7 +131,7 @@ local function move_due()
   for _, member in due('later') do
     local priority, slot, entry = member:match('^(%Z*)%z(%Z*)%z(.*)$', 5)
     -- it has been counted
-    if tonumber(priority) then
+    if is_priority(priority) then
       put('RPUSH', priority, slot, entry, not is_newest(priority))
       added, added_bytes = added - 1, added_bytes - #entry
     else

@@ -1,8 +1,13 @@
 -- include unpacked
+-- Tells whether text may be a priority, which others are compared with.
+local function is_priority(text)
+  return type(text) == 'string' and #text < 20 and text:find('^%-?%d+$') ~= nil
+end
+
 -- Returns the record of a request, nil where that cannot be read.
 local function record_of(packed)
   local record = unpacked(packed)
-  if record and tonumber(record[1]) and type(record[2]) == 'string'
+  if record and is_priority(record[1]) and type(record[2]) == 'string'
       and type(record[3]) == 'string' then return record end
 end
 
