@@ -70,6 +70,7 @@ REQUESTS = {
         cb_kwargs={"k": {"v"}},
     ),
     "cookies": Request(URL, cookies={"a": "b"}),
+    "equal to defaults": Request(URL, priority=False, dont_filter=0),
     "referer first": Request(URL, headers={"Referer": URL, "X": "y"}),
     "referer elsewhere": Request(URL, headers={"Referer": "https://b.example/"}),
     "referer with a NUL": Request(URL, headers={"Referer": b"\0"}),
