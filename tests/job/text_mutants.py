@@ -210,7 +210,7 @@ PAYLOAD = {
         ),
         "shared_twice": (" or (id(value) in self._seen and value != ())", ""),
         "any_depth": ("or not levels or", "or"),
-        "depth_anywhere": ("last = next(reversed(values), None)", "last = name"),
+        "depth_anywhere": ("= next(reversed(values), None)", "= name if name in values else None"),
         "types_of_defaults": ("type(value) is not type(default) or ", ""),
         "objects_apart": ("kept(each, _CONTAINERS)", "kept(each)"),
         # a few bytes take gigabytes, or the stack
