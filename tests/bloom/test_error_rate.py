@@ -59,7 +59,8 @@ def test_estimated_error_rate_is_the_real_one(error_rate):
         estimate = bloom_filter.current_error_rate
         # keys taken for known ones were not counted, so at high rates it is a bit low
         slack = estimate * bloom_filter.expected_false_positives / len(bloom_filter)
-        assert abs(found / trials - estimate) <= 4 * sqrt(estimate / trials) + 2 * slack
+        allowed = max(4 * sqrt(estimate / trials), 5 / trials)  # a few, where none is expected
+        assert abs(found / trials - estimate) <= allowed + 2 * slack
 
 
 def crafted_fingerprints(count: int, secret: bytes, blocks: int, probes: int) -> list[bytes]:
