@@ -231,14 +231,14 @@ def test_filter_in_redis_is_no_place_for_what_needs_a_disk(run, job, arguments, 
     assert {path.name for path in job.parent.iterdir()} == {"job", "urls.txt"}
 
 
-STOPPING = f"""
+STOPPING = """
 import sys, time
 from contextlib import nullcontext
 from scrapy_bloom.commands import filters, main
 
 def show(*_):
     print("in the middle", flush=True)
-    time.sleep({PATIENCE})
+    while True: time.sleep(0.1)  # a signal just before a sleep does not end that one
 
 filters.progress = lambda *_: nullcontext(show)
 sys.exit(main())
