@@ -17,7 +17,7 @@ from ..sqlite_backend.failed_store import SQLiteFailedStore
 
 if TYPE_CHECKING:
     from ..job.failed_request import FailedRequest
-    from ..job.records import FailedStore
+    from ..job.request_store import FailedStore
     from .context import Context
 
 SHOWN = 5

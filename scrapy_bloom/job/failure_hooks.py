@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..settings import FailedSettings
     from .ledger import Ledger
-    from .records import FailedStore
+    from .request_store import FailedStore
 
 logger = logging.getLogger("scrapy_bloom.durable.failing")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .queue_settings import SlotQueue
-    from .records import HoldingScheduler
+    from .request_store import HoldingScheduler
 
 logger = logging.getLogger("scrapy_bloom.holds")
 

@@ -1,148 +1,185 @@
-"""Protocols of the stores of requests, which each backend implements."""
+"""A stored request is one record with a state. What the engine does with records is a Store, what an
+operator does with them a Desk; a job on the disk, the memory and a crawl in Redis have both."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Protocol
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from .failed_request import ALL, Choice
+from ..errors import encodable
+from .failed_request import matches
 
 if TYPE_CHECKING:
-    from scrapy import Request
-
-    from .delays import Hold
     from .failed_request import FailedRequest
 
 
-class FingerprintKeeper(Protocol):
-    """A dupefilter with an overlay: new fingerprints enter its filter when their requests are
-    stored."""
+class State(IntEnum):
+    """The states of a record. What is acknowledged or dropped has no record any more."""
 
-    @property
-    def uncommitted(self) -> Collection[bytes]:
-        """The fingerprints in the overlay, oldest first."""
-
-    def fingerprint(self, request: Request) -> bytes:
-        """Return the fingerprint of `request`."""
-
-    def release(self, fingerprints: Iterable[bytes]) -> None:
-        """Add `fingerprints`, whose requests are stored, to the filter. Never raises."""
-
-    def forget(self, request: Request) -> None:
-        """Remove the uncommitted fingerprint of `request`, which could not be stored."""
-
-    def close_spider(self, reason: str) -> None:
-        """Close the spider on the next reactor turn."""
+    PENDING = 0
+    CLAIMED = 1  # by an engine; pending again after a crash
+    DELAYED = 2  # pending when it is due
+    FAILED = 3
+    CAPPED = 4  # over the budget of its slot
+    ASKED = 5  # to be retried by the next start, as far as the budget of its slot has room
+    QUARANTINED = 6  # lost with two workers of a crawl in Redis, and claimed alone
 
 
-class Holds(Protocol):
-    """The slots of a crawl that are on hold."""
-
-    @property
-    def holds(self) -> Mapping[str, Hold]:
-        """The holds by slot; one that is over may stay here until an answer of its slot ends it."""
-
-    def hold(self, slot: str, seconds: float, times: int) -> None:
-        """Dispatch no request of `slot` for so many seconds, or for those that are left, if these
-        are more; `inf` is until its release. `times` is 0 for a hold by hand, which no answer ends
-        and whose end no request finds out. With -inf seconds it is a change of the times, below 0,
-        of a slot that is not held. Durable with the next commit."""
-
-    def release(self, slot: str) -> None:
-        """End the hold of `slot`, if there is one. Durable with the next commit."""
+WAITING = frozenset({State.PENDING, State.DELAYED, State.QUARANTINED})
+KEPT = frozenset({State.FAILED, State.CAPPED})
+UNFINISHED = (*sorted(WAITING), State.CLAIMED, State.ASKED)
+"""A round with a record in one of these states is not over."""
 
 
-class HoldingScheduler(Holds, Protocol):
-    """The scheduler, as the middleware that holds slots sees it."""
-
-    def has_dispatched(self, request: Request) -> bool:
-        """Return True if `request` came from this scheduler."""
-
-    def is_probe(self, request: Request, slot: str) -> bool:
-        """Return True if `request` was dispatched during the present hold of its slot, to find out
-        whether that may end."""
-
-    def sent_back(self, request: Request) -> Request | None:
-        """Return a copy of `request` for the scheduler if it was dispatched before its slot was
-        held, as it is now."""
+def rank_of(priority: int, *, start: bool) -> int:
+    """Return where a priority of Scrapy's stands in its order, the first one lowest: start requests
+    come behind the others of their priority."""
+    return -2 * priority + start
 
 
-class RequestStore(Holds, Protocol):
-    """The pending and the dispatched requests of a crawl, which stay stored until they are `done`.
-    Pushed, done and failed requests are durable with the next `commit`, in that order: a crash
-    leaves a request, pending again, or its children, or both."""
+class New(NamedTuple):
+    """A request to store: `payload` is bytes, or the request itself in memory. `due` is in seconds
+    since 1970, None for now."""
+
+    slot: str
+    rank: int
+    payload: Any
+    due: float | None = None
+
+
+class Claimed(NamedTuple):
+    """A record that the engine gets."""
+
+    id: int
+    slot: str
+    payload: Any
+
+
+class Store(Protocol):
+    """The records of a process. Changes are durable with the next `commit`, all of them or none."""
 
     failures: tuple[type[Exception], ...]
-    """The exceptions of any method if the store itself fails. Other exceptions of `push` are about
-    its request."""
+    """The exceptions of any method if the store itself fails."""
+
+    def push(self, new: New, state: State = State.PENDING) -> int:
+        """Add a record, delayed if it is `due` later; return its id, which never changes."""
+
+    def next(self) -> Claimed | None:
+        """Claim the next record in Scrapy's order of a slot that is not on hold, or return None."""
+
+    def done(self, id: int) -> None:
+        """Delete a claimed record."""
+
+    def fail(self, id: int, failed: FailedRequest, payload: bytes | None = None) -> None:
+        """Make a claimed record a failed one, with another `payload` for a retry, if there is one."""
+
+    def put_off(self, id: int, due: float) -> None:
+        """Make a claimed record a delayed one."""
+
+    def take_due(self, now: float) -> bool:
+        """Make delayed records pending that are due, as the newest of their rank. Return True if
+        there are more: each call does a little only."""
+
+
+class Record(NamedTuple):
+    """A stored request as an operator sees it. `fields` (`Request.to_dict`) are read without running
+    code of the request's, and are none for a damaged one. `due` is in seconds from now, None unless
+    it is delayed; `failed` is the record of the failure of one that is kept."""
+
+    state: State
+    slot: str
+    priority: int
+    fields: Mapping[str, Any]
+    due: float | None = None
+    failed: FailedRequest | None = None
 
     @property
-    def pending(self) -> Sized:
-        """The requests that were not dispatched."""
+    def url(self) -> str:
+        """Its URL, empty if it cannot be read."""
+        return self.failed.url if self.failed else encodable(self.fields.get("url") or "")
 
     @property
-    def later(self) -> int:
-        """The number of delayed requests, which `pending` does not count."""
+    def method(self) -> str:
+        """Its HTTP method."""
+        return encodable(self.fields.get("method") or "GET")
 
     @property
-    def next_due(self) -> float | None:
-        """Seconds until the next delayed request is due or the next hold ends, 0 or less if that is
-        past; None without any."""
+    def callback(self) -> str | None:
+        """The name of its callback, None if it cannot be read."""
+        return encodable(self.fields.get("callback") or "parse") if self.fields else None
 
     @property
-    def uncommitted(self) -> int:
-        """Number of requests pushed or done since the last commit."""
+    def reason(self) -> str | None:
+        """Why it has failed, None if it has not."""
+        return self.failed and self.failed.reason
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The records in these `states` whose slot, reason and URL match one of the globs, and whose
+    callback has one of the names; all of them, where none is given."""
+
+    states: Collection[State] = WAITING
+    slots: Sequence[str] = ()
+    reasons: Sequence[str] = ()
+    urls: Sequence[str] = ()
+    callbacks: Sequence[str] = ()
 
     @property
-    def failed(self) -> int:
-        """Number of requests that are stored as failed."""
+    def reads(self) -> bool:
+        """True if more than state, slot and reason decides."""
+        return bool(self.urls or self.callbacks)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the store."""
+    def includes_slot(self, slot: str) -> bool:
+        """Return True if records of `slot` may be chosen."""
+        return matches(self.slots, slot)
 
-    def push(
-        self, request: Request, sources: Sequence[Request], delay: float | None = None
-    ) -> None:
-        """Store `request`, as which the dispatched `sources` are sent again. With a `delay` it is
-        pending so many seconds from now. Raises ValueError if it cannot be serialized."""
-
-    def take_due(self) -> bool:
-        """Make delayed requests pending whose time has come, and end holds that are over. Return
-        True if there are more: each call does a little only."""
-
-    def next(self) -> Request | None:
-        """Return the next request in Scrapy's order, or None."""
-
-    def done(self, request: Request) -> None:
-        """Delete a dispatched request. Does nothing for any other."""
-
-    def fail(self, request: Request, failed: FailedRequest) -> bool:
-        """Make a dispatched request a failed one, neither pending nor dispatched. Return False, and
-        do nothing, for any other."""
-
-    def commit(self, fingerprints: Collection[bytes]) -> bool:
-        """Make all changes durable, with the `fingerprints` that are released next. Return False if
-        there was nothing to write."""
-
-    def rollback(self) -> None:
-        """Drop all changes since the last commit."""
-
-    def close(self, *, clean: bool) -> None:
-        """Close the store, marked as `clean` or not."""
+    def includes(self, record: Record) -> bool:
+        """Return True if `record` is chosen; it is not if a URL or a callback is asked for that
+        cannot be read."""
+        return (
+            record.state in self.states
+            and self.includes_slot(record.slot)
+            and (not self.reasons or matches(self.reasons, record.reason or ""))
+            and (not self.urls or (bool(record.url) and matches(self.urls, record.url)))
+            and (not self.callbacks or record.callback in self.callbacks)
+        )
 
 
-class FailedStore(Protocol):
-    """The failed requests of a job or a crawl."""
+By = Literal["slot", "callback", "priority", "reason"]
+Action = Literal["drop", "fail", "retry"]
+"""They go; they fail, for the reason `dropped`; they are pending again."""
 
-    def requests(self, choice: Choice = ALL) -> list[FailedRequest]:
-        """Return the chosen ones, oldest first."""
 
-    def by_reason(self) -> dict[str, int]:
-        """Return how many there are for each reason, most first."""
+@dataclass
+class Counts:
+    """How many records are chosen: `by` value, and by state. `in_flight` ones are claimed, and not
+    chosen, `unknown` ones cannot be read."""
 
-    def retry(self, choice: Choice = ALL) -> int:
-        """Make the chosen ones pending again; return how many."""
+    by: Counter[Any] = field(default_factory=Counter)
+    states: Counter[State] = field(default_factory=Counter)
+    in_flight: int = 0
+    unknown: int = 0
 
-    def drop(self, choice: Choice = ALL) -> int:
-        """Forget the chosen ones; return how many."""
+
+class Desk(Protocol):
+    """The records of a job or a crawl, while engines are at work or not."""
+
+    def count(self, chosen: Filter, by: By = "slot") -> Counts:
+        """Return how many are chosen."""
+
+    def scan(self, chosen: Filter) -> Iterator[Record]:
+        """Yield the chosen ones, oldest first."""
+
+    def change(self, chosen: Filter, action: Action) -> Counts | None:
+        """Do `action` with what is chosen; None if a running job has not answered in time."""
+
+    def held(self) -> Mapping[str, float]:
+        """Return the slots on hold, and for how many seconds, `inf` until the release."""
+
+    def hold(self, slots: Sequence[str], seconds: float | None) -> int | None:
+        """Hold `slots` for so many seconds, with None release them. Return how many are held now,
+        or were; None as `change` does."""

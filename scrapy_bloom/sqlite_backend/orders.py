@@ -30,7 +30,7 @@ from .failed_store import writing
 
 if TYPE_CHECKING:
     from ..job.ledger import Ledger
-    from ..job.records import Holds
+    from ..job.request_store import Holds
     from ..jobdir import JobDirectory
     from .job_file import Group, RequestFile
     from .request_store import SqliteStore

@@ -16,30 +16,41 @@ PAGES_OF_A_ROUND = (
 """For later rounds: delta/marks.py."""
 
 VERSION = 1
+BY_SLOT = "CREATE INDEX pending ON request (slot, rank, place) WHERE state = 0"
+BY_RANK = "CREATE INDEX pending ON request (rank, place) WHERE state = 0"
+"""Scrapy's whole order: within each slot, or over all of them (ScrapyPriorityQueue)."""
 _TABLES = (
-    "CREATE TABLE requests (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
-    " priority INTEGER NOT NULL, start INTEGER NOT NULL, popped INTEGER NOT NULL,"
-    " format TEXT NOT NULL, request BLOB NOT NULL)",
-    "CREATE INDEX pending ON requests (slot, priority, start) WHERE popped = 0",
-    "CREATE INDEX popped ON requests (popped) WHERE popped = 1",
-    "CREATE TABLE job (clean INTEGER NOT NULL, unreleased TEXT NOT NULL, taken_over TEXT NOT NULL)",
-    "INSERT INTO job VALUES (1, '[]', '')",
-    # the request as it is retried, and its record of job/failed_request.py
-    "CREATE TABLE failed (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
-    " priority INTEGER NOT NULL, start INTEGER NOT NULL, format TEXT NOT NULL,"
-    " request BLOB NOT NULL, url TEXT NOT NULL, method TEXT NOT NULL, reason TEXT NOT NULL,"
-    " status INTEGER, exception TEXT, attempts INTEGER NOT NULL, time REAL NOT NULL,"
-    " referer TEXT)",
+    # a name is stored once; beside it `counted` for BLOOM_BUDGET, and the hold, if `times` is not
+    # NULL: `until` in seconds since 1970, NULL until its release, `pause` its length in seconds
+    "CREATE TABLE slot (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
+    " counted INTEGER NOT NULL DEFAULT 0, until REAL, times INTEGER, pause REAL)",
+    # job/records.py; of equal ranks the lowest `place` is next. `due` is when a delayed one is due
+    # or a failed one has failed, `round` the round in which it was kept, `detail` its failure
+    "CREATE TABLE request (id INTEGER PRIMARY KEY, slot INTEGER NOT NULL, rank INTEGER NOT NULL,"
+    " place INTEGER NOT NULL, state INTEGER NOT NULL, payload BLOB NOT NULL, due REAL,"
+    " round INTEGER, detail TEXT)",
+    "CREATE INDEX other ON request (state, due) WHERE state > 0",
+    # one row: the random id of the job, as in the filter, and its spider; the last id or place that
+    # was given; whether the newest is next, of start requests NULL where they wait among the others
+    "CREATE TABLE job (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL,"
+    " clean INTEGER NOT NULL, unreleased TEXT NOT NULL, taken_over TEXT NOT NULL,"
+    " last INTEGER NOT NULL, newest INTEGER NOT NULL, newest_start INTEGER)",
+    "INSERT INTO job VALUES (randomblob(16), '', 0, 1, '[]', '', 0, 1, 0)",
     # the figures of the job, once a second of the last minute: status.py
     "CREATE TABLE progress (time REAL PRIMARY KEY, figures TEXT NOT NULL) WITHOUT ROWID",
     # the one row, if any, is that of the last round; `crawl` is empty but for feeds of a worker
     "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL, crawl TEXT NOT NULL)",
+    # what all starts of the round have counted
+    "CREATE TABLE round_counts (pages INTEGER, items INTEGER, duplicates INTEGER, retries INTEGER)",
+    "INSERT INTO round_counts VALUES (0, 0, 0, 0)",
     "CREATE TABLE taken_start_requests (fingerprint BLOB NOT NULL,"
     " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID",
     # goes with the row of its parent: repeated_children.py
     "CREATE TABLE taken_children (parent INTEGER NOT NULL, digest BLOB NOT NULL,"
     " taken INTEGER NOT NULL, met INTEGER NOT NULL, PRIMARY KEY (parent, digest))"
     " WITHOUT ROWID",
+    "CREATE TRIGGER children_of_done AFTER DELETE ON request BEGIN"
+    " DELETE FROM taken_children WHERE parent = OLD.id; END",
     # one row, if any; `replaces` is a hash of the file spider.state
     "CREATE TABLE spider_state (state BLOB NOT NULL, replaces BLOB)",
     # how far each feed has come: feeds/outbox.py
@@ -58,51 +69,14 @@ _TABLES = (
     " taken INTEGER NOT NULL, again INTEGER NOT NULL, PRIMARY KEY (feed, digest))"
     " WITHOUT ROWID",
     PAGES_OF_A_ROUND,
-    # one row: the random id of the job, as in the filter, and its spider
-    "CREATE TABLE identity (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL)",
-    "INSERT INTO identity VALUES (randomblob(16), '', 0)",
-    # the failed requests that could not be read back, by the row of each in `requests`:
-    # the next opening makes them pending again
-    "CREATE TABLE unreadable (id INTEGER PRIMARY KEY, record INTEGER NOT NULL UNIQUE)",
-    # requests that are not due: `id` becomes that of a row in `requests`, `due` and `until` are
-    # seconds since 1970, and a hold without `until` lasts until its release; `pause` is the
-    # length of the hold in seconds
-    "CREATE TABLE later (id INTEGER PRIMARY KEY, due REAL NOT NULL, slot TEXT NOT NULL,"
-    " priority INTEGER NOT NULL, start INTEGER NOT NULL, request BLOB NOT NULL)",
-    "CREATE INDEX due ON later (due)",
-    "CREATE TABLE holds (slot TEXT PRIMARY KEY, until REAL, times INTEGER NOT NULL,"
-    " pause REAL) WITHOUT ROWID",
-    # BLOOM_BUDGET: requests of the round by slot, and those over it (`budget` is its id there);
-    # the next start asks the `retried` ones, as far as its budget allows
-    "CREATE TABLE budget (id INTEGER PRIMARY KEY, slot TEXT NOT NULL UNIQUE,"
-    " pushed INTEGER NOT NULL)",
-    "CREATE TABLE capped (id INTEGER PRIMARY KEY, budget INTEGER NOT NULL,"
-    " priority INTEGER NOT NULL, start INTEGER NOT NULL, retried INTEGER NOT NULL,"
-    " request BLOB NOT NULL)",
-    # the failed requests of earlier rounds, which count in this one when they are retried
-    "CREATE TABLE carried (id INTEGER PRIMARY KEY)",
-    # requests of the round that were dispatched and counted, and whose rows a kill has cost
-    "CREATE TABLE asked (id INTEGER PRIMARY KEY, fingerprint BLOB NOT NULL)",
-    # what all starts of the round have counted
-    "CREATE TABLE round_counts (pages INTEGER, items INTEGER, duplicates INTEGER, retries INTEGER)",
-    "INSERT INTO round_counts VALUES (0, 0, 0, 0)",
-    # how far each order of an operator is, as JSON: orders.py
-    "CREATE TABLE orders (name TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID",
-    "CREATE TRIGGER children_of_done AFTER DELETE ON requests"
-    " WHEN NOT EXISTS (SELECT 1 FROM unreadable WHERE id = OLD.id) BEGIN"
-    " DELETE FROM taken_children WHERE parent = OLD.id; END",
-    "CREATE TRIGGER children_of_dropped AFTER DELETE ON failed BEGIN"
-    " DELETE FROM taken_children WHERE parent IN (SELECT id FROM unreadable"
-    " WHERE record = OLD.id AND NOT EXISTS (SELECT 1 FROM requests AS r"
-    " WHERE r.id = unreadable.id)); DELETE FROM unreadable WHERE record = OLD.id;"
-    " DELETE FROM carried WHERE id = OLD.id; END",
 )
 
 
 def check(connection: sqlite3.Connection) -> None:
     """Raise sqlite3.DatabaseError unless the tables are those of this version, before any of them
     is read: a view in the place of one may run for ever."""
-    if statements(connection) != {each for each in _TABLES if each.startswith("CREATE")}:
+    wanted = {each for each in _TABLES if each.startswith("CREATE")}
+    if statements(connection) not in (wanted | {BY_SLOT}, wanted | {BY_RANK}):
         raise sqlite3.DatabaseError(f"its tables are not those of version {VERSION}")
 
 
@@ -124,5 +98,5 @@ def create(connection: sqlite3.Connection) -> None:
     """Make the tables in an empty database, in the transaction of the caller."""
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
-    for statement in _TABLES:
+    for statement in (*_TABLES, BY_SLOT):
         connection.execute(statement)
