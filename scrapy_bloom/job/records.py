@@ -70,13 +70,13 @@ class Store(Protocol):
     def next(self) -> Claimed | None:
         """Claim the next record in Scrapy's order of a slot that is not on hold, or return None."""
 
-    def done(self, id: int) -> None:
+    def done(self, id_: int) -> None:
         """Delete a claimed record."""
 
-    def fail(self, id: int, failed: FailedRequest, payload: bytes | None = None) -> None:
+    def fail(self, id_: int, failed: FailedRequest, payload: bytes | None = None) -> None:
         """Make a claimed record a failed one, with another `payload` for a retry, if there is one."""
 
-    def put_off(self, id: int, due: float) -> None:
+    def put_off(self, id_: int, due: float) -> None:
         """Make a claimed record a delayed one."""
 
     def take_due(self, now: float) -> bool:
