@@ -436,28 +436,6 @@ def slot_loads(crawler: Crawler) -> Callable[[str], float]:
     return lambda slot: len(slots[slot].active) if slot in slots else 0
 
 
-def pop_from(queue: pqueues.ScrapyPriorityQueue, *, last: bool) -> Request | None:
-    """Pop the next request, or the `last` in line of the highest priority; the next one where a
-    queue of the project, or this release of Scrapy, hides its line."""
-    both: Any = (queue.queues, getattr(queue, "_start_queues", {})) if last else ()
-    lines: list[Any] = [getattr(each.get(queue.curprio), "q", deque()) for each in both]
-    for line in lines:
-        line.reverse()
-    try:
-        return queue.pop()
-    finally:
-        for line in lines:
-            line.reverse()
-
-
-def leave_emptied(queue: Any) -> None:
-    """Have Scrapy's priority queues of `queue` go on behind a priority whose requests were dropped.
-    With throttling they know none that is empty; other releases go on by themselves."""
-    for each in (queue, *getattr(queue, "pqueues", {}).values()):
-        if _get(each, "_queue_at") is not None:
-            each._update_curprio()
-
-
 def answer_unsent(crawler: Crawler, slot: str, answer: Callable[[Request], Request | None]) -> None:
     """Give the engine `answer(request)` for each request that waits in the downloader, and that
     it has not sent, as a downloader middleware may; None leaves it there."""
@@ -541,20 +519,12 @@ def scheduler_of(crawler: Crawler) -> object:
     return None
 
 
-def path_safe() -> Callable[[str], str]:
-    """Return Scrapy's function from a download slot to the name of its folder. Raises
-    JobDirectoryError where this release of Scrapy has none."""
-    function: Callable[[str], str] = _get(pqueues, "_path_safe")
-    _require("scrapy.pqueues._path_safe", callable(function))
-    return function
-
-
 @cache
-def slots_take_turns() -> bool | None:
+def slots_take_turns() -> bool:
     """Return how DownloaderAwarePriorityQueue chooses among the slots with the fewest active
     downloads: False for the first by name, as up to Scrapy 2.14, True for the first behind the
-    last, None for anything else. Found by a queue of four slots, since its code has no name
-    for it."""
+    last, and for anything else, with a warning. Found by a queue of four slots, since its code has
+    no name for it."""
     order = ""
     with suppress(Exception):
         slots = {"b": SimpleNamespace(active={0}), "c": SimpleNamespace(active=set())}
@@ -572,7 +542,10 @@ def slots_take_turns() -> bool | None:
         for _ in range(8):
             request = queue.pop()
             order += request.meta["slot"] if request else "-"
-    return {"aaccddbb": False, "acdacdbb": True}.get(order)
+    takes_turns = {"aaccddbb": False, "acdacdbb": True}.get(order)
+    if takes_turns is None:
+        _miss("order of DownloaderAwarePriorityQueue that is known", "slots take turns")
+    return takes_turns is not False
 
 
 def _require(name: str, is_there: bool) -> None:

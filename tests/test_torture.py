@@ -180,7 +180,6 @@ def test_a_broken_round_is_noticed(mutant, kind):
         ("acknowledge_at_the_end_of_the_callback", ("--points", 5, "--names", "sql COMMIT")),
         ("header_not_synced", ("--cuts", 8)),
         ("noted_before_the_commit", ("--points", 5, "--names", "sql COMMIT")),
-        ("deleted_before_their_rows", ("--kills", 10, "--later", 1)),
     ],
 )
 def test_a_broken_scheduler_is_noticed(mutant, arguments):

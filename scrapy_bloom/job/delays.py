@@ -7,15 +7,13 @@ import math
 import time
 from contextlib import suppress
 from datetime import datetime
-from heapq import heappop, heappush
-from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy.utils.asyncio import call_later
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from scrapy import Request
     from scrapy.utils.asyncio import CallLaterResult
@@ -81,32 +79,6 @@ def _seconds_from_now(value: object) -> float | None:
     if not -_FARTHEST < value < _FARTHEST:  # NaN is neither
         return None
     return value if value < EPOCH_FROM else value - time.time()
-
-
-class DelayedInMemory:
-    """Delayed requests that cannot be stored, or have no store."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Request]] = []
-        self._serials = count()
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    @property
-    def next_due(self) -> float | None:
-        """Seconds until the next one is due, None without any."""
-        return self._heap[0][0] - time.time() if self._heap else None
-
-    def push(self, request: Request, delay: float) -> None:
-        """Add `request`, which is due so many seconds from now."""
-        heappush(self._heap, (time.time() + delay, next(self._serials), request))
-
-    def take_due(self) -> Iterator[Request]:
-        """Remove and yield those that are due."""
-        now = time.time()
-        while self._heap and self._heap[0][0] <= now:
-            yield heappop(self._heap)[2]
 
 
 class Alarm:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from typing_extensions import Self
 
-    from .queue_settings import SlotQueue
     from .request_store import HoldingScheduler
+    from .slots import Slots
 
 logger = logging.getLogger("scrapy_bloom.holds")
 
@@ -289,7 +289,7 @@ class LocalHolds:
     def __init__(self, longest_probe: float) -> None:
         self.holds: dict[str, Hold] = {}
         """Those that are over stay here, until an answer of their slot releases them."""
-        self.queues: list[SlotQueue] = []
+        self.queues: list[Slots] = []
         self.keep: Callable[[str], None] = lambda slot: None
         self._longest_probe = longest_probe
         self.pauses: dict[str, float] = {}
@@ -330,7 +330,7 @@ class LocalHolds:
         hold = self.holds.get(slot, NO_HOLD)
         return hold.times % 2 == 1 and hold.until <= monotonic() and self.pauses[slot] > 0
 
-    def add(self, queue: SlotQueue) -> None:
+    def add(self, queue: Slots) -> None:
         """Apply the holds to `queue`."""
         queue.asks_last = self.asks_last
         self.queues.append(queue)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import time
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
@@ -16,13 +16,15 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
-from ..errors import JobDirectoryError
+from ..errors import JobDirectoryError, encodable
 from ..scrapy_private import HELD, EngineView, answer_unsent, close_spider, mend_cache, slot_keys
 from ..settings import ANY_SPIDER, BUDGET, DELAY_WAIT
 from ..startup import refuse
-from .delays import NO_HOLD, Alarm, DelayedInMemory, take_delay
+from .budget import Budget
+from .delays import NO_HOLD, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
-from .queue_settings import SlotQueue, memory_queue
+from .queue_settings import memory_records
+from .records import New, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Sized
@@ -30,10 +32,10 @@ if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
-    from scrapy.pqueues import ScrapyPriorityQueue
 
     from .delays import Hold
     from .ledger import Ledger
+    from .memory_records import MemoryRecords
     from .request_store import Holds
     from .start_requests import StartRequests
 
@@ -83,36 +85,6 @@ def refuse_without_delays(crawler: Crawler) -> None:
         refuse(crawler, error)
 
 
-class Budget(Protocol):
-    """How many requests of each download slot a round may have."""
-
-    def admits(self, slot: str) -> bool:
-        """Count a new request of `slot`. Return False, and count nothing, if it is over."""
-
-    def cap(self, request: Request) -> None:
-        """Keep `request`, which is over the budget of its slot, and is not pending. Raises
-        ValueError if it cannot be serialized: then its record is kept."""
-
-
-class BudgetInMemory:
-    """The budget of a crawl without a job."""
-
-    def __init__(self, limits: Mapping[str, int]) -> None:
-        self._limits = limits
-        self._pushed: Counter[str] = Counter()
-
-    def admits(self, slot: str) -> bool:
-        """Count a new request of `slot`, as a Budget does."""
-        limit = self._limits.get(slot, self._limits.get("*"))
-        if limit is not None and self._pushed[slot] >= limit:
-            return False
-        self._pushed[slot] += 1
-        return True
-
-    def cap(self, request: Request) -> None:
-        """Do nothing: it is counted."""
-
-
 class LedgerScheduler(BaseScheduler):
     """Scheduler with requests in the store of a ledger. Without a ledger all requests are in
     memory; with one, those that cannot be serialized."""
@@ -128,11 +100,10 @@ class LedgerScheduler(BaseScheduler):
         self.stats = crawler.stats
         self.df = dupefilter
         self.spider: Spider | None = None
-        self.mqs: ScrapyPriorityQueue | None = None
+        self.mqs: MemoryRecords | None = None
         self._ledger: Ledger | None = None
         self._has_told_of_unserializable = False
         self._engine = EngineView(crawler)
-        self._delayed = DelayedInMemory()
         self._alarm = Alarm(self._on_alarm)
         self._delay_wait = DELAY_WAIT.read(crawler.settings)
         self._asks_for_rest = False
@@ -154,11 +125,10 @@ class LedgerScheduler(BaseScheduler):
     def _open_memory(self) -> None:
         """Make the queue for requests in memory."""
         self.crawler.signals.connect(self._spider_opened, signals.spider_opened)
-        self.mqs = memory_queue(self.crawler)
+        self.mqs = memory_records(self.crawler)
         if limits := BUDGET.read(self.crawler.settings):
-            self._budget = BudgetInMemory(limits)
-        if isinstance(self.mqs, SlotQueue):
-            self._local_holds.add(self.mqs)
+            self._budget = Budget(limits)
+        self._local_holds.add(self.mqs.slots)
 
     def _spider_opened(self) -> None:
         if not mend_cache(self.crawler):
@@ -178,7 +148,7 @@ class LedgerScheduler(BaseScheduler):
     @property
     def _in_memory(self) -> int:
         """The number of requests that are in memory only."""
-        return len(self._delayed) + (0 if self.mqs is None else len(self.mqs))
+        return 0 if self.mqs is None else len(self.mqs) + self.mqs.delayed
 
     @property
     def holds(self) -> Mapping[str, Hold]:
@@ -290,7 +260,7 @@ class LedgerScheduler(BaseScheduler):
     def _enqueue(self, request: Request) -> None:
         delay = take_delay(request)
         if self._budget is not None and self._is_over(self._budget, request):
-            self._cap(self._budget, request)
+            self._cap(request)
         elif self._push_to_store(request, delay):
             self._count_stored()
         else:
@@ -299,22 +269,22 @@ class LedgerScheduler(BaseScheduler):
     def _is_over(self, budget: Budget, request: Request) -> bool:
         """Count `request`, unless it is one of its slot that is sent again. Return True if it is
         over the budget."""
-        return not self._is_again(request) and not budget.admits(self._slot_of(request))
+        return not self._is_again(request) and not budget.admits(encodable(self._slot_of(request)))
 
     def _is_again(self, request: Request) -> bool:
         """Return True if `request` is one of its slot that is sent again."""
         again = [*map(self._slot_of, self._engine.sent_again_as(request))]
         return bool(again) and self._slot_of(request) in again
 
-    def _cap(self, budget: Budget, request: Request) -> None:
-        """Keep `request`, which is over the budget."""
+    def _cap(self, request: Request) -> None:
+        """Keep `request`, which is over the budget, in a job."""
         self.stats.inc_value("scheduler/capped")
         if self._ledger is None:
             return
         self._ledger.leave_out(request)
         is_kept = True
         try:
-            budget.cap(request)
+            self._store_capped(request)
         except ValueError as error:
             is_kept = False
             self._tell_of_unserializable(request, error)
@@ -322,6 +292,10 @@ class LedgerScheduler(BaseScheduler):
             self._start_requests.mark_stored()
         if is_kept and request.dont_filter:
             self._note_stored(request, ())
+
+    def _store_capped(self, request: Request) -> None:
+        """Store `request`, which is over the budget. Raises ValueError if it cannot be
+        serialized: then its record is kept."""
 
     def _count_stored(self) -> None:
         """Count a request that was stored."""
@@ -356,10 +330,10 @@ class LedgerScheduler(BaseScheduler):
 
     def _put_in_memory(self, request: Request, delay: float | None) -> None:
         assert self.mqs is not None
-        if delay is None:
-            self.mqs.push(request)
-        else:
-            self._delayed.push(request, delay)
+        start = self.mqs.starts_apart and bool(request.meta.get("is_start_request"))
+        due = None if delay is None else time.time() + delay
+        rank = rank_of(request.priority, start=start)
+        self.mqs.push(New(self._slot_of(request), rank, request, due))
         self._count_enqueued("memory")
 
     def _note_stored(self, request: Request, sources: Sequence[Request]) -> None:
@@ -385,7 +359,9 @@ class LedgerScheduler(BaseScheduler):
     @property
     def _next_due(self) -> float | None:
         """Seconds until the next delayed request is due, or the next hold ends."""
-        dues = [self._delayed.next_due, self._local_holds.next_end]
+        assert self.mqs is not None
+        due = self.mqs.next_due
+        dues = [None if due is None else due - time.time(), self._local_holds.next_end]
         if self._ledger is not None:
             dues.append(self._ledger.store.next_due)
         return min((due for due in dues if due is not None), default=None)
@@ -393,9 +369,8 @@ class LedgerScheduler(BaseScheduler):
     def _take_due(self) -> bool:
         """Make requests pending that are due. Return True if there are more, for the next turn."""
         assert self.mqs is not None
-        if self._delayed:
-            for request in self._delayed.take_due():
-                self.mqs.push(request)
+        if self.mqs.delayed:
+            self.mqs.take_due(time.time())
         if self._ledger is None or not self._ledger.take_due():
             return False
         self._alarm.set(0)
@@ -444,20 +419,21 @@ class LedgerScheduler(BaseScheduler):
         """Return the next request and its medium: requests in memory come first."""
         assert self.mqs is not None
         self._local_holds.take_over()
-        while (request := self.mqs.pop()) is not None and self._must_wait(request):
-            pass
-        if request is not None or self._ledger is None:
-            return request, "memory"
-        return self._ledger.next(), self.medium
+        while (claimed := self.mqs.next()) is not None:
+            if self.holds and (seconds := self._seconds_held(claimed.slot)) is not None:
+                self.mqs.put_off(claimed.id, time.time() + seconds)
+                continue
+            self.mqs.done(claimed.id)
+            return claimed.payload, "memory"
+        return (None if self._ledger is None else self._ledger.next()), self.medium
 
-    def _must_wait(self, request: Request) -> bool:
-        """Return True, and put `request` off, if its slot is held: of a queue in memory that is no
-        SlotQueue, or of a slot that other workers hold, too."""
-        if not self.holds or (slot := self._slot_of(request)) not in self.holds:
-            return False
-        hold, now = self.holds[slot], monotonic()
+    def _seconds_held(self, slot: str) -> float | None:
+        """Return after how many seconds a request of `slot` in memory is looked at again that was
+        to be dispatched, None if it may be: of one line for all slots, or of a slot that other
+        workers hold, too."""
+        if (hold := self.holds.get(slot)) is None:
+            return None
+        now = monotonic()
         is_local = slot in self._local_holds.holds
         waits = not self._local_holds.admit(slot) if is_local else hold.until > now
-        if waits:
-            self._delayed.push(request, min(hold.until - now, MOST_PUT_OFF))
-        return waits
+        return min(hold.until - now, MOST_PUT_OFF) if waits else None

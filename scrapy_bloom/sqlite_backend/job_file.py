@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial, wraps
 from pathlib import Path
@@ -28,52 +28,33 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 5.0
 """Seconds that a write waits for another program that has locked the file."""
-POPPED_IN_MEMORY = 100
-"""Most popped rows that a pop must skip; when there are more, they are marked in the file."""
-PRIORITIES = range(-(2**63), 2**63)
 MAX_BYTES = 500_000_000
 """Most bytes of a request; SQLite's own limit is twice that."""
+MOST_ROWS = 1 << 62
 _DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """What reading a damaged file raises."""
 _NONE = type(None)
 _TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("slot", "reason", "url", "method", "figures", "phase", "spider"), (str,)),
-    **dict.fromkeys(("priority", "start", "attempts", "times", "commits", "pushed"), (int,)),
+    **dict.fromkeys(("name", "figures", "phase", "spider", "unreleased"), (str,)),
+    **dict.fromkeys(("slot", "rank", "state", "times", "commits", "counted", "last"), (int,)),
     **dict.fromkeys(("number", "pages", "items", "duplicates", "retries"), (int,)),
     **dict.fromkeys(("due", "MIN(due)", "until", "pause"), (float, _NONE)),
-    **dict.fromkeys(("exception", "referer"), (str, _NONE)),
-    "status": (int, _NONE),
+    **dict.fromkeys(("round", "newest_start"), (int, _NONE)),
+    "detail": (str, _NONE),
     "time": (float,),
 }
 """Of the columns with these names; SQLite has values of any type in each."""
 MAGIC = b"SQLite format 3\0"
-MOST_ROWS = 1 << 62
-
-OLDEST = (
-    "SELECT id FROM requests WHERE slot = ? AND priority = ? AND start = ? AND popped = 0"
-    " ORDER BY id"
-)
-NEWEST = f"{OLDEST} DESC"
-_WITH_SLOT = (
-    "SELECT id, slot, request FROM requests WHERE slot != '' AND id > ? ORDER BY id LIMIT 1000"
-)
-_MERGE_SLOT = (
-    "UPDATE requests SET popped = ?1 IS NULL, request = COALESCE(?1, request),"
-    " slot = CASE WHEN ?1 IS NULL THEN slot ELSE '' END WHERE id = ?2"
-)
-Group = tuple[str, int, int]
-"""Slot, priority (as Scrapy's queues count it: lower first), 1 for start requests."""
-
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _naming(method: Method) -> Method:
+def naming(method: Method) -> Method:
     """Add the name of the file to the SQLite errors of a method, and the remedy if the file is
     damaged."""
 
     @wraps(method)
-    def named(self: RequestFile, *arguments: Any, **options: Any) -> Any:
+    def named(self: Any, *arguments: Any, **options: Any) -> Any:
         try:
             return method(self, *arguments, **options)
         except sqlite3.Error as error:
@@ -95,41 +76,38 @@ class JobIdentity(NamedTuple):
 
 
 class RequestFile:
-    """`requests.sqlite` in a job directory: one row for each pending or dispatched request.
+    """`requests.sqlite` in a job directory, to which each component of the job writes its tables.
 
     As of the opening, `clean` is True if the file had been closed, `unreleased` are fingerprints of
-    stored requests that may be missing in the filter, `counts` is the number of requests in each
-    group. `operations` counts the rows pushed and deleted since the last commit, `last_pushed` is
-    the last row. `later` counts the delayed requests, `due` is the time of the next one (seconds
-    since 1970), None without any. `taken_over` is the stamp of the last queues of Scrapy that were
-    moved here. `id` is the job's, `commits` its number of commits. Any method may raise
-    sqlite3.Error, which calls the file `name`.
+    stored requests that may be missing in the filter, `last` is the last id or place of a request.
+    `taken_over` is the stamp of the last queues of Scrapy that were moved here. `id` and `spider`
+    are the job's, `commits` is its number of commits. Any method may raise sqlite3.Error, which
+    calls the file `name`.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.name = ""
-        self._pushed: list[tuple[int, str, int, int, bytes]] = []
-        self._deleted: list[int] = []
-        self._popped: set[int] = set()
-        self.operations = 0
-        self.last_pushed = 0
-        self.pushing_back = False
-        self.id = b""
-        self.commits = 0
-        self.clean, unreleased, self.taken_over = connection.execute("SELECT * FROM job").fetchone()
+        self.write: Callable[[], object] = lambda: None
+        """Called before others look at the requests, to write what was pushed."""
+        self.write_all: Callable[[], int] = lambda: self.last
+        """Called in each commit; returns the last id or place."""
+        job = connection.execute(
+            "SELECT id, spider, commits, clean, unreleased, taken_over, last FROM job"
+        )
+        (*identity, self.clean, unreleased, self.taken_over, last) = job.fetchone()
+        self.id, self.spider, self.commits = identity
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
-        self.counts: dict[Group, int] = {}
-        self._first = self._last = self.later = 0
-        self.due: float | None = None
-        self.recount()
+        ((most,),) = connection.execute("SELECT MAX(id) FROM request")
+        self.last = max(last, most or 0)
+        if self.last > MOST_ROWS:
+            raise sqlite3.DatabaseError(f"a request has the number {self.last}")
 
     @classmethod
     def open(cls, path: Path) -> RequestFile:
-        """Open or make the file at `path`. Popped and unreadable requests are pending again.
+        """Open or make the file at `path`. Claimed and unreadable requests are pending again.
 
-        Cost: reads the index. Raises RequestFileError if the file is locked or not sound; then it
-        is unchanged.
+        Raises RequestFileError if the file is locked or not sound; then it is unchanged.
         """
         with _refusing(path):
             if not check_header(path):
@@ -140,7 +118,10 @@ class RequestFile:
                 file = cls(connection)
             file._connection = connect(path, "rw")
             try:
-                file._prepare()
+                _set_up(file._connection)
+                with file._connection:
+                    for statement in ("UPDATE job SET clean = 0", *schema.RECOVER):
+                        file.execute(statement)
             except BaseException:
                 file._connection.close()
                 raise
@@ -150,184 +131,80 @@ class RequestFile:
     @property
     def changed(self) -> bool:
         """True if a commit would write rows."""
-        return self.operations > 0 or self._connection.in_transaction
-
-    @property
-    def popped_in_memory(self) -> list[int]:
-        """The popped rows that the file does not mark, POPPED_IN_MEMORY at most."""
-        return [*self._popped]
+        return self._connection.in_transaction
 
     @property
     def is_empty(self) -> bool:
-        """True if no request is pending, delayed or dispatched."""
+        """True if no request is left to be asked: pending, claimed, delayed or to be retried."""
         self.write()
-        return not self.later and not self.query("SELECT 1 FROM requests LIMIT 1")
+        return not self.query(schema.UNFINISHED)
 
-    @_naming
+    def cursor(self) -> sqlite3.Cursor:
+        """Return a cursor whose rows are not checked, for the speed."""
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return cursor
+
+    @naming
     def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the selected rows."""
         return self._connection.execute(statement, values).fetchall()
 
-    @_naming
+    @naming
     def execute(
         self, statement: str, values: Sequence[object] | Mapping[str, object] = ()
     ) -> sqlite3.Cursor:
-        """Run a statement that changes another component's table, with the next commit."""
-        self._begin()
+        """Run a statement that changes rows, with the next commit."""
+        self.begin()
         return self._connection.execute(statement, values)
+
+    @naming
+    def execute_many(self, statement: str, values: Collection[Sequence[object]]) -> None:
+        """Run a statement for each of the `values`, with the next commit."""
+        if values:
+            self.begin()
+            self._connection.executemany(statement, values)
 
     def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the selected rows, not all in memory at once."""
         return iter(partial(self._next, self._connection.execute(statement, values)), None)
 
-    def push(self, group: Group, request: bytes, *, newest_first: bool = False) -> None:
-        """Add a row, the newest, with the next commit. While `pushing_back`, a queue with the
-        newest first gets it as the oldest."""
-        if self.pushing_back and newest_first:
-            self._first = row = self._first - 1
-        else:
-            self._last = row = self._last + 1
-        self.operations += 1
-        self.last_pushed = row
-        self._pushed.append((row, *group, request))
+    def begin(self) -> None:
+        """Begin a transaction, unless there is one."""
+        if not self._connection.in_transaction:
+            self._connection.execute("BEGIN IMMEDIATE")
 
-    def delay(self, due: float, group: Group, request: bytes) -> None:
-        """Add a delayed request with the next commit. It has a number as a row has, and another one
-        when it is a row."""
-        self._last = self.last_pushed = self._last + 1
-        self.operations += 1
-        self.execute(
-            "INSERT INTO later VALUES (?, ?, ?, ?, ?, ?)", (self._last, due, *group, request)
-        )
-        self.later += 1
-        self.due = due if self.due is None else min(due, self.due)
-
-    def take_due(self, now: float, most: int) -> list[tuple[int, Group, bytes]]:
-        """Delete the first delayed requests that are due `now`, with the next commit, which has to
-        have their rows; return number, group and request of each."""
-        rows = self.query(
-            "SELECT id, slot, priority, start, request FROM later WHERE due <= ? ORDER BY due, id"
-            " LIMIT ?",
-            (now, most),
-        )
-        self._execute_many("DELETE FROM later WHERE id = ?", [row[:1] for row in rows])
-        self.operations += len(rows)
-        self.later -= len(rows)
-        ((self.due,),) = self.query("SELECT MIN(due) FROM later")
-        return [(row[0], row[1:4], row[4]) for row in rows]
-
-    def move_due(self, before: float, after: float) -> None:
-        """Let delayed requests that are due at `before` be due at `after`, with the next commit."""
-        self.execute("UPDATE later SET due = ? WHERE due = ?", (after, before))
-        ((self.due,),) = self.query("SELECT MIN(due) FROM later")
-
-    @_naming
-    def pop(self, group: Group, *, newest: bool, keep: bool = False) -> tuple[int, bytes]:
-        """Return row number and request of the newest or oldest row in `group` that was not
-        popped; the row stays, and with `keep` it is not popped."""
-        self.write()
-        ids = self._connection.execute(NEWEST if newest else OLDEST, group)
-        ids.row_factory = None  # for the speed
-        row = next((row for (row,) in ids if row not in self._popped), None)
-        ids.close()
-        # in a damaged file an index may name a row that is not in its table
-        found = self._connection.execute("SELECT request FROM requests WHERE id = ?", (row,))
-        if row is None or not (requests := found.fetchall()):
-            raise sqlite3.DatabaseError(f"a request of {group} is missing")
-        ((request,),) = requests
-        if not keep:
-            self._popped.add(row)
-            if len(self._popped) > POPPED_IN_MEMORY:
-                marked = [(each,) for each in self._popped]
-                self._execute_many("UPDATE requests SET popped = 1 WHERE id = ?", marked)
-                self._popped.clear()
-        return row, request
-
-    def delete(self, row: int) -> None:
-        """Delete a popped row, with the next commit."""
-        self._deleted.append(row)
-        self.operations += 1
-
-    @_naming
-    def write(self) -> None:
-        """Insert the pushed rows, without a commit."""
-        if self._pushed:
-            self._begin()
-            self._connection.executemany(
-                "INSERT INTO requests VALUES (?, ?, ?, ?, 0, '', ?)", self._pushed
-            )
-            self._pushed.clear()
-
-    @_naming
+    @naming
     def commit(self, unreleased: Iterable[bytes] = (), taken_over: str | None = None) -> None:
         """Make all changes since the last commit durable, with the fingerprints that are released
         next, and the stamp of Scrapy's queues. Cost: an fsync."""
         self.taken_over = self.taken_over if taken_over is None else taken_over
-        self.write()
-        deleted = [(row,) for row in self._deleted]
-        self._execute_many("DELETE FROM requests WHERE id = ?", deleted)
+        self.begin()
+        self.last = self.write_all()
         self._connection.execute(
-            "UPDATE job SET unreleased = ?, taken_over = ?",
-            (json.dumps([f.hex() for f in unreleased]), self.taken_over),
+            "UPDATE job SET commits = ?, unreleased = ?, taken_over = ?, last = ?",
+            (
+                self.commits + 1,
+                json.dumps([f.hex() for f in unreleased]),
+                self.taken_over,
+                self.last,
+            ),
         )
-        self._connection.execute("UPDATE identity SET commits = ?", (self.commits + 1,))
         self._connection.execute("COMMIT")
         self.commits += 1
-        self._popped.difference_update(self._deleted)
-        self._deleted.clear()
-        self.operations = 0
 
     def name_spider(self, name: str) -> None:
         """Record the spider of the requests, with the next commit."""
-        if self.query("SELECT 1 FROM identity WHERE spider != ?", (name,)):
-            self.execute("UPDATE identity SET spider = ?", (name,))
+        if self.spider != name:
+            self.execute("UPDATE job SET spider = ?", (name,))
+            self.spider = name
 
     def rollback(self) -> None:
         """Drop all changes since the last commit; afterwards only `close` may be called."""
-        self._pushed.clear()
-        self._deleted.clear()
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def merge_slots(self, moved: Callable[[int, str, bytes], bytes | None]) -> None:
-        """Give all rows the slot '', with the next commit. `moved` makes the request for it of row
-        number, slot and request; with None a row keeps both, and counts as popped. Cost: rewrites
-        all rows with another slot."""
-        if not any(slot for slot, _, _ in self.counts):
-            return
-        last = self._first - 1
-        while rows := self.query(_WITH_SLOT, (last,)):
-            last = rows[-1][0]
-            self._execute_many(_MERGE_SLOT, [(moved(*each), each[0]) for each in rows])
-        self.counts = self._count()
-
-    def merge_starts(self) -> None:
-        """Make all start requests other requests, with the next commit. Cost: rewrites them."""
-        if any(start for _, _, start in self.counts):
-            self.execute("UPDATE requests SET start = 0 WHERE start != 0")
-            self.counts = self._count()
-
-    def recount(self) -> None:
-        """Read the counts of the groups again, before the first push."""
-        self.counts = self._count()
-        # two subqueries: each is found without reading the rows between
-        ((self._first, self._last),) = self.query(
-            "SELECT COALESCE((SELECT MIN(id) FROM requests), 0),"
-            " COALESCE((SELECT MAX(id) FROM requests), 0)"
-        )
-        self._last = max(self._last, self.recount_later())
-        if self._last > MOST_ROWS:
-            raise sqlite3.DatabaseError(f"a request has the number {self._last}")
-
-    def recount_later(self) -> int:
-        """Read again how many requests are delayed, and when the next one is due; return the last
-        number of one."""
-        ((self.later, self.due, last),) = self.query(
-            "SELECT COUNT(*), MIN(due), MAX(id) FROM later"
-        )
-        return last or 0
-
-    @_naming
+    @naming
     def close(self, *, clean: bool) -> None:
         """Close the file, marked as `clean` or not; never as clean with uncommitted changes."""
         try:
@@ -336,40 +213,9 @@ class RequestFile:
         finally:
             self._connection.close()
 
-    def _prepare(self) -> None:
-        """Make all changes of opening the file, in one transaction."""
-        _set_up(self._connection)
-        with self._connection:
-            self.execute("UPDATE job SET clean = 0")
-            popped = self.execute("UPDATE requests SET popped = 0 WHERE popped = 1")
-            restored = self.execute(
-                "INSERT INTO requests SELECT unreadable.id, slot, priority, start, 0, format,"
-                " request FROM unreadable JOIN failed ON failed.id = record"
-            )
-            self.execute("DELETE FROM failed WHERE id IN (SELECT record FROM unreadable)")
-            if popped.rowcount or restored.rowcount:
-                self.recount()
-            ((self.id, self.commits),) = self.query("SELECT id, commits FROM identity")
-
-    @_naming
-    def _execute_many(self, statement: str, values: Iterable[Sequence[object]]) -> None:
-        self._begin()
-        self._connection.executemany(statement, values)
-
-    @_naming
+    @naming
     def _next(self, rows: sqlite3.Cursor) -> tuple[Any, ...] | None:
         return next(rows, None)
-
-    def _count(self) -> dict[Group, int]:
-        rows = self.query(
-            "SELECT slot, priority, start, COUNT(*) FROM requests WHERE popped = 0"
-            " GROUP BY slot, priority, start"
-        )
-        return {(slot, priority, start): count for slot, priority, start, count in rows}
-
-    def _begin(self) -> None:
-        if not self._connection.in_transaction:
-            self._connection.execute("BEGIN IMMEDIATE")
 
 
 def check_header(path: Path) -> bool:
@@ -400,7 +246,9 @@ def read_identity(path: Path) -> JobIdentity | None:
     with _refusing(path):
         _require_writable(path)
         with _looking(path) as connection:
-            return JobIdentity(*connection.execute("SELECT * FROM identity").fetchone())
+            return JobIdentity(
+                *connection.execute("SELECT id, spider, commits FROM job").fetchone()
+            )
 
 
 def require_whole_job(job: JobDirectory) -> JobIdentity | None:

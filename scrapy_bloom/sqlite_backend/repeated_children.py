@@ -89,11 +89,10 @@ class TakenChildren:
         """Delete at the end of the round the children of pages that were not repeated."""
         self._file.execute("DELETE FROM taken_children WHERE parent < ?", (ROWLESS,))
 
-    def move(self, row: int) -> None:
-        """Move the children of the page in `row` to the request that was stored last, as which the
-        page is sent again."""
+    def move(self, row: int, new: int) -> None:
+        """Move the children of the page in `row` to the request `new`, as which it is sent
+        again."""
         if row in self._left:
-            new = self._file.last_pushed
             self._left.add(new)
             self._file.execute("UPDATE taken_children SET parent = ? WHERE parent = ?", (new, row))
 
@@ -138,7 +137,6 @@ class RepeatedChildren(CommitHook):
         self._store = store
         self._ledger = ledger
         self._fingerprint = fingerprint
-        store.renumbered = taken.move
         ledger.commit_hooks.append(self)
 
     async def process_spider_output_async(
@@ -160,7 +158,7 @@ class RepeatedChildren(CommitHook):
             self._stored.append((parent, request))
         for source in sources:
             if (row := self._store.row_of(source)) is not None:
-                self._taken.move(row)
+                self._taken.move(row, self._store.last_pushed)
 
     def in_memory(self, request: Request) -> None:
         """Record that `request` is in memory only."""

@@ -23,7 +23,7 @@ KEPT = "over but for failed requests"
 OVER = "over"
 REOPEN = (
     f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
-    " AND EXISTS (SELECT 1 FROM requests)"
+    " AND EXISTS (SELECT 1 FROM request WHERE state < 3)"
 )
 
 
@@ -86,7 +86,9 @@ class Round:
     @property
     def has_failed(self) -> bool:
         """True if the job has requests to retry. Raises sqlite3.Error."""
-        return bool(self.file.query("SELECT 1 FROM failed UNION ALL SELECT 1 FROM capped LIMIT 1"))
+        return bool(
+            self.file.query("SELECT 1 FROM request WHERE state > 0 AND state IN (3, 4) LIMIT 1")
+        )
 
     def reopen(self) -> None:
         """Be the round that has kept requests, as one that goes on; changes nothing in the file."""

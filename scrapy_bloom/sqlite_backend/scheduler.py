@@ -24,17 +24,21 @@ from ..job.ledger_scheduler import (
     refuse_without_delays,
     require_same_spider,
 )
-from ..job.queue_settings import QueueSettings, scrapy_disk_queue
+from ..job.queue_settings import (
+    QueueSettings,
+    scrapy_disk_queue,
+    slots_of,
+)
 from ..job.session import session_of
 from ..jobdir import JobDirectory
 from ..reporting import counted, waiting_text
-from ..scrapy_private import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
+from ..scrapy_private import EngineView, FeedExporterView, IdleChecks, put_before_engine
 from ..settings import BUDGET, FailedSettings
 from ..startup import announce, fetches_one_page, refuse
-from .failed_store import OpenFailedStore, coming_back
 from .job_file import MAX_BYTES, RequestFile, as_it_is, check_header, require_whole_job
+from .records import SqliteRecords
 from .repeated_children import RepeatedChildren, TakenChildren
-from .request_store import SqliteStore
+from .request_store import SqliteStore, coming_back
 from .rounds import Round, feeds_of
 from .scrapy_queues import ScrapyQueues
 from .spider_state import KeptSpiderState
@@ -50,8 +54,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
-    from ..job.ledger_scheduler import Budget
-    from .budget import LocalBudget
+    from ..job.budget import Budget
     from .orders import Orders
     from .rounds import RoundFeeds
 
@@ -97,7 +100,8 @@ class DurableScheduler(LedgerScheduler):
         self._spider_state: KeptSpiderState | None = None
         self._orders: Orders | None = None
         self._next_look = Alarm(self._look_for_orders)
-        self._local_budget: LocalBudget | None = None
+        self._begins_round = False
+        """True until the commit that begins a round, with the counts of its budget."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -162,27 +166,28 @@ class DurableScheduler(LedgerScheduler):
         return self.df.close(reason)
 
     def next_request(self) -> Request | None:
-        """Return the next request, as LedgerScheduler does."""
-        ledger, budget = self._ledger, self._local_budget
-        if ledger is not None and budget is not None and budget.begins_now:
-            # else a kill could let the round before go on without what is asked now
-            ledger.commit()
-        request = super().next_request()
-        if request is not None and budget is not None and budget.has_uncommitted:
-            with self._guarded():
-                budget.dispatched(self._fingerprint(request))
+        """Return the next request, as LedgerScheduler does. What a budget has counted is committed
+        before."""
+        request, ledger = super().next_request(), self._ledger
+        if request is not None and ledger is not None and self._budget is not None:
+            if self._begins_round or self._store.is_uncommitted(request):
+                ledger.commit()
+                self._begins_round = False
+            if ledger.stopped:
+                return None
         return request
 
     def _is_over(self, budget: Budget, request: Request) -> bool:
-        if self._local_budget is not None:
-            assert self.round is not None
+        if self.round is not None:
             self.round.begin()  # a handler of spider_opened may be the first
-            self._local_budget.offered = self._fingerprint(request)
         return super()._is_over(budget, request)
 
-    def _fingerprint(self, request: Request) -> bytes:
-        assert isinstance(self.df, BloomDupeFilter)
-        return self.df.fingerprint(request)
+    def _store_capped(self, request: Request) -> None:
+        self._store.cap(request)
+
+    def _begin_round(self) -> None:
+        self._begins_round = True
+        self._store.records.begin_round()
 
     def _note_stored(self, request: Request, sources: Sequence[Request]) -> None:
         self._children.stored(request, sources)
@@ -205,16 +210,17 @@ class DurableScheduler(LedgerScheduler):
             dupefilter.use_overlay(requests_survive=was_durable)
             if not file.clean:
                 self._recover(file, dupefilter)
-            failed = OpenFailedStore(file)
-            self._failures.retry(failed)
-            budget, asked = self._open_budget(job, file)
             queues = QueueSettings.read(settings)
+            slots = slots_of(crawler, by_slot=queues.by_slot)
+            records = SqliteRecords(file, slots, queues.newest_first, self._budget)
+            desk = _Kept(file, records)
+            self._failures.retry(desk)
+            retry = FailedSettings.read(settings).retry
+            self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
             store = SqliteStore(
-                crawler, file, job.requests, queues, failed, note_commit, self._local_holds
+                crawler, file, records, job.requests, queues, note_commit, self._local_holds
             )
             self._file, self._store = file, store
-            if budget is not None:
-                self._budget, self._local_budget, store.budget = store, budget, budget
             store.reopen_round()
             self._resume(store, ScrapyQueues(job))
             ledger = Ledger(
@@ -229,8 +235,8 @@ class DurableScheduler(LedgerScheduler):
             session.begin(self)
             session.put_last(ledger.close)
             self.round = Round(file, ledger.commit)
-            if budget is not None:
-                self.round.at_begin.append(budget.begin_round)
+            records.round = partial(getattr, self.round, "number")
+            self.round.at_begin.append(self._begin_round)
             self._start_requests.open(dupefilter.fingerprint, self.round, ledger)
             self._spider_state = KeptSpiderState.of(crawler, file)
             if self._spider_state is not None:
@@ -241,7 +247,7 @@ class DurableScheduler(LedgerScheduler):
             children = TakenChildren(file, store.codec.fields)
             self._children.open(children, store, ledger, dupefilter.fingerprint)
             self.round.at_end.append(children.forget_all)
-            self._failures.open(ledger, failed)
+            self._failures.open(ledger, desk)
             Progress(crawler, file, ledger, dupefilter, self.round, pending=self.__len__)
             if asked:
                 # a kill must not leave the choice to another retry, after requests of this one
@@ -250,25 +256,13 @@ class DurableScheduler(LedgerScheduler):
             with suppress(Exception):
                 file.close(clean=False)
             raise
-        pending = f"{counted(len(store.pending) + store.later, 'request')} pending"
+        pending = f"{counted(len(records) + records.delayed, 'request')} pending"
         waits = waiting_text(*Waiting.of(file.query))
         announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
         return ledger
 
-    def _open_budget(self, job: JobDirectory, file: RequestFile) -> tuple[LocalBudget | None, int]:
-        """Return the budget of the job, None without one, and how many of the capped ones are
-        pending now since they are retried."""
-        limits = BUDGET.read(self.crawler.settings)
-        if not limits and not file.query("SELECT 1 FROM budget LIMIT 1"):
-            return None, 0
-        from .budget import LocalBudget
-
-        budget = LocalBudget(file, limits, job.budget_notes)
-        self._failures.tell(ASKING_CAPPED, asked := budget.ask_retried())
-        return budget if limits else None, asked
-
     def _resume(self, store: SqliteStore, left_by_scrapy: ScrapyQueues) -> None:
-        if pending := len(store.pending) + store.later:
+        if pending := len(store.records) + store.later:
             logger.info(
                 "Resuming crawl (%(count)d requests scheduled)",
                 {"count": pending},
@@ -308,7 +302,7 @@ class DurableScheduler(LedgerScheduler):
     def _recover(self, file: RequestFile, dupefilter: BloomDupeFilter) -> None:
         # their rows are safe, their bits perhaps not: the process died in between
         dupefilter.release(file.unreleased)
-        count = sum(file.counts.values()) + file.later
+        ((count,),) = file.query("SELECT COUNT(*) FROM request WHERE state < 3")
         self.stats.set_value("scheduler/recovered", count)
         found = f"recovered {counted(count, 'request')} that" if count else "no request"
         logger.info(
@@ -321,8 +315,6 @@ class DurableScheduler(LedgerScheduler):
 def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
     """Raise what `from_crawler` refuses of the settings and of what is in `job`."""
     queues = QueueSettings.read(crawler.settings)
-    if queues.by_slot:
-        path_safe()
     left_by_scrapy = ScrapyQueues(job)
     if left_by_scrapy.state and not queues.pickles:
         raise JobDirectoryError(
@@ -366,3 +358,31 @@ def _require_bloom(dupefilter_class: object) -> None:
             " marks requests as seen before they are stored: set DUPEFILTER_CLASS to"
             " 'scrapy_bloom.BloomDupeFilter', or SCHEDULER to 'scrapy.core.scheduler.Scheduler'"
         )
+
+
+class _Kept:
+    def __init__(self, file: RequestFile, records: SqliteRecords) -> None:
+        self._file, self._records = file, records
+
+    def by_reason(self):
+        return dict(
+            self._file.query(
+                "SELECT CASE state WHEN 4 THEN 'capped' ELSE json_extract(detail, '$.reason') END,"
+                " COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4) GROUP BY 1 ORDER BY 2 DESC"
+            )
+        )
+
+    def requests(self, choice):
+        from ..job.failed_request import FailedRequest
+        import json
+
+        found = [
+            FailedRequest(**json.loads(d))
+            for (d,) in self._file.query(
+                "SELECT detail FROM request WHERE state > 0 AND state = 3 ORDER BY id"
+            )
+        ]
+        return [each for each in found if choice.includes(each.reason, each.url)]
+
+    def retry(self):
+        return self._records.retry("3")

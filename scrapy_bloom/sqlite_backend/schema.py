@@ -72,6 +72,19 @@ _TABLES = (
 )
 
 
+RECOVER = (
+    # what was claimed is next again, and what could not be read is tried again, in their places
+    "UPDATE request SET state = 0 WHERE state > 0 AND state = 1",
+    "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL WHERE state > 0"
+    " AND state = 3 AND CASE WHEN json_valid(detail)"
+    " THEN json_extract(detail, '$.reason') = 'unreadable' END",
+)
+UNFINISHED = (
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM request WHERE state = 0)"
+    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (1, 2, 5))"
+)
+
+
 def check(connection: sqlite3.Connection) -> None:
     """Raise sqlite3.DatabaseError unless the tables are those of this version, before any of them
     is read: a view in the place of one may run for ever."""

@@ -71,14 +71,12 @@ class ScrapyQueues:
 
             def push(request: Request) -> None:
                 nonlocal count
-                file.pushing_back = True
                 store(request)
                 count += 1
                 if count % AT_ONCE == 0:
                     file.write()
 
             self._read(self._copy, open_queue, push)
-            file.pushing_back = False
             file.commit(taken_over=self._stamp)
         self._put_aside()
         return count

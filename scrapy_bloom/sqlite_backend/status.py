@@ -121,7 +121,6 @@ class Progress(CommitHook):
             **counts_of(self._crawler),
             **dict(zip(_OF_FILTER, of_filter, strict=True)),
             "of_earlier_starts": self._of_earlier_starts,
-            "popped": self._file.popped_in_memory,
         }
         # a clock that was set back must not leave a future behind
         self._file.execute(
@@ -152,7 +151,9 @@ class Waiting(NamedTuple):
     @classmethod
     def of(cls, query: Query) -> Self:
         """Read the tables of a job."""
-        ((later, due),) = query("SELECT COUNT(*), MIN(due) FROM later")
+        ((later, due),) = query(
+            "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
+        )
         is_known = due is not None and due < inf  # infinite until a release
         left = max(0.0, due - time.time()) if is_known else None
         return cls(later, left, len(held_in(query)))
@@ -162,7 +163,7 @@ def held_in(query: Query) -> dict[str, float]:
     """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
     the release."""
     now = time.time()
-    holds = query("SELECT slot, until FROM holds")
+    holds = query("SELECT name, until FROM slot WHERE times IS NOT NULL")
     left = {slot: inf if until is None else until - now for slot, until in holds}
     return {slot: seconds for slot, seconds in left.items() if seconds > 0}
 

@@ -14,11 +14,7 @@ notices it (run by hand with `python -m tests.job.torture --mutant …`):
   seldom notice: the requests that the callback yielded are enqueued some milliseconds
   after its generator ended, and mostly share its commit.
 - `noted_before_the_commit`: a kill before any commit. The job is refused, though it is whole.
-- `noted_after_the_bits`: no kill notices, since a kill loses no log, but
-  `DURABLE_MUTANT=noted_after_the_bits pytest tests/job/test_identity.py` does.
 - `header_not_synced`: power cuts. A filter without a header is refused, and the job lost.
-- `slots_given_up_alone`: `DURABLE_MUTANT=… pytest tests/job/test_slots_given_up.py`. Rows are read
-  with the slot of others.
 """
 
 import json

@@ -1,0 +1,100 @@
+"""Records in memory: of requests that cannot be serialized, and of crawls without a job."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from .records import Claimed, New, State
+
+if TYPE_CHECKING:
+    from .failed_request import FailedRequest
+    from .slots import Slots
+
+
+class MemoryRecords:
+    """A Store over heaps: one for each of the `slots`, or one for all. `newest_first` says whether
+    the newest is next of equal requests, and of equal start requests, None where these wait among
+    the others. What fails is forgotten."""
+
+    failures: tuple[type[Exception], ...] = ()
+
+    def __init__(
+        self, slots: Slots, newest_first: tuple[bool, bool | None], *, by_slot: bool
+    ) -> None:
+        self.slots = slots
+        self.starts_apart = newest_first[1] is not None
+        self._signs = tuple(-1 if newest else 1 for newest in newest_first)
+        self._by_slot = by_slot
+        self._heaps: dict[str, list[tuple[int, int, int, New]]] = {}
+        """By slot: rank, place, id and record."""
+        self._delayed: list[tuple[float, int, New]] = []
+        self._claimed: dict[int, New] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @property
+    def delayed(self) -> int:
+        """The number of delayed records."""
+        return len(self._delayed)
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next delayed record is due, in seconds since 1970; None without any."""
+        return self._delayed[0][0] if self._delayed else None
+
+    def push(self, new: New, state: State = State.PENDING) -> int:
+        """Add a record as Store does; a capped one is forgotten."""
+        self._last = id_ = self._last + 1
+        if state is State.PENDING and new.due is None:
+            self._enter(id_, new)
+        elif state is State.PENDING:
+            heappush(self._delayed, (new.due or 0.0, id_, new))
+        return id_
+
+    def next(self) -> Claimed | None:
+        """Claim the next record."""
+        slot = self.slots.next()
+        if slot is None:
+            return None
+        heap = self._heaps[slot]
+        if self.slots.asks_last(slot):
+            last = max((each for each in heap if each[0] == heap[0][0]), key=lambda each: each[1])
+            heap.remove(last)
+            heap.sort()
+        else:
+            last = heappop(heap)
+        if not heap:
+            del self._heaps[slot]
+        _, _, id_, new = last
+        self._claimed[id_] = new
+        self.slots.add(new.slot, -1)
+        return Claimed(id_, new.slot, new.payload)
+
+    def done(self, id_: int) -> None:
+        """Forget a claimed record."""
+        self._claimed.pop(id_)
+
+    def fail(self, id_: int, failed: FailedRequest, payload: bytes | None = None) -> None:
+        """Forget a claimed record."""
+        self._claimed.pop(id_)
+
+    def put_off(self, id_: int, due: float) -> None:
+        """Make a claimed record a delayed one."""
+        heappush(self._delayed, (due, id_, self._claimed.pop(id_)))
+
+    def take_due(self, now: float) -> bool:
+        """Make all delayed records pending that are due."""
+        while self._delayed and self._delayed[0][0] <= now:
+            _, id_, new = heappop(self._delayed)
+            self._enter(id_, new)
+        return False
+
+    def _enter(self, id_: int, new: New) -> None:
+        self._last += 1
+        place = self._last * self._signs[new.rank & 1]
+        line = self._heaps.setdefault(new.slot if self._by_slot else "", [])
+        heappush(line, (new.rank, place, id_, new))
+        self.slots.add(new.slot)

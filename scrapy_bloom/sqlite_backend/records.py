@@ -1,0 +1,350 @@
+"""The records of a job: rows of the table `request`, each with its state."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..job.records import Claimed, New, State
+from ..job.slots import OneLine
+from . import schema
+from .job_file import naming
+
+if TYPE_CHECKING:
+    from ..job.budget import Budget
+    from ..job.failed_request import FailedRequest
+    from ..job.slots import Slots
+    from .job_file import RequestFile
+
+MOST_DUE = 100
+"""Delayed records that become pending at once."""
+PRIORITIES = range(-(2**61), 2**61)
+
+PUSH = "INSERT INTO request (id, slot, rank, place, state, payload) VALUES (?, ?, ?, ?, 0, ?)"
+_PUT = (
+    "INSERT INTO request (id, slot, rank, place, state, payload, due, round, detail)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+HEAD = "SELECT id, payload FROM request WHERE state = 0 AND slot = ? ORDER BY rank, place LIMIT 1"
+LAST = (
+    "SELECT id, payload FROM request WHERE state = 0 AND slot = ?1 AND rank = (SELECT rank"
+    " FROM request WHERE state = 0 AND slot = ?1 ORDER BY rank LIMIT 1) ORDER BY place DESC LIMIT 1"
+)
+HEAD_OF_ALL = "SELECT id, payload, slot FROM request WHERE state = 0 ORDER BY rank, place LIMIT 1"
+CLAIM = "UPDATE request SET state = 1 WHERE id = ?"
+DONE = "DELETE FROM request WHERE id = ?"
+FAIL = (
+    "UPDATE request SET state = 3, due = ?, round = ?, detail = ?, payload = COALESCE(?, payload)"
+    " WHERE id = ?"
+)
+PUT_OFF = "UPDATE request SET state = 2, due = ? WHERE id = ?"
+DUE = (
+    "SELECT id, slot, rank FROM request WHERE state > 0 AND state = 2 AND due <= ?"
+    " ORDER BY due, id LIMIT ?"
+)
+NEXT_DUE = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
+MOVE_DUE = (
+    "UPDATE request SET due = ? WHERE state > 0 AND state = 2 AND due = ?"
+    " AND slot = (SELECT id FROM slot WHERE name = ?)"
+)
+WAKE = (
+    "UPDATE request SET state = 0, place = ?, due = NULL, round = NULL, detail = NULL WHERE id = ?"
+)
+PENDING_BY_SLOT = (
+    "SELECT slot.id, name, n FROM (SELECT slot, COUNT(*) AS n FROM request WHERE state = 0"
+    " GROUP BY slot) JOIN slot ON slot.id = slot"
+)
+FAILED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 3"
+_KEPT = (
+    # with 1 if the round has not counted it
+    "SELECT id, slot, rank, state > 3 OR round < COALESCE((SELECT number FROM rounds), 0)"
+    " FROM request WHERE state > 0 AND state IN ({}) AND payload != x''"
+)
+_CHOSEN = _KEPT.format("3, 4, 5") + " AND id IN (SELECT value FROM json_each(?))"
+CAP = "UPDATE request SET state = 4, due = NULL, detail = NULL WHERE id = ?"
+_STORED_BY_SLOT = (
+    "SELECT name, COUNT(*) FROM request JOIN slot ON slot.id = slot WHERE state < 3 GROUP BY slot"
+)
+
+
+class SqliteRecords:
+    """The records in `file` as a Store, in the order that `slots` and `newest_first` make: whether
+    the newest is next of equal requests, and of equal start requests, None where these wait among
+    the others. `round` gives the number of the round. Any method may raise sqlite3.Error."""
+
+    failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
+
+    def __init__(
+        self,
+        file: RequestFile,
+        slots: Slots,
+        newest_first: tuple[bool, bool | None],
+        budget: Budget | None = None,
+    ) -> None:
+        self.slots = slots
+        self.operations = 0
+        """Number of records pushed or deleted since the last commit."""
+        self.round: Callable[[], int] = lambda: 1
+        self._file = file
+        self.budget = budget
+        others, starts = newest_first
+        self._signs = (-1 if others else 1), (-1 if starts else 1)
+        self._by_slot = not isinstance(slots, OneLine)
+        self._ids: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._new: list[tuple[int, int, int, int, bytes]] = []
+        self._gone: list[tuple[int]] = []
+        self._last: int = file.last
+        self._cursor = file.cursor()
+        self.name = file.name
+        self._reorder(others, starts)
+        self.recount()
+        self._open_budget()
+        file.write, file.write_all = self._write, self._write_all
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def recount(self) -> None:
+        """Read again how many records are pending, delayed and failed."""
+        self._write()
+        pending = {}
+        for id_, name, count in self._file.query(PENDING_BY_SLOT):
+            self._learn(name, id_)
+            pending[name] = count
+        self.slots.recount(pending)
+        self._read_delayed()
+        self.failed = int(self._file.query(FAILED)[0][0])
+
+    def push(self, new: New, state: State = State.PENDING, *, behind: bool = False) -> int:
+        """Add a record; `behind` all others of its rank, and the later ones behind it."""
+        slot = self._ids.get(new.slot) or self._slot(new.slot)
+        self._last = id_ = self._last + 1
+        place = id_ if behind else id_ * self._signs[new.rank & 1]
+        self.operations += 1
+        if state is State.PENDING and new.due is None:
+            self._new.append((id_, slot, new.rank, place, new.payload))
+            self.slots.add(new.slot)
+            return id_
+        if state is State.PENDING:
+            state = State.DELAYED
+            self._count_delayed(new.due)
+        round_ = self.round() if state is State.CAPPED else None
+        values = id_, slot, new.rank, place, int(state), new.payload, new.due, round_, None
+        self._file.execute(_PUT, values)
+        return id_
+
+    def add_lost(self, slot: str, failed: FailedRequest) -> None:
+        """Add the failure of a request that cannot be stored."""
+        id_ = self.push(New(slot, 0, b"", time.time()), State.FAILED)
+        self._file.execute(FAIL, (failed.time, self.round(), detail_of(failed), None, id_))
+        self.failed += 1
+
+    @naming
+    def next(self) -> Claimed | None:
+        """Claim the next record. Cost: 10 to 15 µs."""
+        slots = self.slots
+        slot = slots.next()
+        if slot is None:
+            return None
+        if self._new:
+            self._write()
+        self._file.begin()
+        ask = self._cursor.execute
+        if not self._by_slot:
+            found = ask(HEAD_OF_ALL).fetchone()
+        else:
+            found = ask(LAST if slots.asks_last(slot) else HEAD, (self._ids[slot],)).fetchone()
+        if found is None:
+            raise sqlite3.DatabaseError(f"a request of slot {slot!r} is missing")
+        id_, payload = found[:2]
+        if not self._by_slot:
+            slot = self._name(found[2])
+        ask(CLAIM, (id_,))
+        slots.add(slot, -1)
+        return Claimed(id_, slot, payload)
+
+    def done(self, id_: int) -> None:
+        """Delete a claimed record."""
+        self._gone.append((id_,))
+        self.operations += 1
+
+    def fail(
+        self, id_: int, failed: FailedRequest, payload: bytes | None = None, *, keeps: bool = False
+    ) -> None:
+        """Make a claimed record a failed one, which `keeps` its taken children or not."""
+        detail = detail_of(failed)
+        self._file.execute(FAIL, (failed.time, self.round(), detail, payload, id_))
+        if not keeps:
+            self._file.execute("DELETE FROM taken_children WHERE parent = ?", (id_,))
+        self.failed += 1
+        self.operations += 1
+
+    def put_off(self, id_: int, due: float) -> None:
+        """Make a claimed record a delayed one."""
+        self._file.execute(PUT_OFF, (due, id_))
+        self._count_delayed(due)
+
+    def move_due(self, slot: str, before: float, after: float) -> None:
+        """Let the delayed records of `slot` that are due at `before` be due at `after`."""
+        if self.delayed:
+            self._file.execute(MOVE_DUE, (after, before, slot))
+            self._read_delayed()
+
+    def take_due(self, now: float) -> bool:
+        """Make up to 100 records pending that are due. Cost: 10 µs for each."""
+        if self.next_due is None or self.next_due > now:
+            return False
+        self._wake(self._file.query(DUE, (now, MOST_DUE)))
+        self._read_delayed()
+        return self.next_due is not None and self.next_due <= now
+
+    def stored(self, id_: int) -> tuple[str, bytes]:
+        """Return slot and payload of a record."""
+        self._write()
+        ((slot, payload),) = self._file.query(
+            "SELECT slot, payload FROM request WHERE id = ?", (id_,)
+        )
+        return self._name(slot), payload
+
+    def rollback(self) -> None:
+        """Drop all changes since the last commit."""
+        self._new.clear()
+        self._gone.clear()
+        self._file.rollback()
+
+    def hold(self, slot: str, until: float | None, times: int | None, pause: float | None) -> None:
+        """Store the hold of `slot`; with None for `times` it has none."""
+        self._file.execute(
+            "UPDATE slot SET until = ?, times = ?, pause = ? WHERE id = ?",
+            (until, times, pause, self._slot(slot)),
+        )
+
+    def holds(self) -> list[tuple[str, float | None, int, float | None]]:
+        """Return slot, end, times and length of each stored hold."""
+        return self._file.query(
+            "SELECT name, until, times, pause FROM slot WHERE times IS NOT NULL"
+        )
+
+    def retry(self, states: str) -> int:
+        """Make the records in these kept states pending that can be retried, as far as the budget
+        has room for what the round has not counted; the others are capped. Return how many are
+        pending."""
+        return self._retry(self._file.query(_KEPT.format(states)), CAP)
+
+    def wake(self, ids: Sequence[int]) -> int:
+        """Do the same with these; what there is no room for stays as it is."""
+        return self._retry(self._file.query(_CHOSEN, (json.dumps(ids),)))
+
+    def begin_round(self) -> None:
+        """Count in the budget only what is stored, which is fetched in this round; what has failed
+        before counts when it is retried."""
+        if self.budget is not None:
+            self.budget.count_anew(dict(self._file.query(_STORED_BY_SLOT)))
+
+    def _reorder(self, newest: bool, newest_start: bool | None) -> None:
+        """Make the order of a start with other settings that of these. Cost: writes all rows."""
+        file = self._file
+        ((before, before_start),) = file.query("SELECT newest, newest_start FROM job")
+        if (before, before_start) != (newest, newest_start):
+            for rest, was, now in (0, before, newest), (1, before_start, newest_start):
+                # start requests that wait among the others from now on have their order
+                now = newest if now is None else now
+                if was is not None and was != now:
+                    file.execute("UPDATE request SET place = -place WHERE rank & 1 = ?", (rest,))
+            if newest_start is None:
+                file.execute("UPDATE request SET rank = rank & ~1 WHERE rank & 1")
+            file.execute("UPDATE job SET newest = ?, newest_start = ?", (newest, newest_start))
+        index = schema.BY_SLOT if self._by_slot else schema.BY_RANK
+        if file.query("SELECT 1 FROM sqlite_master WHERE name = 'pending' AND sql != ?", (index,)):
+            file.execute("DROP INDEX pending")
+            file.execute(index)
+
+    def _open_budget(self) -> None:
+        counted = dict(self._file.query("SELECT name, counted FROM slot WHERE counted"))
+        if self.budget is None:
+            if counted:
+                self._file.execute("UPDATE slot SET counted = 0 WHERE counted")
+        elif counted:
+            self.budget.counted.update(counted)
+        else:  # the start before had no budget
+            self.begin_round()
+
+    def _retry(self, rows: Sequence[tuple[int, int, int, int]], refuse: str = "") -> int:
+        found, refused = [], []
+        for id_, slot, rank, counts in sorted(rows):
+            if counts and self.budget is not None and not self.budget.admits(self._name(slot)):
+                refused.append((id_,))
+            else:
+                found.append((id_, slot, rank))
+        self._wake(found)
+        if refuse:
+            self._file.execute_many(refuse, refused)
+        if rows:
+            self.recount()
+        return len(found)
+
+    def _wake(self, rows: Sequence[tuple[int, int, int]]) -> None:
+        """Make records (id, slot, rank) pending, as the newest of their rank."""
+        changes = []
+        for id_, slot, rank in rows:
+            self._last += 1
+            changes.append((self._last * self._signs[rank & 1], id_))
+            self.slots.add(self._name(slot))
+        self._file.execute_many(WAKE, changes)
+        self.operations += len(changes)
+
+    def _write(self) -> None:
+        """Insert what was pushed, without a commit."""
+        if self._new:
+            new, self._new = self._new, []
+            self._file.execute_many(PUSH, new)
+
+    def _write_all(self) -> int:
+        """Write what a commit makes durable; return the last id or place that was given."""
+        self._write()
+        self._file.execute_many(DONE, self._gone)
+        self._gone.clear()
+        if self.budget is not None and self.budget.changed:
+            counts = [(self.budget.counted[n], self._slot(n)) for n in self.budget.changed]
+            self._file.execute_many("UPDATE slot SET counted = ? WHERE id = ?", counts)
+            self.budget.changed.clear()
+        self.operations = 0
+        return self._last
+
+    def _read_delayed(self) -> None:
+        delayed, due = self._file.query(NEXT_DUE)[0]
+        self.delayed: int = delayed
+        self.next_due: float | None = due
+
+    def _count_delayed(self, due: float | None) -> None:
+        self.delayed += 1
+        if due is not None and (self.next_due is None or due < self.next_due):
+            self.next_due = due
+
+    def _slot(self, name: str) -> int:
+        """Return the number of a slot, which may be new to the file."""
+        if name not in self._ids:
+            find = "SELECT id FROM slot WHERE name = ?"
+            if not (found := self._file.query(find, (name,))):
+                self._file.execute("INSERT INTO slot (name) VALUES (?)", (name,))
+                found = self._file.query(find, (name,))
+            self._learn(name, found[0][0])
+        return self._ids[name]
+
+    def _name(self, id_: int) -> str:
+        if id_ not in self._names:
+            ((name,),) = self._file.query("SELECT name FROM slot WHERE id = ?", (id_,))
+            self._learn(name, id_)
+        return self._names[id_]
+
+    def _learn(self, name: str, id_: int) -> None:
+        self._ids[name], self._names[id_] = id_, name
+
+
+def detail_of(failed: FailedRequest) -> str:
+    """Return what the column `detail` has of a failure."""
+    return json.dumps(failed._asdict())
