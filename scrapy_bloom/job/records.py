@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .choice import By, Counts, Filter, Record
     from .failed_request import FailedRequest
 
-__all__ = ["KEPT", "UNFINISHED", "WAITING", "Claimed", "Desk", "New", "State", "Store", "rank_of"]
+__all__ = ["KEPT", "PATIENCE", "UNFINISHED", "WAITING", "Claimed", "Desk", "New", "State", "Store", "rank_of"]
 
 
 def rank_of(priority: int, *, start: bool) -> int:
@@ -67,6 +67,10 @@ class Store(Protocol):
 
 Action = Literal["drop", "fail", "retry"]
 """The records go; they fail, for the reason `dropped`; they are pending again."""
+
+
+PATIENCE = 30.0
+"""Seconds that a running job has for the answer to an order."""
 
 
 class Desk(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from ..job.records import Action
 from ..jobdir import JobDirectory
 from . import schema
 from .job_file import connect, reading
-from .listing import Listing
+from .listing import Listing, held_in
 from .orders import Change, HoldOrder, Order, answer, counts_of, figures_of, send, standing
 from .rounds import REOPEN
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..job.choice import By, Counts, Filter, Record
-    from .job_file import RequestFile
 
 _FOR_THE_NEXT_START = (
     "SELECT id FROM request WHERE id IN (SELECT value FROM json_each(?))"
@@ -65,8 +64,8 @@ class SqliteDesk:
 
     def held(self) -> Mapping[str, float]:
         """Return the held slots, and the seconds of their holds that are left."""
-        with self._reading() as listing:
-            return listing.held()
+        with reading(self._job.requests, or_empty=True) as connection:
+            return held_in(connection.execute)
 
     def change(self, chosen: Filter, action: Action) -> Counts | None:
         """Do `action` with what is chosen; None if a running job has not answered in time."""
@@ -99,26 +98,6 @@ class SqliteDesk:
             return _carried_out(connection, what)
 
 
-class OpenDesk(SqliteDesk):
-    """The Desk of the job whose `file` is open, for its own process. Its changes are durable with
-    the next commit; `wake` is that of Change. Raises sqlite3.Error."""
-
-    def __init__(self, file: RequestFile, wake: Callable[[Sequence[int]], int]) -> None:
-        self._file = file
-        self._wake = wake
-
-    def change(self, chosen: Filter, action: Action) -> Counts:
-        """Do `action` with what is chosen."""
-        change = Change(self._file, Order(chosen, action), self._wake)
-        while change.proceed():
-            pass
-        return change.counts
-
-    @contextmanager
-    def _reading(self) -> Iterator[Listing]:
-        yield Listing(self._file.iterate, is_running=True)
-
-
 def _carried_out(connection: sqlite3.Connection, what: Order | HoldOrder) -> Mapping[str, Any]:
     if isinstance(what, HoldOrder):
         with connection:
@@ -134,7 +113,7 @@ def _carried_out(connection: sqlite3.Connection, what: Order | HoldOrder) -> Map
     return figures_of(change.counts)
 
 
-def woken(file: RequestFile | sqlite3.Connection, ids: Sequence[int]) -> int:
+def woken(file: sqlite3.Connection, ids: Sequence[int]) -> int:
     """Make failed and capped requests of a job that does not run pending, as the newest of their
     rank; those that are capped, or of an earlier round, are asked by the next start, as far as its
     budget has room. Return how many."""

@@ -54,19 +54,20 @@ def part_of(states: Iterable[State]) -> str:
 
 
 class Listing:
-    """The requests that `ask` reads. Its methods raise sqlite3.Error."""
+    """The requests that `ask` reads, of a job that `is_running` or not. Any method may raise
+    sqlite3.Error."""
 
     def __init__(self, ask: Query, *, is_running: bool) -> None:
         self._ask = ask
         self._is_running = is_running
-        self.names: Mapping[int, str] = dict(ask("SELECT id, name FROM slot"))  # type: ignore[arg-type]
+        self._names: dict[int, str] = {}
 
     def states(self, chosen: Filter) -> list[State]:
         """Return the states to look at: what a killed process has claimed is pending."""
         others = {State.CLAIMED} if State.PENDING in chosen.states else set()
         return sorted(others.union(chosen.states) - {State.QUARANTINED})
 
-    def count(self, chosen: Filter, by: By) -> Counts:
+    def count(self, chosen: Filter, by: By = "slot") -> Counts:
         """Return how many are chosen."""
         found = Counts()
         if chosen.reads or by == "callback":
@@ -91,10 +92,6 @@ class Listing:
             if record.state in chosen.states and chosen.includes(record):
                 yield record
 
-    def held(self) -> dict[str, float]:
-        """Return the seconds of the holds that are left."""
-        return held_in(self._ask)
-
     def record(self, row: Sequence[Any], *, reads: bool = True) -> Record:
         """Return a row as an operator sees it, its payload only if the caller `reads` it."""
         _, slot, rank, number, payload, due, detail = row
@@ -115,20 +112,20 @@ class Listing:
         return record
 
     def _each(self, chosen: Filter) -> Iterator[Record]:
-        slots = {slot for slot, name in self.names.items() if chosen.includes_slot(name)}
         for state in self.states(chosen):
             for row in self._ask(all_of(state)):
-                if row[1] in slots or row[1] not in self.names:
+                if chosen.includes_slot(self._name(row[1])):
                     yield self.record(row)
 
     def _seen(self, state: State) -> State:
         return State.PENDING if state is State.CLAIMED and not self._is_running else state
 
     def _name(self, slot: int) -> str:
-        try:
-            return self.names[slot]
-        except KeyError:
-            raise sqlite3.DatabaseError(f"the slot {slot} is missing") from None
+        if slot not in self._names:
+            self._names.update((id_, name) for id_, name in self._ask("SELECT id, name FROM slot"))
+            if slot not in self._names:
+                raise sqlite3.DatabaseError(f"slot {slot} has no name")
+        return self._names[slot]
 
 
 def held_in(ask: Query) -> dict[str, float]:

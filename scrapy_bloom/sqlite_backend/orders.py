@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from ..files import make_directory, replace
 from ..job.choice import Counts, Filter
 from ..job.failed_request import FailedRequest
-from ..job.records import KEPT, Action, State
+from ..job.records import KEPT, PATIENCE, Action, State
 from ..reporting import counted
+from .job_file import MOST_ROWS
 from .listing import AT_ONCE, Listing, part_of
-from .schema import MOST
 
 if TYPE_CHECKING:
     import sqlite3
@@ -35,12 +35,10 @@ if TYPE_CHECKING:
     from ..job.request_store import Holds
     from ..jobdir import JobDirectory
     from .job_file import RequestFile
-    from .request_store import SqliteStore
+    from .records import SqliteRecords
 
 logger = logging.getLogger("scrapy_bloom.durable.orders")
 
-PATIENCE = 30.0
-"""Seconds that a running job has for the answer to an order."""
 _LISTS = ("slots", "reasons", "urls", "callbacks")
 _DONE = {"drop": "Dropped", "fail": "Failed", "retry": "Retried"}
 _ROUND = "(SELECT number FROM rounds)"
@@ -60,7 +58,7 @@ class Order(NamedTuple):
 
     chosen: Filter
     action: Action
-    end: int = MOST
+    end: int = MOST_ROWS
     time: float = inf
 
     def encode(self) -> str:
@@ -150,6 +148,8 @@ class Change:
     is_running: bool = True
     counts: Counts = field(default_factory=Counts)
     after: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+    """How many are not pending any more, by slot."""
 
     def proceed(self) -> bool:
         """Look at the next requests, and change the chosen ones, in the transaction of the caller.
@@ -168,6 +168,7 @@ class Change:
             if not self.counts.add(record, chosen):
                 continue
             ids.append(id_)
+            self.left[record.slot] += record.state is State.PENDING
             if order.action == "fail":
                 failed = FailedRequest.dropped(record.url, record.method, record.fields)
                 self.file.execute(_FAIL, (failed.time, failed.encode(), id_))
@@ -188,12 +189,17 @@ class Orders:
     """The orders to a running job, carried out by its scheduler."""
 
     def __init__(
-        self, job: JobDirectory, ledger: Ledger, file: RequestFile, store: SqliteStore, holds: Holds
+        self,
+        job: JobDirectory,
+        ledger: Ledger,
+        file: RequestFile,
+        records: SqliteRecords,
+        holds: Holds,
     ) -> None:
         self._job = job
         self._ledger = ledger
         self._file = file
-        self._store = store
+        self._records = records
         self._holds = holds
         self._refused: set[Path] = set()
         self._work: tuple[Path, Change] | None = None
@@ -226,12 +232,13 @@ class Orders:
             self._finish(path, {"slots": changed}, f"{counted(changed, 'download slot')} {done}")
             return
         if self._work is None or self._work[0] != path:
-            self._work = path, Change(self._file, order, self._store.wake)
+            self._work = path, Change(self._file, order, self._records.wake)
         change, has_more = self._work[1], True
         with ledger.guarded():
             self._file.write()
             has_more = change.proceed()
-            self._store.recount()
+            self._records.dropped(change.left)
+            change.left.clear()
             ledger.commit()
         if not has_more:
             counts = change.counts
