@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BloomError
 from ..job.failed_request import Choice
-from ..redis_backend.failed_store import RedisFailedStore
+from ..redis_backend.desk import RedisFailedStore
 from ..reporting import counted, in_brief, in_utc
 from ..sqlite_backend.failed_store import SQLiteFailedStore
 

@@ -12,11 +12,11 @@ from math import inf, isinf
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BloomError
-from ..job.pending import DROPPED, PendingCount, PendingRequest, Selection
+from ..job.choice import Filter, State
+from ..job.pending import DROPPED, By, PendingCount, PendingRequest, Selection
 from ..quantities import seconds as seconds_of
 from ..redis_backend.codec import is_storable_slot
-from ..redis_backend.pending_store import RedisPendingStore
-from ..redis_backend.sieve import Sieve
+from ..redis_backend.desk import RedisDesk
 from ..reporting import counted, held_for
 from ..sqlite_backend.orders import HoldOrder, Order, carry_out, send
 from ..sqlite_backend.pending_store import SQLitePendingStore
@@ -24,6 +24,7 @@ from .context import table
 
 if TYPE_CHECKING:
     from ..jobdir import JobDirectory
+    from ..redis_backend.client import RedisClient
     from .context import Context
 
 SHOWN = 20
@@ -128,8 +129,8 @@ def _drop(session: Context, selection: Selection) -> int:
                 f"{counted(count, 'pending request')} of {name} would {end}: say so with --yes"
             )
         figures: dict[str, int] | None
-        if isinstance(store, RedisPendingStore):
-            figures = Sieve(store, selection, keep=options.keep).drop()
+        if isinstance(store, _CrawlStore):
+            figures = store.drop(selection, keep=options.keep)
         else:
             figures = _ordered(store.job, Order(selection, options.keep))
     if figures is None:
@@ -176,9 +177,9 @@ def _set_holds(session: Context, selection: Selection, seconds: float | None) ->
                 slots |= dict.fromkeys(map(str, store.count(selection, "slot").pending))
         if seconds is None:
             slots = dict.fromkeys(each for each in store.held(Selection()) if each in slots)
-        if isinstance(store, RedisPendingStore):
+        if isinstance(store, _CrawlStore):
             if slots:
-                store.hold([*slots], seconds)
+                store.desk.hold([*slots], seconds)
         elif slots:
             until = None if seconds is None else time.time() + seconds
             if _ordered(store.job, HoldOrder([*slots], until)) is None:
@@ -228,8 +229,43 @@ _ACTIONS: dict[str, tuple[Callable[[Context, Selection], int], set[str]]] = {
 ACTIONS = tuple(_ACTIONS)
 
 
+class _CrawlStore:
+    """The pending requests of a crawl, as those of a job are asked for."""
+
+    def __init__(self, client: RedisClient, key: str) -> None:
+        self.desk = RedisDesk(client, key)
+
+    def count(self, selection: Selection, by: By) -> PendingCount:
+        found = self.desk.count(_waiting(selection), by)
+        return PendingCount(found.by, found.states[State.DELAYED], found.in_flight, found.unknown)
+
+    def requests(self, selection: Selection, most: int) -> list[PendingRequest]:
+        found = islice(self.desk.scan(_waiting(selection)), most)
+        return [
+            PendingRequest.of(each.fields, each.slot, each.priority, each.due) for each in found
+        ]
+
+    def held(self, selection: Selection) -> dict[str, float]:
+        held = self.desk.held()
+        return {slot: left for slot, left in held.items() if selection.includes_slot(slot)}
+
+    def drop(self, selection: Selection, *, keep: bool) -> dict[str, int]:
+        found = self.desk.change(_waiting(selection), "fail" if keep else "drop")
+        return {
+            "dropped": found.states.total(),
+            "later": found.states[State.DELAYED],
+            "in_flight": found.in_flight,
+            "unknown": found.unknown,
+        }
+
+
+def _waiting(selection: Selection) -> Filter:
+    slots, urls, callbacks = selection
+    return Filter(slots=slots, urls=urls, callbacks=callbacks)
+
+
 def _store(
     session: Context,
-) -> AbstractContextManager[tuple[str, SQLitePendingStore | RedisPendingStore]]:
+) -> AbstractContextManager[tuple[str, SQLitePendingStore | _CrawlStore]]:
     """Give the name of the job or the crawl, and its pending requests."""
-    return session.job_or_crawl(SQLitePendingStore, RedisPendingStore)
+    return session.job_or_crawl(SQLitePendingStore, _CrawlStore)

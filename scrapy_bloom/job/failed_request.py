@@ -34,6 +34,8 @@ kept, and no retry asks it."""
 ASKING_CAPPED = "Asking %(requests)s that BLOOM_BUDGET had kept"
 UNREADABLE = "unreadable"
 """The reason of a stored request that cannot be read back."""
+DROPPED = "dropped"
+"""The reason of failed requests that an operator has dropped, and kept."""
 LONGEST = 500
 """Most characters of an exception in a record."""
 _MOST = 2**31
@@ -100,6 +102,20 @@ class FailedRequest(NamedTuple):
     def unreadable(cls, url: str, method: str, why: str) -> FailedRequest:
         """Return the record of a stored request that cannot be read back."""
         return cls(url, method, UNREADABLE, None, encodable(why), 1, time.time(), None)
+
+    @classmethod
+    def dropped(cls, url: str, method: str, fields: Mapping[str, Any]) -> FailedRequest:
+        """Return the record of a request of these `fields`, which is dropped and kept."""
+        values = (fields.get("headers") or {}).get(b"Referer")
+        referer = values[0] if isinstance(values, list) and values else None
+        before = referer.decode("utf-8", "backslashreplace") if isinstance(referer, bytes) else None
+        attempts = attempts_of(fields.get("meta") or {})
+        return cls(url, method, DROPPED, None, None, attempts, time.time(), before)
+
+    @classmethod
+    def capped(cls, url: str, method: str) -> FailedRequest:
+        """Return the record of a request over its budget."""
+        return cls(url, method, CAPPED, None, None, 0, 0.0, None)
 
 
 def lost(request: Request, slot: str) -> FailedRequest:

@@ -28,7 +28,7 @@ from .budget import budget_text, require_budget
 from .call import Policy
 from .client import RedisClient, ScriptError
 from .codec import RedisCodec
-from .failed_store import RedisFailedStore
+from .desk import RedisFailedStore
 from .layout import in_one_slot
 from .lifecycle import gone, open_crawl
 from .request_store import Observers, RedisStore
