@@ -9,7 +9,7 @@ from scrapy import Request
 
 from scrapy_bloom.job.codec import Codec, Stored, url_and_method
 from scrapy_bloom.job.failed_request import Choice, FailedRequest
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisFailedStore
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from tests.redis_backend.workers import StoreWorker

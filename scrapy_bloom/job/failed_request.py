@@ -150,25 +150,6 @@ def lost(request: Request, slot: str) -> FailedRequest:
     return FailedRequest.of(request, LOST)._replace(attempts=0, exception=encodable(what))
 
 
-class Choice(NamedTuple):
-    """The failed requests whose reason matches one of these globs, and whose URL one of
-    those; all, if there are none."""
-
-    reasons: Sequence[str] = ()
-    urls: Sequence[str] = ()
-
-    def includes(self, reason: str, url: str) -> bool:
-        """Return True if a request that has failed for `reason` is chosen."""
-        return matches(self.reasons, reason) and matches(self.urls, url)
-
-    def has_reason(self, reason: str) -> bool:
-        """Return True if some request that has failed for `reason` may be chosen."""
-        return matches(self.reasons, reason)
-
-
-ALL = Choice()
-
-
 def count_unreadable(stats: StatsCollector) -> bool:
     """Count a request that could not be read back. Return True for the first one, which the log
     shows for all."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from contextlib import suppress
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,13 +29,13 @@ from .origins import request_of
 from .records import KEPT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
     from ..settings import FailedSettings
-    from .choice import By, Counts, Record
+    from .choice import Record
     from .ledger import Ledger
 
 logger = logging.getLogger("scrapy_bloom.durable.failing")
@@ -51,10 +50,10 @@ _at_work: WeakSet[Failures] = WeakSet()
 
 
 class Kept(Protocol):
-    """What Failures reads of a Desk."""
+    """The failed requests of a job or a crawl."""
 
-    def count(self, chosen: Filter, by: By) -> Counts:
-        """Return how many are chosen."""
+    def reasons(self) -> Mapping[str, int]:
+        """Return how many there are for each reason, most first."""
 
     def scan(self, chosen: Filter) -> Iterator[Record]:
         """Yield the chosen ones."""
@@ -94,9 +93,9 @@ class Failures:
         BLOOM_RETRY_FAILED says so. Log what no retry asks of `kept`. Raises as they do."""
         if self._settings.retry:
             self.tell("Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)", retry())
-        chosen = Filter(KEPT, reasons=[LOST])
-        if kept.count(chosen, "reason").by:
-            found = [each.failed for each in kept.scan(chosen) if each.failed]
+        if LOST in kept.reasons():
+            records = kept.scan(Filter(KEPT, reasons=[LOST]))
+            found = [each.failed for each in records if each.failed]
             self._warn(
                 "%(requests)s over BLOOM_BUDGET could not be serialized, and will not be asked,"
                 " such as %(url)s (%(what)s). Give them a method of the spider as callback, and a"
@@ -123,11 +122,9 @@ class Failures:
         (`where`), at a place as the command line takes it. Raises as the store does."""
         _at_work.discard(self)
         self._ledger, kept = None, self._kept
-        reasons: Counter[str] = Counter()
-        if kept is not None:
-            reasons = kept.count(Filter(KEPT), "reason").by
-        del reasons[CAPPED]  # as the project asks
-        total = reasons.total()
+        reasons = {} if kept is None else dict(kept.reasons())
+        reasons.pop(CAPPED, None)  # as the project asks
+        total = sum(reasons.values())
         self._crawler.stats.set_value("scheduler/failed", total)
         if total:
             self._warn(
@@ -137,7 +134,7 @@ class Failures:
                 requests=counted(total, "request"),
                 stay="stays" if total == 1 else "stay",
                 where=where,
-                reasons=", ".join(f"{n:,} {in_brief(why)}" for why, n in reasons.most_common()),
+                reasons=", ".join(f"{count:,} {in_brief(why)}" for why, count in reasons.items()),
                 place=place,
                 but=", but no unserializable one" * (LOST in reasons),
             )

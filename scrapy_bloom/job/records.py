@@ -12,7 +12,18 @@ if TYPE_CHECKING:
     from .choice import By, Counts, Filter, Record
     from .failed_request import FailedRequest
 
-__all__ = ["KEPT", "PATIENCE", "UNFINISHED", "WAITING", "Claimed", "Desk", "New", "State", "Store", "rank_of"]
+__all__ = [
+    "KEPT",
+    "PATIENCE",
+    "UNFINISHED",
+    "WAITING",
+    "Claimed",
+    "Desk",
+    "New",
+    "State",
+    "Store",
+    "rank_of",
+]
 
 
 def rank_of(priority: int, *, start: bool) -> int:

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ..job.choice import Counts, Record
+from ..job.choice import Counts, Filter, Record
 from ..job.codec import Stored, plain_fields
 from ..job.failed_request import CAPPED, FailedRequest, matches
-from ..job.records import State
+from ..job.records import KEPT, State
 
 if TYPE_CHECKING:
-    from ..job.choice import By, Filter
+    from ..job.choice import By
     from .schema import Query
 
 AT_ONCE = 2000
@@ -85,6 +85,10 @@ class Listing:
                 found.by[{"slot": name, "reason": reason}.get(by, -(rank >> 1))] += count
                 found.states[self._seen(state)] += count
         return found
+
+    def reasons(self) -> dict[str, int]:
+        """Return how many requests have failed for each reason, most first."""
+        return dict(self.count(Filter(KEPT), "reason").by.most_common())
 
     def scan(self, chosen: Filter) -> Iterator[Record]:
         """Yield the chosen ones."""

@@ -10,8 +10,6 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ..job.choice import KEPT as KEPT_STATES
-from ..job.choice import Filter
 from ..job.figures import (
     COUNTED,
     SLOTS,
@@ -27,9 +25,8 @@ from ..job.figures import (
 from ..job.ledger import CommitHook
 from ..jobdir import JobDirectory
 from ..reporting import without_user
-from .desk import SqliteDesk
 from .job_file import check_header, reading
-from .listing import held_in
+from .listing import Listing, held_in
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 from .schema import UNFINISHED, Query
 
@@ -185,8 +182,7 @@ class JobStatus:
         self._slots = Costly(_pending_by_slot)
         self._feeds = Costly(_feeds)
         self._unfinished = Costly(_unfinished)
-        self._desk = SqliteDesk(job)
-        self._reasons = Costly(_reasons)
+        self._reasons = Costly(Listing.reasons)
 
     def figures(self) -> Figures:
         """Return the figures that were noted last, and what the file itself tells now."""
@@ -222,7 +218,9 @@ class JobStatus:
                 "held_slots": longest_held(held),
                 "pending_by_slot": by_slot,
                 "slots": slots,
-                "failed_by_reason": self._reasons.of(self._desk),
+                "failed_by_reason": self._reasons.of(
+                    Listing(connection.execute, is_running=is_running)
+                ),
                 "file_bytes": sizes[0].st_size,
                 "log_bytes": sum(stat.st_size for stat in sizes[1:]),
                 "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in sizes)),
@@ -290,11 +288,6 @@ def _of_this_start(
 def _feeds(connection: sqlite3.Connection) -> list[tuple[str, int]]:
     """Return each feed of the round, and how many final items it has."""
     return connection.execute(_FEEDS).fetchall()
-
-
-def _reasons(desk: SqliteDesk) -> dict[str, int]:
-    """Return how many requests have failed for each reason, most first."""
-    return dict(desk.count(Filter(KEPT_STATES), "reason").by.most_common())
 
 
 def _pending_by_slot(connection: sqlite3.Connection) -> tuple[dict[str, int], int]:

@@ -16,7 +16,7 @@ from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.commands.crawls import queue_in
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.status import CrawlStatus, look_at

@@ -11,7 +11,7 @@ from scrapy_bloom.commands import main
 from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.status import look_at, pending_of
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore

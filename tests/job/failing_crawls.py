@@ -26,7 +26,7 @@ from scrapy.extensions.postprocessing import GzipPlugin
 from scrapy_bloom import fail
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler

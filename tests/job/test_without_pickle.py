@@ -19,7 +19,7 @@ from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest
 from scrapy_bloom.job.request_text import MARSHALLED, OBJECTS, PICKLED, pack
 from scrapy_bloom.migration.scrapy_redis_queue import _loads
 from scrapy_bloom.redis_backend.codec import RedisCodec
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisFailedStore
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.job_reader import stopped_job
 from tests.job.engine import STOCK

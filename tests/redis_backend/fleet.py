@@ -25,7 +25,7 @@ from scrapy.utils.test import get_crawler
 import scrapy_bloom.redis_backend.scheduler  # noqa: F401 - before the forks, not in each
 from scrapy_bloom.job.failed_request import Choice
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.status import look_at

@@ -6,9 +6,9 @@ import pytest
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.job.failed_request import Choice
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
-from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL, RETRY_FAILED, TAKE_CAPPED
+from scrapy_bloom.redis_backend.scripts import CHANGE, OPEN_CRAWL
 from scrapy_bloom.redis_backend.status import CrawlStatus, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.job.engine import name_of, request
@@ -343,25 +343,26 @@ def failed_of_start(worker):
     return RedisFailedStore(worker.client, worker.key, starts=True)
 
 
-@pytest.mark.parametrize("script", [TAKE_CAPPED, RETRY_FAILED])
-def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_server, script):
+@pytest.mark.parametrize("place", ["capped:example.com", "failed"])
+def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_server, place):
     """And loses nothing."""
     for position in range(1, 60):
         worker = join(BLOOM_BUDGET={"*": 2})
         push(worker, *"abcd")
-        asked = let_fail(worker) if script is RETRY_FAILED else names(worker)
+        asked = let_fail(worker) if place == "failed" else names(worker)
         worker = next_round(worker, join, "two", BLOOM_BUDGET={"*": 4})
-        arguments = ["example.com", 4, "2"]
-        if script is RETRY_FAILED:
+        arguments = [place, "retry", "1", 4]
+        if place == "failed":
             fields = worker.client.call("hkeys", f"{worker.key}:failed")
-            arguments = ["1", *fields]
-        worker.abort(arguments, position, script)
+            told = [part for field in fields for part in (field, "1", "", "", "")]
+            arguments = [place, "retry", "1", "", *told]
+        worker.abort(arguments, position, CHANGE)
         failed_of_start(worker).retry()
         found = let_fail(worker)
         assert len({*found}) in (1, 2)
-        if script is TAKE_CAPPED:
+        if place != "failed":
             assert {*found, *asked, *capped(worker)} == {*"abcd"}
-        assert {*found, *names_of(worker)} >= ({*"cd"} if script is TAKE_CAPPED else {*"ab"})
+        assert {*found, *names_of(worker)} >= ({*"ab"} if place == "failed" else {*"cd"})
         worker.leave()
         redis_server.command("FLUSHALL")
 

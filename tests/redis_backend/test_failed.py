@@ -13,11 +13,11 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
+from scrapy_bloom.job.choice import Filter, State
 from scrapy_bloom.job.codec import Codec, Stored, plain_fields
 from scrapy_bloom.job.dictionaries import Dictionaries
 from scrapy_bloom.job.failed_request import Choice, FailedRequest
-from scrapy_bloom.redis_backend.capped import CappedRequests
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisDesk, RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.status import CrawlStatus, look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
@@ -486,9 +486,10 @@ def test_the_rights_in_the_documents_are_enough(own_server):
     worker = StoreWorker(url, "key", BLOOM_BUDGET={"*": 3, "shop-1": 1})
     worker.enqueue("over", slot="shop-1")
     worker.exchange()
-    for choice in (Choice(), Choice(urls=["*/over"])):
-        capped = CappedRequests(worker.client, worker.key)
-        assert (worker.capped, capped.count(), capped.ask(choice)) == (1, 1, 0)
+    for urls in ((), ["*/over"]):
+        capped, desk = Filter((State.CAPPED,), urls=urls), RedisDesk(worker.client, worker.key)
+        assert worker.capped == desk.count(capped).states.total() == 1
+        assert desk.change(capped, "retry").states.total() == 0
     own_server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
     worker.enqueue_all("abc")
     fail(worker, worker.next())
