@@ -12,18 +12,7 @@ if TYPE_CHECKING:
     from .choice import By, Counts, Filter, Record
     from .failed_request import FailedRequest
 
-__all__ = [
-    "KEPT",
-    "PATIENCE",
-    "UNFINISHED",
-    "WAITING",
-    "Claimed",
-    "Desk",
-    "New",
-    "State",
-    "Store",
-    "rank_of",
-]
+__all__ = ["KEPT", "UNFINISHED", "WAITING", "Claimed", "Desk", "New", "State", "Store", "rank_of"]
 
 
 def rank_of(priority: int, *, start: bool) -> int:
@@ -87,8 +76,9 @@ PATIENCE = 30.0
 class Desk(Protocol):
     """The records of a job or a crawl, while engines are at work or not. Raises BloomError."""
 
-    taker: str
-    """The process that asks what is retried, in words."""
+    @property
+    def taker(self) -> str:
+        """The process that asks what is retried, in words."""
 
     def count(self, chosen: Filter, by: By = "slot") -> Counts:
         """Return how many are chosen."""

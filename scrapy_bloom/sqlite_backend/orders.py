@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from ..files import make_directory, replace
 from ..job.choice import Counts, Filter
 from ..job.failed_request import FailedRequest
-from ..job.records import KEPT, PATIENCE, Action, State
+from ..job.records import PATIENCE, Action, State
 from ..reporting import counted
 from .job_file import MOST_ROWS
 from .listing import AT_ONCE, Listing, part_of
@@ -74,9 +74,9 @@ class Order(NamedTuple):
             raise ValueError("it chooses no requests")
         if not all(isinstance(each, str) for name in _LISTS for each in lists[name]):
             raise ValueError("it chooses no requests")
+        if found["action"] not in get_args(Action):
+            raise ValueError(f"it does {found['action']!r} with them")
         states = frozenset(map(State, lists.pop("states")))
-        if not (any(lists.values()) or states <= KEPT) or found["action"] not in get_args(Action):
-            raise ValueError("it chooses no requests")
         chosen = Filter(states, **{name: tuple(texts) for name, texts in lists.items()})
         return cls(chosen, found["action"], int(found["end"]), float(found["time"]))
 

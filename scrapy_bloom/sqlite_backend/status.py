@@ -198,6 +198,7 @@ class JobStatus:
             unfinished = None if is_running else self._unfinished.of(connection)
             of_round = connection.execute(_ROUND_COUNTS).fetchone()
             log = self._path.with_name(f"{self._path.name}-wal")
+            listing = Listing(connection.execute, is_running=is_running)
             sizes = [path.stat() for path in (self._path, log) if path.exists()]
             at, last = samples[-1] if samples else (now, {})
             last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
@@ -218,9 +219,7 @@ class JobStatus:
                 "held_slots": longest_held(held),
                 "pending_by_slot": by_slot,
                 "slots": slots,
-                "failed_by_reason": self._reasons.of(
-                    Listing(connection.execute, is_running=is_running)
-                ),
+                "failed_by_reason": self._reasons.of(listing),
                 "file_bytes": sizes[0].st_size,
                 "log_bytes": sum(stat.st_size for stat in sizes[1:]),
                 "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in sizes)),

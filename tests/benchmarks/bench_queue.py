@@ -18,15 +18,15 @@ from sidebyside import parser_of, redis_server, server_seconds
 
 # isort: split
 from scrapy import Request
+from scrapy_bloom.job.pending import Selection
+from scrapy_bloom.sqlite_backend.pending_store import SQLitePendingStore
 
 from scrapy_bloom.job.choice import Filter
 from scrapy_bloom.job.codec import Codec
-from scrapy_bloom.job.pending import Selection
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
-from scrapy_bloom.sqlite_backend.pending_store import SQLitePendingStore
 from tests.redis_backend.server import described
 from tests.redis_backend.workers import StoreWorker
 

@@ -12,13 +12,13 @@ from math import inf
 
 import pytest
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
-
 from scrapy_bloom.job.pending import Selection
+
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import job_file, orders
-from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.orders import HoldOrder, Order, send
 from tests.commands.command_line import environment
+from tests.failures import Failed
 from tests.job.engine import name_of
 from tests.patience import PATIENCE, wait_until
 from tests.seeded import seed_of
@@ -315,7 +315,7 @@ def test_what_is_kept_comes_back(make, run, tmp_path):
     carry_out(job)
     assert job.scheduler.ledger.store.failed == 3
     job.close("shutdown")
-    found = SQLiteFailedStore(tmp_path / "job").requests()
+    found = Failed(tmp_path / "job").requests()
     assert [(each.reason, each.url, each.attempts) for each in found] == [
         ("dropped", f"http://example.com/a-{number}", 0) for number in range(3)
     ]

@@ -11,7 +11,7 @@ import pytest
 
 from scrapy_bloom.job.choice import Filter, State
 from scrapy_bloom.redis_backend import desk
-from scrapy_bloom.redis_backend.desk import RedisDesk, RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.scripts import CHANGE
 from scrapy_bloom.redis_backend.status import look_at
 from tests.commands.command_line import environment
@@ -345,7 +345,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
         if all(worker.store.is_quiet for worker in workers):
             break
     assert all(worker.store.is_quiet for worker in workers)
-    failed = RedisFailedStore(workers[0].client, workers[0].key).requests()
+    failed = Failed(RedisDesk(workers[0].client, workers[0].key)).requests()
     kept = {each.url.rpartition("/")[2] for each in failed}
     assert len(kept) == len(failed)
     assert not kept & {*done}
