@@ -66,7 +66,9 @@ _KEPT = (
 _CHOSEN = _KEPT.format("3, 4, 5") + " AND id IN (SELECT value FROM json_each(?))"
 CAP = "UPDATE request SET state = 4, due = NULL, detail = NULL WHERE id = ?"
 _STORED_BY_SLOT = (
-    "SELECT name, COUNT(*) FROM request JOIN slot ON slot.id = slot WHERE state < 3 GROUP BY slot"
+    "SELECT name, SUM(n) FROM (SELECT slot, COUNT(*) AS n FROM request WHERE state = 0 GROUP BY"
+    " slot UNION ALL SELECT slot, COUNT(*) FROM request WHERE state > 0 AND state IN (1, 2)"
+    " GROUP BY slot) JOIN slot ON slot.id = slot GROUP BY name"
 )
 
 
