@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _LOCK = "bloom.lock"
+_UNFINISHED = (
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM request WHERE state = 0)"
+    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (1, 2, 5))"
+)
 
 
 class _In:
@@ -105,12 +109,9 @@ class JobDirectory:
             with closing(sqlite3.connect(uri, uri=True)) as connection:
                 # a view may run for ever
                 tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
-                found = connection.execute(tables).fetchall()
-                return any(
-                    connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()  # noqa: S608
-                    for table in ("requests", "later")
-                    if (table,) in found
-                )
+                if ("request",) not in connection.execute(tables).fetchall():
+                    return False
+                return connection.execute(_UNFINISHED).fetchone() is not None
         except sqlite3.Error:
             return False
 

@@ -25,13 +25,16 @@ from scrapy.utils.request import RequestFingerprinterProtocol
 from ..bloom.inspection import Finding
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprints.recorded import FingerprinterIdentity
+from ..job.records import PATIENCE, Desk
 from ..migration.url_list import open_list, url_in
 from ..redis_backend.client import RedisClient
+from ..redis_backend.desk import RedisDesk
 from ..redis_backend.filter_view import FilterView
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import no_crawl
 from ..reporting import escaped, in_brief
 from ..settings import REDIS_KEY
+from ..sqlite_backend.desk import SqliteDesk
 from .target import Kind, Target
 
 A = TypeVar("A")
@@ -139,6 +142,22 @@ class Context:
         with self.crawl(target.name) as (client, key):
             yield f"{client.name} {key[1:-1]}", of_crawl(client, key)
 
+    @contextmanager
+    def desk(self) -> Iterator[tuple[str, Desk]]:
+        """Yield the name of the JOB, and its Desk. Raises BloomError."""
+        with self.job_or_crawl(SqliteDesk, RedisDesk) as found:
+            yield found
+
+    def print_standing(self, name: str) -> int:
+        """Print that the process of the job of that `name` has not answered to an order; return
+        the exit status."""
+        line = (
+            f"the order stands: the process that has {name} has not answered in {PATIENCE:.0f} s;"
+            " it, or the next start, carries it out"
+        )
+        self.print({"stands": True}, [line])
+        return 0
+
     def print(self, figures: object, lines: Iterable[str]) -> None:
         """Print `figures` as JSON with --json, else `lines`."""
         if self.options.json:
@@ -174,19 +193,15 @@ def print_seen(
     knows: Callable[[bytes], bool],
     identity: str,
     name: str,
-    is_started: Callable[[bytes], bool] | None = None,
 ) -> int:
-    """Print for each URL whether `knows` returns True for its fingerprint, or `is_started`, which
-    does for start requests; return the exit status. `name` and `identity` are those of the filter
-    or the delta store."""
+    """Print for each URL whether `knows` returns True for its fingerprint; return the exit status.
+    `name` and `identity` are those of the filter or the delta store."""
     options, answers = session.options, []
     for url, fingerprint in fingerprints_of(session, identity, name):
         seen = knows(fingerprint)
-        is_start = not seen and is_started is not None and is_started(fingerprint)
-        answers.append({"url": url, "seen": seen or is_start, "start_request": is_start})
+        answers.append({"url": url, "seen": seen})
         if not options.json:
-            verdict = "seen (start request)" if is_start else "seen" if seen else "new "
-            session.print_lines([f"{verdict} {url}"])
+            session.print_lines([f"{'seen' if seen else 'new '} {url}"])
     if options.json:
         session.print(answers, [])
     return 0 if all(answer["seen"] for answer in answers) else 1

@@ -14,10 +14,9 @@ from ..errors import BloomError
 from ..job.figures import rates_of
 from ..migration.url_list import open_list, url_in
 from ..redis_backend.client import RedisClient
-from ..redis_backend.failed_store import RedisFailedStore
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.push import push as push_into
-from ..redis_backend.status import look_at, pending_of, require_crawl, total_bytes
+from ..redis_backend.status import look_at, pending_of, reasons_in, require_crawl, total_bytes
 from ..reporting import counted, in_brief, in_bytes, waiting_text
 from .context import aligned, table
 
@@ -76,7 +75,7 @@ def queue_in(client: RedisClient, key: str) -> tuple[dict[str, Any] | None, list
         "pending": pending.counts,
         "pending_count": crawl.quarantined + crawl.later + sum(pending.by_slot.values()),
         "in_flight": crawl.in_flight,
-        "failed_by_reason": RedisFailedStore(client, key).by_reason(),
+        "failed_by_reason": reasons_in(client, key),
         "bytes": total_bytes(crawl.nbytes, pending.nbytes),
     }
     for name in ("samples", "nbytes", "waiting"):

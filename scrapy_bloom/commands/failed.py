@@ -5,19 +5,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BloomError
-from ..job.failed_request import Choice
-from ..redis_backend.failed_store import RedisFailedStore
+from ..job.choice import Filter
+from ..job.records import KEPT
 from ..reporting import counted, in_brief, in_utc
-from ..sqlite_backend.failed_store import SQLiteFailedStore
 
 if TYPE_CHECKING:
     from ..job.failed_request import FailedRequest
-    from ..job.request_store import FailedStore
     from .context import Context
 
 SHOWN = 5
@@ -27,8 +24,8 @@ SHOWN = 5
 def failed(session: Context) -> int:
     """List the requests that have failed."""
     options = session.options
-    with _store(session) as (name, store):
-        found = store.requests(_choice(session))
+    with session.desk() as (name, desk):
+        found = [each.failed for each in desk.scan(_chosen(session)) if each.failed]
     if options.output is not None:
         _write_urls(session, found)
         return 0
@@ -40,34 +37,35 @@ def failed(session: Context) -> int:
 
 def retry(session: Context) -> int:
     """Make requests that have failed pending again."""
-    with _store(session) as (_, store):
-        count = store.retry(_choice(session))
-    taker = "the next start" if isinstance(store, SQLiteFailedStore) else "all workers"
+    with session.desk() as (name, desk):
+        taker = desk.taker
+        found = desk.change(_chosen(session), "retry")
+    if found is None:
+        return session.print_standing(name)
+    count = found.states.total()
     session.print({"retried": count}, [f"{counted(count, 'request')} pending again, for {taker}"])
     return 0
 
 
 def drop(session: Context) -> int:
     """Forget requests that have failed."""
-    choice = _choice(session)
-    with _store(session) as (name, store):
+    chosen = _chosen(session)
+    with session.desk() as (name, desk):
         if not session.options.yes:
-            count = len(store.requests(choice))
+            count = desk.count(chosen, "reason").states.total()
             raise BloomError(
                 f"{counted(count, 'failed request')} of {name} would be forgotten for good: say so"
                 " with --yes"
             )
-        session.print_lines([f"forgot {counted(store.drop(choice), 'failed request')}"])
+        found = desk.change(chosen, "drop")
+    if found is None:
+        return session.print_standing(name)
+    session.print_lines([f"forgot {counted(found.states.total(), 'failed request')}"])
     return 0
 
 
-def _store(session: Context) -> AbstractContextManager[tuple[str, FailedStore]]:
-    """Give the name of the job or the crawl, and its failed requests."""
-    return session.job_or_crawl(SQLiteFailedStore, RedisFailedStore)
-
-
-def _choice(session: Context) -> Choice:
-    return Choice(session.options.reason, session.options.url)
+def _chosen(session: Context) -> Filter:
+    return Filter(KEPT, reasons=session.options.reason, urls=session.options.url)
 
 
 def _write_urls(session: Context, found: Sequence[FailedRequest]) -> None:

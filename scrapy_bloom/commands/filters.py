@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from importlib import import_module
@@ -31,12 +31,10 @@ from ..redis_backend.client import REDIS_SCHEMES, RedisClient, public_url
 from ..redis_backend.filter_view import places_of
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import delete_filter, remove_queue
-from ..redis_backend.taken_starts import StartedPages
 from ..redis_backend.verify import queue_findings
 from ..reporting import counted, in_bytes, in_percent, in_short, pages_text, waiting_text
 from ..settings import BloomSettings
 from ..sqlite_backend.status import JobState, Waiting, job_state, unfinished_requests, waiting_in
-from ..sqlite_backend.taken_starts import started_in
 from . import delta
 from .context import Place, aligned, print_findings, print_seen, table
 from .crawls import queue_in
@@ -103,8 +101,7 @@ class SharedPlace(Place):
         """Print for each URL whether the filter has seen it."""
         with self.session.shared_filter(self.target.name) as shared:
             knows, identity = shared.filter.__contains__, shared.filter.header.identity
-            is_started = StartedPages(shared.client, shared.key).__contains__
-            return print_seen(self.session, knows, identity, shared.name, is_started)
+            return print_seen(self.session, knows, identity, shared.name)
 
     def verify(self) -> int:
         """Print the findings about both, and the verdict."""
@@ -151,11 +148,9 @@ class FilterPlace(Place):
 
     def check(self) -> int:
         """Print for each URL whether it was seen."""
-        job, path = self.target.job, self.target.path
-        started = started_in(job.requests) if job is not None else nullcontext()
-        with open_filter(path, read_only=True) as bloom_filter, started as is_started:
+        with open_filter(self.target.path, read_only=True) as bloom_filter:
             knows, identity = bloom_filter.__contains__, bloom_filter.identity
-            return print_seen(self.session, knows, identity, self.name, is_started)
+            return print_seen(self.session, knows, identity, self.name)
 
     def verify(self) -> int:
         """Print the findings about each file, and the verdict."""

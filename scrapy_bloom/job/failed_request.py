@@ -3,7 +3,9 @@ releases, and which of them a command is about."""
 
 from __future__ import annotations
 
-import sqlite3
+import fnmatch
+import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -34,8 +36,12 @@ kept, and no retry asks it."""
 ASKING_CAPPED = "Asking %(requests)s that BLOOM_BUDGET had kept"
 UNREADABLE = "unreadable"
 """The reason of a stored request that cannot be read back."""
+DROPPED = "dropped"
+"""The reason of failed requests that an operator has dropped, and kept."""
 LONGEST = 500
 """Most characters of an exception in a record."""
+LONGEST_GLOB = 5000
+"""Most characters of a glob: the time that the standard library takes grows with their square."""
 _MOST = 2**31
 """A value in a meta that is as large as this is no count of attempts."""
 
@@ -101,31 +107,47 @@ class FailedRequest(NamedTuple):
         """Return the record of a stored request that cannot be read back."""
         return cls(url, method, UNREADABLE, None, encodable(why), 1, time.time(), None)
 
+    @classmethod
+    def dropped(cls, url: str, method: str, fields: Mapping[str, Any]) -> FailedRequest:
+        """Return the record of a request of these `fields`, which is dropped and kept."""
+        values = (fields.get("headers") or {}).get(b"Referer")
+        referer = values[0] if isinstance(values, list) and values else None
+        before = referer.decode("utf-8", "backslashreplace") if isinstance(referer, bytes) else None
+        attempts = attempts_of(fields.get("meta") or {})
+        return cls(url, method, DROPPED, None, None, attempts, time.time(), before)
+
+    @classmethod
+    def capped(cls, url: str, method: str) -> FailedRequest:
+        """Return the record of a request over its budget."""
+        return cls(url, method, CAPPED, None, None, 0, 0.0, None)
+
+    def encode(self) -> str:
+        """Return it as a JSON object."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def decode(cls, text: str) -> FailedRequest:
+        """Return what `encode` had. Raises ValueError, TypeError for a damaged one."""
+        found = cls(**json.loads(text))
+        if not all(type(each) in _TYPES[name] for name, each in found._asdict().items()):
+            raise ValueError("the record of a failed request is damaged")
+        return found
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("url", "method", "reason"), (str,)),
+    **dict.fromkeys(("exception", "referer"), (str, type(None))),
+    "status": (int, type(None)),
+    "attempts": (int,),
+    "time": (float,),
+}
+
 
 def lost(request: Request, slot: str) -> FailedRequest:
     """Return the record of a request of `slot` that is over the budget and cannot be serialized."""
     callback = getattr(request.callback, "__qualname__", "parse")
     what = f"callback {callback}, slot {slot!r}"
     return FailedRequest.of(request, LOST)._replace(attempts=0, exception=encodable(what))
-
-
-class Choice(NamedTuple):
-    """The failed requests whose reason matches one of these globs, and whose URL one of
-    those; all, if there are none."""
-
-    reasons: Sequence[str] = ()
-    urls: Sequence[str] = ()
-
-    def includes(self, reason: str, url: str) -> bool:
-        """Return True if a request that has failed for `reason` is chosen."""
-        return matches(self.reasons, reason) and matches(self.urls, url)
-
-    def has_reason(self, reason: str) -> bool:
-        """Return True if some request that has failed for `reason` may be chosen."""
-        return matches(self.reasons, reason)
-
-
-ALL = Choice()
 
 
 def count_unreadable(stats: StatsCollector) -> bool:
@@ -170,27 +192,17 @@ def class_and_message(exception: BaseException) -> str:
     return encodable((f"{name}: {message}" if message else name)[:LONGEST])
 
 
-@lru_cache(1)
-def _database() -> sqlite3.Connection:
-    return sqlite3.connect(":memory:", check_same_thread=False)
-
-
 def matches(globs: Sequence[str], text: str) -> bool:
-    """Return True if `text` matches one of the `globs` to SQLite, or if there are none. Raises
-    ValueError for a longer glob than SQLite takes. Source: https://sqlite.org/lang_expr.html#glob.
-    Cost: 2 µs for each glob."""
-    ask = _database().execute
-    shown = _one_by_one(text)
+    """Return True if `text` matches one of the `globs` of the standard library's fnmatch, in which
+    case counts, or if there are none. Raises ValueError for a glob that is too long."""
+    return not globs or _pattern(*globs).match(text) is not None
+
+
+@lru_cache
+def _pattern(*globs: str) -> re.Pattern[str]:
+    if (length := max(map(len, globs))) > LONGEST_GLOB:
+        raise ValueError(f"a glob is too long: {length:,} characters, at most {LONGEST_GLOB:,}")
     try:
-        return not globs or any(
-            ask("SELECT ? GLOB ?", (shown, _one_by_one(glob))).fetchone()[0] for glob in globs
-        )
-    except sqlite3.OperationalError as error:
-        raise ValueError(f"a glob is too long: {error}") from error
-
-
-def _one_by_one(text: str) -> str:
-    """Return `text` with one character that UTF-8 has for each lone surrogate."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return re.compile("|".join(map(fnmatch.translate, globs)))
+    except re.error as error:  # up to Python 3.10 for [b-a]
+        raise ValueError(f"a glob cannot be used: {error}") from error

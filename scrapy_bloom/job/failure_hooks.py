@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from scrapy import Request, signals
@@ -16,24 +16,27 @@ from twisted.python.failure import Failure
 
 from ..reporting import counted, in_brief
 from ..scrapy_private import on_download_error, on_download_exception, on_unhandled_status
+from .choice import Filter
 from .failed_request import (
     CAPPED,
     IN_MEMORY,
     LOST,
-    Choice,
     FailedRequest,
     download_reason,
     item_refused,
 )
 from .origins import request_of
+from .records import KEPT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
     from ..settings import FailedSettings
+    from .choice import Record
     from .ledger import Ledger
-    from .request_store import FailedStore
 
 logger = logging.getLogger("scrapy_bloom.durable.failing")
 
@@ -44,6 +47,16 @@ _NOT_THE_PAGES_FAULT = (
 """Middlewares whose IgnoreRequest is not a failure."""
 
 _at_work: WeakSet[Failures] = WeakSet()
+
+
+class Kept(Protocol):
+    """The failed requests of a job or a crawl."""
+
+    def reasons(self) -> Mapping[str, int]:
+        """Return how many there are for each reason, most first."""
+
+    def scan(self, chosen: Filter) -> Iterator[Record]:
+        """Yield the chosen ones."""
 
 
 class Failures:
@@ -59,7 +72,7 @@ class Failures:
         self._crawler = crawler
         self._settings = settings
         self._ledger: Ledger | None = None
-        self._store: FailedStore | None = None
+        self._kept: Kept | None = None
         self._retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
         kinds = settings.kinds
         if "download" in kinds:
@@ -75,14 +88,14 @@ class Failures:
         if "feed" in kinds:
             crawler.signals.connect(self._item_refused, item_refused)
 
-    def retry(self, store: FailedStore) -> None:
-        """Make all requests in `store` pending again, if BLOOM_RETRY_FAILED says so, and log those
-        that cannot be. Raises as `store` does."""
+    def retry(self, kept: Kept, retry: Callable[[], int]) -> None:
+        """Call `retry`, which makes failed requests pending, and returns how many, if
+        BLOOM_RETRY_FAILED says so. Log what no retry asks of `kept`. Raises as they do."""
         if self._settings.retry:
-            what = "Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)"
-            self.tell(what, store.retry())
-        if LOST in store.by_reason():
-            found = store.requests(Choice([LOST]))
+            self.tell("Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)", retry())
+        if LOST in kept.reasons():
+            records = kept.scan(Filter(KEPT, reasons=[LOST]))
+            found = [each.failed for each in records if each.failed]
             self._warn(
                 "%(requests)s over BLOOM_BUDGET could not be serialized, and will not be asked,"
                 " such as %(url)s (%(what)s). Give them a method of the spider as callback, and a"
@@ -98,9 +111,9 @@ class Failures:
             extra = {"spider": self._crawler.spider}
             logger.info(what, {"requests": counted(count, "request")}, extra=extra)
 
-    def open(self, ledger: Ledger, store: FailedStore) -> None:
-        """Begin to tell `ledger`, whose failed requests are in `store`."""
-        self._ledger, self._store = ledger, store
+    def open(self, ledger: Ledger, kept: Kept) -> None:
+        """Begin to tell `ledger`, whose failed requests are in `kept`."""
+        self._ledger, self._kept = ledger, kept
         if self._settings.keep:
             _at_work.add(self)
 
@@ -108,8 +121,8 @@ class Failures:
         """Stop telling the ledger, and log the failed requests: in the "job" or the "crawl"
         (`where`), at a place as the command line takes it. Raises as the store does."""
         _at_work.discard(self)
-        self._ledger, store = None, self._store
-        reasons = {} if store is None else store.by_reason()
+        self._ledger, kept = None, self._kept
+        reasons = {} if kept is None else dict(kept.reasons())
         reasons.pop(CAPPED, None)  # as the project asks
         total = sum(reasons.values())
         self._crawler.stats.set_value("scheduler/failed", total)

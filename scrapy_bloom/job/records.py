@@ -1,37 +1,18 @@
-"""A stored request is one record with a state. What the engine does with records is a Store, what an
-operator does with them a Desk; a job on the disk, the memory and a crawl in Redis have both."""
+"""A stored request is one record with a state. What the engine does with records is a Store, and
+what an operator does a Desk; a job on the disk, the memory and a crawl in Redis have both."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from ..errors import encodable
-from .failed_request import matches
+from .choice import KEPT, UNFINISHED, WAITING, State
 
 if TYPE_CHECKING:
+    from .choice import By, Counts, Filter, Record
     from .failed_request import FailedRequest
 
-
-class State(IntEnum):
-    """The states of a record. What is acknowledged or dropped has no record any more."""
-
-    PENDING = 0
-    CLAIMED = 1  # by an engine; pending again after a crash
-    DELAYED = 2  # pending when it is due
-    FAILED = 3
-    CAPPED = 4  # over the budget of its slot
-    ASKED = 5  # to be retried by the next start, as far as the budget of its slot has room
-    QUARANTINED = 6  # lost with two workers of a crawl in Redis, and claimed alone
-
-
-WAITING = frozenset({State.PENDING, State.DELAYED, State.QUARANTINED})
-KEPT = frozenset({State.FAILED, State.CAPPED})
-UNFINISHED = (*sorted(WAITING), State.CLAIMED, State.ASKED)
-"""A round with a record in one of these states is not over."""
+__all__ = ["KEPT", "UNFINISHED", "WAITING", "Claimed", "Desk", "New", "State", "Store", "rank_of"]
 
 
 def rank_of(priority: int, *, start: bool) -> int:
@@ -59,10 +40,10 @@ class Claimed(NamedTuple):
 
 
 class Store(Protocol):
-    """The records of a process. Changes are durable with the next `commit`, all of them or none."""
+    """The records of a process. Changes are durable with the next `commit`, all of them or none.
+    Any method may raise one of `failures`."""
 
     failures: tuple[type[Exception], ...]
-    """The exceptions of any method if the store itself fails."""
 
     def push(self, new: New, state: State = State.PENDING) -> int:
         """Add a record, delayed if it is `due` later; return its id, which never changes."""
@@ -74,7 +55,7 @@ class Store(Protocol):
         """Delete a claimed record."""
 
     def fail(self, id_: int, failed: FailedRequest, payload: bytes | None = None) -> None:
-        """Make a claimed record a failed one, with another `payload` for a retry, if there is one."""
+        """Make a claimed record a failed one, with another `payload` for a retry."""
 
     def put_off(self, id_: int, due: float) -> None:
         """Make a claimed record a delayed one."""
@@ -84,95 +65,26 @@ class Store(Protocol):
         there are more: each call does a little only."""
 
 
-class Record(NamedTuple):
-    """A stored request as an operator sees it. `fields` (`Request.to_dict`) are read without running
-    code of the request's, and are none for a damaged one. `due` is in seconds from now, None unless
-    it is delayed; `failed` is the record of the failure of one that is kept."""
-
-    state: State
-    slot: str
-    priority: int
-    fields: Mapping[str, Any]
-    due: float | None = None
-    failed: FailedRequest | None = None
-
-    @property
-    def url(self) -> str:
-        """Its URL, empty if it cannot be read."""
-        return self.failed.url if self.failed else encodable(self.fields.get("url") or "")
-
-    @property
-    def method(self) -> str:
-        """Its HTTP method."""
-        return encodable(self.fields.get("method") or "GET")
-
-    @property
-    def callback(self) -> str | None:
-        """The name of its callback, None if it cannot be read."""
-        return encodable(self.fields.get("callback") or "parse") if self.fields else None
-
-    @property
-    def reason(self) -> str | None:
-        """Why it has failed, None if it has not."""
-        return self.failed and self.failed.reason
-
-
-@dataclass(frozen=True)
-class Filter:
-    """The records in these `states` whose slot, reason and URL match one of the globs, and whose
-    callback has one of the names; all of them, where none is given."""
-
-    states: Collection[State] = WAITING
-    slots: Sequence[str] = ()
-    reasons: Sequence[str] = ()
-    urls: Sequence[str] = ()
-    callbacks: Sequence[str] = ()
-
-    @property
-    def reads(self) -> bool:
-        """True if more than state, slot and reason decides."""
-        return bool(self.urls or self.callbacks)
-
-    def includes_slot(self, slot: str) -> bool:
-        """Return True if records of `slot` may be chosen."""
-        return matches(self.slots, slot)
-
-    def includes(self, record: Record) -> bool:
-        """Return True if `record` is chosen; it is not if a URL or a callback is asked for that
-        cannot be read."""
-        return (
-            record.state in self.states
-            and self.includes_slot(record.slot)
-            and (not self.reasons or matches(self.reasons, record.reason or ""))
-            and (not self.urls or (bool(record.url) and matches(self.urls, record.url)))
-            and (not self.callbacks or record.callback in self.callbacks)
-        )
-
-
-By = Literal["slot", "callback", "priority", "reason"]
 Action = Literal["drop", "fail", "retry"]
-"""They go; they fail, for the reason `dropped`; they are pending again."""
+"""The records go; they fail, for the reason `dropped`; they are pending again."""
 
 
-@dataclass
-class Counts:
-    """How many records are chosen: `by` value, and by state. `in_flight` ones are claimed, and not
-    chosen, `unknown` ones cannot be read."""
-
-    by: Counter[Any] = field(default_factory=Counter)
-    states: Counter[State] = field(default_factory=Counter)
-    in_flight: int = 0
-    unknown: int = 0
+PATIENCE = 30.0
+"""Seconds that a running job has for the answer to an order."""
 
 
 class Desk(Protocol):
-    """The records of a job or a crawl, while engines are at work or not."""
+    """The records of a job or a crawl, while engines are at work or not. Raises BloomError."""
+
+    @property
+    def taker(self) -> str:
+        """The process that asks what is retried, in words."""
 
     def count(self, chosen: Filter, by: By = "slot") -> Counts:
         """Return how many are chosen."""
 
     def scan(self, chosen: Filter) -> Iterator[Record]:
-        """Yield the chosen ones, oldest first."""
+        """Yield the chosen ones: pending ones, then others, of each state the oldest first."""
 
     def change(self, chosen: Filter, action: Action) -> Counts | None:
         """Do `action` with what is chosen; None if a running job has not answered in time."""

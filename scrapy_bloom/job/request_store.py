@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Protocol
 
-from .failed_request import ALL, Choice
-
 if TYPE_CHECKING:
     from scrapy import Request
 
@@ -130,19 +128,3 @@ class RequestStore(Holds, Protocol):
 
     def close(self, *, clean: bool) -> None:
         """Close the store, marked as `clean` or not."""
-
-
-class FailedStore(Protocol):
-    """The failed requests of a job or a crawl."""
-
-    def requests(self, choice: Choice = ALL) -> list[FailedRequest]:
-        """Return the chosen ones, oldest first."""
-
-    def by_reason(self) -> dict[str, int]:
-        """Return how many there are for each reason, most first."""
-
-    def retry(self, choice: Choice = ALL) -> int:
-        """Make the chosen ones pending again; return how many."""
-
-    def drop(self, choice: Choice = ALL) -> int:
-        """Forget the chosen ones; return how many."""

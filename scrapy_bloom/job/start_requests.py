@@ -30,8 +30,6 @@ AT_ONCE = 100
 KEY_PREFIX = bytes(4)
 """The first bytes of each key of a start request, and of one in 2**32 fingerprints."""
 
-PAGE_KEY_LENGTH = 16
-
 
 def key_of(request: Request, fingerprint: bytes) -> bytes:
     """Return the key of a start request, the same in each process: that of its page, and a digest
@@ -41,13 +39,7 @@ def key_of(request: Request, fingerprint: bytes) -> bytes:
     jar, proxy = request.meta.get("cookiejar"), request.meta.get("proxy")
     whose = "\0".join(map(_text, (request.cookies, *headers, callback, jar, proxy)))
     digest = blake2b(whose.encode("utf-8", "backslashreplace"), digest_size=8)
-    return page_key(fingerprint) + digest.digest()
-
-
-def page_key(fingerprint: bytes) -> bytes:
-    """Return the first PAGE_KEY_LENGTH bytes of the keys of all start requests with that
-    fingerprint."""
-    return KEY_PREFIX + blake2b(fingerprint, digest_size=12).digest()
+    return KEY_PREFIX + blake2b(fingerprint, digest_size=12).digest() + digest.digest()
 
 
 def _text(value: Any) -> str:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import SharedFilterError
 from .codec import is_storable_slot
+from .desk import RedisDesk
 from .lifecycle import NO_BUDGET
-from .pending_store import RedisPendingStore
-from .scripts import COUNT_PENDING
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -32,10 +31,7 @@ def require_budget(
     one."""
     if state.budget == NO_BUDGET != text and not state.workers:
         # it had none: what waits is fetched in this round, too
-        slots = RedisPendingStore(client, key).by_slot()
-        # in one call, since another worker may start with the same budget
-        client.run(COUNT_PENDING, [key], *(told for each in slots.items() for told in each))
-        state = join(counted=True)
+        state = join(counted=RedisDesk(client, key).unfinished())
     if state.budget != text:
         raise SharedFilterError(
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_BUDGET = {state.budget},"

@@ -114,15 +114,17 @@ class RedisClient:
         SharedFilterError. Cost: one round trip, two if Redis does not know the script yet."""
         return self._insist(lambda: self._run(script, keys, arguments))[0]
 
-    def scan(self, script: Script, key: str, *arguments: str | bytes | int | None) -> Iterator[Any]:
+    def scan(
+        self, script: Script, key: str, *arguments: str | bytes | int | None, cursor: int = 0
+    ) -> Iterator[Any]:
         """Yield the answers of `script`, each without its cursor, which goes to the next call in
         the place of None. Raises SharedFilterError as `run` does."""
-        cursor: Any = b"0"
-        while cursor is not None:
-            given = (cursor if each is None else each for each in arguments)
-            cursor, *found = self.run(script, [key], *given)
+        following: Any = cursor
+        while following is not None:
+            given = (following if each is None else each for each in arguments)
+            following, *found = self.run(script, [key], *given)
             yield found[0] if len(found) == 1 else found
-            cursor = cursor if int(cursor) else None
+            following = following if int(following) else None
 
     def call(self, command: str, *arguments: str | bytes | int | None) -> Any:
         """Return the result of redis-py's method `command`, repeated and raising as `run`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,16 +13,16 @@ from urllib.parse import urlsplit
 from ..errors import encodable
 from ..job.codec import Codec, Stored, url_and_method
 from ..job.dictionaries import Dictionaries
+from ..job.failed_request import FailedRequest, class_and_message
 from ..job.queue_settings import QueueSettings
 from ..scrapy_private import slot_named
-from .call import Packed
+from .call import Failing, Packed
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.settings import BaseSettings
     from scrapy.statscollectors import StatsCollector
 
-    from ..job.failed_request import FailedRequest
     from .call import Claim
     from .client import RedisClient
 
@@ -113,6 +114,33 @@ class RedisCodec:
     def again(self, claim: Claim, failed: FailedRequest) -> bytes:
         """Return a stored request that has `failed` as it is asked once more."""
         return self._codec.again(_stored(claim), failed).payload
+
+
+def failing_of(
+    claim: Claim, failed: FailedRequest, codec: RedisCodec, *, is_readable: bool = True
+) -> Failing:
+    """Return what the server is told of `claim`, whose request has failed."""
+    return Failing(
+        claim=claim.number,
+        page=codec.page_of(claim),
+        reason=failed.reason,
+        attempts=failed.attempts,
+        details=details_of(failed),
+        payload=codec.again(claim, failed) if is_readable else b"",
+    )
+
+
+def unreadable(claim: Claim, error: Exception, codec: RedisCodec) -> Failing:
+    """Return what the server is told of `claim`, which cannot be made a request again."""
+    failed = FailedRequest.unreadable(*codec.url_and_method(claim), class_and_message(error))
+    return failing_of(claim, failed, codec, is_readable=False)
+
+
+def details_of(failed: FailedRequest) -> str:
+    """Return what the server is told of a failed request beside its reason and attempts."""
+    details = failed._asdict()
+    del details["reason"], details["attempts"], details["time"]  # which is by its own clock
+    return json.dumps(details)
 
 
 def page_in(fields: Mapping[str, Any], payload: bytes) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -149,17 +149,19 @@ def open_crawl(
     *,
     any_spider: bool = False,
     budget: str = "",
-    counted: bool = False,
+    counted: Mapping[str, int] | None = None,
 ) -> CrawlState:
     """Return the state of the crawl beside the filter at `key`, whose generation is `crawl`. The
     crawl is made if there is none; a new round begins if it is over and the settings name another
     round. It belongs to `spider` from then on; without `any_spider`, the crawl of another spider
     stays as it is, and the state names that spider. So does that of living workers with another
     `budget` (JSON, empty for that of the crawl), and one that had none, unless what is pending was
-    `counted`; the state has its budget then. Raises SharedFilterError for a crawl of another
-    filter or format, and for workers with another lease."""
+    `counted` by slot; the state has its budget then. Raises SharedFilterError for a crawl of
+    another filter or format, and for workers with another lease."""
     lease = int(settings.lease * 1000)
-    options = settings.round, spider, "1" * any_spider, budget, "1" * counted
+    options: list[str | int] = [settings.round, spider, "1" * any_spider, budget]
+    if counted is not None:
+        options += ["1", *(part for slot_and_count in counted.items() for part in slot_and_count)]
     found, lease_found, round_, start_done, over, _, workers, owner, *waits, begins, has = (
         client.run(OPEN_CRAWL, [key], crawl, lease, *options)
     )

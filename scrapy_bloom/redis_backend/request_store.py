@@ -19,8 +19,7 @@ from ..job.failed_request import lost
 from ..job.figures import COUNTED
 from .call import LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply, WorkerState
 from .claims import Claims
-from .codec import is_storable_slot
-from .failed_store import details_of, failing_of, unreadable
+from .codec import details_of, failing_of, is_storable_slot, unreadable
 from .scripts import CAPPED, GROWN, NEW
 
 if TYPE_CHECKING:

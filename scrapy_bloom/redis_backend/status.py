@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..job.failed_request import CAPPED, UNREADABLE
 from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
-from .capped import capped_in
-from .failed_store import RedisFailedStore
 from .filter import RedisBloomFilter
 from .layout import ODD_BYTES, is_in_one_slot
 from .lifecycle import no_crawl, require_whole
-from .scripts import CRAWL_STATUS, HELD_SLOTS, SLOT_COUNTS, WORKER_STATUS
+from .scripts import CRAWL_STATUS, SCAN, SLOT_COUNTS, WORKER_STATUS
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 SLOTS_AT_ONCE = 100
 """In a call, which takes some ms of the server."""
 _WORKERS_AT_ONCE = 20
+RECORDS_AT_ONCE = 100
+"""In a call, which takes a ms of the server."""
+_PRIORITY = re.compile(rb"-?\d{1,18}", re.ASCII)
 
 
 class CrawlStatus:
@@ -35,11 +38,10 @@ class CrawlStatus:
         self._client = client
         self._key = key
         self._filter = RedisBloomFilter.open(client, key)
-        self._failed = RedisFailedStore(client, key)
         self._refresh = Costly(RedisBloomFilter.refresh)
         self._pending = Costly(partial(pending_of, client))
         self._held = Costly(partial(held_in, client))
-        self._reasons = Costly(RedisFailedStore.by_reason)
+        self._reasons = Costly(partial(reasons_in, client))
 
     def figures(self) -> Figures:
         """Return the figures that the workers noted last, and what Redis tells now. Raises
@@ -67,7 +69,7 @@ class CrawlStatus:
             "held_slots": longest_held(self._held.of(self._key)) if crawl.held else {},
             "pending_by_slot": dict(slots.most_common(SLOTS)),
             "slots": len(slots),
-            "failed_by_reason": self._reasons.of(self._failed),
+            "failed_by_reason": self._reasons.of(self._key),
             "filter_items": len(found),
             # each shard grows by itself
             "filter_capacity": sum(int(layer.capacity * load.share) for layer, load in layers),
@@ -218,20 +220,68 @@ def pending_of(client: RedisClient, key: str, *, lobbies: bool = True) -> Pendin
     or without. Cost: a round trip for a hundred slots of a priority."""
     sizes: list[int] = []
     pending: dict[int, Counter[str]] = {}
-    for of in ["", *client.call("zrange", f"{key}:priorities", 0, -1)]:
-        first, found = 0, [b""]
-        while found:
-            last = first + SLOTS_AT_ONCE - 1
-            found, nbytes = client.run(SLOT_COUNTS, [key], of, first, last, int(lobbies))
-            sizes.append(nbytes)
-            for name, count in zip(found[::2], found[1::2], strict=True):
-                # of what is parked the name has the priority
-                priority, _, slot = (of, b"", name) if of else name.partition(b":")
-                counts = pending.setdefault(scrapys_priority(priority), Counter())
-                counts[slot.decode(errors=ODD_BYTES)] += count
-            first += SLOTS_AT_ONCE
+    for of in ["parked", *client.call("zrange", f"{key}:priorities", 0, -1)]:
+        for name, count in _slot_counts(client, key, of, sizes, int(lobbies)):
+            # of what is parked the name has the priority
+            priority, _, slot = name.partition(b":") if of == "parked" else (of, b"", name)
+            counts = pending.setdefault(scrapys_priority(priority), Counter())
+            counts[slot.decode(errors=ODD_BYTES)] += count
     counts_by_priority = {priority: dict(+counts) for priority, counts in pending.items()}
     return PendingView(counts_by_priority, total_bytes(*sizes))
+
+
+def capped_in(client: RedisClient, key: str) -> tuple[dict[str, int], Sequence[int]]:
+    """Return how many requests are over the budget of each slot, the first slot first, and the
+    bytes of their lists, in parts, -1 if the user may not ask for it. Cost: a round trip for a
+    hundred slots."""
+    sizes: list[int] = []
+    found = _slot_counts(client, key, "capped", sizes)
+    return {slot.decode(errors=ODD_BYTES): count for slot, count in found}, sizes
+
+
+def _slot_counts(
+    client: RedisClient, key: str, of: str | bytes, sizes: list[int], lobbies: int = 0
+) -> Iterator[tuple[bytes, int]]:
+    first, found = 0, [b""]
+    while found:
+        last = first + SLOTS_AT_ONCE - 1
+        found, nbytes = client.run(SLOT_COUNTS, [key], of, first, last, lobbies)
+        sizes.append(nbytes)
+        yield from zip(found[::2], found[1::2], strict=True)
+        first += SLOTS_AT_ONCE
+
+
+def reasons_in(client: RedisClient, key: str, most: int | None = None) -> dict[str, int]:
+    """Return how many requests have failed for each reason, most first; of more than `most` those
+    that it has not looked at as `others`. Cost: a call for a hundred of them, and of the slots with
+    capped ones."""
+    seen: dict[bytes, str] = {}
+    others = 0
+    pieces = client.scan(SCAN, key, "failed", None, RECORDS_AT_ONCE, "1")
+    pairs = (pair for found in pieces for pair in zip(found[::2], found[1::2], strict=True))
+    for page, parts in pairs:
+        seen[page] = parts[3].decode(errors=ODD_BYTES) if is_failure(parts) else UNREADABLE
+        if len(seen) == most:
+            others = client.call("hlen", f"{key}:failed") - len(seen)
+            break
+    counts = Counter(seen.values()) + Counter({CAPPED: sum(capped_in(client, key)[0].values())})
+    return dict(counts.most_common()) | ({"others": others} if others > 0 else {})
+
+
+def is_record(parts: Sequence[Any]) -> bool:
+    """Return True if these parts of a record, as `lua/scan.lua` tells them, are those of a
+    request."""
+    return (
+        len(parts) > 2
+        and all(isinstance(each, bytes) for each in parts[:3])
+        and _PRIORITY.fullmatch(parts[0]) is not None
+    )
+
+
+def is_failure(parts: Sequence[Any]) -> bool:
+    """Return True if these parts of a record are those of a failed request."""
+    kinds = (bytes, int, bytes, int, bytes)
+    return is_record(parts) and all(map(isinstance, parts[3:8], kinds))
 
 
 def scrapys_priority(stored: str | bytes) -> int:
@@ -247,9 +297,10 @@ def held_in(client: RedisClient, key: str) -> dict[str, float]:
     """Return the held slots of the crawl beside the filter at `key`, with the seconds of their
     holds that are left, `inf` until the release. Cost: a call for 100 holds."""
     held: dict[str, float] = {}
-    for found in client.scan(HELD_SLOTS, key, None):
+    for found in client.scan(SCAN, key, "holds", None, RECORDS_AT_ONCE):
         for slot, left in zip(found[::2], found[1::2], strict=True):
-            held[slot.decode(errors=ODD_BYTES)] = float(left) / 1000
+            if float(left) > 0:
+                held[slot.decode(errors=ODD_BYTES)] = float(left) / 1000
     return held
 
 

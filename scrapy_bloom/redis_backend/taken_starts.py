@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,28 +12,22 @@ from scrapy.utils.defer import deferred_from_coro
 
 from ..job.start_requests import (
     AT_ONCE,
-    PAGE_KEY_LENGTH,
     StartRequests,
     give_turn,
     key_of,
-    page_key,
 )
 from ..scrapy_private import start_again
 from ..settings import REPEAT_START
-from .layout import is_in_one_slot
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..job.ledger import Ledger
     from .call import Reply
-    from .client import RedisClient
     from .dupefilter import RedisBloomDupeFilter
     from .request_store import RedisStore
 
 logger = logging.getLogger("scrapy_bloom.distributed.start_requests")
-
-_MARKS_AT_ONCE = 1_000
 
 
 class SharedStartRequests(StartRequests[bytes]):
@@ -180,29 +173,3 @@ class SharedStartRequests(StartRequests[bytes]):
 def mark_of(key: bytes, occurrence: int) -> bytes:
     """Return the mark of a start request: its key, and its number among those with that key."""
     return key + occurrence.to_bytes(4, "big").lstrip(b"\0")
-
-
-class StartedPages:
-    """The pages that start requests of the crawl beside the filter at `key` have asked for, in its
-    last round. Cost of the first question: reads all marks, and keeps a set of them."""
-
-    def __init__(self, client: RedisClient, key: str) -> None:
-        self._client = client
-        self._key = key
-        self._pages: set[bytes] | None = None
-
-    def __contains__(self, fingerprint: bytes) -> bool:
-        if self._pages is None:
-            self._pages = {*self._read()}
-        return page_key(fingerprint) in self._pages
-
-    def _read(self) -> Iterator[bytes]:
-        if not is_in_one_slot(self._key):
-            return
-        cursor = None
-        while cursor != 0:
-            cursor, marks = self._client.call(
-                "sscan", f"{self._key}:start", cursor or 0, None, _MARKS_AT_ONCE
-            )
-            for mark in marks:
-                yield mark[:PAGE_KEY_LENGTH]

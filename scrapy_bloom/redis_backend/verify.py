@@ -7,18 +7,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..bloom.inspection import Finding
+from ..job.codec import DEFLATED
 from ..job.dictionaries import id_of
+from ..job.failed_request import LOST
 from ..reporting import counted
 from .codec import stored_dictionaries
+from .desk import READ_AT_ONCE, Element, elements_of
 from .layout import ODD_BYTES, crawl_id
 from .lifecycle import stored_header, why_not
-from .scripts import VERIFY_BOOKS, VERIFY_ENTRIES, VERIFY_NAMES, VERIFY_PLACE, VERIFY_RECORDS
-from .status import look_at, parked_in
+from .scripts import SCAN, VERIFY_BOOKS, VERIFY_NAMES, VERIFY_PLACE
+from .status import is_failure, look_at, parked_in
 
 if TYPE_CHECKING:
     from .client import RedisClient
 
-_AT_ONCE = 500
 _PRIORITY = re.compile(r"-?\d+", re.ASCII)
 
 
@@ -60,21 +62,25 @@ class _Check:
         self._key = key
         found = (name for names in client.scan(VERIFY_NAMES, key, None) for name in names)
         self._names = sorted({name.decode(errors=ODD_BYTES) for name in found})
+        self._dictionaries = stored_dictionaries(client, key)
         self.wrong: list[str] = []
 
     def waiting(self) -> int:
         """Return how many requests are pending."""
-        waiting = self._records("later", "delayed request")
-        waiting += self._records("quarantined", "quarantined request")
         found: set[tuple[str, str]] = set()
+        waiting = self._read("later", "delayed request", found)
+        waiting += self._read("quarantined", "quarantined request", found)
         # after what is delayed the lobbies, the lists, the rings: so a slot's list goes on
-        lists = {name: self._read(name, found) for name in self._of("lobby:", "pending:")}
+        lists = {
+            name: self._read(name, "request", found, f" of {name!r}")
+            for name in self._of("lobby:", "pending:")
+        }
         # the lists that workers find, or will when a hold is over
         found.update(parked_in(self._client, self._key))
         stored = self._client.call("zrange", f"{self._key}:priorities", 0, -1)
         priorities = [each.decode(errors=ODD_BYTES) for each in stored]
         for each in priorities:
-            slots = self._client.pages("lrange", f"{self._key}:slots:{each}", _AT_ONCE)
+            slots = self._client.pages("lrange", f"{self._key}:slots:{each}", READ_AT_ONCE)
             found.update((each, slot.decode(errors=ODD_BYTES)) for slot in slots)
         for each in sorted({*priorities, *(priority for priority, _ in found)}):
             if not _PRIORITY.fullmatch(each):
@@ -92,9 +98,9 @@ class _Check:
 
     def failed(self) -> int:
         """Return how many requests have failed, or are over the budget."""
-        failed = self._records("failed", "failed request", parts=6)
+        failed = self._read("failed", "failed request", set())
         for name in self._of("capped:"):
-            failed += (count := self._read(name, set()))
+            failed += (count := self._read(name, "request", set(), f" of {name!r}"))
             if self._is_lost(name):
                 self.wrong.append(
                     f"{counted(count, 'request')} of {name!r}: its slot is not in 'capped', so none"
@@ -106,7 +112,7 @@ class _Check:
         """Look for claims that no worker has."""
         for name in self._of("claims:"):
             worker = name.partition(":")[2]
-            count = self._records(name, "claim", f" of {worker}")
+            count = self._read(name, "claim", set(), f" of {worker}")
             if self._is_lost(name):
                 self.wrong.append(
                     f"{counted(count, 'claim')} of {worker}, which is none of the workers: they"
@@ -131,7 +137,7 @@ class _Check:
 
     def dictionaries(self) -> None:
         """Look for dictionaries that are not as they were made."""
-        for name, text in stored_dictionaries(self._client, self._key).items():
+        for name, text in self._dictionaries.items():
             if text is None or id_of(text) != name:
                 what = "gone" if text is None else "damaged"
                 self.wrong.append(
@@ -144,28 +150,36 @@ class _Check:
     def _is_lost(self, name: str) -> bool:
         return bool(self._client.run(VERIFY_PLACE, [self._key], name))
 
-    def _note_unreadable(self, bad: int, what: str, of: str) -> None:
+    def _read(self, place: str, what: str, lists: set[tuple[str, str]], of: str = "") -> int:
+        """Return how many requests a place has; add to `lists` those that join their rings when a
+        mark leaves it."""
+        count = bad = 0
+        # from the end, since requests leave the lobby at its front while it is read
+        cursor = 0 if place.startswith(("failed", "claims:")) else -1
+        pieces = self._client.scan(SCAN, self._key, place, None, READ_AT_ONCE, "", cursor=cursor)
+        for piece in pieces:
+            for each in elements_of(place, piece):
+                if self._is_mark(place, each):
+                    lists.add((each.priority, each.slot))
+                else:
+                    count += 1
+                    bad += not self._is_readable(place, each)
         if bad:
             self.wrong.append(f"{counted(bad, what)}{of} cannot be read")
-
-    def _records(self, name: str, what: str, of: str = "", parts: int = 3) -> int:
-        """Return how many records a key has."""
-        told = self._client.scan(VERIFY_RECORDS, self._key, name, None, parts)
-        records, bad = map(sum, zip(*told, strict=True))
-        self._note_unreadable(bad, what, of)
-        return records
-
-    def _read(self, name: str, found: set[tuple[str, str]]) -> int:
-        """Return how many requests a list has; add to `found` the lists that join their rings."""
-        count = bad = read = 0
-        elements = _AT_ONCE
-        while elements == _AT_ONCE:
-            # from the end, since entries leave the lobby at its front while it is read
-            span = -read - _AT_ONCE, -read - 1
-            elements, entries, more, slots = self._client.run(
-                VERIFY_ENTRIES, [self._key], name, *span
-            )
-            read, count, bad = read + elements, count + entries, bad + more
-            found.update((name.split(":", 2)[1], slot.decode(errors=ODD_BYTES)) for slot in slots)
-        self._note_unreadable(bad, "request", f" of {name!r}")
         return count
+
+    def _is_mark(self, place: str, element: Element) -> bool:
+        is_older = place.startswith("pending:") and place.endswith("\0")
+        return not element.entry and (is_older or place.startswith("lobby:"))
+
+    def _is_readable(self, place: str, element: Element) -> bool:
+        """Return True if an entry is a digit and a payload, whose dictionary is there."""
+        entry = element.entry
+        if place == "failed":
+            if not is_failure(element.parts):
+                return False
+            if element.parts[3] == LOST.encode():
+                return True
+        if not entry[:1].isdigit() or entry[1:2] != DEFLATED:
+            return entry[:1].isdigit() and len(entry) > 1
+        return len(entry) > 3 and self._dictionaries.get(entry[2:4].hex()) is not None

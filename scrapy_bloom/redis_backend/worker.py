@@ -15,11 +15,13 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
 from ..errors import SharedFilterError
+from ..job.choice import Filter
 from ..job.failed_request import ASKING_CAPPED, class_and_message, count_unreadable
 from ..job.figures import counts_of, set_stats
 from ..job.holds import probe_seconds
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
+from ..job.records import KEPT
 from ..reporting import counted
 from ..scrapy_private import EngineView, slot_keys
 from ..settings import ANY_SPIDER, BUDGET, RedisSettings, WorkerSettings
@@ -28,7 +30,7 @@ from .budget import budget_text, require_budget
 from .call import Policy
 from .client import RedisClient, ScriptError
 from .codec import RedisCodec
-from .failed_store import RedisFailedStore
+from .desk import RedisDesk
 from .layout import in_one_slot
 from .lifecycle import gone, open_crawl
 from .request_store import Observers, RedisStore
@@ -58,8 +60,6 @@ COMMIT_SECONDS = 0.1
 """… or this long after the first of them, whichever comes first."""
 TICK_SECONDS = 0.1
 STATS_SECONDS = 1.0
-MOST_TOLD = 10_000
-"""The most failed requests whose reasons the line at the end counts."""
 REMINDER_SECONDS = 60.0
 SLOT_GRACE_SECONDS = 5.0
 """With BLOOM_REDIS_SLOT_WORKERS a worker owns a slot for so long after its last request."""
@@ -109,7 +109,7 @@ class Worker:
             beats = undo.enter_context(RedisClient(redis.url, redis.timeout))
             self._server = client.name
             self._name = f"the queue {self.key!r} in Redis at {client.name}"
-            self._failed = RedisFailedStore(client, self.key, MOST_TOLD, starts=True)
+            self._desk = RedisDesk(client, self.key, starts=True)
             self._state = self._join(client, generation)
             undo.pop_all()
         self._transport = Transport(client, self.key, in_reactor(), self._on_outage)
@@ -146,7 +146,7 @@ class Worker:
         crawl = f"{generation} {self._state.round}"
         feeds.open(self.ledger, crawl, over=self._state.over, late=self._is_late)
         start_requests.open(self.store, self.ledger, dupefilter, done=done)
-        failures.open(self.ledger, self._failed)
+        failures.open(self.ledger, self._desk)
         self._announce()
 
     @property
@@ -233,12 +233,15 @@ class Worker:
         require_same_spider(self._name, state.spider, crawler, remedy)
         state = require_budget(client, self.key, state, budget, join)
         if not state.workers:
-            self._failures.retry(self._failed)
-            self._failures.tell(ASKING_CAPPED, self._failed.retry_ordered())
+            self._failures.retry(self._desk, self._retry)
+            self._failures.tell(ASKING_CAPPED, self._desk.retry_ordered())
             # the crawl goes on with these; or its new round has waited for them in vain
             begins, state = state.begins, join()
             state = replace(state, begins=begins or state.begins)
         return state
+
+    def _retry(self) -> int:
+        return self._desk.change(Filter(KEPT), "retry").states.total()
 
     def _report(self) -> None:
         url, key = self._server, shlex.quote(self.key[1:-1])

@@ -13,12 +13,17 @@ from typing import Any, TypeVar
 
 from ..errors import RequestFileError
 from ..job.codec import Stored, stored_fields
-from .failed_store import FAILED_AND_CAPPED
 from .job_file import reading
 from .rounds import OVER
+from .status import COUNT_DELAYED
 
 T = TypeVar("T")
 
+_DUE = "SELECT id, slot, payload, 0.0 AS due FROM request WHERE state <= 1 ORDER BY id"
+_DELAYED = (
+    "SELECT id, slot, payload, due FROM request WHERE state > 0 AND state = 2 ORDER BY due, id"
+)
+_HOLDS = "SELECT name, until, times FROM slot WHERE times IS NOT NULL"
 _FINAL = "SELECT COUNT(*) FROM items WHERE request IS NULL"
 _NOT_STORED = (
     "SELECT COALESCE(SUM(items - COALESCE(json_extract(stored, '$.items'), 0)), 0) FROM batches"
@@ -37,34 +42,34 @@ class StoppedJob:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path = path
         self._connection = connection
-        self.pending = self._count("SELECT COUNT(*) FROM requests")
-        self.later = self._count("SELECT COUNT(*) FROM later")
+        self.pending = self._count("SELECT COUNT(*) FROM request WHERE state <= 1")
+        self.later = self._count(COUNT_DELAYED)
         ((unreleased,),) = connection.execute("SELECT unreleased FROM job")
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
-        self.failed = self._count(FAILED_AND_CAPPED)
+        self.failed = self._count("SELECT COUNT(*) FROM request WHERE state > 2")
         self.items = self._count(_FINAL) + self._count(_NOT_STORED)
 
     def requests(self, move: Callable[[dict[str, Any]], T]) -> Iterator[T]:
         """Yield what `move` makes of the fields of each request that is due, oldest first, as
         `stored_fields` returns them. Raises RequestFileError for one that cannot be moved."""
-        return (moved for moved, _ in self._read("0 FROM requests ORDER BY id", move))
+        return (moved for moved, _ in self._read(_DUE, move))
 
     def delayed(self, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
         """Yield the same of each other request, and when it is due (seconds since 1970), in that
         order. Raises as `requests` does."""
-        return self._read("due FROM later ORDER BY due, id", move)
+        return self._read(_DELAYED, move)
 
     def holds(self) -> Iterator[tuple[str, float, int]]:
         """Yield each slot that is held, until when (seconds since 1970, infinite until its release)
         and how many times in a row."""
-        for slot, until, times in self._connection.execute("SELECT slot, until, times FROM holds"):
+        for slot, until, times in self._connection.execute(_HOLDS):
             yield slot, inf if until is None else until, times
 
-    def _read(self, source: str, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
-        rows = self._connection.execute(f"SELECT id, slot, request, {source}")
-        for row, slot, payload, due in rows:
+    def _read(self, rows: str, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
+        names = dict(self._connection.execute("SELECT id, name FROM slot").fetchall())
+        for row, slot, payload, due in self._connection.execute(rows):
             try:
-                moved = move(stored_fields(Stored(slot, payload)))
+                moved = move(stored_fields(Stored(names[slot], payload)))
             except Exception as error:
                 raise RequestFileError(
                     f"row {row} of {self._path} cannot be moved ({type(error).__name__}: {error});"
@@ -82,8 +87,7 @@ class StoppedJob:
         )
 
     def _count(self, statement: str) -> int:
-        ((count,),) = self._connection.execute(statement)
-        return int(count)
+        return int(self._connection.execute(statement).fetchone()[0])
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..job.records import Claimed, New, State
@@ -116,6 +116,12 @@ class SqliteRecords:
             self._learn(name, id_)
             pending[name] = count
         self.slots.recount(pending)
+        self.dropped({})
+
+    def dropped(self, pending: Mapping[str, int]) -> None:
+        """Count so many pending records of each slot no more, and the others again."""
+        for slot, number in pending.items():
+            self.slots.add(slot, -number)
         self._read_delayed()
         self.failed = int(self._file.query(FAILED)[0][0])
 
@@ -283,8 +289,7 @@ class SqliteRecords:
         self._wake(found)
         if refuse:
             self._file.execute_many(refuse, refused)
-        if rows:
-            self.recount()
+        self.dropped({})
         return len(found)
 
     def _wake(self, rows: Sequence[tuple[int, int, int]]) -> None:

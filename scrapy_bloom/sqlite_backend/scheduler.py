@@ -38,6 +38,7 @@ from ..scrapy_private import EngineView, FeedExporterView, IdleChecks, put_befor
 from ..settings import BUDGET, FailedSettings
 from ..startup import announce, fetches_one_page, refuse
 from .job_file import MAX_BYTES, RequestFile, as_it_is, check_header, require_whole_job
+from .listing import Listing
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren, TakenChildren
 from .request_store import SqliteStore, coming_back
@@ -223,8 +224,8 @@ class DurableScheduler(LedgerScheduler):
             queues = QueueSettings.read(settings)
             slots = slots_of(crawler, by_slot=queues.by_slot)
             records = SqliteRecords(file, slots, queues.newest_first, self._budget)
-            desk = _Kept(file, records)
-            self._failures.retry(desk)
+            kept = Listing(file.iterate, is_running=True)
+            self._failures.retry(kept, partial(records.retry, "3"))
             retry = FailedSettings.read(settings).retry
             self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
             store = SqliteStore(
@@ -257,7 +258,7 @@ class DurableScheduler(LedgerScheduler):
             children = TakenChildren(file, store.codec.fields)
             self._children.open(children, store, ledger, dupefilter.fingerprint)
             self.round.at_end.append(children.forget_all)
-            self._failures.open(ledger, desk)
+            self._failures.open(ledger, kept)
             Progress(crawler, file, ledger, dupefilter, self.round, pending=self.__len__)
             if asked:
                 # a kill must not leave the choice to another retry, after requests of this one
@@ -296,7 +297,7 @@ class DurableScheduler(LedgerScheduler):
             if self._orders is None:
                 from .orders import Orders
 
-                self._orders = Orders(job, ledger, self._file, self._store, self)
+                self._orders = Orders(job, ledger, self._file, self._store.records, self)
             has_more = self._orders.proceed()
         self._next_look.set(BETWEEN_ORDERS if has_more else ORDERS_SECONDS)
 
@@ -368,31 +369,3 @@ def _require_bloom(dupefilter_class: object) -> None:
             " marks requests as seen before they are stored: set DUPEFILTER_CLASS to"
             " 'scrapy_bloom.BloomDupeFilter', or SCHEDULER to 'scrapy.core.scheduler.Scheduler'"
         )
-
-
-class _Kept:
-    def __init__(self, file: RequestFile, records: SqliteRecords) -> None:
-        self._file, self._records = file, records
-
-    def by_reason(self):
-        return dict(
-            self._file.query(
-                "SELECT CASE state WHEN 4 THEN 'capped' ELSE json_extract(detail, '$.reason') END,"
-                " COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4) GROUP BY 1 ORDER BY 2 DESC"
-            )
-        )
-
-    def requests(self, choice):
-        from ..job.failed_request import FailedRequest
-        import json
-
-        found = [
-            FailedRequest(**json.loads(d))
-            for (d,) in self._file.query(
-                "SELECT detail FROM request WHERE state > 0 AND state = 3 ORDER BY id"
-            )
-        ]
-        return [each for each in found if choice.includes(each.reason, each.url)]
-
-    def retry(self):
-        return self._records.retry("3")

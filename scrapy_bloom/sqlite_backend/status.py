@@ -25,10 +25,10 @@ from ..job.figures import (
 from ..job.ledger import CommitHook
 from ..jobdir import JobDirectory
 from ..reporting import without_user
-from .failed_store import FAILED_AND_CAPPED, SQLiteFailedStore
 from .job_file import check_header, reading
+from .listing import Listing, held_in
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
-from .schema import Query
+from .schema import UNFINISHED, Query
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -42,8 +42,18 @@ if TYPE_CHECKING:
 
 KEPT_SECONDS = 70
 """The file keeps this part of the past, for the rates."""
-_UNFINISHED = "SELECT 1 FROM requests UNION ALL SELECT 1 FROM later"
-_COUNT_UNFINISHED = "SELECT (SELECT COUNT(*) FROM requests) + (SELECT COUNT(*) FROM later)"
+PENDING_BY_SLOT = (
+    "SELECT name, SUM(number), COUNT(*) OVER () FROM (SELECT slot AS id, COUNT(*) AS number"
+    " FROM request WHERE state = 0 GROUP BY slot UNION ALL SELECT slot, COUNT(*) FROM request"
+    " WHERE state > 0 AND state = 2 GROUP BY slot) JOIN slot USING (id) GROUP BY id"
+    " ORDER BY 2 DESC LIMIT ?"
+)
+COUNT_UNFINISHED = (
+    "SELECT (SELECT COUNT(*) FROM request WHERE state = 0)"
+    " + (SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (1, 2, 5))"
+)
+COUNT_KEPT = "SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4)"
+COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
 _ROUND_COUNTS = f"SELECT {', '.join(COUNTED)} FROM round_counts"  # noqa: S608 - no input
 _FEEDS = (
     "SELECT template, COALESCE((SELECT SUM(items)"
@@ -151,21 +161,10 @@ class Waiting(NamedTuple):
     @classmethod
     def of(cls, query: Query) -> Self:
         """Read the tables of a job."""
-        ((later, due),) = query(
-            "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
-        )
+        ((later, due),) = query(COUNT_DELAYED)
         is_known = due is not None and due < inf  # infinite until a release
         left = max(0.0, due - time.time()) if is_known else None
         return cls(later, left, len(held_in(query)))
-
-
-def held_in(query: Query) -> dict[str, float]:
-    """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
-    the release."""
-    now = time.time()
-    holds = query("SELECT name, until FROM slot WHERE times IS NOT NULL")
-    left = {slot: inf if until is None else until - now for slot, until in holds}
-    return {slot: seconds for slot, seconds in left.items() if seconds > 0}
 
 
 def waiting_in(job: Path) -> Waiting:
@@ -183,8 +182,7 @@ class JobStatus:
         self._slots = Costly(_pending_by_slot)
         self._feeds = Costly(_feeds)
         self._unfinished = Costly(_unfinished)
-        self._failed = SQLiteFailedStore(job)
-        self._reasons = Costly(SQLiteFailedStore.by_reason)
+        self._reasons = Costly(Listing.reasons)
 
     def figures(self) -> Figures:
         """Return the figures that were noted last, and what the file itself tells now."""
@@ -200,6 +198,7 @@ class JobStatus:
             unfinished = None if is_running else self._unfinished.of(connection)
             of_round = connection.execute(_ROUND_COUNTS).fetchone()
             log = self._path.with_name(f"{self._path.name}-wal")
+            listing = Listing(connection.execute, is_running=is_running)
             sizes = [path.stat() for path in (self._path, log) if path.exists()]
             at, last = samples[-1] if samples else (now, {})
             last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
@@ -220,7 +219,7 @@ class JobStatus:
                 "held_slots": longest_held(held),
                 "pending_by_slot": by_slot,
                 "slots": slots,
-                "failed_by_reason": self._reasons.of(self._failed),
+                "failed_by_reason": self._reasons.of(listing),
                 "file_bytes": sizes[0].st_size,
                 "log_bytes": sum(stat.st_size for stat in sizes[1:]),
                 "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in sizes)),
@@ -250,16 +249,16 @@ def unfinished_requests(job: Path) -> int | None:
 
 
 def _unfinished(connection: sqlite3.Connection) -> int:
-    return int(connection.execute(_COUNT_UNFINISHED).fetchone()[0])
+    return int(connection.execute(COUNT_UNFINISHED).fetchone()[0])
 
 
 def _state(connection: sqlite3.Connection, is_running: bool) -> JobState:
     (clean,) = connection.execute("SELECT clean FROM job").fetchone()
-    is_empty = not connection.execute(f"{_UNFINISHED} LIMIT 1").fetchone()
+    is_empty = not connection.execute(UNFINISHED).fetchone()
     number, phase = None, OVER if is_empty else RUNNING
     for found in connection.execute("SELECT number, phase FROM rounds"):
         number, phase = found
-    (failed,) = connection.execute(FAILED_AND_CAPPED).fetchone()
+    (failed,) = connection.execute(COUNT_KEPT).fetchone()
     state: State = "finished" if phase in (OVER, KEPT) else "stopped"
     if is_running:
         state = "running"
@@ -292,9 +291,5 @@ def _feeds(connection: sqlite3.Connection) -> list[tuple[str, int]]:
 
 def _pending_by_slot(connection: sqlite3.Connection) -> tuple[dict[str, int], int]:
     """Return the numbers of pending requests in the fullest slots, and the number of slots."""
-    rows = connection.execute(
-        "SELECT slot, COUNT(*), COUNT(*) OVER () FROM (SELECT slot FROM requests WHERE popped = 0"
-        " UNION ALL SELECT slot FROM later) GROUP BY slot ORDER BY 2 DESC LIMIT ?",
-        (SLOTS,),
-    ).fetchall()
+    rows = connection.execute(PENDING_BY_SLOT, (SLOTS,)).fetchall()
     return {slot: count for slot, count, _ in rows}, rows[0][2] if rows else 0

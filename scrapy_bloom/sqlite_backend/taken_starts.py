@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
-from ..job.start_requests import StartRequests, key_of, page_key
+from ..job.start_requests import StartRequests, key_of
 from ..reporting import counted
 from ..settings import REPEAT_START
-from .job_file import reading
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from scrapy.crawler import Crawler
 
@@ -30,30 +27,12 @@ Occurrence = tuple[bytes, int]
 """The key of a start request, and its number among those with that key in this run."""
 
 
-@contextmanager
-def started_in(path: Path) -> Iterator[Callable[[bytes], bool]]:
-    """Yield a function that returns True for the fingerprint of a start request that the last round
-    of the job with the file at `path` has taken. Raises RequestFileError."""
-    with reading(path, or_empty=True) as connection:
-
-        def is_taken(fingerprint: bytes) -> bool:
-            first = page_key(fingerprint)
-            found = connection.execute(
-                "SELECT 1 FROM taken_start_requests WHERE fingerprint BETWEEN ? AND ? LIMIT 1",
-                (first, first + b"\xff" * 8),
-            )
-            return found.fetchone() is not None
-
-        yield is_taken
-
-
 class LocalStartRequests(StartRequests[Occurrence]):
     """The start requests of a job: those that its round has taken are left out before they reach
     the engine.
 
     Those taken stand in a table beside the rows, and not in the filter, to which a link back to a
-    start page is new. Those of a round that is over stay until the next one begins, for
-    `started_in`.
+    start page is new. Those of a round that is over stay until the next one begins.
     """
 
     exhausted = False

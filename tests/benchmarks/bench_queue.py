@@ -18,15 +18,15 @@ from sidebyside import parser_of, redis_server, server_seconds
 
 # isort: split
 from scrapy import Request
-
-from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.job.pending import Selection
+from scrapy_bloom.sqlite_backend.pending_store import SQLitePendingStore
+
+from scrapy_bloom.job.choice import Filter
+from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
-from scrapy_bloom.redis_backend.sieve import Sieve
+from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
-from scrapy_bloom.sqlite_backend.pending_store import SQLitePendingStore
 from tests.redis_backend.server import described
 from tests.redis_backend.workers import StoreWorker
 
@@ -61,13 +61,12 @@ def stored():
     return codec.dump(codec.fields(request), "shop-0.example", "pickle").payload
 
 
-def report(store, seconds, slots):
+def report(count, seconds, slots):
     """Print what each count takes."""
     for name, (selected, by) in COUNTS.items():
         before, began = seconds(), time.perf_counter()
-        found = store.count(Selection(*selected), by)
+        total = count(Selection(*selected), by)
         taken, wall = seconds() - before, time.perf_counter() - began
-        total = found.pending.total() + found.unknown
         print(f"  {slots:>9,} slots  {name:<28} {taken:6.2f} s  ({wall:5.2f} s in all)  {total:,}")
 
 
@@ -81,7 +80,13 @@ def in_a_job(count, slots):
             if number % AT_ONCE == 0:
                 file.commit()
         file.commit()
-        report(SQLitePendingStore(Path(folder)), time.process_time, slots)
+        store = SQLitePendingStore(Path(folder))
+
+        def count_in_job(selection, by):
+            found = store.count(selection, by)
+            return found.pending.total() + found.unknown
+
+        report(count_in_job, time.process_time, slots)
         file.close(clean=True)
 
 
@@ -90,8 +95,14 @@ def in_redis(server, count, slots):
     worker = StoreWorker(server.url, f"bench{slots}", BLOOM_REDIS_LEASE=3600)
     with server.client(decode_responses=False) as client:
         fill(worker, client, count, slots)
-        store = RedisPendingStore(worker.client, worker.key)
-        report(store, partial(server_seconds, client), slots)
+        desk = RedisDesk(worker.client, worker.key)
+
+        def count_in_crawl(selection, by):
+            slots, urls, _ = selection
+            found = desk.count(Filter(slots=slots, urls=urls), by)
+            return found.by.total() + found.unknown
+
+        report(count_in_crawl, partial(server_seconds, client), slots)
         client.flushall()
     worker.close()
 
@@ -112,13 +123,13 @@ def drop_lists(server, count, slots):
         client.config_set("slowlog-log-slower-than", 0)
         client.config_set("slowlog-max-len", 1_000_000)
         client.slowlog_reset()
-        store = RedisPendingStore(worker.client, worker.key)
-        found = Sieve(store, Selection(slots=["shop-1?.example"]), keep=False).drop()
+        desk = RedisDesk(worker.client, worker.key)
+        dropped = desk.change(Filter(slots=["shop-1?.example"]), "drop").states.total()
         calls = [each["duration"] for each in client.slowlog_get(100_000)]
         client.config_set("slowlog-log-slower-than", 10_000)
         client.flushall()
     print(
-        f"  {slots:>9,} slots  drop --slot: {found['dropped']:,} in lists of {count // slots:,};"
+        f"  {slots:>9,} slots  drop --slot: {dropped:,} in lists of {count // slots:,};"
         f" the longest call {max(calls) / 1000:.2f} ms"
     )
     worker.close()
@@ -141,18 +152,18 @@ def work(url, key, seconds, answers):
 
 def drop_beside_workers(server, count, seconds):
     """Print how four workers fare beside a look at all requests, and alone before and after."""
-    worker = StoreWorker(server.url, "sieve", BLOOM_REDIS_LEASE=3600)
+    worker = StoreWorker(server.url, "drops", BLOOM_REDIS_LEASE=3600)
     key = worker.key
     with server.client(decode_responses=False) as client:
         fill(worker, client, count, 40)
     found = []
     for drops in (False, True, False):
         answers = multiprocessing.Queue()
-        arguments = (server.url, "sieve", seconds, answers)
+        arguments = (server.url, "drops", seconds, answers)
         workers = [multiprocessing.Process(target=work, args=arguments) for _ in range(4)]
         for each in workers:
             each.start()
-        tool = multiprocessing.Process(target=sieve_all, args=(server.url, key))
+        tool = multiprocessing.Process(target=drop_all, args=(server.url, key))
         if drops:
             tool.start()
         told = [answers.get() for _ in workers]
@@ -172,12 +183,12 @@ def drop_beside_workers(server, count, seconds):
     worker.close()
 
 
-def sieve_all(url, key):
+def drop_all(url, key):
     """Drop by a URL that few requests have, again and again."""
     client = RedisClient(url, 10)
-    store = RedisPendingStore(client, key)
+    desk = RedisDesk(client, key)
     while True:
-        Sieve(store, Selection(urls=["*/none-*"]), keep=False).drop()
+        desk.change(Filter(urls=["*/none-*"]), "drop")
 
 
 def main():

@@ -16,11 +16,12 @@ from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.commands.crawls import queue_in
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.status import CrawlStatus, look_at
 from scrapy_bloom.redis_backend.verify import queue_findings
+from tests.failures import Failed
 from tests.redis_backend.server import described
 from tests.redis_backend.workers import StoreWorker
 
@@ -130,9 +131,9 @@ class Stalls:
         self.time("scrapy bloom workers", lambda: look_at(client, self.key))
         self.time("scrapy bloom info", lambda: queue_in(client, self.key))
         self.time("scrapy bloom top", lambda: CrawlStatus(client, self.key).figures())
-        self.time("scrapy bloom failed", lambda: RedisFailedStore(client, self.key).requests())
+        self.time("scrapy bloom failed", lambda: Failed(RedisDesk(client, self.key)).requests())
         self.time("scrapy bloom verify", lambda: [*queue_findings(client, self.key)])
-        self.time("scrapy bloom retry", lambda: RedisFailedStore(client, self.key).retry())
+        self.time("scrapy bloom retry", lambda: Failed(RedisDesk(client, self.key)).retry())
         self.server.command("ZADD", f"{self.key}:workers", 1, "worker0")
         self.time("a dead worker with many claims", self.bury)
         self.time("a worker leaves", lambda: other.leave())

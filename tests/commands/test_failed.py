@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 
 from scrapy_bloom.commands import main
 from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.status import look_at, pending_of
-from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import unfinished_requests
+from tests.failures import Failed
 from tests.job.engine import Job
 from tests.redis_backend.workers import StoreWorker
 
@@ -263,12 +264,12 @@ def test_a_place_without_a_crawl_is_refused(run, tmp_path, redis_server, key):
 
 def test_what_was_asked_again_goes_on(failed_job, failed_crawl, redis_server):
     """In a job and in Redis, where a crawl that was over is not any more."""
-    assert SQLiteFailedStore(failed_job).retry() == MANY + 1
+    assert Failed(failed_job).retry() == MANY + 1
     file = RequestFile.open(failed_job / "requests.sqlite")
     assert file.pop(("", 0, 0), newest=False)[1:] == (b"request once more",)
     with RedisClient(redis_server.url) as client:
         assert look_at(client, in_one_slot(failed_crawl)).over
-        assert RedisFailedStore(client, in_one_slot(failed_crawl)).retry() == MANY + 1
+        assert Failed(RedisDesk(client, in_one_slot(failed_crawl))).retry() == MANY + 1
     worker = StoreWorker(redis_server.url, failed_crawl)
     assert not worker.state.over
     request = worker.next()

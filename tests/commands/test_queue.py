@@ -8,8 +8,8 @@ from datetime import date
 import pytest
 from scrapy import Request
 
-from scrapy_bloom.job.pending import Selection
-from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
+from scrapy_bloom.job.choice import Filter
+from scrapy_bloom.redis_backend.desk import RedisDesk
 from tests.job.engine import Job, query
 from tests.redis_backend.test_later import let_pass
 from tests.redis_backend.workers import StoreWorker, lobby_from, seeded
@@ -370,9 +370,8 @@ def test_it_finds_each_request_of_many_slots(
         if number % 10 == 9:
             worker.exchange()
             worker.exchange()
-            store = RedisPendingStore(worker.client, worker.key)
-            found = store.count(Selection(urls=("*",)), "slot")
-            assert found.pending.total() + found.in_flight == count
+            found = RedisDesk(worker.client, worker.key).count(Filter(urls=("*",)))
+            assert found.by.total() + found.in_flight == count
     worker.exchange()
     worker.exchange()
     for options in ([], ["--url", "*"]):

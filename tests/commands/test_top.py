@@ -9,6 +9,7 @@ import time
 from contextlib import ExitStack, closing, suppress
 
 import pytest
+from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 
 from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import lines
@@ -17,7 +18,6 @@ from scrapy_bloom.job.figures import with_rates
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.reporting import duration
 from scrapy_bloom.sqlite_backend import status
-from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import JobStatus
 from tests.commands.command_line import begun, environment

@@ -14,10 +14,10 @@ import scrapy
 from scrapy import Request
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 
-from scrapy_bloom.job.failed_request import CAPPED, Choice
-from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
+from scrapy_bloom.job.failed_request import CAPPED
 from scrapy_bloom.sqlite_backend.job_file import check_header, reading
 from scrapy_bloom.sqlite_backend.rounds import RUNNING
+from tests.failures import Failed
 from tests.job.harness import ASYNCIO, SELECT, Crawl, World, command_line, parsed, side_by_side
 
 BUDGET = {"*": 40, "small": 6}
@@ -113,7 +113,7 @@ class TrapSpider(scrapy.Spider):
 def story(world, crawl, chance, kills, after_kill):
     """Kill a crawl so often in each of two rounds; yield what became of it and its retries."""
     folder, dead = world.folder / crawl.name / "job", []
-    store, down = SQLiteFailedStore(folder), world.folder / f"{crawl.name}.down"
+    store, down = Failed(folder), world.folder / f"{crawl.name}.down"
     down.touch()
     for number in (1, 2):
         for left in range(kills, -1, -1):
@@ -126,7 +126,7 @@ def story(world, crawl, chance, kills, after_kill):
             if found == number and phase != RUNNING:
                 break
             if found == number == 2:
-                store.retry(Choice(reasons=chance.choice([["status/*"], []])))
+                store.retry(reasons=chance.choice([["status/*"], []]))
         down.unlink(missing_ok=True)
     yield told(world, crawl, store, len(dead))
 

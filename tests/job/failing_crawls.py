@@ -26,10 +26,10 @@ from scrapy.extensions.postprocessing import GzipPlugin
 from scrapy_bloom import fail
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.layout import in_one_slot
-from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
+from tests.failures import Failed
 from tests.job.harness import ASYNCIO, SELECT, Crawl, World, command_line, parsed, side_by_side
 from tests.job.mutants import MUTANTS
 from tests.redis_backend.server import Server
@@ -108,9 +108,9 @@ class FailingWorld(World):
     def of_failed(self, crawl, method):
         """Call this method of the store of what has failed of a crawl."""
         if self.redis is None:
-            return getattr(SQLiteFailedStore(self.folder / crawl.name / "job"), method)()
+            return getattr(Failed(self.folder / crawl.name / "job"), method)()
         with RedisClient(self.redis.url) as client:
-            return getattr(RedisFailedStore(client, in_one_slot(crawl.name)), method)()
+            return getattr(Failed(RedisDesk(client, in_one_slot(crawl.name))), method)()
 
     def site(self, delay):
         """Return the site, which answers at once."""

@@ -23,10 +23,9 @@ import scrapy
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 
-from scrapy_bloom.job.failed_request import Choice
 from scrapy_bloom.job.ledger import Ledger
-from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
+from tests.failures import Failed
 from tests.job.harness import (
     ASYNCIO,
     FORCED,
@@ -439,7 +438,7 @@ def returns(world, _, options):
 
 def retry_capped():
     """Have this start ask what is over the budget."""
-    SQLiteFailedStore(Path("job")).retry(Choice(reasons=["capped"]))
+    Failed(Path("job")).retry(reasons=["capped"])
 
 
 def returning(world, crawl, steps, mutant):

@@ -15,12 +15,12 @@ from scrapy import Request
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.settings import Settings
 
-from scrapy_bloom.job.failed_request import Choice, FailedRequest
+from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.settings import BUDGET
 from scrapy_bloom.sqlite_backend import failed_store
-from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
 from scrapy_bloom.sqlite_backend.status import job_state
+from tests.failures import Failed
 from tests.job.budget_crawls import BUDGET as OF_CRAWLS
 from tests.job.budget_crawls import SLOTS
 from tests.job.engine import STOCK, name_of, query, request
@@ -31,7 +31,7 @@ from tests.seeded import run_module, seed_of
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 SEED = seed_of("BUDGET_SEED")
-CAPPED = Choice(reasons=["capped"])
+CAPPED = {"reasons": ["capped"]}
 STORIES = int(os.environ.get("BUDGET_STORIES", "10"))
 RED = (113958810, 509964904, 685836890, 198122701)
 """Seeds with which a budget was exceeded, since a kill came between a round and its counts."""
@@ -39,7 +39,7 @@ RED = (113958810, 509964904, 685836890, 198122701)
 
 def capped(folder):
     """Return the names of the requests over the budget."""
-    return [name_of(each) for each in SQLiteFailedStore(folder).requests(CAPPED)]
+    return [name_of(each) for each in Failed(folder).requests(**CAPPED)]
 
 
 def push(job, *names, slot="example.com", **options):
@@ -108,7 +108,7 @@ def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(make_round,
     assert job.stat("scheduler/capped") == 4
     job.close()
     assert job.stat("scheduler/failed") == 0
-    assert SQLiteFailedStore(folder).by_reason() == {"capped": 4}
+    assert Failed(folder).by_reason() == {"capped": 4}
     assert capped(folder) == ["b", "c", "g", "h"]
     state = job_state(folder)
     assert (state.state, state.failed) == ("finished", 4)
@@ -161,7 +161,7 @@ def test_a_page_whose_redirect_is_capped_is_acknowledged_with_it(make_round, cra
     job.commit()
     job = crash_round(**budget).started("a")
     assert job.finish() == []
-    assert SQLiteFailedStore(job.scheduler._job.path).by_reason() == {"capped": 1}
+    assert Failed(job.scheduler._job.path).by_reason() == {"capped": 1}
 
 
 def test_a_repeated_page_has_its_unfiltered_children_capped_once(make_round, crash_round):
@@ -178,8 +178,8 @@ def test_a_repeated_page_has_its_unfiltered_children_capped_once(make_round, cra
 def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(make_round, tmp_path):
     folder = tmp_path / "job"
     make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed(*"abcde").finish()
-    assert SQLiteFailedStore(folder).retry(Choice(reasons=["other"])) == 0
-    assert SQLiteFailedStore(folder).retry(CAPPED) == 4
+    assert Failed(folder).retry(reasons=["other"]) == 0
+    assert Failed(folder).retry(**CAPPED) == 4
     job = make_round(BLOOM_BUDGET={"*": 4})
     # the round goes on, and these count in it
     assert job.start(start("start")) == []
@@ -188,16 +188,16 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(make_round, tm
     assert capped(folder) == ["d", "e", "f", "g"]
 
     # without room for any of them, a new round begins
-    assert SQLiteFailedStore(folder).retry(CAPPED) == 4
+    assert Failed(folder).retry(**CAPPED) == 4
     job = make_round(BLOOM_BUDGET={"*": 4})
     assert job.start(start("start")) == ["start"]
     push(job, "h", "i", "j", "k")
     assert sorted(job.finish()) == ["h", "i", "j", "start"]
     assert capped(folder) == [*"defgk"]
 
-    assert SQLiteFailedStore(folder).retry(Choice(urls=["*/e"])) == 1
+    assert Failed(folder).retry(urls=["*/e"]) == 1
     assert make_round().started().finish() == ["e"]
-    assert SQLiteFailedStore(folder).drop(Choice(urls=["*/d"])) == 1
+    assert Failed(folder).drop(urls=["*/d"]) == 1
     assert capped(folder) == [*"fgk"]
     assert sorted(make_round(BLOOM_RETRY_FAILED=True).started().names()) == [*"fgk"]
 
@@ -210,7 +210,7 @@ def test_a_budget_that_is_new_counts_what_is_pending(make_round):
 
 def test_of_what_cannot_be_serialized_a_record_is_kept(make_round, crash_round, tmp_path, caplog):
     """It counts, and is lost at the next start, which says so; only its record is durable."""
-    store, budget = SQLiteFailedStore(tmp_path / "job"), {"BLOOM_BUDGET": {"*": 1}}
+    store, budget = Failed(tmp_path / "job"), {"BLOOM_BUDGET": {"*": 1}}
     job = make_round(**budget).started()
     for name in "abb":
         job.scheduler.enqueue_request(
@@ -299,7 +299,7 @@ class Story:
         self.chance = chance
         self.make = partial(make, folder)
         self.folder = folder
-        self.store = SQLiteFailedStore(folder)
+        self.store = Failed(folder)
         self.budget = {"even": chance.randrange(6), "*": chance.randrange(6)}
         self.asked = set()
         """Rounds and pages."""
@@ -316,7 +316,7 @@ class Story:
         retries = self.chance.random() < 0.2
         if self.chance.random() < 0.4:
             chosen = [{}, {"reasons": ["capped"]}, {"reasons": ["down"]}, {"urls": ["*[0-4]"]}]
-            self.store.retry(Choice(**self.chance.choice(chosen)))
+            self.store.retry(**self.chance.choice(chosen))
         if self.chance.random() < 0.2:
             self.budget[self.chance.choice([*self.budget])] += self.chance.randrange(3)
         self.job = self.make(BLOOM_BUDGET=self.budget, BLOOM_RETRY_FAILED=retries)
@@ -326,7 +326,7 @@ class Story:
             self.reached.remove(f"{self.number}-0")
         self.number = self.job.round.number
         if not self.job.round.is_resumed:
-            left = self.job.scheduler._store._failed.requests(CAPPED)
+            left = self.job.scheduler._store._failed.requests(**CAPPED)
             self.capped_before.update(map(name_of, left))
         self.job.start(self.request(f"{self.number}-0", dont_filter=True))
 
@@ -450,15 +450,15 @@ def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(
     if by_setting:
         settings["BLOOM_RETRY_FAILED"] = True
     else:
-        assert SQLiteFailedStore(folder).retry() == 6
+        assert Failed(folder).retry() == 6
     job = make_round(**settings).started(*"efg")
     assert fail(job) == [*"abef"]
     job.close()
     if not by_setting:
-        assert SQLiteFailedStore(folder).retry(Choice(reasons=["down"])) == 4
+        assert Failed(folder).retry(reasons=["down"]) == 4
     assert sorted(make_round(**settings).started(*"efg").finish()) == [*"abef"]
     assert capped(folder) == ["c", "d", "g"]
-    assert SQLiteFailedStore(folder).by_reason() == {"capped": 3}
+    assert Failed(folder).by_reason() == {"capped": 3}
     job = make_round(SCHEDULER_PRIORITY_QUEUE=queue, BLOOM_RETRY_FAILED=True).started("h")
     assert sorted(job.names()) == ["c", "d", "g", "h"]
 
@@ -469,7 +469,7 @@ def test_what_is_retried_without_a_budget_is_asked(make_round, tmp_path):
         job = make_round(BLOOM_BUDGET={"*": 2}).started(*names)
         fail(job)
         job.close()
-    assert SQLiteFailedStore(tmp_path / "job").retry() == 4
+    assert Failed(tmp_path / "job").retry() == 4
     assert sorted(make_round().started().names()) == [*"abcd"]
 
 
@@ -477,7 +477,7 @@ def test_what_a_round_of_version_0_3_0_has_capped_counts_in_the_next(make_round,
     """It was over without a word of them, and has forgotten its feeds."""
     make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed(*"abc").finish()
     query(tmp_path / "job", "UPDATE rounds SET phase = ?", OVER)
-    assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 2
+    assert Failed(tmp_path / "job").retry(**CAPPED) == 2
     job = make_round(BLOOM_BUDGET={"*": 4})
     assert job.start(start("start")) == ["start"]
     push(job, "d", "e")
@@ -495,7 +495,7 @@ def test_a_start_that_comes_to_nothing_leaves_a_round_its_counts(make_round, tmp
         job.drop()
     else:
         job.close("shutdown")
-    assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 1
+    assert Failed(tmp_path / "job").retry(**CAPPED) == 1
     job = make_round(**budget)
     assert job.start(start("start")) == ["start"]
     assert job.names() == ["start"]
@@ -596,20 +596,20 @@ def test_a_retry_leaves_room_for_what_was_noted(make_round, tmp_path):
     job = make_round(BLOOM_BUDGET={"*": 3}).started("start").pushed("a")
     assert {name_of(job.pop()), name_of(job.pop())} == {"a", "start"}
     job.drop()
-    assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 2
+    assert Failed(tmp_path / "job").retry(**CAPPED) == 2
     job = make_round(BLOOM_BUDGET={"*": 3}).started("start").pushed("a", "d")
     assert sorted(job.names()) == ["a", "b", "start"]
 
 
 def test_a_kill_after_a_retry_leaves_no_choice_to_the_next(make_round, tmp_path):
     """Even if it comes before the first commit."""
-    store = SQLiteFailedStore(tmp_path / "job")
+    store = Failed(tmp_path / "job")
     make_round(BLOOM_BUDGET={"*": 1}).started().pushed(*"abcd").close("shutdown")
-    assert store.retry(Choice(urls=["*/d"])) == 1
+    assert store.retry(urls=["*/d"]) == 1
     job = make_round(BLOOM_BUDGET={"*": 2}).started()
     assert {name_of(job.pop()), name_of(job.pop())} == {"a", "d"}
     job.drop()
-    store.retry(CAPPED)
+    store.retry(**CAPPED)
     assert sorted(make_round(BLOOM_BUDGET={"*": 2}).started().finish()) == ["a", "d"]
     assert capped(tmp_path / "job") == ["b", "c"]
 
@@ -638,7 +638,7 @@ def test_a_capped_request_takes_seventy_bytes(make_round, tmp_path):
         if number % 200 == 0:
             job.commit()
     job.close("shutdown")
-    assert SQLiteFailedStore(tmp_path / "job").by_reason() == {"capped": count}
+    assert Failed(tmp_path / "job").by_reason() == {"capped": count}
     assert file.stat().st_size - empty < 70 * count
 
 
@@ -652,7 +652,7 @@ def test_real_crawls_of_a_trap_over_kills():
 def test_what_is_retried_by_a_start_without_a_budget_is_no_count_of_a_round(make_round, tmp_path):
     """With the next budget, all that is pending then counts."""
     make_round(BLOOM_BUDGET={"*": 1}).started("start").pushed("a").finish("shutdown")
-    assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 1
+    assert Failed(tmp_path / "job").retry(**CAPPED) == 1
     make_round().started("start").pushed(*"bcd").close("shutdown")
     job = make_round(BLOOM_BUDGET={"*": 5}).started("start").pushed("e", "f")
     assert sorted(job.names()) == [*"abcde"]
@@ -665,7 +665,7 @@ def test_retried_requests_of_many_slots_have_the_room_of_their_slots(make_round,
         for slot in "pqr":
             push(job, f"{slot}{number}", slot=slot)
     assert sorted(job.finish("shutdown")) == ["p0", "q0", "r0"]
-    assert SQLiteFailedStore(tmp_path / "job").retry(Choice(urls=["*/p*", "*/q*"])) == 6
+    assert Failed(tmp_path / "job").retry(urls=["*/p*", "*/q*"]) == 6
     job = make_round(BLOOM_BUDGET={"*": 0, "p": 3, "q": 9, "r": 9}).started()
     assert sorted(job.names()) == ["p1", "p2", "q1", "q2", "q3"]
     push(job, "p8", "p9", slot="p")
@@ -676,11 +676,11 @@ def test_retried_requests_of_many_slots_have_the_room_of_their_slots(make_round,
 
 def test_to_retry_all_that_is_capped_no_request_is_read(make_round, tmp_path, monkeypatch):
     """There may be millions."""
-    store = SQLiteFailedStore(tmp_path / "job")
+    store = Failed(tmp_path / "job")
     make_round(BLOOM_BUDGET={"*": 1}).started("start").pushed(*"abc").finish()
     with monkeypatch.context() as patch:
         patch.setattr(failed_store, "url_and_method", lambda *_, **__: pytest.fail("it was read"))
-        assert store.retry(Choice(reasons=["callback"])) == 0
-        assert store.retry(Choice(reasons=["cap*"])) == 3
-    assert store.drop(Choice(urls=["*/b"])) == 1
-    assert store.drop(Choice(reasons=["feed", "capped"])) == 2
+        assert store.retry(reasons=["callback"]) == 0
+        assert store.retry(reasons=["cap*"]) == 3
+    assert store.drop(urls=["*/b"]) == 1
+    assert store.drop(reasons=["feed", "capped"]) == 2

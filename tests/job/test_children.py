@@ -6,7 +6,7 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
+from tests.failures import Failed
 from tests.job.engine import ChangedSpider, name_of, request, unserializable
 from tests.job.rounds import waited_for
 
@@ -294,14 +294,14 @@ def test_a_page_that_could_not_be_read_back(make_round):
     assert give_again(make_round(), child("a")) == []
 
 
-@pytest.mark.parametrize("change", [SQLiteFailedStore.retry, SQLiteFailedStore.drop])
+@pytest.mark.parametrize("change", [Failed.retry, Failed.drop])
 def test_an_unreadable_page_is_asked_again_or_forgotten(make_round, tmp_path, change):
     """Its children go with it."""
     unreadable_page(make_round).finish("shutdown")
-    assert change(SQLiteFailedStore(tmp_path / "job")) == 1
+    assert change(Failed(tmp_path / "job")) == 1
     resumed = make_round()
     taken = resumed.round.file.query("SELECT COUNT(*) FROM taken_children")
-    if change is SQLiteFailedStore.retry:
+    if change is Failed.retry:
         assert taken == [(1,)]
         assert give(resumed, again(resumed), child("a")) == []
     else:

@@ -12,10 +12,10 @@ from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
 import scrapy_bloom
 from scrapy_bloom import FilterLockedError, JobDirectoryError
-from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, Choice, FailedRequest, download_reason
+from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest, download_reason
 from scrapy_bloom.settings import FailedSettings
-from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
+from tests.failures import Failed
 from tests.job.engine import name_of, request
 from tests.job.test_rounds import phases, start
 
@@ -31,7 +31,7 @@ def fail_download(job, popped, reason=None):
 
 def urls(folder):
     """Return the names of the pages of a job that have failed."""
-    return [each.url.rpartition("/")[2] for each in SQLiteFailedStore(folder).requests()]
+    return [each.url.rpartition("/")[2] for each in Failed(folder).requests()]
 
 
 def failed_job(make_round, *names, **options):
@@ -97,7 +97,7 @@ def test_a_failed_row_replaces_the_requests_row_in_one_commit(make_round, crash_
     assert urls(tmp_path / "job") == []
     job.commit()
     assert crash_round().names() == [{"a": "b", "b": "a"}[name_of(popped)]]
-    (found,) = SQLiteFailedStore(tmp_path / "job").requests()
+    (found,) = Failed(tmp_path / "job").requests()
     assert found.reason == "download/dns"
     assert (found.method, found.status, found.attempts, found.referer) == ("GET", None, 1, None)
     assert found.exception.startswith("DNSLookupError: ")
@@ -118,7 +118,7 @@ def test_what_is_known_of_a_failure(make_round, tmp_path):
     scrapy_bloom.fail(response, "login\npage")
     job.done(popped)
     job.close()
-    (found,) = SQLiteFailedStore(tmp_path / "job").requests()
+    (found,) = Failed(tmp_path / "job").requests()
     assert found[:6] == ("http://example.com/a", "POST", "login page", 200, None, 6)
     assert found.referer == "http://example.com/list"
 
@@ -132,7 +132,7 @@ def test_the_first_reason_stands(make_round, tmp_path):
     scrapy_bloom.fail(failure, "give up")
     fail_download(job, popped)
     job.close()
-    assert [each.reason for each in SQLiteFailedStore(tmp_path / "job").requests()] == ["give up"]
+    assert [each.reason for each in Failed(tmp_path / "job").requests()] == ["give up"]
 
 
 class SpeechlessError(Exception):
@@ -181,7 +181,7 @@ def test_a_failure_whose_telling_fails_is_kept_all_the_same(make_round, tmp_path
     job.commit()
     assert not job.scheduler.ledger.stopped
     for found, reason in zip(
-        SQLiteFailedStore(tmp_path / "job").requests(), ("\\ud800", "download/other"), strict=True
+        Failed(tmp_path / "job").requests(), ("\\ud800", "download/other"), strict=True
     ):
         assert (found.reason, found.exception) == (reason, "SpeechlessError")
         assert (found.status, found.attempts) == (None, attempts)
@@ -204,7 +204,7 @@ def test_the_spiders_own_word_counts_when_nothing_else_does(make_round, tmp_path
     scrapy_bloom.fail(Response(popped.url, request=popped), "login page")
     job.done(popped)
     job.close()
-    (found,) = SQLiteFailedStore(tmp_path / "job").requests()
+    (found,) = Failed(tmp_path / "job").requests()
     assert found.reason == "login page"
 
 
@@ -226,7 +226,7 @@ def test_a_retried_request_is_asked_and_not_seen_against_itself(make_round, tmp_
     job = make_round().pushed("a", meta={"retry_times": 2, "own": 1})
     fail_download(job, job.pop())
     job.close()
-    assert SQLiteFailedStore(tmp_path / "job").retry() == 1
+    assert Failed(tmp_path / "job").retry() == 1
     assert urls(tmp_path / "job") == []
     job = make_round()
     assert not job.push("a")
@@ -239,13 +239,13 @@ def test_a_round_goes_on_when_its_failed_requests_are_retried(make_round, tmp_pa
     """Start requests are not taken again; and it is over when nothing has failed any more."""
     job = failed_job(make_round, "a", "b")
     assert phases(tmp_path / "job") == [(1, "over but for failed requests")]
-    assert SQLiteFailedStore(tmp_path / "job").retry(Choice(urls=["*/a"])) == 1
+    assert Failed(tmp_path / "job").retry(urls=["*/a"]) == 1
     job = make_round()
     assert (job.round.number, job.round.is_resumed) == (1, True)
     assert job.start(start("start"), start("a"), start("c")) == ["c"]
     assert sorted(job.finish()) == ["a", "c"]
     assert phases(tmp_path / "job") == [(1, "over but for failed requests")]
-    assert SQLiteFailedStore(tmp_path / "job").retry() == 1
+    assert Failed(tmp_path / "job").retry() == 1
     job = make_round()
     assert job.start(start("start")) == []
     assert job.finish() == ["b"]
@@ -257,7 +257,7 @@ def test_without_a_retry_the_next_start_is_a_new_round(make_round, tmp_path, sta
     """Whether failed requests are forgotten or kept, or one that cannot be read comes back."""
     failed_job(make_round, *([] if state == "unreadable" else ["a"]))
     if state == "dropped":
-        assert SQLiteFailedStore(tmp_path / "job").drop() == 1
+        assert Failed(tmp_path / "job").drop() == 1
     elif state == "unreadable":
         file = RequestFile.open(tmp_path / "job" / "requests.sqlite")
         file.push(("example.com", 0, 0), b"no request")
@@ -271,7 +271,7 @@ def test_without_a_retry_the_next_start_is_a_new_round(make_round, tmp_path, sta
         kept = "over" if state == "dropped" else "over but for failed requests"
         assert phases(tmp_path / "job") == [(number, kept)]
     if state == "unreadable":
-        assert SQLiteFailedStore(tmp_path / "job").retry(Choice(reasons=["unreadable"])) == 1
+        assert Failed(tmp_path / "job").retry(reasons=["unreadable"]) == 1
         job = make_round()
         assert (job.round.number, job.round.is_resumed) == (3, True)
     else:
@@ -282,7 +282,7 @@ def test_a_start_that_did_not_open_leaves_the_round_as_it_was(make_round, tmp_pa
     """It can still be gone on with."""
     failed_job(make_round, "a")
     make_round().close("shutdown")
-    SQLiteFailedStore(tmp_path / "job").retry()
+    Failed(tmp_path / "job").retry()
     job = make_round()
     assert (job.round.number, job.round.is_resumed) == (1, True)
 
@@ -295,7 +295,7 @@ def test_each_start_can_retry_all(make_round, tmp_path):
     assert job.round.number == 1
     fail_download(job, job.pop())
     job.finish()
-    (again,) = SQLiteFailedStore(tmp_path / "job").requests()
+    (again,) = Failed(tmp_path / "job").requests()
     assert again.attempts == 2
     assert job.stat("scheduler/failed") == 1
 
@@ -325,7 +325,7 @@ def test_a_job_in_use_is_not_changed(make_round, tmp_path):
     """It can be looked at all the same."""
     failed_job(make_round, "a")
     make_round()
-    store = SQLiteFailedStore(tmp_path / "job")
+    store = Failed(tmp_path / "job")
     for change in (store.retry, store.drop):
         with pytest.raises(FilterLockedError, match="in use by process"):
             change()

@@ -21,7 +21,7 @@ from scrapy_bloom.feeds import writing as feeds_module
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.formats import Text
 from scrapy_bloom.job.ledger import CommitHook
-from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
+from tests.failures import Failed
 from tests.fakes import Engine
 from tests.job import feed_crawls
 from tests.job.engine import query, request, unserializable
@@ -353,9 +353,7 @@ def test_a_page_whose_item_a_feed_refuses_has_failed(tmp_path, job, settings):
     a = job({"a.jl": "jsonlines"}, **settings).pages(p1={"n": 1}, p2={"n": b"2"})
     a.close()
     assert numbers(tmp_path / "a.jl") == [1]
-    reasons = [
-        (each.reason, each.exception) for each in SQLiteFailedStore(tmp_path / "job").requests()
-    ]
+    reasons = [(each.reason, each.exception) for each in Failed(tmp_path / "job").requests()]
     error = "TypeError: Object of type bytes is not JSON serializable"
     assert reasons == ([] if settings else [("feed", error)])
     assert a.stat("scheduler/failed_in_memory") is None
@@ -711,9 +709,9 @@ def test_an_item_that_cannot_be_pickled_is_refused(tmp_path, job, uri):
     feeds = {uri: {**WAITING_FEEDS[uri], "overwrite": True}}
     job(feeds).pages(p1={"n": 1}, p2=Shy(n=2)).close()
     assert numbers(tmp_path / uri) == [1]
-    (found,) = SQLiteFailedStore(tmp_path / "job").requests()
+    (found,) = Failed(tmp_path / "job").requests()
     assert (found.url[-2:], found.reason, found.exception) == ("p2", "feed", "TypeError: shy")
-    assert SQLiteFailedStore(tmp_path / "job").retry() == 1
+    assert Failed(tmp_path / "job").retry() == 1
     b = job(feeds)
     b.items(popped := b.pop(), {"n": 2})
     b.done(popped)
@@ -750,7 +748,7 @@ def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(
     a.close()
     assert numbers(tmp_path / "a.own") == [1, 3]
     assert "1 request failed and stays in the job: 1 feed" in caplog.text
-    (failed,) = SQLiteFailedStore(tmp_path / "job").requests()
+    (failed,) = Failed(tmp_path / "job").requests()
     assert (failed.reason, failed.exception) == ("feed", f"{type(error).__name__}: no")
 
 
@@ -764,7 +762,7 @@ def test_an_item_is_refused_after_a_batch_was_stored_as_before(tmp_path, job):
     a.pages(p2={"n": 2}, p3={"n": 3})
     a.close()
     assert [numbers(tmp_path / f"{n}.own") for n in (1, 2)] == [[1], [3]]
-    (failed,) = SQLiteFailedStore(tmp_path / "job").requests()
+    (failed,) = Failed(tmp_path / "job").requests()
     assert (failed.url[-2:], failed.reason) == ("p2", "feed")
 
 

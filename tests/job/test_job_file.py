@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 
 from scrapy_bloom.errors import RequestFileError
-from scrapy_bloom.job.failed_request import Choice, FailedRequest
+from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import job_file, schema
-from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.job_file import (
     POPPED_IN_MEMORY,
     RequestFile,
@@ -298,14 +298,14 @@ def test_a_row_that_cannot_be_read_back_has_failed(open_file, path):
     """From the next commit on, for this program and for others."""
     file = open_file(b"a", b"b", b"c")
     fail_to_read(file)
-    assert SQLiteFailedStore(path.parent).requests() == []
+    assert Failed(path.parent).requests() == []
     file.commit()
-    (found,) = SQLiteFailedStore(path.parent).requests()
+    (found,) = Failed(path.parent).requests()
     assert (found.reason, found.exception, found.url) == ("unreadable", "no callback", "")
     assert query(path, "SELECT request FROM requests") == [(b"a",), (b"b",)]
     assert popped(file, count=2) == [b"b", b"a"]
     file.close(clean=True)
-    assert SQLiteFailedStore(path.parent).requests() == [found]
+    assert Failed(path.parent).requests() == [found]
 
 
 def test_what_cannot_be_read_back_is_pending_again_when_the_file_is_opened(open_file, path):
@@ -315,7 +315,7 @@ def test_what_cannot_be_read_back_is_pending_again_when_the_file_is_opened(open_
     file.commit()
     file = open_file()
     assert file.counts == {GROUP: 2}
-    assert SQLiteFailedStore(path.parent).requests() == []
+    assert Failed(path.parent).requests() == []
     assert file.query("SELECT * FROM unreadable") == []
     pushed(file, b"c")
     assert popped(file, count=3) == [b"c", b"b", b"a"]
@@ -330,7 +330,7 @@ def test_a_crash_or_a_rollback_fails_nothing(open_file, path):
     fail_to_read(file)
     file.rollback()
     file.close(clean=False)
-    assert SQLiteFailedStore(path.parent).requests() == []
+    assert Failed(path.parent).requests() == []
     assert open_file().counts == {GROUP: 1}
 
 
@@ -347,7 +347,7 @@ def test_a_retry_leaves_its_row_to_what_cannot_be_read_back(open_file, path, is_
     file.commit()
     file.close(clean=True)
     choice = Choice(reasons=["*" if is_chosen else "x"])
-    assert SQLiteFailedStore(path.parent).retry(choice) == 1 + is_chosen
+    assert Failed(path.parent).retry(choice) == 1 + is_chosen
     file = open_file()
     rows = dict(file.query("SELECT request, id FROM requests"))
     assert {*rows} == {b"a again", b"b"}

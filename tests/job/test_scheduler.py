@@ -18,9 +18,9 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
-from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
+from tests.failures import Failed
 from tests.job.engine import STOCK, ChangedSpider, Job, name_of, query, request, unserializable
 from tests.test_refused_start import contents
 
@@ -738,7 +738,7 @@ def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path
     assert "tried again at the next start" in record.getMessage()
     job.close()
     assert job.stat("scheduler/failed") == 1
-    (found,) = SQLiteFailedStore(tmp_path / "job").requests()
+    (found,) = Failed(tmp_path / "job").requests()
     assert (found.reason, found.exception[:10]) == ("unreadable", "TypeError:")
 
 
@@ -766,7 +766,7 @@ def test_a_request_is_unreadable_whatever_its_error_says(make, tmp_path):
     job.close()
     assert make(spider=ChangedSpider).finish() == []
     assert sorted(
-        (each.url, each.exception[:15]) for each in SQLiteFailedStore(tmp_path / "job").requests()
+        (each.url, each.exception[:15]) for each in Failed(tmp_path / "job").requests()
     ) == [
         ("http://example.com/bad", "SpeechlessError"),
         ("http://example.com/gone", "ValueError: Met"),

@@ -9,10 +9,10 @@ from contextlib import closing
 from itertools import count
 
 import pytest
+from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from tests.job.engine import query
 from tests.job.harness import fork

@@ -11,7 +11,7 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
+from tests.failures import Failed
 from tests.job.engine import Job, name_of, query
 from tests.job.harness import fork
 from tests.job.points import Points
@@ -116,7 +116,7 @@ def test_a_failed_request_is_retried_without_its_slot(new_job, path):
     job.close()
     assert query(path, "SELECT slot FROM failed") == [("a.com",)]
     new_job(**ONE_QUEUE).close()
-    assert SQLiteFailedStore(path.parent).retry() == 1
+    assert Failed(path.parent).retry() == 1
     found = [each.url for each in iter(new_job(**ONE_QUEUE).pop, None)]
     assert sorted(found) == sorted(expected)
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_has_failed(new_job, path, options):
     found = urls(job)
     assert len(found) == 40
     job.close()
-    assert {each.reason for each in SQLiteFailedStore(path.parent).requests()} == {"unreadable"}
+    assert {each.reason for each in Failed(path.parent).requests()} == {"unreadable"}
     for table in ("requests", "failed"):
         query(path, f"UPDATE {table} SET request = substr(request, 1, length(request) - 1)")
     assert sorted(found + urls(new_job(**options))) == expected

@@ -19,9 +19,9 @@ from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest
 from scrapy_bloom.job.request_text import MARSHALLED, OBJECTS, PICKLED, pack
 from scrapy_bloom.migration.scrapy_redis_queue import _loads
 from scrapy_bloom.redis_backend.codec import RedisCodec
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
-from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
+from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.sqlite_backend.job_reader import stopped_job
+from tests.failures import Failed
 from tests.job.engine import STOCK
 from tests.test_refused_start import contents
 from tests.test_refused_start import run as start
@@ -112,7 +112,7 @@ def test_a_job_of_pickles(make, tmp_path, queue):
     job.close("shutdown")
     for names in (["plain"], []):
         assert make(BLOOM_PICKLE=False, **options).finish("shutdown") == names
-        (found,) = SQLiteFailedStore(tmp_path / "job").requests()
+        (found,) = Failed(tmp_path / "job").requests()
         assert found.reason == "unreadable"
         assert found.exception.endswith("BLOOM_PICKLE is False")
         assert not (tmp_path / "evil").exists()
@@ -134,7 +134,7 @@ def test_what_a_stranger_has_put_into_a_job(make, tmp_path, no_pickle):
             )
         connection.commit()
     assert make(BLOOM_PICKLE=False).finish() == ["plain"]
-    assert len(SQLiteFailedStore(tmp_path / "job").requests()) == len(payloads)
+    assert len(Failed(tmp_path / "job").requests()) == len(payloads)
     assert not (tmp_path / "evil").exists()
 
 
@@ -150,7 +150,7 @@ def test_in_redis(join, tmp_path):
     assert strict.next().url.endswith("/plain")
     assert strict.next() is None
     strict.exchange()
-    store = RedisFailedStore(strict.client, strict.key)
+    store = Failed(RedisDesk(strict.client, strict.key))
     (found,) = store.requests()
     assert found.reason == "unreadable"
     assert found.url.endswith("/object")
@@ -255,7 +255,7 @@ def test_a_field_of_another_type_is_damage(make, tmp_path, run, name, pickles):
     listed = run(tmp_path, "queue", "list", "job", *option).out
     assert "a URL that cannot be read" in listed
     assert make(BLOOM_PICKLE=pickles).finish("shutdown") == ["healthy"]
-    (found,) = SQLiteFailedStore(tmp_path / "job").requests()
+    (found,) = Failed(tmp_path / "job").requests()
     assert (found.reason, found.url) == ("unreadable", "")
     assert run(tmp_path, "retry", "job", *option).status == 0
     drop = ["queue", "drop", "job", "--slot", "*", "--keep", "--yes", *option]

@@ -23,12 +23,12 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 import scrapy_bloom.redis_backend.scheduler  # noqa: F401 - before the forks, not in each
-from scrapy_bloom.job.failed_request import Choice
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.status import look_at
+from tests.failures import Failed
 from tests.job.harness import ASYNCIO, SELECT, Crawl, Run, World, fork, side_by_side, write_stats
 from tests.job.site import KINDS, kind_of
 from tests.job.spider import TreeSpider, pause
@@ -300,7 +300,7 @@ def budgets(world, url, crawl, seed, kills):
 def asked_and_capped(world, url, crawl):
     """Return pages asked by slot, how many others, and which links are in neither or in both."""
     with RedisClient(url) as client:
-        failed = RedisFailedStore(client, in_one_slot(crawl.name)).requests()
+        failed = Failed(RedisDesk(client, in_one_slot(crawl.name))).requests()
     pages = {page for _, page in world.answers(crawl)}
     pages |= {each.url.split("/", 4)[4] for each in failed if each.reason != "capped"}
     over = {each.url.split("/", 4)[4] for each in failed if each.reason == "capped"}
@@ -599,10 +599,10 @@ def scene_returns(world, server, crawl, reference):
     }.items():
         if step == "retried":
             with RedisClient(server.url) as client:
-                failed = RedisFailedStore(client, in_one_slot(crawl.name))
+                failed = Failed(RedisDesk(client, in_one_slot(crawl.name)))
                 # what was over the budget and cannot be stored does not come back, and is told
-                gone = failed.requests(Choice(reasons=["unserializable"]))
-                failed.retry(Choice(reasons=["capped"]))
+                gone = failed.requests(reasons=["unserializable"])
+                failed.retry(reasons=["capped"])
         run = fleet.start(
             ADDONS={"scrapy_bloom.Addon": 300}, JOBDIR=str(folder / "job"), FEEDS=feeds, **settings
         )

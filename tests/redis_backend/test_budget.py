@@ -4,19 +4,19 @@ workers."""
 import pytest
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.job.failed_request import Choice
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
-from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL, RETRY_FAILED, TAKE_CAPPED
+from scrapy_bloom.redis_backend.scripts import CHANGE, OPEN_CRAWL
 from scrapy_bloom.redis_backend.status import CrawlStatus, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
+from tests.failures import Failed
 from tests.job.engine import name_of, request
 from tests.redis_backend.workers import LEASE, StoreWorker, crawl, seeded, talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
-CAPPED = Choice(reasons=["capped"])
+CAPPED = {"reasons": ["capped"]}
 
 
 def push(worker, *names, slot="example.com", **options):
@@ -30,7 +30,7 @@ def names(worker):
 
 def capped(worker):
     """Return the names of the requests over the budget."""
-    return [name_of(each) for each in worker.failed.requests(CAPPED)]
+    return [name_of(each) for each in worker.failed.requests(**CAPPED)]
 
 
 def next_round(worker, join, round_, **settings):
@@ -53,9 +53,7 @@ def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(join):
     assert (worker.capped, other.capped) == (1, 3)
     assert worker.failed.by_reason() == {"capped": 4}
     assert sorted(capped(worker)) == [*"cghi"]
-    assert [each.url for each in worker.failed.requests(Choice(urls=["*/h"]))] == [
-        "http://example.com/h"
-    ]
+    assert [each.url for each in worker.failed.requests(urls=["*/h"])] == ["http://example.com/h"]
     worker.exchange()
     assert worker.store.is_quiet
     figures = CrawlStatus(worker.client, worker.key).figures()
@@ -274,11 +272,11 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):
     worker = join(BLOOM_BUDGET={"*": 2})
     push(worker, "start", *"abcde")
     assert names(worker) == ["a", "start"]
-    assert worker.failed.retry(Choice(reasons=["other"])) == 0
+    assert worker.failed.retry(reasons=["other"]) == 0
     # at once, while workers are at work: there is no room
-    assert worker.failed.retry(CAPPED) == 0
+    assert worker.failed.retry(**CAPPED) == 0
     worker.store.leave(over=True, seconds=1)
-    assert worker.failed.retry(CAPPED) == 4
+    assert worker.failed.retry(**CAPPED) == 4
     worker.close()
 
     worker = join(BLOOM_BUDGET={"*": 4}, BLOOM_REDIS_ROUND="two")
@@ -288,8 +286,8 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):
     assert capped(worker) == [*"defgh"]
     assert failed_of_start(worker).retry_ordered() == 0
     worker.store.leave(over=True, seconds=1)
-    assert worker.failed.retry(Choice(urls=["*/e"])) == 1
-    assert worker.failed.drop(Choice(urls=["*/h"])) == 1
+    assert worker.failed.retry(urls=["*/e"]) == 1
+    assert worker.failed.drop(urls=["*/h"]) == 1
     worker.close()
 
     worker = join()
@@ -312,11 +310,11 @@ def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(join, at_once
     worker = next_round(worker, join, "two", **budget)
     push(worker, *"cde")
     assert let_fail(worker) == [*"cde"]
-    assert worker.failed.retry(Choice(urls=["*/[cde]"])) == 3
+    assert worker.failed.retry(urls=["*/[cde]"]) == 3
     assert let_fail(worker) == [*"cde"]
     if not at_once:
         worker.leave()
-    assert worker.failed.retry(Choice(reasons=["down"])) == (4 if at_once else 5)
+    assert worker.failed.retry(reasons=["down"]) == (4 if at_once else 5)
     if not at_once:
         worker = join(**budget)
         assert failed_of_start(worker).retry_ordered() == 1
@@ -340,28 +338,29 @@ def let_fail(worker):
 
 def failed_of_start(worker):
     """Return the failed requests as a worker has them when it starts."""
-    return RedisFailedStore(worker.client, worker.key, starts=True)
+    return Failed(RedisDesk(worker.client, worker.key, starts=True))
 
 
-@pytest.mark.parametrize("script", [TAKE_CAPPED, RETRY_FAILED])
-def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_server, script):
+@pytest.mark.parametrize("place", ["capped:example.com", "failed"])
+def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_server, place):
     """And loses nothing."""
     for position in range(1, 60):
         worker = join(BLOOM_BUDGET={"*": 2})
         push(worker, *"abcd")
-        asked = let_fail(worker) if script is RETRY_FAILED else names(worker)
+        asked = let_fail(worker) if place == "failed" else names(worker)
         worker = next_round(worker, join, "two", BLOOM_BUDGET={"*": 4})
-        arguments = ["example.com", 4, "2"]
-        if script is RETRY_FAILED:
+        arguments = [place, "retry", "1", 4]
+        if place == "failed":
             fields = worker.client.call("hkeys", f"{worker.key}:failed")
-            arguments = ["1", *fields]
-        worker.abort(arguments, position, script)
+            told = [part for field in fields for part in (field, "1", "", "", "")]
+            arguments = [place, "retry", "1", "", *told]
+        worker.abort(arguments, position, CHANGE)
         failed_of_start(worker).retry()
         found = let_fail(worker)
         assert len({*found}) in (1, 2)
-        if script is TAKE_CAPPED:
+        if place != "failed":
             assert {*found, *asked, *capped(worker)} == {*"abcd"}
-        assert {*found, *names_of(worker)} >= ({*"cd"} if script is TAKE_CAPPED else {*"ab"})
+        assert {*found, *names_of(worker)} >= ({*"ab"} if place == "failed" else {*"cd"})
         worker.leave()
         redis_server.command("FLUSHALL")
 
@@ -377,9 +376,9 @@ def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):
         push(worker, f"{number}", slot=f"{number % 3}")
         if number % 50 == 49:
             worker.exchange()
-    assert worker.failed.drop(Choice(urls=["*1"])) == 29
+    assert worker.failed.drop(urls=["*1"]) == 29
     assert worker.failed.by_reason() == {"capped": 268}
-    assert worker.failed.drop(CAPPED) == 268
+    assert worker.failed.drop(**CAPPED) == 268
     assert redis_server.names(f"{worker.key}:capped") == []
     push(worker, *"abc", slot="0")
     worker.leave()
@@ -397,7 +396,7 @@ def test_a_damaged_one_stops_no_other_from_being_asked(join, redis_server, eleme
     redis_server.command("LPUSH", f"{worker.key}:capped:example.com", element)
     worker = join(BLOOM_BUDGET={"*": 9})
     worker.exchange()
-    assert worker.failed.retry(CAPPED) == 2
+    assert worker.failed.retry(**CAPPED) == 2
     assert worker.failed.by_reason() == {"unreadable": 1}
     assert sorted(names(worker)) == ["a", "b"]
 
@@ -458,7 +457,7 @@ def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplo
     assert "failed and" not in caplog.text
     url = scheduler.crawler.settings["BLOOM_REDIS_URL"]
     with RedisClient(url) as client:
-        assert RedisFailedStore(client, f"{{{key}}}").retry() == 2
+        assert Failed(RedisDesk(client, f"{{{key}}}")).retry() == 2
     caplog.set_level("INFO")
     scheduler, found = start(BLOOM_BUDGET={"*": 3})
     assert "Asking 1 request that BLOOM_BUDGET had kept" in caplog.text
@@ -480,7 +479,7 @@ def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build,
         talk(scheduler)
         scheduler._worker.end(finished=True)
         with RedisClient(scheduler.crawler.settings["BLOOM_REDIS_URL"]) as client:
-            RedisFailedStore(client, f"{{{key}}}").retry(CAPPED)
+            Failed(RedisDesk(client, f"{{{key}}}")).retry(**CAPPED)
         return state.round, state.begins, found
 
     assert start("1", 2, *"abcd") == ("1", True, ["a", "b"])

@@ -4,7 +4,6 @@ for by a server that has lost one, before a request is there that needs it."""
 import pytest
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.job.failed_request import Choice
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.transport import Transport
 from tests.redis_backend.workers import StoreWorker, crawl, findings_of, seeded, tree
@@ -295,9 +294,7 @@ def test_failed_requests_are_read_with_their_dictionary(join, redis_server):
     while (dead := join(BLOOM_REDIS_MAX_ATTEMPTS=1)).next() is not None:
         dead.die()
     store = dead.failed
-    assert [each.reason for each in store.requests(Choice(urls=["*item-20.html"]))] == [
-        "worker_died"
-    ]
+    assert [each.reason for each in store.requests(urls=["*item-20.html"])] == ["worker_died"]
 
 
 def test_push_learns_and_proposes(join):

@@ -13,11 +13,11 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
+from scrapy_bloom.job.choice import Filter, State
 from scrapy_bloom.job.codec import Codec, Stored, plain_fields
 from scrapy_bloom.job.dictionaries import Dictionaries
-from scrapy_bloom.job.failed_request import Choice, FailedRequest
-from scrapy_bloom.redis_backend.capped import CappedRequests
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.job.failed_request import FailedRequest
+from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.status import CrawlStatus, look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
@@ -34,7 +34,7 @@ def fail(worker, request, reason="callback"):
 
 def kept(worker, **choice):
     """Return what has failed in the crawl of `worker`."""
-    return worker.failed.requests(Choice(**choice))
+    return worker.failed.requests(**choice)
 
 
 def names(requests):
@@ -223,11 +223,11 @@ def test_reasons_of_very_many_are_not_all_counted(join):
         fail(worker, worker.next(), f"reason {number % 2}")
     while len(kept(worker)) < 250:
         worker.exchange()
-    counted = RedisFailedStore(worker.client, worker.key, 100).by_reason()
+    counted = Failed(RedisDesk(worker.client, worker.key, 100)).by_reason()
     assert (sum(counted.values()), counted.pop("others")) == (250, 150)
     assert worker.failed.by_reason() == {"reason 0": 125, "reason 1": 125}
     assert worker.failed.drop() == 250
-    assert RedisFailedStore(worker.client, worker.key, 100).by_reason() == {}
+    assert Failed(RedisDesk(worker.client, worker.key, 100)).by_reason() == {}
 
 
 def test_a_record_of_a_later_version_is_read(join, redis_server):
@@ -281,7 +281,7 @@ def test_a_damaged_record_is_in_nobodys_way(join, redis_server, record, field):
     assert len(kept(worker)) == 2
     worker.leave()
     worker = join()
-    assert worker.failed.retry(Choice(reasons=["callback"])) == 1
+    assert worker.failed.retry(reasons=["callback"]) == 1
     assert worker.failed.drop() == 1
     assert names([worker.next()]) == ["page"]
 
@@ -341,7 +341,7 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
         (page,) = take(other).values()
     fail_in(other, retry)
     fail_in(other, page)
-    store = RedisFailedStore(other._worker._transport._client, f"{{{key}}}")
+    store = Failed(RedisDesk(other._worker._transport._client, f"{{{key}}}"))
     assert sorted(names(store.requests())) == ["other", "page"]
     assert store.by_reason() == {"callback": 2}
     assert other._worker.store.failed == 2
@@ -486,9 +486,10 @@ def test_the_rights_in_the_documents_are_enough(own_server):
     worker = StoreWorker(url, "key", BLOOM_BUDGET={"*": 3, "shop-1": 1})
     worker.enqueue("over", slot="shop-1")
     worker.exchange()
-    for choice in (Choice(), Choice(urls=["*/over"])):
-        capped = CappedRequests(worker.client, worker.key)
-        assert (worker.capped, capped.count(), capped.ask(choice)) == (1, 1, 0)
+    for urls in ((), ["*/over"]):
+        capped, desk = Filter((State.CAPPED,), urls=urls), RedisDesk(worker.client, worker.key)
+        assert worker.capped == desk.count(capped).states.total() == 1
+        assert desk.change(capped, "retry").states.total() == 0
     own_server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
     worker.enqueue_all("abc")
     fail(worker, worker.next())

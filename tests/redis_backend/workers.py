@@ -16,15 +16,16 @@ from scrapy_bloom.redis_backend.budget import budget_text, require_budget
 from scrapy_bloom.redis_backend.call import Policy
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.codec import RedisCodec
+from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.dupefilter import RedisBloomDupeFilter
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
 from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
-from scrapy_bloom.redis_backend.scripts import COMMIT, RETRY_FAILED, SIEVE, TAKE_CAPPED
+from scrapy_bloom.redis_backend.scripts import CHANGE, COMMIT
 from scrapy_bloom.redis_backend.verify import queue_findings
 from scrapy_bloom.settings import BUDGET, WorkerSettings
+from tests.failures import Failed
 from tests.fakes import Engine
 from tests.job.engine import name_of
 
@@ -213,7 +214,7 @@ class StoreWorker:
     @property
     def failed(self):
         """What has failed in the crawl."""
-        return RedisFailedStore(self.client, self.key)
+        return Failed(RedisDesk(self.client, self.key))
 
     def exchange(self):
         """Make a call, and take its answer."""
@@ -323,7 +324,7 @@ def seeded(number):
 
 def lobby_from(monkeypatch, slots):
     """Let slots share a lobby from `slots` a priority, not 256, with three in it, not 15."""
-    for script in (COMMIT, RETRY_FAILED, SIEVE, TAKE_CAPPED):
+    for script in (COMMIT, CHANGE):
         text = script.text.replace("has_few = 256,", f"has_few = {slots},")
         assert (text == script.text) == (slots == 256)
         assert "'u4'" in text

@@ -2,12 +2,13 @@
 -- requests of it are to be asked. Changes nothing for another spider.
 -- KEYS: the filter's header.
 -- ARGV: generation, lease (ms), round, spider or '', '1' if any spider may have the crawl, its budget
--- as JSON or '' to leave it as it is, '1' if count_pending has counted.
+-- as JSON or '' to leave it as it is; where it had none, and what is pending was counted, since the round
+-- fetches that, too: '1', then slots, each with a number of requests.
 -- Returns {id, lease, round, start_done, over, workers, workers whose lease has not run out, the
 -- spider of the crawl until now, requests that are not due, in how many ms the next of them is or
 -- '', slots that are held, 1 if this call began a round, the budget}. The id is '' where there are
 -- requests and no crawl: it had the dictionaries that they need. The budget is not the one that was
--- asked for while other workers have a lease, and where count_pending has to run first.
+-- asked for while other workers have a lease, and where what is pending has to be counted first.
 
 -- include crawl_id
 -- include key
@@ -34,8 +35,9 @@ local function set_budget(before)
     redis.call('UNLINK', key('limits'), key('counted:0'), key('counted:1'))
     return
   end
-  if before == '{}' and ARGV[7] ~= '1' then
+  if before == '{}' then
     redis.call('UNLINK', key('counted:0'), key('counted:1'))
+    for at = 8, #ARGV, 2 do redis.call('HSET', key('counted:0'), ARGV[at], ARGV[at + 1]) end
   end
   redis.call('HSET', name, 'budget', '?')
   redis.call('UNLINK', key('limits'))

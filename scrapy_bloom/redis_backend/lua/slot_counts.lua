@@ -1,7 +1,8 @@
 -- KEYS: the filter's header.
--- ARGV: priority, first and last place in its ring and in its lobby; or '', and the places among
--- the parked lists, whose slots come as priority, ':' and slot; '0' to leave out the lobby.
--- Returns {slot, pending requests, slot, …, bytes of their keys or -1}.
+-- ARGV: priority, first and last place in its ring and in its lobby; or `parked` or `capped`, and the
+-- places there; '0' to leave out the lobby.
+-- Returns {slot, its requests, slot, …, bytes of their keys or -1}. The slots of parked lists come as
+-- priority, ':' and slot; those of capped requests in the order in which each got its first one.
 
 -- include key
 -- include weigh
@@ -11,16 +12,19 @@ local counts = {}
 local function add(slot, count)
   counts[#counts + 1], counts[#counts + 2] = slot, count
 end
+local is_set = ARGV[1] == 'parked' or ARGV[1] == 'capped'
+local before = ARGV[1] == 'capped' and 'capped:' or is_set and 'pending:' or 'pending:' .. ARGV[1] .. ':'
 local function add_list(slot, named)
-  local list = key('pending:' .. (ARGV[1] ~= '' and ARGV[1] .. ':' or '') .. named)
+  local list = key(before .. named)
   add(slot, redis.call('LLEN', list))
   weigh(list)
   return list
 end
-if ARGV[1] == '' then
-  for _, member in ipairs(redis.call('ZRANGE', key('parked'), ARGV[2], ARGV[3])) do
+if is_set then
+  for _, member in ipairs(redis.call('ZRANGE', key(ARGV[1]), ARGV[2], ARGV[3])) do
     add_list(member:match('^%Z*'), member)
   end
+  return {counts, unknown and -1 or bytes}
 end
 for _, named in ipairs(slice(key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])) do
   local slot = named:match('^%Z*')

@@ -8,7 +8,7 @@
 -- Returns {{name, seed} of each, how many are left (0, or more than 0), next cursor, the names that
 -- it has struck off: those that no other worker has taken since}.
 
--- include unpacked
+-- include records
 
 -- include now
 local wanted, lease, worker, taken = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], {}

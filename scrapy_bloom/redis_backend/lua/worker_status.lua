@@ -4,7 +4,7 @@
 -- about a hundred claims (ms, 0 for none)}, bytes of their keys or -1}.
 
 -- include key
--- include unpacked
+-- include records
 -- include weigh
 
 local found = {}

@@ -1,4 +1,9 @@
--- include unpacked
+-- Returns the table that was packed, nil where that cannot be read.
+local function unpacked(packed)
+  local is_packed, record = pcall(cmsgpack.unpack, packed or '')
+  return is_packed and type(record) == 'table' and record or nil
+end
+
 -- Tells whether text may be a priority, which others are compared with.
 local function is_priority(text)
   return type(text) == 'string' and #text < 20 and text:find('^%-?%d+$') ~= nil

@@ -1,4 +1,4 @@
-"""Pending requests of a crawl in Redis that an operator drops, while its workers go on."""
+"""Requests of a crawl in Redis that an operator changes, while its workers go on."""
 
 import subprocess
 import sys
@@ -9,11 +9,10 @@ from itertools import count, product
 
 import pytest
 
-from scrapy_bloom.job.pending import Selection
-from scrapy_bloom.redis_backend import sieve
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
-from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
-from scrapy_bloom.redis_backend.scripts import DROP_LISTS, SIEVE
+from scrapy_bloom.job.choice import Filter, State
+from scrapy_bloom.redis_backend import desk
+from scrapy_bloom.redis_backend.desk import RedisDesk
+from scrapy_bloom.redis_backend.scripts import CHANGE
 from scrapy_bloom.redis_backend.status import look_at
 from tests.commands.command_line import environment
 from tests.job.engine import name_of
@@ -30,8 +29,15 @@ ORDERS = pytest.mark.parametrize("order", [FIFO, LIFO], ids=["oldest", "newest"]
 
 def drop(worker, keep=False, **selected):
     """Drop what is selected; return the figures."""
-    store = RedisPendingStore(worker.client, worker.key)
-    return sieve.Sieve(store, Selection(**selected), keep=keep).drop()
+    found = RedisDesk(worker.client, worker.key).change(
+        Filter(**selected), "fail" if keep else "drop"
+    )
+    return {
+        "dropped": found.states.total(),
+        "later": found.states[State.DELAYED],
+        "in_flight": found.in_flight,
+        "unknown": found.unknown,
+    }
 
 
 def fetched(worker):
@@ -43,8 +49,7 @@ def fetched(worker):
 
 def pending(worker, **selected):
     """Return how many are pending of what is selected."""
-    store = RedisPendingStore(worker.client, worker.key)
-    return store.count(Selection(**selected), "slot").pending.total()
+    return RedisDesk(worker.client, worker.key).count(Filter(**selected)).by.total()
 
 
 @ORDERS
@@ -82,10 +87,10 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
 
 @ORDERS
 @pytest.mark.parametrize("keep", [False, True])
-def test_what_is_selected_by_url_is_sieved(join, monkeypatch, order, keep):
+def test_what_is_selected_by_url_is_read(join, monkeypatch, order, keep):
     """In all lists: what is left keeps its order. With `keep` it has failed."""
     lobby_from(monkeypatch, 3)
-    monkeypatch.setattr(sieve, "AT_ONCE", 4)
+    monkeypatch.setattr(desk, "AT_ONCE", 4)
     worker = join(**order)
     for number in range(60):
         meta = {"download_slot": f"slot{number % 7 % 4}"}
@@ -119,7 +124,7 @@ def test_what_is_selected_by_url_is_sieved(join, monkeypatch, order, keep):
 @ORDERS
 def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):
     """Whatever is dropped."""
-    monkeypatch.setattr(sieve, "AT_ONCE", 3)
+    monkeypatch.setattr(desk, "AT_ONCE", 3)
     worker = join(**order)
     of_slot(worker, "slot", *(f"{n}" for n in range(20)))
     worker.leave()
@@ -132,12 +137,12 @@ def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):
 @pytest.mark.parametrize("keep", [False, True])
 def test_nothing_is_lost_where_a_script_is_aborted(join, redis_server, monkeypatch, keep):
     """What is not dropped is fetched, or has failed, and the crawl ends."""
-    monkeypatch.setattr(sieve, "AT_ONCE", 4)
+    monkeypatch.setattr(desk, "AT_ONCE", 4)
     lobby_from(monkeypatch, 2)
-    real = sieve.Sieve._run
+    real = RedisDesk._run
 
     def abort(self, script, *arguments):
-        if script not in (SIEVE, DROP_LISTS) or next(calls) != fatal:
+        if script is not CHANGE or next(calls) != fatal:
             return real(self, script, *arguments)
         worker.abort(arguments, at, script)
         raise InterruptedError
@@ -145,7 +150,7 @@ def test_nothing_is_lost_where_a_script_is_aborted(join, redis_server, monkeypat
     every = [
         f"{slot}{n}-{'left' if n % 2 else 'gone'}" for slot in ("one", "two") for n in range(4)
     ]
-    chance = seeded(seed_of("SIEVE_SEED"))
+    chance = seeded(seed_of("DESK_SEED"))
     for at, by_slot in product(range(1, 20), [False] if keep else [False, True]):  # noqa: B007
         calls, fatal = count(), 0 if by_slot else chance.randrange(4)
         redis_server.command("FLUSHALL")
@@ -155,10 +160,10 @@ def test_nothing_is_lost_where_a_script_is_aborted(join, redis_server, monkeypat
         worker.leave()
         worker = join(**FIFO)
         selected = {"slots": ["one"]} if by_slot else {"urls": ["*-gone"]}
-        monkeypatch.setattr(sieve.Sieve, "_run", abort)
+        monkeypatch.setattr(RedisDesk, "_run", abort)
         with suppress(InterruptedError):
             drop(worker, keep, **selected)
-        monkeypatch.setattr(sieve.Sieve, "_run", real)
+        monkeypatch.setattr(RedisDesk, "_run", real)
         assert is_sound(worker)
         if keep:
             names = {*fetched(worker)}
@@ -218,22 +223,22 @@ def test_what_comes_behind_a_parked_list_is_found(join, redis_server):
 
 def test_what_comes_between_the_look_and_the_call_stays(join, redis_server, monkeypatch):
     """Another request is the first of the list then, as where a worker has given one back."""
-    monkeypatch.setattr(sieve, "AT_ONCE", 3)
+    monkeypatch.setattr(desk, "AT_ONCE", 3)
     worker = join(**FIFO)
     of_slot(worker, "slot", *(f"{n}" for n in range(20)))
     worker.leave()
     worker = join(capacity=40, **FIFO)
-    real, calls = sieve.Sieve._run, count()
+    real, calls = RedisDesk._run, count()
 
     def interfere(self, script, *arguments):
-        if script is SIEVE and next(calls) < 3:
+        if script is CHANGE and next(calls) < 3:
             each = f"{worker.key}:pending:0:slot"
             redis_server.command("RPOPLPUSH", each, each)
         return real(self, script, *arguments)
 
-    monkeypatch.setattr(sieve.Sieve, "_run", interfere)
+    monkeypatch.setattr(RedisDesk, "_run", interfere)
     drop(worker, urls=["*/?"])
-    monkeypatch.setattr(sieve.Sieve, "_run", real)
+    monkeypatch.setattr(RedisDesk, "_run", real)
     drop(worker, urls=["*/?"])
     assert sorted(map(int, fetched(worker))) == [*range(10, 20)]
 
@@ -274,8 +279,8 @@ def test_a_list_and_an_older_one_go_in_one_call(join, redis_server):
 def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
     """Between any two calls of drops: each request is fetched, dropped or has failed, once."""
     lobby_from(monkeypatch, lobby)
-    monkeypatch.setattr(sieve, "AT_ONCE", 3)
-    chance = seeded(seed_of("SIEVE_SEED"))
+    monkeypatch.setattr(desk, "AT_ONCE", 3)
+    chance = seeded(seed_of("DESK_SEED"))
     workers = [join(capacity=3, **order) for _ in range(2)]
     pushed, done, claimed = [], Counter(), []
 
@@ -315,7 +320,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
         for _ in range(chance.randrange(3)):
             act()
 
-    monkeypatch.setattr(sieve.Sieve, "_pause", pause)
+    monkeypatch.setattr(RedisDesk, "_pause", pause)
     dropped = 0
     for _ in range(12):
         for _ in range(20):
@@ -340,7 +345,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
         if all(worker.store.is_quiet for worker in workers):
             break
     assert all(worker.store.is_quiet for worker in workers)
-    failed = RedisFailedStore(workers[0].client, workers[0].key).requests()
+    failed = Failed(RedisDesk(workers[0].client, workers[0].key)).requests()
     kept = {each.url.rpartition("/")[2] for each in failed}
     assert len(kept) == len(failed)
     assert not kept & {*done}
@@ -353,7 +358,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
 def test_forty_kills_of_workers_and_commands(run, tmp_path, redis_server, key):
     """Each page is fetched, dropped and kept, capped or failed, and none is gone."""
     pages, kills = 6000, 40
-    chance = seeded(seed_of("SIEVE_SEED"))
+    chance = seeded(seed_of("DESK_SEED"))
     (tmp_path / "slow.py").write_text(SPIDER)
     (tmp_path / "go").touch()
     python = [sys.executable, "-m", "scrapy"]

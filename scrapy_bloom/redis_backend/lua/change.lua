@@ -1,0 +1,167 @@
+-- Changes requests of a place, as far as they are still there: drops them, lets them fail, or makes
+-- failed and capped ones pending again, each in its new place before it leaves the old one.
+-- KEYS: the filter's header.
+-- ARGV: place, one of scan; action: 'drop', 'fail' or 'retry'; '1' to retry also what an earlier round
+-- has counted where there is a budget; so many from the first of a list on are changed, 'all' to drop
+-- the lists of a slot in one step, or '' and then for each that the caller has read: element; '1' to
+-- change it, '' to leave it; for one that fails its page, attempts and details as JSON.
+-- Returns what became of each at which it has looked, in the first letters of the actions, 's' for one
+-- that stays, and 'l' for one that the budget has no room for; for 'all' how many; -1 if there is no
+-- crawl of this version.
+--
+-- The first elements of a list are compared with those that were read: one that workers have put
+-- there meanwhile ends the call, and so does a capped one for which there is no room. What stays goes
+-- to the end of the list. A mark in a lobby, or before a slot's own list, lets that list join its ring
+-- now: see include/put.lua.
+
+-- include key
+-- include crawl_id
+local id = redis.call('HGET', key('crawl'), 'id') or ''
+if id:sub(1, 2) ~= crawl_id('') then return -1 end
+-- include now
+-- include put
+-- include records
+
+-- Without memory Redis refuses a script at its first write, and only there: one that makes room shall
+-- pass, and one that takes some has written nothing then.
+local place, action, is_now, most = unpack(ARGV, 1, 4)
+if action == 'retry' then
+  redis.call('HSET', key('crawl'), 'id', id)
+else
+  redis.call('SREM', key('starting'), '')
+end
+local counts, carried = unpack(redis.call('HMGET', key('crawl'), 'counts', 'carried'))
+carried = tonumber(carried or '') or 0
+
+-- include budget
+
+local kind, rest = place:match('^(%a+):?(.*)$')
+local list_priority, named = rest:match('^([^:]*):(.*)$')
+local list = key(place)
+
+-- What goes is counted before, so that what is counted is never more than there is.
+local function count_less(count, bytes)
+  redis.call('HINCRBY', key('crawl'), 'waiting', -count)
+  redis.call('HINCRBY', key('crawl'), 'waiting_bytes', -bytes)
+end
+
+-- Takes the name of a list that is empty out of its ring, and from what is parked.
+local function forget_list(named)
+  if has_list(list_priority, named) then return end
+  redis.call('LREM', key('slots:' .. list_priority), 1, named)
+  redis.call('ZREM', key('parked'), list_priority .. ':' .. named)
+end
+
+if most == 'all' then
+  local dropped = 0
+  for _, each in ipairs({named .. '\0', named}) do
+    list = list_of(list_priority, each)
+    local count = redis.call('LLEN', list)
+    if count > 0 then
+      if redis.call('LINDEX', list, -1) == '' then count = count - 1 end
+      -- the mean of some, since to read all of them takes long
+      local some, bytes = redis.call('LRANGE', list, 0, 49), 0
+      for _, entry in ipairs(some) do bytes = bytes + #entry end
+      count_less(count, math.floor(bytes / #some * count))
+      redis.call('UNLINK', list)
+      forget_list(each)
+      dropped = dropped + count
+    end
+  end
+  return dropped
+end
+
+-- Returns priority, slot, entry and the record of an element; the entry of a mark is empty, and that of
+-- what cannot be read is missing.
+local function parsed(element, packed)
+  if kind == 'pending' then return list_priority, named:match('^%Z*'), element end
+  if kind == 'later' then return element:match('^(%Z*)%z(%Z*)%z(.*)$', 5) end
+  if kind == 'failed' or kind == 'quarantined' then
+    local record = record_of(packed or element)
+    if not record then return nil end
+    return record[1], record[2], record[3], record
+  end
+  local first, second = element:match('^(%Z*)%z(.*)$')
+  if kind == 'lobby' then return rest, first or '', second or element end
+  return first, rest, is_priority(first) and '0' .. second or nil
+end
+
+local function remove(element)
+  if kind == 'later' then redis.call('ZREM', list, element)
+  elseif kind == 'failed' then redis.call('HDEL', list, element)
+  else redis.call('LPOP', list) end
+end
+
+-- Returns nil where a list has no room for more.
+local function retry(element, priority, slot, entry, record)
+  if kind == 'capped' and not entry then
+    redis.call('HSET', key('failed'), 'capped:' .. redis.sha1hex(element), element)
+    remove(element)
+    return 'd'
+  elseif not entry then return 'l'
+  -- what could not be serialized cannot be retried
+  elseif entry == '0' and kind == 'failed' then return 's' end
+  local counts_now = kind == 'capped'
+    or counting and (tonumber(record[9] or element) or 0) <= carried
+  local has_room = not counts_now or room_for_retry(slot) > 0
+  if not has_room and kind == 'capped' then return nil end
+  if counts_now and kind == 'failed' and is_now == '' then return 'l' end
+  if not has_room then
+    cap(priority, slot, entry:sub(2))
+  else
+    if counts_now then count(slot) end
+    redis.call('HSET', key('crawl'), 'over', '')
+    put('RPUSH', priority, slot, '0' .. entry:sub(2))
+  end
+  remove(element)
+  return has_room and 'r' or 'l'
+end
+
+local function change(at, element, packed)
+  local priority, slot, entry, record = parsed(element, packed)
+  if entry == '' then
+    if has_list(priority, slot) then join_ring(priority, slot) end
+    redis.call('LPOP', list)
+    return 's'
+  elseif at and ARGV[at + 1] == '' then
+    if not packed then
+      redis.call('RPUSH', list, element)
+      redis.call('LPOP', list)
+    end
+    return 's'
+  elseif action == 'retry' then
+    return retry(element, priority, slot, entry, record)
+  end
+  if kind ~= 'failed' and kind ~= 'capped' then count_less(1, #(entry or '')) end
+  if action == 'fail' then
+    local claim = redis.call('HINCRBY', key('crawl'), 'claims', 1)
+    redis.call('HSET', key('failed'), ARGV[at + 2], cmsgpack.pack({priority, slot, entry, 'dropped',
+      tonumber(ARGV[at + 3]), '', now, ARGV[at + 4], tostring(claim)}))
+  end
+  remove(element)
+  if kind == 'lobby' then count_few(priority, slot, -1) end
+  return action:sub(1, 1)
+end
+
+local answers, known = {}, {}
+local read = kind == 'later' and 'ZSCORE' or kind == 'failed' and 'HGET'
+for at = 5, #ARGV, 5 do
+  local element = ARGV[at]
+  known[element] = at
+  local packed = read and redis.call(read, list, element)
+  if packed then answers[#answers + 1] = change(at, element, packed) end
+end
+for _ = 1, read and 0 or tonumber(most) or (#ARGV - 4) / 5 do
+  local element = redis.call('LINDEX', list, 0)
+  local at = element and known[element]
+  local answer = element and (at or most ~= '') and change(at, element)
+  if not answer then break end
+  answers[#answers + 1] = answer
+end
+if kind == 'pending' then forget_list(named) end
+if kind == 'capped' and redis.call('EXISTS', list) == 0 then redis.call('ZREM', key('capped'), rest) end
+if added > 0 then
+  redis.call('HINCRBY', key('crawl'), 'waiting', added)
+  redis.call('HINCRBY', key('crawl'), 'waiting_bytes', added_bytes)
+end
+return table.concat(answers)

@@ -1,0 +1,52 @@
+-- Reads a piece of a place.
+-- KEYS: the filter's header.
+-- ARGV: place: `pending:PRIORITY:NAME`, `lobby:PRIORITY`, `capped:SLOT` or `quarantined`, which are
+-- lists; `later`; `failed`, `claims:WORKER` or `holds`, which are hashes; cursor, 0 at first, or -1 to
+-- read a list or `later` from the end on; about how many; '1' to leave out the longest parts.
+-- Returns {next cursor, 0 at the end; elements}. One may come twice. Behind each are: in `later` in how
+-- many ms it is due; in `holds` for how long the slot is held (ms, or inf) as text; for a record the parts
+-- that it may have, nil for a missing one, and none for one that cannot be read.
+
+-- include key
+-- include now
+-- include records
+-- include slice
+
+local name, kind, most = key(ARGV[1]), ARGV[1]:match('^%a+'), tonumber(ARGV[3])
+local function parts_of(packed)
+  local record, parts = unpacked(packed), {}
+  for at = 1, record and 9 or 0 do
+    local what = type(record[at])
+    parts[at] = (what == 'string' or what == 'number') and record[at] or false
+    if ARGV[4] == '1' and (at == 3 or at == 8) and what == 'string' then parts[at] = '' end
+  end
+  return parts
+end
+if kind == 'failed' or kind == 'claims' or kind == 'holds' then
+  local found = redis.call('HSCAN', name, ARGV[2], 'COUNT', most)
+  for at = 2, #found[2], 2 do
+    local packed = found[2][at]
+    found[2][at] = kind == 'holds' and tostring(hold_in(packed)[1] - now) or parts_of(packed)
+  end
+  return found
+end
+local first = tonumber(ARGV[2])
+local last, following = first + most - 1, first + most
+if first < 0 then first, last, following = first - most + 1, first, first - most end
+local elements, width = {}, kind == 'later' and 2 or 1
+if kind == 'later' then
+  local back = tonumber(redis.call('HGET', key('crawl'), 'back') or '') or 0
+  elements = redis.call('ZRANGE', name, first, last, 'WITHSCORES')
+  for at = 2, #elements, 2 do elements[at] = math.max(0, elements[at] - now - back) end
+else
+  elements = slice(name, first, last)
+end
+if #elements < width * most then following = 0 end
+if kind == 'quarantined' then
+  local packed = elements
+  elements = {}
+  for _, each in ipairs(packed) do
+    elements[#elements + 1], elements[#elements + 2] = each, parts_of(each)
+  end
+end
+return {following, elements}

@@ -1,0 +1,139 @@
+"""The requests in the table of a job, as an operator sees them."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from ..job.choice import Counts, Filter, Record
+from ..job.codec import Stored, plain_fields
+from ..job.failed_request import CAPPED, FailedRequest, matches
+from ..job.records import KEPT, State
+
+if TYPE_CHECKING:
+    from ..job.choice import By
+    from .schema import Query
+
+_ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"
+
+
+def in_state(state: State) -> str:
+    """Return the condition of a state, by which SQLite finds its partial index."""
+    return "state = 0" if state is State.PENDING else f"state > 0 AND state = {int(state)}"
+
+
+def all_of(state: State) -> str:
+    """Return the statement that reads all requests in `state`, the oldest first."""
+    if state is State.PENDING:
+        return f"{_ROW} NOT INDEXED WHERE state = 0 ORDER BY id"
+    return f"{_ROW} WHERE {in_state(state)} ORDER BY due, id"
+
+
+def groups_of(state: State) -> str:
+    """Return the statement that counts those in `state` by slot, rank and reason."""
+    reason = {State.FAILED: "json_extract(detail, '$.reason')", State.CAPPED: f"'{CAPPED}'"}
+    by = ", reason" if state is State.FAILED else ""
+    return (
+        f"SELECT slot, rank, {reason.get(state, repr(''))} AS reason, COUNT(*) FROM request"  # noqa: S608 - no input
+        f" WHERE {in_state(state)} GROUP BY slot, rank{by}"
+    )
+
+
+def part_of(states: Iterable[State]) -> str:
+    """Return the statement that reads so many requests in `states`: after an id, up to another."""
+    listed = ", ".join(str(int(state)) for state in sorted(states))
+    index = (
+        "NOT INDEXED WHERE" if State.PENDING in states else "INDEXED BY other WHERE state > 0 AND"
+    )
+    return f"{_ROW} {index} state IN ({listed}) AND id > ? AND id <= ? ORDER BY id LIMIT ?"
+
+
+class Listing:
+    """The requests that `ask` reads, of a job that `is_running` or not. Any method may raise
+    sqlite3.Error."""
+
+    def __init__(self, ask: Query, *, is_running: bool) -> None:
+        self._ask = ask
+        self._is_running = is_running
+        self._names: dict[int, str] = {}
+
+    def states(self, chosen: Filter) -> list[State]:
+        """Return the states to look at: what a killed process has claimed is pending."""
+        others = {State.CLAIMED} if State.PENDING in chosen.states else set()
+        return sorted(others.union(chosen.states) - {State.QUARANTINED})
+
+    def count(self, chosen: Filter, by: By = "slot") -> Counts:
+        """Return how many are chosen."""
+        found = Counts()
+        if chosen.reads or by == "callback":
+            for record in self._each(chosen):
+                found.add(record, chosen, by)
+            return found
+        for state in self.states(chosen):
+            for slot, rank, reason, count in self._ask(groups_of(state)):
+                name = self._name(slot)
+                if not (chosen.includes_slot(name) and matches(chosen.reasons, reason)):
+                    continue
+                if state is State.CLAIMED and self._is_running:
+                    found.in_flight += count
+                    continue
+                found.by[{"slot": name, "reason": reason}.get(by, -(rank >> 1))] += count
+                found.states[self._seen(state)] += count
+        return found
+
+    def reasons(self) -> dict[str, int]:
+        """Return how many requests have failed for each reason, most first."""
+        return dict(self.count(Filter(KEPT), "reason").by.most_common())
+
+    def scan(self, chosen: Filter) -> Iterator[Record]:
+        """Yield the chosen ones."""
+        for record in self._each(chosen):
+            if record.state in chosen.states and chosen.includes(record):
+                yield record
+
+    def record(self, row: Sequence[Any], *, reads: bool = True) -> Record:
+        """Return a row as an operator sees it, its payload only if the caller `reads` it."""
+        _, slot, rank, number, payload, due, detail = row
+        state, name = State(number), self._name(slot)
+        fields: Mapping[str, Any] = {}
+        if reads and state is not State.FAILED:
+            fields = plain_fields(Stored(name, payload))
+        record = Record(self._seen(state), name, -(rank >> 1), fields)
+        if state is State.DELAYED:
+            return record._replace(due=max(0.0, due - time.time()))
+        if state is State.CAPPED:
+            return record._replace(failed=FailedRequest.capped(record.url, record.method))
+        if state is State.FAILED:
+            try:
+                return record._replace(failed=FailedRequest.decode(detail))
+            except (TypeError, ValueError) as error:
+                raise sqlite3.DatabaseError(f"request {row[0]} is damaged: {error}") from error
+        return record
+
+    def _each(self, chosen: Filter) -> Iterator[Record]:
+        for state in self.states(chosen):
+            for row in self._ask(all_of(state)):
+                if chosen.includes_slot(self._name(row[1])):
+                    yield self.record(row)
+
+    def _seen(self, state: State) -> State:
+        return State.PENDING if state is State.CLAIMED and not self._is_running else state
+
+    def _name(self, slot: int) -> str:
+        if slot not in self._names:
+            self._names.update((id_, name) for id_, name in self._ask("SELECT id, name FROM slot"))
+            if slot not in self._names:
+                raise sqlite3.DatabaseError(f"slot {slot} has no name")
+        return self._names[slot]
+
+
+def held_in(ask: Query) -> dict[str, float]:
+    """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
+    the release."""
+    now = time.time()
+    holds = ask("SELECT name, until FROM slot WHERE times IS NOT NULL ORDER BY name")
+    left = {slot: inf if until is None else until - now for slot, until in holds}
+    return {slot: seconds for slot, seconds in left.items() if seconds > 0}

@@ -1,0 +1,30 @@
+"""The failed requests of a job or a crawl, as an operator sees and changes them."""
+
+from pathlib import Path
+
+from scrapy_bloom.job.choice import Filter
+from scrapy_bloom.job.records import KEPT
+from scrapy_bloom.sqlite_backend.desk import SqliteDesk
+
+
+class Failed:
+    """Those of the job in a directory, or those that a Desk has; `chosen` as Filter has them."""
+
+    def __init__(self, place):
+        self.desk = SqliteDesk(place) if isinstance(place, Path) else place
+
+    def requests(self, **chosen):
+        """Return their records, the oldest first."""
+        return [each.failed for each in self.desk.scan(Filter(KEPT, **chosen))]
+
+    def by_reason(self):
+        """Return how many there are for each reason."""
+        return dict(self.desk.count(Filter(KEPT), "reason").by)
+
+    def retry(self, **chosen):
+        """Make them pending; return how many."""
+        return self.desk.change(Filter(KEPT, **chosen), "retry").states.total()
+
+    def drop(self, **chosen):
+        """Forget them; return how many."""
+        return self.desk.change(Filter(KEPT, **chosen), "drop").states.total()

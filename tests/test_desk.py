@@ -1,0 +1,303 @@
+"""The contract of desks: of a job that is stopped, of one that runs, and of a crawl in Redis."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from math import inf
+
+import pytest
+
+from scrapy_bloom.job.choice import Filter
+from scrapy_bloom.job.failed_request import FailedRequest
+from scrapy_bloom.job.records import KEPT, State
+from scrapy_bloom.redis_backend.desk import RedisDesk
+from scrapy_bloom.sqlite_backend.desk import SqliteDesk
+from tests.failures import Failed
+from tests.job.engine import Job, name_of, unserializable
+from tests.redis_backend.workers import StoreWorker
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+STARTS = "http://example.com/"
+FIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
+
+
+class JobPlace:
+    """A job of which an operator sees the directory, and a process has it, or not."""
+
+    def __init__(self, folder, *, is_running):
+        self.folder, self.is_running = folder / "job", is_running
+        self.job = Job(self.folder, **FIFO).open()
+
+    def push(self, name, slot="a", delay=None, **options):
+        """Let a request wait."""
+        meta = {"download_slot": slot} | ({"bloom_not_before": delay} if delay else {})
+        assert self.job.push(name, meta=meta, **options)
+
+    def fail(self, record):
+        """Let a request fail."""
+        self.push(record.url.removeprefix(STARTS))
+        request = self.job.pop()
+        self.job.scheduler.ledger.fail(request, record)
+        self.job.done(request)
+        self.job.commit()
+
+    def desk(self):
+        """Return the desk of what is there now."""
+        self.job.commit()
+        if not self.is_running:
+            self.job.close("shutdown")
+            self.job.drop()
+        return self
+
+    def __getattr__(self, name):
+        desk = SqliteDesk(self.folder)
+        if name not in {"change", "hold"} or not self.is_running:
+            return getattr(desk, name)
+        return lambda *arguments: self.answered(getattr(desk, name), *arguments)
+
+    def answered(self, method, *arguments):
+        """Let the scheduler carry out what a method of the desk orders; return its result."""
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(method, *arguments)
+            while not future.done():
+                self.job.scheduler._look_for_orders()
+                time.sleep(0.001)
+            return future.result()
+
+    def names(self):
+        """Fetch what is pending; return the names."""
+        if not self.is_running:
+            self.job = Job(self.folder, **FIFO).open()
+        return self.job.names()
+
+    def close(self):
+        """Let go of it."""
+        self.job.drop()
+
+
+class CrawlPlace:
+    """A crawl in Redis, without workers when an operator looks."""
+
+    def __init__(self, url, key):
+        self.url, self.key = url, key
+        self.worker = StoreWorker(url, key, capacity=1, **FIFO)
+
+    def push(self, name, slot="a", delay=None, **options):
+        """Let a request wait."""
+        assert self.worker.enqueue(name, delay, slot, **options)
+        self.worker.send_all()
+
+    def fail(self, record):
+        """Let a request fail."""
+        self.worker.enqueue(record.url.removeprefix(STARTS))
+        assert self.worker.store.fail(self.worker.next(), record)
+        self.worker.send_all()
+
+    def desk(self):
+        """Return the desk of what is there now."""
+        self.worker.leave()
+        self.worker = StoreWorker(self.url, self.key, capacity=1, **FIFO)
+        self.worker.store.leave(over=False, seconds=1)
+        return RedisDesk(self.worker.client, self.worker.key)
+
+    def names(self):
+        """Fetch what is pending; return the names."""
+        self.worker.close()
+        self.worker = StoreWorker(self.url, self.key, capacity=1, **FIFO)
+        return self.worker.drain()
+
+    def close(self):
+        """Let go of it."""
+        self.worker.close()
+
+
+@pytest.fixture(params=["stopped", "running", "redis"])
+def place(request, tmp_path):
+    """Where requests wait and fail."""
+    if request.param == "redis":
+        server, key = (request.getfixturevalue(name) for name in ("redis_server", "key"))
+        place = CrawlPlace(server.url, key)
+    else:
+        place = JobPlace(tmp_path, is_running=request.param == "running")
+    yield place
+    place.close()
+
+
+def failed(name, reason):
+    """Return the record of a page that has failed."""
+    return FailedRequest(
+        f"{STARTS}{name}", "GET", reason, 200, "LookupError: x", 3, 1795286400.0, f"{STARTS}list"
+    )
+
+
+RECORDS = (
+    failed("a1", "download/dns"),
+    failed("a2", "callback"),
+    failed("b1", "callback"),
+    failed("c?z", "login page"),
+)
+
+
+def filled(place):
+    """Return the desk of a place where these have failed, and others wait."""
+    for record in RECORDS:
+        place.fail(record)
+    for number in range(6):
+        place.push(f"w{number}", "xyz"[number % 3], priority=number % 2)
+    place.push("later", "x", 1000)
+    return place.desk()
+
+
+def names(records):
+    """Return the last words of their URLs."""
+    return [each.url.removeprefix(STARTS) for each in records]
+
+
+WAITING_NAMES = [*(f"w{number}" for number in range(6)), "later"]
+
+
+def test_all_that_is_known_is_told(place):
+    """Of each failed one, the oldest first; in Redis the time is that of its clock."""
+    found = Failed(filled(place)).requests()
+    assert [each._replace(time=0) for each in found] == [each._replace(time=0) for each in RECORDS]
+    assert all(each.time > 1e9 for each in found)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({}, WAITING_NAMES),
+        ({"slots": ["x"]}, ["w0", "w3", "later"]),
+        ({"slots": ["[!x]"], "urls": ["*/w[1-4]"]}, ["w1", "w2", "w4"]),
+        ({"urls": ["*r"]}, ["later"]),
+        ({"callbacks": ["parse_other"]}, []),
+        ({"states": KEPT}, ["a1", "a2", "b1", "c?z"]),
+        ({"states": KEPT, "reasons": ["callback"]}, ["a2", "b1"]),
+        ({"states": KEPT, "reasons": ["log*", "down*"], "urls": ["*/a*", "*[?]*"]}, ["a1", "c?z"]),
+        ({"states": KEPT, "urls": ["*.com/[!a]*"]}, ["b1", "c?z"]),
+        ({"states": KEPT, "urls": ["*/A*"]}, []),
+    ],
+)
+def test_the_chosen_ones(place, chosen, expected):
+    """They are counted, listed and dropped, and the others are not."""
+    desk, chosen = filled(place), Filter(**chosen)
+    records = [*desk.scan(chosen)]
+    assert sorted(names(records)) == sorted(expected)
+    for by in ("slot", "callback", "priority", "reason"):
+        counts = desk.count(chosen, by)
+        assert counts.by.total() == counts.states.total() == len(expected)
+        assert counts.by.keys() == {getattr(each, by) for each in records}
+    assert (
+        counts.states[State.DELAYED]
+        == ("later" in expected)
+        == sum(each.due is not None for each in records)
+    )
+    assert desk.change(chosen, "drop").states == counts.states
+    assert desk.change(chosen, "drop").states.total() == 0
+    others = {*names(RECORDS), *WAITING_NAMES} - {*expected}
+    assert {*names(desk.scan(Filter(frozenset(State))))} == others
+    assert {*place.names()} == others - {*names(RECORDS), "later"}
+
+
+def test_what_has_failed_is_asked_again(place):
+    """Those that are chosen, once."""
+    desk = Failed(filled(place))
+    assert desk.retry(reasons=["callback"]) == 2
+    assert names(desk.requests()) == ["a1", "c?z"]
+    assert desk.retry(reasons=["callback"]) == desk.retry(urls=["*/b1"]) == 0
+    assert desk.drop() == 2
+    assert {*place.names()} == {"a2", "b1", *WAITING_NAMES} - {"later"}
+
+
+def test_what_is_dropped_and_kept_has_failed(place):
+    """For a reason of its own, and may be asked again."""
+    desk = filled(place)
+    found = desk.change(Filter(urls=["*/w[12]", "*/later"]), "fail")
+    assert (found.states.total(), found.states[State.DELAYED]) == (3, 1)
+    kept = Filter(KEPT, reasons=["dropped"])
+    assert sorted(names(desk.scan(kept))) == ["later", "w1", "w2"]
+    assert all(each.failed.attempts == 0 for each in desk.scan(kept))
+    assert desk.change(kept, "retry").states.total() == 3
+    assert {*place.names()} == {*WAITING_NAMES}
+
+
+def test_slots_are_held_and_released(place):
+    """Until then, or for a time; a release of what is not held is none."""
+    desk = filled(place)
+    assert desk.hold(["x", "new"], None) == 0
+    assert desk.hold(["x", "new"], inf) == 2
+    assert desk.hold(["y"], 1000) == 1
+    held = desk.held()
+    assert (held["x"], held["new"]) == (inf, inf)
+    assert 900 < held.pop("y") <= 1000
+    assert desk.hold(["y", "z"], None) == 1
+    assert desk.held().keys() == {"x", "new"}
+    assert {*place.names()} == {"w1", "w2", "w4", "w5"}
+
+
+def test_reasons_come_with_counts(place):
+    """The most frequent first."""
+    desk = filled(place)
+    assert desk.count(Filter(KEPT), "reason").by.most_common(1) == [("callback", 2)]
+    assert Failed(desk).by_reason() == {"callback": 2, "login page": 1, "download/dns": 1}
+
+
+def test_very_many(place):
+    """More than are changed at once."""
+    for number in range(2100 if isinstance(place, JobPlace) else 250):
+        place.push(str(number), "ab"[number % 2])
+    desk = place.desk()
+    count = desk.count(Filter()).by["a"]
+    assert desk.change(Filter(slots=["a"], urls=["*"]), "fail").states.total() == count
+    assert desk.change(Filter(slots=["b"]), "drop").states.total() == count
+    assert Failed(desk).retry() == count
+    found = place.names()
+    assert len(found) == len({*found}) == count
+
+
+def test_where_nothing_is(place):
+    """There is nothing to list, to change or to hold."""
+    desk = place.desk()
+    for states in (KEPT, frozenset({State.PENDING, State.DELAYED})):
+        assert [*desk.scan(Filter(states))] == []
+        for action in ("drop", "retry"):
+            assert desk.change(Filter(states, slots=["*"]), action).states.total() == 0
+    assert desk.held() == {}
+
+
+def test_what_could_not_be_serialized_is_not_asked_again(tmp_path):
+    """It is listed, and can be forgotten."""
+    job = Job(tmp_path, BLOOM_BUDGET={"*": 0}).open()
+    job.scheduler.enqueue_request(unserializable("lost"))
+    job.push("capped")
+    job.commit()
+    job.drop()
+    desk = Failed(tmp_path)
+    assert desk.by_reason() == {"unserializable": 1, "capped": 1}
+    assert desk.retry(reasons=["unser*"]) == 0
+    assert desk.retry() == 1
+    assert desk.drop() == 1
+
+
+def test_what_is_in_flight_stays_as_it_is(tmp_path):
+    """And is counted apart, also by what has to be read; a killed process has none in flight."""
+    place = JobPlace(tmp_path, is_running=True)
+    for number in range(4):
+        place.push(str(number))
+    flying = {name_of(place.job.pop()) for _ in range(2)}
+    desk = place.desk()
+    for chosen in (Filter(), Filter(urls=["*"])):
+        for found in (desk.count(chosen), desk.count(chosen, "callback")):
+            assert (found.states.total(), found.in_flight) == (2, 2)
+    assert not flying & {*names(desk.scan(Filter()))}
+    found = desk.change(Filter(urls=["*"]), "drop")
+    assert (found.states.total(), found.in_flight) == (2, 2)
+    place.close()
+    place.is_running = False
+    found = desk.count(Filter())
+    assert (found.states, found.in_flight) == ({State.PENDING: 2}, 0)
+    assert desk.change(Filter(urls=["*/[02]"]), "drop").states.total() == len(flying & {"0", "2"})
+    assert {*place.names()} == flying & {"1", "3"}
+    place.close()
