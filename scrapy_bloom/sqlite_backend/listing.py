@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..job.choice import By
     from .schema import Query
 
-AT_ONCE = 2000
-"""So many requests are looked at in a transaction, before the engine has its turn again."""
 _ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"
 
 
@@ -45,12 +43,12 @@ def groups_of(state: State) -> str:
 
 
 def part_of(states: Iterable[State]) -> str:
-    """Return the statement that reads some requests in `states`: after an id, up to another."""
+    """Return the statement that reads so many requests in `states`: after an id, up to another."""
     listed = ", ".join(str(int(state)) for state in sorted(states))
     index = (
         "NOT INDEXED WHERE" if State.PENDING in states else "INDEXED BY other WHERE state > 0 AND"
     )
-    return f"{_ROW} {index} state IN ({listed}) AND id > ? AND id <= ? ORDER BY id LIMIT {AT_ONCE}"
+    return f"{_ROW} {index} state IN ({listed}) AND id > ? AND id <= ? ORDER BY id LIMIT ?"
 
 
 class Listing:
@@ -136,6 +134,6 @@ def held_in(ask: Query) -> dict[str, float]:
     """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
     the release."""
     now = time.time()
-    holds = ask("SELECT name, until FROM slot WHERE times IS NOT NULL")
+    holds = ask("SELECT name, until FROM slot WHERE times IS NOT NULL ORDER BY name")
     left = {slot: inf if until is None else until - now for slot, until in holds}
     return {slot: seconds for slot, seconds in left.items() if seconds > 0}

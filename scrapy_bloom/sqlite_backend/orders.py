@@ -26,7 +26,7 @@ from ..job.failed_request import FailedRequest
 from ..job.records import PATIENCE, Action, State
 from ..reporting import counted
 from .job_file import MOST_ROWS
-from .listing import AT_ONCE, Listing, part_of
+from .listing import Listing, part_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.durable.orders")
 
+AT_ONCE = 2000
+"""So many requests are looked at in a transaction, before the engine has its turn again."""
 _LISTS = ("slots", "reasons", "urls", "callbacks")
 _DONE = {"drop": "Dropped", "fail": "Failed", "retry": "Retried"}
 _ROUND = "(SELECT number FROM rounds)"
@@ -157,7 +159,7 @@ class Change:
         order, chosen, ids = self.order, self.order.chosen, []
         listing = Listing(self.file.execute, is_running=self.is_running)
         part = part_of(listing.states(chosen))
-        rows = self.file.execute(part, (self.after, order.end)).fetchall()
+        rows = self.file.execute(part, (self.after, order.end, AT_ONCE)).fetchall()
         for row in rows:
             id_, _, _, state, payload, due, _ = row
             if state == State.FAILED and (due or 0.0) > order.time:

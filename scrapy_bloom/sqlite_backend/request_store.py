@@ -130,11 +130,13 @@ class SqliteStore:
         due = self.records.next_due
         return None if due is None else due - time.time()
 
-    def push(self, request: Request, sources: Sequence[Request], delay: float | None = None) -> int:
-        """Add a record for `request`, delayed with a `delay`; return its number. Raises ValueError
-        if it cannot be serialized."""
+    def push(
+        self, request: Request, sources: Sequence[Request], delay: float | None = None
+    ) -> None:
+        """Add a record for `request`, delayed with a `delay`. Raises ValueError if it cannot be
+        serialized."""
         due = None if delay is None else time.time() + delay
-        return self.records.push(self._new(request, due))
+        self.last_pushed = self.records.push(self._new(request, due))
 
     def cap(self, request: Request) -> None:
         """Keep `request`, which is over the budget, and is not pending. Raises ValueError if it
