@@ -202,7 +202,7 @@ class SqliteStore:
         return {*self._dispatched.values()}
 
     def is_uncommitted(self, request: Request) -> bool:
-        """Return True if no commit may have what the budget has counted for a dispatched request."""
+        """Return True if no commit has what the budget has counted for a dispatched request."""
         id_ = self._dispatched.get(request)
         budget = self.records.budget
         return bool(budget and budget.changed) and (id_ is None or id_ > self._file.last)
