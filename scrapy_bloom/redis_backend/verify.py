@@ -16,7 +16,7 @@ from .desk import READ_AT_ONCE, Element, elements_of
 from .layout import ODD_BYTES, crawl_id
 from .lifecycle import stored_header, why_not
 from .scripts import SCAN, VERIFY_BOOKS, VERIFY_NAMES, VERIFY_PLACE
-from .status import is_failure, look_at, parked_in
+from .status import look_at, parked_in
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -175,11 +175,8 @@ class _Check:
     def _is_readable(self, place: str, element: Element) -> bool:
         """Return True if an entry is a digit and a payload, whose dictionary is there."""
         entry = element.entry
-        if place == "failed":
-            if not is_failure(element.parts):
-                return False
-            if element.parts[3] == LOST.encode():
-                return True
+        if place == "failed" and element.parts and element.parts[3] == LOST.encode():
+            return True
         if not entry[:1].isdigit() or entry[1:2] != DEFLATED:
             return entry[:1].isdigit() and len(entry) > 1
         return len(entry) > 3 and self._dictionaries.get(entry[2:4].hex()) is not None

@@ -316,7 +316,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
         worker = workers[at]
         worker.exchange()
 
-    def pause(self, began):
+    def pause(self):
         for _ in range(chance.randrange(3)):
             act()
 
