@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..job.choice import KEPT, WAITING, By, Counts, Filter, Record, State
@@ -50,6 +51,13 @@ MOST_TOLD = 10_000
 REST = 4
 """While workers are at work, the pause after a call is so many times as long as the call."""
 _PLACES = {State.DELAYED: "later", State.FAILED: "failed", State.QUARANTINED: "quarantined"}
+_STATES = {
+    **{place: state for state, place in _PLACES.items()},
+    **dict.fromkeys(("pending", "lobby"), State.PENDING),
+    "claims": State.CLAIMED,
+    "capped": State.CAPPED,
+}
+"""By the first word of a place."""
 _UNREADABLE = (UNREADABLE.encode(), 0, b"", 0, b"")
 _DETAILS = {"url": "", "method": "GET", "status": None, "exception": None, "referer": None}
 _SHOWN = (State.PENDING, State.QUARANTINED, State.DELAYED, State.CLAIMED, *sorted(KEPT))
@@ -59,10 +67,11 @@ _RETRIED = (State.CAPPED, State.FAILED)
 
 
 class Element(NamedTuple):
-    """A request as a place has it, or a mark, whose entry is empty: what is `stored`, in a hash the
-    field; its stored priority, empty if it cannot be read; its slot and entry; in how many seconds
-    it is due; and the parts of its record."""
+    """A request as a place has it, or a mark, whose entry is empty: its state; what is `stored`, in
+    a hash the field; its stored priority, empty if it cannot be read; its slot and entry; in how
+    many seconds it is due; and the parts of its record."""
 
+    state: State
     stored: bytes
     priority: str
     slot: str
@@ -74,6 +83,7 @@ class Element(NamedTuple):
 def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
     """Yield what `lua/scan.lua` tells of a `place`."""
     kind, _, rest = place.partition(":")
+    state = _STATES[kind]
     is_plain = kind in {"pending", "lobby", "capped"}
     for stored, more in zip(
         *(found, found) if is_plain else (found[::2], found[1::2]), strict=True
@@ -82,20 +92,20 @@ def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
         parts = more
         if kind == "pending":
             priority, _, named = rest.partition(":")
-            yield Element(stored, priority, slot_of(named), stored)
+            yield Element(state, stored, priority, slot_of(named), stored)
             continue
         if kind == "lobby":
             # one without a slot is that of an empty one
             slot, entry = (before, after) if has_nul else (b"", stored)
-            yield Element(stored, rest, slot.decode(errors=ODD_BYTES), entry)
+            yield Element(state, stored, rest, slot.decode(errors=ODD_BYTES), entry)
             continue
         if kind == "capped":
             parts = before, rest.encode(errors=ODD_BYTES), b"0" + after
         elif kind == "later":
             parts = stored[4:].split(b"\0", 2)  # behind a hash
         number, slot, entry = parts[:3] if len(parts) > 2 else (b"",) * 3
-        due = more / 1000 if kind == "later" else None
-        yield Element(stored, number.decode(), slot.decode(errors=ODD_BYTES), entry, due, parts)
+        texts = number.decode(), slot.decode(errors=ODD_BYTES)
+        yield Element(state, stored, *texts, entry, more / 1000 if kind == "later" else None, parts)
 
 
 def slot_of(named: str) -> str:
@@ -203,7 +213,7 @@ class RedisDesk:
                 task.found.states[state] = task.left
             else:
                 for place in self._places(state, chosen):
-                    self._change(place, state, task)
+                    self._change(place, task)
         if task.left:
             told = [*self._orders(), (chosen.reasons, chosen.urls, chosen.slots)]
             self._client.call("hset", f"{self._key}:crawl", "retried", json.dumps(told))
@@ -241,70 +251,62 @@ class RedisDesk:
         found = self._client.call("hget", f"{self._key}:crawl", "retried")
         return [*json.loads(found)] if found else []
 
-    def _change(self, place: str, state: State, task: _Task) -> None:
+    def _change(self, place: str, task: _Task) -> None:
         """Change the chosen ones of as many as a place has now: workers may take some, and add
         others."""
-        self._learn()
-        if state is State.PENDING and place.startswith("pending:") and not task.reads:
+        if task.reads:
+            self._learn()
+        kind = place.partition(":")[0]
+        if kind == "pending" and not task.reads:
             # the older list of a slot goes with it
             dropped = self._run(CHANGE, place.rstrip("\0"), "drop", "", "all")
-            task.found.states[state] += dropped
+            task.found.states[State.PENDING] += dropped
             self._pause()
-            return
-        if state is State.FAILED:
-            judged = self._judged(self._elements(place, reads=task.reads), state, task)
+        elif kind == "failed":
+            judged = self._judged(self._elements(place, reads=task.reads), task)
             pairs = [pair for pair in judged if pair[1]]
             for first in range(0, len(pairs), AT_ONCE):
-                self._tell(place, state, task, pairs[first : first + AT_ONCE])
-            return
-        is_later, is_capped = state is State.DELAYED, state is State.CAPPED
-        count = self._client.call("zcard" if is_later else "llen", f"{self._key}:{place}")
+                self._tell(place, task, pairs[first : first + AT_ONCE])
+        else:
+            self._change_list(place, kind, task)
+
+    def _change_list(self, place: str, kind: str, task: _Task) -> None:
+        count = self._client.call("zcard" if kind == "later" else "llen", f"{self._key}:{place}")
         looked = stayed = 0
         while looked < count:
             most = min(AT_ONCE, count - looked)
-            if is_capped and not task.reads:
-                answers = self._tell(place, state, task, (), most)
+            if kind == "capped" and not task.reads:
+                answers = self._tell(place, task, (), most)
             else:
                 # what stays is passed over from the last one on, since workers take the first
-                cursor = -1 - stayed if is_later else 0
+                cursor = -1 - stayed if kind == "later" else 0
                 _, found = self._run(SCAN, place, cursor, most, "")
                 if not found:
                     break
-                answers = self._tell(
-                    place, state, task, self._judged(elements_of(place, found), state, task)
-                )
+                answers = self._tell(place, task, self._judged(elements_of(place, found), task))
             looked += max(1, len(answers))
             stayed += answers.count(b"s")
-            if is_capped and len(answers) < most:
+            if kind == "capped" and len(answers) < most:
                 break
 
     def _tell(
-        self,
-        place: str,
-        state: State,
-        task: _Task,
-        pairs: Iterable[tuple[bytes, str]],
-        most: int | str = "",
+        self, place: str, task: _Task, pairs: Iterable[tuple[bytes, str]], most: int | str = ""
     ) -> bytes:
         """Have the script change requests, and pause; return what became of each."""
-        parts = (part for pair in pairs for part in pair)
-        told = place, task.action, "1" * task.is_now, most, *parts
+        told = place, task.action, "1" * task.is_now, most, *chain.from_iterable(pairs)
         answers: bytes = self._run(CHANGE, *told)
-        task.found.states[state] += answers.count(task.action[:1].encode())
-        if not task.is_now:
-            left = answers.count(b"l")
-            task.left += left
-            task.found.states[state] += left
+        left = 0 if task.is_now else answers.count(b"l")
+        changed = answers.count(task.action[:1].encode()) + left
+        task.found.states[_STATES[place.partition(":")[0]]] += changed
+        task.left += left
         self._pause()
         return answers
 
-    def _judged(
-        self, elements: Iterable[Element], state: State, task: _Task
-    ) -> Iterator[tuple[bytes, str]]:
+    def _judged(self, elements: Iterable[Element], task: _Task) -> Iterator[tuple[bytes, str]]:
         """Yield what the script is told of each element, and what it is to do with it."""
         looked = Counts()
         for element in elements:
-            record = self._record(element, state, task.chosen, reads=task.reads)
+            record = self._record(element, task.chosen, reads=task.reads)
             verdict = ""
             if record is not None and looked.add(record, task.chosen):
                 verdict = "1"
@@ -386,34 +388,28 @@ class RedisDesk:
         if place != "failed":
             return elements
         # one may come twice, and the oldest is the first
-        return iter(
-            sorted(
-                {each.stored: each for each in elements}.values(),
-                key=lambda each: each.parts[8] if each.parts else 0,
-            )
-        )
+        by_page = {each.stored: each for each in elements}
+        return iter(sorted(by_page.values(), key=lambda each: each.parts[8] if each.parts else 0))
 
     def _records(self, state: State, chosen: Filter, *, reads: bool) -> Iterator[Record]:
         """Yield the requests in that state which may be chosen."""
         for place in self._places(state, chosen):
             for element in self._elements(place, reads=reads):
-                if (record := self._record(element, state, chosen, reads=reads)) is not None:
+                if (record := self._record(element, chosen, reads=reads)) is not None:
                     yield record
 
-    def _record(
-        self, element: Element, state: State, chosen: Filter, *, reads: bool
-    ) -> Record | None:
+    def _record(self, element: Element, chosen: Filter, *, reads: bool) -> Record | None:
         """Return an element as a record, with its fields if it `reads`; None for a mark, and for
         what cannot be read, unless it is kept."""
-        is_mark = state is State.PENDING and not element.entry
-        if is_mark or (state not in KEPT and not element.priority):
+        state, _, priority, slot, entry, due, parts = element
+        if (state is State.PENDING and not entry) or (state not in KEPT and not priority):
             return None
-        slot, fields = element.slot, {}
+        fields: dict[str, Any] = {}
         if reads and chosen.includes_slot(slot):
-            fields = plain_fields(Stored(slot, element.entry[1:]), self._dictionaries)
-        record = Record(state, slot, scrapys_priority(element.priority), fields, element.due)
+            fields = plain_fields(Stored(slot, entry[1:]), self._dictionaries)
+        record = Record(state, slot, scrapys_priority(priority), fields, due)
         if state is State.FAILED:
-            return record._replace(failed=_failure(element.parts, record.url, record.method))
+            return record._replace(failed=_failure(parts, record.url, record.method))
         if state is State.CAPPED:
             return record._replace(failed=FailedRequest.capped(record.url, record.method))
         return record

@@ -302,14 +302,14 @@ ORDERS = {
     "sqlite_backend/pending_store.py": {
         "noted_rows_count_as_pending": ("pending -= unmarked", "pass"),
     },
-    "redis_backend/pending_store.py": {
-        "parked_lists_are_passed_over": ("from parked_in(self.client, self.key)", "from ()"),
+    "redis_backend/desk.py": {
+        "parked_lists_are_passed_over": ("from parked_in(self._client, self._key)", "from ()"),
         "lists_behind_a_mark_are_passed_over": (
-            'element.endswith(b"\\0") and element.count(b"\\0") == 1',
-            "False",
+            "                if not each.entry:\n",
+            "                if False:\n",
         ),
         "lists_behind_an_older_one_are_passed_over": (
-            'self.client.call("lindex", last, -1) == b""',
+            'self._client.call("lindex", last, -1) == b""',
             "False",
         ),
     },

@@ -80,33 +80,33 @@ BUDGETS = {
     },
     "budget.py": {
         "no_budget_is_refused": ("    if state.budget != text:\n", "    if False:\n"),
-        "a_new_budget_counts_nothing": (
-            "        client.run(COUNT_PENDING, ",
-            "        (COUNT_PENDING, ",
+        "a_new_budget_counts_nothing": ("RedisDesk(client, key).unfinished()", "{}"),
+    },
+    "desk.py": {
+        "what_is_claimed_is_not_counted": ("found.update(each.slot for each in ", "(0 for _ in "),
+        "orders_are_forgotten": (
+            'self._client.call("hset", f"{self._key}:crawl", "retried", json.dumps(told))\n',
+            "pass\n",
         ),
-    },
-    "pending_store.py": {
-        "what_is_claimed_is_not_counted": ("self._claimed(), *self._apart())", "self._apart(),)")
-    },
-    "lua/retry_failed.lua": {
-        "failed_ones_are_free": (" is_carried = record and counting\n", " is_carried = false\n"),
-        "all_failed_ones_count": (
-            "(tonumber(record[9] or field) or 0) <= tonumber(carried or 0)",
-            "true",
+        "orders_hold_for_ever": (
+            'self._client.call("hdel", f"{self._key}:crawl", "retried")',
+            "pass",
         ),
-        "retried_without_room": (" is_carried and room_for_retry(slot) <= 0 then", " false then"),
+        "none_is_asked_at_once": ("is_now=self._starts or is_at_work", "is_now=self._starts"),
     },
-    "lua/take_capped.lua": {
-        "asked_without_room": ("elseif room_for_retry(slot) <= 0 then", "elseif false then"),
-        "asked_uncounted": ("    count(slot)\n", ""),
+    "lua/change.lua": {
+        "failed_ones_are_free": ("    or counting and (tonumber(record[9] ", "    or false and (("),
+        "all_failed_ones_count": ("(tonumber(record[9] or element) or 0) <= carried", "true"),
+        "asked_without_room": ("or room_for_retry(slot) > 0", "or true"),
+        "asked_uncounted": ("    if counts_now then count(slot) end\n", ""),
         "asked_after_it_went": (
-            "    put('RPUSH', priority, slot, '0' .. payload)\n",
-            "    redis.call('LPOP', list)\n    put('RPUSH', priority, slot, '0' .. payload)\n"
-            "    redis.call('LPUSH', list, '')\n",
+            "    put('RPUSH', priority, slot, '0' .. entry:sub(2))\n",
+            "    remove(element)\n    put('RPUSH', priority, slot, '0' .. entry:sub(2))\n"
+            "    if kind == 'capped' then redis.call('LPUSH', list, '') end\n",
         ),
         "the_crawl_stays_over": ("    redis.call('HSET', key('crawl'), 'over', '')\n", ""),
-        "dropped_ones_stay_named": ("redis.call('ZREM', key('capped'), slot) end", "end"),
-        "not_chosen_ones_go": ("    redis.call('RPUSH', list, element)\n", ""),
+        "dropped_ones_stay_named": ("redis.call('ZREM', key('capped'), rest) end", "end"),
+        "not_chosen_ones_go": ("      redis.call('RPUSH', list, element)\n", ""),
     },
     "lua/remove_queue.lua": {
         "removed_without_the_capped": (
@@ -115,47 +115,34 @@ BUDGETS = {
         ),
         "removed_without_the_counts": ("('limits'), key('counted:0'), key('counted:1", "('limits"),
     },
-    "failed_store.py": {
-        "orders_are_forgotten": (
-            'self._client.call("hset", f"{self._key}:crawl", "retried", orders)\n',
-            "pass\n",
-        ),
-        "orders_hold_for_ever": (
-            'self._client.call("hdel", f"{self._key}:crawl", "retried")',
-            "pass",
-        ),
-        "none_is_asked_at_once": ("._starts or _is_at_work(self._client, self._key)", "._starts"),
-    },
 }
 SCRIPTS = {
-    "lua/drop_lists.lua": {
-        "lists_are_not_counted_less": ("    count_less(count, ", "    local _ = (count or "),
+    "lua/change.lua": {
+        "lists_are_not_counted_less": ("      count_less(count, ", "      local _ = (count or "),
         "the_mark_counts": ("if redis.call('LINDEX', list, -1) == '' then", "if false then"),
-        "the_older_list_stays": ("ipairs({slot .. '\\0', slot})", "ipairs({slot})"),
+        "the_older_list_stays": ("ipairs({named .. '\\0', named})", "ipairs({named})"),
         "lists_go_after_their_name": (
-            "    redis.call('UNLINK', list)\n    forget_list(priority, named)\n",
-            "    redis.call('LREM', key('slots:' .. priority), 1, named)\n"
-            "    redis.call('ZREM', key('parked'), priority .. ':' .. named)\n"
-            "    redis.call('UNLINK', list)\n",
+            "      redis.call('UNLINK', list)\n      forget_list(each)\n",
+            "      redis.call('LREM', key('slots:' .. list_priority), 1, each)\n"
+            "      redis.call('ZREM', key('parked'), list_priority .. ':' .. each)\n"
+            "      redis.call('UNLINK', list)\n",
         ),
-    },
-    "lua/include/count_less.lua": {
-        "names_of_what_is_gone_stay": ("redis.call('LREM'", "local _ = ('LREM'")
-    },
-    "lua/sieve.lua": {
-        "others_are_sieved_unseen": ("if not at then break end", "at = at or 2"),
+        "names_of_what_is_gone_stay": ("redis.call('LREM'", "local _ = ('LREM'"),
+        "others_are_changed_unseen": (
+            "'1' or verdicts[element])",
+            "'1' or verdicts[element] or '1')",
+        ),
         "popped_before_it_is_pushed": swapped(
-            "    redis.call('RPUSH', list, element)\n", "    redis.call('LPOP', list)\n"
+            "      redis.call('RPUSH', list, element)\n", "      redis.call('LPOP', list)\n"
         ),
-        "popped_before_it_has_failed": swapped(
-            "  if ARGV[at + 4] == '2' then let_fail(at) end\n", "  redis.call(command, list, ...)\n"
-        ),
-        "a_mark_is_lost": ("if has_list(priority, ARGV[at + 2]) then", "if false then"),
-        "counters_of_the_lobby_stay": ("count_few(priority, ARGV[at + 2], -1)", "return"),
+        "a_mark_is_lost": ("if has_list(priority, slot) then", "if false then"),
+        "counters_of_the_lobby_stay": ("count_few(priority, slot, -1)", "return 'd'"),
         "all_delayed_ones_go": (
-            "if ARGV[at + 4] == '1' or ARGV[at + 4] == '2' then drop(at, 'ZREM', ARGV[at]) end",
-            "drop(at, 'ZREM', ARGV[at])",
+            "elseif verdict == '' then",
+            "elseif verdict == '' and not packed then",
         ),
+        "refused_after_a_write": ("if action == 'retry' then\n  redis", "if false then\n  redis"),
+        "drops_are_refused": ("if action == 'retry' then\n  redis", "if true then\n  redis"),
     },
     "lua/commit.lua": {
         "never_asks": ("if #lacking > 0 then", "if false then"),
@@ -256,7 +243,7 @@ SCRIPTS = {
 }
 SUITES = {
     "budgets": (BUDGETS, ["budget"]),
-    "scripts": (SCRIPTS, ["later", "dictionaries", "lobby", "commit", "sieve"]),
+    "scripts": (SCRIPTS, ["later", "dictionaries", "lobby", "commit", "desk"]),
 }
 """Each with the tests that must notice it."""
 

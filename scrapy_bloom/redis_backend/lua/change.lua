@@ -77,8 +77,7 @@ local function parsed(element, packed)
   if kind == 'pending' then return list_priority, named:match('^%Z*'), element end
   if kind == 'later' then return element:match('^(%Z*)%z(%Z*)%z(.*)$', 5) end
   if kind == 'failed' or kind == 'quarantined' then
-    local record = record_of(packed or element)
-    if not record then return nil end
+    local record = record_of(packed or element) or {}
     return record[1], record[2], record[3], record
   end
   local first, second = element:match('^(%Z*)%z(.*)$')
