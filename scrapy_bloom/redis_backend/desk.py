@@ -27,6 +27,7 @@ from .layout import ODD_BYTES
 from .lifecycle import run_in_crawl
 from .scripts import CHANGE, HOLD_SLOTS, SCAN
 from .status import (
+    READ_AT_ONCE,
     SLOTS_AT_ONCE,
     capped_in,
     held_in,
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 Action = Literal["drop", "fail", "retry"]
 AT_ONCE = 100
 """So many requests are changed by a call."""
-READ_AT_ONCE = 500
-"""So many are read by a call."""
 MOST_TOLD = 10_000
 """The most failed requests whose reasons a worker counts."""
 REST = 4
@@ -135,9 +134,9 @@ class RedisDesk:
 
     While workers are at work, a request that they move meanwhile may count twice or not at all, and
     the order changes of a list from which others are dropped. Any method may raise
-    SharedFilterError. Cost: to count by slot or priority, or to drop by slot, a call for a hundred
-    slots, and for 500 requests of slots with few; to look into requests, a call for each slot, and
-    for 500; to change those, two calls for a hundred, each of 0.3 ms of the server, and pauses.
+    SharedFilterError. Cost: to count by slot or priority, a call for a hundred slots; to drop by
+    slot, a call for each; to look into requests, a call for each slot, and for 200 of them; to
+    change those, two calls for a hundred, each of a ms of the server, and pauses.
     """
 
     taker = "all workers"
@@ -224,7 +223,7 @@ class RedisDesk:
 
     def held(self) -> dict[str, float]:
         """Return the slots on hold, and for how many seconds, `inf` until the release. Cost: a call
-        for 100 holds."""
+        for 200 holds."""
         return held_in(self._client, self._key)
 
     def hold(self, slots: Sequence[str], seconds: float | None) -> int:

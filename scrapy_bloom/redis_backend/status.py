@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 SLOTS_AT_ONCE = 100
 """In a call, which takes some ms of the server."""
 _WORKERS_AT_ONCE = 20
-RECORDS_AT_ONCE = 100
-"""In a call, which takes a ms of the server."""
+READ_AT_ONCE = 200
+"""So many requests are read by a call, which takes two ms of the server at most."""
 
 
 class CrawlStatus:
@@ -251,11 +251,11 @@ def _slot_counts(
 
 def reasons_in(client: RedisClient, key: str, most: int | None = None) -> dict[str, int]:
     """Return how many requests have failed for each reason, most first; of more than `most` those
-    that it has not looked at as `others`. Cost: a call for a hundred of them, and of the slots with
+    that it has not looked at as `others`. Cost: a call for 200 of them, and of the slots with
     capped ones."""
     seen: dict[bytes, str] = {}
     others = 0
-    pieces = client.scan(SCAN, key, "failed", None, RECORDS_AT_ONCE, "1")
+    pieces = client.scan(SCAN, key, "failed", None, READ_AT_ONCE, "1")
     pairs = (pair for found in pieces for pair in zip(found[::2], found[1::2], strict=True))
     for page, parts in pairs:
         seen[page] = parts[3].decode(errors=ODD_BYTES) if parts else UNREADABLE
@@ -277,9 +277,9 @@ def scrapys_priority(stored: str | bytes) -> int:
 
 def held_in(client: RedisClient, key: str) -> dict[str, float]:
     """Return the held slots of the crawl beside the filter at `key`, with the seconds of their
-    holds that are left, `inf` until the release. Cost: a call for 100 holds."""
+    holds that are left, `inf` until the release. Cost: a call for 200 holds."""
     held: dict[str, float] = {}
-    for found in client.scan(SCAN, key, "holds", None, RECORDS_AT_ONCE):
+    for found in client.scan(SCAN, key, "holds", None, READ_AT_ONCE):
         for slot, left in zip(found[::2], found[1::2], strict=True):
             if float(left) > 0:
                 held[slot.decode(errors=ODD_BYTES)] = float(left) / 1000

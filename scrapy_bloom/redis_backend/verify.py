@@ -12,11 +12,11 @@ from ..job.dictionaries import id_of
 from ..job.failed_request import LOST
 from ..reporting import counted
 from .codec import stored_dictionaries
-from .desk import READ_AT_ONCE, Element, elements_of
+from .desk import Element, elements_of
 from .layout import ODD_BYTES, crawl_id
 from .lifecycle import stored_header, why_not
 from .scripts import SCAN, VERIFY_BOOKS, VERIFY_NAMES, VERIFY_PLACE
-from .status import look_at, parked_in
+from .status import READ_AT_ONCE, look_at, parked_in
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -26,7 +26,7 @@ _PRIORITY = re.compile(r"-?\d+", re.ASCII)
 
 def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
     """Yield what is wrong with the crawl beside the filter at `key`, or that it is sound; nothing
-    without a crawl. Reads all requests, some hundred in a call, while workers go on. Raises
+    without a crawl. Reads all requests, 200 in a call, while workers go on. Raises
     SharedFilterError."""
     crawl = look_at(client, key)
     if crawl is None:
