@@ -202,7 +202,7 @@ class SqliteStore:
         return {*self._dispatched.values()}
 
     def is_uncommitted(self, request: Request) -> bool:
-        """Return True if no commit may have what the budget has counted for a dispatched request."""
+        """Return True if no commit has what the budget has counted for a dispatched request."""
         id_ = self._dispatched.get(request)
         budget = self.records.budget
         return bool(budget and budget.changed) and (id_ is None or id_ > self._file.last)
@@ -250,7 +250,7 @@ class SqliteStore:
         if request.priority not in PRIORITIES:
             raise ValueError(f"the priority {request.priority} does not fit into 62 bits")
         slot = encodable(self._slot_of(request))
-        stored = self.codec.dump(self.codec.fields(request), slot, self._format[start])
+        stored = self.codec.dump(self.codec.fields(request, sparse=True), slot, self._format[start])
         return New(slot, rank_of(request.priority, start=start), stored.payload, due)
 
     def _open_holds(self) -> None:
