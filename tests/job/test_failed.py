@@ -11,12 +11,13 @@ from twisted.python.failure import Failure
 from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
 import scrapy_bloom
-from scrapy_bloom import FilterLockedError, JobDirectoryError
+from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest, download_reason
 from scrapy_bloom.settings import FailedSettings
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from tests.failures import Failed
 from tests.job.engine import name_of, request
+from tests.job.stored import put, records_in
 from tests.job.test_rounds import phases, start
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -260,7 +261,7 @@ def test_without_a_retry_the_next_start_is_a_new_round(make_round, tmp_path, sta
         assert Failed(tmp_path / "job").drop() == 1
     elif state == "unreadable":
         file = RequestFile.open(tmp_path / "job" / "requests.sqlite")
-        file.push(("example.com", 0, 0), b"no request")
+        put(records_in(file), b"no request", slot="example.com")
         file.commit()
         file.close(clean=True)
     for number in (2, 3):
@@ -319,17 +320,6 @@ def test_failed_requests_of_memory_are_counted_and_told(make_round, tmp_path, ca
     assert urls(tmp_path / "job") == []
     assert job.stat("scheduler/failed_in_memory") == 1
     assert "1 request failed that cannot be serialized, and so cannot be kept" in caplog.text
-
-
-def test_a_job_in_use_is_not_changed(make_round, tmp_path):
-    """It can be looked at all the same."""
-    failed_job(make_round, "a")
-    make_round()
-    store = Failed(tmp_path / "job")
-    for change in (store.retry, store.drop):
-        with pytest.raises(FilterLockedError, match="in use by process"):
-            change()
-    assert urls(tmp_path / "job") == ["a"]
 
 
 @pytest.mark.parametrize("text", ["download, item", ["download", "item"]])
