@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 
 from scrapy_bloom import RequestFileError
-from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import unfinished_requests
+from tests.stored import Stored
 
 
 def contents(folder):
@@ -19,16 +19,16 @@ def test_unfinished_requests_are_counted(tmp_path):
     """In a durable queue at rest, in use, and after a kill; nothing is changed."""
     assert unfinished_requests(tmp_path) is None
     path = tmp_path / "requests.sqlite"
-    file = RequestFile.open(path)
-    for n in range(7):
-        file.push(("", 0, 0), b"request %d" % n)
-    file.commit()
+    job = Stored(path)
+    for _ in range(7):
+        job.put()
+    job.file.commit()
     assert unfinished_requests(tmp_path) == 7
     killed = tmp_path / "killed"
     killed.mkdir()
     for each in tmp_path.glob("requests.sqlite*"):
         shutil.copy(each, killed)
-    file.close(clean=True)
+    job.file.close(clean=True)
     before = contents(tmp_path)
     assert unfinished_requests(tmp_path) == 7
     assert contents(tmp_path) == before
