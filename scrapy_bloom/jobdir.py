@@ -47,8 +47,6 @@ class JobDirectory:
     """The requests of DurableScheduler that are not done, an SQLite database."""
     feeds = _In("feeds")
     """The parts of feeds that are stored when the spider closes, a directory."""
-    budget_notes = _In("budget.notes")
-    """Which requests of a budget were dispatched before a commit had their counts."""
     orders = _In("orders")
     """What an operator has ordered done with pending requests while the job runs, a directory."""
     worker_feeds = _In("worker-feeds.sqlite")

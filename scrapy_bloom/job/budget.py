@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 _UNLIMITED = 2**63 - 1
 
 
 class Budget:
     """The counts of a round: never more than `limits` allow. `"*"` is the limit of each slot
-    without one. `changed` names the slots whose counts are to be stored."""
+    without one. `counted` has the counts of some slots, `stored` returns that of any other;
+    `changed` names those that are to be stored."""
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         self._limits = limits
-        self.counted: Counter[str] = Counter()
+        self.counted: dict[str, int] = {}
         self.changed: set[str] = set()
-
-    def limit(self, slot: str) -> int:
-        """Return the limit of `slot`."""
-        return self._limits.get(slot, self._limits.get("*", _UNLIMITED))
+        self.stored: Callable[[str], int] = lambda slot: 0
 
     def admits(self, slot: str) -> bool:
         """Count a new request of `slot`. Return False, and count nothing, if it is over."""
-        if self.counted[slot] >= self.limit(slot):
+        count = self.counted[slot] if slot in self.counted else self.stored(slot)
+        if count >= self._limits.get(slot, self._limits.get("*", _UNLIMITED)):
             return False
-        self.counted[slot] += 1
+        self.counted[slot] = count + 1
         self.changed.add(slot)
         return True
-
-    def count_anew(self, counts: Mapping[str, int]) -> None:
-        """Count these requests only: a round begins with them."""
-        self.changed.update(self.counted, counts)
-        self.counted = Counter(counts)

@@ -18,6 +18,7 @@ from ..errors import encodable
 from .dictionaries import Dictionaries, checksum
 from .failed_request import ATTEMPTS_KEY, TIMES_KEYS
 from .request_text import (
+    DEFAULTS,
     MARSHALLED,
     OBJECTS,
     PICKLED,
@@ -52,6 +53,9 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "priority": (int, Held),
     OBJECTS: (ExtType,),
 }
+_OTHERS = [*DEFAULTS.items()][3:]
+"""The fields behind callback, errback and headers, with their defaults."""
+_KNOWS_FIELDS = {*Request.attributes} == {"url", *DEFAULTS}
 _PRIORITIES = range(-(2**63), 2**63)
 _WIDTHS = {
     tag: width
@@ -94,11 +98,11 @@ class Codec:
         self._callbacks = Callbacks(spider)
         self._dictionaries = dictionaries
 
-    def fields(self, request: Request) -> dict[str, Any]:
-        """Return the fields of `request`. Raises ValueError for one that has none, such as
-        one whose callback is no method of the spider."""
+    def fields(self, request: Request, *, sparse: bool = False) -> dict[str, Any]:
+        """Return the fields of `request`, `sparse` ones without defaults. Raises ValueError for one
+        that has none, such as one whose callback is no method of the spider."""
         try:
-            return self._callbacks.to_dict(request)
+            return (self._callbacks.sparse if sparse else self._callbacks.to_dict)(request)
         except Exception as error:
             raise ValueError(str(error)) from error
 
@@ -267,6 +271,10 @@ def _require_loaded(path: object) -> None:
         )
 
 
+def _function(spider: Spider | None, name: str) -> object:
+    return getattr(getattr(spider, name, None), "__func__", None)
+
+
 class Callbacks:
     """Cache of the names of callbacks. For each request Scrapy looks for them among all attributes
     of the spider, which takes longer than the rest of the serialization. This object stands for the
@@ -277,6 +285,27 @@ class Callbacks:
         self._names: dict[object, str] = {}
         """By function."""
         self._wanted: list[str] = []
+
+    def sparse(self, request: Request) -> dict[str, Any]:
+        """Return the same as `to_dict`, of a request of Scrapy's own class without the fields that
+        have their default. Raises what that raises."""
+        if type(request) is not Request or not _KNOWS_FIELDS:
+            return self.to_dict(request)
+        fields: dict[str, Any] = {"url": request.url}
+        for name in ("callback", "errback"):
+            if (method := getattr(request, name)) is not None:
+                function = getattr(method, "__func__", None)
+                known = self._names.get(function, "")
+                if function is None or _function(self._spider, known) is not function:
+                    return self.to_dict(request)
+                fields[name] = known
+        for name, default in _OTHERS:
+            value = getattr(request, name)
+            if value is not default and (type(value) is not type(default) or value != default):
+                fields[name] = value
+        if headers := request.headers:
+            fields["headers"] = dict(headers)
+        return fields
 
     def to_dict(self, request: Request) -> dict[str, Any]:
         """Return `request.to_dict(spider=spider)`. Raises what that raises."""

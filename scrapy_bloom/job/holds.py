@@ -99,6 +99,7 @@ class HoldMiddleware:
     def __init__(self, crawler: Crawler, settings: HoldSettings) -> None:
         self._crawler = crawler
         self._settings = settings
+        self._found: HoldingScheduler | None = None
         retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
         self._refusals = REFUSALS & retried
         self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
@@ -166,9 +167,12 @@ class HoldMiddleware:
 
     @property
     def _scheduler(self) -> HoldingScheduler | None:
-        """The scheduler of the crawler, None before it is built."""
-        found: Any = scheduler_of(self._crawler)
-        return found  # type: ignore[no-any-return]
+        """The scheduler of the crawler, None before it is built, and for one that holds nothing."""
+        if self._found is None:
+            found: Any = scheduler_of(self._crawler)
+            if hasattr(found, "sent_back"):
+                self._found, self._slot_of = found, slot_keys(self._crawler)
+        return self._found
 
     def _response_downloaded(self, response: Response, request: Request) -> None:
         """Note a refusal, before the downloader sends the next request, and keep it out of the HTTP
@@ -187,7 +191,7 @@ class HoldMiddleware:
         else:
             request.meta.pop(REFUSED, None)
             if scheduler.holds:
-                self._note_answer(scheduler, request, slot_keys(self._crawler)(request))
+                self._note_answer(scheduler, request, self._slot_of(request))
 
     def _note_answer(self, scheduler: HoldingScheduler, request: Request, slot: str) -> None:
         times = scheduler.holds.get(slot, NO_HOLD).times
@@ -207,7 +211,7 @@ class HoldMiddleware:
         self, scheduler: HoldingScheduler, request: Request, response: Response
     ) -> bool:
         """Do to the slot what the rules say. Return True if `request` goes back without a try."""
-        settings, slot = self._settings, slot_keys(self._crawler)(request)
+        settings, slot = self._settings, self._slot_of(request)
         hold, asked = scheduler.holds.get(slot, NO_HOLD), retry_after(response)
         returns, is_probe = request.meta.get(REFUSED), scheduler.is_probe(request, slot)
         refusal = Refusal(
@@ -261,7 +265,7 @@ class HoldMiddleware:
         """Let other requests be sent if `request`, of which the host has not heard, was to find out
         whether a hold may end."""
         if scheduler.holds:
-            slot = slot_keys(self._crawler)(request)
+            slot = self._slot_of(request)
             if scheduler.is_probe(request, slot):
                 self._open(scheduler, slot, scheduler.holds[slot].times)
 

@@ -109,6 +109,7 @@ class LedgerScheduler(BaseScheduler):
         self._asks_for_rest = False
         self._budget: Budget | None = None
         self._local_holds = LocalHolds(probe_seconds(crawler))
+        self._slot_of = slot_keys(crawler)
         self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
 
@@ -185,8 +186,7 @@ class LedgerScheduler(BaseScheduler):
     def sent_back(self, request: Request) -> Request | None:
         """Return a copy of `request` for the scheduler if it was dispatched before its slot was
         held, as it is now."""
-        times = self._held_times.get(request)
-        if times is None or not self.holds:
+        if not self.holds or (times := self._held_times.get(request)) is None:
             return None
         hold = self.holds.get(self._slot_of(request), NO_HOLD)
         return sent_again(request) if hold.until > monotonic() and times != hold.times else None
@@ -197,9 +197,6 @@ class LedgerScheduler(BaseScheduler):
 
     def _guarded(self) -> AbstractContextManager[None]:
         return nullcontext() if self._ledger is None else self._ledger.guarded()
-
-    def _slot_of(self, request: Request) -> str:
-        return slot_keys(self.crawler)(request)
 
     def enqueue_request(self, request: Request) -> bool:
         """Store `request` unless it was seen; durable with the next commit. Return False if it was

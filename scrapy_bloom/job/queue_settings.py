@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +67,8 @@ class QueueSettings:
     def read(cls, settings: BaseSettings) -> Self:
         """Read Scrapy's settings and ours. Raises ValueError for classes that are not Scrapy's
         own, and for a bad BLOOM_PICKLE."""
-        kind, start = _kinds(settings, "DISK")
-        return cls(takes_slots(settings), kind, start, PICKLE.read(settings))
+        by_slot, _ = memory_order(settings)
+        return cls(by_slot, *_kinds(settings, "DISK"), PICKLE.read(settings))
 
     @property
     def newest_first(self) -> tuple[bool, bool | None]:
@@ -82,9 +83,9 @@ def takes_slots(settings: BaseSettings) -> bool:
     if found in (DownloaderAwarePriorityQueue, ScrapyPriorityQueue):
         return found is DownloaderAwarePriorityQueue
     raise ValueError(
-        f"SCHEDULER_PRIORITY_QUEUE is {global_object_name(found)}, and DurableScheduler knows"
-        " Scrapy's own only: use the priority or the download_slot of a request, or set SCHEDULER"
-        " to 'scrapy.core.scheduler.Scheduler'"
+        f"SCHEDULER_PRIORITY_QUEUE is {global_object_name(found)}, and DurableScheduler knows the"
+        " order of Scrapy's own only: use the priority or the download_slot of a request, or set"
+        " SCHEDULER to 'scrapy.core.scheduler.Scheduler'"
     )
 
 
@@ -93,11 +94,19 @@ def slots_of(crawler: Crawler, *, by_slot: bool) -> Slots:
     return (Slots if by_slot else OneLine).of(crawler)
 
 
+def memory_order(settings: BaseSettings) -> tuple[bool, tuple[bool, bool | None]]:
+    """Return `takes_slots`, and whether the newest in memory is next of equal requests, and of
+    equal start requests, None where these wait among the others. Raises ValueError for classes that
+    are not Scrapy's own."""
+    return takes_slots(settings), _newest_first(*_kinds(settings, "MEMORY", ()))
+
+
 def memory_records(crawler: Crawler) -> MemoryRecords:
-    """Return the records in memory, in the order of Scrapy's settings. Raises ValueError for
-    classes that are not Scrapy's own."""
-    by_slot = takes_slots(crawler.settings)
-    newest_first = _newest_first(*_kinds(crawler.settings, "MEMORY", ()))
+    """Return the records in memory of `crawler`, in the order of Scrapy's settings."""
+    by_slot = True
+    newest_first: tuple[bool, bool | None] = True, False
+    with suppress(ValueError):  # a command for one page
+        by_slot, newest_first = memory_order(crawler.settings)
     return MemoryRecords(slots_of(crawler, by_slot=by_slot), newest_first, by_slot=by_slot)
 
 

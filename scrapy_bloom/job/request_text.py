@@ -38,7 +38,7 @@ _URL, _CALLBACK, _HEADERS, _META, _OBJECTS = map(
     _NUMBERS.__getitem__, ("url", "callback", "headers", "meta", OBJECTS)
 )
 _VALUES: tuple[Any, ...] = (None, None, {}, b"", {}, {}, "utf-8", [], {}, False, "GET", 0)
-_DEFAULTS = dict(zip(ORDER[1:], _VALUES, strict=True))
+DEFAULTS = dict(zip(ORDER[1:], _VALUES, strict=True))
 """The defaults of Scrapy's that a text leaves out."""
 _ABSENT = object()
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
@@ -162,7 +162,7 @@ def _record(fields: dict[str, Any], slot: str) -> list[Any]:
     others: dict[Any, Any] = {}
     is_request = "_class" not in fields
     for name, value in fields.items():
-        default = _DEFAULTS.get(name, _ABSENT) if is_request else _ABSENT
+        default = DEFAULTS.get(name, _ABSENT) if is_request else _ABSENT
         if value is not default and (type(value) is not type(default) or value != default):
             others[_NUMBERS.get(name, name)] = value
     url = others.pop(_URL) if type(others.get(_URL)) is str else ""

@@ -25,7 +25,7 @@ class Slots:
     ) -> None:
         self._load = load
         self._takes_turns = takes_turns
-        self._names: list[str] = []
+        self.names: list[str] = []
         """The slots that may be next, sorted."""
         self._last: str | None = None
         self._pending: dict[str, int] = {}
@@ -52,37 +52,37 @@ class Slots:
         if before + number:
             self._pending[slot] = before + number
             if not before and slot not in self._held:
-                insort(self._names, slot)
+                insort(self.names, slot)
         elif before:
             del self._pending[slot]
             if slot not in self._held:
-                del self._names[bisect_left(self._names, slot)]
+                del self.names[bisect_left(self.names, slot)]
 
     def recount(self, pending: Mapping[str, int]) -> None:
         """Take `pending` for the numbers of all slots."""
         self._pending = dict(pending)
         self._total = sum(pending.values())
-        self._names = sorted(slot for slot in pending if slot not in self._held)
+        self.names = sorted(slot for slot in pending if slot not in self._held)
 
     def hold(self, slot: str) -> None:
         """Return `slot` no more, which may have no records, until its `release`."""
         if slot not in self._held:
             self._held.add(slot)
             if slot in self._pending:
-                del self._names[bisect_left(self._names, slot)]
+                del self.names[bisect_left(self.names, slot)]
 
     def release(self, slot: str) -> None:
         """Return `slot` again."""
         if slot in self._held:
             self._held.remove(slot)
             if slot in self._pending:
-                insort(self._names, slot)
+                insort(self.names, slot)
 
     def next(self) -> str | None:
         """Return the slot with the fewest active downloads that is not on hold: of equal ones the
         first by name, or if they take turns, the first behind the last that was returned. Cost: a
         look at each slot with active downloads, at most."""
-        names, start = self._names, 0
+        names, start = self.names, 0
         if self._takes_turns and self._last is not None:
             start = bisect_right(names, self._last)
         found, least = None, 0.0

@@ -166,7 +166,7 @@ class Policy:
 
     lease: int
     claims_per_slot: int
-    newest_first: tuple[bool, bool]
+    newest_first: tuple[bool, bool | None]
     keeps_slot: int
     """Milliseconds for which a worker owns a slot, 0 for not at all."""
     max_attempts: int

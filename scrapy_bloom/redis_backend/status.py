@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..job.failed_request import CAPPED, UNREADABLE
 from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
 SLOTS_AT_ONCE = 100
 """In a call, which takes some ms of the server."""
 _WORKERS_AT_ONCE = 20
-RECORDS_AT_ONCE = 100
-"""In a call, which takes a ms of the server."""
-_PRIORITY = re.compile(rb"-?\d{1,18}", re.ASCII)
+READ_AT_ONCE = 200
+"""So many requests are read by a call, which takes two ms of the server at most."""
 
 
 class CrawlStatus:
@@ -215,13 +213,13 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
     )
 
 
-def pending_of(client: RedisClient, key: str, *, lobbies: bool = True) -> PendingView:
-    """Return the pending requests of the crawl beside the filter at `key`, with those in lobbies
-    or without. Cost: a round trip for a hundred slots of a priority."""
+def pending_of(client: RedisClient, key: str) -> PendingView:
+    """Return the pending requests of the crawl beside the filter at `key`. Cost: a round trip for a
+    hundred slots of a priority."""
     sizes: list[int] = []
     pending: dict[int, Counter[str]] = {}
     for of in ["parked", *client.call("zrange", f"{key}:priorities", 0, -1)]:
-        for name, count in _slot_counts(client, key, of, sizes, int(lobbies)):
+        for name, count in _slot_counts(client, key, of, sizes):
             # of what is parked the name has the priority
             priority, _, slot = name.partition(b":") if of == "parked" else (of, b"", name)
             counts = pending.setdefault(scrapys_priority(priority), Counter())
@@ -240,12 +238,12 @@ def capped_in(client: RedisClient, key: str) -> tuple[dict[str, int], Sequence[i
 
 
 def _slot_counts(
-    client: RedisClient, key: str, of: str | bytes, sizes: list[int], lobbies: int = 0
+    client: RedisClient, key: str, of: str | bytes, sizes: list[int]
 ) -> Iterator[tuple[bytes, int]]:
     first, found = 0, [b""]
     while found:
         last = first + SLOTS_AT_ONCE - 1
-        found, nbytes = client.run(SLOT_COUNTS, [key], of, first, last, lobbies)
+        found, nbytes = client.run(SLOT_COUNTS, [key], of, first, last)
         sizes.append(nbytes)
         yield from zip(found[::2], found[1::2], strict=True)
         first += SLOTS_AT_ONCE
@@ -253,35 +251,19 @@ def _slot_counts(
 
 def reasons_in(client: RedisClient, key: str, most: int | None = None) -> dict[str, int]:
     """Return how many requests have failed for each reason, most first; of more than `most` those
-    that it has not looked at as `others`. Cost: a call for a hundred of them, and of the slots with
+    that it has not looked at as `others`. Cost: a call for 200 of them, and of the slots with
     capped ones."""
     seen: dict[bytes, str] = {}
     others = 0
-    pieces = client.scan(SCAN, key, "failed", None, RECORDS_AT_ONCE, "1")
+    pieces = client.scan(SCAN, key, "failed", None, READ_AT_ONCE, "1")
     pairs = (pair for found in pieces for pair in zip(found[::2], found[1::2], strict=True))
     for page, parts in pairs:
-        seen[page] = parts[3].decode(errors=ODD_BYTES) if is_failure(parts) else UNREADABLE
+        seen[page] = parts[3].decode(errors=ODD_BYTES) if parts else UNREADABLE
         if len(seen) == most:
             others = client.call("hlen", f"{key}:failed") - len(seen)
             break
     counts = Counter(seen.values()) + Counter({CAPPED: sum(capped_in(client, key)[0].values())})
     return dict(counts.most_common()) | ({"others": others} if others > 0 else {})
-
-
-def is_record(parts: Sequence[Any]) -> bool:
-    """Return True if these parts of a record, as `lua/scan.lua` tells them, are those of a
-    request."""
-    return (
-        len(parts) > 2
-        and all(isinstance(each, bytes) for each in parts[:3])
-        and _PRIORITY.fullmatch(parts[0]) is not None
-    )
-
-
-def is_failure(parts: Sequence[Any]) -> bool:
-    """Return True if these parts of a record are those of a failed request."""
-    kinds = (bytes, int, bytes, int, bytes)
-    return is_record(parts) and all(map(isinstance, parts[3:8], kinds))
 
 
 def scrapys_priority(stored: str | bytes) -> int:
@@ -295,9 +277,9 @@ def scrapys_priority(stored: str | bytes) -> int:
 
 def held_in(client: RedisClient, key: str) -> dict[str, float]:
     """Return the held slots of the crawl beside the filter at `key`, with the seconds of their
-    holds that are left, `inf` until the release. Cost: a call for 100 holds."""
+    holds that are left, `inf` until the release. Cost: a call for 200 holds."""
     held: dict[str, float] = {}
-    for found in client.scan(SCAN, key, "holds", None, RECORDS_AT_ONCE):
+    for found in client.scan(SCAN, key, "holds", None, READ_AT_ONCE):
         for slot, left in zip(found[::2], found[1::2], strict=True):
             if float(left) > 0:
                 held[slot.decode(errors=ODD_BYTES)] = float(left) / 1000

@@ -12,11 +12,11 @@ from ..job.dictionaries import id_of
 from ..job.failed_request import LOST
 from ..reporting import counted
 from .codec import stored_dictionaries
-from .desk import READ_AT_ONCE, Element, elements_of
+from .desk import Element, elements_of
 from .layout import ODD_BYTES, crawl_id
 from .lifecycle import stored_header, why_not
 from .scripts import SCAN, VERIFY_BOOKS, VERIFY_NAMES, VERIFY_PLACE
-from .status import is_failure, look_at, parked_in
+from .status import READ_AT_ONCE, look_at, parked_in
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -26,7 +26,7 @@ _PRIORITY = re.compile(r"-?\d+", re.ASCII)
 
 def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
     """Yield what is wrong with the crawl beside the filter at `key`, or that it is sound; nothing
-    without a crawl. Reads all requests, some hundred in a call, while workers go on. Raises
+    without a crawl. Reads all requests, 200 in a call, while workers go on. Raises
     SharedFilterError."""
     crawl = look_at(client, key)
     if crawl is None:
@@ -62,7 +62,7 @@ class _Check:
         self._key = key
         found = (name for names in client.scan(VERIFY_NAMES, key, None) for name in names)
         self._names = sorted({name.decode(errors=ODD_BYTES) for name in found})
-        self._dictionaries = stored_dictionaries(client, key)
+        self._has_dictionary: dict[str, bool] = {}
         self.wrong: list[str] = []
 
     def waiting(self) -> int:
@@ -137,7 +137,7 @@ class _Check:
 
     def dictionaries(self) -> None:
         """Look for dictionaries that are not as they were made."""
-        for name, text in self._dictionaries.items():
+        for name, text in stored_dictionaries(self._client, self._key).items():
             if text is None or id_of(text) != name:
                 what = "gone" if text is None else "damaged"
                 self.wrong.append(
@@ -159,7 +159,7 @@ class _Check:
         pieces = self._client.scan(SCAN, self._key, place, None, READ_AT_ONCE, "", cursor=cursor)
         for piece in pieces:
             for each in elements_of(place, piece):
-                if self._is_mark(place, each):
+                if not each.entry and (place.startswith("lobby:") or place.endswith("\0")):
                     lists.add((each.priority, each.slot))
                 else:
                     count += 1
@@ -168,18 +168,13 @@ class _Check:
             self.wrong.append(f"{counted(bad, what)}{of} cannot be read")
         return count
 
-    def _is_mark(self, place: str, element: Element) -> bool:
-        is_older = place.startswith("pending:") and place.endswith("\0")
-        return not element.entry and (is_older or place.startswith("lobby:"))
-
     def _is_readable(self, place: str, element: Element) -> bool:
         """Return True if an entry is a digit and a payload, whose dictionary is there."""
-        entry = element.entry
-        if place == "failed":
-            if not is_failure(element.parts):
-                return False
-            if element.parts[3] == LOST.encode():
-                return True
-        if not entry[:1].isdigit() or entry[1:2] != DEFLATED:
-            return entry[:1].isdigit() and len(entry) > 1
-        return len(entry) > 3 and self._dictionaries.get(entry[2:4].hex()) is not None
+        if place == "failed" and element.parts and element.parts[3] == LOST.encode():
+            return True
+        digit, form, name = element.entry[:1], element.entry[1:2], element.entry[2:4].hex()
+        if form == DEFLATED and name not in self._has_dictionary:
+            text = self._client.call("hget", f"{self._key}:crawl", f"dictionary:{name}")
+            self._has_dictionary[name] = text is not None
+        has_all = form != DEFLATED or self._has_dictionary[name]
+        return digit.isdigit() and bool(form) and has_all

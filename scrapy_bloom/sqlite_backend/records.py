@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..job.slots import Slots
     from .job_file import RequestFile
 
+MOST_SLOTS = 100_000
+"""Most slots whose numbers or counts are in memory beside those of pending requests."""
 MOST_DUE = 100
 """Delayed records that become pending at once."""
 PRIORITIES = range(-(2**61), 2**61)
@@ -63,10 +65,14 @@ _KEPT = (
     "SELECT id, slot, rank, state > 3 OR round < COALESCE((SELECT number FROM rounds), 0)"
     " FROM request WHERE state > 0 AND state IN ({}) AND payload != x''"
 )
-_CHOSEN = _KEPT.format("3, 4, 5") + " AND id IN (SELECT value FROM json_each(?))"
+_CHOSEN = _KEPT.format("3, 4, 5") + " AND id IN (SELECT value FROM json_each(?))"  # noqa: S608 - no input
 CAP = "UPDATE request SET state = 4, due = NULL, detail = NULL WHERE id = ?"
-_STORED_BY_SLOT = (
-    "SELECT name, COUNT(*) FROM request JOIN slot ON slot.id = slot WHERE state < 3 GROUP BY slot"
+_COUNT_STORED = (
+    "UPDATE slot SET counted = n FROM (SELECT slot, COUNT(*) AS n FROM request WHERE state < 3"
+    " GROUP BY slot) AS stored WHERE stored.slot = slot.id"
+)
+_FORGET_SLOTS = (
+    "DELETE FROM slot WHERE NOT counted AND times IS NULL AND id NOT IN (SELECT slot FROM request)"
 )
 
 
@@ -163,7 +169,8 @@ class SqliteRecords:
         if not self._by_slot:
             found = ask(HEAD_OF_ALL).fetchone()
         else:
-            found = ask(LAST if slots.asks_last(slot) else HEAD, (self._ids[slot],)).fetchone()
+            number = self._ids.get(slot) or self._slot(slot)
+            found = ask(LAST if slots.asks_last(slot) else HEAD, (number,)).fetchone()
         if found is None:
             raise sqlite3.DatabaseError(f"a request of slot {slot!r} is missing")
         id_, payload = found[:2]
@@ -246,10 +253,17 @@ class SqliteRecords:
         return self._retry(self._file.query(_CHOSEN, (json.dumps(ids),)))
 
     def begin_round(self) -> None:
-        """Count in the budget only what is stored, which is fetched in this round; what has failed
-        before counts when it is retried."""
+        """Forget the slots of the last round, and count in the budget only what is stored, which is
+        fetched in this one; what has failed before counts when it is retried."""
+        self._write()
+        self._file.execute("UPDATE slot SET counted = 0 WHERE counted")
         if self.budget is not None:
-            self.budget.count_anew(dict(self._file.query(_STORED_BY_SLOT)))
+            self._file.execute(_COUNT_STORED)
+            self.budget.counted.clear()
+            self.budget.changed.clear()
+        self._file.execute(_FORGET_SLOTS)
+        self._ids.clear()
+        self._names.clear()
 
     def _reorder(self, newest: bool, newest_start: bool | None) -> None:
         """Make the order of a start with other settings that of these. Cost: writes all rows."""
@@ -270,14 +284,16 @@ class SqliteRecords:
             file.execute(index)
 
     def _open_budget(self) -> None:
-        counted = dict(self._file.query("SELECT name, counted FROM slot WHERE counted"))
-        if self.budget is None:
-            if counted:
-                self._file.execute("UPDATE slot SET counted = 0 WHERE counted")
-        elif counted:
-            self.budget.counted.update(counted)
-        else:  # the start before had no budget
+        has_counts = bool(self._file.query("SELECT 1 FROM slot WHERE counted LIMIT 1"))
+        if self.budget is not None:
+            self.budget.stored = self._counted
+        # the counts end with the budget, and begin with it
+        if has_counts != (self.budget is not None):
             self.begin_round()
+
+    def _counted(self, slot: str) -> int:
+        found = self._file.query("SELECT counted FROM slot WHERE name = ?", (slot,))
+        return int(found[0][0]) if found else 0
 
     def _retry(self, rows: Sequence[tuple[int, int, int, int]], refuse: str = "") -> int:
         found, refused = [], []
@@ -317,6 +333,8 @@ class SqliteRecords:
             counts = [(self.budget.counted[n], self._slot(n)) for n in self.budget.changed]
             self._file.execute_many("UPDATE slot SET counted = ? WHERE id = ?", counts)
             self.budget.changed.clear()
+            if len(self.budget.counted) > MOST_SLOTS:
+                self.budget.counted.clear()
         self.operations = 0
         return self._last
 
@@ -342,11 +360,15 @@ class SqliteRecords:
 
     def _name(self, id_: int) -> str:
         if id_ not in self._names:
-            ((name,),) = self._file.query("SELECT name FROM slot WHERE id = ?", (id_,))
-            self._learn(name, id_)
+            if not (found := self._file.query("SELECT name FROM slot WHERE id = ?", (id_,))):
+                raise sqlite3.DatabaseError(f"slot {id_} has no name")
+            self._learn(found[0][0], id_)
         return self._names[id_]
 
     def _learn(self, name: str, id_: int) -> None:
+        if len(self._ids) - len(self.slots.names) > MOST_SLOTS:
+            self._ids.clear()
+            self._names.clear()
         self._ids[name], self._names[id_] = id_, name
 
 

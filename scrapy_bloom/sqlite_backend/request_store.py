@@ -130,11 +130,13 @@ class SqliteStore:
         due = self.records.next_due
         return None if due is None else due - time.time()
 
-    def push(self, request: Request, sources: Sequence[Request], delay: float | None = None) -> int:
-        """Add a record for `request`, delayed with a `delay`; return its number. Raises ValueError
-        if it cannot be serialized."""
+    def push(
+        self, request: Request, sources: Sequence[Request], delay: float | None = None
+    ) -> None:
+        """Add a record for `request`, delayed with a `delay`. Raises ValueError if it cannot be
+        serialized."""
         due = None if delay is None else time.time() + delay
-        return self.records.push(self._new(request, due))
+        self.last_pushed = self.records.push(self._new(request, due))
 
     def cap(self, request: Request) -> None:
         """Keep `request`, which is over the budget, and is not pending. Raises ValueError if it
@@ -200,7 +202,7 @@ class SqliteStore:
         return {*self._dispatched.values()}
 
     def is_uncommitted(self, request: Request) -> bool:
-        """Return True if no commit may have what the budget has counted for a dispatched request."""
+        """Return True if no commit has what the budget has counted for a dispatched request."""
         id_ = self._dispatched.get(request)
         budget = self.records.budget
         return bool(budget and budget.changed) and (id_ is None or id_ > self._file.last)
@@ -248,7 +250,7 @@ class SqliteStore:
         if request.priority not in PRIORITIES:
             raise ValueError(f"the priority {request.priority} does not fit into 62 bits")
         slot = encodable(self._slot_of(request))
-        stored = self.codec.dump(self.codec.fields(request), slot, self._format[start])
+        stored = self.codec.dump(self.codec.fields(request, sparse=True), slot, self._format[start])
         return New(slot, rank_of(request.priority, start=start), stored.payload, due)
 
     def _open_holds(self) -> None:

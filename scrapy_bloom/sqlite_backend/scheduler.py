@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
@@ -26,6 +27,7 @@ from ..job.ledger_scheduler import (
 )
 from ..job.queue_settings import (
     QueueSettings,
+    memory_order,
     scrapy_disk_queue,
     slots_of,
 )
@@ -114,8 +116,16 @@ class DurableScheduler(LedgerScheduler):
         job = JobDirectory.of(crawler.settings.get("JOBDIR"))
         if job is not None and fetches_one_page(crawler):
             keep_off_the_job(crawler)
-            job = None
+            return cls(crawler, build_from_crawler(dupefilter_class, crawler))
         if job is None:
+            try:
+                memory_order(crawler.settings)
+            except ValueError as error:
+                logger.warning(
+                    "%(error)s, which this crawl has now: without delays, holds and BLOOM_BUDGET",
+                    {"error": error},
+                )
+                return Scheduler.from_crawler(crawler)  # type: ignore[return-value]
             return cls(crawler, build_from_crawler(dupefilter_class, crawler))
         try:
             _require_bloom(dupefilter_class)

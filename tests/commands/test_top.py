@@ -19,10 +19,10 @@ from scrapy_bloom.reporting import duration
 from scrapy_bloom.sqlite_backend import status
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import JobStatus
+from tests.bloom.test_inspection import contents
 from tests.commands.command_line import begun, environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
 from tests.job.engine import Job
-from tests.job.test_inspection import contents
 from tests.patience import PATIENCE, wait_until
 from tests.processes import Process
 from tests.stored import Stored

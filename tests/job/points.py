@@ -19,7 +19,7 @@ from scrapy_bloom.dupefilter import local as job_dupefilter
 from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.feeds import storing, writing
 from scrapy_bloom.sqlite_backend import job_file as requestfile
-from scrapy_bloom.sqlite_backend import scheduler
+from scrapy_bloom.sqlite_backend import records, scheduler
 
 OUTSIDE = ("sql", "os.", "mmap", "msync", "mkstemp", "Path.", "feed ")
 """How calls on the database and on files are named; the others cannot fail."""
@@ -135,8 +135,8 @@ class Points:
         for owner, name in (
             (job_dupefilter.BloomDupeFilter, "release"),
             (requestfile.RequestFile, "commit"),
-            (requestfile.RequestFile, "push"),
-            (requestfile.RequestFile, "delete"),
+            (records.SqliteRecords, "push"),
+            (records.SqliteRecords, "done"),
             (writing.FeedWriter, "before_commit"),
             (writing.FeedWriter, "after_commit"),
             (writing.FeedWriter, "record"),

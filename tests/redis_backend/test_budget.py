@@ -352,7 +352,7 @@ def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_serve
         arguments = [place, "retry", "1", 4]
         if place == "failed":
             fields = worker.client.call("hkeys", f"{worker.key}:failed")
-            told = [part for field in fields for part in (field, "1", "", "", "")]
+            told = [part for field in fields for part in (field, "1")]
             arguments = [place, "retry", "1", "", *told]
         worker.abort(arguments, position, CHANGE)
         failed_of_start(worker).retry()

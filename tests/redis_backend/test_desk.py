@@ -9,18 +9,21 @@ from itertools import count, product
 
 import pytest
 
-from scrapy_bloom.job.choice import Filter, State
+from scrapy_bloom.errors import SharedFilterError
+from scrapy_bloom.job.choice import KEPT, Filter, State
 from scrapy_bloom.redis_backend import desk
+from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.scripts import CHANGE
 from scrapy_bloom.redis_backend.status import look_at
 from tests.commands.command_line import environment
+from tests.failures import Failed
 from tests.job.engine import name_of
 from tests.job.test_orders import SPIDER, of_pages, random_order, require_whole
 from tests.patience import wait_until
 from tests.redis_backend.test_later import is_sound, let_pass, of_slot
 from tests.redis_backend.test_lobby import FIFO, LIFO
-from tests.redis_backend.workers import lobby_from, seeded
+from tests.redis_backend.workers import StoreWorker, lobby_from, seeded
 from tests.seeded import seed_of
 
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -274,6 +277,61 @@ def test_a_list_and_an_older_one_go_in_one_call(join, redis_server):
     assert pending(worker) == 0
 
 
+@pytest.mark.parametrize("budget", [{}, {"*": 2}, {"*": 9}])
+@pytest.mark.parametrize("at_work", [False, True])
+def test_a_full_server_refuses_a_retry_and_lets_a_drop_pass(own_server, budget, at_work):
+    """The refused one has changed no byte: neither of what failed, nor of what is capped."""
+    worker = StoreWorker(own_server.url, "crawl", BLOOM_BUDGET={"*": 2})
+    worker.enqueue_all("abcd")
+    for _ in range(2):
+        worker.fail(worker.next())
+        worker.exchange()
+    worker.leave()
+    if at_work:
+        worker = StoreWorker(own_server.url, "crawl", BLOOM_BUDGET=budget)
+        worker.exchange()
+
+    def state():
+        return {name: own_server.command("DUMP", name) for name in own_server.names()}
+
+    before, full = state(), ("CONFIG", "SET", "maxmemory")
+    own_server.command(*full, "1")
+    with RedisClient(own_server.url, 0.05) as client:
+        for starts, urls in product((False, True), ((), ("*",))):
+            refused = RedisDesk(client, worker.key, starts=starts)
+            with pytest.raises(SharedFilterError, match="maxmemory"):
+                refused.change(Filter(KEPT, urls=urls), "retry")
+        assert state() == before
+        desk = RedisDesk(client, worker.key)
+        dropped = desk.change(Filter(KEPT, urls=["*/[ac]"]), "drop").states
+        assert dropped == {State.FAILED: 1, State.CAPPED: 1}
+        own_server.command(*full, "0")
+        assert [each.url[-1] for each in desk.scan(Filter(KEPT))] == ["b", "d"]
+        has_no_room = at_work and budget == {"*": 2}
+        assert desk.change(Filter(KEPT), "retry").states.total() == 2 - has_no_room
+    worker.close()
+
+
+def test_a_damaged_one_stops_no_other_from_being_dropped(join, redis_server):
+    """It stays, in the list of quarantined ones, among delayed ones and in a lobby."""
+    worker = join()
+    of_slot(worker, "slot", "a", "b")
+    worker.enqueue("late", 1000, slot="slot")
+    worker.exchange()
+    worker.leave()
+    for command, name, *more in (
+        ("LPUSH", "quarantined", "junk"),
+        ("RPUSH", "lobby:0", "junk", "slot\0" + "0"),
+        ("ZADD", "later", 1e15, "junk"),
+    ):
+        redis_server.command(command, f"{worker.key}:{name}", *more)
+    assert drop(worker, urls=["*/?", "*/late"])["dropped"] == 3
+    assert redis_server.command("LLEN", f"{worker.key}:quarantined") == 1
+    assert redis_server.command("LLEN", f"{worker.key}:lobby:0") == 2
+    assert redis_server.command("ZCARD", f"{worker.key}:later") == 1
+    assert {each.url for each in RedisDesk(worker.client, worker.key).scan(Filter())} == {""}
+
+
 @ORDERS
 @pytest.mark.parametrize("lobby", [3, 256])
 def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
@@ -316,7 +374,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
         worker = workers[at]
         worker.exchange()
 
-    def pause(self, began):
+    def pause(self):
         for _ in range(chance.randrange(3)):
             act()
 

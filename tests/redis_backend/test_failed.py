@@ -21,6 +21,7 @@ from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.status import CrawlStatus, look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
+from tests.failures import Failed
 from tests.job.engine import name_of, request
 from tests.redis_backend.workers import StoreWorker, talk
 

@@ -3,8 +3,8 @@
 -- KEYS: the filter's header.
 -- ARGV: place, one of scan; action: 'drop', 'fail' or 'retry'; '1' to retry also what an earlier round
 -- has counted where there is a budget; so many from the first of a list on are changed, 'all' to drop
--- the lists of a slot in one step, or '' and then for each that the caller has read: element; '1' to
--- change it, '' to leave it; for one that fails its page, attempts and details as JSON.
+-- the lists of a slot in one step, or '' and then for each that the caller has read: element; '' to leave
+-- it, else '1', or for one that fails its attempts, a space, details as JSON, LF and its page.
 -- Returns what became of each at which it has looked, in the first letters of the actions, 's' for one
 -- that stays, and 'l' for one that the budget has no room for; for 'all' how many; -1 if there is no
 -- crawl of this version.
@@ -77,8 +77,7 @@ local function parsed(element, packed)
   if kind == 'pending' then return list_priority, named:match('^%Z*'), element end
   if kind == 'later' then return element:match('^(%Z*)%z(%Z*)%z(.*)$', 5) end
   if kind == 'failed' or kind == 'quarantined' then
-    local record = record_of(packed or element)
-    if not record then return nil end
+    local record = record_of(packed or element) or {}
     return record[1], record[2], record[3], record
   end
   local first, second = element:match('^(%Z*)%z(.*)$')
@@ -117,13 +116,13 @@ local function retry(element, priority, slot, entry, record)
   return has_room and 'r' or 'l'
 end
 
-local function change(at, element, packed)
+local function change(element, verdict, packed)
   local priority, slot, entry, record = parsed(element, packed)
   if entry == '' then
     if has_list(priority, slot) then join_ring(priority, slot) end
     redis.call('LPOP', list)
     return 's'
-  elseif at and ARGV[at + 1] == '' then
+  elseif verdict == '' then
     if not packed then
       redis.call('RPUSH', list, element)
       redis.call('LPOP', list)
@@ -135,26 +134,27 @@ local function change(at, element, packed)
   if kind ~= 'failed' and kind ~= 'capped' then count_less(1, #(entry or '')) end
   if action == 'fail' then
     local claim = redis.call('HINCRBY', key('crawl'), 'claims', 1)
-    redis.call('HSET', key('failed'), ARGV[at + 2], cmsgpack.pack({priority, slot, entry, 'dropped',
-      tonumber(ARGV[at + 3]), '', now, ARGV[at + 4], tostring(claim)}))
+    local attempts, details, page = verdict:match('^(%d+) ([^\n]*)\n(.*)$')
+    redis.call('HSET', key('failed'), page, cmsgpack.pack({priority, slot, entry, 'dropped',
+      tonumber(attempts), '', now, details, tostring(claim)}))
   end
   remove(element)
   if kind == 'lobby' then count_few(priority, slot, -1) end
   return action:sub(1, 1)
 end
 
-local answers, known = {}, {}
+local answers, verdicts = {}, {}
 local read = kind == 'later' and 'ZSCORE' or kind == 'failed' and 'HGET'
-for at = 5, #ARGV, 5 do
-  local element = ARGV[at]
-  known[element] = at
+for at = 5, #ARGV, 2 do
+  local element, verdict = ARGV[at], ARGV[at + 1]
+  verdicts[element] = verdict
   local packed = read and redis.call(read, list, element)
-  if packed then answers[#answers + 1] = change(at, element, packed) end
+  if packed then answers[#answers + 1] = change(element, verdict, packed) end
 end
-for _ = 1, read and 0 or tonumber(most) or (#ARGV - 4) / 5 do
+for _ = 1, read and 0 or tonumber(most) or (#ARGV - 4) / 2 do
   local element = redis.call('LINDEX', list, 0)
-  local at = element and known[element]
-  local answer = element and (at or most ~= '') and change(at, element)
+  local verdict = element and (most ~= '' and '1' or verdicts[element])
+  local answer = verdict and change(element, verdict)
   if not answer then break end
   answers[#answers + 1] = answer
 end

@@ -2,10 +2,11 @@
 -- KEYS: the filter's header.
 -- ARGV: place: `pending:PRIORITY:NAME`, `lobby:PRIORITY`, `capped:SLOT` or `quarantined`, which are
 -- lists; `later`; `failed`, `claims:WORKER` or `holds`, which are hashes; cursor, 0 at first, or -1 to
--- read a list or `later` from the end on; about how many; '1' to leave out the longest parts.
+-- read a list or `later` from the end on; about how many; '1' to leave out entries and details.
 -- Returns {next cursor, 0 at the end; elements}. One may come twice. Behind each are: in `later` in how
--- many ms it is due; in `holds` for how long the slot is held (ms, or inf) as text; for a record the parts
--- that it may have, nil for a missing one, and none for one that cannot be read.
+-- many ms it is due; in `holds` for how long the slot is held (ms, or inf) as text; for a record priority,
+-- slot and entry, and for a failed one reason, attempts, worker, when (ms), details and claim, none if it
+-- cannot be read.
 
 -- include key
 -- include now
@@ -13,20 +14,24 @@
 -- include slice
 
 local name, kind, most = key(ARGV[1]), ARGV[1]:match('^%a+'), tonumber(ARGV[3])
-local function parts_of(packed)
-  local record, parts = unpacked(packed), {}
-  for at = 1, record and 9 or 0 do
-    local what = type(record[at])
-    parts[at] = (what == 'string' or what == 'number') and record[at] or false
-    if ARGV[4] == '1' and (at == 3 or at == 8) and what == 'string' then parts[at] = '' end
+local kinds = kind == 'failed' and {'string', 'number', 'string', 'number', 'string'} or {}
+local function parts_of(packed, field)
+  local record = record_of(packed)
+  for at, what in ipairs(kinds) do
+    if record and type(record[3 + at]) ~= what then record = nil end
   end
+  if not record then return {} end
+  local parts = {unpack(record, 1, 3 + #kinds)}
+  if ARGV[4] == '1' then parts[3], parts[8] = '', kinds[5] and '' end
+  if kinds[5] then parts[9] = tonumber(record[9] or field) or 0 end
   return parts
 end
 if kind == 'failed' or kind == 'claims' or kind == 'holds' then
   local found = redis.call('HSCAN', name, ARGV[2], 'COUNT', most)
   for at = 2, #found[2], 2 do
     local packed = found[2][at]
-    found[2][at] = kind == 'holds' and tostring(hold_in(packed)[1] - now) or parts_of(packed)
+    found[2][at] = kind == 'holds' and tostring(hold_in(packed)[1] - now) 
+      or parts_of(packed, found[2][at - 1])
   end
   return found
 end

@@ -1,6 +1,6 @@
 -- KEYS: the filter's header.
 -- ARGV: priority, first and last place in its ring and in its lobby; or `parked` or `capped`, and the
--- places there; '0' to leave out the lobby.
+-- places there.
 -- Returns {slot, its requests, slot, …, bytes of their keys or -1}. The slots of parked lists come as
 -- priority, ':' and slot; those of capped requests in the order in which each got its first one.
 
@@ -34,8 +34,7 @@ for _, named in ipairs(slice(key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])) do
     add_list(slot, slot)
   end
 end
-local lobby = ARGV[4] == '0' and {} or slice(key('lobby:' .. ARGV[1]), ARGV[2], ARGV[3])
-for _, element in ipairs(lobby) do
+for _, element in ipairs(slice(key('lobby:' .. ARGV[1]), ARGV[2], ARGV[3])) do
   local slot = element:match('^%Z*')
   if #element > #slot + 1 then add(slot, 1) else add_list(slot, slot) end
 end

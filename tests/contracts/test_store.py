@@ -1,0 +1,612 @@
+"""The contract of Store, which the records of a job keep as those in memory do."""
+
+import random
+import re
+import sqlite3
+from collections import Counter
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scrapy import Request, pqueues, squeues
+from scrapy.settings import BaseSettings
+
+from scrapy_bloom.errors import RequestFileError
+from scrapy_bloom.job.budget import Budget
+from scrapy_bloom.job.memory_records import MemoryRecords
+from scrapy_bloom.job.records import New, State, rank_of
+from scrapy_bloom.job.slots import OneLine, Slots
+from scrapy_bloom.sqlite_backend import schema
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
+from scrapy_bloom.sqlite_backend.records import SqliteRecords
+from tests.fakes import HAS_SCOPES
+from tests.job.engine import query
+from tests.job.stored import FAILURE, LIFO, UNREADABLE, put, records_in, taken
+from tests.seeded import seed_of
+
+SEED = seed_of("STORE_SEED")
+ORDERS = [*product((True, False), (True, False, None))]
+"""Whether the newest of equal requests is next, and of equal start requests."""
+
+
+def in_memory(order=LIFO, *, by_slot=True, **options):
+    """Return records in memory."""
+    return MemoryRecords((Slots if by_slot else OneLine)(**options), order, by_slot=by_slot)
+
+
+class OnDisk:
+    """The records of a job, and its file, which can be opened anew as after a kill."""
+
+    def __init__(self, path):
+        self.path = path
+        self.file = None
+
+    def open(self, *arguments, **options):
+        """Drop what was not committed; return the records."""
+        self.close()
+        self.file = RequestFile.open(self.path)
+        return records_in(self.file, *arguments, **options)
+
+    def close(self):
+        """Close the file without a commit."""
+        if self.file is not None:
+            self.file._connection.close()
+
+
+@pytest.fixture
+def disk(tmp_path):
+    disk = OnDisk(tmp_path / "requests.sqlite")
+    yield disk
+    disk.close()
+
+
+@pytest.fixture(params=["disk", "memory"])
+def make(request, disk):
+    """Return a function that makes an empty Store of each kind."""
+    return disk.open if request.param == "disk" else in_memory
+
+
+class TestOrder:
+    """Which record is next within a slot; `test_its_order_is_scrapys` has the rest."""
+
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_newest_or_oldest_first(self, make, order):
+        store = make(order)
+        put(store, b"1", b"2", b"3")
+        assert taken(store) == ([b"3", b"2", b"1"] if order[0] else [b"1", b"2", b"3"])
+        put(store, b"s1", b"s2", start=order[1] is not None)
+        put(store, b"a")
+        if order[1] is not None:
+            assert taken(store) == ([b"a", b"s2", b"s1"] if order[1] else [b"a", b"s1", b"s2"])
+
+    def test_priorities_may_be_negative_and_huge(self, make):
+        store = make()
+        priorities = {b"top": 2**61 - 1, b"high": 5, b"0": 0, b"low": -1, b"last": -(2**61)}
+        for name, priority in sorted(priorities.items()):
+            put(store, name, priority=priority)
+            put(store, b"start " + name, priority=priority, start=True)
+        assert taken(store) == [each for name in priorities for each in (name, b"start " + name)]
+
+    def test_the_last_in_line_when_it_is_asked_for(self, make):
+        store = make()
+        put(store, b"low", priority=-1)
+        put(store, b"1", b"2", b"3")
+        store.slots.asks_last = lambda slot: slot == "a"
+        assert [store.next().payload, store.next().payload] == [b"1", b"2"]
+        store.slots.asks_last = lambda slot: False
+        assert taken(store) == [b"3", b"low"]
+
+
+class TestStates:
+    def test_what_is_due_is_the_newest_of_its_rank(self, make):
+        store = make()
+        put(store, b"delayed", due=50.0)
+        put(store, b"now")
+        assert (len(store), store.delayed, store.next_due) == (1, 1, 50.0)
+        assert not store.take_due(49.0)
+        assert len(store) == 1
+        assert not store.take_due(50.0)
+        assert (len(store), store.delayed, store.next_due) == (2, 0, None)
+        assert taken(store) == [b"delayed", b"now"]
+
+    def test_an_id_never_changes(self, make):
+        store = make()
+        id_ = put(store, b"a", due=1.0)
+        for _ in range(3):
+            store.take_due(2.0)
+            assert store.next() == (id_, "a", b"a")
+            assert store.next() is None
+            store.put_off(id_, 1.0)
+        store.take_due(2.0)
+        store.next()
+        store.fail(id_, FAILURE, b"again")
+        assert (store.next(), len(store), store.delayed) == (None, 0, 0)
+
+    def test_capped_records_are_not_pending(self, make):
+        store = make()
+        store.push(New("a", 0, b"capped"), State.CAPPED)
+        assert (store.next(), len(store)) == (None, 0)
+
+    def test_a_slot_on_hold(self, make):
+        store = make()
+        put(store, b"held")
+        put(store, b"b", slot="b")
+        store.slots.hold("a")
+        put(store, b"held, too")
+        assert (taken(store), len(store)) == ([b"b"], 2)
+        store.slots.release("a")
+        assert taken(store) == [b"held, too", b"held"]
+
+
+# Scrapy's order
+
+
+class Pair:
+    """A priority queue of Scrapy's, and both Stores, beside one downloader."""
+
+    def __init__(self, order, *, by_slot):
+        self.loads = {}
+        self.names = 0
+        self.held = set()
+        downloader = SimpleNamespace(
+            slots=self.loads, get_slot_key=lambda request: request.meta["download_slot"]
+        )
+        crawler = SimpleNamespace(
+            settings=BaseSettings(),
+            engine=SimpleNamespace(downloader=downloader),
+            throttler=(HAS_SCOPES and scopes_of(downloader)) or None,
+        )
+        lines = {True: squeues.LifoMemoryQueue, False: squeues.FifoMemoryQueue, None: None}
+        kinds = pqueues.ScrapyPriorityQueue, pqueues.DownloaderAwarePriorityQueue
+        self.has_starts = order[1] is not None
+        starts = {"start_queue_cls": lines[order[1]]}
+        self.scrapys = kinds[by_slot](crawler, lines[order[0]], "", **starts)
+        file = RequestFile(sqlite3.connect(":memory:", isolation_level=None, factory=Made))
+        of_disk, of_memory = ((Slots if by_slot else OneLine).of(crawler) for _ in range(2))
+        in_memory = MemoryRecords(of_memory, order, by_slot=by_slot)
+        self.ours = [SqliteRecords(file, of_disk, order), in_memory]
+
+    def push(self, slot, priority, is_start):
+        self.names += 1
+        meta = {"download_slot": slot, "is_start_request": is_start, "name": self.names}
+        self.scrapys.push(Request("data:,", priority=priority, meta=meta))
+        for store in self.ours:
+            start = is_start and self.has_starts
+            put(store, self.names, slot=slot, priority=priority, start=start)
+
+    def download(self, slot, count):
+        """Let a slot have so many active downloads; with 0 it stays with the downloader, idle."""
+        self.loads[slot] = SimpleNamespace(active=set(range(count)))
+
+    def hold(self, slot):
+        self.held.add(slot)
+        for store in self.ours:
+            store.slots.hold(slot)
+
+    def release(self, slot):
+        self.held.discard(slot)
+        for store in self.ours:
+            store.slots.release(slot)
+
+    def pop(self):
+        """What is next is the same in all three, and of no slot on hold."""
+        before = {slot: self.loads.get(slot) for slot in self.held}
+        for slot in self.held:  # one as loaded as no other comes last in Scrapy's
+            self.download(slot, 9)
+        expected = None
+        if not self.held or not self.held.issuperset(self.scrapys.pqueues):
+            request = self.scrapys.pop()
+            expected = request and request.meta["name"]
+        for slot, was in before.items():
+            self.loads[slot] = was or SimpleNamespace(active=set())
+        for store in self.ours:
+            claimed = store.next()
+            assert (claimed and claimed.payload) == expected
+            assert len(store) == len(self.scrapys)
+
+
+class Made(sqlite3.Connection):
+    """An empty job, whose payloads are numbers here."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        schema.create(self)
+
+
+def scopes_of(downloader):
+    """Return the throttler of a Scrapy that has one, with the downloader's slots as scopes."""
+    return SimpleNamespace(
+        get_scopes_key=downloader.get_slot_key,
+        get_applied_scopes=lambda request: [downloader.get_slot_key(request)],
+        get_scope_load=lambda slot: len(getattr(downloader.slots.get(slot), "active", ())),
+    )
+
+
+# with scopes "" is none of them
+names = st.sampled_from(["c" if HAS_SCOPES else "", "a", "b", "b.example", "z"])
+priorities = st.one_of(st.integers(-1, 1), st.sampled_from([-(10**12), 10**12]))
+pushes = st.tuples(st.just("push"), names, priorities, st.booleans())
+downloads = st.tuples(st.just("download"), names, st.integers(0, 2))
+holds = st.tuples(st.sampled_from(["hold", "release"]), names)
+
+
+def calls_of(*kinds):
+    return st.lists(st.one_of(pushes, st.just(("pop",)), *kinds), max_size=80)
+
+
+@example(
+    order=LIFO,
+    calls=[
+        *(("push", slot, 0, False) for slot in "aabbcczz"),
+        *(("download", slot, 3 - number) for number, slot in enumerate(("a", "b", "c", "z"))),
+        *[("pop",)] * 3,
+        *(("download", slot, 1 + number % 2) for number, slot in enumerate(("b", "a", "c"))),
+    ],
+)
+@example(order=LIFO, calls=[("push", slot, 0, False) for slot in "aabccz"])
+@given(order=st.sampled_from(ORDERS), calls=calls_of(downloads, holds))
+def test_its_order_is_scrapys(order, calls):
+    """Each is what the installed DownloaderAwarePriorityQueue returns without the slots on hold."""
+    check(Pair(order, by_slot=True), calls)
+
+
+@given(order=st.sampled_from(ORDERS), calls=calls_of())
+def test_one_line_is_scrapys(order, calls):
+    """Each is what ScrapyPriorityQueue returns."""
+    check(Pair(order, by_slot=False), calls)
+
+
+def check(pair, calls):
+    for name, *arguments in calls:
+        getattr(pair, name)(*arguments)
+    for slot in list(pair.held):
+        pair.release(slot)
+    for _ in range(len(pair.scrapys) + 1):
+        pair.pop()
+
+
+# Random calls
+
+
+@dataclass
+class Item:
+    """A record, in the plainest words."""
+
+    name: bytes
+    slot: str
+    rank: int
+    place: int
+    state: State = State.PENDING
+    due: float | None = None
+
+
+class Model:
+    """What a Store has to do, by a look at all records at each call."""
+
+    def __init__(self, order, by_slot, limits=None):
+        self.items = []
+        self.places = 0
+        self.budget = Budget(limits or {})
+        self.start(order, by_slot)
+
+    def start(self, order, by_slot):
+        """Start with these settings: what was claimed or unreadable is in its place again."""
+        before, self.order, self.by_slot = getattr(self, "order", order), order, by_slot
+        signs = (before[0] != order[0], before[1] is not None and before[1] != order[1])
+        merges = order[1] is None and before[1] is not None
+        for item in self.items:
+            start = item.rank & 1
+            changes = signs[start]
+            if start and merges:
+                changes, item.rank = before[1] != order[0], item.rank - 1
+            item.place *= -1 if changes else 1
+            if item.state is State.CLAIMED or item.due == UNREADABLE:
+                item.state, item.due = State.PENDING, None
+        self.slots = Slots(lambda slot: 0)
+
+    def place(self, item, state=State.PENDING):
+        self.places += 1
+        newest = self.order[item.rank & 1]
+        item.place, item.state, item.due = self.places * (-1 if newest else 1), state, None
+
+    def all(self, *states):
+        return [item for item in self.items if item.state in states]
+
+    def next(self, held, asks_last):
+        pending = self.all(State.PENDING)
+        if self.by_slot:
+            for slot in "abc":
+                (self.slots.hold if slot in held else self.slots.release)(slot)
+            self.slots.recount(Counter(item.slot for item in pending))
+            slot = self.slots.next()
+            pending = [item for item in pending if item.slot == slot]
+        found = min(pending, key=lambda item: (item.rank, item.place), default=None)
+        if found is not None:
+            if self.by_slot and asks_last(slot):
+                equal = [item for item in pending if item.rank == found.rank]
+                found = max(equal, key=lambda item: item.place)
+            found.state = State.CLAIMED
+        return found
+
+    def take_due(self, now):
+        delayed = [each for each in self.all(State.DELAYED) if each.due <= now]
+        for item in sorted(delayed, key=lambda item: item.due):
+            self.place(item)
+
+    def retry(self, items):
+        """Make these pending that the budget admits; return how many."""
+        found = [i for i in items if i.state is State.FAILED or self.budget.admits(i.slot)]
+        for item in found:
+            self.place(item)
+        return len(found)
+
+
+class Walk:
+    """Random calls of a Store, and of the model beside it."""
+
+    def __init__(self, chance, disk=None):
+        self.chance, self.disk = chance, disk
+        self.now, self.pushed, self.held, self.last = 1000.0, 0, set(), set()
+        self.ids = {}
+        order, by_slot = chance.choice(ORDERS), chance.random() < 0.7
+        limits = {"a": 12} if disk and chance.random() < 0.5 else {}
+        self.model = Model(order, by_slot, limits)
+        self.open(order, by_slot)
+        self.commit()
+
+    def open(self, order, by_slot):
+        budget = deepcopy(self.model.budget)
+        budget.counted.clear()
+        self.store = (
+            self.disk.open(order, by_slot=by_slot, budget=budget)
+            if self.disk
+            else in_memory(order, by_slot=by_slot)
+        )
+        self.store.slots.asks_last = self.asks_last
+        for slot in self.held:
+            self.store.slots.hold(slot)
+
+    def asks_last(self, slot):
+        return slot in self.last
+
+    def push(self):
+        slot, self.pushed = self.chance.choice("aaabc"), self.pushed + 1
+        start = self.model.order[1] is not None and self.chance.random() < 0.2
+        rank = rank_of(self.chance.choice([0, 0, 1, -4]), start=start)
+        due = self.now + self.chance.randrange(20) if self.chance.random() < 0.2 else None
+        item = Item(b"%d" % self.pushed, slot, rank, 0)
+        self.model.items.append(item)
+        admitted = self.model.budget.admits(slot)
+        if self.disk:
+            assert self.store.budget.admits(slot) == admitted
+        self.model.place(item, State.PENDING if admitted else State.CAPPED)
+        state = item.state
+        if admitted and due:
+            item.state, item.due = State.DELAYED, due
+        self.ids[item.name] = self.store.push(New(slot, rank, item.name, due), state)
+
+    def next(self):
+        item, claimed = self.model.next(self.held, self.asks_last), self.store.next()
+        assert claimed == (item and (self.ids[item.name], item.slot, item.name))
+
+    def finish(self):
+        if not (claimed := self.model.all(State.CLAIMED)):
+            return
+        item = self.chance.choice(claimed)
+        id_ = self.ids[item.name]
+        what = self.chance.choice(["done", "done", "fail", "unreadable", "put off"])
+        if what == "done":
+            self.store.done(id_)
+            self.model.items.remove(item)
+        elif what == "put off":
+            item.state, item.due = State.DELAYED, self.now + 3
+            self.store.put_off(id_, item.due)
+        else:
+            item.state, item.due = State.FAILED, UNREADABLE if what == "unreadable" else None
+            self.store.fail(id_, UNREADABLE if what == "unreadable" else FAILURE)
+
+    def take_due(self):
+        self.now += self.chance.randrange(10)
+        self.model.take_due(self.now)
+        assert not self.store.take_due(self.now)
+
+    def hold(self):
+        slot = self.chance.choice("abc")
+        held = slot in self.held
+        (self.held.discard if held else self.held.add)(slot)
+        (self.store.slots.release if held else self.store.slots.hold)(slot)
+
+    def turn(self):
+        self.last ^= {self.chance.choice("abc")}
+
+    def commit(self):
+        if self.disk:
+            self.disk.file.commit()
+            self.committed = deepcopy(self.model)
+
+    def retry(self):
+        """Make kept records pending: one in three by their ids."""
+        kept = self.model.all(State.FAILED, State.CAPPED)
+        chosen = self.chance.sample(kept, len(kept) // 3)
+        chosen.sort(key=self.model.items.index)
+        if self.disk and chosen:
+            ids = [self.ids[item.name] for item in chosen]
+            assert self.store.wake(ids) == self.model.retry(chosen)
+
+    def reopen(self):
+        """Kill the process, and start again, with other settings at times."""
+        if self.disk:
+            self.model = deepcopy(self.committed)
+            order, by_slot = self.model.order, self.model.by_slot
+            if self.chance.random() < 0.5:
+                order, by_slot = self.chance.choice(ORDERS), self.chance.random() < 0.7
+            self.model.start(order, by_slot)
+            self.open(order, by_slot)
+
+    def check(self):
+        model, store = self.model, self.store
+        assert len(store) == len(model.all(State.PENDING))
+        delayed = [item.due for item in model.all(State.DELAYED)]
+        assert (store.delayed, store.next_due) == (len(delayed), min(delayed, default=None))
+        if self.disk:
+            assert store.failed == len(model.all(State.FAILED))
+
+
+CALLS = {"push": 40, "next": 30, "finish": 15, "take_due": 5, "hold": 4, "turn": 2}
+CALLS |= {"commit": 6, "retry": 2, "reopen": 2}
+
+
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+@pytest.mark.parametrize("number", range(30))
+def test_random_calls(kind, number, disk):
+    """All answers are those of the model, over kills and changed settings."""
+    seed = f"{SEED} {kind} {number}"
+    print("STORE_SEED", seed)
+    walk = Walk(random.Random(seed), disk if kind == "disk" else None)
+    for name in walk.chance.choices([*CALLS], [*CALLS.values()], k=300):
+        getattr(walk, name)()
+        walk.check()
+    for slot in [*walk.held]:
+        walk.store.slots.release(slot)
+    walk.held.clear()
+    for _ in range(len(walk.store) + 1):
+        walk.next()
+
+
+# On the disk
+
+
+def test_nothing_is_stored_before_a_commit_and_all_after(disk):
+    """With the fingerprints, budget and children of the same commit."""
+    budget = Budget({"*": 5})
+    store = disk.open(budget=budget)
+    put(store, b"a", b"b")
+    assert budget.admits("a")
+    disk.file.commit([b"\0\1"])
+    put(store, b"c", b"d", due=9.0)
+    assert budget.admits("a")
+    store.done(store.next().id)
+    store = disk.open(budget=(budget := Budget({"*": 5})))
+    assert (store.delayed, taken(store), budget.counted["a"]) == (0, [b"b", b"a"], 1)
+    assert disk.file.unreleased == [b"\0\1"]
+
+
+def test_a_failure_has_its_round_its_detail_and_another_payload(disk):
+    """It is not pending at the next start, but for one that could not be read."""
+    store = disk.open()
+    store.round = lambda: 7
+    put(store, b"a", b"b", b"c")
+    for failed, payload in ((FAILURE, b"again"), (UNREADABLE, None)):
+        store.fail(store.next().id, failed, payload)
+    found = disk.file.query("SELECT payload, state, due, round FROM request ORDER BY id")
+    assert found[2] == (b"again", State.FAILED, FAILURE.time, 7)
+    disk.file.commit()
+    store = disk.open()
+    assert (store.failed, taken(store)) == (1, [b"b", b"a"])
+    assert store.retry("3") == 1
+    assert taken(store) == [b"again"]
+
+
+def test_a_few_that_are_due_are_moved_at_a_time(disk):
+    """The engine has its turn in between."""
+    store = disk.open()
+    put(store, *(b"%d" % number for number in range(250)), due=1.0)
+    assert [store.take_due(2.0) for _ in range(3)] == [True, True, False]
+    assert len(taken(store)) == 250
+
+
+def test_what_was_taken_over_comes_behind_all_others(disk):
+    """In the order in which Scrapy's queues gave it."""
+    store = disk.open()
+    for name in (b"first", b"second"):
+        store.push(New("a", 0, name), behind=True)
+    put(store, b"a", b"b")
+    assert taken(store) == [b"b", b"a", b"first", b"second"]
+
+
+DAMAGES = (
+    "DELETE FROM request",
+    "DELETE FROM slot",
+    "UPDATE request SET rank = 'x'",
+    "UPDATE request SET slot = 'x'",
+    "UPDATE request SET state = 'x'",
+    "UPDATE request SET state = 9",
+    "UPDATE request SET due = 'x'",
+    "UPDATE request SET due = NULL",
+    "UPDATE slot SET counted = 'x'",
+    "UPDATE slot SET name = x'00'",
+    "UPDATE job SET last = -(1 << 40)",
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_an_error_that_names_the_file_or_does_no_harm(disk, damage):
+    """No exception but SQLite's, before or after a start."""
+    store = disk.open(budget=Budget({"*": 5}))
+    store.budget.admits("a")
+    put(store, b"a", b"b")
+    put(store, b"later", due=1.0)
+    disk.file.commit()
+    query(disk.path, damage)
+    for again in (False, True):
+        with harmless_or_named():
+            if again:
+                store = disk.open(budget=Budget({"*": 5}))
+            store.take_due(2.0)
+            while (claimed := store.next()) is not None:
+                store.put_off(claimed.id, 3.0)
+            put(store, b"c")
+            disk.file.commit()
+
+
+@contextmanager
+def harmless_or_named():
+    """Accept an error that names the file."""
+    error = None
+    try:
+        yield
+    except (sqlite3.Error, RequestFileError) as caught:
+        error = caught
+    assert error is None or "requests.sqlite" in str(error)
+
+
+# Costs
+
+
+def test_no_statement_scans_the_table(disk):
+    """But those that count by slot in an index, and those of a start with other settings."""
+    statements = set()
+    for _ in range(2):
+        store = disk.open(budget=Budget({"*": 90}))
+        disk.file._connection.set_trace_callback(statements.add)
+        store.recount()
+        put(store, b"a", b"b", b"c", b"d")
+        put(store, b"later", due=1.0)
+        store.take_due(2.0)
+        store.slots.asks_last = lambda slot: True
+        store.put_off(store.next().id, 5.0)
+        store.slots.asks_last = lambda slot: False
+        store.move_due("a", 5.0, 6.0)
+        store.done(store.next().id)
+        store.fail(failed := store.next().id, FAILURE)
+        store.push(New("a", 0, b"capped"), State.CAPPED)
+        store.hold("a", 1.0, 1, 1.0)
+        assert (store.wake([failed]), store.retry("4, 5")) == (1, 1)
+        store.stored(failed)
+        store.holds()
+        store.begin_round()
+        assert not disk.file.is_empty
+        disk.file.commit()
+    statements.update(schema.RECOVER)
+    plans = {}
+    for statement in sorted(statements):
+        if re.match("SELECT|UPDATE|DELETE|INSERT", statement):
+            for *_, plan in disk.file._connection.execute(f"EXPLAIN QUERY PLAN {statement}"):
+                if re.match(r"SCAN (TABLE )?request(?! USING (COVERING )?INDEX)", plan):
+                    plans[statement] = plan
+    assert plans == {}
