@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
 import scrapy_bloom
-from scrapy_bloom import FilterLockedError, JobDirectoryError
+from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest, download_reason
 from scrapy_bloom.settings import FailedSettings
 from tests.failures import Failed
@@ -317,17 +317,6 @@ def test_failed_requests_of_memory_are_counted_and_told(make_round, tmp_path, ca
     assert urls(tmp_path / "job") == []
     assert job.stat("scheduler/failed_in_memory") == 1
     assert "1 request failed that cannot be serialized, and so cannot be kept" in caplog.text
-
-
-def test_a_job_in_use_is_not_changed(make_round, tmp_path):
-    """It can be looked at all the same."""
-    failed_job(make_round, "a")
-    make_round()
-    store = Failed(tmp_path / "job")
-    for change in (store.retry, store.drop):
-        with pytest.raises(FilterLockedError, match="in use by process"):
-            change()
-    assert urls(tmp_path / "job") == ["a"]
 
 
 @pytest.mark.parametrize("text", ["download, item", ["download", "item"]])
