@@ -160,7 +160,7 @@ class Context:
 
     def print(self, figures: object, lines: Iterable[str]) -> None:
         """Print `figures` as JSON with --json, else `lines`."""
-        if self.options.json:
+        if getattr(self.options, "json", False):
             self.print_json(figures, indent=2)
         else:
             self.print_lines(lines)

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from ..job.choice import By, Counts, Filter, Record
 
-_FOR_THE_NEXT_START = (
+FOR_THE_NEXT_START = (
     "SELECT id FROM request WHERE id IN (SELECT value FROM json_each(?))"
     " AND (state = 4 OR round < (SELECT number FROM rounds))"
 )
-_ASK = "UPDATE request SET state = 5, due = NULL, detail = NULL WHERE id = ?"
-_WAKE = (
+ASK = "UPDATE request SET state = 5, due = NULL, detail = NULL WHERE id = ?"
+WAKE = (
     "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL, place = (SELECT last *"
     " CASE COALESCE(CASE WHEN rank & 1 THEN newest_start END, newest) WHEN 0 THEN 1 ELSE -1 END"
     " FROM job) WHERE id = ?"
@@ -117,13 +117,13 @@ def woken(file: sqlite3.Connection, ids: Sequence[int]) -> int:
     """Make failed and capped requests of a job that does not run pending, as the newest of their
     rank; those that are capped, or of an earlier round, are asked by the next start, as far as its
     budget has room. Return how many."""
-    for_the_next_start = {*file.execute(_FOR_THE_NEXT_START, (json.dumps(ids),))}
+    for_the_next_start = {*file.execute(FOR_THE_NEXT_START, (json.dumps(ids),))}
     for id_ in ids:
         if (id_,) in for_the_next_start:
-            file.execute(_ASK, (id_,))
+            file.execute(ASK, (id_,))
         else:
             file.execute("UPDATE job SET last = last + 1")
-            file.execute(_WAKE, (id_,))
+            file.execute(WAKE, (id_,))
     return len(ids)
 
 
