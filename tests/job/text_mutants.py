@@ -303,7 +303,7 @@ ORDERS = {
         "noted_rows_count_as_pending": ("pending -= unmarked", "pass"),
     },
     "redis_backend/desk.py": {
-        "parked_lists_are_passed_over": ("from parked_in(self._client, self._key)", "from ()"),
+        "parked_lists_are_passed_over": ('("zrange", f"{self._key}:parked",', '("zrange", "none",'),
         "lists_behind_a_mark_are_passed_over": (
             "                if not each.entry:\n",
             "                if False:\n",
