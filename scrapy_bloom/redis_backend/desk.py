@@ -237,19 +237,21 @@ class RedisDesk:
 
     def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
-        for element in self._client.pages("zrange", f"{self._key}:parked", READ_AT_ONCE):
-            priority, _, named = element.decode(errors=ODD_BYTES).partition(":")
+        pages = self._client.pages
+        parked = pages("zrange", f"{self._key}:parked", READ_AT_ONCE)
+        names = (each.decode(errors=ODD_BYTES).partition(":")[::2] for each in parked)
+        rings = (
+            (priority, element.decode(errors=ODD_BYTES))
+            for priority in self.priorities()
+            for element in pages("lrange", f"{self._key}:slots:{priority}", READ_AT_ONCE)
+        )
+        for priority, named in chain(names, rings):
             yield priority, named
+            if named.endswith("\0"):
+                last = f"{self._key}:pending:{priority}:{named}"
+                if self._client.call("lindex", last, -1) == b"":
+                    yield priority, named[:-1]
         for priority in self.priorities():
-            for element in self._client.pages(
-                "lrange", f"{self._key}:slots:{priority}", READ_AT_ONCE
-            ):
-                named = element.decode(errors=ODD_BYTES)
-                yield priority, named
-                if named.endswith("\0"):
-                    last = f"{self._key}:pending:{priority}:{named}"
-                    if self._client.call("lindex", last, -1) == b"":
-                        yield priority, named[:-1]
             for each in self._elements(f"lobby:{priority}"):
                 if not each.entry:
                     yield priority, each.slot

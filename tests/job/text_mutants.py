@@ -303,11 +303,8 @@ ORDERS = {
         "noted_rows_count_as_pending": ("pending -= unmarked", "pass"),
     },
     "redis_backend/desk.py": {
-        "parked_lists_are_passed_over": ('("zrange", f"{self._key}:parked",', '("zrange", "none",'),
-        "lists_behind_a_mark_are_passed_over": (
-            "                if not each.entry:\n",
-            "                if False:\n",
-        ),
+        "parked_lists_are_passed_over": ("in chain(names, rings)", "in rings"),
+        "lists_behind_a_mark_are_passed_over": ("if not each.entry:\n", "if False:\n"),
         "lists_behind_an_older_one_are_passed_over": (
             'self._client.call("lindex", last, -1) == b""',
             "False",
