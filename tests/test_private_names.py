@@ -13,7 +13,6 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from scrapy_bloom import JobDirectoryError, scrapy_private
-from scrapy_bloom.job import queue_settings
 from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.job.holds import sent_again
 from scrapy_bloom.scrapy_private import EngineView, FeedExporterView, scheduler_of, slot_keys
@@ -39,7 +38,7 @@ OF_SLOTS = ("Downloader.get_slot_key", "Downloader.slots", "downloader.Slot.queu
 @pytest.fixture(autouse=True)
 def _anew():
     """Have everything be found, and said, anew."""
-    caches = scrapy_private._miss, scrapy_private.slots_take_turns, queue_settings._stand_in
+    caches = scrapy_private._miss, scrapy_private.slots_take_turns
     for cached in caches:
         cached.cache_clear()
     yield

@@ -244,6 +244,8 @@ class LedgerScheduler(BaseScheduler):
         request, medium = self._next()
         if request is None:
             self._await_due()
+        elif not self._may_be_dispatched(request):
+            return None
         else:
             if ledger is not None:
                 ledger.dispatch(request)
@@ -253,6 +255,11 @@ class LedgerScheduler(BaseScheduler):
             self.stats.inc_value(f"scheduler/dequeued/{medium}")
             self.stats.inc_value("scheduler/dequeued")
         return request
+
+    def _may_be_dispatched(self, request: Request) -> bool:
+        """Make durable what has to be before `request` is dispatched; return False if that fails.
+        The ledger does not know it yet: a commit would acknowledge it."""
+        return True
 
     def _enqueue(self, request: Request) -> None:
         delay = take_delay(request)

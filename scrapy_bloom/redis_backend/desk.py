@@ -233,6 +233,28 @@ class RedisDesk:
             changed += self._run(HOLD_SLOTS, pause, *slots[first : first + SLOTS_AT_ONCE])
         return changed
 
+    def lists(self) -> Iterator[tuple[str, str]]:
+        """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
+        yield from parked_in(self._client, self._key)
+        for priority in self.priorities():
+            for element in self._client.pages(
+                "lrange", f"{self._key}:slots:{priority}", READ_AT_ONCE
+            ):
+                named = element.decode(errors=ODD_BYTES)
+                yield priority, named
+                if named.endswith("\0"):
+                    last = f"{self._key}:pending:{priority}:{named}"
+                    if self._client.call("lindex", last, -1) == b"":
+                        yield priority, named[:-1]
+            for each in self._elements(f"lobby:{priority}"):
+                if not each.entry:
+                    yield priority, each.slot
+
+    def priorities(self) -> Iterator[str]:
+        """Yield the priorities that may have pending requests, the first one first."""
+        for priority in self._client.call("zrange", f"{self._key}:priorities", 0, -1):
+            yield priority.decode(errors=ODD_BYTES)
+
     def retry_ordered(self) -> int:
         """Make pending what retries have left to the next start; return how many. What the budget
         has no room for is not asked by a later start."""
@@ -334,39 +356,17 @@ class RedisDesk:
         capped, _ = capped_in(self._client, self._key)
         return {slot: count for slot, count in capped.items() if chosen.includes_slot(slot)}
 
-    def _lists(self) -> Iterator[tuple[str, str]]:
-        """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
-        yield from parked_in(self._client, self._key)
-        for priority in self._priorities():
-            for element in self._client.pages(
-                "lrange", f"{self._key}:slots:{priority}", READ_AT_ONCE
-            ):
-                named = element.decode(errors=ODD_BYTES)
-                yield priority, named
-                if named.endswith("\0"):
-                    last = f"{self._key}:pending:{priority}:{named}"
-                    if self._client.call("lindex", last, -1) == b"":
-                        yield priority, named[:-1]
-            for each in self._elements(f"lobby:{priority}"):
-                if not each.entry:
-                    yield priority, each.slot
-
-    def _priorities(self) -> Iterator[str]:
-        """Yield the priorities that may have pending requests, the first one first."""
-        for priority in self._client.call("zrange", f"{self._key}:priorities", 0, -1):
-            yield priority.decode(errors=ODD_BYTES)
-
     def _places(self, state: State, chosen: Filter) -> Iterator[str]:
         """Yield the places of requests in that state which may be chosen."""
         if state is State.PENDING:
-            for priority in self._priorities():
+            for priority in self.priorities():
                 lobby = f"lobby:{priority}"
                 slots = (each.slot for each in self._elements(lobby))
                 if not chosen.slots or any(map(chosen.includes_slot, slots)):
                     yield lobby
             seen: set[tuple[str, str]] = set()
             for _ in range(2):  # a list that was behind a mark is found by the second
-                names = [each for each in dict.fromkeys(self._lists()) if each not in seen]
+                names = [each for each in dict.fromkeys(self.lists()) if each not in seen]
                 seen.update(names)
                 for priority, named in names:
                     if chosen.includes_slot(slot_of(named)):

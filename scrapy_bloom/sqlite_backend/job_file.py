@@ -35,7 +35,7 @@ _DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, A
 """What reading a damaged file raises."""
 _NONE = type(None)
 _TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("name", "figures", "phase", "spider", "unreleased"), (str,)),
+    **dict.fromkeys(("name", "figures", "phase", "reason", "spider", "unreleased"), (str,)),
     **dict.fromkeys(("slot", "rank", "times", "commits", "counted", "last"), (int,)),
     **dict.fromkeys(("number", "pages", "items", "duplicates", "retries"), (int,)),
     **dict.fromkeys(("due", "MIN(due)", "until", "pause"), (float, _NONE)),

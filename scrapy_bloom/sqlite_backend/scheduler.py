@@ -176,17 +176,15 @@ class DurableScheduler(LedgerScheduler):
             session_of(self.crawler).end(self)
         return self.df.close(reason)
 
-    def next_request(self) -> Request | None:
-        """Return the next request, as LedgerScheduler does. What a budget has counted is committed
-        before."""
-        request, ledger = super().next_request(), self._ledger
-        if request is not None and ledger is not None and self._budget is not None:
-            if self._begins_round or self._store.is_uncommitted(request):
-                ledger.commit()
-                self._begins_round = False
-            if ledger.stopped:
-                return None
-        return request
+    def _may_be_dispatched(self, request: Request) -> bool:
+        ledger = self._ledger
+        if ledger is None or self._budget is None:
+            return True
+        if self._begins_round or self._store.is_uncommitted(request):
+            # what a budget has counted is committed before
+            ledger.commit()
+            self._begins_round = False
+        return not ledger.stopped
 
     def _is_over(self, budget: Budget, request: Request) -> bool:
         if self.round is not None:

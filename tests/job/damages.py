@@ -21,6 +21,7 @@ from msgpack import ExtType
 from scrapy import Request
 
 import scrapy_bloom.sqlite_backend.orders  # noqa: F401 - before the forks, not in each
+from scrapy_bloom.job.choice import State
 from scrapy_bloom.job.codec import PLAIN
 from scrapy_bloom.job.dictionaries import checksum
 from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest
@@ -38,7 +39,7 @@ URL = f"http://{BAD}/"
 FILE = "requests.sqlite"
 LOOKS = [line for line in damages.LOOKS if line != "workers"]
 CHANGES = ["load REDIS --key new", *damages.CHANGES[2:]]
-TABLES = ("requests", "later", "failed", "capped")
+STATES = (State.PENDING, State.DELAYED, State.FAILED, State.CAPPED)
 HUGE = 10**5000
 _FIELDS = ("headers", "body", "cookies", "meta", "cb_kwargs", "callback", "errback", "encoding")
 _OTHERS = ("url", "method", "headers", "meta", "cb_kwargs", "priority", "flags", "_class")
@@ -125,7 +126,7 @@ PAYLOADS = {
 
 
 def make_job(folder):
-    """Make a stopped job that has a request in each of its tables."""
+    """Make a stopped job that has a request in each state."""
     job = Job(folder / "job", spider=damages.Pages, **SETTINGS).open()
     store = job.scheduler._store
     job.scheduler.enqueue_request(Request("http://fails.example.com/", priority=9))
@@ -143,8 +144,8 @@ def make_job(folder):
     job.close("shutdown")
     job.drop()
     with changing(folder / "job") as connection:
-        for table in TABLES:
-            assert connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0], table
+        found = {state for (state,) in connection.execute("SELECT state FROM request")}
+        assert found == {*STATES}
 
 
 def changing(job):
@@ -153,16 +154,13 @@ def changing(job):
 
 
 def craft(job, payload):
-    """Put a payload into each table of requests, and leave what is healthy as it is."""
+    """Put a payload into requests in each state, and leave what is healthy as it is."""
     with changing(job) as connection:
-        of_slot = "(SELECT id FROM budget WHERE slot = ?)"
-        connection.execute(f"UPDATE capped SET budget = {of_slot}, request = ?", (BAD, payload))
-        for table in TABLES[:3]:
-            connection.execute(
-                f"UPDATE {table} SET slot = ?, request = ?"
-                " WHERE slot NOT GLOB 'healthy*' AND slot NOT GLOB 'held*'",
-                (BAD, payload),
-            )
+        connection.execute(
+            "UPDATE request SET slot = (SELECT id FROM slot WHERE name = ?), payload = ? WHERE"
+            " slot NOT IN (SELECT id FROM slot WHERE name GLOB 'healthy*' OR name GLOB 'held*')",
+            (BAD, payload),
+        )
 
 
 def damage_row(job, chance):
@@ -171,7 +169,7 @@ def damage_row(job, chance):
         found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         tables = [name for (name,) in found.fetchall()]
         tables = [each for each in tables if connection.execute(f"SELECT 1 FROM {each}").fetchone()]
-        table = chance.choice([*tables, *TABLES])
+        table = chance.choice([*tables, *["request"] * len(STATES)])
         names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
         name = chance.choice(names)
         found = connection.execute(f"SELECT CAST({name} AS BLOB) FROM {table}").fetchall()

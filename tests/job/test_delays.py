@@ -141,20 +141,12 @@ def test_an_unserializable_request_waits_in_memory(new_job, clock):
     assert new_job().names() == []
 
 
-class ProjectQueue(ScrapyPriorityQueue):
-    """A class of the project, which looks at the request."""
-
-    def priority(self, request):
-        return len(request.url)
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         (DownloaderAwarePriorityQueue, DownloaderAwarePriorityQueue),
         (DownloaderAwarePriorityQueue, ScrapyPriorityQueue),
         (ScrapyPriorityQueue, DownloaderAwarePriorityQueue),
-        (ScrapyPriorityQueue, ProjectQueue),
     ],
 )
 def test_any_queue(new_job, clock, before, after):
@@ -166,10 +158,7 @@ def test_any_queue(new_job, clock, before, after):
     job.commit()
     job = new_job(SCHEDULER_PRIORITY_QUEUE=after)
     clock.now += 11
-    names = job.names()
-    assert sorted(names) == ["a", "bb"]
-    if after is ProjectQueue:
-        assert names == ["a", "bb"]
+    assert sorted(job.names()) == ["a", "bb"]
     assert job.scheduler.ledger.store.failed == 0
 
 
@@ -187,7 +176,7 @@ def test_a_damaged_delayed_request_fails(new_job, clock):
     job = new_job().pushed("a", meta={delays.NOT_BEFORE: 10})
     job.push("b", meta={delays.NOT_BEFORE: 10})
     store = job.scheduler.ledger.store
-    store._file.execute("UPDATE later SET request = x'01020304' WHERE id = 1")
+    store._file.execute("UPDATE request SET payload = x'01020304' WHERE id = 1")
     clock.now += 11
     assert job.names() == ["b"]
     assert store.failed == 1
@@ -337,25 +326,6 @@ def test_a_delay_is_no_part_of_a_repeated_child(tmp_path):
     again = request("a", dont_filter=True, meta={delays.NOT_BEFORE: 7, "x": 1})
     assert taken.meet(5, again)
     file.close(clean=False)
-
-
-def test_the_children_of_a_delayed_retry_stay_its_own(new_job, clock):
-    """It has another row when it is due, and its children move with it."""
-    job = new_job().pushed("a", meta={delays.NOT_BEFORE: 10})
-    store = job.scheduler.ledger.store
-    file, taken = store._file, job.scheduler._children._taken
-    number = file.last_pushed
-    taken.add(number, request("child", dont_filter=True))
-    taken._left.add(number)
-    job.push("b")
-    clock.now += 11
-    assert job.pop() is not None
-    page = job.pop()
-    row = store.row_of(page)
-    assert row != number
-    assert taken._left >= {file.last_pushed}
-    ((parent,),) = file.query("SELECT parent FROM taken_children")
-    assert parent == file.last_pushed
 
 
 def test_what_is_delayed_is_shown(new_job, tmp_path, clock):

@@ -65,7 +65,7 @@ def kill_held(crawl, site, job, times):
 
     def is_held():
         path = job / "requests.sqlite"
-        return path.exists() and query(path, "SELECT times FROM holds") == [(times,)]
+        return path.exists() and query(path, "SELECT times FROM slot WHERE times > 0") == [(times,)]
 
     wait_until(is_held)
     crawl.stop(signal.SIGKILL)
@@ -138,7 +138,7 @@ def test_a_stop_loses_no_delayed_request(tmp_path):
     job = tmp_path / "job"
     meta = ("-a", 'meta={"bloom_not_before": 1000}')
 
-    def delayed(statement="SELECT COUNT(*) FROM later"):
+    def delayed(statement="SELECT COUNT(*) FROM request WHERE state = 2"):
         if not (job / "requests.sqlite").exists():
             return []
         return [count for (count,) in query(job, statement)]
@@ -150,7 +150,7 @@ def test_a_stop_loses_no_delayed_request(tmp_path):
         assert crawl.end().reason == "shutdown"
         assert site.asked["late"] == []
         assert delayed() == [5]
-        delayed("UPDATE later SET due = due - 1000")
+        delayed("UPDATE request SET due = due - 1000")
         crawl = start(tmp_path, site, {"late": 5}, meta, JOBDIR=job).end()
         assert crawl.reason == "finished", crawl.log
         assert sorted(site.pages("late")) == ["0", "1", "2", "3", "4"]

@@ -54,7 +54,7 @@ def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, monkeypatc
 
 def test_a_commit_that_the_filter_does_not_know_of_is_no_reason_to_refuse(killed, make):
     """The process may die between the two, and a copy of the filter may be older."""
-    query(killed, "UPDATE identity SET commits = commits + 1")
+    query(killed, "UPDATE job SET commits = commits + 1")
     assert numbers(killed) == (3, 4)
     assert make(killed).names() == ["c", "b", "a"]
 

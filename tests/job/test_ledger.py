@@ -34,7 +34,7 @@ def timers(monkeypatch):
 def job(make, tmp_path, timers):
     """An open job, and how many rows another program sees in it."""
     job = make()
-    job.rows = lambda: query(tmp_path / "job", "SELECT COUNT(*) FROM requests")[0][0]
+    job.rows = lambda: query(tmp_path / "job", "SELECT COUNT(*) FROM request")[0][0]
     return job
 
 

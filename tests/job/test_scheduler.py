@@ -18,7 +18,6 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
-from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.failures import Failed
 from tests.job.engine import STOCK, ChangedSpider, Job, name_of, query, request, unserializable
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux o
 
 def rows(folder):
     """Return the stored requests, as another program sees them."""
-    return query(folder, "SELECT slot, priority, start FROM requests")
+    return query(folder, "SELECT id FROM request")
 
 
 # Scrapy's order
@@ -442,39 +441,8 @@ def test_the_scrapers_slot_is_checked_before_there_is_one(tmp_path, monkeypatch)
         job.open()
 
 
-class MyQueue:
-    """A queue of nobody's."""
-
-
-class RestingQueue(ScrapyPriorityQueue):
-    """Keeps its requests back at times, as a queue that is polite to hosts does."""
-
-    resting = True
-
-    def pop(self):
-        return None if self.resting else super().pop()
-
-
-def test_a_queue_may_keep_its_requests_back(make, monkeypatch):
-    """The engine is told that there is nothing now, and asks again."""
-    job = make(SCHEDULER_PRIORITY_QUEUE=f"{__name__}.RestingQueue").pushed(*"ab")
-    assert job.pop() is None
-    assert len(job.scheduler) == 2
-    monkeypatch.setattr(RestingQueue, "resting", False)
-    assert job.names() == ["b", "a"]
-
-
-def test_a_queue_that_a_failure_has_emptied_is_passed_over(make, tmp_path, monkeypatch):
-    """Scrapy's priority queues give None for it once; the engine would wait for its next look."""
-    monkeypatch.setattr(RestingQueue, "resting", False)
-    queue = {"SCHEDULER_PRIORITY_QUEUE": f"{__name__}.RestingQueue"}
-    make(**queue).close()
-    file = RequestFile.open(tmp_path / "job" / "requests.sqlite")
-    for priority in (-2, -1):
-        file.push(("", priority, 0), b"no request")
-    file.commit()
-    file.close(clean=True)
-    assert name_of(make(**queue).pushed("a").pop()) == "a"
+class MyQueue(ScrapyPriorityQueue):
+    """A project's, with an order of its own."""
 
 
 @pytest.mark.parametrize(
@@ -487,6 +455,15 @@ def test_an_unknown_queue_is_refused_by_name(tmp_path, setting):
     assert f"{__name__}.MyQueue" in str(error)
 
 
+def test_without_a_job_directory_scrapys_scheduler_serves_an_unknown_queue(caplog):
+    """One line says so."""
+    job = Job(None, SCHEDULER_PRIORITY_QUEUE=f"{__name__}.MyQueue").open().pushed("a")
+    assert isinstance(job.scheduler.mqs, MyQueue)
+    assert name_of(job.scheduler.next_request()) == "a"
+    (line,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert f"{__name__}.MyQueue" in line
+
+
 def rewritten(change):
     """Return what writes a file anew."""
     return lambda path: path.write_bytes(change(path.read_bytes()))
@@ -495,7 +472,7 @@ def rewritten(change):
 def replaced(path):
     """Let the file be another program's."""
     path.unlink()
-    query(path, "CREATE TABLE requests (id)")
+    query(path, "CREATE TABLE request (id)")
 
 
 DAMAGES = {
@@ -504,7 +481,7 @@ DAMAGES = {
     "cut": rewritten(lambda sound: sound[:5000]),
     "header only": rewritten(lambda sound: sound[:100]),
     "another program's": replaced,
-    "other tables": lambda path: query(path, "ALTER TABLE requests ADD COLUMN url"),
+    "other tables": lambda path: query(path, "ALTER TABLE request ADD COLUMN url"),
     "a later version": rewritten(lambda sound: sound[:60] + (99).to_bytes(4, "big") + sound[64:]),
     "overwritten": rewritten(lambda sound: sound[:4096] + b"\xff" * (len(sound) - 4096)),
 }
@@ -549,7 +526,7 @@ def test_a_damaged_table_is_named_at_the_start(make, tmp_path):
     """Whichever it is that is read first."""
     make().close()
     path = tmp_path / "job" / "requests.sqlite"
-    ((page,),) = query(path, "SELECT rootpage FROM sqlite_master WHERE name = 'failed'")
+    ((page,),) = query(path, "SELECT rootpage FROM sqlite_master WHERE name = 'slot'")
     overwrite_page(path, page)
     error = refused(tmp_path / "job")
     assert str(path) in str(error)
@@ -825,8 +802,8 @@ def test_the_file_is_for_its_owner_only(make, tmp_path):
     assert sys.platform != "win32"
 
 
-def test_many_popped_requests_cost_later_pops_nothing(make, crash):
-    """Rows that are held back are marked in the file, and come back after a crash."""
+def test_many_requests_in_flight_come_back_after_a_crash(make, crash):
+    """In their order, also beside one in memory that holds their acknowledgement back."""
     job = make().pushed(*map(str, range(500)))
     for _ in range(450):
         job.pop()
@@ -834,8 +811,6 @@ def test_many_popped_requests_cost_later_pops_nothing(make, crash):
     for popped in list(job.engine._slot.inprogress):
         job.done(popped)
     job.commit()
-    file = job.scheduler._ledger.store._file
-    assert len(file._popped) <= 100
     resumed = crash()
     assert resumed.stat("scheduler/recovered") == 500
     assert resumed.names() == [str(number) for number in reversed(range(500))]

@@ -213,6 +213,5 @@ def test_one_place_releases_the_lock_of_a_job():
         ("job/session.py", "self.directory.locked"),
         ("migration/sources.py", "job.locked"),
         ("redis_backend/load.py", "job.locked"),
-        ("sqlite_backend/failed_store.py", "self._directory.locked"),
-        ("sqlite_backend/orders.py", "job.locked"),
+        ("sqlite_backend/desk.py", "self._job.locked"),
     }

@@ -29,6 +29,7 @@ from tests.test_refused_start import run as start
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 MARSHAL = "scrapy.squeues.MarshalLifoDiskQueue"
+INSERT = "INSERT INTO request (id, slot, rank, place, state, payload)"
 
 
 class Evil:
@@ -126,12 +127,9 @@ def test_what_a_stranger_has_put_into_a_job(make, tmp_path, no_pickle):
     payloads = [evil, b"\3" + evil, b"\2" + evil, b"\1" + evil, b"{rubbish", b"", b"\1"]
     payloads += [with_objects(code, evil).payload for code in (PICKLED, MARSHALLED)]
     with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection:
+        connection.execute("INSERT INTO slot (id, name) VALUES (9, 'a.example')")
         for payload in payloads:
-            connection.execute(
-                "INSERT INTO requests SELECT NULL, 'a.example', priority, start, 0, '', ?"
-                " FROM requests LIMIT 1",
-                (payload,),
-            )
+            connection.execute(f"{INSERT} VALUES (NULL, 9, 0, 9, 0, ?)", (payload,))
         connection.commit()
     assert make(BLOOM_PICKLE=False).finish() == ["plain"]
     assert len(Failed(tmp_path / "job").requests()) == len(payloads)
@@ -242,13 +240,10 @@ def test_a_field_of_another_type_is_damage(make, tmp_path, run, name, pickles):
     make().pushed("healthy").close()
     place = tmp_path / "job" / "requests.sqlite"
     with closing(sqlite3.connect(place)) as connection, connection:
-        slot = connection.execute("SELECT slot FROM requests").fetchone()[0]
+        number, slot = connection.execute("SELECT id, name FROM slot").fetchone()
         text = pack({"url": "http://a.example/", name: CRAFTED[name]}, slot)
         payload = b"\1" + checksum(text, slot) + text
-        connection.execute(
-            "INSERT INTO requests SELECT 9, slot, priority, start, 0, format, ? FROM requests",
-            (payload,),
-        )
+        connection.execute(f"{INSERT} VALUES (9, ?, 0, 9, 0, ?)", (number, payload))
     option = ["-s", f"BLOOM_PICKLE={pickles}"]
     for command in (["queue", "list"], ["queue", "count"], ["failed"], ["retry"]):
         assert run(tmp_path, *command, "job", *option).status == 0

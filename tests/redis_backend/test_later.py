@@ -90,7 +90,7 @@ def test_nothing_is_left_of_what_was_due(join, redis_server):
     worker.enqueue("page", 1000, dont_filter=True)
     worker.store.mark(b"1")
     worker.exchange()
-    let_pass(worker, 1000)
+    let_pass(worker, 1001)
     worker.store.done(worker.next())
     worker.exchange()
     assert worker.store.is_quiet
