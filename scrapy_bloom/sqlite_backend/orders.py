@@ -153,11 +153,14 @@ class Change:
     left: Counter[str] = field(default_factory=Counter)
     """How many are not pending any more, by slot."""
 
+    def __post_init__(self) -> None:
+        self._listing = Listing(self.file.execute, is_running=self.is_running)
+
     def proceed(self) -> bool:
         """Look at the next requests, and change the chosen ones, in the transaction of the caller.
         Return True if there are more. Raises sqlite3.Error."""
         order, chosen, ids = self.order, self.order.chosen, []
-        listing = Listing(self.file.execute, is_running=self.is_running)
+        listing = self._listing
         part = part_of(listing.states(chosen))
         rows = self.file.execute(part, (self.after, order.end, AT_ONCE)).fetchall()
         for row in rows:
