@@ -14,7 +14,7 @@ from ..job.codec import Stored, url_and_method
 from ..job.failed_request import ALL, CAPPED, Choice, FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
-from .job_file import RequestFile, connect, reading
+from .job_file import RequestFile, check_header, connect, reading
 from .rounds import REOPEN
 
 _COLUMNS = ", ".join(FailedRequest._fields)
@@ -206,6 +206,7 @@ def _take(file: RequestFile | sqlite3.Connection, choice: Choice, before: Sequen
 def writing(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection to the file of a stopped job, of the current version, whose changes are
     durable at the end of the context: all of them or none. Raises RequestFileError."""
+    check_header(path)
     try:
         with closing(connect(path, "rw")) as connection:
             connection.execute("PRAGMA synchronous = FULL")
