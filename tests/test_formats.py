@@ -10,6 +10,7 @@ from hashlib import sha256
 import pytest
 
 from scrapy_bloom.bloom.header import PAGE
+from tests.test_refused_start import contents
 from tests.test_refused_start import run as start
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
@@ -84,61 +85,38 @@ def in_redis(name, before, after):
 
 
 FORMAT = in_page_0(b'"format": 1', b'"format": 9')
+HASH = in_page_0(b"lanes-16/1", b"lanes-16/9")
+TABLE = in_page_0(b"bucket-63/1", b"bucket-63/9")
 VERSION = by_sql("PRAGMA user_version = 9")
-APPLICATION = by_sql("PRAGMA application_id = 9")
+META = by_sql("UPDATE meta SET version = 9")
+OTHER_ID = by_sql("PRAGMA application_id = 9")
+HEADER = in_redis("{formats}", b'"format": 1', b'"format": 9')
+CRAWL, NO_FORMAT = (in_redis("{formats}:crawl", b"1:", now) for now in (b"9:", b""))
+IDENTITY = in_redis("{formats}:delta:identity", b"1:", b"9:")
+LAYERS, REQUESTS, DELTA = "job/bloom/{}.bloom", "job/requests.sqlite", "delta/delta.sqlite"
+FILTER, FEEDS, KEY = LAYERS.format(0), "worker/worker-feeds.sqlite", "'{formats}'"
+MADE, USE = "reads 1; .* the version that made it", "reads 1: use the version that has made it, .*"
+JOBDIR = "version 9, .* reads version 1; .* or a new JOBDIR"
 FORMATS = {
-    "filter": (job, "job/bloom/0.bloom", FORMAT, "has format 9, .* reads 1; open it with the"),
-    "filter_magic": (job, "job/bloom/0.bloom", magic, "is not a filter file .*; move it away"),
-    "layer": (job, "job/bloom/1.bloom", FORMAT, "has format 9, .* reads 1; open it with the"),
+    "filter": (job, FILTER, FORMAT, f"has format 9, .* {MADE}"),
+    "filter_magic": (job, FILTER, magic, "is not a filter file .*; move it away"),
+    "layer": (job, LAYERS.format(1), FORMAT, f"has format 9, .* {MADE}"),
+    "hash": (job, FILTER, HASH, "has scheme .*/9', .* reads .*/1'; open it with the version"),
     "exact": (
         job,
-        "job/bloom/0.bloom",
-        in_page_0(b"bucket-63/1", b"bucket-63/9"),
-        "has table_scheme .*/9', .* reads .*/1'; open it with the",
+        FILTER,
+        TABLE,
+        "has table_scheme .*/9', .* reads .*/1'; open it with",
     ),
-    "requests": (job, "job/requests.sqlite", VERSION, "version 9, .* reads version 1; .* or a new"),
-    "requests_magic": (
-        job,
-        "job/requests.sqlite",
-        APPLICATION,
-        "another program's .* a new JOBDIR",
-    ),
-    "delta": (
-        job,
-        "delta/delta.sqlite",
-        by_sql("UPDATE meta SET version = 9"),
-        "version 9, .* BLOOM_DELTA_RESET",
-    ),
-    "delta_magic": (
-        job,
-        "delta/delta.sqlite",
-        APPLICATION,
-        "another program's.* BLOOM_DELTA_RESET",
-    ),
-    "feeds": (
-        worker,
-        "worker/worker-feeds.sqlite",
-        VERSION,
-        "version 9, .* reads version 1; .* or a new JOBDIR",
-    ),
-    "redis_filter": (
-        worker,
-        "'{formats}'",
-        in_redis("{formats}", b'"format": 1', b'"format": 9'),
-        "has format 9, .* reads 1; use the version that made it .* or another BLOOM_REDIS_KEY",
-    ),
-    "redis_crawl": (
-        worker,
-        "'{formats}'",
-        in_redis("{formats}:crawl", b"1:", b"9:"),
-        "has format 9, .* reads 1: use the version that has made it, or another BLOOM_REDIS_KEY",
-    ),
-    "redis_delta": (
-        worker,
-        " formats",
-        in_redis("{formats}:delta:identity", b"1:", b"9:"),
-        "has format 9, .* reads 1: use the version that has made it, .* BLOOM_DELTA_RESET",
-    ),
+    "requests": (job, REQUESTS, VERSION, JOBDIR),
+    "requests_magic": (job, REQUESTS, OTHER_ID, "another program's .* a new JOBDIR"),
+    "delta": (job, DELTA, META, "version 9, .* knows 1.* BLOOM_DELTA_RESET"),
+    "delta_magic": (job, DELTA, OTHER_ID, "another program's.* BLOOM_DELTA_RESET"),
+    "feeds": (worker, FEEDS, VERSION, JOBDIR),
+    "redis_filter": (worker, KEY, HEADER, f"has format 9, .* {MADE} .* or another BLOOM_REDIS_KEY"),
+    "redis_crawl": (worker, KEY, CRAWL, f"has format 9, .* {USE} BLOOM_REDIS_KEY"),
+    "redis_crawl_before": (worker, KEY, NO_FORMAT, f"has format none, .* {USE} BLOOM_REDIS_KEY"),
+    "redis_delta": (worker, " formats", IDENTITY, f"has format 9, .* {USE} BLOOM_DELTA_RESET"),
 }
 
 
@@ -151,16 +129,10 @@ def another(made, tmp_path, server, kind):
     kept = {key: client.dump(key) for key in client.keys("{formats}*")}
 
     def state():
-        files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        kinds = {key: client.type(key) for key in client.keys("{formats}*")}
         # a dump of a hash has its fields in any order
-        found = {
-            key: client.hgetall(key) if kind == b"hash" else client.dump(key)
-            for key, kind in kinds.items()
-        }
-        return {
-            path: each for path, each in files.items() if "__pycache__" not in path.parts
-        }, found
+        look = {b"hash": client.hgetall}
+        keys = client.keys("{formats}*")
+        return contents(folder), {key: look.get(client.type(key), client.dump)(key) for key in keys}
 
     change(folder / name, server)
     before = state()
@@ -188,7 +160,8 @@ COMMANDS = {
     "requests": f"info job / {FAILED}{QUEUE}",
     "delta": "info delta / delta count delta / delta list delta",
     "redis_filter": "info PLACE / verify PLACE / top PLACE --once / clear PLACE --yes",
-    "redis_crawl": f"workers PLACE / {FAILED}{QUEUE} / {{0}} release PLACE a.example",
+    "redis_crawl": f"workers PLACE / {FAILED}{QUEUE} / {{0}} release PLACE a.example"
+    " / push PLACE http://a.example",
     "redis_delta": "delta count PLACE / delta list PLACE / delta forget PLACE --older 1s",
 }
 
