@@ -9,7 +9,9 @@ import sys
 
 from tests.text_mutants import run
 
-TABLE, PROBING, FIXED = (f"scrapy_bloom/bloom/{name}.py" for name in ("table", "probing", "fixed"))
+TABLE, LAYERS, FIXED = (
+    f"scrapy_bloom/bloom/{name}.py" for name in ("exact_table", "layers", "fixed")
+)
 GROWING, SIZING = "scrapy_bloom/bloom/growing.py", "scrapy_bloom/bloom/sizing.py"
 
 WRITES = """        memory[slot : slot + _SLOT] = remainder
@@ -42,8 +44,8 @@ MUTANTS = {
         "        end = start + _SLOT + _SLOT * self._slots\n",
     ),
     # the table has a key of which the filter says that it is new
-    "bits_after_count": (PROBING, BITS + INTO_THE_TABLE, INTO_THE_TABLE + BITS),
-    "few_bits_after_count": (PROBING, FEW_BITS + FEW_INTO_THE_TABLE, FEW_INTO_THE_TABLE + FEW_BITS),
+    "bits_after_count": (LAYERS, BITS + INTO_THE_TABLE, INTO_THE_TABLE + BITS),
+    "few_bits_after_count": (LAYERS, FEW_BITS + FEW_INTO_THE_TABLE, FEW_INTO_THE_TABLE + FEW_BITS),
     # keys that overflow are not looked for
     "chain_stops": (
         TABLE,
@@ -71,19 +73,19 @@ MUTANTS = {
     ),
     # what MurmurHash3 takes for the same is the same
     "remainder_of_murmur": (
-        PROBING,
+        LAYERS,
         "            digest = self._new_digest()\n            digest.update(key)\n"
         "            table.add(selector, digest.digest())",
         "            table.add(selector, bytes(8))",
     ),
     "no_secret": (TABLE, "blake2b(secret, digest_size=_SLOT)", "blake2b(digest_size=_SLOT)"),
     "table_not_asked": (
-        PROBING,
+        LAYERS,
         "                    if layer.table is None:\n                        return True\n",
         "                    return True\n",
     ),
     "table_not_asked_by_in": (
-        PROBING,
+        LAYERS,
         "                if bits[o : o + BLOCK_BITS][rest].all() and (\n"
         "                    layer.table is None",
         "                if bits[o : o + BLOCK_BITS][rest].all() and (\n"
@@ -91,17 +93,17 @@ MUTANTS = {
     ),
     "no_limit": (SIZING, "_TABLE_LIMIT = 0.95", "_TABLE_LIMIT = 1.05"),
     "room_not_required": (
-        PROBING,
+        LAYERS,
         "            newest.require_room()\n        if newest is not",
         "        if newest is not",
     ),
     "few_room_not_required": (
-        PROBING,
+        LAYERS,
         "                newest.require_room()\n        newest.bits",
         "                pass\n        newest.bits",
     ),
     "looks_are_counted": (
-        PROBING,
+        LAYERS,
         "                    avoided = 1\n        newest",
         "                    avoided = 1\n                    self.false_positives_avoided += 1\n"
         "        newest",

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import early_mutants
+from tests.bloom import exact_mutants
 from tests.delta import digest_mutants
 from tests.job.mutants import MUTANTS
 from tests.job.text_mutants import SUITES, mutants_of
@@ -14,6 +15,7 @@ from tests.text_mutants import ROOT
 LISTS = (
     *map(mutants_of, SUITES),
     early_mutants.MUTANTS,
+    exact_mutants.MUTANTS,
     digest_mutants.MUTANTS,
     *(redis_mutants.mutants(suite) for suite, _ in redis_mutants.SUITES.values()),
 )
