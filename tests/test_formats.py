@@ -39,6 +39,11 @@ def worker(_folder, url):
     }
 
 
+def newcomer(folder, url):
+    arguments, settings = worker(folder, url)
+    return arguments, {**settings, "BLOOM_REDIS_KEY": "formats_too"}
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, redis_server):
     """A folder with an unfinished job, a delta store, and the JOBDIR of a worker."""
@@ -113,6 +118,7 @@ FORMATS = {
     "delta": (job, DELTA, META, "version 9, .* knows 1.* BLOOM_DELTA_RESET"),
     "delta_magic": (job, DELTA, OTHER_ID, "another program's.* BLOOM_DELTA_RESET"),
     "feeds": (worker, FEEDS, VERSION, JOBDIR),
+    "feeds_of_another_crawl": (newcomer, FEEDS, VERSION, JOBDIR),
     "redis_filter": (worker, KEY, HEADER, f"has format 9, .* {MADE} .* or another BLOOM_REDIS_KEY"),
     "redis_crawl": (worker, KEY, CRAWL, f"has format 9, .* {USE} BLOOM_REDIS_KEY"),
     "redis_crawl_before": (worker, KEY, NO_FORMAT, f"has format none, .* {USE} BLOOM_REDIS_KEY"),
@@ -126,12 +132,12 @@ def another(made, tmp_path, server, kind):
     _, name, change, _ = FORMATS[kind]
     folder = shutil.copytree(made, tmp_path / "copy")
     client = server.client()
-    kept = {key: client.dump(key) for key in client.keys("{formats}*")}
+    kept = {key: client.dump(key) for key in client.keys("{formats*")}
 
     def state():
         # a dump of a hash has its fields in any order
         look = {b"hash": client.hgetall}
-        keys = client.keys("{formats}*")
+        keys = client.keys("{formats*")
         return contents(folder), {key: look.get(client.type(key), client.dump)(key) for key in keys}
 
     change(folder / name, server)

@@ -21,7 +21,7 @@ SCHEME = "mmh3-x64-128/block-32768/lanes-16/1"
 """Name and version of the scheme above, in the header of each file."""
 
 TABLE_SCHEME = "blake2b-64/bucket-63/1"
-"""Name and version of the layout of exact tables (exact_table.py), in the header of files with one."""
+"""Name and version of the layout of exact_table.py, in the header of files with such a table."""
 
 SECRET_BYTES = 16
 BLOCK_SHIFT = 15  # a block has 2**15 bits
