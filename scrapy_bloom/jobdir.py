@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _LOCK = "bloom.lock"
-_UNFINISHED = (
+UNFINISHED = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM request WHERE state = 0)"
     " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (1, 2, 5))"
 )
@@ -109,7 +109,7 @@ class JobDirectory:
                 tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
                 if ("request",) not in connection.execute(tables).fetchall():
                     return False
-                return connection.execute(_UNFINISHED).fetchone() is not None
+                return connection.execute(UNFINISHED).fetchone() is not None
         except sqlite3.Error:
             return False
 

@@ -348,9 +348,9 @@ SUBCOMMANDS = (
         "retry",
         failed.retry,
         "ask failed requests once more",
-        "Make requests of a job or a crawl that have failed pending again: its next start asks"
-        " them once more, goes on with the round, and adds to its feeds. In Redis its workers do,"
-        " at once if there are any.",
+        "Make requests of a job or a crawl that have failed pending again: a job that runs, or"
+        " its next start, asks them once more, goes on with the round, and adds to its feeds. In"
+        " Redis its workers do, at once if there are any.",
         *_FAILED,
         _JSON,
     ),

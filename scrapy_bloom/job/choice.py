@@ -28,9 +28,9 @@ class State(IntEnum):
     QUARANTINED = 6  # lost with two workers of a crawl in Redis, and claimed alone
 
 
-WAITING = frozenset({State.PENDING, State.DELAYED, State.QUARANTINED})
+WAITING = frozenset({State.PENDING, State.DELAYED, State.ASKED, State.QUARANTINED})
 KEPT = frozenset({State.FAILED, State.CAPPED})
-UNFINISHED = (*sorted(WAITING), State.CLAIMED, State.ASKED)
+UNFINISHED = WAITING | {State.CLAIMED}
 """A round with a record in one of these states is not over."""
 
 

@@ -12,11 +12,11 @@ from ..job.dictionaries import id_of
 from ..job.failed_request import LOST
 from ..reporting import counted
 from .codec import stored_dictionaries
-from .desk import Element, elements_of
+from .desk import Element, RedisDesk, elements_of
 from .layout import ODD_BYTES, crawl_id
 from .lifecycle import stored_header, why_not
 from .scripts import SCAN, VERIFY_BOOKS, VERIFY_NAMES, VERIFY_PLACE
-from .status import READ_AT_ONCE, look_at, parked_in
+from .status import READ_AT_ONCE, look_at
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -60,6 +60,7 @@ class _Check:
     def __init__(self, client: RedisClient, key: str) -> None:
         self._client = client
         self._key = key
+        self._desk = RedisDesk(client, key)
         found = (name for names in client.scan(VERIFY_NAMES, key, None) for name in names)
         self._names = sorted({name.decode(errors=ODD_BYTES) for name in found})
         self._has_dictionary: dict[str, bool] = {}
@@ -67,21 +68,15 @@ class _Check:
 
     def waiting(self) -> int:
         """Return how many requests are pending."""
-        found: set[tuple[str, str]] = set()
-        waiting = self._read("later", "delayed request", found)
-        waiting += self._read("quarantined", "quarantined request", found)
+        waiting = self._read("later", "delayed request")
+        waiting += self._read("quarantined", "quarantined request")
         # after what is delayed the lobbies, the lists, the rings: so a slot's list goes on
         lists = {
-            name: self._read(name, "request", found, f" of {name!r}")
+            name: self._read(name, "request", f" of {name!r}")
             for name in self._of("lobby:", "pending:")
         }
         # the lists that workers find, or will when a hold is over
-        found.update(parked_in(self._client, self._key))
-        stored = self._client.call("zrange", f"{self._key}:priorities", 0, -1)
-        priorities = [each.decode(errors=ODD_BYTES) for each in stored]
-        for each in priorities:
-            slots = self._client.pages("lrange", f"{self._key}:slots:{each}", READ_AT_ONCE)
-            found.update((each, slot.decode(errors=ODD_BYTES)) for slot in slots)
+        priorities, found = [*self._desk.priorities()], {*self._desk.lists()}
         for each in sorted({*priorities, *(priority for priority, _ in found)}):
             if not _PRIORITY.fullmatch(each):
                 self.wrong.append(f"{each!r} in 'parked', 'priorities' or 'lobby:' is no priority")
@@ -98,9 +93,9 @@ class _Check:
 
     def failed(self) -> int:
         """Return how many requests have failed, or are over the budget."""
-        failed = self._read("failed", "failed request", set())
+        failed = self._read("failed", "failed request")
         for name in self._of("capped:"):
-            failed += (count := self._read(name, "request", set(), f" of {name!r}"))
+            failed += (count := self._read(name, "request", f" of {name!r}"))
             if self._is_lost(name):
                 self.wrong.append(
                     f"{counted(count, 'request')} of {name!r}: its slot is not in 'capped', so none"
@@ -112,7 +107,7 @@ class _Check:
         """Look for claims that no worker has."""
         for name in self._of("claims:"):
             worker = name.partition(":")[2]
-            count = self._read(name, "claim", set(), f" of {worker}")
+            count = self._read(name, "claim", f" of {worker}")
             if self._is_lost(name):
                 self.wrong.append(
                     f"{counted(count, 'claim')} of {worker}, which is none of the workers: they"
@@ -150,20 +145,16 @@ class _Check:
     def _is_lost(self, name: str) -> bool:
         return bool(self._client.run(VERIFY_PLACE, [self._key], name))
 
-    def _read(self, place: str, what: str, lists: set[tuple[str, str]], of: str = "") -> int:
-        """Return how many requests a place has; add to `lists` those that join their rings when a
-        mark leaves it."""
+    def _read(self, place: str, what: str, of: str = "") -> int:
+        """Return how many requests a place has."""
         count = bad = 0
         # from the end, since requests leave the lobby at its front while it is read
         cursor = 0 if place.startswith(("failed", "claims:")) else -1
         pieces = self._client.scan(SCAN, self._key, place, None, READ_AT_ONCE, "", cursor=cursor)
-        for piece in pieces:
-            for each in elements_of(place, piece):
-                if not each.entry and (place.startswith("lobby:") or place.endswith("\0")):
-                    lists.add((each.priority, each.slot))
-                else:
-                    count += 1
-                    bad += not self._is_readable(place, each)
+        for each in (each for piece in pieces for each in elements_of(place, piece)):
+            if each.entry or not (place.startswith("lobby:") or place.endswith("\0")):
+                count += 1
+                bad += not self._is_readable(place, each)
         if bad:
             self.wrong.append(f"{counted(bad, what)}{of} cannot be read")
         return count

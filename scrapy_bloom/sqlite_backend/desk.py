@@ -14,7 +14,7 @@ from ..errors import RequestFileError
 from ..job.records import Action
 from ..jobdir import JobDirectory
 from . import schema
-from .job_file import connect, reading
+from .job_file import check_header, connect, reading
 from .listing import Listing, held_in
 from .orders import Change, HoldOrder, Order, answer, counts_of, figures_of, send, standing
 from .rounds import REOPEN
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from ..job.choice import By, Counts, Filter, Record
 
-_FOR_THE_NEXT_START = (
+FOR_THE_NEXT_START = (
     "SELECT id FROM request WHERE id IN (SELECT value FROM json_each(?))"
     " AND (state = 4 OR round < (SELECT number FROM rounds))"
 )
-_ASK = "UPDATE request SET state = 5, due = NULL, detail = NULL WHERE id = ?"
-_WAKE = (
+ASK = "UPDATE request SET state = 5, due = NULL, detail = NULL WHERE id = ?"
+WAKE = (
     "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL, place = (SELECT last *"
     " CASE COALESCE(CASE WHEN rank & 1 THEN newest_start END, newest) WHEN 0 THEN 1 ELSE -1 END"
     " FROM job) WHERE id = ?"
@@ -117,13 +117,13 @@ def woken(file: sqlite3.Connection, ids: Sequence[int]) -> int:
     """Make failed and capped requests of a job that does not run pending, as the newest of their
     rank; those that are capped, or of an earlier round, are asked by the next start, as far as its
     budget has room. Return how many."""
-    for_the_next_start = {*file.execute(_FOR_THE_NEXT_START, (json.dumps(ids),))}
+    for_the_next_start = {*file.execute(FOR_THE_NEXT_START, (json.dumps(ids),))}
     for id_ in ids:
         if (id_,) in for_the_next_start:
-            file.execute(_ASK, (id_,))
+            file.execute(ASK, (id_,))
         else:
             file.execute("UPDATE job SET last = last + 1")
-            file.execute(_WAKE, (id_,))
+            file.execute(WAKE, (id_,))
     return len(ids)
 
 
@@ -131,6 +131,7 @@ def woken(file: sqlite3.Connection, ids: Sequence[int]) -> int:
 def _writing(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection to the file of a stopped job, of the current version. Raises
     RequestFileError."""
+    check_header(path)
     try:
         with closing(connect(path, "rw")) as connection:
             connection.execute("PRAGMA synchronous = FULL")

@@ -20,7 +20,7 @@ from .status import COUNT_DELAYED
 T = TypeVar("T")
 
 _DUE = "SELECT id, slot, payload, 0.0 AS due FROM request WHERE state <= 1 ORDER BY id"
-_DELAYED = (
+DELAYED = (
     "SELECT id, slot, payload, due FROM request WHERE state > 0 AND state = 2 ORDER BY due, id"
 )
 _HOLDS = "SELECT name, until, times FROM slot WHERE times IS NOT NULL"
@@ -57,7 +57,7 @@ class StoppedJob:
     def delayed(self, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
         """Yield the same of each other request, and when it is due (seconds since 1970), in that
         order. Raises as `requests` does."""
-        return self._read(_DELAYED, move)
+        return self._read(DELAYED, move)
 
     def holds(self) -> Iterator[tuple[str, float, int]]:
         """Yield each slot that is held, until when (seconds since 1970, infinite until its release)

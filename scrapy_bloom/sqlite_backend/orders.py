@@ -44,7 +44,7 @@ AT_ONCE = 2000
 _LISTS = ("slots", "reasons", "urls", "callbacks")
 _DONE = {"drop": "Dropped", "fail": "Failed", "retry": "Retried"}
 _ROUND = "(SELECT number FROM rounds)"
-_FAIL = f"UPDATE request SET state = 3, due = ?, round = {_ROUND}, detail = ? WHERE id = ?"  # noqa: S608 - no input
+FAIL = f"UPDATE request SET state = 3, due = ?, round = {_ROUND}, detail = ? WHERE id = ?"  # noqa: S608 - no input
 _IN = "IN (SELECT value FROM json_each(?))"
 _HOLD = (
     "INSERT INTO slot (name, until, times, pause) VALUES (?, ?, 0, ?) ON CONFLICT (name)"
@@ -153,11 +153,14 @@ class Change:
     left: Counter[str] = field(default_factory=Counter)
     """How many are not pending any more, by slot."""
 
+    def __post_init__(self) -> None:
+        self._listing = Listing(self.file.execute, is_running=self.is_running)
+
     def proceed(self) -> bool:
         """Look at the next requests, and change the chosen ones, in the transaction of the caller.
         Return True if there are more. Raises sqlite3.Error."""
         order, chosen, ids = self.order, self.order.chosen, []
-        listing = Listing(self.file.execute, is_running=self.is_running)
+        listing = self._listing
         part = part_of(listing.states(chosen))
         rows = self.file.execute(part, (self.after, order.end, AT_ONCE)).fetchall()
         for row in rows:
@@ -173,7 +176,7 @@ class Change:
             self.left[record.slot] += record.state is State.PENDING
             if order.action == "fail":
                 failed = FailedRequest.dropped(record.url, record.method, record.fields)
-                self.file.execute(_FAIL, (failed.time, failed.encode(), id_))
+                self.file.execute(FAIL, (failed.time, failed.encode(), id_))
         if order.action == "retry":
             self.counts.states[State.CAPPED] -= len(ids) - self.wake(ids)
         elif order.action == "fail":

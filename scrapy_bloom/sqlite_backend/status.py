@@ -45,7 +45,7 @@ KEPT_SECONDS = 70
 PENDING_BY_SLOT = (
     "SELECT name, SUM(number), COUNT(*) OVER () FROM (SELECT slot AS id, COUNT(*) AS number"
     " FROM request WHERE state = 0 GROUP BY slot UNION ALL SELECT slot, COUNT(*) FROM request"
-    " WHERE state > 0 AND state = 2 GROUP BY slot) JOIN slot USING (id) GROUP BY id"
+    " WHERE state > 0 AND state = 2 GROUP BY slot) CROSS JOIN slot USING (id) GROUP BY id"
     " ORDER BY 2 DESC LIMIT ?"
 )
 COUNT_UNFINISHED = (

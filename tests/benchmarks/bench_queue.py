@@ -18,24 +18,23 @@ from sidebyside import parser_of, redis_server, server_seconds
 
 # isort: split
 from scrapy import Request
-from scrapy_bloom.job.pending import Selection
-from scrapy_bloom.sqlite_backend.pending_store import SQLitePendingStore
 
 from scrapy_bloom.job.choice import Filter
 from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk
-from scrapy_bloom.sqlite_backend.job_file import RequestFile
+from scrapy_bloom.sqlite_backend.desk import SqliteDesk
 from tests.redis_backend.server import described
 from tests.redis_backend.workers import StoreWorker
+from tests.stored import stored as filled
 
 AT_ONCE = 10_000
 COUNTS = {
-    "count": ((), "slot"),
-    "count --by slot --slot GLOB": ((["*7.example"],), "slot"),
-    "count --by priority": ((), "priority"),
-    "count --url GLOB": (((), ["*/page-7*"]), "slot"),
+    "count": (Filter(), "slot"),
+    "count --by slot --slot GLOB": (Filter(slots=["*7.example"]), "slot"),
+    "count --by priority": (Filter(), "priority"),
+    "count --url GLOB": (Filter(urls=["*/page-7*"]), "slot"),
 }
 
 # KEYS: the filter's header. ARGV: first, last, slots, whether they share the lobby; a payload.
@@ -61,11 +60,12 @@ def stored():
     return codec.dump(codec.fields(request), "shop-0.example", "pickle").payload
 
 
-def report(count, seconds, slots):
+def report(desk, seconds, slots):
     """Print what each count takes."""
-    for name, (selected, by) in COUNTS.items():
+    for name, (chosen, by) in COUNTS.items():
         before, began = seconds(), time.perf_counter()
-        total = count(Selection(*selected), by)
+        found = desk.count(chosen, by)
+        total = found.by.total() + found.unknown
         taken, wall = seconds() - before, time.perf_counter() - began
         print(f"  {slots:>9,} slots  {name:<28} {taken:6.2f} s  ({wall:5.2f} s in all)  {total:,}")
 
@@ -74,20 +74,12 @@ def in_a_job(count, slots):
     """Count in a job, by this process's CPU."""
     payload = stored()
     with tempfile.TemporaryDirectory() as folder:
-        file = RequestFile.open(JobDirectory(Path(folder)).requests)
-        for number in range(count):
-            file.push((f"shop-{number % slots}.example", 0, 0), payload)
-            if number % AT_ONCE == 0:
-                file.commit()
-        file.commit()
-        store = SQLitePendingStore(Path(folder))
-
-        def count_in_job(selection, by):
-            found = store.count(selection, by)
-            return found.pending.total() + found.unknown
-
-        report(count_in_job, time.process_time, slots)
-        file.close(clean=True)
+        with filled(JobDirectory(Path(folder)).requests) as job:
+            for number in range(count):
+                job.put(payload, f"shop-{number % slots}.example")
+                if number % AT_ONCE == 0:
+                    job.file.commit()
+        report(SqliteDesk(Path(folder)), time.process_time, slots)
 
 
 def in_redis(server, count, slots):
@@ -96,13 +88,7 @@ def in_redis(server, count, slots):
     with server.client(decode_responses=False) as client:
         fill(worker, client, count, slots)
         desk = RedisDesk(worker.client, worker.key)
-
-        def count_in_crawl(selection, by):
-            slots, urls, _ = selection
-            found = desk.count(Filter(slots=slots, urls=urls), by)
-            return found.by.total() + found.unknown
-
-        report(count_in_crawl, partial(server_seconds, client), slots)
+        report(desk, partial(server_seconds, client), slots)
         client.flushall()
     worker.close()
 

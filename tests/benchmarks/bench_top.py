@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend.job_file import RequestFile
+from tests.stored import Stored
 
 SLOTS = 40
 COLUMNS, LINES = 80, 24
@@ -41,9 +41,10 @@ FIGURES = {
 
 def make(path, count):
     """Return the open file of a job with so many pending requests."""
-    file = RequestFile.open(path)
+    job = Stored(path)
+    file = job.file
     for number in range(count):
-        file.push((f"slot{number % SLOTS}.example.com", 0, 0), bytes(200))
+        job.put(bytes(200), f"slot{number % SLOTS}.example.com")
         if number % 10_000 == 0:
             file.commit()
     file.commit()

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 
 from scrapy_bloom.commands import main
 from scrapy_bloom.job.failed_request import FailedRequest
@@ -15,11 +14,12 @@ from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.status import look_at, pending_of
-from scrapy_bloom.sqlite_backend.job_file import RequestFile
+from scrapy_bloom.sqlite_backend import orders
 from scrapy_bloom.sqlite_backend.status import unfinished_requests
 from tests.failures import Failed
 from tests.job.engine import Job
 from tests.redis_backend.workers import StoreWorker
+from tests.stored import stored
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -42,16 +42,11 @@ def failed_request(number):
 
 def fail_in(folder, *failures, waiting=()):
     """Let requests of a job fail, beside one that waits in each of some slots; return it."""
-    file = RequestFile.open(folder / "requests.sqlite")
-    for slot in waiting:
-        file.push((slot, 0, 0), b"request")
-    for failure in failures:
-        file.push(("", 0, 0), b"request")
-        row, *_ = file.pop(("", 0, 0), newest=False)
-        OpenFailedStore(file).add(row, b"request once more", failure)
-        file.delete(row)
-    file.commit()
-    file.close(clean=True)
+    with stored(folder / "requests.sqlite") as job:
+        for slot in waiting:
+            job.put(slot=slot)
+        for failure in failures:
+            job.fail(failure)
     return folder
 
 
@@ -75,7 +70,7 @@ def failed_crawl(redis_server, key):
 
 
 @dataclass
-class Failed:
+class FailedPlace:
     """Where they are: in a folder, what names the place there, and what it is called."""
 
     runs: object
@@ -104,10 +99,10 @@ def failed(request, run, tmp_path):
     """A job, and a crawl."""
     if request.param == "job":
         request.getfixturevalue("failed_job")
-        return Failed(run, tmp_path, ["."], ".", "for the next start")
+        return FailedPlace(run, tmp_path, ["."], ".", "for the next start")
     server = request.getfixturevalue("redis_server")
     key = request.getfixturevalue("failed_crawl")
-    return Failed(
+    return FailedPlace(
         run, tmp_path, [server.url, "--key", key], f"{server.url} {key}", "for all workers"
     )
 
@@ -265,8 +260,7 @@ def test_a_place_without_a_crawl_is_refused(run, tmp_path, redis_server, key):
 def test_what_was_asked_again_goes_on(failed_job, failed_crawl, redis_server):
     """In a job and in Redis, where a crawl that was over is not any more."""
     assert Failed(failed_job).retry() == MANY + 1
-    file = RequestFile.open(failed_job / "requests.sqlite")
-    assert file.pop(("", 0, 0), newest=False)[1:] == (b"request once more",)
+    assert unfinished_requests(failed_job) == MANY + 1
     with RedisClient(redis_server.url) as client:
         assert look_at(client, in_one_slot(failed_crawl)).over
         assert Failed(RedisDesk(client, in_one_slot(failed_crawl))).retry() == MANY + 1
@@ -303,11 +297,13 @@ def test_a_request_that_cannot_be_read_back_is_listed(run, tmp_path):
     assert (found["reason"], found["attempts"]) == ("unreadable", 1)
 
 
-def test_a_running_job_is_not_changed(run, failed_job):
-    """Its failed requests can be listed."""
+def test_a_running_job_gets_an_order(run, failed_job, monkeypatch):
+    """Which stands until a command or a start carries it out; what has failed can be listed."""
+    monkeypatch.setattr(orders, "PATIENCE", 0.1)
     with JobDirectory(failed_job).locked():
-        for arguments in (["retry", "."], ["drop", ".", "--yes"]):
-            refusal = run(failed_job, *arguments).refusal
-            assert "in use by process" in refusal
-            assert "give this one another job directory" not in refusal
-        assert run(failed_job, "failed", ".").status == 0
+        for command in (["retry", "--reason", "callback"], ["drop", "--url", "*/1", "--yes"]):
+            told = run(failed_job, command[0], ".", *command[1:])
+            assert (told.status, told.out[:16]) == (0, "the order stands")
+        assert len(run(failed_job, "failed", ".", "--json").json) == MANY + 1
+    assert run(failed_job, "retry", ".", "--json").json == {"retried": MANY - 1}
+    assert unfinished_requests(failed_job) == MANY

@@ -171,10 +171,10 @@ def test_what_cannot_be_read_is_told(run, tmp_path):
         url = f"http://x.example/{name}"
         job.scheduler.enqueue_request(Request(url, cb_kwargs={"day": date.today()}))
     job.close()
-    torn = "(SELECT MAX(id) FROM requests)"
+    torn = "(SELECT MAX(id) FROM request)"
     query(
         tmp_path / "job" / "requests.sqlite",
-        f"UPDATE requests SET request = substr(request, 1, 20) WHERE id = {torn}",
+        f"UPDATE request SET payload = substr(payload, 1, 20) WHERE id = {torn}",
     )
     found = run(tmp_path, "queue", "count", "job", "--url", "*/torn")
     assert found.status == 1

@@ -9,12 +9,13 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import ScalableBloomFilter, ScrapyRedisFingerprinter
 from scrapy_bloom.job.codec import Codec
+from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.filter_view import FilterView
-from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from tests.commands.command_line import bloom
 from tests.redis_backend.server import missing
+from tests.stored import stored
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = [
@@ -183,19 +184,13 @@ def test_servers_that_do_not_answer_are_named(run, job):
 def test_pending_requests_are_loaded_or_spoken_of(run, job, redis_server, key):
     """Only RedisDurableScheduler takes more than the filter; a line says what stays in the job."""
     folder, url = job.parent, redis_server.url
-    file = RequestFile.open(job / "requests.sqlite")
     fields = Request(URL, meta={"n": 1}).to_dict()
-    for _ in range(2):
-        payload = Codec(None, 9999).dump(fields, "example.com", "pickle").payload
-        file.push(("example.com", 0, 0), payload)
-    file.write()
-    file.execute(
-        "INSERT INTO failed SELECT NULL, slot, priority, start, format, request, 'u', 'GET', 'r',"
-        " NULL, NULL, 1, 0, NULL FROM requests LIMIT 1"
-    )
-    file.execute("INSERT INTO items VALUES (NULL, 1, NULL, x'00')")
-    file.commit()
-    file.close(clean=True)
+    payload = Codec(None, 9999).dump(fields, "example.com", "pickle").payload
+    with stored(job / "requests.sqlite") as found:
+        for _ in range(2):
+            found.put(payload, "example.com")
+        found.fail(FailedRequest.capped(URL, "GET"), payload)
+        found.file.execute("INSERT INTO items VALUES (NULL, 1, NULL, x'00')")
     alone = run(folder, "load", "job", url, "--key", key)
     assert "has 2 pending requests" in alone.error
     assert "RedisDurableScheduler" in alone.error

@@ -9,7 +9,6 @@ import time
 from contextlib import ExitStack, closing, suppress
 
 import pytest
-from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 
 from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import lines
@@ -20,12 +19,13 @@ from scrapy_bloom.reporting import duration
 from scrapy_bloom.sqlite_backend import status
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import JobStatus
+from tests.bloom.test_inspection import contents
 from tests.commands.command_line import begun, environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
 from tests.job.engine import Job
-from tests.job.test_inspection import contents
 from tests.patience import PATIENCE, wait_until
 from tests.processes import Process
+from tests.stored import Stored
 from tests.test_refused_start import start as start_crawl
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -60,9 +60,10 @@ def note(file, began, **figures):
 @pytest.fixture
 def watched(failed_job):  # noqa: F811
     """A job that runs, with failed requests, and pending ones in several slots."""
-    file = RequestFile.open(failed_job / "requests.sqlite")
+    job = Stored(failed_job / "requests.sqlite")
+    file = job.file
     for number in range(SLOTS * (SLOTS + 1) // 2):
-        file.push((f"slot{number % SLOTS}.example.com", 0, 0), b"request")
+        job.put(slot=f"slot{number % SLOTS}.example.com")
     began = time.time() - 30
     # an earlier start, which is none of this one's business
     file.execute("INSERT INTO progress VALUES (?, ?)", (began - 5.5, json.dumps({"began": 1})))
@@ -276,9 +277,10 @@ def test_what_is_held_and_capped_is_named(watched):
     with closing(sqlite3.connect(watched / "requests.sqlite")) as connection, connection:
         holds = [("a.example.com", None, 1, None), ("b", time.time() + 3600, 1, None)]
         holds += [("c", time.time() + 60, 1, None), ("d", time.time() - 60, 1, None)]
-        connection.executemany("INSERT INTO holds VALUES (?, ?, ?, ?)", holds)
-        connection.execute("INSERT INTO budget VALUES (1, 'b', 0)")
-        connection.execute("INSERT INTO capped VALUES (1, 1, 0, 0, 0, x'')")
+        connection.executemany(
+            "INSERT INTO slot (name, until, times, pause) VALUES (?, ?, ?, ?)", holds
+        )
+        connection.execute("INSERT INTO request VALUES (NULL, 1, 0, 0, 4, x'', NULL, 1, NULL)")
     figures = JobStatus(watched).figures()
     assert figures["held"] == 3
     assert [*figures["held_slots"]] == ["a.example.com", "b", "c"]
@@ -403,11 +405,3 @@ def test_top_bears_what_cannot_be_read_for_a_while(run, watched, monkeypatch, er
     looks = iter(unreadable)
     assert "is locked" in run(watched, "top", ".", "--json").refusal
     assert len([*looks]) == top.PATIENCE - 1
-
-
-def test_failed_rows_are_counted_where_they_are_added(watched):
-    """The stat and the table agree."""
-    with ExitStack() as stack:
-        file = RequestFile.open(watched / "requests.sqlite")
-        stack.callback(file._connection.close)
-        assert OpenFailedStore(file).count == MANY + 1

@@ -14,11 +14,10 @@ import scrapy_bloom
 from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest, download_reason
 from scrapy_bloom.settings import FailedSettings
-from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from tests.failures import Failed
 from tests.job.engine import name_of, request
-from tests.job.stored import put, records_in
 from tests.job.test_rounds import phases, start
+from tests.stored import stored
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -260,10 +259,8 @@ def test_without_a_retry_the_next_start_is_a_new_round(make_round, tmp_path, sta
     if state == "dropped":
         assert Failed(tmp_path / "job").drop() == 1
     elif state == "unreadable":
-        file = RequestFile.open(tmp_path / "job" / "requests.sqlite")
-        put(records_in(file), b"no request", slot="example.com")
-        file.commit()
-        file.close(clean=True)
+        with stored(tmp_path / "job" / "requests.sqlite") as job:
+            job.put(b"no request", "example.com")
     for number in (2, 3):
         job = make_round()
         assert (job.round.number, job.round.is_resumed) == (number, False)

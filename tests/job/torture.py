@@ -38,10 +38,8 @@ def whole(world, pages, kinds=tuple(KINDS)):
     return world.pages(crawl)
 
 
-def report(world, crawl, run, expected, **more):
-    """Return what became of a crawl that is over."""
-    found = Counter(page for _, page in world.answers(crawl))
-    early = world.folder / crawl.name / "job.early"
+def about(crawl, run, **more):
+    """Return which crawl it is, and how its last run ended."""
     return {
         "crawl": crawl.name,
         "reactor": crawl.reactor.rpartition(".")[2],
@@ -49,6 +47,15 @@ def report(world, crawl, run, expected, **more):
         **more,
         "status": run.status,
         "reason": run.reason,
+    }
+
+
+def report(world, crawl, run, expected, **more):
+    """Return what became of a crawl that is over."""
+    found = Counter(page for _, page in world.answers(crawl))
+    early = world.folder / crawl.name / "job.early"
+    return {
+        **about(crawl, run, **more),
         "lost": sorted(expected - set(found)),
         "early": early.read_text().splitlines() if early.exists() else [],
         "repeated": sum(count - 1 for count in found.values() if count > 1),

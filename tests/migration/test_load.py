@@ -32,7 +32,7 @@ from scrapy_bloom.redis_backend.load import load_job, load_scrapy_redis
 from scrapy_bloom.redis_backend.push import Pusher
 from scrapy_bloom.redis_backend.status import look_at
 from scrapy_bloom.redis_backend.taken_starts import mark_of
-from scrapy_bloom.sqlite_backend.job_file import RequestFile, reading
+from scrapy_bloom.sqlite_backend.job_file import reading
 from scrapy_bloom.sqlite_backend.job_reader import StoppedJob
 from tests.commands.command_line import bloom
 from tests.job.harness import fields_of
@@ -40,6 +40,7 @@ from tests.patience import PATIENCE, wait_until
 from tests.redis_backend.server import Server, missing
 from tests.redis_backend.workers import StoreWorker, waiting
 from tests.small_site import PAGES, SmallSite, crawl, crawl_until
+from tests.stored import stored
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = [
@@ -202,13 +203,6 @@ def settings():
 
 
 @pytest.fixture
-def client(redis):
-    """A connection to a server, and one to a Cluster."""
-    with RedisClient(redis.url) as client:
-        yield client
-
-
-@pytest.fixture
 def left(client, key):
     """A spider's name: scrapy-redis has nine of its requests, one of them not in its set."""
     queue = pytest.importorskip("scrapy_redis.queue").PriorityQueue(
@@ -247,9 +241,7 @@ def test_requests_of_scrapy_redis_keep_what_they_are(redis, client, key, left, s
     )
     worker.exchange()
     worker.exchange()
-    found = []
-    while (request := worker.next()) is not None:
-        found.append(request)
+    found = [*iter(worker.next, None)]
     worker.close()
     assert sorted(request.meta["n"] for request in found) == [*range(9)]
     assert [request.priority for request in found] == [2] * 3 + [1] * 3 + [0] * 3
@@ -353,7 +345,7 @@ def test_a_source_that_changes_meanwhile_is_refused(client, key, left, settings,
     assert load_left(client, key, settings).pending == 9
 
 
-def stored(fields, slot=""):
+def payload_of(fields, slot=""):
     """Return the bytes of a request in a job."""
     return Codec(None, 10**6).dump(fields, slot, "pickle").payload
 
@@ -369,13 +361,12 @@ def job(tmp_path):
 
 def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, job):
     """Their order, what the filter may not have got, and which start requests were taken."""
-    file = RequestFile.open(job.requests)
-    for number in range(6):
-        request = Request(f"http://example.com/{number}", priority=number // 3, meta={"n": number})
-        file.push(("", -request.priority, 0), stored(request.to_dict()))
-    file.execute("INSERT INTO taken_start_requests VALUES (?, 258)", (b"f" * 20,))
-    file.commit([b"unreleased"])
-    file.close(clean=False)
+    with stored(job.requests, [b"unreleased"], clean=False) as found:
+        for number in range(6):
+            url, priority = f"http://example.com/{number}", number // 3
+            request = Request(url, priority=priority, meta={"n": number})
+            found.put(payload_of(request.to_dict()), priority=priority)
+        found.file.execute("INSERT INTO taken_start_requests VALUES (?, 258)", (b"f" * 20,))
     assert load_job(client, in_one_slot(key), job, settings).pending == 6
     assert b"unreleased" in FilterView(client, key).filter
     worker = StoreWorker(redis.url, key, capacity=6)
@@ -403,18 +394,16 @@ class Evil:
 
 def test_a_load_runs_no_code_of_the_job(redis, client, key, settings, job, tmp_path, monkeypatch):
     """Requests with objects are moved as they are, also with those of lost classes."""
-    file = RequestFile.open(job.requests)
     fields = Request("http://gone.example/", meta={"a": Gone}).to_dict()
     kinds = {"evil": Evil(tmp_path / "evil"), "many": [Path("x"), OrderedDict(a=Counter("b"))]}
-    for number, value in enumerate(kinds.values()):
-        request = Request(f"http://{number}.example/", priority=number, meta={"value": value})
-        payload = stored(request.to_dict())
-        file.push(("", -number, 0), payload)
-        file.delay(time() + 1000, ("", 0, 0), payload)
-    file.push(("", 5, 0), stored(fields))
+    with stored(job.requests) as found:
+        for number, value in enumerate(kinds.values()):
+            request = Request(f"http://{number}.example/", priority=number, meta={"value": value})
+            payload = payload_of(request.to_dict())
+            found.put(payload, priority=number)
+            found.put(payload, due=time() + 1000)
+        found.put(payload_of(fields), priority=-5)
     monkeypatch.delattr(f"{__name__}.Gone")
-    file.commit([])
-    file.close(clean=True)
     assert load_job(client, in_one_slot(key), job, settings).pending == 5
     assert not (tmp_path / "evil").exists()
     assert dict(waiting(client, in_one_slot(key))) == {
@@ -431,12 +420,10 @@ def test_a_load_runs_no_code_of_the_job(redis, client, key, settings, job, tmp_p
 
 def test_delayed_requests_of_a_job_stay_delayed(redis, client, key, settings, job):
     """Until the same time, and those of which it is over are due."""
-    file = RequestFile.open(job.requests)
-    for name, seconds in (("late", 1000), ("over", -1000)):
-        fields = Request(f"http://example.com/{name}").to_dict()
-        file.delay(time() + seconds, ("", 0, 0), stored(fields))
-    file.commit([])
-    file.close(clean=True)
+    with stored(job.requests) as found:
+        for name, seconds in (("late", 1000), ("over", -1000)):
+            fields = Request(f"http://example.com/{name}").to_dict()
+            found.put(payload_of(fields), due=time() + seconds)
     assert load_job(client, in_one_slot(key), job, settings).pending == 2
     worker = StoreWorker(redis.url, key)
     assert worker.next().url == "http://example.com/over"
@@ -448,16 +435,14 @@ def test_delayed_requests_of_a_job_stay_delayed(redis, client, key, settings, jo
 
 def test_the_holds_of_a_job_go_on(redis, client, key, settings, job):
     """Until the same time, or until their release."""
-    file = RequestFile.open(job.requests)
     slots = {"named": time() + 1000, "over": time() - 1000, "by hand": None}
-    for slot, until in slots.items():
-        file.execute("INSERT INTO holds VALUES (?, ?, ?, ?)", (slot, until, 3, until and 2000))
-        fields = Request("http://example.com/", meta={"download_slot": slot}).to_dict()
-        file.push((slot, 0, 0), stored(fields, slot))
-    # which can be nobody's in Redis
-    file.execute("INSERT INTO holds VALUES (?, NULL, 1, NULL)", ("a\0b",))
-    file.commit([])
-    file.close(clean=True)
+    with stored(job.requests) as found:
+        for slot, until in slots.items():
+            found.records.hold(slot, until, 3, until and 2000)
+            fields = Request("http://example.com/", meta={"download_slot": slot}).to_dict()
+            found.put(payload_of(fields, slot), slot)
+        # which can be nobody's in Redis
+        found.records.hold("a\0b", None, 1, None)
     assert load_job(client, in_one_slot(key), job, settings).pending == 3
     worker = StoreWorker(redis.url, key)
     assert worker.next().meta["download_slot"] == "over"
