@@ -14,7 +14,7 @@ class Scheduler(DurableScheduler):
 
     @classmethod
     def from_crawler(cls, crawler):
-        engine = crawler.engine
+        engine = crawler._engine if hasattr(crawler, "_engine") else crawler.engine
         if isinstance(engine, Mock):  # it keeps no books
             engine._slot.inprogress = engine.scraper.slot.active = engine.downloader.active = set()
             engine._throttler_waiting = set()
