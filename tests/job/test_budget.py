@@ -55,6 +55,7 @@ def check_kills(kills, beside):
     for report in reports:
         assert report["round"] in ([2, KEPT], [2, OVER])
         assert report["lost"] == report["from nowhere"] == report["twice"] == []
+        assert report["books"] == []
         for pages in report["pages"]:
             for slot, size in SLOTS.items():
                 limit = OF_CRAWLS.get(slot, OF_CRAWLS["*"])
