@@ -20,7 +20,7 @@ from ..errors import JobDirectoryError, encodable
 from ..scrapy_private import HELD, EngineView, answer_unsent, close_spider, mend_cache, slot_keys
 from ..settings import ANY_SPIDER, BUDGET, DELAY_WAIT
 from ..startup import refuse
-from .budget import Budget
+from .slots import Budget
 from .delays import NO_HOLD, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
 from .queue_settings import memory_records

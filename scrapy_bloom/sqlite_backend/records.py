@@ -14,7 +14,7 @@ from . import schema
 from .job_file import naming
 
 if TYPE_CHECKING:
-    from ..job.budget import Budget
+    from ..job.slots import Budget
     from ..job.failed_request import FailedRequest
     from ..job.slots import Slots
     from .job_file import RequestFile

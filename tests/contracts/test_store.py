@@ -17,7 +17,7 @@ from scrapy import Request, pqueues, squeues
 from scrapy.settings import BaseSettings
 
 from scrapy_bloom.errors import RequestFileError
-from scrapy_bloom.job.budget import Budget
+from scrapy_bloom.job.slots import Budget
 from scrapy_bloom.job.memory_records import MemoryRecords
 from scrapy_bloom.job.records import New, State, rank_of
 from scrapy_bloom.job.slots import OneLine, Slots
