@@ -1,11 +1,68 @@
-"""Requests that are put into the file of a job without a crawl."""
+"""Records in the file of a job, without a crawl or requests that they are made of."""
 
+import shutil
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 
+from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.job.records import New, State, rank_of
-from scrapy_bloom.job.slots import Slots
+from scrapy_bloom.job.slots import OneLine, Slots
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.records import SqliteRecords
+
+LIFO = (True, False)
+"""Scrapy's order: the newest request first, and the oldest start request."""
+FAILURE = FailedRequest("", "GET", "status/500", 500, None, 1, 1.0, None)
+UNREADABLE = FailedRequest.unreadable("", "GET", "KeyError")
+
+
+def records_in(file, order=LIFO, *, by_slot=True, budget=None, **options):
+    """Return the records in a file."""
+    slots = (Slots if by_slot else OneLine)(**options)
+    return SqliteRecords(file, slots, order, budget)
+
+
+def put(store, *names, slot="a", priority=0, start=False, due=None):
+    """Add records with these payloads; return the id of the last."""
+    for name in names:
+        id_ = store.push(New(slot, rank_of(priority, start=start), name, due))
+    return id_
+
+
+def taken(store):
+    """Claim all there is, and be done with it; return the payloads."""
+    found = []
+    while (claimed := store.next()) is not None:
+        found.append(claimed.payload)
+        store.done(claimed.id)
+    return found
+
+
+BOOKS = {
+    "PRAGMA integrity_check": "ok",
+    "SELECT COUNT(*) FROM request WHERE state = 1": 0,
+    "SELECT COUNT(*) FROM request WHERE slot NOT IN (SELECT id FROM slot)": 0,
+    "SELECT COUNT(*) - COUNT(DISTINCT place) FROM request": 0,
+    "SELECT MAX(0, MAX(id), MAX(ABS(place))) > (SELECT last FROM job) FROM request": 0,
+    "SELECT COUNT(*) FROM taken_children WHERE parent > 0"
+    " AND parent NOT IN (SELECT id FROM request WHERE state IN (0, 2))": 0,
+}
+"""Queries of a job that was just opened, and their answers."""
+
+
+def wrong_books(job):
+    """Return what is wrong in the file of a killed job when it is opened, of which this makes a
+    copy."""
+    if not (job / "requests.sqlite").exists():
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        for each in job.glob("requests.sqlite*"):
+            shutil.copy(each, folder)
+        file = RequestFile.open(Path(folder) / "requests.sqlite")
+        found = {query: file.query(query)[0][0] or 0 for query in BOOKS}
+        file.close(clean=False)
+    return [f"{query}: {found[query]}" for query in BOOKS if found[query] != BOOKS[query]]
 
 
 class Stored:
@@ -13,11 +70,11 @@ class Stored:
 
     def __init__(self, path):
         self.file = RequestFile.open(path)
-        self.records = SqliteRecords(self.file, Slots(), (False, False))
+        self.records = records_in(self.file, (False, False))
 
     def put(self, payload=b"request", slot="", priority=0, due=None):
         """Add a request; return its number."""
-        return self.records.push(New(slot, rank_of(priority, start=False), payload, due))
+        return put(self.records, payload, slot=slot, priority=priority, due=due)
 
     def fail(self, failed, payload=b"request", slot=""):
         """Add one that has failed."""

@@ -17,17 +17,16 @@ from scrapy import Request, pqueues, squeues
 from scrapy.settings import BaseSettings
 
 from scrapy_bloom.errors import RequestFileError
-from scrapy_bloom.job.slots import Budget
 from scrapy_bloom.job.memory_records import MemoryRecords
 from scrapy_bloom.job.records import New, State, rank_of
-from scrapy_bloom.job.slots import OneLine, Slots
+from scrapy_bloom.job.slots import Budget, OneLine, Slots
 from scrapy_bloom.sqlite_backend import schema
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.records import SqliteRecords
 from tests.fakes import HAS_SCOPES
 from tests.job.engine import query
-from tests.job.stored import FAILURE, LIFO, UNREADABLE, put, records_in, taken
 from tests.seeded import seed_of
+from tests.stored import FAILURE, LIFO, UNREADABLE, put, records_in, taken
 
 SEED = seed_of("STORE_SEED")
 ORDERS = [*product((True, False), (True, False, None))]
@@ -71,76 +70,30 @@ def make(request, disk):
     return disk.open if request.param == "disk" else in_memory
 
 
-class TestOrder:
-    """Which record is next within a slot; `test_its_order_is_scrapys` has the rest."""
-
-    @pytest.mark.parametrize("order", ORDERS)
-    def test_newest_or_oldest_first(self, make, order):
-        store = make(order)
-        put(store, b"1", b"2", b"3")
-        assert taken(store) == ([b"3", b"2", b"1"] if order[0] else [b"1", b"2", b"3"])
-        put(store, b"s1", b"s2", start=order[1] is not None)
-        put(store, b"a")
-        if order[1] is not None:
-            assert taken(store) == ([b"a", b"s2", b"s1"] if order[1] else [b"a", b"s1", b"s2"])
-
-    def test_priorities_may_be_negative_and_huge(self, make):
-        store = make()
-        priorities = {b"top": 2**61 - 1, b"high": 5, b"0": 0, b"low": -1, b"last": -(2**61)}
-        for name, priority in sorted(priorities.items()):
-            put(store, name, priority=priority)
-            put(store, b"start " + name, priority=priority, start=True)
-        assert taken(store) == [each for name in priorities for each in (name, b"start " + name)]
-
-    def test_the_last_in_line_when_it_is_asked_for(self, make):
-        store = make()
-        put(store, b"low", priority=-1)
-        put(store, b"1", b"2", b"3")
-        store.slots.asks_last = lambda slot: slot == "a"
-        assert [store.next().payload, store.next().payload] == [b"1", b"2"]
-        store.slots.asks_last = lambda slot: False
-        assert taken(store) == [b"3", b"low"]
+def test_priorities_may_be_negative_and_huge(make):
+    """Start requests come behind the others of their priority."""
+    store = make()
+    priorities = {b"top": 2**61 - 1, b"high": 5, b"0": 0, b"low": -1, b"last": -(2**61)}
+    for name, priority in sorted(priorities.items()):
+        put(store, name, priority=priority)
+        put(store, b"start " + name, priority=priority, start=True)
+    assert taken(store) == [each for name in priorities for each in (name, b"start " + name)]
 
 
-class TestStates:
-    def test_what_is_due_is_the_newest_of_its_rank(self, make):
-        store = make()
-        put(store, b"delayed", due=50.0)
-        put(store, b"now")
-        assert (len(store), store.delayed, store.next_due) == (1, 1, 50.0)
-        assert not store.take_due(49.0)
-        assert len(store) == 1
-        assert not store.take_due(50.0)
-        assert (len(store), store.delayed, store.next_due) == (2, 0, None)
-        assert taken(store) == [b"delayed", b"now"]
-
-    def test_an_id_never_changes(self, make):
-        store = make()
-        id_ = put(store, b"a", due=1.0)
-        for _ in range(3):
-            store.take_due(2.0)
-            assert store.next() == (id_, "a", b"a")
-            assert store.next() is None
-            store.put_off(id_, 1.0)
+def test_an_id_never_changes(make):
+    """Whatever the states of the record; a failed or capped one is not pending."""
+    store = make()
+    store.push(New("a", 0, b"capped"), State.CAPPED)
+    id_ = put(store, b"a", due=1.0)
+    for _ in range(3):
         store.take_due(2.0)
-        store.next()
-        store.fail(id_, FAILURE, b"again")
-        assert (store.next(), len(store), store.delayed) == (None, 0, 0)
-
-    def test_capped_records_are_not_pending(self, make):
-        store = make()
-        store.push(New("a", 0, b"capped"), State.CAPPED)
-        assert (store.next(), len(store)) == (None, 0)
-
-    def test_a_slot_on_hold(self, make):
-        store = make()
-        put(store, b"held")
-        put(store, b"b", slot="b")
-        store.slots.hold("a")
-        put(store, b"held, too")
-        assert (taken(store), len(store)) == ([b"b"], 2)
-        store.slots.release("a")
-        assert taken(store) == [b"held, too", b"held"]
+        assert store.next() == (id_, "a", b"a")
+        assert store.next() is None
+        store.put_off(id_, 1.0)
+    store.take_due(2.0)
+    store.next()
+    store.fail(id_, FAILURE, b"again")
+    assert (store.next(), len(store), store.delayed) == (None, 0, 0)
 
 
 # Scrapy's order

@@ -19,7 +19,7 @@ from scrapy_bloom.sqlite_backend.job_file import check_header, reading
 from scrapy_bloom.sqlite_backend.rounds import RUNNING
 from tests.failures import Failed
 from tests.job.harness import ASYNCIO, SELECT, Crawl, World, command_line, parsed, side_by_side
-from tests.job.stored import wrong_books
+from tests.stored import wrong_books
 
 BUDGET = {"*": 40, "small": 6}
 SLOTS = {"small": 400, "big": 400, "finite": 20}

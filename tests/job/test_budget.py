@@ -265,33 +265,6 @@ def test_without_a_job_requests_over_the_budget_are_counted(make_round):
     assert job.stat("scheduler/capped") == 1
 
 
-def test_a_trap_ends_within_its_budget_over_kills(make_round, tmp_path):
-    """What a fetched page of an endless site links to is fetched or capped, and never both."""
-    print("BUDGET_SEED", SEED)
-    rng, fetched, kills = random.Random(SEED), set(), 0
-    job = make_round(BLOOM_BUDGET={"*": 30}).started("0")
-    while (popped := job.pop()) is not None and len(fetched) <= 30:
-        number = int(name_of(popped))
-        fetched.add(number)
-        push(job, 2 * number + 1, 2 * number + 2)
-        if rng.random() < 0.7:
-            job.done(popped)
-        if rng.random() < 0.3:
-            job.commit()
-        if rng.random() < 0.2 and kills < 10:
-            kills += 1
-            job.drop()
-            job = make_round(BLOOM_BUDGET={"*": 30}).started("0")
-    for popped in [*job.engine._slot.inprogress]:
-        job.done(popped)
-    job.close()
-    left = {*map(int, capped(tmp_path / "job"))}
-    assert len(fetched) == 30
-    assert fetched | left == {0, *(2 * n + k for n in fetched for k in (1, 2))}
-    assert not fetched & left
-    assert job_state(tmp_path / "job").state == "finished"
-
-
 class Story:
     """A crawl of an endless site that dies, stops, fails and is retried, with a growing budget."""
 

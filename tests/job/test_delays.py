@@ -141,36 +141,6 @@ def test_an_unserializable_request_waits_in_memory(new_job, clock):
     assert new_job().names() == []
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (DownloaderAwarePriorityQueue, DownloaderAwarePriorityQueue),
-        (DownloaderAwarePriorityQueue, ScrapyPriorityQueue),
-        (ScrapyPriorityQueue, DownloaderAwarePriorityQueue),
-    ],
-)
-def test_any_queue(new_job, clock, before, after):
-    """Delayed requests wait with their slot, and the settings may change meanwhile."""
-    job = new_job(SCHEDULER_PRIORITY_QUEUE=before)
-    for name in ("a", "bb"):
-        meta = {delays.NOT_BEFORE: 10, "download_slot": f"slot-{name}"}
-        job.push(name, meta=meta, priority=len(name))
-    job.commit()
-    job = new_job(SCHEDULER_PRIORITY_QUEUE=after)
-    clock.now += 11
-    assert sorted(job.names()) == ["a", "bb"]
-    assert job.scheduler.ledger.store.failed == 0
-
-
-def test_due_requests_are_served_in_scrapys_order(new_job, clock):
-    """As if they were pushed when they are due: by priority, the newest first."""
-    job = new_job().pushed("old", meta={delays.NOT_BEFORE: 2})
-    job.push("urgent", meta={delays.NOT_BEFORE: 1}, priority=1)
-    job.pushed("first", meta={delays.NOT_BEFORE: 1}).pushed("waiting")
-    clock.now += 3
-    assert job.names() == ["urgent", "old", "first", "waiting"]
-
-
 def test_a_damaged_delayed_request_fails(new_job, clock):
     """As any request that cannot be read back."""
     job = new_job().pushed("a", meta={delays.NOT_BEFORE: 10})

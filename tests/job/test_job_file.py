@@ -21,7 +21,7 @@ from tests.failures import Failed
 from tests.job.engine import query
 from tests.job.harness import fork
 from tests.job.points import Points
-from tests.job.stored import FAILURE, LIFO, UNREADABLE, put, records_in, taken
+from tests.stored import FAILURE, LIFO, UNREADABLE, put, records_in, taken
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 forks = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")

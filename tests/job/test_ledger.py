@@ -3,6 +3,7 @@
 import pytest
 
 from scrapy_bloom.job import ledger
+from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.job.engine import query
 
 
@@ -75,6 +76,7 @@ def test_two_hundred_requests_handed_out_are_a_commit(job, timers):
 
 def test_two_hundred_requests_pushed_are_a_commit(job, timers):
     """What a crash repeats is bounded, whatever the timers do."""
+    assert (DurableScheduler.commit_operations, DurableScheduler.commit_seconds) == (200, 0.1)
     job.pushed(*map(str, range(199)))
     assert job.rows() == 0
     job.push("last")

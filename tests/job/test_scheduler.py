@@ -130,24 +130,6 @@ def test_without_a_job_directory_it_is_scrapys_scheduler(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("later", PRIORITY_QUEUES)
-@pytest.mark.parametrize("first", PRIORITY_QUEUES)
-def test_another_priority_queue_can_go_on(make, first, later):
-    """What one of Scrapy's priority queues has stored, the other one serves."""
-    job = make(SCHEDULER_PRIORITY_QUEUE=f"scrapy.pqueues.{first}")
-    for number in range(6):
-        job.push(str(number), priority=number % 2, meta={"download_slot": f"s{number % 3}"})
-    job.close()
-    job = make(SCHEDULER_PRIORITY_QUEUE=f"scrapy.pqueues.{later}", SCHEDULER_START_DISK_QUEUE=None)
-    assert sorted(job.names()) == [str(number) for number in range(6)]
-
-
-def test_start_requests_are_served_without_a_queue_of_their_own(make):
-    """SCHEDULER_START_DISK_QUEUE may be taken away from a job that has start requests."""
-    make().pushed("a", meta={"is_start_request": True}).pushed("b").close()
-    assert make(SCHEDULER_START_DISK_QUEUE=None).names() == ["b", "a"]
-
-
 def test_another_format_can_go_on(make):
     """Rows are read in the format they were written in."""
     make().pushed("a").close()
@@ -176,16 +158,6 @@ def test_memory_does_not_grow_with_what_is_pending(make):
 
 
 # What survives
-
-
-def test_pending_and_popped_requests_survive(make, crash):
-    """What is pending and what is in progress; the resumed job says how many."""
-    job = make().pushed(*"abc")
-    job.pop()
-    job.commit()
-    resumed = crash()
-    assert resumed.stat("scheduler/recovered") == 3
-    assert sorted(resumed.names()) == ["a", "b", "c"]
 
 
 def test_a_clean_stop_recovers_nothing(make):
@@ -254,15 +226,6 @@ def test_dont_filter_marks_nothing(make):
     job = make().pushed("a", dont_filter=True)
     job.commit()
     assert job.push("a")
-
-
-def test_a_commit_is_due_after_so_many_rows(make, tmp_path):
-    """The default bounds are 200 rows and 0.1 seconds, and the first one is kept."""
-    assert (DurableScheduler.commit_operations, DurableScheduler.commit_seconds) == (200, 0.1)
-    job = make().pushed(*map(str, range(199)))
-    assert rows(tmp_path / "job") == []
-    job.push("last")
-    assert len(rows(tmp_path / "job")) == 200
 
 
 def test_the_idle_spider_commits(make, tmp_path):
@@ -469,20 +432,11 @@ def rewritten(change):
     return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-def replaced(path):
-    """Let the file be another program's."""
-    path.unlink()
-    query(path, "CREATE TABLE request (id)")
-
-
 DAMAGES = {
     "empty": rewritten(lambda _: b""),
     "text": rewritten(lambda _: b"no database at all" * 100),
     "cut": rewritten(lambda sound: sound[:5000]),
     "header only": rewritten(lambda sound: sound[:100]),
-    "another program's": replaced,
-    "other tables": lambda path: query(path, "ALTER TABLE request ADD COLUMN url"),
-    "a later version": rewritten(lambda sound: sound[:60] + (99).to_bytes(4, "big") + sound[64:]),
     "overwritten": rewritten(lambda sound: sound[:4096] + b"\xff" * (len(sound) - 4096)),
 }
 

@@ -24,7 +24,7 @@ from tests.job.mutants import MUTANTS
 from tests.job.points import OUTSIDE, Points, calls_of
 from tests.job.powercut import Synced, cut_power
 from tests.job.site import KINDS
-from tests.job.stored import wrong_books
+from tests.stored import wrong_books
 
 VARIANTS = list(itertools.product((ASYNCIO, SELECT), (False, True)))
 
