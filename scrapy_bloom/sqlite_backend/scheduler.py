@@ -168,6 +168,9 @@ class DurableScheduler(LedgerScheduler):
         self._next_look.cancel()
         ledger, round_ = self._ledger, self.round
         if ledger is not None and round_ is not None:
+            # what is retried keeps this round open
+            while not ledger.stopped and self._carry_out_order():
+                pass
             ledger.end(partial(self._conclude, ledger, round_))
             if self._spider_state is not None:
                 self._spider_state.end(failed=ledger.failed)
@@ -285,19 +288,22 @@ class DurableScheduler(LedgerScheduler):
             )
 
     def _look_for_orders(self) -> None:
-        """Carry out what an operator has ordered, and look again."""
+        """Carry out a part of what an operator has ordered, and look again."""
+        if self._ledger is not None and not self._ledger.stopped:
+            self._next_look.set(BETWEEN_ORDERS if self._carry_out_order() else ORDERS_SECONDS)
+
+    def _carry_out_order(self) -> bool:
+        """Carry out a part of an order; return True if there may be more."""
         job, ledger = self._job, self._ledger
         assert job is not None
-        if ledger is None or ledger.stopped:
-            return
-        has_more = False
-        if next(job.orders.glob("*.json"), None) is not None:
-            if self._orders is None:
-                from .orders import Orders
+        assert ledger is not None
+        if next(job.orders.glob("*.json"), None) is None:
+            return False
+        if self._orders is None:
+            from .orders import Orders
 
-                self._orders = Orders(job, ledger, self._file, self._store.records, self)
-            has_more = self._orders.proceed()
-        self._next_look.set(BETWEEN_ORDERS if has_more else ORDERS_SECONDS)
+            self._orders = Orders(job, ledger, self._file, self._store.records, self)
+        return self._orders.proceed()
 
     def _conclude(self, ledger: Ledger, round_: Round) -> None:
         """End the round, if nothing of it is left or can come, and say what has failed."""
