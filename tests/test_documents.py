@@ -21,7 +21,7 @@ from scrapy_bloom import settings, signals
 from scrapy_bloom.bloom import header
 from scrapy_bloom.commands import BloomCommand
 from scrapy_bloom.commands.arguments import add_subcommands
-from scrapy_bloom.delta import file_store
+from scrapy_bloom.delta import file_store, redis_store
 from scrapy_bloom.redis_backend import layout
 from scrapy_bloom.sqlite_backend import schema
 from tests.patience import PATIENCE
@@ -210,6 +210,7 @@ def test_formats():
         file_store.VERSION,
         layout.FORMAT,
         layout.CRAWL_FORMAT,
+        redis_store.FORMAT,
     ]
 
 

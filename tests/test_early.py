@@ -12,7 +12,7 @@ from types import MethodType, SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scrapy import FormRequest, Request, Spider, signals
+from scrapy import FormRequest, Request, signals
 from scrapy.core.scheduler import Scheduler
 from scrapy.core.spidermw import SpiderMiddlewareManager
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
@@ -41,6 +41,7 @@ from tests.fingerprinters import (
     InheritingFingerprinter,
     PageFingerprinter,
 )
+from tests.job.engine import TestSpider
 
 ADDON = {Addon: 300}
 SITE = "http://a.example/"
@@ -48,16 +49,10 @@ RFP = "scrapy.dupefilters.RFPDupeFilter"
 CANONICAL = "scrapy_bloom.CanonicalRequestFingerprinter"
 
 
-class EarlySpider(Spider):
-    """Has a callback."""
+class EarlySpider(TestSpider):
+    """Has callbacks."""
 
     name = "early"
-
-    def parse(self, response):
-        pass
-
-    def parse_other(self, response):
-        pass
 
 
 def no_method(response):

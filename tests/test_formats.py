@@ -4,13 +4,14 @@ import os
 import re
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 from hashlib import sha256
 
 import pytest
 
 from scrapy_bloom.bloom.header import PAGE
-from tests.test_refused_start import run
+from tests.test_refused_start import contents
+from tests.test_refused_start import run as start
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -19,14 +20,14 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux o
 def crawl(folder, url, settings_of, status=0):
     """Run a crawl of ten pages in `folder`; return its errors."""
     arguments, settings = settings_of(folder, url)
-    common = {"CLOSESPIDER_PAGECOUNT": 10, "BLOOM_CAPACITY": 1000, "LOG_LEVEL": "WARNING"}
-    found, log = run(folder, *arguments, **common, **settings)
+    common = {"CLOSESPIDER_PAGECOUNT": 10, "BLOOM_CAPACITY": 20, "LOG_LEVEL": "WARNING"}
+    found, log = start(folder, *arguments, **common, BLOOM_DELTA="success", **settings)
     assert found == status, log
     return [line for line in log.splitlines() if "ERROR" in line or "Traceback" in line]
 
 
 def job(folder, _url):
-    return [], {"BLOOM_DELTA": "success", "BLOOM_DELTA_DIR": folder / "delta"}
+    return [], {"BLOOM_EXACT": True, "BLOOM_DELTA_DIR": folder / "delta"}
 
 
 def worker(_folder, url):
@@ -34,7 +35,13 @@ def worker(_folder, url):
         "JOBDIR": "worker",
         "BLOOM_REDIS_URL": url,
         "BLOOM_REDIS_KEY": "formats",
+        "BLOOM_DELTA_DIR": "formats",
     }
+
+
+def newcomer(folder, url):
+    arguments, settings = worker(folder, url)
+    return arguments, {**settings, "BLOOM_REDIS_KEY": "formats_too"}
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +53,18 @@ def made(tmp_path_factory, redis_server):
     return folder
 
 
-def in_page_0(path, _server):
-    content = path.read_bytes()
-    page = content[: PAGE - 32].replace(b'"format": 1', b'"format": 9')
-    path.write_bytes(page + sha256(page).digest() + content[PAGE:])
+def in_page_0(before, after):
+    def change(path, _server):
+        content = path.read_bytes()
+        page = content[: PAGE - 32].replace(before, after)
+        assert page != content[: PAGE - 32]
+        path.write_bytes(page + sha256(page).digest() + content[PAGE:])
+
+    return change
+
+
+def magic(path, _server):
+    path.write_bytes(b"\x89OTHER\r\n" + path.read_bytes()[8:])
 
 
 def by_sql(statement):
@@ -60,73 +75,110 @@ def by_sql(statement):
     return change
 
 
-def in_hash(name, before, after):
-    """Change a field of a hash in Redis."""
+def in_redis(name, before, after):
+    """Change a string, or the fields of a hash."""
 
     def change(_path, server):
-        for field, value in server.client().hgetall(name).items():
-            server.command("HSET", name, field, value.replace(before, after))
+        client = server.client()
+        if client.type(name) == b"string":
+            client.set(name, client.get(name).replace(before, after))
+            return
+        for field, value in client.hgetall(name).items():
+            client.hset(name, field, value.replace(before, after))
 
     return change
 
 
+FORMAT = in_page_0(b'"format": 1', b'"format": 9')
+HASH = in_page_0(b"lanes-16/1", b"lanes-16/9")
+TABLE = in_page_0(b"bucket-63/1", b"bucket-63/9")
 VERSION = by_sql("PRAGMA user_version = 9")
+META = by_sql("UPDATE meta SET version = 9")
+OTHER_ID = by_sql("PRAGMA application_id = 9")
+HEADER = in_redis("{formats}", b'"format": 1', b'"format": 9')
+CRAWL, NO_FORMAT = (in_redis("{formats}:crawl", b"1:", now) for now in (b"9:", b""))
+IDENTITY = in_redis("{formats}:delta:identity", b"1:", b"9:")
+LAYERS, REQUESTS, DELTA = "job/bloom/{}.bloom", "job/requests.sqlite", "delta/delta.sqlite"
+FILTER, FEEDS, KEY = LAYERS.format(0), "worker/worker-feeds.sqlite", "'{formats}'"
+MADE, USE = "reads 1; .* the version that made it", "reads 1: use the version that has made it, .*"
+JOBDIR = "version 9, .* reads version 1; .* or a new JOBDIR"
 FORMATS = {
-    "filter": (job, "job/bloom/0.bloom", in_page_0, "has format 9, .* reads 1; open it with the"),
-    "requests": (job, "job/requests.sqlite", VERSION, "version 9, .* reads version 1; .* or a new"),
-    "delta": (
+    "filter": (job, FILTER, FORMAT, f"has format 9, .* {MADE}"),
+    "filter_magic": (job, FILTER, magic, "is not a filter file .*; move it away"),
+    "layer": (job, LAYERS.format(1), FORMAT, f"has format 9, .* {MADE}"),
+    "hash": (job, FILTER, HASH, "has scheme .*/9', .* reads .*/1'; open it with the version"),
+    "exact": (
         job,
-        "delta/delta.sqlite",
-        by_sql("UPDATE meta SET version = 9"),
-        "version 9, .* BLOOM_DELTA_RESET",
+        FILTER,
+        TABLE,
+        "has table_scheme .*/9', .* reads .*/1'; open it with",
     ),
-    "feeds": (
-        worker,
-        "worker/worker-feeds.sqlite",
-        VERSION,
-        "version 9, .* reads version 1; .* or a new JOBDIR",
-    ),
-    "redis_filter": (
-        worker,
-        "'{formats}'",
-        in_hash("{formats}", b'"format": 1', b'"format": 9'),
-        "has format 9, .* reads 1; use the version that made it .* or another BLOOM_REDIS_KEY",
-    ),
-    "redis_crawl": (
-        worker,
-        "'{formats}'",
-        in_hash("{formats}:crawl", b"1:", b"9:"),
-        "has format 9, .* reads 1: use the version that has made it, or another BLOOM_REDIS_KEY",
-    ),
+    "requests": (job, REQUESTS, VERSION, JOBDIR),
+    "requests_magic": (job, REQUESTS, OTHER_ID, "another program's .* a new JOBDIR"),
+    "delta": (job, DELTA, META, "version 9, .* knows 1.* BLOOM_DELTA_RESET"),
+    "delta_magic": (job, DELTA, OTHER_ID, "another program's.* BLOOM_DELTA_RESET"),
+    "feeds": (worker, FEEDS, VERSION, JOBDIR),
+    "feeds_of_another_crawl": (newcomer, FEEDS, VERSION, JOBDIR),
+    "redis_filter": (worker, KEY, HEADER, f"has format 9, .* {MADE} .* or another BLOOM_REDIS_KEY"),
+    "redis_crawl": (worker, KEY, CRAWL, f"has format 9, .* {USE} BLOOM_REDIS_KEY"),
+    "redis_crawl_before": (worker, KEY, NO_FORMAT, f"has format none, .* {USE} BLOOM_REDIS_KEY"),
+    "redis_delta": (worker, " formats", IDENTITY, f"has format 9, .* {USE} BLOOM_DELTA_RESET"),
 }
+
+
+@contextmanager
+def another(made, tmp_path, server, kind):
+    """Give a copy with a thing of another format, which nothing may change."""
+    _, name, change, _ = FORMATS[kind]
+    folder = shutil.copytree(made, tmp_path / "copy")
+    client = server.client()
+    kept = {key: client.dump(key) for key in client.keys("{formats*")}
+
+    def state():
+        # a dump of a hash has its fields in any order
+        look = {b"hash": client.hgetall}
+        keys = client.keys("{formats*")
+        return contents(folder), {key: look.get(client.type(key), client.dump)(key) for key in keys}
+
+    change(folder / name, server)
+    before = state()
+    try:
+        yield folder
+        assert state() == before
+    finally:
+        for key, value in kept.items():
+            client.restore(key, 0, value, replace=True)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_another_format_is_refused(made, tmp_path, redis_server, kind):
     """With what was found, what is read, and a remedy; not a byte changes."""
-    settings, name, change, message = FORMATS[kind]
-    folder = shutil.copytree(made, tmp_path / "copy")
-    client = redis_server.client()
-    kept = {key: client.dump(key) for key in client.keys("{formats}*")}
-
-    def state():
-        files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        kinds = {key: client.type(key) for key in client.keys("{formats}*")}
-        # a dump of a hash has its fields in any order
-        found = {
-            key: client.hgetall(key) if kind == b"hash" else client.dump(key)
-            for key, kind in kinds.items()
-        }
-        return {
-            path: each for path, each in files.items() if "__pycache__" not in path.parts
-        }, found
-
-    change(folder / name, redis_server)
-    before = state()
-    try:
+    settings, name, _, message = FORMATS[kind]
+    with another(made, tmp_path, redis_server, kind) as folder:
         (line,) = crawl(folder, redis_server.url, settings, status=1)
         assert re.search(f"{re.escape(name)}.* {message}", line)
-        assert state() == before
-    finally:
-        for key, value in kept.items():
-            client.restore(key, 0, value, replace=True)
+
+
+QUEUE = "{0} list PLACE / {0} count PLACE / {0} drop PLACE --url * --yes / {0} hold PLACE a.example"
+FAILED = "failed PLACE / retry PLACE / drop PLACE --yes / top PLACE --once / "
+COMMANDS = {
+    "filter": "info job / check job http://a / verify job",
+    "requests": f"info job / {FAILED}{QUEUE}",
+    "delta": "info delta / delta count delta / delta list delta",
+    "redis_filter": "info PLACE / verify PLACE / top PLACE --once / clear PLACE --yes",
+    "redis_crawl": f"workers PLACE / {FAILED}{QUEUE} / {{0}} release PLACE a.example"
+    " / push PLACE http://a.example",
+    "redis_delta": "delta count PLACE / delta list PLACE / delta forget PLACE --older 1s",
+}
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_commands_refuse_another_format(made, tmp_path, redis_server, run, kind):
+    """With the same message, whatever they would do."""
+    settings = {"BLOOM_REDIS_KEY": "formats", "BLOOM_DELTA_DIR": "formats"}
+    options = [f"--set={name}={value}" for name, value in settings.items()]
+    with another(made, tmp_path, redis_server, kind) as folder:
+        place = redis_server.url if "redis" in kind else "job"
+        for command in COMMANDS[kind].format("queue").replace("PLACE", place).split(" / "):
+            found = run(folder, *command.split(), *options)
+            assert re.search(FORMATS[kind][-1], found.out + found.refusal), command

@@ -21,7 +21,7 @@ SCHEME = "mmh3-x64-128/block-32768/lanes-16/1"
 """Name and version of the scheme above, in the header of each file."""
 
 TABLE_SCHEME = "blake2b-64/bucket-63/1"
-"""Name and version of the layout of exact tables (table.py), in the header of files with one."""
+"""Name and version of the layout of exact_table.py, in the header of files with such a table."""
 
 SECRET_BYTES = 16
 BLOCK_SHIFT = 15  # a block has 2**15 bits
@@ -72,7 +72,7 @@ def next_lanes(salted: bytes, seed: int) -> tuple[int, ...]:
 def positions(secret: bytes, key: bytes, blocks: int, probes: int) -> list[int]:
     """Return the positions of the bits of `key` in a filter of that shape.
 
-    This is the definition; `Probing` computes the same in fewer steps, with the code of
+    This is the definition; `Layered` computes the same in fewer steps, with the code of
     `first_lanes` and `next_lanes` in line.
     """
     salted = secret + key

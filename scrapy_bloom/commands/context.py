@@ -31,7 +31,7 @@ from ..redis_backend.client import RedisClient
 from ..redis_backend.desk import RedisDesk
 from ..redis_backend.filter_view import FilterView
 from ..redis_backend.layout import in_one_slot
-from ..redis_backend.lifecycle import no_crawl
+from ..redis_backend.lifecycle import require_crawl_format
 from ..reporting import escaped, in_brief
 from ..settings import REDIS_KEY
 from ..sqlite_backend.desk import SqliteDesk
@@ -126,8 +126,7 @@ class Context:
         """Yield a client for the crawl in Redis at `url`, and its key. Raises BloomError."""
         key = in_one_slot(self.key(url))
         with RedisClient(url) as client:
-            if not client.call("exists", f"{key}:crawl"):
-                raise no_crawl(client, key)
+            require_crawl_format(client, key)
             yield client, key
 
     @contextmanager

@@ -30,7 +30,7 @@ from ..migration.sources import Imported, Source, import_into, make_filter, sour
 from ..redis_backend.client import REDIS_SCHEMES, RedisClient, public_url
 from ..redis_backend.filter_view import places_of
 from ..redis_backend.layout import in_one_slot
-from ..redis_backend.lifecycle import delete_filter, remove_queue
+from ..redis_backend.lifecycle import delete_filter, remove_queue, stored_header
 from ..redis_backend.verify import queue_findings
 from ..reporting import counted, in_bytes, in_percent, in_short, pages_text, waiting_text
 from ..settings import BloomSettings
@@ -112,8 +112,10 @@ class SharedPlace(Place):
     def clear(self) -> int:
         """Remove both."""
         with RedisClient(self.target.name) as client:
-            removed = 0
-            for each in places_of(client, self._key):
+            removed, places = 0, places_of(client, self._key)
+            for each in places:
+                stored_header(client, each)  # of another format nothing is removed
+            for each in places:
                 if each == in_one_slot(self._key):
                     removed += remove_queue(client, each)
                 removed += delete_filter(client, each)

@@ -21,6 +21,8 @@ from ..reporting import counted
 from .file_store import Row
 from .settings import Lifetime
 
+FORMAT = 1
+"""It stands before the identity."""
 SLICES = 8
 """Number of slices in a period."""
 _AT_ONCE = 500
@@ -94,9 +96,8 @@ class RedisDeltaStore:
         return min(starts, default=None)
 
     def look(self) -> None:
-        """Raise IncompatibleFilterError if the store is of another fingerprinter."""
-        stored = self.client.call("get", f"{self._key}:identity")
-        if stored not in (None, self.lifetime.identity.encode()):
+        """Raise IncompatibleFilterError if the store is of another format or fingerprinter."""
+        if self.identity not in ("", self.lifetime.identity):
             raise IncompatibleFilterError(
                 f"{self.name} has marks of another fingerprinter (REQUEST_FINGERPRINTER_CLASS):"
                 " set that back, or use another BLOOM_DELTA_DIR, or start afresh with"
@@ -106,7 +107,7 @@ class RedisDeltaStore:
     def open(self) -> None:
         """Record in the store the identity of this fingerprinter. Raises as `look` does."""
         self.look()
-        self.client.call("set", f"{self._key}:identity", self.lifetime.identity)
+        self.client.call("set", f"{self._key}:identity", f"{FORMAT}:{self.lifetime.identity}")
 
     def known_until(self, key: bytes, period: float | None = None) -> float:
         """Return the time until which `key` is sure to count as marked in the last `period`
@@ -148,9 +149,17 @@ class RedisDeltaStore:
 
     @property
     def identity(self) -> str:
-        """The text about the fingerprinter whose marks are there, empty without any."""
+        """The text about the fingerprinter whose marks are there, empty without any. Raises
+        IncompatibleFilterError for another format."""
         found: bytes = self.client.call("get", f"{self._key}:identity") or b""
-        return found.decode(errors="backslashreplace")
+        number, _, identity = found.decode(errors="backslashreplace").partition(":")
+        if found and number != str(FORMAT):
+            raise IncompatibleFilterError(
+                f"{self.name} has format {number if number.isdigit() else 'none'}, and this"
+                f" scrapy-bloom reads {FORMAT}: use the version that has made it, or another"
+                " BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
+            )
+        return identity
 
     def counts(self, before: float | None) -> tuple[int, dict[str, int]]:
         """Return 0, and the number of keys of each slice: of all, or of those that ended

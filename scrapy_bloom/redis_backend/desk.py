@@ -30,7 +30,6 @@ from .status import (
     SLOTS_AT_ONCE,
     capped_in,
     held_in,
-    parked_in,
     pending_of,
     reasons_in,
     require_crawl,
@@ -48,20 +47,23 @@ MOST_TOLD = 10_000
 """The most failed requests whose reasons a worker counts."""
 REST = 4
 """While workers are at work, the pause after a call is so many times as long as the call."""
-_PLACES = {State.DELAYED: "later", State.FAILED: "failed", State.QUARANTINED: "quarantined"}
 _STATES = {
-    **{place: state for state, place in _PLACES.items()},
-    **dict.fromkeys(("pending", "lobby"), State.PENDING),
+    "pending": State.PENDING,
+    "lobby": State.PENDING,
+    "later": State.DELAYED,
+    "quarantined": State.QUARANTINED,
     "claims": State.CLAIMED,
+    "failed": State.FAILED,
     "capped": State.CAPPED,
 }
 """By the first word of a place."""
 _UNREADABLE = (UNREADABLE.encode(), 0, b"", 0, b"")
 _DETAILS = {"url": "", "method": "GET", "status": None, "exception": None, "referer": None}
 _SHOWN = (State.PENDING, State.QUARANTINED, State.DELAYED, State.CLAIMED, *sorted(KEPT))
-_DROPPED = (State.DELAYED, State.PENDING, State.QUARANTINED, State.FAILED, State.CAPPED)
-_RETRIED = (State.CAPPED, State.FAILED)
-"""In this order: what is due meanwhile is pending then, and failed ones may be capped."""
+_ORDER = (State.DELAYED, State.PENDING, State.QUARANTINED, State.CAPPED, State.FAILED)
+"""In which states are changed: what is due meanwhile is pending then, and failed ones may be
+capped."""
+_CHANGED = {"drop": WAITING | KEPT, "fail": WAITING, "retry": KEPT}
 
 
 class Element(NamedTuple):
@@ -203,9 +205,8 @@ class RedisDesk:
         is_at_work = not self._starts and bool(require_crawl(self._client, self._key).living)
         self._rest, self._since = REST if is_at_work else 0, time.perf_counter()
         task = _Task(chosen, action, is_now=self._starts or is_at_work)
-        for state in _RETRIED if action == "retry" else _DROPPED:
-            if state not in chosen.states:
-                continue
+        states = _CHANGED[action].intersection(chosen.states)
+        for state in filter(states.__contains__, _ORDER):
             if action == "retry" and state is State.CAPPED and not task.is_now:
                 task.left = self.count(replace(chosen, states=(state,))).states.total()
                 task.found.states[state] = task.left
@@ -215,7 +216,7 @@ class RedisDesk:
         if task.left:
             told = [*self._orders(), (chosen.reasons, chosen.urls, chosen.slots)]
             self._client.call("hset", f"{self._key}:crawl", "retried", json.dumps(told))
-        if {*chosen.states} & WAITING:
+        if states & WAITING:
             claimed = self._records(State.CLAIMED, chosen, reads=chosen.reads)
             task.found.in_flight = sum(map(chosen.includes, claimed))
         return task.found
@@ -235,17 +236,21 @@ class RedisDesk:
 
     def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
-        yield from parked_in(self._client, self._key)
+        pages = self._client.pages
+        parked = pages("zrange", f"{self._key}:parked", READ_AT_ONCE)
+        names = (each.decode(errors=ODD_BYTES).partition(":")[::2] for each in parked)
+        rings = (
+            (priority, element.decode(errors=ODD_BYTES))
+            for priority in self.priorities()
+            for element in pages("lrange", f"{self._key}:slots:{priority}", READ_AT_ONCE)
+        )
+        for priority, named in chain(names, rings):
+            yield priority, named
+            if named.endswith("\0"):
+                last = f"{self._key}:pending:{priority}:{named}"
+                if self._client.call("lindex", last, -1) == b"":
+                    yield priority, named[:-1]
         for priority in self.priorities():
-            for element in self._client.pages(
-                "lrange", f"{self._key}:slots:{priority}", READ_AT_ONCE
-            ):
-                named = element.decode(errors=ODD_BYTES)
-                yield priority, named
-                if named.endswith("\0"):
-                    last = f"{self._key}:pending:{priority}:{named}"
-                    if self._client.call("lindex", last, -1) == b"":
-                        yield priority, named[:-1]
             for each in self._elements(f"lobby:{priority}"):
                 if not each.entry:
                     yield priority, each.slot
@@ -376,8 +381,8 @@ class RedisDesk:
                 yield f"claims:{worker.name}"
         elif state is State.CAPPED:
             yield from (f"capped:{slot}" for slot in self._capped(chosen))
-        elif state in _PLACES:
-            yield _PLACES[state]
+        else:
+            yield from (place for place, its_state in _STATES.items() if its_state is state)
 
     def _elements(self, place: str, *, reads: bool = True) -> Iterator[Element]:
         """Yield what a place has, without the longest parts unless it `reads` them."""

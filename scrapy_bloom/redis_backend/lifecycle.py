@@ -241,6 +241,16 @@ def no_crawl(client: RedisClient, key: str) -> SharedFilterError:
     )
 
 
+def require_crawl_format(client: RedisClient, key: str) -> None:
+    """Raise SharedFilterError unless a crawl of this format is beside the filter at `key`."""
+    if not client.call("exists", f"{key}:crawl"):
+        raise no_crawl(client, key)
+    found = (client.call("hget", f"{key}:crawl", "id") or b"").decode(errors=ODD_BYTES)
+    if found.partition(":")[0] != str(CRAWL_FORMAT):
+        name = f"the queue {key!r} in Redis at {client.name}"
+        raise SharedFilterError(name + why_not(found, found.rpartition(":")[2]))
+
+
 def require_no_eviction(client: RedisClient) -> None:
     """Raise SharedFilterError if Redis may drop requests when its memory is full."""
     if policy := client.evicting():

@@ -286,14 +286,6 @@ def held_in(client: RedisClient, key: str) -> dict[str, float]:
     return held
 
 
-def parked_in(client: RedisClient, key: str) -> Iterator[tuple[str, str]]:
-    """Yield priority and name of each list that waits for the end of a hold. Cost: a round trip
-    for a hundred."""
-    for member in client.pages("zrange", f"{key}:parked", SLOTS_AT_ONCE):
-        priority, _, named = member.decode(errors=ODD_BYTES).partition(":")
-        yield priority, named
-
-
 def total_bytes(*sizes: int | None) -> int | None:
     """Return the sum of `sizes`, None if one is unknown: None, or -1 from a script."""
     known = [size for size in sizes if size is not None and size >= 0]

@@ -18,7 +18,7 @@ from ..job.session import session_of
 from ..reporting import feeds_named
 from ..scrapy_private import put_before_engine
 from ..settings import DURABLE_FEEDS
-from ..sqlite_backend.job_file import RequestFile
+from ..sqlite_backend.job_file import RequestFile, check_header
 from ..sqlite_backend.rounds import Round, feeds_of
 from ..startup import announce
 
@@ -38,7 +38,7 @@ class WorkerFeeds(CommitHook):
     beside it: a worker that is started again with that JOBDIR goes on with them, also where
     the round was over and goes on. They are on the disk before Redis hears of the
     acknowledgement, so a kill loses none and may repeat some. Else see SyncedFeeds. Raises
-    FilterLockedError if another process has JOBDIR.
+    FilterLockedError if another process has JOBDIR, RequestFileError for another format.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -47,6 +47,7 @@ class WorkerFeeds(CommitHook):
         self._exporter = feeds_of(crawler)
         self._round: Round | None = None
         if self._job is not None and self._exporter is not None:
+            check_header(self._job.worker_feeds)
             put_before_engine(crawler, self._exporter.start_items)
         session_of(crawler).begin(self)
 

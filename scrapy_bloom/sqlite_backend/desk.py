@@ -14,7 +14,7 @@ from ..errors import RequestFileError
 from ..job.records import Action
 from ..jobdir import JobDirectory
 from . import schema
-from .job_file import connect, reading
+from .job_file import check_header, connect, reading
 from .listing import Listing, held_in
 from .orders import Change, HoldOrder, Order, answer, counts_of, figures_of, send, standing
 from .rounds import REOPEN
@@ -131,6 +131,7 @@ def woken(file: sqlite3.Connection, ids: Sequence[int]) -> int:
 def _writing(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection to the file of a stopped job, of the current version. Raises
     RequestFileError."""
+    check_header(path)
     try:
         with closing(connect(path, "rw")) as connection:
             connection.execute("PRAGMA synchronous = FULL")

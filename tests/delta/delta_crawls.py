@@ -42,6 +42,7 @@ from scrapy_bloom.quantities import DAY
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.delta.delta_mutants import MUTANTS
 from tests.job.harness import ASYNCIO, SELECT, SETTINGS, Crawl, World, side_by_side
+from tests.job.spider import OfCrawler
 
 FAILING = ("status", "raising", "dropped", "error", "empty", "torn", "refused")
 """What gives no item on the first day, each in its way."""
@@ -219,15 +220,8 @@ class FollowNewSpider(scrapy.Spider):
         yield {"page": "/".join(response.url.split("/")[-2:])}
 
 
-class Paging:
+class Paging(OfCrawler):
     """Leads from a detail to what only it knows of."""
-
-    def __init__(self, crawler):
-        self.crawler = crawler
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler)
 
     async def process_spider_output(self, response, result):
         async for thing in result:

@@ -27,7 +27,7 @@ from tests.job.feed_crawls import (
 from tests.job.harness import FORCED, Crawl, side_by_side
 from tests.job.mutants import MUTANTS
 from tests.job.points import FEED_CALLS, Points, calls_of
-from tests.job.torture import SIDES, VARIANTS, cut_crawls, parser_of, run_parts
+from tests.job.torture import SIDES, VARIANTS, about, cut_crawls, parser_of, run_parts
 
 STOPS = ("kill", "kill", "kill", "int", "term", "twice")
 """How a run ends before its end; the last is Ctrl-C two times."""
@@ -77,16 +77,8 @@ def report(crawl, run, expected, **more):
         wrong = {
             name: what for name, what in wrong.items() if isinstance(what, str) or what["missing"]
         }
-    return {
-        "crawl": crawl.name,
-        "reactor": crawl.reactor.rpartition(".")[2],
-        "slow": crawl.slow,
-        **more,
-        "status": run.status,
-        "reason": run.reason,
-        "wrong": wrong,
-        "ok": not wrong and is_over(run.folder / "job"),
-    }
+    ok = not wrong and is_over(run.folder / "job")
+    return {**about(crawl, run, **more), "wrong": wrong, "ok": ok}
 
 
 def is_over(job):

@@ -1,8 +1,13 @@
 """Records of a job, without the requests that they are made of."""
 
+import shutil
+import tempfile
+from pathlib import Path
+
 from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.job.records import New, rank_of
 from scrapy_bloom.job.slots import OneLine, Slots
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.records import SqliteRecords
 
 LIFO = (True, False)
@@ -31,3 +36,29 @@ def taken(store):
         found.append(claimed.payload)
         store.done(claimed.id)
     return found
+
+
+BOOKS = {
+    "PRAGMA integrity_check": "ok",
+    "SELECT COUNT(*) FROM request WHERE state = 1": 0,
+    "SELECT COUNT(*) FROM request WHERE slot NOT IN (SELECT id FROM slot)": 0,
+    "SELECT COUNT(*) - COUNT(DISTINCT place) FROM request": 0,
+    "SELECT MAX(0, MAX(id), MAX(ABS(place))) > (SELECT last FROM job) FROM request": 0,
+    "SELECT COUNT(*) FROM taken_children WHERE parent > 0"
+    " AND parent NOT IN (SELECT id FROM request WHERE state IN (0, 2))": 0,
+}
+"""Queries of a job that was just opened, and their answers."""
+
+
+def wrong_books(job):
+    """Return what is wrong in the file of a killed job when it is opened, of which this makes a
+    copy."""
+    if not (job / "requests.sqlite").exists():
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        for each in job.glob("requests.sqlite*"):
+            shutil.copy(each, folder)
+        file = RequestFile.open(Path(folder) / "requests.sqlite")
+        found = {query: file.query(query)[0][0] or 0 for query in BOOKS}
+        file.close(clean=False)
+    return [f"{query}: {found[query]}" for query in BOOKS if found[query] != BOOKS[query]]

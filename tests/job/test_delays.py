@@ -183,16 +183,18 @@ def test_a_damaged_delayed_request_fails(new_job, clock):
 
 
 class Reactor:
-    """Has the timers that were set for delayed requests."""
+    """Has the timers that were set; `timers` are those for delayed requests."""
 
     def __init__(self):
-        self.timers = []
+        self.every = []
+
+    @property
+    def timers(self):
+        return [each for each in self.every if each.function.__self__._ring.__name__ == "_on_alarm"]
 
     def call_later(self, seconds, function):
-        timer = Timer(self, seconds, function)
-        if function.__self__._ring.__name__ == "_on_alarm":
-            self.timers.append(timer)
-        return timer
+        self.every.append(Timer(self, seconds, function))
+        return self.every[-1]
 
 
 class Timer:
@@ -200,8 +202,8 @@ class Timer:
         self.reactor, self.seconds, self.function = reactor, seconds, function
 
     def cancel(self):
-        if self in self.reactor.timers:
-            self.reactor.timers.remove(self)
+        if self in self.reactor.every:
+            self.reactor.every.remove(self)
 
     def ring(self):
         self.cancel()
@@ -234,7 +236,7 @@ def test_a_timer_wakes_the_engine(new_job, clock, reactor):
     assert job.names() == ["b"]
     (timer,) = reactor.timers
     job.close()
-    assert reactor.timers == []
+    assert reactor.every == []
 
 
 @pytest.mark.parametrize(("seconds", "turns"), [(0, 2), (math.inf, 1)])

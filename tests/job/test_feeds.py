@@ -472,7 +472,8 @@ def test_what_a_failed_commit_had_begun_is_undone(tmp_path, job, is_hook):
     assert sorted(numbers(tmp_path / "a.jl")) == [1, 2, 3]
 
 
-def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch):
+@pytest.mark.parametrize("feed", [{"a.json": "json"}, {"a.jl": "jsonlines"}])
+def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch, feed):
     """The feed is whole when the crawl has ended, and the next start writes what is missing."""
     append = FeedFile.append
 
@@ -484,15 +485,15 @@ def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch):
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    a = job({"a.json": "json"}, GOES_ON).pages(p1={"n": 1})
+    a = job(feed, GOES_ON).pages(p1={"n": 1})
     with monkeypatch.context() as patch:
         patch.setattr(FeedFile, "append", on_a_full_disk)
         a.pages(p2={"n": 2, "text": "x" * 100})
     assert a.scheduler._ledger.stopped
     a.close("bloom_error")
-    assert numbers(tmp_path / "a.json") == [1]
-    job({"a.json": "json"}).finish()
-    assert numbers(tmp_path / "a.json") == [1, 2]
+    assert numbers(tmp_path / next(iter(feed))) == [1]
+    job(feed).finish()
+    assert numbers(tmp_path / next(iter(feed))) == [1, 2]
 
 
 def test_zeros_of_a_power_cut_are_no_strangers(tmp_path, job):

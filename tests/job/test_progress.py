@@ -91,6 +91,13 @@ def test_what_has_become_of_a_job(make_round, crash_round, tmp_path):
     assert job_state(folder)[:3] == ("finished", 1, 0)
 
 
+def require_refused(job):
+    """Require an error that names the file, by a look at the job."""
+    refused = pytest.raises(RequestFileError, match=r"requests\.sqlite cannot be read: ")
+    with JobDirectory(job).locked(), refused:
+        JobStatus(job).figures()
+
+
 @pytest.mark.parametrize("figures", ["1", "{}", '{"began": "x"}', '{"began": 1, "pending": "x"}'])
 def test_damaged_figures_are_an_error_that_names_the_file(make_round, tmp_path, figures):
     """Also where only what is made of them fails."""
@@ -99,11 +106,7 @@ def test_damaged_figures_are_an_error_that_names_the_file(make_round, tmp_path, 
     query(path, "DELETE FROM progress")
     query(path, "INSERT INTO progress VALUES (1.0, ?), (2.0, ?)", figures, figures)
     query(path, "UPDATE job SET clean = 0")
-    with (
-        JobDirectory(tmp_path / "job").locked(),
-        pytest.raises(RequestFileError, match=r"requests\.sqlite cannot be read: "),
-    ):
-        JobStatus(tmp_path / "job").figures()
+    require_refused(tmp_path / "job")
 
 
 @pytest.mark.parametrize("value", ["NULL", "'many'"])
@@ -113,8 +116,4 @@ def test_counts_of_a_round_that_are_no_numbers_are_told_with_the_file(make_round
     query(tmp_path / "job", f"UPDATE round_counts SET pages = {value}")
     with pytest.raises(RequestFileError, match=r"requests\.sqlite: pages has a value of type"):
         make_round()
-    with (
-        JobDirectory(tmp_path / "job").locked(),
-        pytest.raises(RequestFileError, match=r"requests\.sqlite cannot be read: "),
-    ):
-        JobStatus(tmp_path / "job").figures()
+    require_refused(tmp_path / "job")

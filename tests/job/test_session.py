@@ -207,9 +207,9 @@ def test_one_place_releases_the_lock_of_a_job():
                     release.add(place)
                 elif place[1].endswith(".locked"):
                     locked.add(place)
-    # of a directory with a filter, and of the delta store
+    # of a directory with a filter
     assert release - {("bloom/directory.py", "lock.release")} == {("jobdir.py", "lock.release")}
-    assert {place for place in locked if place[0] != "delta/slice_store.py"} == {
+    assert locked == {
         ("job/session.py", "self.directory.locked"),
         ("migration/sources.py", "job.locked"),
         ("redis_backend/load.py", "job.locked"),

@@ -15,6 +15,7 @@ import sqlite3
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
@@ -23,6 +24,7 @@ from tests.job.mutants import MUTANTS
 from tests.job.points import OUTSIDE, Points, calls_of
 from tests.job.powercut import Synced, cut_power
 from tests.job.site import KINDS
+from tests.job.stored import wrong_books
 
 VARIANTS = list(itertools.product((ASYNCIO, SELECT), (False, True)))
 
@@ -36,10 +38,8 @@ def whole(world, pages, kinds=tuple(KINDS)):
     return world.pages(crawl)
 
 
-def report(world, crawl, run, expected, **more):
-    """Return what became of a crawl that is over."""
-    found = Counter(page for _, page in world.answers(crawl))
-    early = world.folder / crawl.name / "job.early"
+def about(crawl, run, **more):
+    """Return which crawl it is, and how its last run ended."""
     return {
         "crawl": crawl.name,
         "reactor": crawl.reactor.rpartition(".")[2],
@@ -47,6 +47,15 @@ def report(world, crawl, run, expected, **more):
         **more,
         "status": run.status,
         "reason": run.reason,
+    }
+
+
+def report(world, crawl, run, expected, **more):
+    """Return what became of a crawl that is over."""
+    found = Counter(page for _, page in world.answers(crawl))
+    early = world.folder / crawl.name / "job.early"
+    return {
+        **about(crawl, run, **more),
         "lost": sorted(expected - set(found)),
         "early": early.read_text().splitlines() if early.exists() else [],
         "repeated": sum(count - 1 for count in found.values() if count > 1),
@@ -82,11 +91,24 @@ def note_commits(path, mutant=None):
     return before
 
 
+def order(chance):
+    """Return settings that may change between two starts of a job."""
+    kinds = [f"scrapy.squeues.Pickle{name}DiskQueue" for name in ("Lifo", "Fifo")]
+    queues = "DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"
+    return {
+        "SCHEDULER_DISK_QUEUE": chance.choice(kinds),
+        "SCHEDULER_START_DISK_QUEUE": chance.choice([None, *kinds]),
+        "SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{chance.choice(queues)}",
+        "BLOOM_BUDGET": chance.choice([{}, {"*": 10**6}]),
+    }
+
+
 def killed(world, crawl, chance, expected, kills, *, before=None, after_kill=None):
-    """Kill a crawl `kills` times at random moments, then let it end."""
-    dead = []
+    """Kill a crawl `kills` times at random moments, then let it end; each start has an order and a
+    budget of its own."""
+    dead, books = [], []
     while True:
-        run = world.start(crawl, before)
+        run = world.start(replace(crawl, settings={**crawl.settings, **order(chance)}), before)
         kill_at = answers = float("inf")
         if len(dead) < kills:
             if chance.random() < 0.25:
@@ -104,12 +126,13 @@ def killed(world, crawl, chance, expected, kills, *, before=None, after_kill=Non
             noted = world.folder / f"{crawl.name}.commits"
             commits = [float(line) for line in noted.read_text().split()] if noted.exists() else []
             old = stale(world.answers(crawl), dead, commits)
-            yield report(world, crawl, run, expected, kills=len(dead), stale=old)
+            yield report(world, crawl, run, expected, kills=len(dead), stale=old, books=books)
         run.kill()
         run.wait()
         dead.append(time.monotonic())
         if after_kill is not None:
             after_kill()
+        books += wrong_books(world.folder / crawl.name / "job")
 
 
 def random_kills(
@@ -335,7 +358,9 @@ def run_parts(parser, parts_of, figures):
 def figures(reports):
     """Return what has become of crawls in numbers, and those with a loss or no end."""
     odd = [
-        r for r in reports if r["lost"] or r["early"] or r["reason"] != "finished" or r["status"]
+        r
+        for r in reports
+        if r["lost"] or r["early"] or r["reason"] != "finished" or r["status"] or r.get("books")
     ]
     return {
         "lost": sum(len(r["lost"]) for r in reports),

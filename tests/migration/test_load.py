@@ -203,13 +203,6 @@ def settings():
 
 
 @pytest.fixture
-def client(redis):
-    """A connection to a server, and one to a Cluster."""
-    with RedisClient(redis.url) as client:
-        yield client
-
-
-@pytest.fixture
 def left(client, key):
     """A spider's name: scrapy-redis has nine of its requests, one of them not in its set."""
     queue = pytest.importorskip("scrapy_redis.queue").PriorityQueue(
@@ -248,9 +241,7 @@ def test_requests_of_scrapy_redis_keep_what_they_are(redis, client, key, left, s
     )
     worker.exchange()
     worker.exchange()
-    found = []
-    while (request := worker.next()) is not None:
-        found.append(request)
+    found = [*iter(worker.next, None)]
     worker.close()
     assert sorted(request.meta["n"] for request in found) == [*range(9)]
     assert [request.priority for request in found] == [2] * 3 + [1] * 3 + [0] * 3

@@ -8,7 +8,6 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomError, IncompatibleFilterError, ScrapyRedisFingerprinter
 from scrapy_bloom.migration.scrapy_redis_set import RedisSet
-from scrapy_bloom.redis_backend.client import RedisClient
 from tests.redis_backend.server import missing
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
@@ -17,13 +16,6 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 DEFAULT = RequestFingerprinter.from_crawler(get_crawler())
 OURS = ScrapyRedisFingerprinter()
-
-
-@pytest.fixture
-def client(redis):
-    """A connection to a server, and one to a Cluster."""
-    with RedisClient(redis.url) as client:
-        yield client
 
 
 def members(count):

@@ -1,5 +1,6 @@
 """Servers, keys and workers for the tests of what is in Redis."""
 
+import logging
 from itertools import count
 
 import pytest
@@ -8,6 +9,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.redis_backend import copying, layout, lifecycle
+from scrapy_bloom.redis_backend.client import RedisClient
 from tests.fakes import Engine
 from tests.job.engine import TestSpider
 from tests.redis_backend.server import Cluster, Server, missing
@@ -40,6 +42,13 @@ def redis_cluster(tmp_path_factory):
 def redis(request):
     """The one and the other."""
     return request.getfixturevalue(f"redis_{request.param}")
+
+
+@pytest.fixture
+def client(redis):
+    """A connection to a server, and one to a Cluster."""
+    with RedisClient(redis.url) as client:
+        yield client
 
 
 @pytest.fixture
@@ -133,6 +142,15 @@ def lone_worker(make_dupefilter, own, server=None, **settings):
     shared = "scrapy_bloom.RedisBloomDupeFilter"
     url = (server or own).url
     return make_dupefilter(**{"DUPEFILTER_CLASS": shared, "BLOOM_REDIS_URL": url, **settings})
+
+
+@pytest.fixture
+def told(caplog):
+    """Return a function that lists the WARNING and ERROR messages so far, or those of a level."""
+    caplog.set_level(logging.INFO)
+    return lambda least=logging.WARNING: [
+        record.getMessage() for record in caplog.records if record.levelno >= least
+    ]
 
 
 def offer(tested, start, stop):

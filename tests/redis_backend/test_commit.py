@@ -188,22 +188,6 @@ def test_an_empty_server_is_no_end(join, redis_server):
     assert not worker.store.is_quiet
 
 
-@pytest.mark.parametrize("id_", ["2:{}", "{}"])
-def test_a_crawl_of_another_format_is_refused(join, redis_server, key, id_):
-    """To workers and to those who push from outside; no key changes."""
-    made = join()
-    made.enqueue("page")
-    made.exchange()
-    crawl = f"{made.key}:crawl"
-    redis_server.command("HSET", crawl, "id", id_.format(made.dupefilter.shared.header.generation))
-    before = {name: redis_server.command("DUMP", name) for name in redis_server.names()}
-    with pytest.raises(SharedFilterError, match=r"has format .* reads 1: use the version"):
-        join()
-    with pytest.raises(SharedFilterError, match="this scrapy-bloom reads 1"):
-        made.push_from_outside("http://example.com/")
-    assert {name: redis_server.command("DUMP", name) for name in redis_server.names()} == before
-
-
 @pytest.mark.parametrize("field", ["round", "began"])
 def test_a_crawl_that_lacks_a_field_is_told(join, redis_server, field):
     """With its key, by a look and by who joins where it needs it."""
@@ -437,8 +421,7 @@ def test_more_is_done_than_a_call_can_tell(join):
     worker, held = join(capacity=500), []
     for number in range(450):
         worker.enqueue(str(number), slot=str(number % 60))
-    while (request := worker.next()) is not None:
-        held.append(request)
+    held += iter(worker.next, None)
     assert len(held) == 450
     for request in held:
         worker.store.done(request)

@@ -332,6 +332,28 @@ def test_a_damaged_one_stops_no_other_from_being_dropped(join, redis_server):
     assert {each.url for each in RedisDesk(worker.client, worker.key).scan(Filter())} == {""}
 
 
+def test_what_is_behind_the_mark_of_a_parked_list_is_there(join, redis_server):
+    """It is counted, listed and dropped, and verify knows that workers will find it."""
+    worker = join(**FIFO)
+    of_slot(worker, "held", "a", "b", "c")
+    worker.store.hold("held", 1000, 1)
+    worker.exchange()
+    assert worker.next() is None
+    own = f"{worker.key}:pending:0:held"
+    redis_server.command("RENAME", own, f"{own}\0")
+    redis_server.command("RPUSH", f"{own}\0", "")
+    redis_server.command("RPUSH", own, redis_server.command("LPOP", f"{own}\0"))
+    redis_server.command("ZADD", f"{worker.key}:parked", 1e15, "0:held\0")
+    redis_server.command("ZREM", f"{worker.key}:parked", "0:held")
+    assert is_sound(worker)
+    assert pending(worker) == pending(worker, urls=["*"]) == 3
+    assert drop(worker, urls=["*/a"])["dropped"] == 1
+    worker.store.release("held")
+    worker.exchange()
+    assert fetched(worker) == ["b", "c"]
+    assert worker.store.is_quiet
+
+
 @ORDERS
 @pytest.mark.parametrize("lobby", [3, 256])
 def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):

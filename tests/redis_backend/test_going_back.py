@@ -1,7 +1,6 @@
 """Redis goes back in time: what it has forgotten is new again, whatever a worker remembers. Other
 workers have added more since than was lost in each test, so no count of keys tells."""
 
-import logging
 from contextlib import contextmanager
 from functools import partial
 
@@ -20,15 +19,6 @@ def worker(own_server, make_dupefilter):
     """Return a function that makes the dupefilter of a worker at `own_server`."""
     settings = {"BLOOM_REDIS_TIMEOUT": 10, "BLOOM_CAPACITY": 10_000}
     return partial(lone_worker, make_dupefilter, own_server, **settings)
-
-
-@pytest.fixture
-def told(caplog):
-    """Return a function that lists the WARNING and ERROR messages so far."""
-    caplog.set_level(logging.INFO)
-    return lambda: [
-        record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
-    ]
 
 
 def later(tested):

@@ -1,6 +1,7 @@
 """Requests that are not due, and slots that are held, on a real server."""
 
 from dataclasses import replace
+from itertools import islice
 from math import inf
 from pathlib import Path
 from time import monotonic, time
@@ -50,9 +51,7 @@ def of_slot(worker, slot, *pages, **options):
 
 def taken(worker, most=100):
     """Return the names of the requests that `worker` gets, and these."""
-    requests = []
-    while len(requests) < most and (request := worker.next()) is not None:
-        requests.append(request)
+    requests = [*islice(iter(worker.next, None), most)]
     return [name_of(request) for request in requests], requests
 
 

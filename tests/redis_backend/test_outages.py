@@ -30,12 +30,9 @@ def worker(own_server, make_dupefilter):
 
 
 @pytest.fixture
-def errors(caplog):
+def errors(told):
     """Return a function that lists the ERROR messages so far."""
-    caplog.set_level(logging.INFO)
-    return lambda: [
-        record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
-    ]
+    return partial(told, logging.ERROR)
 
 
 @contextmanager

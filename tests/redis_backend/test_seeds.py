@@ -79,10 +79,7 @@ def pending(worker):
     """Return the requests that a worker gets, in order."""
     worker.exchange()
     worker.exchange()
-    found = []
-    while (request := worker.next()) is not None:
-        found.append(request)
-    return found
+    return [*iter(worker.next, None)]
 
 
 @pytest.mark.parametrize("kind", ["list", "set", "sorted set"])

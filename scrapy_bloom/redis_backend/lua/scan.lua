@@ -29,9 +29,8 @@ end
 if kind == 'failed' or kind == 'claims' or kind == 'holds' then
   local found = redis.call('HSCAN', name, ARGV[2], 'COUNT', most)
   for at = 2, #found[2], 2 do
-    local packed = found[2][at]
-    found[2][at] = kind == 'holds' and tostring(hold_in(packed)[1] - now) 
-      or parts_of(packed, found[2][at - 1])
+    local field, packed = found[2][at - 1], found[2][at]
+    found[2][at] = kind == 'holds' and tostring(hold_in(packed)[1] - now) or parts_of(packed, field)
   end
   return found
 end
@@ -47,11 +46,7 @@ else
   elements = slice(name, first, last)
 end
 if #elements < width * most then following = 0 end
-if kind == 'quarantined' then
-  local packed = elements
-  elements = {}
-  for _, each in ipairs(packed) do
-    elements[#elements + 1], elements[#elements + 2] = each, parts_of(each)
-  end
+for at = kind == 'quarantined' and #elements or 0, 1, -1 do
+  elements[2 * at], elements[2 * at - 1] = parts_of(elements[at]), elements[at]
 end
 return {following, elements}

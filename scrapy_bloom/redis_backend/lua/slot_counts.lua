@@ -20,13 +20,9 @@ local function add_list(slot, named)
   weigh(list)
   return list
 end
-if is_set then
-  for _, member in ipairs(redis.call('ZRANGE', key(ARGV[1]), ARGV[2], ARGV[3])) do
-    add_list(member:match('^%Z*'), member)
-  end
-  return {counts, unknown and -1 or bytes}
-end
-for _, named in ipairs(slice(key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])) do
+local names = is_set and redis.call('ZRANGE', key(ARGV[1]), ARGV[2], ARGV[3])
+  or slice(key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])
+for _, named in ipairs(names) do
   local slot = named:match('^%Z*')
   local list = add_list(slot, named)
   if named ~= slot and redis.call('LINDEX', list, -1) == '' then
@@ -34,6 +30,7 @@ for _, named in ipairs(slice(key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])) do
     add_list(slot, slot)
   end
 end
+if is_set then return {counts, unknown and -1 or bytes} end
 for _, element in ipairs(slice(key('lobby:' .. ARGV[1]), ARGV[2], ARGV[3])) do
   local slot = element:match('^%Z*')
   if #element > #slot + 1 then add(slot, 1) else add_list(slot, slot) end
