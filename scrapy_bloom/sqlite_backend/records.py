@@ -63,9 +63,10 @@ FAILED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 3"
 _KEPT = (
     # with 1 if the round has not counted it
     "SELECT id, slot, rank, state > 3 OR round < COALESCE((SELECT number FROM rounds), 0)"
-    " FROM request WHERE state > 0 AND state IN ({}) AND payload != x''"
+    " FROM request WHERE {} AND payload != x''"
 )
-_CHOSEN = _KEPT.format("3, 4, 5") + " AND id IN (SELECT value FROM json_each(?))"  # noqa: S608 - no input
+# by their numbers, not by their states
+CHOSEN = _KEPT.format("state IN (3, 4, 5) AND id IN (SELECT value FROM json_each(?))")
 CAP = "UPDATE request SET state = 4, due = NULL, detail = NULL WHERE id = ?"
 _COUNT_STORED = (
     "UPDATE slot SET counted = n FROM (SELECT slot, COUNT(*) AS n FROM request WHERE state < 3"
@@ -246,11 +247,13 @@ class SqliteRecords:
         """Make the records in these kept states pending that can be retried, as far as the budget
         has room for what the round has not counted; the others are capped. Return how many are
         pending."""
-        return self._retry(self._file.query(_KEPT.format(states)), CAP)
+        return self._retry(
+            self._file.query(_KEPT.format(f"state > 0 AND state IN ({states})")), CAP
+        )
 
     def wake(self, ids: Sequence[int]) -> int:
         """Do the same with these; what there is no room for stays as it is."""
-        return self._retry(self._file.query(_CHOSEN, (json.dumps(ids),)))
+        return self._retry(self._file.query(CHOSEN, (json.dumps(ids),)))
 
     def begin_round(self) -> None:
         """Forget the slots of the last round, and count in the budget only what is stored, which is
