@@ -313,5 +313,5 @@ def _read(path: Path) -> Order | HoldOrder:
         if kind is None:
             raise ValueError("it is no order of this version")
         return kind.of(found)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{path} is no order: {error}") from error

@@ -183,9 +183,9 @@ def test_what_cannot_be_read_is_kept_and_said_once(make, caplog):
     push(job, "a-1")
     folder = job.scheduler._job.orders
     folder.mkdir()
-    bad = ["{", "[]", '{"drop": {}, "keep": false}', "\udcff"]
+    bad = ["{", "[]", "[" * 100_000, '{"drop": {}, "keep": false}', "\udcff"]
     whole = json.loads(Order(Filter(), "drop").encode())
-    changes = {"action": "burn", "chosen": {}, "end": "now", "time": None}
+    changes = {"action": "burn", "chosen": {}, "end": inf, "time": None}
     bad += [json.dumps({**whole, name: value}) for name, value in changes.items()]
     bad.append(json.dumps({**whole, "chosen": {**whole["chosen"], "urls": [1]}}))
     bad += ['{"hold": ["a"], "until": "soon"}', '{"hold": "a", "until": 1}']
