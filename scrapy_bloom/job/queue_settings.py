@@ -80,6 +80,12 @@ def takes_slots(settings: BaseSettings) -> bool:
     """Return True if each download slot has a line of its own, False for one line. Raises
     ValueError for another priority queue than Scrapy's two."""
     found = load_object(settings["SCHEDULER_PRIORITY_QUEUE"])
+    if found is DownloaderAwarePriorityQueue and settings.getint("CONCURRENT_REQUESTS_PER_IP"):
+        raise ValueError(
+            "DownloaderAwarePriorityQueue does not support CONCURRENT_REQUESTS_PER_IP: set"
+            " CONCURRENT_REQUESTS_PER_DOMAIN, or SCHEDULER_PRIORITY_QUEUE to"
+            " 'scrapy.pqueues.ScrapyPriorityQueue'"
+        )
     if found in (DownloaderAwarePriorityQueue, ScrapyPriorityQueue):
         return found is DownloaderAwarePriorityQueue
     raise ValueError(

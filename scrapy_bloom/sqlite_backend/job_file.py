@@ -165,6 +165,7 @@ class RequestFile:
             self.begin()
             self._connection.executemany(statement, values)
 
+    @naming
     def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the selected rows, not all in memory at once."""
         return iter(partial(self._next, self._connection.execute(statement, values)), None)

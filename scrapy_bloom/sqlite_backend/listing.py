@@ -12,6 +12,7 @@ from ..job.choice import Counts, Filter, Record
 from ..job.codec import Stored, plain_fields
 from ..job.failed_request import CAPPED, FailedRequest, matches
 from ..job.records import KEPT, State
+from .job_file import naming
 
 if TYPE_CHECKING:
     from ..job.choice import By
@@ -53,9 +54,10 @@ def part_of(states: Iterable[State]) -> str:
 
 class Listing:
     """The requests that `ask` reads, of a job that `is_running` or not. Any method may raise
-    sqlite3.Error."""
+    sqlite3.Error, which calls the file `name`, if that is given."""
 
-    def __init__(self, ask: Query, *, is_running: bool) -> None:
+    def __init__(self, ask: Query, *, is_running: bool, name: str = "") -> None:
+        self.name = name
         self._ask = ask
         self._is_running = is_running
         self._names: dict[int, str] = {}
@@ -94,6 +96,7 @@ class Listing:
             if record.state in chosen.states and chosen.includes(record):
                 yield record
 
+    @naming
     def record(self, row: Sequence[Any], *, reads: bool = True) -> Record:
         """Return a row as an operator sees it, its payload only if the caller `reads` it."""
         _, slot, rank, number, payload, due, detail = row
@@ -122,6 +125,7 @@ class Listing:
     def _seen(self, state: State) -> State:
         return State.PENDING if state is State.CLAIMED and not self._is_running else state
 
+    @naming
     def _name(self, slot: int) -> str:
         if slot not in self._names:
             self._names.update((id_, name) for id_, name in self._ask("SELECT id, name FROM slot"))

@@ -56,8 +56,8 @@ WAKE = (
     "UPDATE request SET state = 0, place = ?, due = NULL, round = NULL, detail = NULL WHERE id = ?"
 )
 PENDING_BY_SLOT = (
-    "SELECT slot.id, name, n FROM (SELECT slot, COUNT(*) AS n FROM request WHERE state = 0"
-    " GROUP BY slot) JOIN slot ON slot.id = slot"
+    "SELECT slot, name, n FROM (SELECT slot, COUNT(*) AS n FROM request WHERE state = 0"
+    " GROUP BY slot) LEFT JOIN slot ON slot.id = slot"
 )
 FAILED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 3"
 _KEPT = (
@@ -69,8 +69,10 @@ _KEPT = (
 CHOSEN = _KEPT.format("state IN (3, 4, 5) AND id IN (SELECT value FROM json_each(?))")
 CAP = "UPDATE request SET state = 4, due = NULL, detail = NULL WHERE id = ?"
 _COUNT_STORED = (
-    "UPDATE slot SET counted = n FROM (SELECT slot, COUNT(*) AS n FROM request WHERE state < 3"
-    " GROUP BY slot) AS stored WHERE stored.slot = slot.id"
+    "UPDATE slot SET counted = n FROM (SELECT slot, SUM(n) AS n FROM (SELECT slot, COUNT(*) AS n"
+    " FROM request WHERE state = 0 GROUP BY slot UNION ALL SELECT slot, COUNT(*) FROM request"
+    " WHERE state > 0 AND state IN (1, 2) GROUP BY slot) GROUP BY slot) AS stored"
+    " WHERE stored.slot = slot.id"
 )
 _FORGET_SLOTS = (
     "DELETE FROM slot WHERE NOT counted AND times IS NULL AND id NOT IN (SELECT slot FROM request)"

@@ -225,7 +225,7 @@ class DurableScheduler(LedgerScheduler):
             queues = QueueSettings.read(settings)
             slots = slots_of(crawler, by_slot=queues.by_slot)
             records = SqliteRecords(file, slots, queues.newest_first, self._budget)
-            kept = Listing(file.iterate, is_running=True)
+            kept = Listing(file.iterate, is_running=True, name=file.name)
             self._failures.retry(kept, partial(records.retry, "3"))
             retry = FailedSettings.read(settings).retry
             self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))

@@ -1,5 +1,5 @@
-"""Scrapy's own tests, with our add-on and a JOBDIR in every crawler, and with our queue in the
-place of DownloaderAwarePriorityQueue: `make scrapys-own`.
+"""Scrapy's own tests, with our add-on and a JOBDIR in every crawler, and with our scheduler in the
+place of Scrapy's where they ask for none: `make scrapys-own`.
 
 What fails with them is run once more, then without them, then with a JOBDIR alone. The exit
 status is 1 if a test fails only with ours and is not explained below, or if one that is
@@ -105,8 +105,8 @@ def check(checkout: Path, reactor: str, tests: list[str], workers: int) -> bool:
         ) -> dict[str, str]:
             if not tests:
                 return {}
-            queue = ["-p", "slot_queue"] if arm is suite.OURS else []
-            return suite.run(checkout, arm, jobs, tests, [*options, *queue], without)
+            plugin = ["-p", "our_scheduler"] if arm is suite.OURS else []
+            return suite.run(checkout, arm, jobs, tests, [*options, *plugin], without)
 
         first = outcomes(suite.OURS, tests, without=EXPLAINED)
         crawls = sum(1 for _ in jobs.glob("*/bloom"))
