@@ -25,7 +25,7 @@ LOGGERS = """
     addon audit delta.crawl delta.digests delta.middleware delta.pages delta.skipping
     distributed.seed_list distributed.start_requests distributed.worker dupefilter
     durable.base durable.failing durable.feeds.exporter durable.feeds.storing durable.ledger
-    durable.orders durable.queues durable.scheduler durable.spider_state durable.sqlite_store
+    durable.orders durable.scheduler durable.spider_state durable.sqlite_store
     durable.start_requests
     fingerprints.safe holds job_dupefilter later redirects shared.dupefilter startup
 """

@@ -20,11 +20,11 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
+from ..amounts import counted
 from ..files import make_directory, replace
 from ..job.choice import Counts, Filter
 from ..job.failed_request import FailedRequest
 from ..job.records import PATIENCE, Action, State
-from ..reporting import counted
 from .job_file import MOST_ROWS
 from .listing import Listing, part_of
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from ..job.ledger import Ledger
-    from ..job.request_store import Holds
+    from ..job.protocols import Holds
     from ..jobdir import JobDirectory
     from .job_file import RequestFile
     from .records import SqliteRecords

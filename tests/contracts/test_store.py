@@ -17,10 +17,9 @@ from scrapy import Request, pqueues, squeues
 from scrapy.settings import BaseSettings
 
 from scrapy_bloom.errors import RequestFileError
-from scrapy_bloom.job.budget import Budget
 from scrapy_bloom.job.memory_records import MemoryRecords
 from scrapy_bloom.job.records import New, State, rank_of
-from scrapy_bloom.job.slots import OneLine, Slots
+from scrapy_bloom.job.slots import Budget, OneLine, Slots
 from scrapy_bloom.sqlite_backend import schema
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.records import SqliteRecords

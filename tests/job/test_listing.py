@@ -50,7 +50,7 @@ def plan(connection, statement):
         listing.part_of(KEPT),
         orders.PUT_OFF,
         status.COUNT_KEPT,
-        status.COUNT_DELAYED,
+        progress.COUNT_DELAYED,
         job_reader.DELAYED,
     ],
 )
