@@ -12,6 +12,7 @@ from scrapy_bloom.sqlite_backend import (
     job_reader,
     listing,
     orders,
+    progress,
     records,
     rounds,
     schema,
