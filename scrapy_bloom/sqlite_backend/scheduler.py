@@ -258,7 +258,7 @@ class DurableScheduler(LedgerScheduler):
             self.round.at_end.append(children.forget_all)
             self._failures.open(ledger, records)
             Progress(crawler, file, ledger, dupefilter, self.round, pending=self.__len__)
-            if asked:
+            if asked or (self._budget is not None and self._budget.changed):
                 # a kill must not leave the choice to another retry, after requests of this one
                 ledger.commit()
         except BaseException:

@@ -19,6 +19,7 @@ from scrapy_bloom.sqlite_backend.job_file import check_header, reading
 from scrapy_bloom.sqlite_backend.rounds import RUNNING
 from tests.failures import Failed
 from tests.job.harness import ASYNCIO, SELECT, Crawl, World, command_line, parsed, side_by_side
+from tests.job.stored import wrong_books
 
 BUDGET = {"*": 40, "small": 6}
 SLOTS = {"small": 400, "big": 400, "finite": 20}
@@ -112,7 +113,7 @@ class TrapSpider(scrapy.Spider):
 
 def story(world, crawl, chance, kills, after_kill):
     """Kill a crawl so often in each of two rounds; yield what became of it and its retries."""
-    folder, dead = world.folder / crawl.name / "job", []
+    folder, dead, books = world.folder / crawl.name / "job", [], []
     store, down = Failed(folder), world.folder / f"{crawl.name}.down"
     down.touch()
     for number in (1, 2):
@@ -121,6 +122,7 @@ def story(world, crawl, chance, kills, after_kill):
             if run.reason is None:
                 dead.append(run)
                 after_kill(run)
+            books += wrong_books(folder) + uncounted(world, crawl, folder)
             # a kill may come before the round is stored, and after its end
             found, phase = round_of(folder)
             if found == number and phase != RUNNING:
@@ -128,7 +130,23 @@ def story(world, crawl, chance, kills, after_kill):
             if found == number == 2:
                 store.retry(reasons=chance.choice([["status/*"], []]))
         down.unlink(missing_ok=True)
-    yield told(world, crawl, store, len(dead))
+    yield told(world, crawl, store, len(dead)) | {"books": books}
+
+
+def uncounted(world, crawl, job):
+    """Return the slots of which more was asked in the round than is counted."""
+    number, _ = round_of(job)
+    asked = {
+        (slot, page) for slot, page, today in world.noted(crawl, "asked") if today == f"{number}"
+    }
+    if not asked:
+        return []
+    with reading(job / "requests.sqlite") as connection:
+        counted = dict(connection.execute("SELECT name, counted FROM slot"))
+    pages = Counter(slot for slot, _ in asked)
+    return [
+        f"{slot}: {pages[slot]} asked, {counted}" for slot in pages if pages[slot] > counted[slot]
+    ]
 
 
 def one_run(world, crawl, chance, *, is_last):

@@ -55,6 +55,7 @@ def check_kills(kills, beside):
     for report in reports:
         assert report["round"] in ([2, KEPT], [2, OVER])
         assert report["lost"] == report["from nowhere"] == report["twice"] == []
+        assert report["books"] == []
         for pages in report["pages"]:
             for slot, size in SLOTS.items():
                 limit = OF_CRAWLS.get(slot, OF_CRAWLS["*"])
@@ -545,6 +546,20 @@ def test_a_kill_after_a_retry_leaves_no_choice_to_the_next(make_round, tmp_path)
     store.retry(**CAPPED)
     assert sorted(make_round(BLOOM_BUDGET={"*": 2}).started().finish()) == ["a", "d"]
     assert capped(tmp_path / "job") == ["b", "c"]
+
+
+def test_what_a_setting_retries_is_counted_before_it_is_asked(make_round, tmp_path):
+    """Of an earlier round, in one that goes on: a kill leaves its room to no other."""
+    job = make_round(BLOOM_BUDGET={"*": 2}).started("a")
+    assert fail(job) == ["a"]
+    job.close()
+    make_round(BLOOM_BUDGET={"*": 2}).started("start").close("shutdown")
+    job = make_round(BLOOM_BUDGET={"*": 2}, BLOOM_RETRY_FAILED=True).started("start")
+    assert {name_of(job.pop()), name_of(job.pop())} == {"a", "start"}
+    job.drop()
+    job = make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed("b")
+    assert sorted(job.finish()) == ["a", "start"]
+    assert capped(tmp_path / "job") == ["b"]
 
 
 def test_a_round_that_begins_without_the_feeds_of_the_last_one_counts_from_0(make_round):

@@ -53,6 +53,9 @@ EXPLAINED = {
     "tests/test_feedexport_batch.py::TestBatchDeliveries::test_batch_delivered_when_full": (
         "expects a full batch at once; ours delivers it with the next commit, 0.1 s later"
     ),
+    "tests/test_scheduler.py::test_scheduler_without_crawler": (
+        "builds a scheduler without a crawler, which tells ours what is in progress"
+    ),
 }
 # What these find was left behind by other tests: to run them alone tells nothing.
 LEFT_BEHIND = "tests/test_zz_resources.py"
