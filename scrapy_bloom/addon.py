@@ -10,6 +10,7 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.python import global_object_name
 
+from .amounts import feeds_named
 from .dupefilter.base import FilterDupeFilter
 from .dupefilter.local import BloomDupeFilter
 from .early.middleware import DropEarlyMiddleware
@@ -17,7 +18,6 @@ from .job.delays import NOT_BEFORE
 from .job.holds import HoldMiddleware
 from .job.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .jobdir import JobDirectory
-from .reporting import feeds_named
 from .settings import DURABLE, DURABLE_FEEDS, REDIS_URL, wants_delta
 from .sqlite_backend.rounds import feeds_of
 from .sqlite_backend.scheduler import DurableScheduler

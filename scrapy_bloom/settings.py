@@ -16,10 +16,10 @@ from urllib.parse import parse_qs, quote, urlencode
 
 from scrapy.settings import BaseSettings
 
+from .amounts import MOST, seconds, whole_number
 from .bloom.growing import ScalableBloomFilter
 from .bloom.sizing import ERROR_RATES, is_error_rate
 from .jobdir import JobDirectory
-from .quantities import MOST, seconds, whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import Self

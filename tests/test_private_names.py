@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from scrapy import Request, pqueues
+from scrapy import Request
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.http import Response
 from twisted.python.failure import Failure
@@ -67,9 +67,7 @@ def take_away(job, name, monkeypatch):
     engine.downloader.stop_async = lambda: None
     engine._handle_downloader_output = lambda result, request: None
     *path, last = name.split(".")
-    if name == "scrapy.pqueues._path_safe":
-        monkeypatch.delattr(pqueues, last)
-    elif name in {"engine._spider_idle", "Downloader.get_slot_key"}:
+    if name in {"engine._spider_idle", "Downloader.get_slot_key"}:
         monkeypatch.delattr(getattr(fakes, path[0].title()), last)
     elif name == "downloader.Slot.queue":
         engine.downloader.slots["example.com"] = SimpleNamespace(active=set())

@@ -398,7 +398,6 @@ RENAMED = {
     "CallLaterOnce": ("core/engine.py utils/reactor.py", "CallLaterOnce", "CallOnce"),
     "active (scraper)": ("core/scraper.py", "self.active", "self.working"),
     "active (downloader)": ("core/downloader/__init__.py", "self.active", "self.working"),
-    "_path_safe": ("pqueues.py", "_path_safe", "_path_made_safe"),
     "_start_new_batch": ("extensions/feedexport.py", "_start_new_batch", "_begin_batch"),
     "_get_storage": ("extensions/feedexport.py", "_get_storage", "_storage_at_uri"),
     "_get_uri_params": ("extensions/feedexport.py", "_get_uri_params", "_uri_params_of"),

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..quantities import MOST, whole_number
+from ..amounts import MOST, whole_number
 from . import copies, crawls, delta, failed, filters, queue, study, top
 from .context import fail
 

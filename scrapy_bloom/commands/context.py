@@ -22,6 +22,7 @@ from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import RequestFingerprinterProtocol
 
+from ..amounts import escaped, in_brief
 from ..bloom.inspection import Finding
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprints.recorded import FingerprinterIdentity
@@ -32,7 +33,6 @@ from ..redis_backend.desk import RedisDesk
 from ..redis_backend.filter_view import FilterView
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import require_crawl_format
-from ..reporting import escaped, in_brief
 from ..settings import REDIS_KEY
 from ..sqlite_backend.desk import SqliteDesk
 from .target import Kind, Target

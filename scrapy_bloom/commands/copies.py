@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from ..amounts import counted
 from ..errors import BloomError
 from ..redis_backend.client import RedisClient, public_url
 from ..redis_backend.copying import load_into_redis, save_from_redis
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.load import Loaded, load_job, load_scrapy_redis
 from ..redis_backend.scheduler import RedisDurableScheduler
-from ..reporting import counted
 from ..sqlite_backend.status import unfinished_requests
 from ..startup import is_component
 from .filters import PATIENCE

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
+from ..amounts import counted, in_brief, in_bytes, waiting_text
 from ..errors import BloomError
 from ..job.figures import rates_of
 from ..migration.url_list import open_list, url_in
@@ -17,7 +18,6 @@ from ..redis_backend.client import RedisClient
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.push import push as push_into
 from ..redis_backend.status import look_at, pending_of, reasons_in, require_crawl, total_bytes
-from ..reporting import counted, in_brief, in_bytes, waiting_text
 from .context import aligned, table
 
 if TYPE_CHECKING:

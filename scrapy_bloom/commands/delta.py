@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..amounts import DAY, counted, in_bytes, in_utc, seconds
 from ..bloom.inspection import Finding
 from ..delta.file_store import FileDeltaStore
 from ..delta.importing import is_deltafetchs, marks_in
@@ -16,8 +17,6 @@ from ..delta.settings import KEY_BYTES, Lifetime, key_of_fingerprint
 from ..errors import BloomError, FilterFileError
 from ..fingerprints.recorded import FingerprinterIdentity
 from ..migration.sources import source_in
-from ..quantities import DAY, seconds
-from ..reporting import counted, in_bytes, in_utc
 from ..settings import DELTA_DAYS, DELTA_DIR
 from .context import (
     Place,

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..amounts import counted, in_brief, in_utc
 from ..errors import BloomError
 from ..job.choice import Filter
 from ..job.records import KEPT
-from ..reporting import counted, in_brief, in_utc
 
 if TYPE_CHECKING:
     from ..job.failed_request import FailedRequest

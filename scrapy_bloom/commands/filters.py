@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..amounts import counted, in_bytes, in_percent, in_short, pages_text, waiting_text
 from ..bloom.growing import open_filter
 from ..bloom.inspection import Description, describe
 from ..bloom.inspection import verify as findings_in
@@ -32,9 +33,9 @@ from ..redis_backend.filter_view import places_of
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import delete_filter, remove_queue, stored_header
 from ..redis_backend.verify import queue_findings
-from ..reporting import counted, in_bytes, in_percent, in_short, pages_text, waiting_text
 from ..settings import BloomSettings
-from ..sqlite_backend.status import JobState, Waiting, job_state, unfinished_requests, waiting_in
+from ..sqlite_backend.progress import Waiting
+from ..sqlite_backend.status import JobState, job_state, unfinished_requests, waiting_in
 from . import delta
 from .context import Place, aligned, print_findings, print_seen, table
 from .crawls import queue_in

@@ -8,13 +8,13 @@ from itertools import islice
 from math import inf, isinf
 from typing import TYPE_CHECKING, Any
 
+from ..amounts import counted, held_for
+from ..amounts import seconds as seconds_of
 from ..errors import BloomError
 from ..job.choice import Counts, Filter, Record
 from ..job.failed_request import DROPPED
 from ..job.records import State
-from ..quantities import seconds as seconds_of
 from ..redis_backend.codec import is_storable_slot
-from ..reporting import counted, held_for
 from .context import table
 
 if TYPE_CHECKING:

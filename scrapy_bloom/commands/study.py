@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..amounts import counted, in_bytes, pages_text
 from ..bloom.sizing import check_error_rate
 from ..errors import BloomError
 from ..migration.url_list import open_list, url_in
-from ..reporting import counted, in_bytes, pages_text
 from ..settings import BloomSettings
 from ..study.comparison import (
     FingerprintSet,

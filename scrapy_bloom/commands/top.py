@@ -10,11 +10,7 @@ from itertools import zip_longest
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BloomError, RequestFileError, SharedFilterError
-from ..job.failed_request import CAPPED
-from ..job.figures import COUNTED
-from ..redis_backend.status import CrawlStatus
-from ..reporting import (
+from ..amounts import (
     counted,
     duration,
     escaped,
@@ -24,6 +20,10 @@ from ..reporting import (
     shortened,
     waiting_text,
 )
+from ..errors import BloomError, RequestFileError, SharedFilterError
+from ..job.failed_request import CAPPED
+from ..job.figures import COUNTED
+from ..redis_backend.status import CrawlStatus
 from ..sqlite_backend.status import JobStatus
 from .context import aligned, table
 

@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING, cast
 
 from scrapy.extensions.feedexport import FeedExporter
 
+from ..amounts import counted
 from ..dupefilter.local import BloomDupeFilter
 from ..errors import message_of
 from ..job.ledger import CommitHook
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.session import session_of
-from ..reporting import counted
 from ..scrapy_private import TIMES_SENT_AGAIN, scheduler_of
 from ..sqlite_backend.rounds import feeds_of
 from ..sqlite_backend.scheduler import DurableScheduler

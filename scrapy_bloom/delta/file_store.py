@@ -25,9 +25,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from ..amounts import counted
 from ..errors import FilterFileError, IncompatibleFilterError
 from ..files import make_directory, privately
-from ..reporting import counted
 from ..sqlite_backend.job_file import connect
 from ..sqlite_backend.schema import statements
 from .settings import Lifetime

@@ -11,14 +11,13 @@ from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter
 
+from ..amounts import DAY, counted, in_bytes
 from ..early.links import has_left_out
 from ..errors import SharedFilterError, message_of
 from ..fingerprints.recorded import FingerprinterIdentity
 from ..job.failed_request import item_refused
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.origins import origins_of
-from ..quantities import DAY
-from ..reporting import counted, in_bytes
 from ..scrapy_private import put_before_engine
 from ..settings import DELTA_DIGEST, BloomSettings, RedisSettings
 from ..sqlite_backend.rounds import feeds_of

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import NamedTuple
 
+from ..amounts import counted
 from ..errors import IncompatibleFilterError
 from ..redis_backend.client import RedisClient
 from ..redis_backend.scripts import DELTA_ADD, DELTA_DIGESTS, DELTA_KNOWS
-from ..reporting import counted
 from .file_store import Row
 from .settings import Lifetime
 

@@ -7,10 +7,10 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from ..amounts import seconds
 from ..dupefilter.base import FilterDupeFilter
 from ..dupefilter.recent import RecentKeys
 from ..errors import message_of
-from ..quantities import seconds
 from ..scrapy_private import scheduler_of
 from .pages import is_same
 from .settings import MARK_KEYS, drop_copied, odd_key, wish_of

@@ -8,12 +8,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..amounts import counted
 from ..bloom.growing import ScalableBloomFilter, stored_identity
 from ..bloom.header import Owner
 from ..errors import message_of, unforeseen
 from ..fingerprints.recorded import FingerprinterIdentity
 from ..job.session import session_of
-from ..reporting import counted
 from ..startup import announce
 from .base import FilterDupeFilter
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from math import ceil, floor, log10
 from typing import Protocol
 
+from ..amounts import counted, in_bytes, pages_text
 from ..bloom import sizing
-from ..reporting import counted, in_bytes, pages_text
 
 _WASTE_BYTES = 50_000_000
 """The least saving for which a smaller capacity is advised."""

@@ -7,6 +7,7 @@ be dropped as soon as the spider has yielded it. docs/speed.md lists the observa
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,6 @@ from ..scrapy_private import output_methods, scheduler_of, skip_output_of
 from ..settings import DROP_EARLY
 from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import announce, is_component, is_own_method, is_public, refuse
-from .links import leave_out_known
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -83,9 +83,11 @@ class DropEarlyMiddleware:
         raise NotConfigured
 
     def process_spider_input(self, response: Response) -> None:
-        """Let follow_new and NewLinkExtractor leave out known links of `response`."""
-        if self._knows_links and self._dupefilter is not None:
-            leave_out_known(response, self._dupefilter)
+        """Let follow_new and NewLinkExtractor, if a spider has imported them, leave out known links
+        of `response`."""
+        links = sys.modules.get("scrapy_bloom.early.links")
+        if links is not None and self._knows_links and self._dupefilter is not None:
+            links.leave_out_known(response, self._dupefilter)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
         """Yield the result of the callback, less known requests."""

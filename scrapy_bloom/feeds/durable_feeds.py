@@ -14,10 +14,10 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import DeferredList
 from twisted.python.failure import Failure
 
+from ..amounts import counted
 from ..errors import FeedError, message_of, unforeseen
 from ..job.origins import origins_of, request_of
 from ..job.start_requests import give_turn
-from ..reporting import counted
 from .outbox import OPEN, WAITING, Outbox
 from .plans import FeedPlan
 from .storing import Part, check_stored, follow_job

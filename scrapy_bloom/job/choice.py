@@ -73,13 +73,18 @@ class Record(NamedTuple):
 @dataclass(frozen=True)
 class Filter:
     """The records in these `states` whose slot, reason and URL match one of the globs, and whose
-    callback has one of the names; all of them, where none is given."""
+    callback has one of the names; all of them, where none is given. Raises ValueError for a glob
+    that cannot be used."""
 
     states: Collection[State] = WAITING
     slots: Sequence[str] = ()
     reasons: Sequence[str] = ()
     urls: Sequence[str] = ()
     callbacks: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for globs in (self.slots, self.reasons, self.urls):
+            matches(globs, "")
 
     @property
     def reads(self) -> bool:

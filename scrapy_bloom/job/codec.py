@@ -15,7 +15,6 @@ from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
 from ..errors import encodable
-from .dictionaries import Dictionaries, checksum
 from .failed_request import ATTEMPTS_KEY, TIMES_KEYS
 from .request_text import (
     DEFAULTS,
@@ -24,6 +23,7 @@ from .request_text import (
     PICKLED,
     Held,
     NotPlainError,
+    checksum,
     held_apart,
     pack,
     put_back,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.statscollectors import StatsCollector
 
+    from .dictionaries import Dictionaries
     from .failed_request import FailedRequest
 
 PLAIN, DEFLATED = b"\1", b"\2"

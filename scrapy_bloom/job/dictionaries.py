@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgpack import ExtType
 
+from .request_text import checksum
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -156,10 +158,3 @@ def _texts_in(fields: Mapping[str, Any]) -> Iterator[bytes]:
         elif type(each) in {dict, list, tuple, set, frozenset} and id(each) not in seen:
             seen.add(id(each))
             found += each.items() if type(each) is dict else each
-
-
-def checksum(text: bytes, slot: str) -> bytes:
-    """Return two bytes that are others for another text or another slot, but once in 65,536."""
-    raw = slot.encode("utf-8", "surrogatepass")
-    both = zlib.crc32(raw, zlib.crc32(text))
-    return (both & 0xFFFF).to_bytes(2, "big")

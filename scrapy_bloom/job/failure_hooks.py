@@ -14,7 +14,7 @@ from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
-from ..reporting import counted, in_brief
+from ..amounts import counted, in_brief
 from ..scrapy_private import on_download_error, on_download_exception, on_unhandled_status
 from .choice import Filter
 from .failed_request import (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from typing_extensions import Self
 
-    from .request_store import HoldingScheduler
+    from .protocols import HoldingScheduler
     from .slots import Slots
 
 logger = logging.getLogger("scrapy_bloom.holds")
@@ -155,9 +155,7 @@ class HoldMiddleware:
         if not goes_back or not scheduler.has_dispatched(request):
             return response
         self._crawler.stats.inc_value("scheduler/held")
-        again = sent_again(request)
-        again.priority -= 1
-        return again
+        return sent_again(request)
 
     def process_exception(self, request: Request, exception: Exception) -> None:
         """Let another request ask whether a hold may end, if `request` was to and is ignored."""
@@ -373,8 +371,9 @@ class LocalHolds:
 
 
 def sent_again(request: Request) -> Request:
-    """Return a copy of `request` for the scheduler, which does not filter it."""
-    again = request.copy()
+    """Return a copy of `request` for the scheduler, which does not filter it. It is not the last in
+    line that finds out whether a hold may end, since those beside it were refused."""
+    again = request.replace(priority=request.priority - 1)
     again.meta[HELD] = count_of(request.meta.get(HELD)) + 1
     return again
 

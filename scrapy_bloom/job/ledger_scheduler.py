@@ -20,11 +20,11 @@ from ..errors import JobDirectoryError, encodable
 from ..scrapy_private import HELD, EngineView, answer_unsent, close_spider, mend_cache, slot_keys
 from ..settings import ANY_SPIDER, BUDGET, DELAY_WAIT
 from ..startup import refuse
-from .slots import Budget
 from .delays import NO_HOLD, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
 from .queue_settings import memory_records
 from .records import New, rank_of
+from .slots import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Sized
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .delays import Hold
     from .ledger import Ledger
     from .memory_records import MemoryRecords
-    from .request_store import Holds
+    from .protocols import Holds
     from .start_requests import StartRequests
 
 logger = logging.getLogger("scrapy_bloom.durable.base")

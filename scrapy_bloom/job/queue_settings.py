@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy import squeues
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
-from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from ..settings import PICKLE
@@ -126,19 +126,3 @@ def _kinds(
 
 def _newest_first(kind: QueueKind, start: QueueKind | None) -> tuple[bool, bool | None]:
     return kind.newest_first, None if start is None else start.newest_first
-
-
-def scrapy_disk_queue(crawler: Crawler, folder: str, state: Any) -> ScrapyPriorityQueue:
-    """Return the priority queue on the disk that Scrapy's scheduler has left in `folder`
-    with `state`."""
-    settings = crawler.settings
-    start = settings["SCHEDULER_START_DISK_QUEUE"]
-    queue: ScrapyPriorityQueue = build_from_crawler(
-        load_object(settings["SCHEDULER_PRIORITY_QUEUE"]),
-        crawler,
-        downstream_queue_cls=load_object(settings["SCHEDULER_DISK_QUEUE"]),
-        key=folder,
-        startprios=state,
-        start_queue_cls=load_object(start) if start else None,
-    )
-    return queue

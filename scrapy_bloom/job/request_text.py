@@ -7,6 +7,7 @@ So it begins with what most requests of a callback share.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Container
 from contextlib import suppress
 from itertools import chain, islice
@@ -115,6 +116,13 @@ def unpack(text: bytes, slot: str) -> dict[str, Any]:
         *(ArithmeticError, MemoryError, RecursionError),
     ) as error:
         raise ValueError(f"its text is damaged ({error})") from error
+
+
+def checksum(text: bytes, slot: str) -> bytes:
+    """Return two bytes that are others for another text or another slot, but once in 65,536."""
+    raw = slot.encode("utf-8", "surrogatepass")
+    both = zlib.crc32(raw, zlib.crc32(text))
+    return (both & 0xFFFF).to_bytes(2, "big")
 
 
 def held_apart(fields: dict[str, Any], code: int, dumps: Callable[[Any], bytes]) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from typing import Protocol
 
 from scrapy.utils.request import RequestFingerprinterProtocol
 
+from ..amounts import counted
 from ..bloom.fixed import BloomFilter
 from ..bloom.growing import ScalableBloomFilter
 from ..bloom.removal import remove_filter
 from ..errors import JobDirectoryError
 from ..files import sync_directory
 from ..jobdir import JobDirectory
-from ..reporting import counted
 from ..settings import BloomSettings
 from .seen_file import SeenFile, is_seen_file
 from .url_list import UrlList

@@ -14,9 +14,9 @@ from pathlib import Path
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinterProtocol
 
+from ..amounts import in_brief
 from ..errors import BloomError
 from ..fingerprints.fast import fingerprint_of_url, is_default
-from ..reporting import in_brief
 
 _BATCH_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"

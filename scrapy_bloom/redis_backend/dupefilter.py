@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 
+from ..amounts import counted
 from ..dupefilter.base import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprints.recorded import FingerprinterIdentity
-from ..reporting import counted
 from ..settings import RedisSettings, scrapy_redis_clears
 from ..startup import announce
 from .client import RedisClient

@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..amounts import waiting_text
 from ..errors import IncompatibleFilterError, SharedFilterError
-from ..reporting import waiting_text
 from .layout import CRAWL_FORMAT, ODD_BYTES, SHARDS, RedisHeader, crawl_id, shard_keys, shards_of
 from .scripts import (
     DELETE_HEADER,
@@ -133,7 +133,7 @@ class CrawlState:
     spider: str
     """The spider whose crawl it was until now, empty without one."""
     waits: str = ""
-    """What waits for its time, as `reporting.waiting` says it."""
+    """What waits for its time, as `amounts.waiting_text` says it."""
     begins: bool = False
     """True if a round began when it was opened."""
     budget: str = NO_BUDGET

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..amounts import counted
 from ..bloom.inspection import Finding
 from ..job.codec import DEFLATED
 from ..job.dictionaries import id_of
 from ..job.failed_request import LOST
-from ..reporting import counted
 from .codec import stored_dictionaries
 from .desk import Element, RedisDesk, elements_of
 from .layout import ODD_BYTES, crawl_id

@@ -15,8 +15,9 @@ from ..job.records import Action
 from ..jobdir import JobDirectory
 from . import schema
 from .job_file import check_header, connect, reading
-from .listing import Listing, held_in
+from .listing import Listing
 from .orders import Change, HoldOrder, Order, answer, counts_of, figures_of, send, standing
+from .progress import held_in
 from .rounds import REOPEN
 
 if TYPE_CHECKING:

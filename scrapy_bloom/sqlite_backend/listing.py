@@ -5,13 +5,12 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ..job.choice import Counts, Filter, Record
 from ..job.codec import Stored, plain_fields
 from ..job.failed_request import CAPPED, FailedRequest, matches
-from ..job.records import KEPT, State
+from ..job.records import State
 from .job_file import naming
 
 if TYPE_CHECKING:
@@ -86,10 +85,6 @@ class Listing:
                 found.states[self._seen(state)] += count
         return found
 
-    def reasons(self) -> dict[str, int]:
-        """Return how many requests have failed for each reason, most first."""
-        return dict(self.count(Filter(KEPT), "reason").by.most_common())
-
     def scan(self, chosen: Filter) -> Iterator[Record]:
         """Yield the chosen ones."""
         for record in self._each(chosen):
@@ -132,12 +127,3 @@ class Listing:
             if slot not in self._names:
                 raise sqlite3.DatabaseError(f"slot {slot} has no name")
         return self._names[slot]
-
-
-def held_in(ask: Query) -> dict[str, float]:
-    """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
-    the release."""
-    now = time.time()
-    holds = ask("SELECT name, until FROM slot WHERE times IS NOT NULL ORDER BY name")
-    left = {slot: inf if until is None else until - now for slot, until in holds}
-    return {slot: seconds for slot, seconds in left.items() if seconds > 0}

@@ -20,11 +20,11 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
+from ..amounts import counted
 from ..files import make_directory, replace
 from ..job.choice import Counts, Filter
 from ..job.failed_request import FailedRequest
 from ..job.records import PATIENCE, Action, State
-from ..reporting import counted
 from .job_file import MOST_ROWS
 from .listing import Listing, part_of
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from ..job.ledger import Ledger
-    from ..job.request_store import Holds
+    from ..job.protocols import Holds
     from ..jobdir import JobDirectory
     from .job_file import RequestFile
     from .records import SqliteRecords
@@ -71,16 +71,12 @@ class Order(NamedTuple):
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Order:
         """Return the order in a text. Raises ValueError for one that cannot be read."""
-        lists = found["chosen"]
-        if not isinstance(lists, dict) or lists.keys() != {"states", *_LISTS}:
-            raise ValueError("it chooses no requests")
-        if not all(isinstance(each, str) for name in _LISTS for each in lists[name]):
-            raise ValueError("it chooses no requests")
-        if found["action"] not in get_args(Action):
-            raise ValueError(f"it does {found['action']!r} with them")
-        states = frozenset(map(State, lists.pop("states")))
-        chosen = Filter(states, **{name: tuple(texts) for name, texts in lists.items()})
-        return cls(chosen, found["action"], int(found["end"]), float(found["time"]))
+        chosen, action = found["chosen"], found["action"]
+        if action not in get_args(Action):
+            raise ValueError(f"it does {action!r} with requests")
+        states = frozenset(map(State, chosen["states"]))
+        lists = {name: _texts(chosen[name]) for name in _LISTS}
+        return cls(Filter(states, **lists), action, int(found["end"]), float(found["time"]))
 
 
 class HoldOrder(NamedTuple):
@@ -97,14 +93,8 @@ class HoldOrder(NamedTuple):
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> HoldOrder:
         """Return the order in a text. Raises ValueError for one that cannot be read."""
-        slots, until = found["hold"], found["until"]
-        if (
-            not isinstance(slots, list)
-            or not all(isinstance(slot, str) for slot in slots)
-            or not isinstance(until, (float, int, type(None)))
-        ):
-            raise ValueError("it names no slots")
-        return cls(slots, until)
+        until = found["until"]
+        return cls(_texts(found["hold"]), None if until is None else float(until))
 
     def apply(self, holds: Holds) -> int:
         """Hold or release the slots in `holds`; return how many are held now, or were."""
@@ -313,5 +303,11 @@ def _read(path: Path) -> Order | HoldOrder:
         if kind is None:
             raise ValueError("it is no order of this version")
         return kind.of(found)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{path} is no order: {error}") from error
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ValueError(f"it has {found!r} in place of texts")
+    return tuple(found)

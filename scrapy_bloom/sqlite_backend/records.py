@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..job.records import Claimed, New, State
@@ -14,9 +14,9 @@ from . import schema
 from .job_file import naming
 
 if TYPE_CHECKING:
-    from ..job.slots import Budget
+    from ..job.choice import Filter, Record
     from ..job.failed_request import FailedRequest
-    from ..job.slots import Slots
+    from ..job.slots import Budget, Slots
     from .job_file import RequestFile
 
 MOST_SLOTS = 100_000
@@ -60,12 +60,17 @@ PENDING_BY_SLOT = (
     " GROUP BY slot) LEFT JOIN slot ON slot.id = slot"
 )
 FAILED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 3"
+REASONS = (
+    "SELECT CASE state WHEN 4 THEN 'capped' ELSE json_extract(detail, '$.reason') END AS reason,"
+    " COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4) GROUP BY 1 ORDER BY 2 DESC"
+)
 _KEPT = (
     # with 1 if the round has not counted it
     "SELECT id, slot, rank, state > 3 OR round < COALESCE((SELECT number FROM rounds), 0)"
-    " FROM request WHERE state > 0 AND state IN ({}) AND payload != x''"
+    " FROM request WHERE {} AND payload != x''"
 )
-_CHOSEN = _KEPT.format("3, 4, 5") + " AND id IN (SELECT value FROM json_each(?))"  # noqa: S608 - no input
+# by their numbers, not by their states
+CHOSEN = _KEPT.format("state IN (3, 4, 5) AND id IN (SELECT value FROM json_each(?))")
 CAP = "UPDATE request SET state = 4, due = NULL, detail = NULL WHERE id = ?"
 _COUNT_STORED = (
     "UPDATE slot SET counted = n FROM (SELECT slot, SUM(n) AS n FROM (SELECT slot, COUNT(*) AS n"
@@ -248,11 +253,24 @@ class SqliteRecords:
         """Make the records in these kept states pending that can be retried, as far as the budget
         has room for what the round has not counted; the others are capped. Return how many are
         pending."""
-        return self._retry(self._file.query(_KEPT.format(states)), CAP)
+        return self._retry(
+            self._file.query(_KEPT.format(f"state > 0 AND state IN ({states})")), CAP
+        )
+
+    def reasons(self) -> dict[str, int]:
+        """Return how many requests are kept for each reason, most first."""
+        return dict(self._file.query(REASONS))
+
+    def scan(self, chosen: Filter) -> Iterator[Record]:
+        """Yield what is chosen, as an operator sees it."""
+        from .listing import Listing
+
+        listing = Listing(self._file.iterate, is_running=True, name=self.name)
+        return listing.scan(chosen)
 
     def wake(self, ids: Sequence[int]) -> int:
         """Do the same with these; what there is no room for stays as it is."""
-        return self._retry(self._file.query(_CHOSEN, (json.dumps(ids),)))
+        return self._retry(self._file.query(CHOSEN, (json.dumps(ids),)))
 
     def begin_round(self) -> None:
         """Forget the slots of the last round, and count in the budget only what is stored, which is

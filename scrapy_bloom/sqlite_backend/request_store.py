@@ -6,7 +6,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ from ..errors import encodable
 from ..job.codec import Codec, Stored, url_and_method
 from ..job.delays import take_delay
 from ..job.failed_request import FailedRequest, class_and_message, count_unreadable, lost
-from ..job.queue_settings import scrapy_disk_queue
 from ..job.records import New, State, rank_of
 from ..scrapy_private import slot_keys
 from .job_file import MAX_BYTES
@@ -242,7 +240,7 @@ class SqliteStore:
                 self.records.budget.admits(new.slot)
             self.records.push(new, behind=True)
 
-        return left.move(self._file, partial(scrapy_disk_queue, self._crawler), take)
+        return left.move(self._file, self._crawler, take)
 
     def _new(self, request: Request, due: float | None = None) -> New:
         """Return `request` as it is stored. Raises ValueError if it cannot be serialized."""

@@ -23,7 +23,8 @@ KEPT = "over but for failed requests"
 OVER = "over"
 REOPEN = (
     f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
-    " AND EXISTS (SELECT 1 FROM request WHERE state < 3)"
+    " AND (EXISTS (SELECT 1 FROM request WHERE state = 0)"
+    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (1, 2)))"
 )
 
 

@@ -12,6 +12,7 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
+from ..amounts import counted, waiting_text
 from ..dupefilter.local import BloomDupeFilter
 from ..errors import JobDirectoryError, RequestFileError
 from ..job.codec import Codec
@@ -28,24 +29,20 @@ from ..job.ledger_scheduler import (
 from ..job.queue_settings import (
     QueueSettings,
     memory_order,
-    scrapy_disk_queue,
     slots_of,
 )
 from ..job.session import session_of
 from ..jobdir import JobDirectory
-from ..reporting import counted, waiting_text
 from ..scrapy_private import EngineView, FeedExporterView, IdleChecks, put_before_engine
 from ..settings import BUDGET, FailedSettings
 from ..startup import announce, fetches_one_page, refuse
 from .job_file import MAX_BYTES, RequestFile, as_it_is, check_header, require_whole_job
-from .listing import Listing
+from .progress import Progress, Waiting
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren, TakenChildren
 from .request_store import SqliteStore, coming_back
 from .rounds import Round, feeds_of
-from .scrapy_queues import ScrapyQueues
 from .spider_state import KeptSpiderState
-from .status import Progress, Waiting
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
@@ -60,6 +57,7 @@ if TYPE_CHECKING:
     from ..job.slots import Budget
     from .orders import Orders
     from .rounds import RoundFeeds
+    from .scrapy_queues import ScrapyQueues
 
 logger = logging.getLogger("scrapy_bloom.durable.scheduler")
 
@@ -168,6 +166,9 @@ class DurableScheduler(LedgerScheduler):
         self._next_look.cancel()
         ledger, round_ = self._ledger, self.round
         if ledger is not None and round_ is not None:
+            # what is retried keeps this round open
+            while not ledger.stopped and self._carry_out_order():
+                pass
             ledger.end(partial(self._conclude, ledger, round_))
             if self._spider_state is not None:
                 self._spider_state.end(failed=ledger.failed)
@@ -222,8 +223,7 @@ class DurableScheduler(LedgerScheduler):
             queues = QueueSettings.read(settings)
             slots = slots_of(crawler, by_slot=queues.by_slot)
             records = SqliteRecords(file, slots, queues.newest_first, self._budget)
-            kept = Listing(file.iterate, is_running=True, name=file.name)
-            self._failures.retry(kept, partial(records.retry, "3"))
+            self._failures.retry(records, partial(records.retry, "3"))
             retry = FailedSettings.read(settings).retry
             self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
             store = SqliteStore(
@@ -231,7 +231,7 @@ class DurableScheduler(LedgerScheduler):
             )
             self._file, self._store = file, store
             store.reopen_round()
-            self._resume(store, ScrapyQueues(job))
+            self._resume(store, _left_by_scrapy(job))
             ledger = Ledger(
                 crawler,
                 store,
@@ -256,7 +256,7 @@ class DurableScheduler(LedgerScheduler):
             children = TakenChildren(file, store.codec.fields)
             self._children.open(children, store, ledger, dupefilter.fingerprint)
             self.round.at_end.append(children.forget_all)
-            self._failures.open(ledger, kept)
+            self._failures.open(ledger, records)
             Progress(crawler, file, ledger, dupefilter, self.round, pending=self.__len__)
             if asked or (self._budget is not None and self._budget.changed):
                 # a kill must not leave the choice to another retry, after requests of this one
@@ -270,14 +270,14 @@ class DurableScheduler(LedgerScheduler):
         announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
         return ledger
 
-    def _resume(self, store: SqliteStore, left_by_scrapy: ScrapyQueues) -> None:
+    def _resume(self, store: SqliteStore, left_by_scrapy: ScrapyQueues | None) -> None:
         if pending := len(store.records) + store.later:
             logger.info(
                 "Resuming crawl (%(count)d requests scheduled)",
                 {"count": pending},
                 extra={"spider": self.spider},
             )
-        if left_by_scrapy.state:
+        if left_by_scrapy is not None:
             logger.info(
                 "Took over %(count)d pending requests from Scrapy's own queues",
                 {"count": store.take_over(left_by_scrapy)},
@@ -285,19 +285,22 @@ class DurableScheduler(LedgerScheduler):
             )
 
     def _look_for_orders(self) -> None:
-        """Carry out what an operator has ordered, and look again."""
+        """Carry out a part of what an operator has ordered, and look again."""
+        if self._ledger is not None and not self._ledger.stopped:
+            self._next_look.set(BETWEEN_ORDERS if self._carry_out_order() else ORDERS_SECONDS)
+
+    def _carry_out_order(self) -> bool:
+        """Carry out a part of an order; return True if there may be more."""
         job, ledger = self._job, self._ledger
         assert job is not None
-        if ledger is None or ledger.stopped:
-            return
-        has_more = False
-        if next(job.orders.glob("*.json"), None) is not None:
-            if self._orders is None:
-                from .orders import Orders
+        assert ledger is not None
+        if next(job.orders.glob("*.json"), None) is None:
+            return False
+        if self._orders is None:
+            from .orders import Orders
 
-                self._orders = Orders(job, ledger, self._file, self._store.records, self)
-            has_more = self._orders.proceed()
-        self._next_look.set(BETWEEN_ORDERS if has_more else ORDERS_SECONDS)
+            self._orders = Orders(job, ledger, self._file, self._store.records, self)
+        return self._orders.proceed()
 
     def _conclude(self, ledger: Ledger, round_: Round) -> None:
         """End the round, if nothing of it is left or can come, and say what has failed."""
@@ -324,8 +327,8 @@ class DurableScheduler(LedgerScheduler):
 def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
     """Raise what `from_crawler` refuses of the settings and of what is in `job`."""
     queues = QueueSettings.read(crawler.settings)
-    left_by_scrapy = ScrapyQueues(job)
-    if left_by_scrapy.state and not queues.pickles:
+    left_by_scrapy = _left_by_scrapy(job)
+    if left_by_scrapy is not None and not queues.pickles:
         raise JobDirectoryError(
             f"{job.scrapy_queue} holds pending requests of Scrapy's own scheduler, which are"
             f" stored by {queues.kind.format}, and BLOOM_PICKLE is False: start the job once with"
@@ -346,7 +349,18 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         with as_it_is(job.requests) as file:
             if file is not None:
                 feeds.look(_round_of(crawler, file, queues), job.feeds)
-    left_by_scrapy.look(partial(scrapy_disk_queue, crawler))
+    if left_by_scrapy is not None:
+        left_by_scrapy.look(crawler)
+
+
+def _left_by_scrapy(job: JobDirectory) -> ScrapyQueues | None:
+    """Return the pending requests of Scrapy's own scheduler in `job`, None without any."""
+    if not job.scrapy_queue.exists():
+        return None
+    from .scrapy_queues import ScrapyQueues
+
+    queues = ScrapyQueues(job)
+    return queues if queues.state else None
 
 
 def _round_of(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> Round:

@@ -10,11 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from scrapy.utils.misc import build_from_crawler, load_object
+
 from ..errors import JobDirectoryError
 from ..files import sync_directory
 
 if TYPE_CHECKING:
     from scrapy import Request
+    from scrapy.crawler import Crawler
     from scrapy.pqueues import ScrapyPriorityQueue
 
     from ..jobdir import JobDirectory
@@ -45,19 +48,14 @@ class ScrapyQueues:
         except (OSError, ValueError) as error:
             raise self._refused(error) from error
 
-    def look(self, open_queue: Callable[[str, Any], ScrapyPriorityQueue]) -> None:
+    def look(self, crawler: Crawler) -> None:
         """Raise JobDirectoryError for a request that `move` could not read; change nothing in the
         job. Cost: reads a temporary copy of the queues."""
         if self.state:
             with TemporaryDirectory() as folder:
-                self._read(Path(folder, "queue"), open_queue, lambda request: None)
+                self._read(Path(folder, "queue"), crawler, lambda request: None)
 
-    def move(
-        self,
-        file: RequestFile,
-        open_queue: Callable[[str, Any], ScrapyPriorityQueue],
-        store: Callable[[Request], object],
-    ) -> int:
+    def move(self, file: RequestFile, crawler: Crawler, store: Callable[[Request], object]) -> int:
         """Move the pending requests to `file`, in Scrapy's order, by calls of `store`. Return their
         number.
 
@@ -76,20 +74,15 @@ class ScrapyQueues:
                 if count % AT_ONCE == 0:
                     file.write()
 
-            self._read(self._copy, open_queue, push)
+            self._read(self._copy, crawler, push)
             file.commit(taken_over=self._stamp)
         self._put_aside()
         return count
 
-    def _read(
-        self,
-        copy: Path,
-        open_queue: Callable[[str, Any], ScrapyPriorityQueue],
-        take: Callable[[Request], object],
-    ) -> None:
+    def _read(self, copy: Path, crawler: Crawler, take: Callable[[Request], object]) -> None:
         shutil.copytree(self._folder, copy)
         try:
-            stored = open_queue(str(copy), self.state)
+            stored = _open_queue(crawler, str(copy), self.state)
             try:
                 wanted = len(stored)
                 for count in range(wanted):
@@ -115,3 +108,17 @@ class ScrapyQueues:
             f" over ({error}): finish that job with SCHEDULER set to"
             " 'scrapy.core.scheduler.Scheduler', or use a new JOBDIR"
         )
+
+
+def _open_queue(crawler: Crawler, folder: str, state: Any) -> ScrapyPriorityQueue:
+    settings = crawler.settings
+    start = settings["SCHEDULER_START_DISK_QUEUE"]
+    queue: ScrapyPriorityQueue = build_from_crawler(
+        load_object(settings["SCHEDULER_PRIORITY_QUEUE"]),
+        crawler,
+        downstream_queue_cls=load_object(settings["SCHEDULER_DISK_QUEUE"]),
+        key=folder,
+        startprios=state,
+        start_queue_cls=load_object(start) if start else None,
+    )
+    return queue

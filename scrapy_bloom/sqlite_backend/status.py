@@ -1,15 +1,15 @@
-"""The status of a job: its process notes figures in `requests.sqlite`, and others read them."""
+"""The status of a job, as its process has noted it in `requests.sqlite`, and as the file has it."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from math import inf
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from ..amounts import without_user
 from ..job.figures import (
     COUNTED,
     SLOTS,
@@ -17,31 +17,19 @@ from ..job.figures import (
     Figures,
     Sample,
     State,
-    counts_of,
     longest_held,
-    set_stats,
     with_rates,
 )
-from ..job.ledger import CommitHook
 from ..jobdir import JobDirectory
-from ..reporting import without_user
 from .job_file import check_header, reading
-from .listing import Listing, held_in
+from .progress import OF_FILTER, ROUND_COUNTS, Waiting, held_in
+from .records import REASONS
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
-from .schema import UNFINISHED, Query
+from .schema import UNFINISHED
 
 if TYPE_CHECKING:
-    from scrapy import Request
-    from scrapy.crawler import Crawler
-    from typing_extensions import Self
+    pass
 
-    from ..dupefilter.local import BloomDupeFilter
-    from ..job.ledger import Ledger
-    from .job_file import RequestFile
-    from .rounds import Round
-
-KEPT_SECONDS = 70
-"""The file keeps this part of the past, for the rates."""
 PENDING_BY_SLOT = (
     "SELECT name, SUM(number), COUNT(*) OVER () FROM (SELECT slot AS id, COUNT(*) AS number"
     " FROM request WHERE state = 0 GROUP BY slot UNION ALL SELECT slot, COUNT(*) FROM request"
@@ -53,8 +41,6 @@ COUNT_UNFINISHED = (
     " + (SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (1, 2, 5))"
 )
 COUNT_KEPT = "SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4)"
-COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
-_ROUND_COUNTS = f"SELECT {', '.join(COUNTED)} FROM round_counts"  # noqa: S608 - no input
 _FEEDS = (
     "SELECT template, COALESCE((SELECT SUM(items)"
     # a batch is forgotten after the next one
@@ -64,80 +50,6 @@ _FEEDS = (
     " FROM feeds ORDER BY id"
 )
 _OF_LEDGER = ("pending", "in_flight", "commits", "commit_seconds_max")
-_OF_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
-
-
-class Progress(CommitHook):
-    """A commit hook of `ledger` that notes the figures of the job, in the first commit, in one a
-    second and in the last one, and in each commit what the round has counted. `pending` counts the
-    requests that wait, in memory too."""
-
-    seconds = 1.0
-
-    def __init__(
-        self,
-        crawler: Crawler,
-        file: RequestFile,
-        ledger: Ledger,
-        dupefilter: BloomDupeFilter,
-        round_: Round,
-        *,
-        pending: Callable[[], int],
-    ) -> None:
-        self._crawler = crawler
-        self._file = file
-        self._ledger = ledger
-        self._dupefilter = dupefilter
-        self._pending = pending
-        self._began = time.time()
-        # the first commit notes: up to then the figures are those of an earlier start
-        self._noted = 0.0
-        self._counted = self._of_earlier_starts = file.query(_ROUND_COUNTS)[0]
-        ledger.commit_hooks.append(self)
-        round_.at_begin.append(self._begin_round)
-
-    def before_commit(self, acknowledged: Sequence[Request]) -> None:
-        """Note the figures if a second has passed. Raises sqlite3.Error, OSError."""
-        if self._ledger.stopped:
-            return  # the filter is closed
-        self._count()
-        if self._ledger.ends or not 0 <= time.time() - self._noted < self.seconds:
-            self._note()
-
-    def _begin_round(self) -> None:
-        self._of_earlier_starts = tuple(-now for now in counts_of(self._crawler).values())
-
-    def _count(self) -> None:
-        """Note what the round has counted."""
-        counts = zip(self._of_earlier_starts, counts_of(self._crawler).values(), strict=True)
-        counted = tuple(map(sum, counts))
-        if counted != self._counted:
-            self._file.execute(
-                "UPDATE round_counts SET (pages, items, duplicates, retries) = (?, ?, ?, ?)",
-                counted,
-            )
-            self._counted = counted
-
-    def _note(self) -> None:
-        self._noted = time.time()
-        found = self._dupefilter.filter
-        capacity = sum(layer.capacity for layer in found.layers)
-        # the fingerprints of this commit enter the filter after it
-        items = len(found) + len(self._dupefilter.uncommitted)
-        of_filter = (items, capacity, len(found.layers), found.nbytes)
-        figures = {
-            "began": self._began,
-            **set_stats(self._crawler, self._ledger, self._pending(), in_commit=True),
-            **counts_of(self._crawler),
-            **dict(zip(_OF_FILTER, of_filter, strict=True)),
-            "of_earlier_starts": self._of_earlier_starts,
-        }
-        # a clock that was set back must not leave a future behind
-        self._file.execute(
-            "DELETE FROM progress WHERE time < ? OR time >= ?",
-            (self._noted - KEPT_SECONDS, self._noted),
-        )
-        self._file.execute("INSERT INTO progress VALUES (?, ?)", (self._noted, json.dumps(figures)))
 
 
 class JobState(NamedTuple):
@@ -148,23 +60,6 @@ class JobState(NamedTuple):
     round: int | None
     failed: int
     to_be_stored: bool = False
-
-
-class Waiting(NamedTuple):
-    """How many requests of a job are `later`, seconds until the `next_due` of them (None if no time
-    is known), and how many slots are `held`."""
-
-    later: int = 0
-    next_due: float | None = None
-    held: int = 0
-
-    @classmethod
-    def of(cls, query: Query) -> Self:
-        """Read the tables of a job."""
-        ((later, due),) = query(COUNT_DELAYED)
-        is_known = due is not None and due < inf  # infinite until a release
-        left = max(0.0, due - time.time()) if is_known else None
-        return cls(later, left, len(held_in(query)))
 
 
 def waiting_in(job: Path) -> Waiting:
@@ -182,7 +77,7 @@ class JobStatus:
         self._slots = Costly(_pending_by_slot)
         self._feeds = Costly(_feeds)
         self._unfinished = Costly(_unfinished)
-        self._reasons = Costly(Listing.reasons)
+        self._reasons = Costly(_reasons)
 
     def figures(self) -> Figures:
         """Return the figures that were noted last, and what the file itself tells now."""
@@ -196,9 +91,8 @@ class JobStatus:
             waiting = Waiting.of(connection.execute)
             held = held_in(connection.execute)
             unfinished = None if is_running else self._unfinished.of(connection)
-            of_round = connection.execute(_ROUND_COUNTS).fetchone()
+            of_round = connection.execute(ROUND_COUNTS).fetchone()
             log = self._path.with_name(f"{self._path.name}-wal")
-            listing = Listing(connection.execute, is_running=is_running)
             sizes = [path.stat() for path in (self._path, log) if path.exists()]
             at, last = samples[-1] if samples else (now, {})
             last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
@@ -211,7 +105,7 @@ class JobStatus:
                 "seconds": max(0.0, (now if is_running else at) - last["began"])
                 if samples
                 else None,
-                **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *_OF_FILTER)},
+                **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *OF_FILTER)},
                 **{f"round_{name}": n for name, n in zip(COUNTED, of_round, strict=True)},
                 "feeds": [{"uri": without_user(uri), "items": count} for uri, count in feeds],
                 "failed": state.failed,
@@ -219,7 +113,7 @@ class JobStatus:
                 "held_slots": longest_held(held),
                 "pending_by_slot": by_slot,
                 "slots": slots,
-                "failed_by_reason": self._reasons.of(listing),
+                "failed_by_reason": self._reasons.of(connection),
                 "file_bytes": sizes[0].st_size,
                 "log_bytes": sum(stat.st_size for stat in sizes[1:]),
                 "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in sizes)),
@@ -293,3 +187,7 @@ def _pending_by_slot(connection: sqlite3.Connection) -> tuple[dict[str, int], in
     """Return the numbers of pending requests in the fullest slots, and the number of slots."""
     rows = connection.execute(PENDING_BY_SLOT, (SLOTS,)).fetchall()
     return {slot: count for slot, count, _ in rows}, rows[0][2] if rows else 0
+
+
+def _reasons(connection: sqlite3.Connection) -> dict[str, int]:
+    return dict(connection.execute(REASONS).fetchall())

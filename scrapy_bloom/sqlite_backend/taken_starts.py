@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
+from ..amounts import counted
 from ..job.start_requests import StartRequests, key_of
-from ..reporting import counted
 from ..settings import REPEAT_START
 
 if TYPE_CHECKING:

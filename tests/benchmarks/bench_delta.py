@@ -21,10 +21,10 @@ from subprocess import DEVNULL, PIPE, Popen
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
+from scrapy_bloom.amounts import DAY
 from scrapy_bloom.delta.digests import BYTES, Digests, digest_of
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.settings import Lifetime
-from scrapy_bloom.quantities import DAY
 from tests.benchmarks.sidebyside import redis_server, server_seconds
 from tests.web_server import ServedInThread
 

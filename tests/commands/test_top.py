@@ -10,12 +10,12 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
+from scrapy_bloom.amounts import duration
 from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import lines
 from scrapy_bloom.errors import RequestFileError, SharedFilterError
 from scrapy_bloom.job.figures import with_rates
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.reporting import duration
 from scrapy_bloom.sqlite_backend import status
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import JobStatus

@@ -5,6 +5,7 @@ from scrapy import Request
 from scrapy.settings import Settings
 
 from scrapy_bloom import DeltaMiddleware
+from scrapy_bloom.amounts import DAY, seconds
 from scrapy_bloom.delta.settings import (
     SOURCES,
     DeltaSettings,
@@ -15,7 +16,6 @@ from scrapy_bloom.delta.settings import (
     odd_key,
     wish_of,
 )
-from scrapy_bloom.quantities import DAY, seconds
 
 
 @pytest.mark.parametrize(

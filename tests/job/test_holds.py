@@ -361,6 +361,17 @@ def test_pages_that_were_refused_go_behind_the_others(down, clock):
     assert (name_of(crawl.pop()), crawl.left) == ("2", None)
 
 
+def test_what_was_not_sent_goes_behind_the_others(make_crawl, clock):
+    """It was in line beside the refused ones, and may be as broken: another page is asked alone."""
+    crawl = make_crawl(SCHEDULER_DISK_QUEUE="scrapy.squeues.PickleFifoDiskQueue").pushed(*"abcd")
+    refused, waiting = crawl.pop(), crawl.pop()
+    crawl.again(refused, 503, "5")
+    assert crawl.scheduler.enqueue_request(crawl.middleware.process_request(waiting))
+    crawl.done(waiting)
+    clock.now += crawl.left
+    assert name_of(crawl.pop()) == "d"
+
+
 # --- what goes its own way ----------------------------------------------------------------
 
 

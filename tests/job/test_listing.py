@@ -7,7 +7,17 @@ import pytest
 
 from scrapy_bloom import jobdir
 from scrapy_bloom.job.choice import KEPT, WAITING, Filter, State
-from scrapy_bloom.sqlite_backend import desk, job_reader, listing, orders, schema, status
+from scrapy_bloom.sqlite_backend import (
+    desk,
+    job_reader,
+    listing,
+    orders,
+    progress,
+    records,
+    rounds,
+    schema,
+    status,
+)
 
 OTHERS = [state for state in State if state not in {State.PENDING, State.QUARANTINED}]
 
@@ -41,7 +51,7 @@ def plan(connection, statement):
         listing.part_of(KEPT),
         orders.PUT_OFF,
         status.COUNT_KEPT,
-        status.COUNT_DELAYED,
+        progress.COUNT_DELAYED,
         job_reader.DELAYED,
     ],
 )
@@ -61,9 +71,14 @@ def test_the_oldest_is_first_without_a_sort(connection, statement):
 def test_what_is_pending_is_counted_in_the_index(connection):
     """Without its payloads; to be read it is taken in the order of its numbers."""
     assert "INDEX pending" in plan(connection, listing.groups_of(State.PENDING))
-    for statement in (status.COUNT_UNFINISHED, status.PENDING_BY_SLOT, jobdir.UNFINISHED):
+    for statement in (
+        status.COUNT_UNFINISHED,
+        status.PENDING_BY_SLOT,
+        jobdir.UNFINISHED,
+        rounds.REOPEN,
+    ):
         found = plan(connection, statement)
-        assert "SCAN request USING INDEX pending" in found
+        assert "request USING INDEX pending" in found
         assert "SEARCH request USING" in found
         assert "INDEX other (state=?)" in found
     assert "SEARCH slot USING INTEGER PRIMARY KEY" in plan(connection, status.PENDING_BY_SLOT)
@@ -72,7 +87,9 @@ def test_what_is_pending_is_counted_in_the_index(connection):
     assert found.startswith("SEARCH request USING INTEGER PRIMARY KEY (rowid>")
 
 
-@pytest.mark.parametrize("statement", [desk.FOR_THE_NEXT_START, desk.ASK, desk.WAKE, orders.FAIL])
+@pytest.mark.parametrize(
+    "statement", [desk.FOR_THE_NEXT_START, desk.ASK, desk.WAKE, orders.FAIL, records.CHOSEN]
+)
 def test_a_request_is_changed_by_its_number(connection, statement):
     """Whatever there is beside it."""
     assert "SEARCH request USING INTEGER PRIMARY KEY (rowid=?)" in plan(connection, statement)

@@ -22,6 +22,7 @@ from scrapy_bloom.sqlite_backend.orders import HoldOrder, Order, give
 from tests.commands.command_line import environment
 from tests.failures import Failed
 from tests.job.engine import name_of
+from tests.job.test_rounds import phases
 from tests.patience import PATIENCE, wait_until
 from tests.seeded import seed_of
 
@@ -182,9 +183,9 @@ def test_what_cannot_be_read_is_kept_and_said_once(make, caplog):
     push(job, "a-1")
     folder = job.scheduler._job.orders
     folder.mkdir()
-    bad = ["{", "[]", '{"drop": {}, "keep": false}', "\udcff"]
+    bad = ["{", "[]", "[" * 100_000, '{"drop": {}, "keep": false}', "\udcff"]
     whole = json.loads(Order(Filter(), "drop").encode())
-    changes = {"action": "burn", "chosen": {}, "end": "now", "time": None}
+    changes = {"action": "burn", "chosen": {}, "end": inf, "time": None}
     bad += [json.dumps({**whole, name: value}) for name, value in changes.items()]
     bad.append(json.dumps({**whole, "chosen": {**whole["chosen"], "urls": [1]}}))
     bad += ['{"hold": ["a"], "until": "soon"}', '{"hold": "a", "until": 1}']
@@ -290,8 +291,8 @@ def test_drop_on_a_stopped_job(make, run, tmp_path):
     job = make()
     for number in range(6):
         push(job, f"{'ab'[number % 2]}-{number}")
-    standing = order(job, slots=("b",))
     job.close("shutdown")
+    standing = give(JobDirectory(tmp_path / "job"), Order(Filter(slots=("b",)), "drop"))
     command = ["queue", "drop", "job"]
     assert "say what to drop" in run(tmp_path, *command, "--yes").refusal
     refusal = run(tmp_path, *command, "--slot", "a").refusal
@@ -351,6 +352,33 @@ def test_a_running_job_retries_and_forgets_what_has_failed(make):
     assert job.scheduler.ledger.store.failed == 0
     job.done(flying)
     assert (name_of(flying), job.names()) == ("a", ["b"])
+
+
+def test_what_is_retried_at_the_end_keeps_the_round_open(make_round, tmp_path):
+    """Its feeds go on with the next start, which asks it."""
+    job = make_round().started().pushed("a")
+    fail(job, "a")
+    answer = order(job, "retry", states=KEPT)
+    job.close()
+    assert dropped(answer) == (1, 0)
+    assert phases(tmp_path / "job") == [(1, "running")]
+    assert make_round().started("start").finish() == ["start", "a"]
+    assert phases(tmp_path / "job") == [(1, "over")]
+
+
+def test_a_running_job_asks_as_many_as_its_budget_has_room_for(make):
+    """The others stay as they are."""
+    job = make(BLOOM_BUDGET={"*": 2}, **FIFO).pushed(*"abcd")
+    fail(job, "a")
+    assert job.names() == ["b"]
+    budget, asked = job.scheduler.ledger.store.records.budget, []
+    for limit in (2, 3):
+        budget._limits = {"*": limit}
+        answer = order(job, "retry", states=KEPT)
+        carry_out(job)
+        asked.append((*dropped(answer), *job.names()))
+    assert asked == [(1, 0, "a"), (1, 0, "c")]
+    assert Failed(job.scheduler._job.path).by_reason() == {"capped": 1}
 
 
 @pytest.mark.parametrize("action", ["retry", "drop"])
@@ -417,12 +445,14 @@ def of_pages(pages):
 
 
 def random_order(chance, place):
-    """Return the arguments of an order: a drop, or a hold or its end."""
+    """Return the arguments of an order: a drop, a retry of what was dropped, a hold or its end."""
     if chance.random() < 0.3:
         verb, *rest = chance.choice([["hold"], ["hold", "--for", "1"], ["release"]])
-        return [verb, *place, "slow", *rest]
+        return ["queue", verb, *place, "slow", *rest]
     glob = f"data:,*{chance.randrange(10)}{chance.randrange(10)}"
-    return ["drop", *place, "--url", glob, "--keep", "--yes"]
+    if chance.random() < 0.3:
+        return ["retry", *place, "--reason", "dropped", "--url", glob]
+    return ["queue", "drop", *place, "--url", glob, "--keep", "--yes"]
 
 
 def require_whole(run, folder, place, pages):
@@ -515,7 +545,7 @@ def test_forty_kills_of_crawls_and_commands(run, tmp_path):
     def order_some():
         killed = 0
         for _ in range(chance.randrange(3)):
-            tool = start([*python, "bloom", "queue", *random_order(chance, ["job"])])
+            tool = start([*python, "bloom", *random_order(chance, ["job"])])
             if chance.random() < 0.5:
                 time.sleep(chance.uniform(0, 3))
                 killed += tool.poll() is None

@@ -8,7 +8,8 @@ import pytest
 
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend.status import KEPT_SECONDS, JobStatus, Progress, job_state
+from scrapy_bloom.sqlite_backend.progress import KEPT_SECONDS, Progress
+from scrapy_bloom.sqlite_backend.status import JobStatus, job_state
 from tests.job.engine import query
 from tests.job.test_failed import fail_download
 from tests.job.test_rounds import start

@@ -14,9 +14,8 @@ from scrapy.settings import Settings
 from scrapy_bloom import BloomError, JobDirectoryError, RequestFileError
 from scrapy_bloom.job import codec as codecs
 from scrapy_bloom.job.codec import Codec, Stored
-from scrapy_bloom.job.dictionaries import checksum
 from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest
-from scrapy_bloom.job.request_text import MARSHALLED, OBJECTS, PICKLED, pack
+from scrapy_bloom.job.request_text import MARSHALLED, OBJECTS, PICKLED, checksum, pack
 from scrapy_bloom.migration.scrapy_redis_queue import _loads
 from scrapy_bloom.redis_backend.codec import RedisCodec
 from scrapy_bloom.redis_backend.desk import RedisDesk

@@ -280,11 +280,11 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):
     worker.close()
 
     worker = join(BLOOM_BUDGET={"*": 4}, BLOOM_REDIS_ROUND="two")
-    assert failed_of_start(worker).retry_ordered() == 2
+    assert failed_of_start(worker).desk.retry_ordered() == 2
     push(worker, *"fgh")
     assert (worker.state.round, names(worker)) == ("", ["b", "c"])
     assert capped(worker) == [*"defgh"]
-    assert failed_of_start(worker).retry_ordered() == 0
+    assert failed_of_start(worker).desk.retry_ordered() == 0
     worker.store.leave(over=True, seconds=1)
     assert worker.failed.retry(urls=["*/e"]) == 1
     assert worker.failed.drop(urls=["*/h"]) == 1
@@ -292,7 +292,7 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):
 
     worker = join()
     assert worker.state.over
-    assert failed_of_start(worker).retry_ordered() == 1
+    assert failed_of_start(worker).desk.retry_ordered() == 1
     assert worker.client.call("hget", f"{worker.key}:crawl", "over") == b""
     assert names(worker) == ["e"]
     assert failed_of_start(worker).retry() == 3
@@ -317,7 +317,7 @@ def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(join, at_once
     assert worker.failed.retry(reasons=["down"]) == (4 if at_once else 5)
     if not at_once:
         worker = join(**budget)
-        assert failed_of_start(worker).retry_ordered() == 1
+        assert failed_of_start(worker).desk.retry_ordered() == 1
     assert len(let_fail(worker)) == 4
     assert len(capped(worker)) == 1
     worker = next_round(worker, join, "three", BLOOM_BUDGET={"*": 9})
@@ -503,7 +503,7 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):
     assert (stats.get_value("scheduler/capped"), stats.get_value("scheduler/enqueued")) == (1, 2)
     talk(scheduler)
     assert len(scheduler) == 0
-    failed = scheduler._worker._failed
+    failed = Failed(scheduler._worker._desk)
     (found,) = failed.requests()
     assert (name_of(found), found.reason, found.attempts) == ("c", "unserializable", 0)
     assert found.exception == "callback parse, slot 'example.com'"
@@ -516,8 +516,8 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):
         assert "1 failed one can be read" in books
     scheduler = build(BLOOM_BUDGET={"*": 2}, BLOOM_RETRY_FAILED=True)
     assert "such as http://example.com/c (callback parse, slot 'example.com')" in caplog.text
-    assert scheduler._worker._failed.drop() == 1
-    assert scheduler._worker._failed.by_reason() == {}
+    assert Failed(scheduler._worker._desk).drop() == 1
+    assert Failed(scheduler._worker._desk).by_reason() == {}
     scheduler.close("finished")
 
 

@@ -462,7 +462,7 @@ def test_forty_kills_of_workers_and_commands(run, tmp_path, redis_server, key):
     workers = [start(slowly) for _ in range(2)]
     wait_until(lambda: redis_server.command("EXISTS", f"{{{key}}}:crawl"))
     while kills > 0:
-        tool = start([*python, "bloom", "queue", *random_order(chance, place)])
+        tool = start([*python, "bloom", *random_order(chance, place)])
         time.sleep(chance.uniform(0, 3))
         if chance.random() < 0.6:
             kills -= tool.poll() is None

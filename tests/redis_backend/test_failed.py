@@ -17,6 +17,7 @@ from scrapy_bloom.job.choice import Filter, State
 from scrapy_bloom.job.codec import Codec, Stored, plain_fields
 from scrapy_bloom.job.dictionaries import Dictionaries
 from scrapy_bloom.job.failed_request import FailedRequest
+from scrapy_bloom.redis_backend import desk
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.status import CrawlStatus, look_at, pending_of
@@ -216,7 +217,7 @@ def test_stored_requests_are_read_without_running_anything(tmp_path):
         assert read(damaged) == {}
 
 
-def test_reasons_of_very_many_are_not_all_counted(join):
+def test_reasons_of_very_many_are_not_all_counted(join, monkeypatch):
     """At the end of a worker: what it has not looked at is told as others."""
     worker = join(capacity=300)
     worker.enqueue_all(range(250))
@@ -224,11 +225,13 @@ def test_reasons_of_very_many_are_not_all_counted(join):
         fail(worker, worker.next(), f"reason {number % 2}")
     while len(kept(worker)) < 250:
         worker.exchange()
-    counted = Failed(RedisDesk(worker.client, worker.key, 100)).by_reason()
+    monkeypatch.setattr(desk, "MOST_TOLD", 100)
+    told = RedisDesk(worker.client, worker.key)
+    counted = told.reasons()
     assert (sum(counted.values()), counted.pop("others")) == (250, 150)
     assert worker.failed.by_reason() == {"reason 0": 125, "reason 1": 125}
     assert worker.failed.drop() == 250
-    assert Failed(RedisDesk(worker.client, worker.key, 100)).by_reason() == {}
+    assert told.reasons() == {}
 
 
 def test_a_record_of_a_later_version_is_read(join, redis_server):

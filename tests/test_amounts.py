@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrapy_bloom.quantities import MOST, whole_number
+from scrapy_bloom.amounts import MOST, whole_number
 
 
 @pytest.mark.parametrize(
