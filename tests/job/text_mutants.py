@@ -21,7 +21,7 @@ HOLDS = {
             "scheduler.hold(slot, -inf, -recovery(self._rows[slot]))",
             "pass",
         ),
-        "what_was_refused_stays_in_front": ("again.priority -= 1", "pass"),
+        "what_was_refused_stays_in_front": ("request.priority - 1", "request.priority"),
         "the_first_in_line_asks": ("hold.times % 2 == 1", "False"),
         "an_older_answer_ends_the_hold": (
             "if scheduler.is_probe(request, slot):\n            logger.debug",
