@@ -51,18 +51,19 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 def naming(method: Method) -> Method:
     """Add the name of the file to the SQLite errors of a method, and the remedy if the file is
-    damaged."""
+    damaged. What is added to a number there may be too large for SQLite."""
 
     @wraps(method)
     def named(self: Any, *arguments: Any, **options: Any) -> Any:
         try:
             return method(self, *arguments, **options)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError) as error:
             if not self.name or str(error).startswith(self.name):
                 raise
             is_damaged = not isinstance(error, sqlite3.OperationalError)
             remedy = "; restore it from a backup, or use a new JOBDIR" if is_damaged else ""
-            raise type(error)(f"{self.name}: {error}{remedy}") from error
+            kind = type(error) if isinstance(error, sqlite3.Error) else sqlite3.DataError
+            raise kind(f"{self.name}: {error}{remedy}") from error
 
     return named  # type: ignore[return-value]
 

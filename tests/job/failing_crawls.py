@@ -156,7 +156,7 @@ class FailingSpider(scrapy.Spider):
         if kind in {"quick", "stubborn"}:
             meta["dont_retry"] = True
         if kind == "slow":
-            meta["download_timeout"] = 0.7
+            meta["download_timeout"] = 2
         if kind == "miscounted":
             meta["bloom_attempts"] = "twice"
         if kind == "allowed":

@@ -110,6 +110,22 @@ def test_damaged_figures_are_an_error_that_names_the_file(make_round, tmp_path, 
     require_refused(tmp_path / "job")
 
 
+def test_a_count_of_a_round_that_is_too_large_is_told_with_the_file(make_round, tmp_path, caplog):
+    """In one line, and nothing of the job is lost."""
+    make_round().pushed("a").close("shutdown")
+    query(tmp_path / "job", f"UPDATE round_counts SET pages = {2**63 - 1}")
+    job = make_round()
+    job.crawler.stats.inc_value("response_received_count")
+    job.done(job.pop())
+    job.commit()
+    job.close("bloom_error")
+    (error,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert "requests.sqlite: Python int too large" in error.getMessage()
+    assert error.exc_info is None
+    query(tmp_path / "job", "UPDATE round_counts SET pages = 1")
+    assert make_round().finish() == ["a"]
+
+
 @pytest.mark.parametrize("value", ["NULL", "'many'"])
 def test_counts_of_a_round_that_are_no_numbers_are_told_with_the_file(make_round, tmp_path, value):
     """By a start, which is refused, and by a look at the job."""
