@@ -181,8 +181,10 @@ def crawl():
 
 
 class NoPriority(int):
-    def __neg__(self):
+    def __neg__(self, *_):
         raise RuntimeError("not today")
+
+    __rmul__ = __neg__
 
 
 class FailingRequest(Request):
