@@ -57,7 +57,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 _OTHERS = [*DEFAULTS.items()][3:]
 """The fields behind callback, errback and headers, with their defaults."""
 _KNOWS_FIELDS = {*Request.attributes} == {"url", *DEFAULTS}
-_PRIORITIES = range(-(2**63), 2**63)
+_MOST_PRIORITY = 2**63
 _WIDTHS = {
     tag: width
     for width, tags in {0: b"NFTS.0{:", 1: b"zZ)", 4: b"ilrstuaA([<>", 8: b"g", 16: b"y"}.items()
@@ -215,7 +215,7 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
         if kinds and value is not None and not isinstance(value, kinds):
             raise ValueError(f"it is damaged (its {name} is of type {type(value).__name__})")
     priority = fields.get("priority")
-    if isinstance(priority, int) and priority not in _PRIORITIES:
+    if isinstance(priority, int) and abs(priority) > _MOST_PRIORITY:
         raise ValueError("it is damaged (its priority does not fit into 64 bits)")
     return fields
 

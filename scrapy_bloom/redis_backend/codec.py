@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .call import Claim
     from .client import RedisClient
 
-PRIORITIES = range(-(2**51), 2**51)
+_MOST_PRIORITY = 2**51
 """Integers that a score in Redis represents exactly, less a bit for start requests."""
 MAX_BYTES = 100_000_000
 _PAGE = "bloom:page"
@@ -82,7 +82,7 @@ class RedisCodec:
         `slot`, or in the one that it has by its meta or its host. Raises ValueError if it
         cannot be."""
         priority, meta = fields.get("priority", 0), fields.get("meta", {})
-        if priority not in PRIORITIES:
+        if not isinstance(priority, int) or abs(priority) > _MOST_PRIORITY:
             raise ValueError(f"the priority {priority} does not fit into 51 bits")
         if slot is None:
             slot = str(slot_named(meta) or urlsplit(fields["url"]).hostname or "")

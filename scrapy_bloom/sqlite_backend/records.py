@@ -23,7 +23,7 @@ MOST_SLOTS = 100_000
 """Most slots whose numbers or counts are in memory beside those of pending requests."""
 MOST_DUE = 100
 """Delayed records that become pending at once."""
-PRIORITIES = range(-(2**61), 2**61)
+MOST_PRIORITY = 2**61
 
 PUSH = "INSERT INTO request (id, slot, rank, place, state, payload) VALUES (?, ?, ?, ?, 0, ?)"
 _PUT = (

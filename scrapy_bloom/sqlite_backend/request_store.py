@@ -17,7 +17,7 @@ from ..job.failed_request import FailedRequest, class_and_message, count_unreada
 from ..job.records import New, State, rank_of
 from ..scrapy_private import slot_keys
 from .job_file import MAX_BYTES
-from .records import PRIORITIES, SqliteRecords
+from .records import MOST_PRIORITY, SqliteRecords
 from .rounds import KEPT, REOPEN
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class SqliteStore:
     def _new(self, request: Request, due: float | None = None) -> New:
         """Return `request` as it is stored. Raises ValueError if it cannot be serialized."""
         start = bool(self._settings.start and request.meta.get("is_start_request"))
-        if request.priority not in PRIORITIES:
+        if abs(request.priority) > MOST_PRIORITY:
             raise ValueError(f"the priority {request.priority} does not fit into 62 bits")
         slot = encodable(self._slot_of(request))
         stored = self.codec.dump(self.codec.fields(request, sparse=True), slot, self._format[start])

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import tracemalloc
+from enum import IntEnum
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -812,3 +813,19 @@ def test_scrapys_scheduler_is_told_of_requests_it_does_not_fetch(make, caplog):
     make().finish()
     make(scheduler=STOCK)
     assert caplog.text.count("WARNING") == 0
+
+
+class Importance(IntEnum):
+    """Priorities with names, as projects have them."""
+
+    LOW = -2
+    HIGH = 3
+
+
+@pytest.mark.parametrize("folder", ["job", None])
+def test_a_priority_may_have_a_name(make, tmp_path, folder):
+    """An enumeration of numbers is stored, and served, as these."""
+    job = make(tmp_path / folder) if folder else Job(None).open()
+    for name, priority in ("a", Importance.LOW), ("b", 0), ("c", Importance.HIGH):
+        assert job.scheduler.enqueue_request(request(name, priority=priority))
+    assert [name_of(job.scheduler.next_request()) for _ in "abc"] == ["c", "b", "a"]
