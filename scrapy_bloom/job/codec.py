@@ -215,7 +215,7 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
         if kinds and value is not None and not isinstance(value, kinds):
             raise ValueError(f"it is damaged (its {name} is of type {type(value).__name__})")
     priority = fields.get("priority")
-    if isinstance(priority, int) and abs(priority) > _MOST_PRIORITY:
+    if isinstance(priority, int) and not -_MOST_PRIORITY <= priority < _MOST_PRIORITY:
         raise ValueError("it is damaged (its priority does not fit into 64 bits)")
     return fields
 

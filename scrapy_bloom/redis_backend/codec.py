@@ -82,7 +82,7 @@ class RedisCodec:
         `slot`, or in the one that it has by its meta or its host. Raises ValueError if it
         cannot be."""
         priority, meta = fields.get("priority", 0), fields.get("meta", {})
-        if not isinstance(priority, int) or abs(priority) > _MOST_PRIORITY:
+        if not isinstance(priority, int) or abs(priority) >= _MOST_PRIORITY:
             raise ValueError(f"the priority {priority} does not fit into 51 bits")
         if slot is None:
             slot = str(slot_named(meta) or urlsplit(fields["url"]).hostname or "")
