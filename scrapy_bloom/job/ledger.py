@@ -105,6 +105,7 @@ class Ledger:
         self._is_committing = False
         self._not_before = 0.0
         self._timer: CallLaterResult | None = None
+        self._has_reactor = True
 
     def begin(self) -> None:
         """Send `before_commit` with each commit from now on."""
@@ -366,10 +367,12 @@ class Ledger:
 
     def commit_later(self) -> None:
         """Commit when it is time, also if nothing happens until then."""
-        if self._timer is None and not self.stopped:
-            # a timer, so that an idle spider commits, too; without a reactor there is none
-            with suppress(RuntimeError):
+        if self._timer is None and self._has_reactor and not self.stopped:
+            # a timer, so that an idle spider commits, too
+            try:
                 self._timer = call_later(max(self._seconds, self._wait), self._commit_now)
+            except RuntimeError:
+                self._has_reactor = False
 
     def _commit_now(self) -> None:
         self._timer = None
