@@ -207,7 +207,8 @@ class SqliteStore:
 
     def commit(self, fingerprints: Collection[bytes]) -> bool:
         """Make all changes durable; return False if there was nothing to write. Cost: an fsync."""
-        if not self.records.operations and not self._file.changed:
+        counts = self.records.budget and self.records.budget.changed
+        if not (self.records.operations or counts or self._file.changed):
             return False
         self._file.commit(fingerprints)
         self._note_commit()
