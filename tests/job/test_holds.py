@@ -499,6 +499,22 @@ def test_clocks_that_jump_block_no_slot_longer_than_its_hold(make_crawl, clock, 
     assert crawl.pop() is not None
 
 
+def test_a_clock_that_is_set_back_twice_keeps_nothing_of_a_released_slot(make_crawl, clock):
+    """What was put off in one line is due at the end of the hold that the file has."""
+    queue = PRIORITY_QUEUES[1]
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed("a")
+    crawl.scheduler.hold("example.com", 60, 1)
+    assert crawl.pop() is None
+    for _ in range(2):
+        crawl.commit()
+        crawl.drop()
+        clock.jumped -= 1e6
+        crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
+        assert (crawl.left, crawl.pop()) == (60, None)
+    crawl.scheduler.release("example.com")
+    assert name_of(crawl.pop()) == "a"
+
+
 def test_a_hold_by_hand_lasts_until_its_release(make_crawl, clock):
     """No answer ends it, and no time."""
     crawl = make_crawl().pushed("a", "b")
