@@ -241,7 +241,9 @@ class LedgerScheduler(BaseScheduler):
                 return None
             ledger.before_next()
         self._take_due()
-        request, medium = self._next()
+        request, medium = None, self.medium
+        with self._guarded():
+            request, medium = self._next()
         if request is None:
             self._await_due()
         elif not self._may_be_dispatched(request):

@@ -95,6 +95,6 @@ class MemoryRecords:
     def _enter(self, id_: int, new: New) -> None:
         self._last += 1
         place = self._last * self._signs[new.rank & 1]
+        self.slots.add(new.slot)
         line = self._heaps.setdefault(new.slot if self._by_slot else "", [])
         heappush(line, (new.rank, place, id_, new))
-        self.slots.add(new.slot)

@@ -51,15 +51,15 @@ class Slots:
     def add(self, slot: str, number: int = 1) -> None:
         """Count `number` more pending records of `slot`, fewer if it is negative."""
         before = self._pending.get(slot, 0)
-        self._total += number
         if before + number:
-            self._pending[slot] = before + number
             if not before and slot not in self._held:
-                insort(self.names, slot)
+                insort(self.names, slot)  # raises TypeError for a slot that is no text
+            self._pending[slot] = before + number
         elif before:
             del self._pending[slot]
             if slot not in self._held:
                 del self.names[bisect_left(self.names, slot)]
+        self._total += number
 
     def recount(self, pending: Mapping[str, int]) -> None:
         """Take `pending` for the numbers of all slots."""

@@ -207,7 +207,8 @@ class SqliteStore:
 
     def commit(self, fingerprints: Collection[bytes]) -> bool:
         """Make all changes durable; return False if there was nothing to write. Cost: an fsync."""
-        if not self.records.operations and not self._file.changed:
+        counts = self.records.budget and self.records.budget.changed
+        if not (self.records.operations or counts or self._file.changed):
             return False
         self._file.commit(fingerprints)
         self._note_commit()
@@ -258,6 +259,9 @@ class SqliteStore:
         for slot, until, times, pause in self.records.holds():
             # no longer than it was, if the clock was set back
             end = inf if until is None else min(until, now + (pause or 0.0))
+            if until is not None and end < until:
+                self.records.move_due(slot, until, end)
+                self.records.hold(slot, end, times, pause)
             if times < 0:
                 self._holds.hold(slot, -inf, times)
             elif times or end > now:
@@ -265,8 +269,6 @@ class SqliteStore:
                 self._holds.hold(slot, end - now, times, pause=pause)
             else:
                 self.records.hold(slot, None, None, None)
-            if until is not None and end < until:
-                self.records.move_due(slot, until, end)
         self._holds.keep = self._keep_hold
 
     def _keep_hold(self, slot: str) -> None:

@@ -508,6 +508,16 @@ def test_what_is_counted_is_committed_before_it_is_asked(make_round, tmp_path):
     assert capped(tmp_path / "job") == ["c", "d"]
 
 
+def test_what_is_in_memory_is_counted_before_it_is_asked(make_round, tmp_path):
+    """Also if nothing else has changed since the last commit."""
+    job = make_round(BLOOM_BUDGET={"*": 2}).started("start")
+    job.pop()
+    job.commit()
+    job.scheduler.enqueue_request(unserializable("memory"))
+    assert name_of(job.pop()) == "memory"
+    assert query(tmp_path / "job", "SELECT counted FROM slot") == [(2,)]
+
+
 def test_a_kill_after_a_retry_leaves_no_choice_to_the_next(make_round, tmp_path):
     """Even if it comes before the first commit."""
     store = Failed(tmp_path / "job")

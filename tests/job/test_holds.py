@@ -16,7 +16,8 @@ from scrapy_bloom.job import delays, holds, ledger_scheduler
 from scrapy_bloom.job.delays import Hold
 from scrapy_bloom.job.holds import RECOVERY, retry_after
 from scrapy_bloom.sqlite_backend import request_store
-from tests.job.engine import DURABLE, Job, name_of
+from tests.fakes import raising
+from tests.job.engine import DURABLE, Job, name_of, unserializable
 
 PRIORITY_QUEUES = (pqueues.DownloaderAwarePriorityQueue, pqueues.ScrapyPriorityQueue)
 OWN_WAY = [("dont_retry", True), ("handle_httpstatus_list", [429]), ("handle_httpstatus_all", True)]
@@ -498,6 +499,22 @@ def test_clocks_that_jump_block_no_slot_longer_than_its_hold(make_crawl, clock, 
     assert crawl.pop() is not None
 
 
+def test_a_clock_that_is_set_back_twice_keeps_nothing_of_a_released_slot(make_crawl, clock):
+    """What was put off in one line is due at the end of the hold that the file has."""
+    queue = PRIORITY_QUEUES[1]
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed("a")
+    crawl.scheduler.hold("example.com", 60, 1)
+    assert crawl.pop() is None
+    for _ in range(2):
+        crawl.commit()
+        crawl.drop()
+        clock.jumped -= 1e6
+        crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
+        assert (crawl.left, crawl.pop()) == (60, None)
+    crawl.scheduler.release("example.com")
+    assert name_of(crawl.pop()) == "a"
+
+
 def test_a_hold_by_hand_lasts_until_its_release(make_crawl, clock):
     """No answer ends it, and no time."""
     crawl = make_crawl().pushed("a", "b")
@@ -592,6 +609,18 @@ def test_a_hold_that_cannot_be_kept_stops_the_job_as_any_failure_does(make_crawl
 
     monkeypatch.setattr(crawl.scheduler.ledger.store._file, "execute", fail)
     crawl.answer(request, 429, "60")
+    assert crawl.scheduler.ledger.stopped
+
+
+def test_a_probe_in_memory_that_cannot_be_noted_stops_the_job(make_crawl, clock, monkeypatch):
+    """The engine gets no exception, and no request."""
+    crawl = make_crawl().pushed("a")
+    crawl.scheduler.enqueue_request(unserializable("memory"))
+    crawl.scheduler.hold("example.com", 5, 1)
+    clock.now += 6
+    full = raising(sqlite3.OperationalError("disk is full"))
+    monkeypatch.setattr(crawl.scheduler.ledger.store._file, "execute", full)
+    assert crawl.pop() is None
     assert crawl.scheduler.ledger.stopped
 
 

@@ -829,3 +829,12 @@ def test_a_priority_may_have_a_name(make, tmp_path, folder):
     for name, priority in ("a", Importance.LOW), ("b", 0), ("c", Importance.HIGH):
         assert job.scheduler.enqueue_request(request(name, priority=priority))
     assert [name_of(job.scheduler.next_request()) for _ in "abc"] == ["c", "b", "a"]
+
+
+def test_a_slot_that_is_no_text_is_refused_without_a_trace():
+    """The crawl ends with the other requests."""
+    job = Job(None).open().pushed("a")
+    with pytest.raises(TypeError):
+        job.push("b", meta={"download_slot": 5})
+    assert job.names() == ["a"]
+    assert not job.scheduler.has_pending_requests()
