@@ -75,8 +75,13 @@ class Order(NamedTuple):
         if action not in get_args(Action):
             raise ValueError(f"it does {action!r} with requests")
         states = frozenset(map(State, chosen["states"]))
+        if not states - {State.QUARANTINED}:
+            raise ValueError("it chooses no state of a job")
         lists = {name: _texts(chosen[name]) for name in _LISTS}
-        return cls(Filter(states, **lists), action, int(found["end"]), float(found["time"]))
+        end = int(found["end"])
+        if not 0 <= end <= MOST_ROWS:
+            raise ValueError(f"it ends at the request {end}")
+        return cls(Filter(states, **lists), action, end, float(found["time"]))
 
 
 class HoldOrder(NamedTuple):
