@@ -43,7 +43,8 @@ AT_ONCE = 2000
 """So many requests are looked at in a transaction, before the engine has its turn again."""
 _LISTS = ("slots", "reasons", "urls", "callbacks")
 _DONE = {"drop": "Dropped", "fail": "Failed", "retry": "Retried"}
-_ROUND = "(SELECT number FROM rounds)"
+_ROUND = "(SELECT number FROM rounds) - (state = 5)"
+"""Of a request that fails: an earlier one where the round has not counted it in its budget."""
 FAIL = f"UPDATE request SET state = 3, due = ?, round = {_ROUND}, detail = ? WHERE id = ?"  # noqa: S608 - no input
 _IN = "IN (SELECT value FROM json_each(?))"
 _HOLD = (
