@@ -101,7 +101,8 @@ class Listing:
             fields = plain_fields(Stored(name, payload))
         record = Record(self._seen(state), name, -(rank >> 1), fields)
         if state is State.DELAYED:
-            return record._replace(due=max(0.0, due - time.time()))
+            # a damaged one has no time, and can be listed and dropped all the same
+            return record._replace(due=max(0.0, (due or 0.0) - time.time()))
         if state is State.CAPPED:
             return record._replace(failed=FailedRequest.capped(record.url, record.method))
         if state is State.FAILED:

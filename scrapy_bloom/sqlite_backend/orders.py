@@ -43,7 +43,8 @@ AT_ONCE = 2000
 """So many requests are looked at in a transaction, before the engine has its turn again."""
 _LISTS = ("slots", "reasons", "urls", "callbacks")
 _DONE = {"drop": "Dropped", "fail": "Failed", "retry": "Retried"}
-_ROUND = "(SELECT number FROM rounds)"
+_ROUND = "(SELECT number FROM rounds) - (state = 5)"
+"""Of a request that fails: an earlier one where the round has not counted it in its budget."""
 FAIL = f"UPDATE request SET state = 3, due = ?, round = {_ROUND}, detail = ? WHERE id = ?"  # noqa: S608 - no input
 _IN = "IN (SELECT value FROM json_each(?))"
 _HOLD = (
@@ -75,8 +76,13 @@ class Order(NamedTuple):
         if action not in get_args(Action):
             raise ValueError(f"it does {action!r} with requests")
         states = frozenset(map(State, chosen["states"]))
+        if not states - {State.QUARANTINED}:
+            raise ValueError("it chooses no state of a job")
         lists = {name: _texts(chosen[name]) for name in _LISTS}
-        return cls(Filter(states, **lists), action, int(found["end"]), float(found["time"]))
+        end = int(found["end"])
+        if not 0 <= end <= MOST_ROWS:
+            raise ValueError(f"it ends at the request {end}")
+        return cls(Filter(states, **lists), action, end, float(found["time"]))
 
 
 class HoldOrder(NamedTuple):

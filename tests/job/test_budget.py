@@ -15,6 +15,7 @@ from scrapy import Request
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.settings import Settings
 
+from scrapy_bloom.job.choice import Filter
 from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.settings import BUDGET
 from scrapy_bloom.sqlite_backend import listing
@@ -603,6 +604,18 @@ def test_retried_requests_of_many_slots_have_the_room_of_their_slots(make_round,
     push(job, *"xyz", slot="q")
     assert sorted(job.finish()) == [*"xyz"]
     assert capped(tmp_path / "job") == ["r1", "r2", "p3", "r3", "p8", "p9"]
+
+
+def test_what_is_retried_and_then_dropped_and_kept_needs_room_as_before(make_round, tmp_path):
+    """The budget has not counted it, whatever reason it has failed for since."""
+    make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed(*"abc").finish()
+    store = Failed(tmp_path / "job")
+    assert store.retry(**CAPPED) == 2
+    assert store.desk.change(Filter(), "fail").states.total() == 2
+    assert store.retry(reasons=["dropped"]) == 2
+    job = make_round(BLOOM_BUDGET={"*": 3}).started("start")
+    assert len(job.names()) == 1
+    assert len(capped(tmp_path / "job")) == 1
 
 
 def test_to_retry_all_that_is_capped_no_request_is_read(make_round, tmp_path, monkeypatch):

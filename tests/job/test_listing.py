@@ -113,3 +113,12 @@ def test_what_is_damaged_is_an_error_of_the_file(connection, damage, said):
         State.DELAYED: 500,
         State.ASKED: 500,
     }
+
+
+def test_a_delayed_request_without_a_time_is_listed_like_one_that_is_due(connection):
+    """A damaged row hides no other, and is no exception that a command or a crawl does not know."""
+    connection.execute("UPDATE request SET due = NULL WHERE state = 2 AND id % 2")
+    found = listing.Listing(connection.execute, is_running=True)
+    times = [each.due for each in found.scan(Filter({State.DELAYED}))]
+    assert len(times) == 500
+    assert 0.0 in times

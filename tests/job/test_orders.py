@@ -187,7 +187,9 @@ def test_what_cannot_be_read_is_kept_and_said_once(make, caplog):
     whole = json.loads(Order(Filter(), "drop").encode())
     changes = {"action": "burn", "chosen": {}, "end": inf, "time": None}
     bad += [json.dumps({**whole, name: value}) for name, value in changes.items()]
-    bad.append(json.dumps({**whole, "chosen": {**whole["chosen"], "urls": [1]}}))
+    bad += [json.dumps({**whole, "end": value}) for value in (2**63, -1)]
+    lists = {"urls": [1]}, {"states": []}, {"states": [State.QUARANTINED]}
+    bad += [json.dumps({**whole, "chosen": {**whole["chosen"], **each}}) for each in lists]
     bad += ['{"hold": ["a"], "until": "soon"}', '{"hold": "a", "until": 1}']
     bad.append('{"hold": [1], "until": null}')
     for number, text in enumerate(bad):
@@ -199,6 +201,7 @@ def test_what_cannot_be_read_is_kept_and_said_once(make, caplog):
     assert len([*folder.glob("*.json")]) == len(bad)
     lines = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert len(lines) == len(bad)
+    assert not job.scheduler.ledger.stopped
     assert all("cannot be carried out" in line and "remove it" in line for line in lines)
 
 

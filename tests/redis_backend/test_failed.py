@@ -290,6 +290,16 @@ def test_a_damaged_record_is_in_nobodys_way(join, redis_server, record, field):
     assert names([worker.next()]) == ["page"]
 
 
+def test_a_damaged_record_is_not_left_to_the_next_start(join, redis_server):
+    """Which could not ask it either; it is still among the failed ones."""
+    worker = join()
+    worker.leave(over=True)
+    redis_server.command("HSET", f"{worker.key}:failed", "7", "junk")
+    assert worker.failed.retry() == 0
+    assert redis_server.command("HGET", f"{worker.key}:crawl", "retried") is None
+    assert worker.failed.by_reason() == {"unreadable": 1}
+
+
 def take(scheduler, count=1):
     """Return requests that `scheduler` hands out, of which its engine knows then, by the names of
     their pages and how often they were sent again."""

@@ -97,9 +97,8 @@ local function retry(element, priority, slot, entry, record)
     redis.call('HSET', key('failed'), 'capped:' .. redis.sha1hex(element), element)
     remove(element)
     return 'd'
-  elseif not entry then return 'l'
-  -- what could not be serialized cannot be retried
-  elseif entry == '0' and kind == 'failed' then return 's' end
+  -- what cannot be read, or could not be serialized, cannot be retried
+  elseif not entry or entry == '0' and kind == 'failed' then return 's' end
   local counts_now = kind == 'capped'
     or counting and (tonumber(record[9] or element) or 0) <= carried
   local has_room = not counts_now or room_for_retry(slot) > 0
