@@ -114,8 +114,8 @@ def crawl(items: int, *, at_once: bool) -> None:
             store = self.crawler.engine._slot.scheduler.ledger.store
             left, due_at = store.later, time.time() + 2
             # soon, however long the pushes took
-            store._file.execute("UPDATE later SET due = ?", (due_at,))
-            store._file.recount()
+            store._file.execute("UPDATE request SET due = ? WHERE state = 2", (due_at,))
+            store.records.recount()
 
             used = None
 

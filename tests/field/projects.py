@@ -147,4 +147,4 @@ def _start(name, site, folder, **settings):
 def _pending(folder):
     uri = f"file:{folder / 'job' / 'requests.sqlite'}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True)) as connection:
-        return connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0]
+        return connection.execute("SELECT COUNT(*) FROM request WHERE state < 3").fetchone()[0]
