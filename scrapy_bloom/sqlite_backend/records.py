@@ -47,7 +47,8 @@ DUE = (
     "SELECT id, slot, rank FROM request WHERE state > 0 AND state = 2 AND due <= ?"
     " ORDER BY due, id LIMIT ?"
 )
-NEXT_DUE = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
+NEXT_DUE = "SELECT MIN(due) FROM request WHERE state > 0 AND state = 2"
+DELAYED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 2"
 MOVE_DUE = (
     "UPDATE request SET due = ? WHERE state > 0 AND state = 2 AND due = ?"
     " AND slot = (SELECT id FROM slot WHERE name = ?)"
@@ -98,6 +99,8 @@ class SqliteRecords:
         budget: Budget | None = None,
     ) -> None:
         self.slots = slots
+        self.next_due: float | None = None
+        """When the next delayed record is due, in seconds since 1970; None without any."""
         self.operations = 0
         """Number of records pushed or deleted since the last commit."""
         self.round: Callable[[], int] = lambda: 1
@@ -135,8 +138,9 @@ class SqliteRecords:
         """Count so many pending records of each slot no more, and the others again."""
         for slot, number in pending.items():
             self.slots.add(slot, -number)
-        self._read_delayed()
+        self.delayed = int(self._file.query(DELAYED)[0][0])
         self.failed = int(self._file.query(FAILED)[0][0])
+        self._read_next_due()
 
     def push(self, new: New, state: State = State.PENDING, *, behind: bool = False) -> int:
         """Add a record; `behind` all others of its rank, and the later ones behind it."""
@@ -212,14 +216,16 @@ class SqliteRecords:
         """Let the delayed records of `slot` that are due at `before` be due at `after`."""
         if self.delayed:
             self._file.execute(MOVE_DUE, (after, before, slot))
-            self._read_delayed()
+            self._read_next_due()
 
     def take_due(self, now: float) -> bool:
         """Make up to 100 records pending that are due. Cost: 10 µs for each."""
         if self.next_due is None or self.next_due > now:
             return False
-        self._wake(self._file.query(DUE, (now, MOST_DUE)))
-        self._read_delayed()
+        due = self._file.query(DUE, (now, MOST_DUE))
+        self._wake(due)
+        self.delayed -= len(due)
+        self._read_next_due()
         return self.next_due is not None and self.next_due <= now
 
     def stored(self, id_: int) -> tuple[str, bytes]:
@@ -358,10 +364,8 @@ class SqliteRecords:
         self.operations = 0
         return self._last
 
-    def _read_delayed(self) -> None:
-        delayed, due = self._file.query(NEXT_DUE)[0]
-        self.delayed: int = delayed
-        self.next_due: float | None = due
+    def _read_next_due(self) -> None:
+        ((self.next_due,),) = self._file.query(NEXT_DUE)
 
     def _count_delayed(self, due: float | None) -> None:
         self.delayed += 1
