@@ -177,17 +177,21 @@ class RequestFile:
             self._connection.execute("BEGIN IMMEDIATE")
 
     @naming
-    def commit(self, unreleased: Iterable[bytes] = (), taken_over: str | None = None) -> None:
+    def commit(
+        self, unreleased: Iterable[bytes] | None = (), taken_over: str | None = None
+    ) -> None:
         """Make all changes since the last commit durable, with the fingerprints that are released
-        next, and the stamp of Scrapy's queues. Cost: an fsync."""
+        next, None for those of the last commit, and the stamp of Scrapy's queues. Cost: an
+        fsync."""
         self.taken_over = self.taken_over if taken_over is None else taken_over
         self.begin()
         self.last = self.write_all()
         self._connection.execute(
-            "UPDATE job SET commits = ?, unreleased = ?, taken_over = ?, last = ?",
+            "UPDATE job SET commits = ?, unreleased = COALESCE(?, unreleased), taken_over = ?,"
+            " last = ?",
             (
                 self.commits + 1,
-                json.dumps([f.hex() for f in unreleased]),
+                None if unreleased is None else json.dumps([f.hex() for f in unreleased]),
                 self.taken_over,
                 self.last,
             ),

@@ -240,6 +240,9 @@ class SqliteRecords:
         """Drop all changes since the last commit."""
         self._new.clear()
         self._gone.clear()
+        self.operations = 0
+        if self.budget is not None:
+            self.budget.changed.clear()  # the feeds may commit what they have stored
         self._file.rollback()
 
     def hold(self, slot: str, until: float | None, times: int | None, pause: float | None) -> None:

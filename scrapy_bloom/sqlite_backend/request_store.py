@@ -205,8 +205,9 @@ class SqliteStore:
         budget = self.records.budget
         return bool(budget and budget.changed) and (id_ is None or id_ > self._file.last)
 
-    def commit(self, fingerprints: Collection[bytes]) -> bool:
-        """Make all changes durable; return False if there was nothing to write. Cost: an fsync."""
+    def commit(self, fingerprints: Collection[bytes] | None) -> bool:
+        """Make all changes durable, with the `fingerprints` that are released next, None for those
+        of the last commit; return False if there was nothing to write. Cost: an fsync."""
         counts = self.records.budget and self.records.budget.changed
         if not (self.records.operations or counts or self._file.changed):
             return False

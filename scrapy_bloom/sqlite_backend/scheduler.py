@@ -172,8 +172,8 @@ class DurableScheduler(LedgerScheduler):
             ledger.end(partial(self._conclude, ledger, round_))
             if self._spider_state is not None:
                 self._spider_state.end(failed=ledger.failed)
-            # the feeds write after the last commit of the ledger
-            round_.commit = partial(ledger.store.commit, ())
+            # the feeds write after the last commit of the ledger, which may not have released all
+            round_.commit = partial(self._store.commit, None)
             session_of(self.crawler).end(self)
         return self.df.close(reason)
 

@@ -22,7 +22,7 @@ from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.formats import Text
 from scrapy_bloom.job.ledger import CommitHook
 from tests.failures import Failed
-from tests.fakes import Engine
+from tests.fakes import Engine, raising
 from tests.job import feed_crawls
 from tests.job.engine import query, request, unserializable
 from tests.job.feed_crawls import GZIP
@@ -470,6 +470,30 @@ def test_what_a_failed_commit_had_begun_is_undone(tmp_path, job, is_hook):
         b.done(popped)
     b.close()
     assert sorted(numbers(tmp_path / "a.jl")) == [1, 2, 3]
+
+
+def test_what_was_rolled_back_is_not_counted_when_a_feed_is_completed(tmp_path, job):
+    """Its pages come again, and have their room then."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON, BLOOM_BUDGET={"*": 9}).pages(p1={"n": 1})
+    a.page("p2", {"n": 2})
+    counted = query(tmp_path / "job", "SELECT counted FROM slot")
+    a.push("p3")
+    a.scheduler.ledger.stop(OSError("disk is full"))
+    a.close("bloom_error")
+    assert query(tmp_path / "job", "SELECT counted FROM slot") == counted
+
+
+def test_a_filter_that_fails_repeats_nothing_when_a_feed_is_completed(tmp_path, job, monkeypatch):
+    """The job goes on knowing what the filter does not have."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.page("p1", {"n": 1})
+    a.push("p2")
+    monkeypatch.setattr(a.scheduler.df, "release", raising(OSError("disk is full")))
+    a.commit()
+    a.close("bloom_error")
+    monkeypatch.undo()
+    b = job({"a.jl": "jsonlines"})
+    assert not b.push("p2")
 
 
 @pytest.mark.parametrize("feed", [{"a.json": "json"}, {"a.jl": "jsonlines"}])
