@@ -17,6 +17,7 @@ from ..job.failed_request import FailedRequest, class_and_message
 from ..job.queue_settings import QueueSettings
 from ..scrapy_private import slot_named
 from .call import Failing, Packed
+from .layout import ODD_BYTES
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -105,7 +106,7 @@ class RedisCodec:
         fields: dict[str, Any] = {}
         with suppress(ValueError):  # what cannot be read back is known by what it is
             fields = self._codec.load_fields(_stored(claim))
-        return page_in(fields, claim.payload)
+        return page_in(fields, claim.slot, claim.payload)
 
     def url_and_method(self, claim: Claim) -> tuple[str, str]:
         """Return the URL and the method of a stored request, as Codec does."""
@@ -143,10 +144,13 @@ def details_of(failed: FailedRequest) -> str:
     return json.dumps(details)
 
 
-def page_in(fields: Mapping[str, Any], payload: bytes) -> str:
+def page_in(fields: Mapping[str, Any], slot: str, payload: bytes) -> str:
     """Return what `page_of` does of a stored request with these `fields`, if they can be read."""
-    page = fields.get(_PAGE)
-    return page if isinstance(page, str) else blake2b(payload, digest_size=16).hexdigest()
+    if isinstance(page := fields.get(_PAGE), str):
+        return page
+    # a payload has of its slot two bytes of a checksum only
+    named = slot.encode(errors=ODD_BYTES) + b"\0" + payload
+    return blake2b(named, digest_size=16).hexdigest()
 
 
 def is_storable_slot(slot: str) -> bool:

@@ -337,7 +337,7 @@ class RedisDesk:
                 verdict = "1"
                 if task.action == "fail":
                     failed = FailedRequest.dropped(record.url, record.method, record.fields)
-                    page = page_in(record.fields, element.entry[1:])
+                    page = page_in(record.fields, element.slot, element.entry[1:])
                     verdict = f"{failed.attempts} {details_of(failed)}\n{page}"
             yield element.stored, verdict
         task.found.unknown += looked.unknown

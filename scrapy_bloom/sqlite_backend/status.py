@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 PENDING_BY_SLOT = (
     "SELECT name, SUM(number), COUNT(*) OVER () FROM (SELECT slot AS id, COUNT(*) AS number"
     " FROM request WHERE state = 0 GROUP BY slot UNION ALL SELECT slot, COUNT(*) FROM request"
-    " WHERE state > 0 AND state = 2 GROUP BY slot) CROSS JOIN slot USING (id) GROUP BY id"
-    " ORDER BY 2 DESC LIMIT ?"
+    " WHERE state > 0 AND state IN (2, 5, ?) GROUP BY slot) CROSS JOIN slot USING (id)"
+    " GROUP BY id ORDER BY 2 DESC LIMIT ?"
 )
 COUNT_UNFINISHED = (
     "SELECT (SELECT COUNT(*) FROM request WHERE state = 0)"
@@ -86,7 +86,7 @@ class JobStatus:
         with reading(self._path) as connection:
             state = _state(connection, is_running)
             samples = _samples(connection)
-            by_slot, slots = self._slots.of(connection)
+            by_slot, slots = self._slots.of((connection, is_running))
             feeds = self._feeds.of(connection)
             waiting = Waiting.of(connection.execute)
             held = held_in(connection.execute)
@@ -183,9 +183,11 @@ def _feeds(connection: sqlite3.Connection) -> list[tuple[str, int]]:
     return connection.execute(_FEEDS).fetchall()
 
 
-def _pending_by_slot(connection: sqlite3.Connection) -> tuple[dict[str, int], int]:
-    """Return the numbers of pending requests in the fullest slots, and the number of slots."""
-    rows = connection.execute(PENDING_BY_SLOT, (SLOTS,)).fetchall()
+def _pending_by_slot(file: tuple[sqlite3.Connection, bool]) -> tuple[dict[str, int], int]:
+    """Return the numbers of pending requests in the fullest slots, and the number of slots. In the
+    file of a job that does not run what is claimed is pending."""
+    connection, is_running = file
+    rows = connection.execute(PENDING_BY_SLOT, (2 if is_running else 1, SLOTS)).fetchall()
     return {slot: count for slot, count, _ in rows}, rows[0][2] if rows else 0
 
 

@@ -22,6 +22,7 @@ from scrapy_bloom.sqlite_backend.status import JobStatus
 from tests.bloom.test_inspection import contents
 from tests.commands.command_line import begun, environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
+from tests.failures import Failed
 from tests.job.engine import Job
 from tests.patience import PATIENCE, wait_until
 from tests.processes import Process
@@ -218,6 +219,20 @@ def test_what_reads_many_rows_is_asked_rarely(watched, monkeypatch):
     for _ in range(20):
         watch.figures()
     assert len(asked) == 1
+
+
+def test_slots_have_all_that_is_pending(tmp_path):
+    """What a killed process had claimed, and what the next start is asked to retry, too."""
+    folder = tmp_path / "job"
+    options = {"meta": {"download_slot": "a"}}
+    job = Job(folder, BLOOM_BUDGET={"a": 3}).open().pushed("b", "c", "d", "e", **options)
+    job.pop()
+    job.commit()
+    assert JobStatus(folder).figures()["pending_by_slot"] == {"a": 2}
+    job.drop()
+    assert Failed(folder).retry() == 1
+    figures = JobStatus(folder).figures()
+    assert (figures["pending"], figures["pending_by_slot"]) == (4, {"a": 4})
 
 
 @pytest.mark.parametrize(

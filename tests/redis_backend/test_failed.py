@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+from hashlib import sha1
 from pathlib import Path
 
 import msgpack
@@ -298,6 +299,28 @@ def test_a_damaged_record_is_not_left_to_the_next_start(join, redis_server):
     assert worker.failed.retry() == 0
     assert redis_server.command("HGET", f"{worker.key}:crawl", "retried") is None
     assert worker.failed.by_reason() == {"unreadable": 1}
+
+
+def test_pages_of_two_slots_with_one_payload_are_two(join):
+    """A payload leaves out what its slot says, and names it in two bytes only."""
+    worker, urls = join(capacity=0), {}
+    worker.codec.slot_of = lambda request: request.url.split("/")[2]
+    for number in range(10_000):
+        url = f"http://{sha1(str(number).encode()).hexdigest()}.example/"
+        other = urls.setdefault(worker.codec.dump(Request(url)).payload, url)
+        if other != url:
+            break
+    for each in (url, other):
+        worker.store.push(Request(each), ())
+    worker.exchange()
+    assert RedisDesk(worker.client, worker.key).change(Filter(), "fail").states.total() == 2
+    assert {each.url for each in kept(worker)} == {url, other}
+    assert worker.failed.retry() == 2
+    worker = join()
+    for _ in range(2):
+        fail(worker, worker.next())
+        worker.exchange()
+    assert {each.url for each in kept(worker)} == {url, other}
 
 
 def take(scheduler, count=1):
