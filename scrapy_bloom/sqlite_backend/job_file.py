@@ -20,7 +20,7 @@ from urllib.parse import quote
 from ..bloom.growing import stored_owner
 from ..errors import BloomError, FilterFileError, JobDirectoryError, RequestFileError
 from ..files import open_regular, replacing
-from ..jobdir import reading_mode
+from ..jobdir import UNFINISHED, reading_mode
 from . import schema
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class RequestFile:
     def is_empty(self) -> bool:
         """True if no request is left to be asked: pending, claimed, delayed or to be retried."""
         self.write()
-        return not self.query(schema.UNFINISHED)
+        return not self.query(UNFINISHED)
 
     def cursor(self) -> sqlite3.Cursor:
         """Return a cursor whose rows are not checked, for the speed."""

@@ -163,7 +163,7 @@ class SqliteRecords:
     def add_lost(self, slot: str, failed: FailedRequest) -> None:
         """Add the failure of a request that cannot be stored."""
         id_ = self.push(New(slot, 0, b"", time.time()), State.FAILED)
-        self._file.execute(FAIL, (failed.time, self.round(), detail_of(failed), None, id_))
+        self._file.execute(FAIL, (failed.time, self.round(), failed.encode(), None, id_))
         self.failed += 1
 
     @naming
@@ -200,7 +200,7 @@ class SqliteRecords:
         self, id_: int, failed: FailedRequest, payload: bytes | None = None, *, keeps: bool = False
     ) -> None:
         """Make a claimed record a failed one, which `keeps` its taken children or not."""
-        detail = detail_of(failed)
+        detail = failed.encode()
         self._file.execute(FAIL, (failed.time, self.round(), detail, payload, id_))
         if not keeps:
             self._file.execute("DELETE FROM taken_children WHERE parent = ?", (id_,))
@@ -397,8 +397,3 @@ class SqliteRecords:
             self._ids.clear()
             self._names.clear()
         self._ids[name], self._names[id_] = id_, name
-
-
-def detail_of(failed: FailedRequest) -> str:
-    """Return what the column `detail` has of a failure."""
-    return json.dumps(failed._asdict())

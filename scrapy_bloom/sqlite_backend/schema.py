@@ -79,10 +79,6 @@ RECOVER = (
     " AND state = 3 AND CASE WHEN json_valid(detail)"
     " THEN json_extract(detail, '$.reason') = 'unreadable' END",
 )
-UNFINISHED = (
-    "SELECT 1 WHERE EXISTS (SELECT 1 FROM request WHERE state = 0)"
-    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (1, 2, 5))"
-)
 
 
 def check(connection: sqlite3.Connection) -> None:

@@ -20,12 +20,11 @@ from ..job.figures import (
     longest_held,
     with_rates,
 )
-from ..jobdir import JobDirectory
+from ..jobdir import UNFINISHED, JobDirectory
 from .job_file import check_header, reading
 from .progress import OF_FILTER, ROUND_COUNTS, Waiting, held_in
 from .records import REASONS
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
-from .schema import UNFINISHED
 
 if TYPE_CHECKING:
     pass
