@@ -226,7 +226,16 @@ def seen(world, crawl, run, began):
         "skipped": run.stats.get("scheduler/start_skipped"),
         "rounds": rows(folder / "job" / "requests.sqlite", "SELECT number, phase FROM rounds"),
         "state": sorted(state(folder / "job" / "spider.state")),
+        "left": left(folder / "job" / "requests.sqlite"),
     }
+
+
+def left(path):
+    """Return how many answers the start requests may have again that the file has not finished."""
+    stored = [payload for (payload,) in rows(path, "SELECT payload FROM request")]
+    waiting = [page for page in {*START} for payload in stored if page.encode() in payload]
+    [(taken,)] = rows(path, "SELECT COUNT(*) FROM taken_start_requests") or [(0,)]
+    return len(waiting) + 1 + len(START) - taken + 1  # of LOGIN, and a page that is asked twice
 
 
 def result(world, crawl, expected):
