@@ -22,18 +22,18 @@ from .errors import (
 if TYPE_CHECKING:
     from .addon import Addon
     from .delta.middleware import DeltaMiddleware
-    from .dupefilter.local import BloomDupeFilter
+    from .dupefilter import BloomDupeFilter
     from .early.links import NewLinkExtractor, follow_new
     from .early.middleware import DropEarlyMiddleware
     from .feeds.exporter import DurableFeedExporter
     from .fingerprints.canonical import CanonicalRequestFingerprinter
-    from .fingerprints.fast import FastRequestFingerprinter
     from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
     from .job.failure_hooks import fail
     from .job.holds import HoldMiddleware
     from .redis_backend.copying import load_into_redis, save_from_redis
     from .redis_backend.dupefilter import RedisBloomDupeFilter
     from .redis_backend.scheduler import RedisDurableScheduler
+    from .speed.fast import FastRequestFingerprinter
     from .sqlite_backend.scheduler import DurableScheduler
 
 __version__ = "0.3.0"
@@ -70,13 +70,13 @@ __all__ = [
 
 _SCRAPY_PARTS = {
     "Addon": "addon",
-    "BloomDupeFilter": "dupefilter.local",
+    "BloomDupeFilter": "dupefilter",
     "CanonicalRequestFingerprinter": "fingerprints.canonical",
     "DeltaMiddleware": "delta.middleware",
     "DropEarlyMiddleware": "early.middleware",
     "DurableFeedExporter": "feeds.exporter",
     "DurableScheduler": "sqlite_backend.scheduler",
-    "FastRequestFingerprinter": "fingerprints.fast",
+    "FastRequestFingerprinter": "speed.fast",
     "HoldMiddleware": "job.holds",
     "NewLinkExtractor": "early.links",
     "RedisBloomDupeFilter": "redis_backend.dupefilter",

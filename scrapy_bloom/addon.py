@@ -11,8 +11,7 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.python import global_object_name
 
 from .amounts import feeds_named
-from .dupefilter.base import FilterDupeFilter
-from .dupefilter.local import BloomDupeFilter
+from .dupefilter import BloomDupeFilter, FilterDupeFilter
 from .early.middleware import DropEarlyMiddleware
 from .job.delays import NOT_BEFORE
 from .job.holds import HoldMiddleware

@@ -32,8 +32,9 @@ from scrapy_bloom import (
     NewLinkExtractor,
     follow_new,
 )
-from scrapy_bloom.dupefilter.base import FilterDupeFilter
+from scrapy_bloom.dupefilter import FilterDupeFilter
 from scrapy_bloom.scrapy_private import output_methods
+from scrapy_bloom.speed.known import known_urls
 from tests.fakes import Engine
 from tests.fingerprinters import (
     DiscardingFingerprinter,
@@ -401,20 +402,21 @@ def test_known_is_what_the_short_way_answers(offered, identity):
     """`is_known` says of each request what `request_seen` would say without asking filter or
     engine: the two conditions are one."""
     crawl = Crawl(**identity)
-    tested, see = crawl.scheduler.df, crawl.scheduler.df._see
+    tested, see = crawl.scheduler.df, crawl.scheduler.df.see
     asked = []
-    tested._see = lambda fingerprint: asked.append(fingerprint) or see(fingerprint)
+    tested.see = lambda fingerprint: asked.append(fingerprint) or see(fingerprint)
     if not is_known(identity):
         crawl.close()
         return
-    tested._caches_fingerprints = False  # they are no short way next to the spider
     for thing in offered:
         request = thing.make(crawl.spider)
-        known = tested.is_known(request)
+        known = known_urls(tested).is_known(request)
         asked.clear()
         seen = tested.request_seen(request)
         if "redirect_urls" in request.meta:  # next to the spider it is a child
             assert seen or not known
+        elif tested.fingerprint(request) in tested.recent.urls:
+            assert not known  # by its fingerprint, which is no short way next to the spider
         else:
             assert known == (seen and not asked and not request.dont_filter)
     crawl.close()
@@ -435,7 +437,7 @@ def test_strange_requests_do_not_raise(crawl, attribute):
 
     for value in (1, ["GET"], object(), property(fail)):
         setattr(Strange, attribute, value)
-        assert not tested.scheduler.df.is_known(strange)
+        assert not known_urls(tested.scheduler.df).is_known(strange)
 
 
 def test_sync_callbacks_of_older_releases(crawl):
@@ -902,7 +904,7 @@ def test_a_callback_that_was_replaced_is_another(paged):
 
 def test_only_so_many_callbacks_are_told_apart(paged, monkeypatch):
     """A spider that makes methods without end costs no memory without end."""
-    monkeypatch.setattr("scrapy_bloom.dupefilter.base.MOST_CALLBACKS", 3)
+    monkeypatch.setattr("scrapy_bloom.speed.known.MOST_CALLBACKS", 3)
     for number in range(6):
         callback = MethodType(lambda self, response: None, paged.spider)
         assert paged.scheduler.enqueue_request(Request(f"{SITE}{number}", callback))
@@ -922,7 +924,7 @@ def test_what_a_url_does_not_decide_is_known_by_its_fingerprint(paged):
     tested = paged.scheduler.df
     request = Request(f"{SITE}c", meta={"page_params": {"a": 1}})
     assert not tested.request_seen(request)
-    tested._see = None
+    tested.see = None
     assert tested.request_seen(request.copy())
 
 
@@ -1415,12 +1417,12 @@ def test_a_query_of_a_page_in_an_encoding_that_is_not_like_ascii(crawl, encoding
     body = '<html><body><a href="/b?c=+~">b</a></body></html>'.encode(encoding)
     response = tested.input(page("from", body, encoding=encoding))
     (expected,) = response.follow_all(css="a")
-    if tested.scheduler.df.is_known(expected):
+    if known_urls(tested.scheduler.df).is_known(expected):
         pytest.skip("this release of w3lib writes it in the same way")
     (request,) = follow_new(response, css="a")
     assert request.url == expected.url
     (link,) = NewLinkExtractor().extract_links(response)
-    assert not tested.scheduler.df.is_known(Request(link.url))
+    assert not known_urls(tested.scheduler.df).is_known(Request(link.url))
 
 
 extractors = st.fixed_dictionaries(

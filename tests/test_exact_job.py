@@ -8,8 +8,9 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import IncompatibleFilterError, RedisBloomDupeFilter, ScalableBloomFilter
-from scrapy_bloom.dupefilter.overlay import closing_line
+from scrapy_bloom.job.overlay import Keeper
 from scrapy_bloom.redis_backend.copying import load_into_redis
+from scrapy_bloom.seen import closing_line
 from tests.fakes import Engine
 
 EXACT = {"BLOOM_EXACT": True, "BLOOM_ERROR_RATE": 0.5, "BLOOM_CAPACITY": 100}
@@ -52,8 +53,8 @@ def test_other_filters_have_no_such_stats(make_dupefilter):
 @pytest.mark.parametrize("value", [True, "True", "1", 1])
 def test_setting_is_a_boolean(make_dupefilter, value):
     """As Scrapy reads one; anything else is refused by name."""
-    assert make_dupefilter(BLOOM_EXACT=value)._overlay.filter.exact
-    assert not make_dupefilter(BLOOM_EXACT="False")._overlay.filter.exact
+    assert make_dupefilter(BLOOM_EXACT=value).filter.exact
+    assert not make_dupefilter(BLOOM_EXACT="False").filter.exact
     with pytest.raises(ValueError, match="BLOOM_EXACT is 'yes'"):
         make_dupefilter(BLOOM_EXACT="yes")
 
@@ -95,7 +96,7 @@ def test_requests_seen_is_imported_exactly(make_dupefilter, tmp_path):
     (tmp_path / "requests.queue").mkdir()
     (tmp_path / "requests.queue" / "active.json").write_text("{}")
     tested = make_dupefilter(JOBDIR=tmp_path, **EXACT)
-    assert tested._overlay.filter.exact
+    assert tested.filter.exact
     assert all(tested.request_seen(request(number)) for number in range(300))
     assert not any(tested.request_seen(request(number)) for number in range(300, 1_500))
 
@@ -117,14 +118,14 @@ def test_full_table_of_a_job_that_may_not_grow(make_dupefilter, tmp_path, next_t
 def test_held_requests_count_once(make_dupefilter):
     """What a durable scheduler holds back and releases is avoided once."""
     tested = make_dupefilter(**EXACT)
-    tested.use_overlay(requests_survive=True)
+    keeper = Keeper(tested, requests_survive=True)
     for number in range(2_000):
         assert not tested.request_seen(request(number))
-    held = list(tested.uncommitted)
+    held = list(keeper.uncommitted)
     assert len(held) == 2_000
-    assert tested._overlay.filter.false_positives_avoided == 0
-    tested.release(held)
-    assert 10 < tested._overlay.filter.false_positives_avoided < 1_000
+    assert tested.filter.false_positives_avoided == 0
+    keeper.release(held)
+    assert 10 < tested.filter.false_positives_avoided < 1_000
     assert all(tested.request_seen(request(number)) for number in range(2_000))
 
 

@@ -15,7 +15,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.dupefilter.recent import LONGEST_URL, RecentKeys, is_clean
+from scrapy_bloom.speed import LONGEST_URL, RecentKeys, is_clean
 
 DATA = os.environ.get("SCRAPY_BLOOM_DATA")
 
@@ -106,7 +106,7 @@ def test_memory_answers(make_dupefilter, monkeypatch):
     """A URL that was seen, with another fragment, is known without a look at the filter."""
     tested = make_dupefilter()
     assert not tested.request_seen(Request("http://a.example/#a"))
-    monkeypatch.setattr(tested, "_see", None)
+    monkeypatch.setattr(tested, "see", None)
     assert tested.request_seen(Request("http://a.example/#b"))
 
 
@@ -233,9 +233,9 @@ def test_a_substitute_is_not_remembered(make_dupefilter, size):
 def test_nothing_is_remembered_of_a_failure(make_dupefilter, monkeypatch):
     """A request that the filter failed on is not among the recent ones."""
     tested = make_dupefilter()
-    monkeypatch.setattr(tested, "_see", None)
+    monkeypatch.setattr(tested, "see", None)
     assert not tested.request_seen(Request("http://a.example/"))
-    assert not tested._recent.urls
+    assert not tested.recent.urls
 
 
 @pytest.mark.parametrize("attribute", ["method", "body", "meta", "url"])
@@ -256,8 +256,8 @@ def test_closed_dupefilter_keeps_nothing(make_dupefilter):
     tested = make_dupefilter()
     tested.request_seen(Request("http://a.example/"))
     tested.close("finished")
-    assert tested._last_request is None
-    assert not tested._recent.urls
+    assert tested.last_request is None
+    assert not tested.recent.urls
 
 
 @pytest.mark.parametrize("value", [-1, 2**24 + 1, 1.5, True, "many"])

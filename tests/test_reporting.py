@@ -5,7 +5,7 @@ from scrapy import Request
 
 from scrapy_bloom import ScalableBloomFilter
 from scrapy_bloom.amounts import in_bytes, in_short, pages_text
-from scrapy_bloom.dupefilter.overlay import closing_line, round_up
+from scrapy_bloom.seen import closing_line, round_up
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from scrapy.utils.request import RequestFingerprinterProtocol
 from ..amounts import escaped, in_brief
 from ..bloom.inspection import Finding
 from ..errors import BloomError, IncompatibleFilterError
-from ..fingerprints.recorded import FingerprinterIdentity
+from ..fingerprint import FingerprinterIdentity
 from ..job.records import PATIENCE, Desk
 from ..migration.url_list import open_list, url_in
 from ..redis_backend.client import RedisClient

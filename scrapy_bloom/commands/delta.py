@@ -15,7 +15,7 @@ from ..delta.file_store import FileDeltaStore
 from ..delta.importing import is_deltafetchs, marks_in
 from ..delta.settings import KEY_BYTES, Lifetime, key_of_fingerprint
 from ..errors import BloomError, FilterFileError
-from ..fingerprints.recorded import FingerprinterIdentity
+from ..fingerprint import FingerprinterIdentity
 from ..migration.sources import source_in
 from ..settings import DELTA_DAYS, DELTA_DIR
 from .context import (

@@ -23,7 +23,7 @@ from ..bloom.merging import merge as merge_filters
 from ..bloom.removal import remove
 from ..delta.importing import is_deltafetchs
 from ..errors import BloomError
-from ..fingerprints.recorded import FingerprinterIdentity, fingerprinter_in
+from ..fingerprint import FingerprinterIdentity, fingerprinter_in
 from ..jobdir import JobDirectory
 from ..migration.clean_stop import why_unclean
 from ..migration.scrapy_redis_set import RedisSet

@@ -34,11 +34,12 @@ from typing import TYPE_CHECKING, cast
 from scrapy.extensions.feedexport import FeedExporter
 
 from ..amounts import counted
-from ..dupefilter.local import BloomDupeFilter
+from ..dupefilter import BloomDupeFilter
 from ..errors import message_of
 from ..job.ledger import CommitHook
 from ..job.ledger_scheduler import LedgerScheduler
-from ..job.session import session_of
+from ..job.overlay import reset_filter
+from ..jobdir import session_of
 from ..scrapy_private import TIMES_SENT_AGAIN, scheduler_of
 from ..sqlite_backend.rounds import feeds_of
 from ..sqlite_backend.scheduler import DurableScheduler
@@ -137,7 +138,7 @@ class DeltaCrawl(CommitHook):
         if is_new:
             dupefilter = getattr(self._scheduler, "df", None)
             if isinstance(dupefilter, BloomDupeFilter):
-                dupefilter.reset_filter()
+                reset_filter(dupefilter)
         if self._settings.read_only:
             self.store.look()
             if is_new:

@@ -14,7 +14,7 @@ from scrapy.extensions.feedexport import FeedExporter
 from ..amounts import DAY, counted, in_bytes
 from ..early.links import has_left_out
 from ..errors import SharedFilterError, message_of
-from ..fingerprints.recorded import FingerprinterIdentity
+from ..fingerprint import FingerprinterIdentity
 from ..job.failed_request import item_refused
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.origins import origins_of

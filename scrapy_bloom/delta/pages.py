@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from ..dupefilter.redirects import RequestChains
-from ..fingerprints.safe import UnfailingFingerprinter
+from ..fingerprint import UnfailingFingerprinter
+from ..redirects import RequestChains
 from ..scrapy_private import EngineView
 from .digests import digest_of
 from .file_store import Row

@@ -18,12 +18,15 @@ from ..settings import (
     DELTA_READ_ONLY,
     DELTA_RESET,
     Digest,
+    wants_delta,
 )
+from ..startup import has_spider_middleware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
     from scrapy import Request
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
 WISH = "bloom_delta"
@@ -34,9 +37,25 @@ SOURCES = "_bloom_delta_sources"
 """In the meta of a redirect: its URL, and the keys of the requests that were redirected to it."""
 KEY_BYTES = 20
 
+_NO_MIDDLEWARE = (
+    "%s is %r, but DeltaMiddleware is not enabled: put 'scrapy_bloom.Addon': 300 into"
+    " ADDONS, leave its DeltaMiddleware in SPIDER_MIDDLEWARES, or set %s to None"
+)
 _OF_SCRAPY = frozenset(("download_latency", "depth"))
 """In the meta of a fetched request. The first is missing for responses from HttpCache, the second
 without DepthMiddleware."""
+
+
+def check(crawler: Crawler) -> None:
+    """Raise ValueError if BLOOM_DELTA or BLOOM_DELTA_DIGEST is set in vain."""
+    settings = crawler.settings
+    if wants_delta(settings) and not has_spider_middleware(crawler, "scrapy_bloom.DeltaMiddleware"):
+        name = DELTA.name if DELTA.given(settings) else DELTA_DIGEST.name
+        raise ValueError(_NO_MIDDLEWARE % (name, settings.get(name), name))
+
+
+def attach(dupefilter: object) -> None:
+    """Do nothing: DeltaMiddleware does what is wanted."""
 
 
 @dataclass(frozen=True)

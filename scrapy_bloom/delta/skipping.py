@@ -8,10 +8,11 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..amounts import seconds
-from ..dupefilter.base import FilterDupeFilter
-from ..dupefilter.recent import RecentKeys
+from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
 from ..scrapy_private import scheduler_of
+from ..speed import RecentKeys
+from ..speed.known import known_urls
 from .pages import is_same
 from .settings import MARK_KEYS, drop_copied, odd_key, wish_of
 
@@ -42,7 +43,7 @@ class Skipping:
         self._store = delta.store
         self._told: set[str] = set()
         dupefilter = getattr(scheduler_of(crawler), "df", None)
-        self._dupefilter = dupefilter if isinstance(dupefilter, FilterDupeFilter) else None
+        self._known = known_urls(dupefilter) if isinstance(dupefilter, FilterDupeFilter) else None
         self._recent: RecentKeys[str] = RecentKeys(url_cache)
         self._recent_until = inf
         self._asked_from = 0.0
@@ -77,17 +78,17 @@ class Skipping:
             return False
 
     def _is_done(self, request: Request, response: Response) -> bool:
-        dupefilter = self._dupefilter
-        if dupefilter is not None and dupefilter.is_known(request):
+        known = self._known
+        if known is not None and known.is_known(request):
             return False  # it is sure to be dropped as a duplicate
         if request.url in (response.url, getattr(response.request, "url", None)):
             return False  # the callback requests its own page once more
         meta = request.meta
         url = None
-        if dupefilter is not None and meta.keys().isdisjoint(MARK_KEYS):
-            prefix = dupefilter.prefix_of(request.callback, request.method, request.body, meta)
+        if known is not None and meta.keys().isdisjoint(MARK_KEYS):
+            prefix = known.prefix_of(request.callback, request.method, request.body, meta)
             if prefix is not None:
-                url = dupefilter.key_of(prefix, request.url)
+                url = known.key_of(prefix, request.url)
         if url in self._recent.urls:
             if self._store.clock() < self._recent_until:
                 return True

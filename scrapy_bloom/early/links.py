@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from parsel import Selector
     from scrapy import Request
 
-    from ..dupefilter.base import FilterDupeFilter
+    from ..speed.known import KnownUrls
 
 _Link = TypeVar("_Link")
 
-_dupefilters: WeakKeyDictionary[Response, FilterDupeFilter] = WeakKeyDictionary()
-"""The dupefilter of each response whose known links are left out."""
+_caches: WeakKeyDictionary[Response, KnownUrls] = WeakKeyDictionary()
+"""The cache of seen URLs for each response whose known links are left out."""
 
 _shortened: WeakSet[Response] = WeakSet()
 """Responses whose known links were left out."""
@@ -38,9 +38,9 @@ _META_OF_RULES = {"rule": 0, "link_text": ""}
 """The meta of the requests that CrawlSpider makes of links."""
 
 
-def leave_out_known(response: Response, dupefilter: FilterDupeFilter) -> None:
-    """Leave out those links of `response` that `dupefilter` knows, from now on."""
-    _dupefilters[response] = dupefilter
+def leave_out_known(response: Response, cache: KnownUrls) -> None:
+    """Leave out those links of `response` that `cache` knows, from now on."""
+    _caches[response] = cache
 
 
 def has_left_out(response: Response) -> bool:
@@ -92,26 +92,26 @@ class NewLinkExtractor(LinkExtractor):
         process = given.get("process_value")
         self._process: Callable[[Any], Any] | None = process if callable(process) else None
         super().__init__(**{**given, "process_value": self._process_new})
-        self._dupefilter: FilterDupeFilter | None = None
+        self._cache: KnownUrls | None = None
         self._known: set[str] = set()
 
     def extract_links(self, response: TextResponse) -> list[Link]:
         """Return the links of `response` to unknown pages; count the others."""
-        dupefilter = _dupefilter_of(response, response.encoding)
-        if dupefilter is not None and (
-            dupefilter.prefix_of(_ANY, "GET", b"", _META_OF_RULES) != ""
+        cache = _cache_of(response, response.encoding)
+        if cache is not None and (
+            cache.prefix_of(_ANY, "GET", b"", _META_OF_RULES) != ""
             # the request has another spelling, which a fingerprinter of others may tell apart
-            or (self.canonicalize and not dupefilter.ignores_fragments)
+            or (self.canonicalize and not cache.ignores_fragments)
         ):
-            dupefilter = None
-        self._dupefilter = dupefilter
+            cache = None
+        self._cache = cache
         try:
             links: list[Link] = super().extract_links(response)
         finally:
-            known, self._known, self._dupefilter = self._known, set(), None
-        if dupefilter is not None:
+            known, self._known, self._cache = self._known, set(), None
+        if cache is not None:
             left_out = sum(map(self.matches, known))
-            dupefilter.count_filtered(left_out)
+            cache.count_filtered(left_out)
             if left_out:
                 _shortened.add(response)
         return links
@@ -119,8 +119,8 @@ class NewLinkExtractor(LinkExtractor):
     def _process_new(self, value: Any) -> Any:
         if self._process is not None:
             value = self._process(value)
-        dupefilter = self._dupefilter
-        if dupefilter is not None and type(value) is str and dupefilter.has_recent("", value):
+        cache = self._cache
+        if cache is not None and type(value) is str and cache.has_recent("", value):
             self._known.add(value)
             return None
         return value
@@ -128,7 +128,7 @@ class NewLinkExtractor(LinkExtractor):
 
 def _without_known(
     response: TextResponse,
-    dupefilter: FilterDupeFilter,
+    cache: KnownUrls,
     prefix: str,
     links: Iterable[_Link],
     follow: Callable[[_Link], Any],
@@ -143,12 +143,12 @@ def _without_known(
         for link in links:
             text = link.url if isinstance(link, Link) else _href(link)
             if text is not None:
-                if dupefilter.ignores_fragments:
+                if cache.ignores_fragments:
                     text = text.partition("#")[0]
                 if text not in urls:
                     # ValueError here is one in `response.follow`, too
                     urls[text] = urljoin(base, text)
-                if dupefilter.has_recent(prefix, urls[text]):
+                if cache.has_recent(prefix, urls[text]):
                     if not known:
                         follow(link)
                         _shortened.add(response)
@@ -156,7 +156,7 @@ def _without_known(
                     continue
             yield link
     finally:
-        dupefilter.count_filtered(known)
+        cache.count_filtered(known)
 
 
 def _href(link: object) -> str | None:
@@ -180,18 +180,18 @@ def _new_of(
         for name in ("follow", "follow_all", "urljoin")
     ):
         return None
-    dupefilter = _dupefilter_of(response, options.get("encoding") or response.encoding)
+    cache = _cache_of(response, options.get("encoding") or response.encoding)
     meta = options.get("meta") or {}
-    if dupefilter is None or options.get("dont_filter") or type(meta) is not dict:
+    if cache is None or options.get("dont_filter") or type(meta) is not dict:
         return None
     method, body = options.get("method", "GET"), options.get("body")
-    prefix = dupefilter.prefix_of(callback, method, body, meta)
-    return None if prefix is None else partial(_without_known, response, dupefilter, prefix)
+    prefix = cache.prefix_of(callback, method, body, meta)
+    return None if prefix is None else partial(_without_known, response, cache, prefix)
 
 
-def _dupefilter_of(response: Response, encoding: str) -> FilterDupeFilter | None:
-    """Return the dupefilter of `response`, None if its links are not to be left out."""
-    found = _dupefilters.get(response)
+def _cache_of(response: Response, encoding: str) -> KnownUrls | None:
+    """Return the cache of seen URLs for `response`, None if its links are not to be left out."""
+    found = _caches.get(response)
     return found if found is not None and _keeps_ascii(encoding) else None
 
 

@@ -18,10 +18,11 @@ from scrapy.exceptions import NotConfigured
 from scrapy.spidermiddlewares.referer import RefererMiddleware
 from scrapy.utils.misc import load_object
 
-from ..dupefilter.base import FilterDupeFilter
+from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
 from ..scrapy_private import output_methods, scheduler_of, skip_output_of
 from ..settings import DROP_EARLY
+from ..speed.known import KnownUrls, known_urls
 from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import announce, is_component, is_own_method, is_public, refuse
 
@@ -54,7 +55,7 @@ class DropEarlyMiddleware:
         self._passes_all = False
         self._passed: tuple[type, ...] = ()
         """The spider middlewares that BLOOM_DROP_EARLY names."""
-        self._dupefilter: FilterDupeFilter | None = None
+        self._known: KnownUrls | None = None
         """Set while requests are dropped."""
         self._knows_links = False
         """True while follow_new leaves out links."""
@@ -86,8 +87,8 @@ class DropEarlyMiddleware:
         """Let follow_new and NewLinkExtractor, if a spider has imported them, leave out known links
         of `response`."""
         links = sys.modules.get("scrapy_bloom.early.links")
-        if links is not None and self._knows_links and self._dupefilter is not None:
-            links.leave_out_known(response, self._dupefilter)
+        if links is not None and self._knows_links and self._known is not None:
+            links.leave_out_known(response, self._known)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
         """Yield the result of the callback, less known requests."""
@@ -105,14 +106,14 @@ class DropEarlyMiddleware:
 
     def _drop(self, request: Request, response: Response) -> bool:
         """Return True if `request` is known; count and log it then."""
-        dupefilter = self._dupefilter
-        if dupefilter is None or not dupefilter.is_known(request):
+        known = self._known
+        if known is None or not known.is_known(request):
             return False
         if self._referers is not None:
             self._referers.get_processed_request(request, response)  # for the log
         spider = self._crawler.spider
         assert spider is not None
-        dupefilter.log(request, spider)
+        known.log(request, spider)
         return True
 
     def _engine_started(self) -> None:
@@ -129,7 +130,8 @@ class DropEarlyMiddleware:
             if type(self) is DropEarlyMiddleware:  # a subclass may do more
                 skip_output_of(crawler, self)
             return
-        self._dupefilter = dupefilter
+        assert dupefilter is not None
+        self._known = known_urls(dupefilter)
         if crawler.settings.getbool("DUPEFILTER_DEBUG"):
             self._referers = crawler.get_spider_middleware(RefererMiddleware)
             reason = "DUPEFILTER_DEBUG logs requests"
@@ -198,7 +200,7 @@ def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
         return f"{_name(type(scheduler))} has a changed enqueue_request"
     if not isinstance(dupefilter, FilterDupeFilter):
         return "without scrapy-bloom's filter"
-    return dupefilter.why_not_early()
+    return known_urls(dupefilter).why_not_early()
 
 
 def _why_missed(crawler: Crawler) -> str | None:

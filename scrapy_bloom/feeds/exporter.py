@@ -15,7 +15,7 @@ from scrapy.utils.defer import ensure_awaitable
 from ..amounts import counted, feeds_named
 from ..job.failed_request import IN_MEMORY, FailedRequest, item_refused
 from ..job.origins import StartItems, request_of
-from ..job.session import session_of
+from ..jobdir import session_of
 from ..scrapy_private import scheduler_of
 from ..startup import announce
 from .durable_feeds import DurableFeeds, logger

@@ -14,15 +14,8 @@ from scrapy.utils.python import to_unicode
 from w3lib.url import canonicalize_url, url_query_cleaner
 
 from ..settings import IdentitySettings
-from .fast import (
-    FastRequestFingerprinter,
-    agrees_with_scrapy,
-    canonical_url,
-    fingerprint,
-    fingerprint_of_url,
-    hash_get,
-    is_default,
-)
+from ..speed import META_KEY
+from ..speed.fast import FastRequestFingerprinter, canonical_url, hash_get
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,15 +24,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
-
-META_KEY = "bloom_fingerprint"
-"""The meta key whose value stands for a request instead of its method, URL and body."""
-
-CALLBACK = "callback"
-META = "meta:"
-"""What a fingerprint may depend on besides URL, method and body: CALLBACK, and META with a key."""
-READ_BY_OURS = frozenset((f"{META}verbatim_url", META + META_KEY))
-"""What Scrapy's default fingerprinter and those of this package read."""
 
 _path_param = re.compile(r";([^/;=]*)[^/;]*")
 
@@ -126,27 +110,6 @@ class CanonicalRequestFingerprinter:
     def _path_param(self, match: re.Match[str]) -> str:
         assert self._ignores_path_param is not None
         return "" if self._ignores_path_param(unquote_plus(match[1])) else match[0]
-
-
-def fast_functions(
-    fingerprinter: object,
-) -> tuple[Callable[[Request], bytes] | None, Callable[[str], bytes | None] | None]:
-    """Return faster functions for the fingerprints of `fingerprinter`: of a request, and of the
-    URL of a GET request without a body and without meta keys that matter. None twice if there are
-    none.
-
-    They exist for Scrapy's default fingerprinter and those of this package, but not for their
-    subclasses, nor for objects with a replaced method.
-    """
-    if is_default(fingerprinter):
-        return fingerprint, fingerprint_of_url
-    if (
-        type(fingerprinter) is CanonicalRequestFingerprinter
-        and "fingerprint" not in vars(fingerprinter)
-        and agrees_with_scrapy()
-    ):
-        return fingerprinter.fingerprint, fingerprinter.fingerprint_of_url
-    return None, None
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object] | None:

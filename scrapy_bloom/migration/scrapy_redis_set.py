@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import BloomError, IncompatibleFilterError
-from ..fingerprints.recorded import FingerprinterIdentity
+from ..fingerprint import FingerprinterIdentity
 from ..fingerprints.scrapy_redis import ScrapyRedisFingerprinter
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from scrapy import signals
 
 from ..amounts import counted
-from ..dupefilter.base import FilterDupeFilter
+from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
-from ..fingerprints.recorded import FingerprinterIdentity
+from ..fingerprint import FingerprinterIdentity
+from ..job.overlay import Overlay
 from ..settings import RedisSettings, scrapy_redis_clears
-from ..startup import announce
+from ..speed import RecentKeys, shortcut
+from ..startup import announce, is_own_method
 from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..jobdir import JobDirectory
+    from ..seen import FingerprintFilter, Seen
     from ..settings import BloomSettings
 
 logger = logging.getLogger("scrapy_bloom.shared.dupefilter")
@@ -45,17 +48,18 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     seen.
     """
 
-    _remedy_when_full = "Set BLOOM_ON_FULL to 'grow' to go on"
+    remedy_when_full = "Set BLOOM_ON_FULL to 'grow' to go on"
     _shared: RedisBloomFilter | None = None
     _client: RedisClient | None = None
     _redis = RedisSettings()
     _outage = False
     _replays_at_close = True
-    _uses_overlay = False
+    _beside_queue = False
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         self._spider = crawler.spider
+        self._ask: Callable[[Request], bool] = super().request_seen
 
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:
@@ -84,10 +88,9 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         slot with the filter. New fingerprints are uncommitted until the scheduler stores them with
         their requests. Refuses the start as `from_crawler` does."""
         self = cls(crawler)
-        self._uses_overlay = True
+        self._beside_queue = True
         self._start()
         self._client = None
-        self._see = self._add_uncommitted
         return self
 
     @property
@@ -102,44 +105,64 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def settle(self, fingerprint: bytes) -> None:
         """Record that a fingerprint is in Redis: it is uncommitted no longer."""
-        if self._overlay is not None:
-            self._overlay.forget(fingerprint)
+        if isinstance(self.seen, Overlay):
+            self.seen.forget(fingerprint)
             self.shared.remember(fingerprint)
 
     def forget_known(self, uncommitted: Iterable[bytes] = ()) -> None:
         """Clear the caches of seen requests, and remove these fingerprints from the overlay."""
-        self._recent.clear()
+        self.recent.clear()
         self.shared.forget_known()
         for fingerprint in uncommitted:
-            if self._overlay is not None:
-                self._overlay.forget(fingerprint)
+            if isinstance(self.seen, Overlay):
+                self.seen.forget(fingerprint)
+
+    @property
+    def uncommitted(self) -> Collection[bytes]:
+        """The fingerprints that Redis does not have yet, oldest first."""
+        return () if self.seen is None else self.seen.uncommitted
+
+    def forget(self, request: Request) -> None:
+        """Remove the uncommitted fingerprint of `request`, which could not be stored."""
+        if isinstance(self.seen, Overlay) and self.seen.forget(self.fingerprint(request)):
+            self.recent.clear()
 
     def request_seen(self, request: Request) -> bool:
         """Return True if any worker has seen `request`, else remember it. Never raises."""
         # Redis may have lost what the cache has; in line, since most requests need only the cache
         client = self._client
         if client is not None and monotonic() >= client.confirmed_until:
-            self._confirm()
-        return FilterDupeFilter.request_seen(self, request)
+            self.confirm_recent()
+        return self._ask(request)
 
-    def has_recent(self, prefix: str, url: str) -> bool:
-        """Return True if `url` is among the recent ones, and Redis has not forgotten it."""
-        if self._client is not None and monotonic() >= self._client.confirmed_until:
-            self._confirm()
-        return super().has_recent(prefix, url)
+    def _speed_up(self) -> None:
+        self.recent = RecentKeys(self.settings.url_cache)
+        ask = super().request_seen
+        is_own = is_own_method(self, "fingerprint", "scrapy_bloom")
+        self._ask = shortcut(self, ask) if is_own else ask
+
+    def confirm_recent(self) -> None:
+        """Clear the caches if Redis may have forgotten what they have."""
+        client = self._client
+        if (
+            client is not None
+            and self._shared is not None
+            and monotonic() >= client.confirmed_until
+        ):
+            self._shared.confirm()
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the connection. The filter stays."""
-        if self._overlay is not None and self._shared is not None:
-            if self._uses_overlay:
-                self._overlay.drop_uncommitted()
-            if self._overlay.uncommitted and self._replays_at_close:
-                self._replay(len(self._overlay.uncommitted))
-            if self._overlay.uncommitted:
+        if isinstance(self.seen, Overlay) and self._shared is not None:
+            if self._beside_queue:
+                self.seen.clear()
+            if self.uncommitted and self._replays_at_close:
+                self._replay(len(self.uncommitted))
+            if self.uncommitted:
                 logger.error(
                     "%(held)d requests of the outage are not in %(filter)s: they may be fetched"
                     " again.",
-                    {"held": len(self._overlay.uncommitted), "filter": self._shared.name},
+                    {"held": len(self.uncommitted), "filter": self._shared.name},
                     extra={"spider": self._spider},
                 )
             elif not self._shared.deleted:
@@ -149,10 +172,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def clear(self) -> None:
         """Delete the shared filter, for all workers; the next request makes a new one.
         Called by scrapy-redis's scheduler."""
-        if self._overlay is None or self._shared is None:
+        if not isinstance(self.seen, Overlay) or self._shared is None:
             return
-        self._recent.clear()
-        self._overlay.drop_uncommitted()
+        self.recent.clear()
+        self.seen.clear()
         self._refresh(self._shared)
         try:
             self._shared.delete()
@@ -169,7 +192,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 " out, or set DUPEFILTER_CLASS to 'scrapy_bloom.BloomDupeFilter' for a filter of"
                 " one process"
             )
-        self._redis = redis = RedisSettings.read(self._crawler.settings, self._spider.name)
+        self._redis = redis = RedisSettings.read(self.crawler.settings, self._spider.name)
         client = RedisClient(redis.url, redis.timeout)
         try:
             self._shared = self._open_shared(client, settings, identity)
@@ -187,12 +210,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self, client: RedisClient, settings: BloomSettings, identity: FingerprinterIdentity
     ) -> RedisBloomFilter:
         key, extra = self._redis.key, {"spider": self._spider}
-        if self._uses_overlay:
+        if self._beside_queue:
             key = in_one_slot(key)
         is_new = stored_header(client, key) is None
         if settings.job is not None and is_new:
             _refuse_local_job(settings.job, key)
-        if self._uses_overlay:
+        if self._beside_queue:
             _require_kept(client, is_new, extra)
         shared = RedisBloomFilter(
             client, key, settings.capacity, settings.error_rate, identity=identity.to_text()
@@ -202,7 +225,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         stored, fresh = shared.header.identity, "another BLOOM_REDIS_KEY"
         if warning := identity.require_same(stored, shared.name, fresh):
             logger.warning("%s", warning, extra=extra)
-        if not self._uses_overlay and (policy := client.evicting()):
+        if not self._beside_queue and (policy := client.evicting()):
             logger.warning(
                 "Redis at %(name)s evicts keys when its memory is full (maxmemory-policy"
                 " %(policy)s), and with them parts of the filter; the crawl would stop then. Set"
@@ -211,43 +234,35 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 extra=extra,
             )
         known = counted(len(shared), "request")
-        announce(self._crawler, "filter", f"{shared.name}, which knows {known}")
+        announce(self.crawler, "filter", f"{shared.name}, which knows {known}")
         return shared
 
-    def _add_uncommitted(self, fingerprint: bytes) -> bool:
-        if self._overlay is None:
-            return False
-        if fingerprint in self._overlay.uncommitted or self.shared.remembers(fingerprint):
-            return True
-        self._overlay.add_unchecked(fingerprint)
-        return False
+    def _seen_in(self, opened: FingerprintFilter) -> Seen:
+        return _BesideQueue(self.shared) if self._beside_queue else Overlay(opened)
 
-    def _let_pass(self, fingerprint: bytes) -> None:
+    def let_pass(self, fingerprint: bytes) -> None:
         """Settle `fingerprint`: another worker may have sent it, and a request bypasses the filter
         in Redis only if its own is not uncommitted."""
-        if self._uses_overlay:
+        if self._beside_queue:
             self.settle(fingerprint)
 
-    def _confirm(self) -> None:
-        if self._shared is not None:
-            self._shared.confirm()
-
     def _forget_recent_urls(self) -> None:
-        self._recent.clear()
+        self.recent.clear()
         logger.warning(
             "Redis was restarted, or another server has taken its place, and it may have"
             " forgotten requests: those that are remembered here will be asked about again.",
             extra={"spider": self._spider},
         )
 
-    def _see_despite(self, error: Exception, fingerprint: bytes) -> bool:
+    def see_despite(self, error: Exception, fingerprint: bytes) -> bool:
         """Remember in memory a fingerprint that Redis did not take."""
-        if self._overlay is None:
+        if self.seen is None:
             return False
-        self._add_unchecked(self._overlay, fingerprint)
+        self.seen.add_unchecked(fingerprint)
+        self.use(self.seen)
         if not self._outage:
-            self._outage = self._watches_each_new = True
-            self._crawler.stats.inc_value("bloom/outages")
+            self._outage = self.watches_each_new = True
+            self.crawler.stats.inc_value("bloom/outages")
             logger.error(
                 "%(error)s. New requests are remembered in memory until Redis answers again."
                 " Closing the spider.",
@@ -257,15 +272,16 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self.close_spider("bloom_error")
         return False
 
-    def _do_what_is_due(self) -> None:
+    def do_what_is_due(self) -> None:
+        """Replay a part of an outage that may be over, and do what is due at any dupefilter."""
         if self._outage:
             self._replay(_REPLAYED_AT_ONCE)
-        super()._do_what_is_due()
+        super().do_what_is_due()
 
     def _replay(self, count: int) -> None:
         """Move up to `count` fingerprints from memory into the filter."""
-        overlay, shared = self._overlay, self._shared
-        if overlay is None or shared is None:
+        overlay, shared = self.seen, self._shared
+        if not isinstance(overlay, Overlay) or shared is None:
             return
         try:
             for fingerprint in list(islice(overlay.uncommitted, count)):
@@ -274,7 +290,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             return
         if not overlay.uncommitted:
             self._outage = False
-            self._watches_each_new = self._settings.on_full == "close"
+            self.watches_each_new = self.settings.on_full == "close"
             logger.warning(
                 "Redis answers again: %(filter)s has what was remembered in memory.",
                 {"filter": shared.name},
@@ -290,6 +306,25 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 error,
                 extra={"spider": self._spider},
             )
+
+
+class _BesideQueue(Overlay):
+    """The fingerprints that Redis is known to have, and those that wait for their requests."""
+
+    filter: RedisBloomFilter
+
+    def put(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
+        super().put(filter)
+        self.add = self._add
+
+    def _add(self, fingerprint: bytes) -> bool:
+        if fingerprint in self._in_memory or self.filter.remembers(fingerprint):
+            return True
+        self._in_memory[fingerprint] = None
+        return False
+
+    def add_unchecked(self, fingerprint: bytes) -> None:
+        self._in_memory[fingerprint] = None
 
 
 def _require_kept(client: RedisClient, is_new: bool, extra: dict[str, Any]) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ..bloom import sizing
 from ..bloom.hashing import Key, first_lanes, to_bytes
 from ..bloom.header import PAGE, new_header
-from ..dupefilter.recent import RecentKeys
 from ..errors import SharedFilterError
+from ..speed import RecentKeys
 from .client import RedisClient
 from .layout import LayerShape, RedisHeader, Shard, first_layer, shard_of, shards_of
 from .lifecycle import delete_shards, find_or_make, gone, name_of, stored_header

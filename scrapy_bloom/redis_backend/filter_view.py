@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..bloom import sizing
 from ..bloom.inspection import Description, Finding, Layer
 from ..errors import BloomError, SharedFilterError
-from ..fingerprints.recorded import fingerprinter_in
+from ..fingerprint import fingerprinter_in
 from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import in_one_slot

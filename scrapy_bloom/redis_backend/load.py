@@ -13,7 +13,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
-from ..fingerprints.recorded import FingerprinterIdentity
+from ..fingerprint import FingerprinterIdentity
 from ..migration.scrapy_redis_queue import RedisQueue
 from ..migration.scrapy_redis_set import RedisSet
 from ..settings import BloomSettings, WorkerSettings

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
-    from ..dupefilter.local import BloomDupeFilter
+    from ..dupefilter import BloomDupeFilter
     from ..job.ledger import Ledger
     from .job_file import RequestFile
     from .rounds import Round
@@ -82,11 +82,12 @@ class Progress(CommitHook):
 
     def _note(self) -> None:
         self._noted = time.time()
-        found = self._dupefilter.filter
+        seen = self._dupefilter.seen
+        assert seen is not None
+        found = seen.filter
         capacity = sum(layer.capacity for layer in found.layers)
         # the fingerprints of this commit enter the filter after it
-        items = len(found) + len(self._dupefilter.uncommitted)
-        of_filter = (items, capacity, len(found.layers), found.nbytes)
+        of_filter = (len(seen), capacity, len(found.layers), found.nbytes)
         figures = {
             "began": self._began,
             **set_stats(self._crawler, self._ledger, self._pending(), in_commit=True),

@@ -13,7 +13,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
 from ..amounts import counted, waiting_text
-from ..dupefilter.local import BloomDupeFilter
+from ..dupefilter import BloomDupeFilter
 from ..errors import JobDirectoryError, RequestFileError
 from ..job.codec import Codec
 from ..job.delays import Alarm
@@ -26,13 +26,13 @@ from ..job.ledger_scheduler import (
     refuse_without_delays,
     require_same_spider,
 )
+from ..job.overlay import Keeper
 from ..job.queue_settings import (
     QueueSettings,
     memory_order,
     slots_of,
 )
-from ..job.session import session_of
-from ..jobdir import JobDirectory
+from ..jobdir import JobDirectory, session_of
 from ..scrapy_private import EngineView, FeedExporterView, IdleChecks, put_before_engine
 from ..settings import BUDGET, FailedSettings
 from ..startup import announce, fetches_one_page, refuse
@@ -210,16 +210,16 @@ class DurableScheduler(LedgerScheduler):
         assert self.spider is not None
         was_durable = check_header(job.requests)
         file = RequestFile.open(job.requests)
-
-        def note_commit() -> None:
-            dupefilter.note_commit(file.id, file.commits)
-
         try:
+            keeper = Keeper(dupefilter, requests_survive=was_durable)
+
+            def note_commit() -> None:
+                keeper.note_commit(file.id, file.commits)
+
             note_commit()
             file.name_spider(self.spider.name)
-            dupefilter.use_overlay(requests_survive=was_durable)
             if not file.clean:
-                self._recover(file, dupefilter)
+                self._recover(file, keeper)
             queues = QueueSettings.read(settings)
             slots = slots_of(crawler, by_slot=queues.by_slot)
             records = SqliteRecords(file, slots, queues.newest_first, self._budget)
@@ -235,7 +235,7 @@ class DurableScheduler(LedgerScheduler):
             ledger = Ledger(
                 crawler,
                 store,
-                dupefilter,
+                keeper,
                 EngineView(crawler),
                 operations=self.commit_operations,
                 seconds=self.commit_seconds,
@@ -311,9 +311,9 @@ class DurableScheduler(LedgerScheduler):
         if not len(self) and round_.file.is_empty:
             round_.complete()
 
-    def _recover(self, file: RequestFile, dupefilter: BloomDupeFilter) -> None:
+    def _recover(self, file: RequestFile, keeper: Keeper) -> None:
         # their rows are safe, their bits perhaps not: the process died in between
-        dupefilter.release(file.unreleased)
+        keeper.release(file.unreleased)
         ((count,),) = file.query("SELECT COUNT(*) FROM request WHERE state < 3")
         self.stats.set_value("scheduler/recovered", count)
         found = f"recovered {counted(count, 'request')} that" if count else "no request"

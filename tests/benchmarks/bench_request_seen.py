@@ -20,7 +20,7 @@ from scrapy.utils.test import get_crawler
 from sidebyside import Clock, mean, parser_of, streams, table
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.dupefilter.recent import RecentKeys
+from scrapy_bloom.speed import RecentKeys
 
 CAPACITY, ERROR_RATE = 1_000_000, 1e-6
 

@@ -33,6 +33,7 @@ from math import inf
 
 from scrapy import signals
 
+from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta import middleware, pages
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.digests import Digests
@@ -40,7 +41,6 @@ from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.marks import Marks
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
-from scrapy_bloom.dupefilter.local import BloomDupeFilter
 from scrapy_bloom.job.failed_request import item_refused
 
 MUTANTS = {}
@@ -202,7 +202,7 @@ REPLACED = {
     # only what was answered is
     "redirects_are_not_marked": (Pages, "_keys_of", lambda self, each: [self.key_of(each)]),
     # a new round has the filter of the last one
-    "the_filter_stays": (BloomDupeFilter, "reset_filter", lambda self: None),
+    "the_filter_stays": (delta_crawl, "reset_filter", lambda dupefilter: None),
     # what this round has done is skipped
     "own_marks_count": (Marks, "__contains__", lambda self, key: False),
     # only what the callback yields makes a page a list

@@ -13,8 +13,8 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_bloom import CanonicalRequestFingerprinter, IncompatibleFilterError
+from scrapy_bloom.fingerprint import FingerprinterIdentity
 from scrapy_bloom.fingerprints.canonical import fast_functions
-from scrapy_bloom.fingerprints.recorded import FingerprinterIdentity
 
 LIST = Path(__file__).resolve().parent.parent / "data" / "urls_twir_odd.txt.gz"
 URLS = gzip.decompress(LIST.read_bytes()).decode().split("\n")[:-1]

@@ -17,14 +17,14 @@ from w3lib.url import canonicalize_url
 
 import scrapy_bloom
 from scrapy_bloom import FastRequestFingerprinter
+from scrapy_bloom.fingerprint import FingerprinterIdentity
 from scrapy_bloom.fingerprints import fast as module
-from scrapy_bloom.fingerprints.fast import (
+from scrapy_bloom.speed.fast import (
     agrees_with_scrapy,
     canonical_url,
     fingerprint,
     is_default,
 )
-from scrapy_bloom.fingerprints.recorded import FingerprinterIdentity
 
 OWN = Path(__file__).resolve().parent.parent / "data"
 ALL = Path(os.environ.get("SCRAPY_BLOOM_DATA", OWN))

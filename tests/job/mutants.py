@@ -8,11 +8,11 @@ import os
 from scrapy.core import scraper
 
 from scrapy_bloom.bloom import file as storage
-from scrapy_bloom.dupefilter.local import BloomDupeFilter
 from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.feeds import writing
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.writing import FeedWriter
+from scrapy_bloom.job import overlay
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.sqlite_backend.records import SqliteRecords
 from scrapy_bloom.sqlite_backend.repeated_children import TakenChildren
@@ -44,7 +44,7 @@ def after(owner, method, change):
 @mutant
 def mark_before_commit():
     """The filter learns of a request as soon as it is seen."""
-    BloomDupeFilter.use_overlay = lambda self, *, requests_survive: None
+    overlay.Uncommitted._add = lambda self, fingerprint: self.filter.add(fingerprint)
 
 
 @mutant

@@ -15,9 +15,9 @@ from pathlib import Path
 from scrapy_bloom import files
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.bloom import layers
-from scrapy_bloom.dupefilter import local as job_dupefilter
 from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.feeds import storing, writing
+from scrapy_bloom.job import overlay
 from scrapy_bloom.sqlite_backend import job_file as requestfile
 from scrapy_bloom.sqlite_backend import records, scheduler
 
@@ -133,7 +133,7 @@ class Points:
         Path.rename = self.wrap("Path.rename", Path.rename)
         layers.Layered.add = self.wrap("bit", layers.Layered.add)
         for owner, name in (
-            (job_dupefilter.BloomDupeFilter, "release"),
+            (overlay.Keeper, "release"),
             (requestfile.RequestFile, "commit"),
             (records.SqliteRecords, "push"),
             (records.SqliteRecords, "done"),

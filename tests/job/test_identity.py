@@ -9,6 +9,7 @@ from scrapy_bloom import ScalableBloomFilter
 from scrapy_bloom.bloom.growing import stored_owner
 from scrapy_bloom.bloom.header import OWNER_AT, PAGE
 from scrapy_bloom.errors import JobDirectoryError
+from scrapy_bloom.job.overlay import reset_filter
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend.job_file import read_identity
 from tests.job.engine import TestSpider, query
@@ -125,7 +126,7 @@ def test_a_filter_that_begins_afresh_gets_the_owner(tmp_path, make):
     """With the first commit, and so before its first bit."""
     job = make().pushed("a")
     job.commit()
-    job.scheduler.df.reset_filter()
+    reset_filter(job.scheduler.df)
     assert stored_owner(tmp_path / "job" / "bloom") is None
     job.push("b")
     job.commit()
@@ -136,7 +137,7 @@ def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(tmp_path, make
     """What was pushed since the last commit is lost with the process, and new to the next one."""
     make().pushed("a").close()
     job = make()
-    job.scheduler.df.reset_filter()
+    reset_filter(job.scheduler.df)
     assert [job.push("a"), job.push("b"), job.push("b")] == [True, True, False]
     again = make(shutil.copytree(tmp_path / "job", tmp_path / "killed"))
     assert [again.push("b"), again.push("b")] == [True, False]

@@ -9,7 +9,7 @@ from scrapy import signals
 from scrapy.exceptions import CloseSpider
 
 from scrapy_bloom import JobDirectoryError
-from scrapy_bloom.job.session import session_of
+from scrapy_bloom.jobdir import session_of
 from tests.fakes import Engine
 from tests.job.engine import STOCK, Job, query, request
 

@@ -19,6 +19,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
+from scrapy_bloom.job.overlay import Keeper
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.failures import Failed
 from tests.job.engine import STOCK, ChangedSpider, Job, name_of, query, request, unserializable
@@ -206,16 +207,16 @@ def test_the_filter_learns_of_a_request_after_its_commit(make, crash):
     assert job.push("a")
     assert not job.push("a")
     assert crash().push("a")
-    assert list(job.scheduler.df.uncommitted) != []
+    assert list(job.scheduler.df.seen.uncommitted) != []
     job.commit()
-    assert list(job.scheduler.df.uncommitted) == []
+    assert list(job.scheduler.df.seen.uncommitted) == []
     assert not crash().push("a")
 
 
 def test_a_crash_between_commit_and_filter_repeats_nothing(make, crash, monkeypatch):
     """The rows of the last commit say what the filter may not have got."""
     job = make().pushed("a")
-    monkeypatch.setattr(job.scheduler.df, "release", lambda fingerprints: None)
+    monkeypatch.setattr(Keeper, "release", lambda self, fingerprints: None)
     job.commit()
     resumed = crash()
     assert not resumed.push("a")
@@ -240,7 +241,7 @@ def test_the_idle_spider_commits(make, tmp_path):
         if rows(tmp_path / "job"):
             break
     assert len(rows(tmp_path / "job")) == 1
-    assert list(job.scheduler.df.uncommitted) == []
+    assert list(job.scheduler.df.seen.uncommitted) == []
 
 
 # Unserializable requests

@@ -14,7 +14,7 @@ from scrapy.utils.test import get_crawler
 import scrapy_bloom
 from scrapy_bloom import DurableFeedExporter, FilterLockedError
 from scrapy_bloom.errors import RequestFileError
-from scrapy_bloom.job.session import session_of
+from scrapy_bloom.jobdir import session_of
 from scrapy_bloom.sqlite_backend import scheduler as scheduler_module
 from tests.job.engine import STOCK, Job
 from tests.job.feed_jobs import FeedJob

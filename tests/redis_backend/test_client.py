@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.dupefilter.overlay import FingerprintFilter
 from scrapy_bloom.redis_backend import layout, scripts
 from scrapy_bloom.redis_backend.client import RedisClient, ScriptError, public_url
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
+from scrapy_bloom.seen import FingerprintFilter
 from tests.redis_backend.server import lua_script
 
 

@@ -187,11 +187,11 @@ def test_a_right_that_is_missing_makes_nothing_seen(worker, redis_server, key, c
     assert offer(tested, 400, 550) == [False] * 150
     assert offer(tested, 400, 550) == [True] * 150
     assert offer(tested, 0, 400) == [True] * 400
-    assert len(tested._overlay.uncommitted) > 0
+    assert len(tested.uncommitted) > 0
     redis_server.command("ACL", "SETUSER", key, f"+{command}")
     tested._shared._client._not_before = 0  # as if time had passed
     assert offer(tested, 550, 553) == [False] * 3
-    assert not tested._overlay.uncommitted
+    assert not tested.uncommitted
     assert offer(worker(), 0, 554) == [True] * 553 + [False]
 
 

@@ -114,9 +114,9 @@ def test_what_an_outage_has_seen_is_replayed(worker, durable_server, errors, cap
         assert offer(tested, 50, 350) == [True] * 50 + [False] * 250
         assert offer(tested, 100, 350) == [True] * 250  # others may be new: its role has changed
     wait_for_an_attempt(tested)
-    assert len(tested._overlay.uncommitted) == 250
+    assert len(tested.uncommitted) == 250
     assert offer(tested, 350, 353) == [False] * 3
-    assert len(tested._overlay.uncommitted) == 0
+    assert len(tested.uncommitted) == 0
     assert len(errors()) == 1
     assert "Redis answers again" in caplog.text
     assert tested.crawler.stats.get_value("bloom/outages") == 1
@@ -193,7 +193,7 @@ def test_an_outage_blocks_the_crawl_for_a_bounded_time(worker, request, monkeypa
     with paused(getattr(server, "nodes", [server])[-1]):
         started = time.monotonic()
         assert offer(tested, 0, 20) == [False] * 20
-        assert len(tested._overlay.uncommitted) > 0
+        assert len(tested.uncommitted) > 0
         assert time.monotonic() - started >= TIMEOUT
         assert 1 <= len(asked) <= 4
         assert client._not_before - started > 10 * asked[-1]

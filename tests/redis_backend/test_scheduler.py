@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
 from scrapy_bloom.errors import FilterLockedError, JobDirectoryError
-from scrapy_bloom.job.session import session_of
+from scrapy_bloom.jobdir import session_of
 from scrapy_bloom.redis_backend import worker as worker_module
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter_view import FilterView

@@ -1,13 +1,13 @@
-"""The filter, an overlay of uncommitted fingerprints, and what the log says of it at the end."""
+"""The seam between a dupefilter and the filter that answers it, and the closing line of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import ceil, floor, log10
 from typing import Protocol
 
-from ..amounts import counted, in_bytes, pages_text
-from ..bloom import sizing
+from .amounts import counted, in_bytes, pages_text
+from .bloom import sizing
 
 _WASTE_BYTES = 50_000_000
 """The least saving for which a smaller capacity is advised."""
@@ -78,60 +78,45 @@ class FingerprintFilter(Protocol):
         """Make all additions durable and release the filter. A second call does nothing."""
 
 
-class Overlay:
-    """The fingerprints in `filter`, and uncommitted ones, in memory only.
+class Seen:
+    """The fingerprints that a crawl has seen: those in `filter`, and those in memory.
 
-    An uncommitted fingerprint counts as seen until it is released into the filter, or forgotten. A
-    bit that is set before its request is stored loses a page in a crash; a missing bit only
-    repeats one.
+    `add` is the one question of a dupefilter: return True if the fingerprint was seen, else keep
+    it, and False. It raises as the filter does, and keeps nothing then. It is the filter's own
+    function until a fingerprint is in memory, so `use` of the dupefilter is called again then.
     """
 
+    add: Callable[[bytes], bool]
+
     def __init__(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
+        self._in_memory: dict[bytes, None] = {}
+        self.put(filter)
+
+    def put(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
+        """Ask `filter` from now on."""
         self.filter = filter
-        self._uncommitted: dict[bytes, None] = {}
+        self.add = filter.add
 
     @property
     def uncommitted(self) -> Collection[bytes]:
-        """The uncommitted fingerprints, oldest first."""
-        return self._uncommitted.keys()
-
-    def add(self, fingerprint: bytes) -> bool:
-        """Return True if `fingerprint` was seen, else add it. Raises as the filter does."""
-        return fingerprint in self._uncommitted or self.filter.add(fingerprint)
-
-    def add_uncommitted(self, fingerprint: bytes) -> bool:
-        """Return True if `fingerprint` was seen, else add it, uncommitted. Raises as the filter
-        does."""
-        if fingerprint in self._uncommitted or fingerprint in self.filter:
-            return True
-        self._uncommitted[fingerprint] = None
-        return False
+        """The fingerprints in memory, oldest first."""
+        return self._in_memory.keys()
 
     def add_unchecked(self, fingerprint: bytes) -> None:
-        """Add `fingerprint`, uncommitted, without a look into the filter. Never raises."""
-        self._uncommitted[fingerprint] = None
+        """Keep in memory a fingerprint that the filter did not take. Never raises."""
+        self._in_memory[fingerprint] = None
+        self.add = self._add_to_either
 
-    def release(self, fingerprint: bytes) -> None:
-        """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
-        and changes nothing then."""
-        self.filter.add(fingerprint)
-        self._uncommitted.pop(fingerprint, None)
-
-    def forget(self, fingerprint: bytes) -> bool:
-        """Remove an uncommitted `fingerprint`; return False if it is not uncommitted."""
-        return self._uncommitted.pop(fingerprint, False) is None
-
-    def drop_uncommitted(self) -> None:
-        """Remove all uncommitted fingerprints."""
-        self._uncommitted.clear()
+    def _add_to_either(self, fingerprint: bytes) -> bool:
+        return fingerprint in self._in_memory or self.filter.add(fingerprint)
 
     def __len__(self) -> int:
-        """Number of fingerprints, uncommitted ones included."""
-        return len(self.filter) + len(self._uncommitted)
+        """Number of fingerprints, those in memory included."""
+        return len(self.filter) + len(self._in_memory)
 
     def stats(self) -> dict[str, float]:
-        """Return the current figures by the name of their stat; `items` includes uncommitted
-        fingerprints. Cost: some ms."""
+        """Return the current figures by the name of their stat; `items` includes fingerprints in
+        memory. Cost: some ms."""
         known = self.filter
         figures = {
             "items": len(self),
@@ -147,7 +132,7 @@ class Overlay:
         return figures
 
     def close(self) -> None:
-        """Close the filter. Uncommitted fingerprints are lost."""
+        """Close the filter. Fingerprints in memory are lost."""
         self.filter.close()
 
 

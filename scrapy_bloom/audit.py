@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING
 
 from scrapy.utils.request import referer_str
 
-from ..files import privately
+from .files import privately
+from .settings import AUDIT
+from .speed.known import known_urls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from scrapy import Request
+    from scrapy.crawler import Crawler
 
-    from .overlay import Overlay
+    from .dupefilter import FilterDupeFilter
+
 
 logger = logging.getLogger("scrapy_bloom.audit")
 
@@ -28,24 +32,26 @@ FILES = 10
 """Number of files: the current one and the older PATH.1, PATH.2 and so on."""
 
 
-class Audit:
-    """Writes the requests that a dupefilter drops to a file, a line of JSON each: it stands in
-    front of the dupefilter's `request_seen`. A failure to write does not stop the crawl. Raises
-    ValueError if the file cannot be opened."""
+def check(crawler: Crawler) -> None:
+    """Raise ValueError for a bad setting."""
+    AUDIT.read(crawler.settings)
 
-    def __init__(
-        self,
-        path: str,
-        request_seen: Callable[[Request], bool],
-        is_known: Callable[[Request], bool],
-        overlay: Overlay,
-        fingerprint: Callable[[Request], bytes],
-    ) -> None:
-        self._ask = request_seen
-        self._is_known = is_known
-        self._overlay = overlay
-        self._fingerprint = fingerprint
-        self._release = overlay.release
+
+def attach(dupefilter: FilterDupeFilter) -> None:
+    """Put the audit in front of the `request_seen` of `dupefilter`, if one is wanted."""
+    if path := AUDIT.read(dupefilter.crawler.settings):
+        dupefilter.audit = audit = Audit(path, dupefilter)
+        vars(dupefilter)["request_seen"] = audit.request_seen
+
+
+class Audit:
+    """Writes the requests that a dupefilter drops to a file, a line of JSON each. A failure to
+    write does not stop the crawl. Raises ValueError if the file cannot be opened."""
+
+    def __init__(self, path: str, dupefilter: FilterDupeFilter) -> None:
+        self._dupefilter = dupefilter
+        self._ask = dupefilter.request_seen
+        self._is_known = known_urls(dupefilter).is_known
         self._uncommitted: dict[bytes, Request] = {}
         """New requests by uncommitted fingerprint, which an exact filter tests later."""
         try:
@@ -55,9 +61,6 @@ class Audit:
                 f"BLOOM_AUDIT is {path!r}, which cannot be written:"
                 f" {error.strerror}; choose another path"
             ) from error
-        # set on the instance, so that a crawl without an audit has no cost
-        if overlay.filter.exact:
-            vars(overlay)["release"] = self.release
 
     def request_seen(self, request: Request) -> bool:
         """Return the answer of the dupefilter, and log the request if it is True."""
@@ -68,22 +71,32 @@ class Audit:
             return True
         if self._avoided > avoided:
             self._note(request, "avoided")
-        elif self._overlay.filter.exact:
-            fingerprint = self._fingerprint(request)
-            if fingerprint in self._overlay.uncommitted:
+        elif self._dupefilter.filter.exact:
+            fingerprint = self._dupefilter.fingerprint(request)
+            if fingerprint in self._held:
                 self._uncommitted[fingerprint] = request
         return False
 
-    def release(self, fingerprint: bytes) -> None:
-        """Release the fingerprint, and log it if the exact table avoided a false positive."""
-        avoided, request = self._avoided, self._uncommitted.pop(fingerprint, None)
-        self._release(fingerprint)
-        if request is not None and self._avoided > avoided:
-            self._note(request, "avoided")
+    def watched(self, release: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """Return `release`, which adds an uncommitted fingerprint to the filter, with a line in the
+        log if an exact table avoids a false positive then."""
+
+        def release_and_note(fingerprint: bytes) -> None:
+            avoided, request = self._avoided, self._uncommitted.pop(fingerprint, None)
+            release(fingerprint)
+            if request is not None and self._avoided > avoided:
+                self._note(request, "avoided")
+
+        return release_and_note if self._dupefilter.filter.exact else release
 
     @property
     def _avoided(self) -> int:
-        return self._overlay.filter.false_positives_avoided
+        return self._dupefilter.filter.false_positives_avoided
+
+    @property
+    def _held(self) -> Collection[bytes]:
+        seen = self._dupefilter.seen
+        return () if seen is None else seen.uncommitted
 
     def _why(self, request: Request) -> tuple[str, int | None]:
         """Return why `request`, if it was seen, counts as seen, and the layer of the filter that
@@ -95,8 +108,9 @@ class Audit:
         if self._is_known(request):
             return "recent", None
         with suppress(Exception):  # whatever fails below, the crawl goes on
-            fingerprint, known = self._fingerprint(request), self._overlay.filter
-            if fingerprint in self._overlay.uncommitted:
+            fingerprint = self._dupefilter.fingerprint_of_any(request)
+            known = self._dupefilter.filter
+            if fingerprint in self._held:
                 return "held", None
             for number, layer in enumerate(known.layers):
                 contains = getattr(layer, "__contains__", None)

@@ -11,14 +11,18 @@ from __future__ import annotations
 import re
 from functools import cache, lru_cache
 from hashlib import sha1
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
+from ..startup import is_own_method, is_public
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
@@ -164,6 +168,28 @@ class FastRequestFingerprinter:
     def fingerprint(self, request: Request) -> bytes:
         """Return what `scrapy.utils.request.fingerprint(request)` returns."""
         return self._fingerprint(request)
+
+
+def fast_functions(
+    fingerprinter: object,
+) -> tuple[Callable[[Request], bytes] | None, Callable[[str], bytes | None] | None]:
+    """Return faster functions for the fingerprints of `fingerprinter`: of a request, and of the
+    URL of a GET request without a body and without meta keys that matter. None twice if there are
+    none.
+
+    They exist for Scrapy's default fingerprinter and those of this package, but not for their
+    subclasses, nor for objects with a replaced method.
+    """
+    if is_default(fingerprinter):
+        return fingerprint, fingerprint_of_url
+    if (
+        is_public(type(fingerprinter), "CanonicalRequestFingerprinter")
+        and is_own_method(fingerprinter, "fingerprint", "scrapy_bloom")
+        and agrees_with_scrapy()
+    ):
+        ours: Any = fingerprinter
+        return ours.fingerprint, ours.fingerprint_of_url
+    return None, None
 
 
 def is_default(fingerprinter: object) -> bool:

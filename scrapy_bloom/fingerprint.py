@@ -1,4 +1,5 @@
-"""The identity of the fingerprinter that filled a filter: its answers to fixed requests.
+"""The fingerprints of a crawl, also when its fingerprinter raises; and the identity of the
+fingerprinter that filled a filter: its answers to fixed requests.
 
 Under another fingerprinter a filter is useless: a resumed crawl would fetch everything again, or
 take new pages for seen ones. So the filter records the fingerprints of a few fixed requests, and
@@ -8,17 +9,82 @@ a job is resumed only where they are the same.
 from __future__ import annotations
 
 import json
+import logging
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from hashlib import sha256
+from hashlib import sha1, sha256
 from typing import TYPE_CHECKING
 
 from scrapy import Request
 from scrapy.utils.python import global_object_name
+from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
-from ..errors import IncompatibleFilterError
+from .errors import IncompatibleFilterError, message_of
+from .speed.fast import fast_functions, is_default
+from .startup import is_component
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy.crawler import Crawler
     from scrapy.utils.request import RequestFingerprinterProtocol
+
+logger = logging.getLogger("scrapy_bloom.fingerprints.safe")
+
+
+class UnfailingFingerprinter:
+    """The fingerprinter of `crawler`: by faster functions where these give the same results, and
+    with a substitute where it raises.
+
+    `of_url` returns the fingerprint for the URL of a GET request without a body and without meta
+    keys that matter, or None where the request is needed; it is None for a fingerprinter without
+    faster functions. `is_scrapys` is True if the fingerprints are those of Scrapy's default one,
+    `reads_key` if META_KEY counts.
+    `has_substituted` is True if the last fingerprint was a substitute.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        fingerprinter = crawler.request_fingerprinter
+        fast, self.of_url = fast_functions(fingerprinter)
+        self._of_request: Callable[[Request], bytes] = fast or fingerprinter.fingerprint
+        self.is_scrapys = is_default(fingerprinter)
+        self.reads_key = is_component(type(fingerprinter), "CanonicalRequestFingerprinter")
+        self.has_substituted = False
+        self._has_failed = False
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return the fingerprint of `request`: by the crawler's fingerprinter, or if that raises by
+        Scrapy's default one, or a hash of the raw URL. Never raises."""
+        self.has_substituted = False
+        try:
+            fingerprint = self._of_request(request)
+            if type(fingerprint) is bytes:
+                return fingerprint
+            raise TypeError(f"the fingerprint of {request} is {fingerprint!r}, not bytes")
+        except Exception as error:  # noqa: BLE001 - foreign code
+            return self._substitute(request, error)
+
+    def _substitute(self, request: Request, error: Exception) -> bytes:
+        self.has_substituted = True
+        with suppress(Exception):
+            self._crawler.stats.inc_value("bloom/fingerprint_errors")
+        if not self._has_failed:
+            self._has_failed = True
+            logger.error(
+                "The fingerprinter failed on %(request)s: %(error)s. Scrapy's default fingerprint"
+                " is used for such requests; no more of them will be shown (see the stat"
+                " bloom/fingerprint_errors).",
+                {"request": request, "error": message_of(error)},
+                exc_info=error,
+                extra={"spider": self._crawler.spider},
+            )
+        try:
+            return scrapy_fingerprint(request)
+        except Exception:  # noqa: BLE001 - w3lib raises on some URLs
+            url = str(request.url)
+            return sha1(url.encode(errors="surrogatepass"), usedforsecurity=False).digest()
+
 
 # Requests of common crawls.
 _PLAIN = (

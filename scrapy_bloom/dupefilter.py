@@ -1,0 +1,424 @@
+"""The dupefilter: recognises requests that a crawl has seen."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy.utils.request import referer_str
+
+from .amounts import counted
+from .bloom.growing import stored_identity
+from .errors import JobDirectoryError, message_of, unforeseen
+from .fingerprint import FingerprinterIdentity, UnfailingFingerprinter
+from .jobdir import session_of
+from .redirects import RequestChains
+from .scrapy_private import close_spider
+from .seen import Seen, closing_line
+from .settings import BloomSettings, misspelt
+from .speed import RecentKeys, shortcut
+from .startup import announce, fetches_one_page, is_own_method, refuse
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
+
+    from .audit import Audit
+    from .jobdir import JobDirectory
+    from .seen import FingerprintFilter
+    from .speed.known import KnownUrls
+
+logger = logging.getLogger("scrapy_bloom.dupefilter")
+job_logger = logging.getLogger("scrapy_bloom.job_dupefilter")
+
+STATS_INTERVAL = 10.0
+"""Seconds between updates of the `bloom/…` stats while new requests arrive."""
+OPTIONAL = {
+    "scrapy_bloom.delta.settings": ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"),
+    "scrapy_bloom.audit": ("BLOOM_AUDIT",),
+}
+"""The optional parts, by module, with the settings that ask for them. `check(crawler)` of a module
+may refuse the start; `attach(dupefilter)` gets the dupefilter when its filter is open."""
+
+
+class FilterDupeFilter(BaseDupeFilter):
+    """Base of the dupefilters of this package: looks up the fingerprint of a request in a growing
+    filter, and never fails.
+
+    Subclasses define the filter, and the answer for a request on which the filter fails.
+    """
+
+    remedy_when_full: str
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self.settings = BloomSettings()
+        self.fingerprinter: UnfailingFingerprinter
+        self.seen: Seen | None = None
+        self.see: Callable[[bytes], bool] = _not_open
+        self.recent: RecentKeys[Any] = RecentKeys(0)
+        """The URLs seen last, which speed up `request_seen`."""
+        self.known: KnownUrls | None = None
+        self.audit: Audit | None = None
+        self.chains: RequestChains | None = None
+        self.last_request: Request | None = None
+        self.last_fingerprint = b""
+        self.watches_each_new = False
+        self.stats_due = 0.0
+        self.closing = False
+        self._log_duplicates = True
+        self._inc_value: Callable[..., None] = crawler.stats.inc_value  # found once: it takes long
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Return the dupefilter of `crawler`, with its filter made or opened: `open` is too late,
+        since Scrapy's scheduler has changed the job by then.
+
+        Refuses the start, and changes nothing then: ValueError for a setting, BloomError for the
+        content of JOBDIR or Redis, OSError or MemoryError if there is no room.
+        """
+        self = cls(crawler)
+        self._start()
+        return self
+
+    def open(self) -> None:
+        """Write the first stats. The filter has been open since `from_crawler`."""
+        for line in misspelt(self.crawler.settings):
+            logger.warning("%s", line, extra={"spider": self.crawler.spider})
+        self._update_stats()
+
+    def request_seen(self, request: Request) -> bool:
+        """Return True if `request` was seen before, else add it. Never raises.
+
+        A redirect is no duplicate of the requests that led to it. `speed` puts a function with the
+        same answers in front of this one.
+        """
+        fingerprint = self.fingerprint_of_any(request)
+        if self.chains is not None and self.chains.lead_back(request, self.fingerprint):
+            self.let_pass(fingerprint)
+            return False
+        try:
+            seen = self.see(fingerprint)
+        except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
+            return self.see_despite(error, fingerprint)
+        if not seen and (self.watches_each_new or monotonic() >= self.stats_due):
+            self.do_what_is_due()
+        return seen
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return the fingerprint of `request` by the crawler's fingerprinter; if that fails, by
+        Scrapy's default one, or as a hash of the raw URL."""
+        # a scheduler calls it for the request that `request_seen` has just been called for
+        if request is not self.last_request:
+            self.last_fingerprint = self.fingerprinter.fingerprint(request)
+            self.last_request = request
+        return self.last_fingerprint
+
+    def log(self, request: Request, spider: Spider) -> None:
+        """Count a filtered request, and log it as Scrapy does: the first one, or all
+        with DUPEFILTER_DEBUG."""
+        if self.settings.debug:
+            logger.debug(
+                "Filtered duplicate request: %(request)s (referer: %(referer)s)",
+                {"request": request, "referer": referer_str(request)},
+                extra={"spider": spider},
+            )
+        elif self._log_duplicates:
+            self._log_duplicates = False
+            logger.debug(
+                "Filtered duplicate request: %(request)s - no more duplicates will be shown"
+                " (see DUPEFILTER_DEBUG to show all duplicates)",
+                {"request": request},
+                extra={"spider": spider},
+            )
+        self._inc_value("dupefilter/filtered")
+
+    def close(self, reason: str) -> None:
+        """Write the last stats and close the filter. A second call does nothing."""
+        if self.seen is None:
+            return
+        self._update_stats()
+        finished = reason == "finished"
+        line = closing_line(self.seen.filter, self.settings.capacity, finished=finished)
+        self._close_filter()
+        logger.info("%s", line, extra={"spider": self.crawler.spider})
+
+    def abandon(self) -> None:
+        """Close the filter of a crawl that does not begin, without a log line or stats."""
+        self._close_filter()
+
+    # for the schedulers, `speed` and the optional parts
+
+    @property
+    def filter(self) -> FingerprintFilter:
+        """The filter, without fingerprints in memory. Raises ValueError if it is not open."""
+        if self.seen is None:
+            raise ValueError("the dupefilter is not open")
+        return self.seen.filter
+
+    def fingerprint_of_any(self, request: Request) -> bytes:
+        """Return the fingerprint of a request whose meta may be a copy of a response's."""
+        if self.chains is not None and self.fingerprinter.reads_key:
+            self.chains.drop_copied_key(request)
+        return self.fingerprint(request)
+
+    def use(self, seen: Seen) -> None:
+        """Ask `seen` from now on."""
+        self.seen, self.see = seen, seen.add
+
+    def confirm_recent(self) -> None:
+        """Clear `recent` if its answers may no longer be those of the filter."""
+
+    def let_pass(self, fingerprint: bytes) -> None:
+        """Do what a redirect needs that passes though it was seen; by default nothing."""
+
+    @abstractmethod
+    def see_despite(self, error: Exception, fingerprint: bytes) -> bool:
+        """Return the answer for a fingerprint on which the filter failed. Never raises."""
+
+    def do_what_is_due(self) -> None:
+        """Update the stats if it is time; close the spider if the filter is full."""
+        if monotonic() >= self.stats_due:
+            self._update_stats()
+        self.close_if_full()
+
+    def close_if_full(self) -> None:
+        """Close the spider if the filter is full and must not grow."""
+        if self.closing or self.seen is None or not self._is_full:
+            return
+        logger.error(
+            "The filter holds the %(capacity)d requests of BLOOM_CAPACITY: closing the spider"
+            " (BLOOM_ON_FULL is 'close'). %(remedy)s.",
+            {"capacity": self.settings.capacity, "remedy": self.remedy_when_full},
+            extra={"spider": self.crawler.spider},
+        )
+        self.seen.filter.growing = False
+        self.close_spider("bloom_full")
+
+    def close_spider(self, reason: str) -> None:
+        """Close the spider on the next reactor turn. A close inside `request_seen` could close the
+        queue in the middle of a push."""
+        if self.closing:
+            return
+        self.closing = True
+        try:
+            close_spider(self.crawler, reason)
+        except Exception:
+            logger.exception("Cannot close the spider with reason %s", reason)
+
+    def _start(self) -> None:
+        crawler = self.crawler
+        try:
+            # the spider middlewares exist already
+            self.settings = settings = BloomSettings.read(crawler.settings)
+            self.fingerprinter = UnfailingFingerprinter(crawler)
+            parts = [
+                import_module(module)
+                for module, names in OPTIONAL.items()
+                if any(map(crawler.settings.get, names))
+            ]
+            if fetches_one_page(crawler):
+                self.settings = replace(settings, job=None)
+                self.use(Seen(self._in_memory("a command for one page touches no job")))
+            else:
+                for part in parts:
+                    part.check(crawler)
+                identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
+                self.use(self._seen_in(self._open_filter(settings, identity)))
+            if self._is_full:
+                self.filter.growing = False
+            self.watches_each_new = settings.on_full == "close"
+            self._recognise_redirects()
+            self._speed_up()
+            for part in parts:
+                part.attach(self)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
+            self.abandon()
+            refuse(crawler, error)
+
+    @abstractmethod
+    def _open_filter(
+        self, settings: BloomSettings, identity: FingerprinterIdentity
+    ) -> FingerprintFilter:
+        """Return the open filter of the crawl. Raises the errors of `from_crawler`."""
+
+    def _seen_in(self, opened: FingerprintFilter) -> Seen:
+        return Seen(opened)
+
+    def _in_memory(self, why: str) -> FingerprintFilter:
+        """Return a new filter in memory, and log `why` it is in memory."""
+        exactly = "exact, " if self.settings.exact else ""
+        announce(self.crawler, "filter", f"{exactly}in memory ({why})")
+        return self.settings.open_filter(None)
+
+    def _recognise_redirects(self) -> None:
+        try:
+            self.chains = RequestChains(self.crawler)
+        except (JobDirectoryError, RuntimeError) as error:  # in a script there is no engine
+            if not self.fingerprinter.is_scrapys:
+                raise
+            if isinstance(error, JobDirectoryError):
+                missing = str(error).partition(", which")[0]
+                logger.warning("%s: redirects to a page that led to them are dropped", missing)
+
+    def _speed_up(self) -> None:
+        """Put the faster function in the place of `request_seen`, where both methods are ours."""
+        self.recent = RecentKeys(self.settings.url_cache)
+        if all(
+            is_own_method(self, name, "scrapy_bloom") for name in ("request_seen", "fingerprint")
+        ):
+            vars(self)["request_seen"] = shortcut(self, self.request_seen)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "request_seen"}
+
+    def _close_filter(self) -> None:
+        """Close the audit and the filter, and drop all references to the crawl's requests."""
+        vars(self).pop("request_seen", None)
+        self.last_request = self.known = None
+        self.recent.clear()
+        if self.audit is not None:
+            self.audit.close()
+        seen, self.seen, self.see = self.seen, None, _not_open
+        if seen is not None:
+            seen.close()
+
+    @property
+    def _is_full(self) -> bool:
+        return self.settings.on_full == "close" and len(self.filter) >= self.settings.capacity
+
+    def _update_stats(self) -> None:
+        self.stats_due = monotonic() + STATS_INTERVAL
+        if self.seen is None:
+            return
+        try:
+            for name, value in self.seen.stats().items():
+                self.crawler.stats.set_value(f"bloom/{name}", value)
+        except Exception:
+            logger.exception("Cannot update the stats of the filter")
+
+
+class BloomDupeFilter(FilterDupeFilter):
+    """Duplicate filter for DUPEFILTER_CLASS with the fingerprints of requests in a growing Bloom
+    filter, in memory or, with JOBDIR, in `JOBDIR/bloom`.
+
+    A seen request is always recognised. A new one is taken for a seen one with a probability of at
+    most BLOOM_ERROR_RATE, for any number of requests, or never with BLOOM_EXACT. `request_seen`
+    never raises: if the filter fails, new fingerprints stay in memory and the spider is closed with
+    reason `bloom_error`.
+    """
+
+    remedy_when_full = "Set a larger BLOOM_CAPACITY to resume the job"
+
+    loses_requests = False
+    """True if the job was killed, and its pending requests were in memory only."""
+    keeps_requests = False
+    """True with a scheduler that stores the requests in the job."""
+
+    def open(self) -> None:
+        """Write the first stats, and warn of pending requests that will not be fetched."""
+        job, extra = self.settings.job, {"spider": self.crawler.spider}
+        if job is not None and not self.keeps_requests:
+            announce(
+                self.crawler,
+                "requests",
+                "not durable, a kill -9 may lose the pages in flight: ADDONS ="
+                " {'scrapy_bloom.Addon': 300} keeps them",
+            )
+            if job.has_stored_requests():
+                job_logger.warning(
+                    "%(job)s holds requests of DurableScheduler, which another scheduler does not"
+                    " fetch: set SCHEDULER to 'scrapy_bloom.DurableScheduler' to get them.",
+                    {"job": job.path},
+                    extra=extra,
+                )
+        if job is not None and self.loses_requests:
+            job_logger.warning(
+                "The job in %(job)s was not stopped cleanly. The filter still knows its"
+                " %(items)d requests, but Scrapy's scheduler has lost those that were pending,"
+                " and they will not be fetched: to get them too, crawl again with a new JOBDIR.",
+                {"job": job.path, "items": len(self.filter)},
+                extra=extra,
+            )
+        super().open()
+
+    def close(self, reason: str) -> None:
+        """Write the last stats, close the filter, and end the dupefilter's use of the job."""
+        try:
+            super().close(reason)
+        finally:
+            session_of(self.crawler).end(self)
+
+    def abandon(self) -> None:
+        """Close the filter of a crawl whose start is refused, and abandon the job."""
+        try:
+            super().abandon()
+        finally:
+            session_of(self.crawler).abandon()
+
+    def _open_filter(
+        self, settings: BloomSettings, identity: FingerprinterIdentity
+    ) -> FingerprintFilter:
+        job, extra = settings.job, {"spider": self.crawler.spider}
+        if job is None:
+            return self._in_memory("there is no JOBDIR")
+        warning = identity.require_same(stored_identity(job.filter), str(job.filter))
+        take_over = None
+        if job.has_only_seen_file:
+            from .migration.clean_stop import why_unclean
+            from .migration.sources import import_job
+
+            take_over = partial(import_job, job, why_unclean(job), settings, identity.to_text())
+        session_of(self.crawler).begin(self)
+        if take_over is not None and job.has_only_seen_file:
+            job_logger.info("%s", take_over(), extra=extra)
+        opened = self.open_in(job, identity)
+        if warning:
+            job_logger.warning("%s", warning, extra=extra)
+        return opened
+
+    def open_in(
+        self, job: JobDirectory, identity: FingerprinterIdentity | None = None
+    ) -> FingerprintFilter:
+        """Return the open filter of `job`, a new one if there is none."""
+        identity = identity or FingerprinterIdentity.of(self.crawler.request_fingerprinter)
+        opened = self.settings.open_filter(job.filter, identity.to_text())
+        self.loses_requests = not opened.clean
+        exactly = "exact, " if opened.exact else ""
+        known = f"which knows {counted(len(opened), 'request')}"
+        announce(self.crawler, "filter", f"{exactly}{opened.path}, {known}")
+        return opened
+
+    def see_despite(self, error: Exception, fingerprint: bytes) -> bool:
+        """Return the answer for a fingerprint on which the filter failed, and close the spider."""
+        if not self.closing:
+            job_logger.error(
+                "The filter failed: %(error)s. Closing the spider; until then new requests are"
+                " remembered as well as can be. Free some space or memory, then resume the job.",
+                {"error": message_of(error)},
+                exc_info=unforeseen(error),
+                extra={"spider": self.crawler.spider},
+            )
+            self.close_spider("bloom_error")
+        if self.seen is None:
+            return False
+        with suppress(Exception):
+            # a filter that could not grow still takes keys beyond its capacity
+            self.seen.filter.growing = False
+            return self.see(fingerprint)
+        self.seen.add_unchecked(fingerprint)
+        self.use(self.seen)
+        return False
+
+
+def _not_open(fingerprint: bytes) -> bool:
+    raise ValueError("the dupefilter is not open")

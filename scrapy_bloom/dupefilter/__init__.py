@@ -1,1 +1,0 @@
-"""Recognises requests that a crawl has seen: the Scrapy component of one process, and its base."""

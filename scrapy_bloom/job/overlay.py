@@ -1,0 +1,126 @@
+"""Fingerprints that enter the filter when their requests are stored, and not before.
+
+A bit that is set before its request is stored loses a page in a crash; a missing bit only repeats
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from ..bloom.growing import ScalableBloomFilter
+from ..bloom.header import Owner
+from ..bloom.removal import remove_filter
+from ..seen import Seen
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from ..dupefilter import BloomDupeFilter
+    from ..seen import FingerprintFilter
+
+
+class Overlay(Seen):
+    """A filter, and uncommitted fingerprints in memory, which are released into it or forgotten."""
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        """Return True if `fingerprint` was seen. Raises as the filter does."""
+        return fingerprint in self._in_memory or fingerprint in self.filter
+
+    def release(self, fingerprint: bytes) -> None:
+        """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
+        and changes nothing then."""
+        self.filter.add(fingerprint)
+        self._in_memory.pop(fingerprint, None)
+
+    def forget(self, fingerprint: bytes) -> bool:
+        """Remove an uncommitted `fingerprint`; return False if it is not uncommitted."""
+        return self._in_memory.pop(fingerprint, False) is None
+
+    def clear(self) -> None:
+        """Remove all uncommitted fingerprints."""
+        self._in_memory.clear()
+
+
+class Uncommitted(Overlay):
+    """An overlay whose `add` leaves a new fingerprint uncommitted."""
+
+    def put(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
+        """Ask `filter` from now on."""
+        self.filter = filter
+        self.add = self._add
+
+    def _add(self, fingerprint: bytes) -> bool:
+        if fingerprint in self._in_memory or fingerprint in self.filter:
+            return True
+        self._in_memory[fingerprint] = None
+        return False
+
+    def add_unchecked(self, fingerprint: bytes) -> None:
+        """Keep `fingerprint` without a look into the filter. Never raises."""
+        self._in_memory[fingerprint] = None
+
+
+class Keeper:
+    """Lets the fingerprints of `dupefilter` wait for the commit that stores their requests, from
+    now on. Those that are never released are never written.
+
+    With `requests_survive` a killed job still has its requests.
+    """
+
+    def __init__(self, dupefilter: BloomDupeFilter, *, requests_survive: bool) -> None:
+        self._dupefilter = dupefilter
+        dupefilter.keeps_requests = True
+        dupefilter.loses_requests &= not requests_survive
+        self.fingerprint = dupefilter.fingerprint
+        self.close_spider = dupefilter.close_spider
+        self._overlay = overlay = Uncommitted(dupefilter.filter)
+        audit = dupefilter.audit
+        self._release = overlay.release if audit is None else audit.watched(overlay.release)
+        dupefilter.use(overlay)
+
+    @property
+    def uncommitted(self) -> Collection[bytes]:
+        """The fingerprints that wait for a commit, oldest first."""
+        return self._overlay.uncommitted
+
+    def release(self, fingerprints: Iterable[bytes]) -> None:
+        """Add `fingerprints`, uncommitted until now, to the filter. Never raises."""
+        for fingerprint in list(fingerprints):
+            self._release_or_keep(fingerprint)
+        self._dupefilter.close_if_full()
+
+    def _release_or_keep(self, fingerprint: bytes) -> None:
+        try:
+            self._release(fingerprint)
+        except Exception as error:  # noqa: BLE001 - as in request_seen
+            self._dupefilter.see_despite(error, fingerprint)
+
+    def forget(self, request: Request) -> None:
+        """Remove the uncommitted fingerprint of `request`, which could not be stored, so that the
+        next request with this fingerprint counts as new."""
+        if self._overlay.forget(self.fingerprint(request)):
+            self._dupefilter.recent.clear()
+
+    def note_commit(self, job: bytes, commit: int) -> None:
+        """Record the job and its commit in the filter, before the fingerprints of that commit are
+        released."""
+        opened = self._overlay.filter
+        if isinstance(opened, ScalableBloomFilter):
+            opened.note_owner(Owner(job, commit))
+
+
+def reset_filter(dupefilter: BloomDupeFilter) -> None:
+    """Replace the filter of earlier rounds by an empty one, before the first request. A crash
+    leaves a filter or none, which the next start replaces again.
+
+    Raises OSError, MemoryError or BloomError.
+    """
+    job, seen = dupefilter.settings.job, dupefilter.seen
+    if job is not None and seen is not None and len(seen):
+        seen.close()
+        remove_filter(job.filter)
+        seen.put(dupefilter.open_in(job))
+        dupefilter.use(seen)
+        dupefilter.loses_requests = False

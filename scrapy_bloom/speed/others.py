@@ -1,0 +1,52 @@
+"""The faster `request_seen` for fingerprinters of other packages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import REDIRECT_URLS, is_clean
+from .known import known_urls
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from ..dupefilter import FilterDupeFilter
+    from . import RequestSeen
+
+
+def by_callback_or_fingerprint(df: FilterDupeFilter, ask: RequestSeen) -> RequestSeen:
+    """Return the shortcut for a fingerprinter without a function of the URL.
+
+    If it says what it reads, the cache has whole URLs with their callbacks. Where these do not
+    decide, it has fingerprints, which need no look into the filter.
+    """
+    known, fingerprinter = known_urls(df), df.fingerprinter
+    urls, remember = df.recent.urls, df.recent.add
+    caches_fingerprints = df.recent.size > 0 and not fingerprinter.reads_key
+
+    def request_seen(request: Request) -> bool:
+        """Return True if `request` was seen before, else add it. Never raises."""
+        key: str | bytes | None = None
+        try:
+            meta = request.meta
+            if REDIRECT_URLS not in meta:
+                prefix = known.prefix_of(request.callback, request.method, request.body, meta)
+                if prefix is not None:
+                    key = prefix + request.url
+                elif caches_fingerprints:
+                    key = df.fingerprint(request)
+                if key in urls:
+                    return True
+        except Exception:  # noqa: BLE001 - a request like no other
+            key = None
+        seen = ask(request)
+        if (
+            key is not None
+            and key not in urls
+            and not (fingerprinter.has_substituted or df.closing)
+            and (isinstance(key, bytes) or is_clean(key))
+        ):
+            remember(key)
+        return seen
+
+    return request_seen
