@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from .early.middleware import DropEarlyMiddleware
     from .feeds.exporter import DurableFeedExporter
     from .fingerprints.canonical import CanonicalRequestFingerprinter
+    from .fingerprints.fast import FastRequestFingerprinter
     from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
     from .job.failure_hooks import fail
     from .job.holds import HoldMiddleware
     from .redis_backend.copying import load_into_redis, save_from_redis
     from .redis_backend.dupefilter import RedisBloomDupeFilter
     from .redis_backend.scheduler import RedisDurableScheduler
-    from .speed.fast import FastRequestFingerprinter
     from .sqlite_backend.scheduler import DurableScheduler
 
 __version__ = "0.3.0"
@@ -76,7 +76,7 @@ _SCRAPY_PARTS = {
     "DropEarlyMiddleware": "early.middleware",
     "DurableFeedExporter": "feeds.exporter",
     "DurableScheduler": "sqlite_backend.scheduler",
-    "FastRequestFingerprinter": "speed.fast",
+    "FastRequestFingerprinter": "fingerprints.fast",
     "HoldMiddleware": "job.holds",
     "NewLinkExtractor": "early.links",
     "RedisBloomDupeFilter": "redis_backend.dupefilter",

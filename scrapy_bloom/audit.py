@@ -41,7 +41,7 @@ def attach(dupefilter: FilterDupeFilter) -> None:
     """Put the audit in front of the `request_seen` of `dupefilter`, if one is wanted."""
     if path := AUDIT.read(dupefilter.crawler.settings):
         dupefilter.audit = audit = Audit(path, dupefilter)
-        vars(dupefilter)["request_seen"] = audit.request_seen
+        dupefilter.put_in_front(audit.request_seen)
 
 
 class Audit:

@@ -24,30 +24,28 @@ from .redirects import RequestChains
 from .scrapy_private import close_spider
 from .seen import Seen, closing_line
 from .settings import BloomSettings, misspelt
-from .speed import RecentKeys, shortcut
-from .startup import announce, fetches_one_page, is_own_method, refuse
+from .startup import announce, fetches_one_page, refuse
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
-    from .audit import Audit
     from .jobdir import JobDirectory
     from .seen import FingerprintFilter
-    from .speed.known import KnownUrls
 
 logger = logging.getLogger("scrapy_bloom.dupefilter")
 job_logger = logging.getLogger("scrapy_bloom.job_dupefilter")
 
 STATS_INTERVAL = 10.0
 """Seconds between updates of the `bloom/…` stats while new requests arrive."""
-OPTIONAL = {
+PARTS = {
     "scrapy_bloom.delta.settings": ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"),
+    "scrapy_bloom.speed": ("DUPEFILTER_CLASS",),
     "scrapy_bloom.audit": ("BLOOM_AUDIT",),
 }
-"""The optional parts, by module, with the settings that ask for them. `check(crawler)` of a module
-may refuse the start; `attach(dupefilter)` gets the dupefilter when its filter is open."""
+"""What plugs into a dupefilter, by module, with the settings that ask for it. `check(crawler)` of
+a module may refuse the start; `attach(dupefilter)` gets the dupefilter when its filter is open."""
 
 
 class FilterDupeFilter(BaseDupeFilter):
@@ -65,10 +63,10 @@ class FilterDupeFilter(BaseDupeFilter):
         self.fingerprinter: UnfailingFingerprinter
         self.seen: Seen | None = None
         self.see: Callable[[bytes], bool] = _not_open
-        self.recent: RecentKeys[Any] = RecentKeys(0)
+        self.recent: Any = None
         """The URLs seen last, which speed up `request_seen`."""
-        self.known: KnownUrls | None = None
-        self.audit: Audit | None = None
+        self.known: Any = None
+        self.audit: Any = None
         self.chains: RequestChains | None = None
         self.last_request: Request | None = None
         self.last_fingerprint = b""
@@ -223,7 +221,7 @@ class FilterDupeFilter(BaseDupeFilter):
             self.fingerprinter = UnfailingFingerprinter(crawler)
             parts = [
                 import_module(module)
-                for module, names in OPTIONAL.items()
+                for module, names in PARTS.items()
                 if any(map(crawler.settings.get, names))
             ]
             if fetches_one_page(crawler):
@@ -238,7 +236,6 @@ class FilterDupeFilter(BaseDupeFilter):
                 self.filter.growing = False
             self.watches_each_new = settings.on_full == "close"
             self._recognise_redirects()
-            self._speed_up()
             for part in parts:
                 part.attach(self)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
@@ -270,13 +267,14 @@ class FilterDupeFilter(BaseDupeFilter):
                 missing = str(error).partition(", which")[0]
                 logger.warning("%s: redirects to a page that led to them are dropped", missing)
 
-    def _speed_up(self) -> None:
-        """Put the faster function in the place of `request_seen`, where both methods are ours."""
-        self.recent = RecentKeys(self.settings.url_cache)
-        if all(
-            is_own_method(self, name, "scrapy_bloom") for name in ("request_seen", "fingerprint")
-        ):
-            vars(self)["request_seen"] = shortcut(self, self.request_seen)
+    def put_in_front(self, request_seen: Callable[[Request], bool]) -> None:
+        """Have `request_seen` answer in the place of the method of that name."""
+        vars(self)["request_seen"] = request_seen
+
+    def forget_recent(self) -> None:
+        """Clear the cache of URLs seen last."""
+        if self.recent is not None:
+            self.recent.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "request_seen"}
@@ -285,7 +283,7 @@ class FilterDupeFilter(BaseDupeFilter):
         """Close the audit and the filter, and drop all references to the crawl's requests."""
         vars(self).pop("request_seen", None)
         self.last_request = self.known = None
-        self.recent.clear()
+        self.forget_recent()
         if self.audit is not None:
             self.audit.close()
         seen, self.seen, self.see = self.seen, None, _not_open

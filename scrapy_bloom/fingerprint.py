@@ -20,7 +20,7 @@ from scrapy.utils.python import global_object_name
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from .errors import IncompatibleFilterError, message_of
-from .speed.fast import fast_functions, is_default
+from .fingerprints.fast import fast_functions, is_default
 from .startup import is_component
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from .fingerprints.fast import META_KEY
 from .scrapy_private import REDIRECT_TIMES, EngineView
-from .speed import META_KEY, REDIRECT_URLS
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.redirects")
 
+REDIRECT_URLS = "redirect_urls"
+"""Scrapy's meta key: the URLs that led to a redirect, oldest first."""
 COPIED = "bloom_copied_redirects"
 """Meta key: how many of these URLs are of another request, whose meta was copied."""
 META_REFRESH = "meta refresh"

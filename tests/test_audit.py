@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from scrapy import Request
 
-from scrapy_bloom.dupefilter import audit
-from scrapy_bloom.fingerprints.canonical import META_KEY
+from scrapy_bloom import audit
+from scrapy_bloom.fingerprints.fast import META_KEY
 from scrapy_bloom.job.overlay import Keeper
 from scrapy_bloom.speed.known import known_urls
 

@@ -20,8 +20,8 @@ from scrapy_bloom import (
     IncompatibleFilterError,
     JobDirectoryError,
     ScalableBloomFilter,
+    dupefilter,
 )
-from scrapy_bloom.dupefilter import base as dupefilter
 from scrapy_bloom.jobdir import JobDirectory
 from tests.fakes import raising
 from tests.test_refused_start import contents

@@ -358,7 +358,7 @@ def verdicts(stream, **options):
     for one in pages:
         one.close()
     filtered = crawl.filtered
-    early = crawl.early is not None and crawl.early._dupefilter is not None
+    early = crawl.early is not None and crawl.early._known is not None
     crawl.close()
     return [outcome.get(n, False) for n in range(len(stream))], filtered, early
 
@@ -1542,5 +1542,5 @@ def test_the_extractor_keeps_nothing_of_a_crawl(crawl):
     tested = crawl()
     extractor = NewLinkExtractor()
     extractor.extract_links(tested.input(page("from", b"<a href=b>1</a>")))
-    assert extractor._dupefilter is None
+    assert extractor._cache is None
     assert not extractor._known

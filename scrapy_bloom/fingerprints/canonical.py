@@ -14,8 +14,7 @@ from scrapy.utils.python import to_unicode
 from w3lib.url import canonicalize_url, url_query_cleaner
 
 from ..settings import IdentitySettings
-from ..speed import META_KEY
-from ..speed.fast import FastRequestFingerprinter, canonical_url, hash_get
+from .fast import META_KEY, FastRequestFingerprinter, canonical_url, hash_get
 
 if TYPE_CHECKING:
     from collections.abc import Callable

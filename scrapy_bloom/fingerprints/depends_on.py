@@ -17,9 +17,8 @@ from types import FunctionType, MemberDescriptorType
 
 from scrapy.utils.python import global_object_name
 
-from ..speed.fast import fast_functions
-from ..speed.known import CALLBACK, META, READ_BY_OURS
 from ..startup import is_own_method
+from .fast import CALLBACK, META, READ_BY_OURS, fast_functions
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class Keeper:
         """Remove the uncommitted fingerprint of `request`, which could not be stored, so that the
         next request with this fingerprint counts as new."""
         if self._overlay.forget(self.fingerprint(request)):
-            self._dupefilter.recent.clear()
+            self._dupefilter.forget_recent()
 
     def note_commit(self, job: bytes, commit: int) -> None:
         """Record the job and its commit in the filter, before the fingerprints of that commit are

@@ -16,7 +16,7 @@ from scrapy.utils.request import RequestFingerprinterProtocol
 
 from ..amounts import in_brief
 from ..errors import BloomError
-from ..speed.fast import fingerprint_of_url, is_default
+from ..fingerprints.fast import fingerprint_of_url, is_default
 
 _BATCH_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"

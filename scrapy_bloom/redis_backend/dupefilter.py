@@ -16,8 +16,7 @@ from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprint import FingerprinterIdentity
 from ..job.overlay import Overlay
 from ..settings import RedisSettings, scrapy_redis_clears
-from ..speed import RecentKeys, shortcut
-from ..startup import announce, is_own_method
+from ..startup import announce
 from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
@@ -111,7 +110,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def forget_known(self, uncommitted: Iterable[bytes] = ()) -> None:
         """Clear the caches of seen requests, and remove these fingerprints from the overlay."""
-        self.recent.clear()
+        self.forget_recent()
         self.shared.forget_known()
         for fingerprint in uncommitted:
             if isinstance(self.seen, Overlay):
@@ -125,7 +124,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def forget(self, request: Request) -> None:
         """Remove the uncommitted fingerprint of `request`, which could not be stored."""
         if isinstance(self.seen, Overlay) and self.seen.forget(self.fingerprint(request)):
-            self.recent.clear()
+            self.forget_recent()
 
     def request_seen(self, request: Request) -> bool:
         """Return True if any worker has seen `request`, else remember it. Never raises."""
@@ -135,11 +134,9 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             self.confirm_recent()
         return self._ask(request)
 
-    def _speed_up(self) -> None:
-        self.recent = RecentKeys(self.settings.url_cache)
-        ask = super().request_seen
-        is_own = is_own_method(self, "fingerprint", "scrapy_bloom")
-        self._ask = shortcut(self, ask) if is_own else ask
+    def put_in_front(self, request_seen: Callable[[Request], bool]) -> None:
+        """Have `request_seen` answer behind the look whether Redis has forgotten anything."""
+        self._ask = request_seen
 
     def confirm_recent(self) -> None:
         """Clear the caches if Redis may have forgotten what they have."""
@@ -174,7 +171,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         Called by scrapy-redis's scheduler."""
         if not isinstance(self.seen, Overlay) or self._shared is None:
             return
-        self.recent.clear()
+        self.forget_recent()
         self.seen.clear()
         self._refresh(self._shared)
         try:
@@ -247,7 +244,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             self.settle(fingerprint)
 
     def _forget_recent_urls(self) -> None:
-        self.recent.clear()
+        self.forget_recent()
         logger.warning(
             "Redis was restarted, or another server has taken its place, and it may have"
             " forgotten requests: those that are remembered here will be asked about again.",

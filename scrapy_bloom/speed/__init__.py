@@ -1,27 +1,29 @@
 """The same answers sooner: without this folder each answer of a dupefilter is the same.
 
-`shortcut` makes a function for the place of `request_seen`, which remembers the URLs seen last:
-most duplicates need no fingerprint, and a new request needs fewer calls.
+A function in the place of `request_seen` remembers the URLs seen last: most duplicates need no
+fingerprint, and a new request needs fewer calls.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, AnyStr, Generic
 
+from ..dupefilter import FilterDupeFilter
+from ..fingerprints.fast import META_KEY
+from ..redirects import REDIRECT_URLS
+from ..startup import is_own_method
+
 if TYPE_CHECKING:
     from scrapy import Request
+    from scrapy.crawler import Crawler
 
-    from ..dupefilter import FilterDupeFilter
-
-META_KEY = "bloom_fingerprint"
-"""The meta key whose value stands for a request instead of its method, URL and body."""
-REDIRECT_URLS = "redirect_urls"
-"""Scrapy's meta key: the URLs that led to a redirect, oldest first."""
-
+RequestSeen = Callable[["Request"], bool]
 LONGEST_URL = 500
 """Most characters of a cached URL, which bounds the memory of the cache."""
 
@@ -73,17 +75,35 @@ def is_clean(url: str) -> bool:
     return _visible(url) is not None
 
 
-RequestSeen = Callable[["Request"], bool]
+def check(crawler: Crawler) -> None:
+    """Refuse nothing."""
 
 
-def shortcut(df: FilterDupeFilter, ask: RequestSeen) -> RequestSeen:
-    """Return a function with the answers, stats and log lines of `ask`, the `request_seen` of `df`,
-    which gets the requests that are not plain."""
+def attach(df: FilterDupeFilter) -> None:
+    """Give `df` the cache of BLOOM_URL_CACHE, and put the shortcut in front of its `request_seen`
+    if that and `fingerprint` are its own."""
+    df.recent = RecentKeys(df.settings.url_cache)
+    methods = product((df, FilterDupeFilter), ("request_seen", "fingerprint"))
+    if all(is_own_method(thing, name, "scrapy_bloom") for thing, name in methods):
+        df.put_in_front(_shortcut(df))
+
+
+def _shortcut(df: FilterDupeFilter) -> RequestSeen:
+    """Return a function with the answers, stats and log lines of `request_seen`, which it asks for
+    the requests that are not plain."""
+    ask = FilterDupeFilter.request_seen.__get__(df)
     if df.fingerprinter.of_url is not None:
         return _by_url(df, ask, df.fingerprinter.of_url)
     from .others import by_callback_or_fingerprint
 
-    return by_callback_or_fingerprint(df, ask)
+    return by_callback_or_fingerprint(df, ask, partial(_remember, df))
+
+
+def _remember(df: FilterDupeFilter, key: str | bytes) -> None:
+    """Put into the cache what stands for a request that was just asked about by its fingerprint."""
+    failed = df.closing or df.fingerprinter.has_substituted
+    if not failed and (isinstance(key, bytes) or is_clean(key)):
+        df.recent.add(key)
 
 
 def _by_url(
@@ -116,8 +136,7 @@ def _by_url(
             return ask(request)
         if fingerprint is None:
             seen = ask(request)
-            if is_clean(url) and not (df.fingerprinter.has_substituted or df.closing):
-                remember(url)
+            _remember(df, url)
             return seen
         df.last_request, df.last_fingerprint = request, fingerprint
         try:

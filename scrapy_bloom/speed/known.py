@@ -8,20 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.python import global_object_name
 
+from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
+from ..fingerprints.fast import CALLBACK, META, READ_BY_OURS
 from ..startup import is_own_method
-from . import META_KEY
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from ..dupefilter import FilterDupeFilter
-
-CALLBACK = "callback"
-META = "meta:"
-"""What a fingerprint may depend on besides URL, method and body: CALLBACK, and META with a key."""
-READ_BY_OURS = frozenset((f"{META}verbatim_url", META + META_KEY))
-"""What Scrapy's default fingerprinter and those of this package read."""
 MOST_CALLBACKS = 1_000
 """Callbacks that the cache tells apart; the requests of others need their fingerprints."""
 
@@ -30,7 +24,8 @@ def known_urls(df: FilterDupeFilter) -> KnownUrls:
     """Return what the URLs of `df` say, the same object at each call."""
     if df.known is None:
         df.known = KnownUrls(df)
-    return df.known
+    known: KnownUrls = df.known
+    return known
 
 
 class KnownUrls:

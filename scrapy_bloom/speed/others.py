@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import REDIRECT_URLS, is_clean
+from ..redirects import REDIRECT_URLS
 from .known import known_urls
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy import Request
 
     from ..dupefilter import FilterDupeFilter
-    from . import RequestSeen
 
 
-def by_callback_or_fingerprint(df: FilterDupeFilter, ask: RequestSeen) -> RequestSeen:
+def by_callback_or_fingerprint(
+    df: FilterDupeFilter,
+    ask: Callable[[Request], bool],
+    remember: Callable[[str | bytes], None],
+) -> Callable[[Request], bool]:
     """Return the shortcut for a fingerprinter without a function of the URL.
 
     If it says what it reads, the cache has whole URLs with their callbacks. Where these do not
     decide, it has fingerprints, which need no look into the filter.
     """
     known, fingerprinter = known_urls(df), df.fingerprinter
-    urls, remember = df.recent.urls, df.recent.add
+    urls = df.recent.urls
     caches_fingerprints = df.recent.size > 0 and not fingerprinter.reads_key
 
     def request_seen(request: Request) -> bool:
@@ -40,12 +45,7 @@ def by_callback_or_fingerprint(df: FilterDupeFilter, ask: RequestSeen) -> Reques
         except Exception:  # noqa: BLE001 - a request like no other
             key = None
         seen = ask(request)
-        if (
-            key is not None
-            and key not in urls
-            and not (fingerprinter.has_substituted or df.closing)
-            and (isinstance(key, bytes) or is_clean(key))
-        ):
+        if key is not None and key not in urls:
             remember(key)
         return seen
 

@@ -11,7 +11,7 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 from sidebyside import Clock, mean, parser_of, streams, table
 
-from scrapy_bloom.speed.fast import canonical_url, fingerprint
+from scrapy_bloom.fingerprints.fast import canonical_url, fingerprint
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_bloom import CanonicalRequestFingerprinter, IncompatibleFilterError
 from scrapy_bloom.fingerprint import FingerprinterIdentity
-from scrapy_bloom.fingerprints.canonical import fast_functions
+from scrapy_bloom.fingerprints.fast import fast_functions
 
 LIST = Path(__file__).resolve().parent.parent / "data" / "urls_twir_odd.txt.gz"
 URLS = gzip.decompress(LIST.read_bytes()).decode().split("\n")[:-1]

@@ -19,7 +19,7 @@ import scrapy_bloom
 from scrapy_bloom import FastRequestFingerprinter
 from scrapy_bloom.fingerprint import FingerprinterIdentity
 from scrapy_bloom.fingerprints import fast as module
-from scrapy_bloom.speed.fast import (
+from scrapy_bloom.fingerprints.fast import (
     agrees_with_scrapy,
     canonical_url,
     fingerprint,

@@ -210,7 +210,7 @@ def test_one_place_releases_the_lock_of_a_job():
     # of a directory with a filter
     assert release - {("bloom/directory.py", "lock.release")} == {("jobdir.py", "lock.release")}
     assert locked == {
-        ("job/session.py", "self.directory.locked"),
+        ("jobdir.py", "self.directory.locked"),
         ("migration/sources.py", "job.locked"),
         ("redis_backend/load.py", "job.locked"),
         ("sqlite_backend/desk.py", "self._job.locked"),

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
+META_KEY = "bloom_fingerprint"
+"""The meta key whose value stands for a request instead of its method, URL and body."""
+CALLBACK = "callback"
+META = "meta:"
+"""What a fingerprint may depend on besides URL, method and body: CALLBACK, and META with a key."""
+READ_BY_OURS = frozenset((f"{META}verbatim_url", META + META_KEY))
+"""What Scrapy's default fingerprinter and those of this package read."""
+
 # No user, no upper case, no port that needs a look at its value. Default ports are
 # accepted: w3lib keeps them.
 _ORIGIN = r"https?://[a-z0-9_.-]+(?::(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}))?"
