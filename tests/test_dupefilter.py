@@ -547,8 +547,7 @@ def test_random_holding_is_what_a_set_would_do(make_dupefilter, jobdir):
         return Request(f"http://example.com/{n}{chance.choice(forms)}")
 
     verdicts(tested, map(pool, range(5)))
-    assert list(tested.uncommitted) == []
-    tested.use_overlay(requests_survive=False)
+    keeper = Keeper(tested, requests_survive=False)
     number = {fingerprint(pool(n)): n for n in range(110)}
     held, released = {}, set(range(5))
     for _ in range(2_000):
@@ -558,16 +557,16 @@ def test_random_holding_is_what_a_set_would_do(make_dupefilter, jobdir):
             assert tested.request_seen(pool(n)) == (n in held or n in released)
             held |= {} if n in released else {n: None}
         elif move < 0.8:
-            tested.forget(pool(n))
+            keeper.forget(pool(n))
             held.pop(n, None)
         elif move < 0.9 and held and len(released) < 60:
-            some = chance.sample(sorted(tested.uncommitted), 1)
-            tested.release(iter(some))
+            some = chance.sample(sorted(keeper.uncommitted), 1)
+            keeper.release(iter(some))
             held.pop(number[some[0]])
             released |= {number[some[0]]}
-        assert [number[one] for one in tested.uncommitted] == [*held]
-    tested.release(tested.uncommitted)
-    assert len(tested.uncommitted) == 0
+        assert [number[one] for one in keeper.uncommitted] == [*held]
+    keeper.release(keeper.uncommitted)
+    assert len(keeper.uncommitted) == 0
     released |= {*held}
     assert verdicts(tested, map(pool, [*range(100, 110)] * 2)) == [False] * 10 + [True] * 10
     tested.close("finished")
@@ -580,11 +579,11 @@ def test_random_holding_is_what_a_set_would_do(make_dupefilter, jobdir):
 def test_filter_full_by_release_closes_the_spider(make_dupefilter, closed):
     """BLOOM_ON_FULL = "close" counts what is released, too."""
     tested = make_dupefilter(BLOOM_CAPACITY=10, BLOOM_ON_FULL="close")
-    tested.use_overlay(requests_survive=False)
+    keeper = Keeper(tested, requests_survive=False)
     verdicts(tested, requests(0, 12))
-    tested.release(list(tested.uncommitted)[:9])
+    keeper.release(list(keeper.uncommitted)[:9])
     assert closed(tested) == []
-    tested.release(tested.uncommitted)
+    keeper.release(keeper.uncommitted)
     assert tested.crawler.engine.closed == []
     assert closed(tested) == ["bloom_full"]
     assert verdicts(tested, requests(0, 13)) == [True] * 12 + [False]
@@ -595,11 +594,11 @@ def test_release_that_fails_keeps_all_held(make_dupefilter, closed, errors, monk
     """A filter that fails while requests are released is logged once and closes the spider;
     the requests stay held, and seen."""
     tested = make_dupefilter()
-    tested.use_overlay(requests_survive=False)
+    keeper = Keeper(tested, requests_survive=False)
     verdicts(tested, requests(0, 5))
     monkeypatch.setattr(ScalableBloomFilter, "add", raising(failure))
-    tested.release(tested.uncommitted)
-    assert len(tested.uncommitted) == 5
+    keeper.release(keeper.uncommitted)
+    assert len(keeper.uncommitted) == 5
     assert verdicts(tested, requests(0, 6)) == [True] * 5 + [False]
     assert tested.crawler.engine.closed == []
     assert closed(tested) == ["bloom_error"]

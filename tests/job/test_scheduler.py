@@ -19,7 +19,6 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
-from scrapy_bloom.job.overlay import Keeper
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.failures import Failed
 from tests.job.engine import STOCK, ChangedSpider, Job, name_of, query, request, unserializable
@@ -216,7 +215,7 @@ def test_the_filter_learns_of_a_request_after_its_commit(make, crash):
 def test_a_crash_between_commit_and_filter_repeats_nothing(make, crash, monkeypatch):
     """The rows of the last commit say what the filter may not have got."""
     job = make().pushed("a")
-    monkeypatch.setattr(Keeper, "release", lambda self, fingerprints: None)
+    monkeypatch.setattr(job.scheduler.ledger._dupefilter, "release", lambda fingerprints: None)
     job.commit()
     resumed = crash()
     assert not resumed.push("a")
