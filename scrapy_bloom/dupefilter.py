@@ -21,7 +21,7 @@ from .errors import JobDirectoryError, message_of, unforeseen
 from .fingerprint import FingerprinterIdentity, UnfailingFingerprinter
 from .jobdir import session_of
 from .redirects import RequestChains
-from .scrapy_private import close_spider
+from .scrapy_private.engine import close_spider
 from .seen import Seen, closing_line
 from .settings import BloomSettings, misspelt
 from .startup import announce, fetches_one_page, refuse

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .fingerprints.fast import META_KEY
-from .scrapy_private import REDIRECT_TIMES, EngineView
+from .scrapy_private.engine import REDIRECT_TIMES, EngineView
 
 if TYPE_CHECKING:
     from scrapy import Request

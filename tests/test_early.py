@@ -33,7 +33,7 @@ from scrapy_bloom import (
     follow_new,
 )
 from scrapy_bloom.dupefilter import FilterDupeFilter
-from scrapy_bloom.scrapy_private import output_methods
+from scrapy_bloom.scrapy_private.middlewares import output_methods
 from scrapy_bloom.speed.known import known_urls
 from tests.fakes import Engine
 from tests.fingerprinters import (

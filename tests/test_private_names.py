@@ -15,7 +15,10 @@ from twisted.python.failure import Failure
 from scrapy_bloom import JobDirectoryError, scrapy_private
 from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.job.holds import sent_again
-from scrapy_bloom.scrapy_private import EngineView, FeedExporterView, scheduler_of, slot_keys
+from scrapy_bloom.scrapy_private import slots
+from scrapy_bloom.scrapy_private.engine import EngineView, scheduler_of
+from scrapy_bloom.scrapy_private.feeds import FeedExporterView
+from scrapy_bloom.scrapy_private.slots import slot_keys
 from tests import fakes
 from tests.fakes import HAS_SCOPES
 from tests.job.engine import Job, name_of
@@ -38,7 +41,7 @@ OF_SLOTS = ("Downloader.get_slot_key", "Downloader.slots", "downloader.Slot.queu
 @pytest.fixture(autouse=True)
 def _anew():
     """Have everything be found, and said, anew."""
-    caches = scrapy_private._miss, scrapy_private.slots_take_turns
+    caches = scrapy_private.miss, slots.slots_take_turns
     for cached in caches:
         cached.cache_clear()
     yield
@@ -81,7 +84,8 @@ def take_away(job, name, monkeypatch):
 
 def test_the_table_has_every_name():
     """Also what a Scrapy that is to come has."""
-    source = Path(scrapy_private.__file__).read_text(encoding="utf-8")
+    room = Path(scrapy_private.__file__).parent
+    source = "".join(each.read_text(encoding="utf-8") for each in room.glob("*.py"))
     named = {*re.findall(r'"((?:engine|Downloader|downloader|scrapy)\.[\w.]*_?\w+)"', source)}
     named -= {"scrapy.core.scheduler.Scheduler"}
     # these two come with what is in them
@@ -180,4 +184,4 @@ def test_the_first_scope_is_the_slot(scopes, slot):
     crawler = SimpleNamespace(throttler=Throttler())
     request = Request("http://example.com/", meta={"throttling_scopes": scopes})
     assert slot_keys(crawler)(request) == slot
-    assert scrapy_private.slot_named({"throttling_scopes": scopes}) == slot
+    assert slots.slot_named({"throttling_scopes": scopes}) == slot

@@ -40,7 +40,7 @@ from ..job.ledger import CommitHook
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.overlay import reset_filter
 from ..jobdir import session_of
-from ..scrapy_private import TIMES_SENT_AGAIN, scheduler_of
+from ..scrapy_private.engine import TIMES_SENT_AGAIN, scheduler_of
 from ..sqlite_backend.rounds import feeds_of
 from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import is_component

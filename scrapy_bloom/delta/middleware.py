@@ -18,7 +18,7 @@ from ..fingerprint import FingerprinterIdentity
 from ..job.failed_request import item_refused
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.origins import origins_of
-from ..scrapy_private import put_before_engine
+from ..scrapy_private.middlewares import put_before_engine
 from ..settings import DELTA_DIGEST, BloomSettings, RedisSettings
 from ..sqlite_backend.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse

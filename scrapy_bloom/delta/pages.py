@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from ..fingerprint import UnfailingFingerprinter
 from ..redirects import RequestChains
-from ..scrapy_private import EngineView
+from ..scrapy_private.engine import EngineView
 from .digests import digest_of
 from .file_store import Row
 from .marks import CHANGED, NEW, UNCHANGED

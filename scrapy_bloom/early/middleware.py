@@ -20,7 +20,8 @@ from scrapy.utils.misc import load_object
 
 from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
-from ..scrapy_private import output_methods, scheduler_of, skip_output_of
+from ..scrapy_private.engine import scheduler_of
+from ..scrapy_private.middlewares import output_methods, skip_output_of
 from ..settings import DROP_EARLY
 from ..speed.known import KnownUrls, known_urls
 from ..sqlite_backend.scheduler import DurableScheduler

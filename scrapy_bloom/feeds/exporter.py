@@ -16,7 +16,7 @@ from ..amounts import counted, feeds_named
 from ..job.failed_request import IN_MEMORY, FailedRequest, item_refused
 from ..job.origins import StartItems, request_of
 from ..jobdir import session_of
-from ..scrapy_private import scheduler_of
+from ..scrapy_private.engine import scheduler_of
 from ..startup import announce
 from .durable_feeds import DurableFeeds, logger
 from .plans import Plans

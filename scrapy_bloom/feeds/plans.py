@@ -19,7 +19,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 
 from ..errors import FeedError
-from ..scrapy_private import FeedExporterView
+from ..scrapy_private.feeds import FeedExporterView
 from .formats import Pickled, Text, grows
 
 if TYPE_CHECKING:

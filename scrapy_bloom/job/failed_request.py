@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import encodable
-from ..scrapy_private import HELD
+from ..scrapy_private.engine import HELD
 
 if TYPE_CHECKING:
     from scrapy import Request

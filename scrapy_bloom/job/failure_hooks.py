@@ -15,7 +15,11 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from ..amounts import counted, in_brief
-from ..scrapy_private import on_download_error, on_download_exception, on_unhandled_status
+from ..scrapy_private.middlewares import (
+    on_download_error,
+    on_download_exception,
+    on_unhandled_status,
+)
 from .choice import Filter
 from .failed_request import (
     CAPPED,

@@ -18,7 +18,9 @@ from weakref import WeakKeyDictionary
 from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 
-from ..scrapy_private import HELD, REFUSED, backs_off, is_revalidated, scheduler_of, slot_keys
+from ..scrapy_private.cache import is_revalidated
+from ..scrapy_private.engine import HELD, REFUSED, scheduler_of
+from ..scrapy_private.slots import backs_off, slot_keys
 from ..settings import HoldSettings
 from ..startup import fetches_one_page, is_component, refuse
 from .delays import NO_HOLD, Hold

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
-    from ..scrapy_private import EngineView
+    from ..scrapy_private.engine import EngineView
     from .protocols import FingerprintKeeper, RequestStore
 
 logger = logging.getLogger("scrapy_bloom.durable.ledger")

@@ -17,7 +17,9 @@ from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError, encodable
-from ..scrapy_private import HELD, EngineView, answer_unsent, close_spider, mend_cache, slot_keys
+from ..scrapy_private.cache import mend_cache
+from ..scrapy_private.engine import HELD, EngineView, close_spider
+from ..scrapy_private.slots import answer_unsent, slot_keys
 from ..settings import ANY_SPIDER, BUDGET, DELAY_WAIT
 from ..startup import refuse
 from .delays import NO_HOLD, Alarm, take_delay

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ..scrapy_private import slot_loads, slots_take_turns
+from ..scrapy_private.slots import slot_loads, slots_take_turns
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -15,7 +15,7 @@ from ..job.codec import Codec, Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.failed_request import FailedRequest, class_and_message
 from ..job.queue_settings import QueueSettings
-from ..scrapy_private import slot_named
+from ..scrapy_private.slots import slot_named
 from .call import Failing, Packed
 from .layout import ODD_BYTES
 

@@ -16,7 +16,7 @@ from ..job.start_requests import (
     give_turn,
     key_of,
 )
-from ..scrapy_private import start_again
+from ..scrapy_private.engine import start_again
 from ..settings import REPEAT_START
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from ..job.holds import probe_seconds
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
 from ..job.records import KEPT
-from ..scrapy_private import EngineView, slot_keys
+from ..scrapy_private.engine import EngineView
+from ..scrapy_private.slots import slot_keys
 from ..settings import ANY_SPIDER, BUDGET, RedisSettings, WorkerSettings
 from ..startup import announce
 from .budget import budget_text, require_budget

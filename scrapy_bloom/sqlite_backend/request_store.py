@@ -15,7 +15,7 @@ from ..job.codec import Codec, Stored, url_and_method
 from ..job.delays import take_delay
 from ..job.failed_request import FailedRequest, class_and_message, count_unreadable, lost
 from ..job.records import New, State, rank_of
-from ..scrapy_private import slot_keys
+from ..scrapy_private.slots import slot_keys
 from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords
 from .rounds import KEPT, REOPEN

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..job.ledger import Ledger
-    from ..scrapy_private import StartMiddleware
+    from ..scrapy_private.middlewares import StartMiddleware
     from .job_file import RequestFile
 
 RUNNING = "running"

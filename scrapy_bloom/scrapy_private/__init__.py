@@ -1,0 +1,43 @@
+"""Each private name of Scrapy that this package uses, checked when it is first needed.
+
+CONTRIBUTING.md says what each serves. The start is refused without one only where a page could be
+lost; any other is missed in one warning.
+
+No public signal or attribute of Scrapy tells when the engine is done with a request. A request is
+in progress until the output of its callback is scheduled or through the pipelines.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+import scrapy
+
+from ..errors import JobDirectoryError
+
+logger = logging.getLogger("scrapy_bloom.startup")
+
+
+def require(name: str, is_there: bool) -> None:
+    """Raise JobDirectoryError that names what this release of Scrapy lacks, unless it is there."""
+    if not is_there:
+        raise JobDirectoryError(
+            f"Scrapy {scrapy.__version__} has no {name}, which DurableScheduler requires: use"
+            " another version of Scrapy or of scrapy-bloom, or set SCHEDULER to"
+            " 'scrapy.core.scheduler.Scheduler'"
+        )
+
+
+@cache
+def miss(name: str, without: str) -> None:
+    """Say, once in a process, what a Scrapy without this name does not get from us."""
+    logger.warning("Scrapy %s has no %s: %s", scrapy.__version__, name, without)
+
+
+def get(thing: Any, *names: str) -> Any:
+    """Return the attribute at the end of `names`, None if one is missing."""
+    for name in names:
+        thing = getattr(thing, name, None)
+    return thing

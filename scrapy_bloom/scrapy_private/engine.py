@@ -1,0 +1,163 @@
+"""The requests that Scrapy's engine has."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request
+from scrapy.core import engine, scraper
+from scrapy.utils import reactor
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import deferred_from_coro
+from twisted.python.failure import Failure
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+from . import get, miss, require
+
+HELD = "bloom_held"
+"""Meta key: how often a request was sent again for a hold of its download slot."""
+REFUSED = "bloom_refused"
+"""Meta key: how often a request was refused as the probe, in one that was refused at all."""
+REDIRECT_TIMES = "redirect_times"
+TIMES_SENT_AGAIN = ("retry_times", REDIRECT_TIMES, HELD)
+"""The meta keys of requests that downloader middlewares send again."""
+
+
+class EngineView:
+    """The requests that the engine of `crawler` has.
+
+    Raises JobDirectoryError that names what this release of Scrapy lacks.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._engine: Any = crawler.engine
+        self.cuts_off = False
+        """True as soon as the engine cuts downloads off, if `on_cut_off` was called."""
+        # before the spider is open there are no slots yet
+        engine_slot = get(self._engine, "_slot") or _new_engine_slot()
+        scraper_slot = get(self._engine, "scraper", "slot") or getattr(scraper, "Slot", object)()
+        require("engine._slot", hasattr(self._engine, "_slot"))
+        require("engine.scraper.slot", hasattr(get(self._engine, "scraper"), "slot"))
+        for name, found in (
+            ("engine._slot.inprogress", get(engine_slot, "inprogress")),
+            ("engine.scraper.slot.active", get(scraper_slot, "active")),
+            ("engine.downloader.active", get(self._engine, "downloader", "active")),
+        ):
+            require(name, hasattr(found, "__contains__") and hasattr(found, "__iter__"))
+        for name, is_needed in (
+            ("_throttler_waiting", getattr(crawler, "throttler", None) is not None),
+            ("_handle_downloader_output", hasattr(self._engine.downloader, "stop_async")),
+        ):
+            require(f"engine.{name}", not is_needed or hasattr(self._engine, name))
+
+    def is_in_progress(self, request: Request) -> bool:
+        """Return True while `request` is downloaded, its callback or errback runs, or their
+        output is not completely enqueued or through the pipelines."""
+        working = self._engine
+        return (
+            request in working._slot.inprogress
+            # a callback that downloads its own request takes it out of the first
+            or request in working.scraper.slot.active
+            or request in working.downloader.active
+        )
+
+    def just_downloaded(self) -> Iterator[Request]:
+        """Yield the requests between download and callback: those that a downloader middleware
+        has answered with another request, such as a redirect, while that one is scheduled."""
+        working = self._engine
+        # with https://github.com/scrapy/scrapy/pull/6931 they wait before the downloader
+        waiting = getattr(working, "_throttler_waiting", ())
+        for request in working._slot.inprogress:
+            if (
+                request not in working.downloader.active
+                and request not in working.scraper.slot.active
+                and request not in waiting
+            ):
+                yield request
+
+    def with_callbacks(self) -> Iterator[Request]:
+        """Yield the requests whose callback or errback runs, or whose items are in pipelines."""
+        yield from self._engine.scraper.slot.active
+
+    def sent_again_as(
+        self, request: Request, keys: Iterable[str] = TIMES_SENT_AGAIN
+    ) -> Iterator[Request]:
+        """Yield the request that a downloader middleware has answered with `request`, a retry, a
+        redirect or a copy that waits for the end of a hold, while that one is scheduled. No
+        callback gets the result of the former. `keys` count the kinds that are asked for."""
+        for key in keys:
+            if times := request.meta.get(key):
+                is_redirect = key == REDIRECT_TIMES
+                urls = request.meta.get("redirect_urls", ())[-1:] if is_redirect else (request.url,)
+                for source in self.just_downloaded():
+                    if source.meta.get(key, 0) == times - 1 and source.url in urls:
+                        yield source
+
+    def on_cut_off(self, function: Callable[[Request], object]) -> None:
+        """Call `function` for each request whose download fails after the engine has begun to cut
+        downloads off, as it does with https://github.com/scrapy/scrapy/pull/7455."""
+        engine, downloader = self._engine, self._engine.downloader
+        if not hasattr(downloader, "stop_async"):
+            return
+        stop, handle = downloader.stop_async, engine._handle_downloader_output
+
+        async def note_and_stop() -> Any:
+            self.cuts_off = True
+            return await stop()
+
+        def note_and_handle(result: Any, request: Request) -> Any:
+            if self.cuts_off and isinstance(result, Failure):
+                function(request)
+            return handle(result, request)
+
+        downloader.stop_async, engine._handle_downloader_output = note_and_stop, note_and_handle
+
+    def wake(self) -> None:
+        """Have the engine ask for requests, and check if it is idle, in the next reactor turn."""
+        if self._engine._slot is not None:
+            schedule = get(self._engine._slot, "nextcall", "schedule")
+            if schedule is None:
+                miss("engine._slot.nextcall.schedule", "what is due comes some seconds late")
+            else:
+                schedule()
+
+
+def close_spider(crawler: Crawler, reason: str) -> None:
+    """Close the spider on the next reactor turn, unless it is closed then. Raises RuntimeError
+    without a reactor."""
+
+    def close() -> None:
+        closed = deferred_from_coro(crawler.engine.close_spider_async(reason=reason))
+        closed.addErrback(lambda failure: None)
+
+    call_later(0, close)
+
+
+async def start_again(crawler: Crawler) -> AsyncIterator[Any] | None:
+    """Call `Spider.start()` again, and return its output behind all spider middlewares."""
+    return await crawler.engine.scraper.spidermw.process_start()
+
+
+def scheduler_of(crawler: Crawler) -> object:
+    """Return the scheduler of `crawler`, or None before the crawl starts, and where this release of
+    Scrapy hides it."""
+    with suppress(RuntimeError):  # Scrapy's own, before there is an engine
+        found = get(crawler.engine, "scheduler")  # public since 2.19, and false when it is empty
+        if found is None:
+            found = get(crawler.engine, "_slot", "scheduler")
+        if found is None and get(crawler.engine, "_slot") is not None:
+            miss("engine._slot.scheduler", "holds and early dropping are off")
+        return found
+    return None
+
+
+def _new_engine_slot() -> object:
+    slot_class, later = get(engine, "_Slot"), get(reactor, "CallLaterOnce")
+    require("scrapy.utils.reactor.CallLaterOnce", callable(later))
+    with suppress(TypeError):
+        return slot_class and slot_class(True, later(lambda: None), None)
+    return None

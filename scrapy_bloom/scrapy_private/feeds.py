@@ -1,0 +1,57 @@
+"""The parts of Scrapy's feed exporter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import scrapy
+from scrapy.extensions import feedexport
+
+from ..errors import JobDirectoryError
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol, ItemFilter
+
+
+class FeedExporterView:
+    """The parts of a feed that `exporter`, a feed exporter of Scrapy, makes.
+
+    Raises JobDirectoryError that names what this release of Scrapy lacks.
+    """
+
+    def __init__(self, exporter: object) -> None:
+        self._exporter: Any = exporter
+        for name in ("_start_new_batch", "_get_storage", "_get_uri_params", "_load_filter"):
+            if not callable(getattr(exporter, name, None)):
+                raise JobDirectoryError(
+                    f"Scrapy {scrapy.__version__} has no FeedExporter.{name}, which"
+                    " DurableFeedExporter requires: use another version of Scrapy or of"
+                    " scrapy-bloom, or set BLOOM_DURABLE_FEEDS to False"
+                )
+
+    def storage(self, uri: str, options: dict[str, Any]) -> FeedStorageProtocol:
+        """Return the storage of `uri`. Raises what its constructor raises."""
+        storage: FeedStorageProtocol = self._exporter._get_storage(uri, options)
+        return storage
+
+    def slot(
+        self, spider: Spider | None, template: str, options: dict[str, Any], number: int, uri: str
+    ) -> FeedSlot:
+        """Return Scrapy's object for a batch, as signals carry it, with its storage."""
+        slot: FeedSlot = self._exporter._start_new_batch(
+            batch_id=number, uri=uri, feed_options=options, spider=spider, uri_template=template
+        )
+        return slot
+
+    def filter(self, options: dict[str, Any]) -> ItemFilter:
+        """Return the item filter that the `options` of a feed name."""
+        found: ItemFilter = self._exporter._load_filter(options)
+        return found
+
+    def evaluate(self, spider: Spider | None, template: str, function: Any, before: Any) -> str:
+        """Return the URI of the batch after `before`, which has a `batch_id`; of the first batch
+        if `before` is None."""
+        parameters = self._exporter._get_uri_params(spider, function, before)
+        apply = getattr(feedexport, "apply_uri_params", None)  # since Scrapy 2.15 or so
+        return str(template % parameters if apply is None else apply(template, parameters))

@@ -1,0 +1,70 @@
+"""Whether a handler of spider_idle may give a crawl more requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pydispatch.dispatcher import getAllReceivers, liveReceivers
+from scrapy import signals
+from scrapy.exceptions import DontCloseSpider
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+from . import get, miss
+
+
+class IdleChecks:
+    """The results of the signal spider_idle of `crawler`.
+
+    To be made before the spider is open.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._engine: Any = crawler.engine
+        self._signals: Any = crawler.signals
+        self.has_closed = False
+        """True if the engine has closed the spider because it was idle, with any reason."""
+        if hasattr(self._engine, "_spider_idle"):
+            self._watch()
+        else:
+            miss("engine._spider_idle", "a spider with handlers of spider_idle ends no round")
+
+    @property
+    def may_give_more(self) -> bool:
+        """True if a handler of the project is connected, and the engine has not closed the spider
+        because it was idle."""
+        handlers = liveReceivers(getAllReceivers(self._signals.sender, signals.spider_idle))
+        return not self.has_closed and any(map(_is_foreign, handlers))
+
+    def _watch(self) -> None:
+        # exceptions of handlers are only in the answers that the engine gets; in between, signals
+        # are sent as ever, since each request sends two
+        ask = self._engine._spider_idle
+
+        def ask_and_note() -> None:
+            send = self._signals.send_catch_log
+
+            def send_and_note(signal: object, **options: Any) -> list[tuple[Any, Any]]:
+                answers: list[tuple[Any, Any]] = send(signal, **options)
+                if signal is signals.spider_idle:
+                    self._note(answers)
+                return answers
+
+            self._signals.send_catch_log = send_and_note
+            try:
+                ask()
+            finally:
+                self._signals.send_catch_log = send
+
+        self._engine._spider_idle = ask_and_note
+
+    def _note(self, answers: Iterable[tuple[Any, Any]]) -> None:
+        held = any(isinstance(get(answer, "value"), DontCloseSpider) for _, answer in answers)
+        self.has_closed = not held and self._engine.spider_is_idle()
+
+
+def _is_foreign(handler: object) -> bool:
+    module = getattr(handler, "__module__", None) or ""
+    return module.partition(".")[0] not in {"scrapy", "scrapy_bloom"}
