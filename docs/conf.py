@@ -7,7 +7,7 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 
 import scrapy_bloom
-from scrapy_bloom.settings import SETTINGS
+from scrapy_bloom.all_settings import SETTINGS
 
 REPOSITORY = "https://github.com/scrapy-bloom/scrapy-bloom"
 

@@ -16,8 +16,9 @@ from .early.middleware import DropEarlyMiddleware
 from .job.delays import NOT_BEFORE
 from .job.holds import HoldMiddleware
 from .job.origins import AT_THE_ENGINES_END, ResponseOrigins
+from .job.settings import DURABLE, DURABLE_FEEDS
 from .jobdir import JobDirectory
-from .settings import DURABLE, DURABLE_FEEDS, REDIS_URL, wants_delta
+from .settings import wants_delta
 from .sqlite_backend.rounds import feeds_of
 from .sqlite_backend.scheduler import DurableScheduler
 from .startup import announce, fetches_one_page, is_component, is_shell
@@ -64,7 +65,7 @@ class Addon:
             settings.set("JOBDIR", None, max(settings.getpriority("JOBDIR") or 0, _PRIORITY))
         is_free = settings.getpriority("DUPEFILTER_CLASS") == 0
         shares = is_free and (
-            bool(REDIS_URL.given(settings))
+            bool(settings.get("BLOOM_REDIS_URL"))
             or is_component(settings.get("SCHEDULER"), "RedisDurableScheduler")
         )
         if is_free:
@@ -158,7 +159,7 @@ def _why_not_durable(settings: BaseSettings, *, is_filtered: bool) -> tuple[str,
         if not is_filtered:
             why = "without scrapy-bloom's filter"
     is_redis = any(_name(settings[name]).startswith("scrapy_redis.") for name in own)
-    if not own or not (is_redis or settings.get("JOBDIR") or REDIS_URL.given(settings)):
+    if not own or not (is_redis or settings.get("JOBDIR") or settings.get("BLOOM_REDIS_URL")):
         return why, ""
     return why, f"remove {' and '.join(own)}" + is_redis * ", and set BLOOM_REDIS_URL"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scrapy.utils.request import referer_str
 
 from .files import privately
-from .settings import AUDIT
+from .settings import PATH, Setting
 from .speed.known import known_urls
 
 if TYPE_CHECKING:
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.audit")
 
+AUDIT = Setting(
+    "BLOOM_AUDIT",
+    "",
+    PATH,
+    "The path of a file that gets a line of JSON for each request that is dropped",
+)
 FILE_BYTES = 100_000_000
 FILES = 10
 """Number of files: the current one and the older PATH.1, PATH.2 and so on."""

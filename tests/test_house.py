@@ -108,9 +108,9 @@ def test_no_circle_of_files():
 
 
 def test_no_file_name_stands_three_times():
-    """The name of a file says what is in it, with its room at most."""
+    """The name of a file says what is in it, with its room at most; each room has its settings."""
     counts = Counter(Path(module).name for module in MODULES)
-    assert {name for name, number in counts.items() if number > 2} == {"__init__.py"}
+    assert {name for name, number in counts.items() if number > 2} == {"__init__.py", "settings.py"}
 
 
 def loggers():

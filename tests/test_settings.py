@@ -3,7 +3,9 @@
 import pytest
 from scrapy.settings import Settings
 
-from scrapy_bloom.settings import REDIS_ROUND, REDIS_URL, SETTINGS, BloomSettings
+from scrapy_bloom.all_settings import SETTINGS
+from scrapy_bloom.redis_backend.settings import REDIS_ROUND, REDIS_URL
+from scrapy_bloom.settings import BloomSettings
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from ..redis_backend.desk import RedisDesk
 from ..redis_backend.filter_view import FilterView
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import require_crawl_format
-from ..settings import REDIS_KEY
+from ..redis_backend.settings import REDIS_KEY
 from ..sqlite_backend.desk import SqliteDesk
 from .target import Kind, Target
 

@@ -13,11 +13,10 @@ from ..amounts import DAY, counted, in_bytes, in_utc, seconds
 from ..bloom.inspection import Finding
 from ..delta.file_store import FileDeltaStore
 from ..delta.importing import is_deltafetchs, marks_in
-from ..delta.settings import KEY_BYTES, Lifetime, key_of_fingerprint
+from ..delta.settings import DELTA_DAYS, DELTA_DIR, KEY_BYTES, Lifetime, key_of_fingerprint
 from ..errors import BloomError, FilterFileError
 from ..fingerprint import FingerprinterIdentity
 from ..migration.sources import source_in
-from ..settings import DELTA_DAYS, DELTA_DIR
 from .context import (
     Place,
     fingerprints_of,

@@ -18,13 +18,14 @@ from ..fingerprint import FingerprinterIdentity
 from ..job.failed_request import item_refused
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.origins import origins_of
+from ..redis_backend.settings import RedisSettings
 from ..scrapy_private.middlewares import put_before_engine
-from ..settings import DELTA_DIGEST, BloomSettings, RedisSettings
+from ..settings import BloomSettings
 from ..sqlite_backend.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
 from .file_store import FileDeltaStore, UnfinishedWriteError
-from .settings import DeltaSettings, Lifetime
+from .settings import DELTA_DIGEST, DeltaSettings, Lifetime
 from .skipping import Skipping
 
 if TYPE_CHECKING:

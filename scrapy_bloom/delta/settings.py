@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy.utils.project import data_path
 
 from ..settings import (
-    DELTA,
-    DELTA_DAYS,
-    DELTA_DIGEST,
-    DELTA_DIR,
-    DELTA_READ_ONLY,
-    DELTA_RESET,
-    Digest,
+    OFF,
+    PATH,
+    Setting,
+    Values,
+    in_words,
+    one_of,
+    period,
+    require,
+    switch,
     wants_delta,
 )
 from ..startup import has_spider_middleware
@@ -28,6 +30,66 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+
+MODES = ("item", "success", "response")
+
+
+def _mode(value: Any) -> str | None:
+    return None if value in OFF else one_of(*MODES).convert(value)
+
+
+class Digest(NamedTuple):
+    """What BLOOM_DELTA_DIGEST asks for: digests of items `without` some fields; whether the feeds
+    get no items of unchanged pages."""
+
+    without: tuple[str, ...] = ()
+    skips: bool = False
+
+
+def _digest(value: Any) -> Digest | None:
+    if value in OFF:
+        return None
+    if value in (True, "True", "true", "1"):
+        return Digest()
+    skips = False
+    if isinstance(value, str):
+        before, colon, after = value.partition(":")
+        if skips := before.strip() == "skip":
+            value = after.split(",") if colon else []
+        else:
+            value = value.split(",")
+    require(isinstance(value, (list, tuple, set, frozenset)))
+    fields = tuple(sorted(map(str.strip, value)))
+    require(all(fields) and (skips or "skip" not in fields))
+    return Digest(fields, skips)
+
+
+DELTA: Setting[str | None] = Setting(
+    "BLOOM_DELTA", None, Values(f"None, {in_words(MODES)}", _mode), "What counts as done"
+)
+DELTA_DIR = Setting("BLOOM_DELTA_DIR", "bloom/%(spider)s", PATH, "The directory of the delta store")
+DELTA_DAYS: Setting[float | None] = Setting(
+    "BLOOM_DELTA_DAYS",
+    None,
+    Values("a number of days above 0, or text such as '12h' or '30d'; None is for ever", period),
+    "For how long a page counts as done",
+)
+DELTA_RESET = switch(
+    "BLOOM_DELTA_RESET", False, "Whether everything is forgotten when a round begins"
+)
+DELTA_READ_ONLY = switch(
+    "BLOOM_DELTA_READ_ONLY", False, "Whether nothing is marked, while what is done is skipped"
+)
+DELTA_DIGEST: Setting[Digest | None] = Setting(
+    "BLOOM_DELTA_DIGEST",
+    None,
+    Values(
+        "True, a list of item fields to leave out, or 'skip', alone or as in 'skip: field, other'",
+        _digest,
+    ),
+    "Whether pages that are fetched again are compared",
+)
+
 
 WISH = "bloom_delta"
 _KEYS = ("bloom_delta_key", "deltafetch_key")

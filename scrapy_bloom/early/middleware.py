@@ -22,10 +22,10 @@ from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
 from ..scrapy_private.engine import scheduler_of
 from ..scrapy_private.middlewares import output_methods, skip_output_of
-from ..settings import DROP_EARLY
 from ..speed.known import KnownUrls, known_urls
 from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import announce, is_component, is_own_method, is_public, refuse
+from .settings import DROP_EARLY
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

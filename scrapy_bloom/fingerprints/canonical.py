@@ -13,8 +13,8 @@ from urllib.parse import unquote_plus
 from scrapy.utils.python import to_unicode
 from w3lib.url import canonicalize_url, url_query_cleaner
 
-from ..settings import IdentitySettings
 from .fast import META_KEY, FastRequestFingerprinter, canonical_url, hash_get
+from .settings import IdentitySettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
-    from ..settings import FailedSettings
     from .choice import Record
     from .ledger import Ledger
+    from .settings import FailedSettings
 
 logger = logging.getLogger("scrapy_bloom.durable.failing")
 

@@ -21,10 +21,10 @@ from scrapy.exceptions import IgnoreRequest, NotConfigured
 from ..scrapy_private.cache import is_revalidated
 from ..scrapy_private.engine import HELD, REFUSED, scheduler_of
 from ..scrapy_private.slots import backs_off, slot_keys
-from ..settings import HoldSettings
 from ..startup import fetches_one_page, is_component, refuse
 from .delays import NO_HOLD, Hold
 from .failed_request import count_of
+from .settings import HoldSettings
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -20,12 +20,12 @@ from ..errors import JobDirectoryError, encodable
 from ..scrapy_private.cache import mend_cache
 from ..scrapy_private.engine import HELD, EngineView, close_spider
 from ..scrapy_private.slots import answer_unsent, slot_keys
-from ..settings import ANY_SPIDER, BUDGET, DELAY_WAIT
 from ..startup import refuse
 from .delays import NO_HOLD, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
 from .queue_settings import memory_records
 from .records import New, rank_of
+from .settings import ANY_SPIDER, BUDGET, DELAY_WAIT
 from .slots import Budget
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprint import FingerprinterIdentity
 from ..job.overlay import Overlay
-from ..settings import RedisSettings, scrapy_redis_clears
 from ..startup import announce
 from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
 from .lifecycle import require_no_eviction, stored_header
+from .settings import RedisSettings, scrapy_redis_clears
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider

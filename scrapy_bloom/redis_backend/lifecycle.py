@@ -22,9 +22,9 @@ from .scripts import (
 )
 
 if TYPE_CHECKING:
-    from ..settings import WorkerSettings
     from .client import RedisClient
     from .scripts import Script
+    from .settings import WorkerSettings
 
 _REMOVED_AT_ONCE = 100
 

@@ -16,7 +16,7 @@ from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprint import FingerprinterIdentity
 from ..migration.scrapy_redis_queue import RedisQueue
 from ..migration.scrapy_redis_set import RedisSet
-from ..settings import BloomSettings, WorkerSettings
+from ..settings import BloomSettings
 from ..sqlite_backend.job_file import require_whole_job
 from ..sqlite_backend.job_reader import stopped_job
 from ..sqlite_backend.scrapy_queues import ScrapyQueues
@@ -35,6 +35,7 @@ from .lifecycle import (
 )
 from .push import Pusher
 from .scripts import LOADING, MAKE_HEADER
+from .settings import WorkerSettings
 from .status import look_at
 from .taken_starts import mark_of
 

@@ -8,13 +8,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..errors import SharedFilterError
-from ..settings import WorkerSettings
 from .call import LEAVE, Call, ClaimReport, Entry, Holding, Policy, Reply, WorkerState
 from .codec import RedisCodec
 from .filter import RedisBloomFilter
 from .lifecycle import gone, open_crawl
 from .request_store import MOST_ENTRIES, worker_name
 from .scripts import CAPPED, COMMIT, GROWN, NEW
+from .settings import WorkerSettings
 from .status import require_crawl
 
 if TYPE_CHECKING:

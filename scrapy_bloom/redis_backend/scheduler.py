@@ -11,13 +11,14 @@ from scrapy.utils.python import global_object_name
 
 from ..job.failure_hooks import Failures
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job, refuse_without_delays
+from ..job.settings import FailedSettings
 from ..jobdir import session_of
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
-from ..settings import FailedSettings, WorkerSettings
 from ..startup import fetches_one_page, refuse
 from .codec import is_storable_slot
 from .dupefilter import RedisBloomDupeFilter
+from .settings import WorkerSettings
 from .taken_starts import SharedStartRequests
 from .worker import Worker
 from .worker_feeds import WorkerFeeds

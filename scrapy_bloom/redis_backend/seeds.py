@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 from scrapy import FormRequest, Request
 
 from ..errors import SharedFilterError, message_of
-from ..settings import scrapy_redis_url
 from ..startup import announce
 from .client import RedisClient, ScriptError
 from .codec import RedisCodec
@@ -33,13 +32,14 @@ from .filter import RedisBloomFilter
 from .layout import in_one_slot
 from .push import Pusher, entry_of
 from .scripts import TAKE_START_URLS
+from .settings import scrapy_redis_url
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from ..settings import RedisSettings, WorkerSettings
     from .call import Entry
     from .dupefilter import RedisBloomDupeFilter
+    from .settings import RedisSettings, WorkerSettings
 
 logger = logging.getLogger("scrapy_bloom.distributed.seed_list")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request
 from scrapy.utils.defer import deferred_from_coro
 
+from ..job.settings import REPEAT_START
 from ..job.start_requests import (
     AT_ONCE,
     StartRequests,
@@ -17,7 +18,6 @@ from ..job.start_requests import (
     key_of,
 )
 from ..scrapy_private.engine import start_again
-from ..settings import REPEAT_START
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

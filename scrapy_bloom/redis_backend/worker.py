@@ -23,9 +23,9 @@ from ..job.holds import probe_seconds
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
 from ..job.records import KEPT
+from ..job.settings import ANY_SPIDER, BUDGET
 from ..scrapy_private.engine import EngineView
 from ..scrapy_private.slots import slot_keys
-from ..settings import ANY_SPIDER, BUDGET, RedisSettings, WorkerSettings
 from ..startup import announce
 from .budget import budget_text, require_budget
 from .call import Policy
@@ -36,6 +36,7 @@ from .layout import in_one_slot
 from .lifecycle import gone, open_crawl
 from .request_store import Observers, RedisStore
 from .seeds import SeedList
+from .settings import RedisSettings, WorkerSettings
 from .transport import Heartbeat, Transport, in_reactor
 
 if TYPE_CHECKING:

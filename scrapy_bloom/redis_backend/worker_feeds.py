@@ -15,9 +15,9 @@ from scrapy.utils.python import global_object_name
 
 from ..amounts import feeds_named
 from ..job.ledger import CommitHook
+from ..job.settings import DURABLE_FEEDS
 from ..jobdir import session_of
 from ..scrapy_private.middlewares import put_before_engine
-from ..settings import DURABLE_FEEDS
 from ..sqlite_backend.job_file import RequestFile, check_header
 from ..sqlite_backend.rounds import Round, feeds_of
 from ..startup import announce

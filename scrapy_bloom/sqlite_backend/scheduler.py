@@ -32,12 +32,12 @@ from ..job.queue_settings import (
     memory_order,
     slots_of,
 )
+from ..job.settings import BUDGET, FailedSettings
 from ..jobdir import JobDirectory, session_of
 from ..scrapy_private.engine import EngineView
 from ..scrapy_private.feeds import FeedExporterView
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
-from ..settings import BUDGET, FailedSettings
 from ..startup import announce, fetches_one_page, refuse
 from .job_file import MAX_BYTES, RequestFile, as_it_is, check_header, require_whole_job
 from .progress import Progress, Waiting

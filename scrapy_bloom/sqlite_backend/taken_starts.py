@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request
 
 from ..amounts import counted
+from ..job.settings import REPEAT_START
 from ..job.start_requests import StartRequests, key_of
-from ..settings import REPEAT_START
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,9 +24,8 @@ from scrapy_bloom.delta.digests import Digests, digest_of
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.marks import CHANGED, NEW, UNCHANGED, Marks, Temporary
 from scrapy_bloom.delta.middleware import DeltaMiddleware
-from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
+from scrapy_bloom.delta.settings import DeltaSettings, Digest, Lifetime
 from scrapy_bloom.errors import SharedFilterError
-from scrapy_bloom.settings import Digest
 
 PAGE = Response("http://example.com/page")
 CRAWLER = get_crawler()

@@ -13,7 +13,7 @@ from twisted.web.client import ResponseFailed, ResponseNeverReceived
 import scrapy_bloom
 from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest, download_reason
-from scrapy_bloom.settings import FailedSettings
+from scrapy_bloom.job.settings import FailedSettings
 from tests.failures import Failed
 from tests.job.engine import name_of, request
 from tests.job.test_rounds import phases, start

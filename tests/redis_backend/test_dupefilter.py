@@ -17,7 +17,7 @@ from scrapy_bloom import (
     RedisBloomDupeFilter,
     SharedFilterError,
 )
-from scrapy_bloom.settings import RedisSettings
+from scrapy_bloom.redis_backend.settings import RedisSettings
 from tests.redis_backend.fixtures import lone_worker, offer
 
 DATA = Path(__file__).resolve().parent.parent / "data"

@@ -15,7 +15,7 @@ from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.push import Pusher
 from scrapy_bloom.redis_backend.scripts import TAKE_START_URLS
 from scrapy_bloom.redis_backend.seeds import SeedList
-from scrapy_bloom.settings import RedisSettings
+from scrapy_bloom.redis_backend.settings import RedisSettings
 from tests.patience import PATIENCE
 from tests.redis_backend.workers import StoreWorker, waiting
 

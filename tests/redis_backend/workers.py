@@ -12,6 +12,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.job.failed_request import FailedRequest
+from scrapy_bloom.job.settings import BUDGET
 from scrapy_bloom.redis_backend.budget import budget_text, require_budget
 from scrapy_bloom.redis_backend.call import Policy
 from scrapy_bloom.redis_backend.client import RedisClient
@@ -23,8 +24,8 @@ from scrapy_bloom.redis_backend.lifecycle import open_crawl
 from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
 from scrapy_bloom.redis_backend.scripts import CHANGE, COMMIT
+from scrapy_bloom.redis_backend.settings import WorkerSettings
 from scrapy_bloom.redis_backend.verify import queue_findings
-from scrapy_bloom.settings import BUDGET, WorkerSettings
 from tests.failures import Failed
 from tests.fakes import Engine
 from tests.job.engine import name_of

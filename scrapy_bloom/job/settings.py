@@ -1,0 +1,135 @@
+"""The settings of crawls whose requests are stored, in a job or in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from scrapy.settings import BaseSettings
+
+from ..amounts import MOST
+from ..settings import (
+    Group,
+    Setting,
+    Values,
+    in_words,
+    number,
+    period,
+    require,
+    switch,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+def _some_of(*words: str) -> Values:
+    def convert(value: Any) -> frozenset[str]:
+        given = BaseSettings({"value": value}).getlist("value")
+        found = frozenset(str(word).strip() for word in given)
+        require(found <= {*words})
+        return found
+
+    return Values(f"a list of some of {in_words(words)}", convert)
+
+
+def _budget(value: Any) -> dict[str, int]:
+    """Return most pages by slot, from a dictionary or its JSON."""
+    if value in ("", "None"):
+        return {}
+    require(isinstance(value, (str, Mapping)))
+    found = BaseSettings({"value": value}).getdict("value")
+    for slot, most in found.items():
+        require(isinstance(slot, str) and (slot == "*" or (slot != "" and "*" not in slot)))
+        require(type(most) is int and 0 <= most <= MOST)
+    return found
+
+
+def _wait(value: Any) -> float | None:
+    if value in ("", "None"):
+        return None
+    with suppress(ValueError):  # of text
+        return float(number("", lambda wait: wait >= 0).convert(value))
+    return period(value)
+
+
+DURABLE = switch("BLOOM_DURABLE", True, "Whether the add-on sets `SCHEDULER`")
+DURABLE_FEEDS = switch(
+    "BLOOM_DURABLE_FEEDS",
+    True,
+    "Whether the add-on puts [`DurableFeedExporter`](feeds.md) in the place of Scrapy's",
+)
+REPEAT_START = switch(
+    "BLOOM_REPEAT_START", False, "Whether each start of an unfinished job sends all start requests"
+)
+ANY_SPIDER = switch("BLOOM_ANY_SPIDER", False, "Whether a spider may go on with a job")
+KEEP_FAILED = switch("BLOOM_KEEP_FAILED", True, "Whether requests that have failed stay in the job")
+FAILED_KINDS = Setting(
+    "BLOOM_FAILED_KINDS",
+    frozenset(("download", "status", "callback", "feed")),
+    _some_of("download", "status", "callback", "feed", "ignored", "item"),
+    "What [counts as failed](failed.md#what-has-failed)",
+)
+RETRY_FAILED = switch(
+    "BLOOM_RETRY_FAILED", False, "Whether each start of the job retries failed requests"
+)
+DELAY_WAIT: Setting[float | None] = Setting(
+    "BLOOM_DELAY_WAIT",
+    None,
+    Values("a number of seconds from 0, or text such as '90s' or '12h'; None is for ever", _wait),
+    "How long a spider with nothing else to do waits for a delayed request",
+)
+HOLD = switch(
+    "BLOOM_HOLD", True, "Whether a host that answers 429 or 503 is left alone for a while"
+)
+HOLD_MAX = Setting(
+    "BLOOM_HOLD_MAX",
+    3600.0,
+    number("of seconds above 0 and at most 31536000", lambda most: 0 < most <= 31_536_000),
+    "The longest hold, in seconds, whatever `Retry-After` says",
+)
+HOLD_TIMES = Setting(
+    "BLOOM_HOLD_TIMES",
+    10,
+    whole(1, 1000, "the holds in a row"),
+    "So many holds in a row are waited out; then pages are retried, and fail, as without them",
+)
+BUDGET: Setting[dict[str, int]] = Setting(
+    "BLOOM_BUDGET",
+    {},
+    Values(
+        f"a dictionary of download slots and whole numbers from 0 to {MOST:,}, such as"
+        " {'*': 10000, 'example.com': 50}; '*' is each other slot",
+        _budget,
+    ),
+    "The most pages that a round fetches of a download slot",
+)
+
+
+@dataclass(frozen=True)
+class FailedSettings(Group):
+    """The `kinds` of failure that keep a request in the job without a call of `fail`, whether
+    failed requests are kept at all, and whether each start retries them once."""
+
+    kinds: frozenset[str] = FAILED_KINDS.field()
+    keep: bool = KEEP_FAILED.field()
+    retry: bool = RETRY_FAILED.field()
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> Self:
+        """Return the values in `settings`, no `kinds` where none are kept."""
+        found = super().read(settings)
+        return found if found.keep else replace(found, kinds=frozenset())
+
+
+@dataclass(frozen=True)
+class HoldSettings(Group):
+    """Whether download slots are held, for at most how many seconds, and how many times in a
+    row."""
+
+    on: bool = HOLD.field()
+    longest: float = HOLD_MAX.field()
+    times: int = HOLD_TIMES.field()
