@@ -6,8 +6,6 @@ The filters need no Scrapy: what does is imported on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .bloom.fixed import BloomFilter
-from .bloom.growing import ScalableBloomFilter
 from .errors import (
     BloomError,
     FeedError,
@@ -21,6 +19,8 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .addon import Addon
+    from .bloom.fixed import BloomFilter
+    from .bloom.growing import ScalableBloomFilter
     from .delta.middleware import DeltaMiddleware
     from .dupefilter import BloomDupeFilter
     from .early.links import NewLinkExtractor, follow_new
@@ -68,9 +68,10 @@ __all__ = [
     "save_from_redis",
 ]
 
-_SCRAPY_PARTS = {
+_MODULES = {
     "Addon": "addon",
     "BloomDupeFilter": "dupefilter",
+    "BloomFilter": "bloom.fixed",
     "CanonicalRequestFingerprinter": "fingerprints.canonical",
     "DeltaMiddleware": "delta.middleware",
     "DropEarlyMiddleware": "early.middleware",
@@ -81,6 +82,7 @@ _SCRAPY_PARTS = {
     "NewLinkExtractor": "early.links",
     "RedisBloomDupeFilter": "redis_backend.dupefilter",
     "RedisDurableScheduler": "redis_backend.scheduler",
+    "ScalableBloomFilter": "bloom.growing",
     "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
     "fail": "job.failure_hooks",
     "follow_new": "early.links",
@@ -94,6 +96,6 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    if name not in _SCRAPY_PARTS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_SCRAPY_PARTS[name]}", __name__), name)
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)

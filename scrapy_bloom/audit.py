@@ -118,7 +118,8 @@ class Audit:
             known = self._dupefilter.filter
             if fingerprint in self._held:
                 return "held", None
-            for number, layer in enumerate(known.layers):
+            # a filter in Redis has shapes for layers, which contain nothing
+            for number, layer in enumerate(getattr(known, "layers", ())):
                 contains = getattr(layer, "__contains__", None)
                 if contains is not None and contains(fingerprint):
                     return "exact" if known.exact else "filter", number

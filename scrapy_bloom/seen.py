@@ -13,14 +13,6 @@ _WASTE_BYTES = 50_000_000
 """The least saving for which a smaller capacity is advised."""
 
 
-class FilterLayer(Protocol):
-    """One layer of a growing filter."""
-
-    @property
-    def capacity(self) -> int:
-        """Number of keys up to which the layer stays within its error rate."""
-
-
 class FingerprintFilter(Protocol):
     """A growing filter of fingerprints in memory, in JOBDIR or in Redis.
 
@@ -71,8 +63,8 @@ class FingerprintFilter(Protocol):
         """Bytes of the exact tables, 0 without."""
 
     @property
-    def layers(self) -> Sequence[FilterLayer]:
-        """The layers, oldest first."""
+    def capacities(self) -> Sequence[int]:
+        """Number of keys up to which each layer stays within its error rate, oldest first."""
 
     def close(self) -> None:
         """Make all additions durable and release the filter. A second call does nothing."""
@@ -120,7 +112,7 @@ class Seen:
         known = self.filter
         figures = {
             "items": len(self),
-            "layers": len(known.layers),
+            "layers": len(known.capacities),
             "bytes": known.nbytes,
             "fill_ratio": known.fill_ratio,
             "error_rate": known.current_error_rate,
@@ -143,7 +135,7 @@ def closing_line(bloom_filter: FingerprintFilter, capacity: int, *, finished: bo
     A filter that has grown costs time on each new request. A filter that is far too large costs
     memory only, and only a finished crawl shows that.
     """
-    items, layers = len(bloom_filter), len(bloom_filter.layers)
+    items, layers = len(bloom_filter), len(bloom_filter.capacities)
     line = (
         f"The filter knows {counted(items, 'request')}; pages probably lost:"
         f" {pages_text(bloom_filter.expected_false_positives)}; memory:"

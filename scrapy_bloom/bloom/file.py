@@ -23,7 +23,7 @@ from bitarray import bitarray
 
 from ..errors import BloomError, FilterFileError, FilterLockedError
 from ..files import allocate, lock, open_regular, publish, require_file_locks, unlock
-from .exact_table import ExactTable
+from . import sizing
 from .hashing import digests
 from .header import OWNER_AT, PAGE, REMEDY, Header, Owner, State
 from .sizing import BLOCK_BITS, LayerLoad, table_limit
@@ -34,7 +34,8 @@ class BitStore:
 
     `bits` is a little-endian bitarray over the memory or the mapped file, `table` the exact table
     behind the bits, or None. `flush` and `close` write `count` and `expected_false_positives` to
-    the file. `clean` is False if an opened file had not been closed.
+    the file. `clean` is False if an opened file had not been closed, so that its keys were
+    recounted.
 
     A file belongs to the process that opened it. A forked process may read it and sees additions;
     it neither changes the file nor keeps it locked.
@@ -54,8 +55,8 @@ class BitStore:
         self.capacity = header.capacity
         self.seeds = tuple(range(1, digests(header.probes)))
         self.path = path
-        self.count = 0
-        self.expected_false_positives = 0.0
+        self.count = self._accounted = 0
+        self._expected_false_positives = 0.0
         self.clean = True
         self._memory = memory
         self._lock = lock
@@ -64,7 +65,10 @@ class BitStore:
         self.bits = bitarray(buffer=self._view, endian="little")
         self.table = None
         if header.table_pages:
+            from .exact_table import ExactTable
+
             self.table = ExactTable(memory, end, header.table_pages)
+            self.table.expect_no_order()
         if lock is not None:
             _owned.add(self)
         elif path is not None:
@@ -153,11 +157,12 @@ class BitStore:
                 access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
                 memory = mmap.mmap(file.fileno(), header.file_bytes, access=access)
             store = cls(header, memory, 2 * PAGE, path, locked)
-            store.count = state.count
-            store.expected_false_positives = state.expected_false_positives
+            store.set_count(state.count, state.expected_false_positives)
             store.clean = state.clean
             if not read_only:
                 store._write_state(clean=False)
+            if not state.clean:
+                store.count = store.recount()  # the keys since then are accounted for later
         except BaseException:
             if locked is not None:
                 locked.close()
@@ -168,8 +173,7 @@ class BitStore:
         """Return an independent copy in memory. Raises MemoryError if that is not available."""
         copy = BitStore.in_memory(self.header)
         copy._memory[:] = self._memory[-len(copy._memory) :]
-        copy.count = self.count
-        copy.expected_false_positives = self.expected_false_positives
+        copy.set_count(self.count, self.expected_false_positives)
         return copy
 
     @property
@@ -182,6 +186,29 @@ class BitStore:
         """Shape and number of keys, for the sums over the layers of a growing filter."""
         table_pages = self.header.table_pages
         return LayerLoad(self.blocks, self.probes, self.count, table_pages=table_pages)
+
+    @property
+    def expected_false_positives(self) -> float:
+        """Expected number of new keys taken for known ones so far: the sum of the error rate over
+        the keys added. Cost: a few ms."""
+        added = self.load
+        self._expected_false_positives += sizing.expected_false_positives(
+            added.blocks, added.probes, self._accounted, added.keys, added.table_pages
+        )
+        self._accounted = self.count
+        return self._expected_false_positives
+
+    def set_count(self, count: int, expected_false_positives: float) -> None:
+        """Set the number of keys, and the false positives expected of them."""
+        self.count = self._accounted = count
+        self._expected_false_positives = expected_false_positives
+
+    def recount(self) -> int:
+        """Return the number of keys, exact with a table, else estimated from the bits. Cost: reads
+        the whole filter."""
+        if self.table is not None:
+            return sum(self.table.counts())
+        return sizing.estimate_keys(self.probes, self.block_counts())
 
     def require_room(self) -> None:
         """Raise BloomError if the exact table is full."""

@@ -11,7 +11,6 @@ Not safe for use from several threads at once. A forked process may only read a 
 
 from __future__ import annotations
 
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +18,10 @@ from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
 from .file import BitStore, read_header
 from .header import new_header, require_wanted
-from .layers import Layered
+from .layers import Layered, PathArgument
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-PathArgument = str | PathLike[str]
 
 
 class BloomFilter(Layered):
@@ -94,7 +91,6 @@ class BloomFilter(Layered):
     def _use(self, store: BitStore) -> None:
         self._use_layers((store,))
         self._store = store
-        self._accounted = store.count
         self.path = store.path
         """The file of the filter; None if it is in memory."""
         self.header = store.header
@@ -103,14 +99,9 @@ class BloomFilter(Layered):
         """Number of keys up to which the error rate stays under `error_rate`."""
         self.error_rate = store.header.error_rate
         """The bound on the error rate at capacity."""
-        if not store.clean:
-            self._recount()
-        if store.table is not None:
-            store.table.expect_no_order()
 
     def copy(self) -> BloomFilter:
         """Return an independent copy in memory."""
-        self._account()
         return BloomFilter._of(self._store.copy())
 
     def update_from(self, other: BloomFilter) -> None:
@@ -124,9 +115,7 @@ class BloomFilter(Layered):
         expected = self.expected_false_positives + other.expected_false_positives
         fewest, most = max(len(self), len(other)), len(self) + len(other)
         self._store.bits |= other._store.bits
-        self._recount()
-        self._store.count = self._accounted = min(max(fewest, len(self)), most)
-        self._store.expected_false_positives = expected
+        self._store.set_count(min(max(fewest, self._store.recount()), most), expected)
 
     def require_same_origin(self, other: BloomFilter) -> None:
         """Raise IncompatibleFilterError, which names the difference, unless `other` can be joined
@@ -165,17 +154,14 @@ class BloomFilter(Layered):
     def expected_false_positives(self) -> float:
         """Expected number of new keys taken for known ones so far: the sum of the error rate over
         the keys added. Cost: a few ms."""
-        self._account()
         return self._store.expected_false_positives
 
     def flush(self) -> None:
         """Sync to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 new keys."""
-        self._account()
         self._store.flush()
 
     def close(self) -> None:
         """Sync, mark as cleanly closed, unlock. A second call does nothing."""
-        self._account()
         self._store.close()
 
     def check(self) -> None:
@@ -202,18 +188,3 @@ class BloomFilter(Layered):
             f"<{type(self).__name__} {len(self):,} of {self.capacity:,} keys,"
             f" error rate {self.error_rate:g}{place}>"
         )
-
-    def _recount(self) -> None:
-        store = self._store
-        if store.table is not None:
-            store.count = sum(store.table.counts())
-        else:
-            store.count = sizing.estimate_keys(store.probes, store.block_counts())
-
-    def _account(self) -> None:
-        """Add the expected false positives of the keys added since the last call."""
-        load = self._store.load
-        self._store.expected_false_positives += sizing.expected_false_positives(
-            load.blocks, load.probes, self._accounted, load.keys, load.table_pages
-        )
-        self._accounted = len(self)

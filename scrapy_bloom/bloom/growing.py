@@ -19,14 +19,14 @@ from .directory import (
     require_series,
 )
 from .file import BitStore, read_header, read_owner, refuse_writing
-from .fixed import BloomFilter, PathArgument
 from .header import Header, Owner, new_header, require_wanted
-from .layers import Layered
+from .layers import Layered, PathArgument
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..files import DirectoryLock
+    from .fixed import BloomFilter
 
 
 class ScalableBloomFilter(Layered):
@@ -64,7 +64,7 @@ class ScalableBloomFilter(Layered):
         header = new_header(capacity, rate, secret, identity, exact=exact)
         self.capacity = capacity
         if path is None:
-            self._use(error_rate, [BloomFilter._of(BitStore.in_memory(header))], None, None)
+            self._use(error_rate, [BitStore.in_memory(header)], None, None)
             return
         path = Path(path)
         with ExitStack() as undo:
@@ -80,7 +80,7 @@ class ScalableBloomFilter(Layered):
                 layers = _open_layers(path, len(headers))
             else:
                 bound = error_rate
-                layers = [BloomFilter._of(BitStore.create(header, layer_path(path, 0)))]
+                layers = [BitStore.create(header, layer_path(path, 0))]
             self._use(bound, layers, path, lock)
             undo.pop_all()
 
@@ -111,13 +111,12 @@ class ScalableBloomFilter(Layered):
         return self
 
     def _use(
-        self, bound: float, layers: list[BloomFilter], path: Path | None, lock: DirectoryLock | None
+        self, bound: float, layers: list[BitStore], path: Path | None, lock: DirectoryLock | None
     ) -> None:
         self.error_rate = bound
         self.path = path
         self._lock = lock
-        self._layers = layers
-        self._use_layers(tuple(layer._store for layer in reversed(layers)))
+        self._use_layers(tuple(reversed(layers)))
 
     def update_from(self, other: ScalableBloomFilter) -> None:
         """Add all keys of `other`, a changed copy of this filter: its layers have the same shape,
@@ -127,32 +126,39 @@ class ScalableBloomFilter(Layered):
         `current_error_rate`. Raises IncompatibleFilterError that names the difference, or for
         exact filters; OSError or MemoryError if there is no room for more layers.
         """
-        for ours, theirs in zip(self._layers, other._layers, strict=False):
+        for ours, theirs in zip(self.layers, other.layers, strict=False):
             ours.require_same_origin(theirs)
-        for theirs in other._layers[len(self._layers) :]:
+        for theirs in other.layers[len(self.layers) :]:
             self._add_layer(theirs.header)
-        for ours, theirs in zip(self._layers, other._layers, strict=False):
+        for ours, theirs in zip(self.layers, other.layers, strict=False):
             ours.update_from(theirs)
 
     @property
     def layers(self) -> tuple[BloomFilter, ...]:
         """The layers, oldest first."""
-        return tuple(self._layers)
+        from .fixed import BloomFilter
+
+        return tuple(map(BloomFilter._of, reversed(self._newest_first)))
+
+    @property
+    def capacities(self) -> list[int]:
+        """The capacities of the layers, oldest first."""
+        return [layer.capacity for layer in reversed(self._newest_first)]
 
     @property
     def expected_false_positives(self) -> float:
         """Expected number of new keys taken for known ones so far, over all layers. Cost: a few
         ms a layer."""
-        own = sum(layer.expected_false_positives for layer in self._layers)
+        own = sum(layer.expected_false_positives for layer in self._newest_first)
         return own + sizing.false_positives_in_older(self._loads)
 
     def note_owner(self, owner: Owner) -> None:
         """Write the owner into layer 0, if the filter is in a directory."""
-        self._layers[0]._store.note_owner(owner)
+        self._newest_first[-1].note_owner(owner)
 
     def flush(self) -> None:
         """Sync to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 new keys."""
-        for layer in self._layers:
+        for layer in self._newest_first:
             layer.flush()
 
     def close(self) -> None:
@@ -160,16 +166,17 @@ class ScalableBloomFilter(Layered):
         with ExitStack() as stack:
             if self._lock is not None:
                 stack.enter_context(self._lock)
-            for layer in self._layers:
+            for layer in self._newest_first:
                 stack.callback(layer.close)
 
     def check(self) -> None:
         """Raise BloomError if a layer is damaged, or does not fit the others by its number of
         keys, secret or error rate. Cost: reads the whole filter."""
-        for number, layer in enumerate(self._layers):
+        layers = self.layers
+        for number, layer in enumerate(layers):
             layer.check()
-            require_series(str(layer.path or number), layer.header, number, self._layers[0].header)
-        for layer in self._layers[:-1]:
+            require_series(str(layer.path or number), layer.header, number, layers[0].header)
+        for layer in layers[:-1]:
             # recounts err by a few percent
             if len(layer) < 0.9 * layer.capacity:
                 raise BloomError(f"{layer!r} is not full and has a layer above it")
@@ -177,14 +184,14 @@ class ScalableBloomFilter(Layered):
     def __repr__(self) -> str:
         place = f", path={str(self.path)!r}" if self.path else ""
         return (
-            f"<{type(self).__name__} {len(self):,} keys in {len(self._layers)} layers,"
+            f"<{type(self).__name__} {len(self):,} keys in {len(self._newest_first)} layers,"
             f" error rate {self.error_rate:g}{place}>"
         )
 
     def _grow(self) -> None:
         header = new_header(
-            sizing.layer_capacity(self._layers[-1].capacity, self.capacity, len(self)),
-            sizing.layer_error_rate(self.error_rate, len(self._layers)),
+            sizing.layer_capacity(self._newest_first[0].capacity, self.capacity, len(self)),
+            sizing.layer_error_rate(self.error_rate, len(self._newest_first)),
             self._secret,
             self.identity,
             exact=self.exact,
@@ -197,17 +204,8 @@ class ScalableBloomFilter(Layered):
         if self.path is None:
             store = BitStore.in_memory(header)
         else:
-            store = BitStore.create(header, layer_path(self.path, len(self._layers)))
-        self._layers.append(BloomFilter._of(store))
+            store = BitStore.create(header, layer_path(self.path, len(self._newest_first)))
         self._use_layers((store, *self._newest_first))
-
-
-def open_filter(path: Path, *, read_only: bool = False) -> BloomFilter | ScalableBloomFilter:
-    """Open the filter at `path`, which is one file, or the directory of a growing filter.
-    Raises as `BloomFilter.open` does."""
-    if path.is_dir():
-        return ScalableBloomFilter.open(path, read_only=read_only)
-    return BloomFilter.open(path, read_only=read_only)
 
 
 def stored_identity(path: PathArgument) -> str | None:
@@ -228,9 +226,12 @@ def stored_owner(path: PathArgument) -> Owner | None:
         return None
 
 
-def _open_layers(directory: Path, count: int, *, read_only: bool = False) -> list[BloomFilter]:
+def _open_layers(directory: Path, count: int, *, read_only: bool = False) -> list[BitStore]:
     paths = [layer_path(directory, number) for number in range(count)]
     with ExitStack() as undo:
-        layers = [undo.enter_context(BloomFilter.open(path, read_only=read_only)) for path in paths]
+        layers = []
+        for path in paths:
+            layers.append(BitStore.open(path, read_only=read_only))
+            undo.callback(layers[-1].close)
         undo.pop_all()
     return layers

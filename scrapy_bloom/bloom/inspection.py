@@ -20,7 +20,7 @@ from . import sizing
 from .directory import layer_paths, lock_path
 from .file import BitStore, read_state
 from .fixed import BloomFilter
-from .growing import ScalableBloomFilter, open_filter
+from .growing import ScalableBloomFilter
 
 
 @dataclass(frozen=True)
@@ -236,3 +236,11 @@ def _likely_bits(counts: list[int], probes: int) -> tuple[int, int]:
         for bound in (keys - reach, keys + reach)
     )
     return low, high
+
+
+def open_filter(path: Path, *, read_only: bool = False) -> BloomFilter | ScalableBloomFilter:
+    """Open the filter at `path`, which is one file, or the directory of a growing filter.
+    Raises as `BloomFilter.open` does."""
+    if path.is_dir():
+        return ScalableBloomFilter.open(path, read_only=read_only)
+    return BloomFilter.open(path, read_only=read_only)

@@ -10,12 +10,12 @@ time.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from mmh3 import hash128, hash_bytes
 
 from . import sizing
-from .exact_table import new_digest
 from .file import BitStore
 from .hashing import (
     BLOCK_SHIFT,
@@ -36,6 +36,9 @@ from .sizing import BLOCK_BITS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+PathArgument = str | PathLike[str]
 
 
 class Layered:
@@ -61,7 +64,10 @@ class Layered:
     def _use_layers(self, newest_first: tuple[BitStore, ...]) -> None:
         self._newest_first = newest_first
         self._secret = newest_first[0].header.secret
-        self._new_digest = new_digest(self._secret)
+        if self.exact:
+            from .exact_table import new_digest
+
+            self._new_digest = new_digest(self._secret)
         self._few_probes = any(layer.probes < FIRST_PROBES for layer in newest_first)
 
     def add(self, key: Key) -> bool:

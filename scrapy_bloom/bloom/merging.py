@@ -10,7 +10,8 @@ from pathlib import Path
 from ..errors import IncompatibleFilterError
 from . import sizing
 from .fixed import BloomFilter
-from .growing import ScalableBloomFilter, open_filter
+from .growing import ScalableBloomFilter
+from .inspection import open_filter
 
 _TOLERANCE = 1.02  # numbers of keys are estimates
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..amounts import counted, in_bytes, in_percent, in_short, pages_text, waiting_text
-from ..bloom.growing import open_filter
-from ..bloom.inspection import Description, describe
+from ..bloom.inspection import Description, describe, open_filter
 from ..bloom.inspection import verify as findings_in
 from ..bloom.merging import merge as merge_filters
 from ..bloom.removal import remove

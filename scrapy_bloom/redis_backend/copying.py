@@ -11,9 +11,10 @@ from pathlib import Path
 
 from ..bloom import sizing
 from ..bloom.file import BitStore
-from ..bloom.fixed import BloomFilter, PathArgument
+from ..bloom.fixed import BloomFilter
 from ..bloom.growing import ScalableBloomFilter
 from ..bloom.header import PAGE, Header
+from ..bloom.layers import PathArgument
 from ..bloom.removal import remove_filter
 from ..errors import IncompatibleFilterError
 from ..files import sync_directory
@@ -188,9 +189,6 @@ def _save_layer(
                 first = layer.first_block(index)
                 _get(client, shard.keys[1 + number], store, first, shard.sizes[number])
         store.count = keys
-        store.expected_false_positives = sizing.expected_false_positives(
-            layer.blocks, layer.probes, 0, keys
-        )
     finally:
         store.close()
 

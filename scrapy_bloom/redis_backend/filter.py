@@ -150,6 +150,11 @@ class RedisBloomFilter:
         return self._count
 
     @property
+    def capacities(self) -> list[int]:
+        """The capacities of the layers that any shard has, oldest first."""
+        return [layer.capacity for layer in self.layers]
+
+    @property
     def layers(self) -> tuple[LayerShape, ...]:
         """The layers that any shard has, oldest first."""
         longest = max(len(shard.counts) for shard in self.shards)

@@ -85,9 +85,9 @@ class Progress(CommitHook):
         seen = self._dupefilter.seen
         assert seen is not None
         found = seen.filter
-        capacity = sum(layer.capacity for layer in found.layers)
+        capacities = found.capacities
         # the fingerprints of this commit enter the filter after it
-        of_filter = (len(seen), capacity, len(found.layers), found.nbytes)
+        of_filter = (len(seen), sum(capacities), len(capacities), found.nbytes)
         figures = {
             "began": self._began,
             **set_stats(self._crawler, self._ledger, self._pending(), in_commit=True),

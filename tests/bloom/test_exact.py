@@ -207,7 +207,7 @@ def test_estimates_are_of_wrong_answers():
             def digest(self):
                 return self._digest.digest()[:2] + bytes(6)
 
-        patch.setattr(layers, "new_digest", lambda secret: lambda: Short(secret))
+        patch.setattr(exact_table, "new_digest", lambda secret: lambda: Short(secret))
         tested = BloomFilter(40_000, 0.5, exact=True)
         tested.update(b"key %d" % number for number in range(40_000))
         trials = 300_000

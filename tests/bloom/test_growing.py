@@ -184,7 +184,7 @@ def test_layer_that_fails_to_close_does_not_keep_the_others_open(tmp_path, monke
     """All others are marked as closed, and all are unlocked, the directory too."""
     directory = layered(tmp_path)
     bloom_filter = ScalableBloomFilter.open(directory)
-    failing = bloom_filter.layers[number]
+    failing = bloom_filter._newest_first[number]
     close = failing.close
 
     def close_and_fail():

@@ -7,7 +7,7 @@ import pytest
 
 from scrapy_bloom import BloomFilter, IncompatibleFilterError, ScalableBloomFilter
 from scrapy_bloom.bloom.directory import layer_paths
-from scrapy_bloom.bloom.growing import open_filter
+from scrapy_bloom.bloom.inspection import open_filter
 from scrapy_bloom.bloom.merging import merge
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
