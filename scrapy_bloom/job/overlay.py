@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 class Overlay(Seen):
     """A filter, and uncommitted fingerprints in memory, which are released into it or forgotten."""
 
-    def __contains__(self, fingerprint: bytes) -> bool:
-        """Return True if `fingerprint` was seen. Raises as the filter does."""
-        return fingerprint in self._in_memory or fingerprint in self.filter
-
     def release(self, fingerprint: bytes) -> None:
         """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
         and changes nothing then."""
@@ -51,8 +47,11 @@ class Uncommitted(Overlay):
         self.filter = filter
         self.add = self._add
 
+    def _knows(self, fingerprint: bytes) -> bool:
+        return fingerprint in self.filter
+
     def _add(self, fingerprint: bytes) -> bool:
-        if fingerprint in self._in_memory or fingerprint in self.filter:
+        if fingerprint in self._in_memory or self._knows(fingerprint):
             return True
         self._in_memory[fingerprint] = None
         return False

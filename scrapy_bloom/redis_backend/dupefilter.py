@@ -14,7 +14,7 @@ from ..amounts import counted
 from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprint import FingerprinterIdentity
-from ..job.overlay import Overlay
+from ..job.overlay import Overlay, Uncommitted
 from ..startup import announce
 from .client import RedisClient
 from .filter import RedisBloomFilter
@@ -235,7 +235,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         return shared
 
     def _seen_in(self, opened: FingerprintFilter) -> Seen:
-        return _BesideQueue(self.shared) if self._beside_queue else Overlay(opened)
+        return BesideQueue(self.shared) if self._beside_queue else Overlay(opened)
 
     def let_pass(self, fingerprint: bytes) -> None:
         """Settle `fingerprint`: another worker may have sent it, and a request bypasses the filter
@@ -305,23 +305,13 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             )
 
 
-class _BesideQueue(Overlay):
+class BesideQueue(Uncommitted):
     """The fingerprints that Redis is known to have, and those that wait for their requests."""
 
     filter: RedisBloomFilter
 
-    def put(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
-        super().put(filter)
-        self.add = self._add
-
-    def _add(self, fingerprint: bytes) -> bool:
-        if fingerprint in self._in_memory or self.filter.remembers(fingerprint):
-            return True
-        self._in_memory[fingerprint] = None
-        return False
-
-    def add_unchecked(self, fingerprint: bytes) -> None:
-        self._in_memory[fingerprint] = None
+    def _knows(self, fingerprint: bytes) -> bool:
+        return self.filter.remembers(fingerprint)
 
 
 def _require_kept(client: RedisClient, is_new: bool, extra: dict[str, Any]) -> None:
