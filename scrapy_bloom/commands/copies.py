@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def load(session: Context) -> int:
-    """Copy the filter of a job, or a crawl that is not finished, into Redis."""
+    """Copy a job into Redis. Where SCHEDULER is RedisDurableScheduler, its filter and all of its
+    requests that are not done, from a job of DurableScheduler or from scrapy-redis; else the filter
+    alone, for crawls with RedisBloomDupeFilter. Workers need the same BLOOM_CAPACITY and
+    BLOOM_ERROR_RATE. The source stays as it is; what was interrupted can be run again."""
     options = session.options
     key = session.key(options.url)
     settings = session.crawler.settings
@@ -77,7 +80,7 @@ def _loaded_lines(loaded: Loaded, source: str, where: str) -> Iterator[str]:
 
 
 def export(session: Context) -> int:
-    """Copy a filter in Redis into a job directory."""
+    """Copy a filter in Redis into a job directory that has none yet."""
     options = session.options
     key = session.key(options.url)
     path = session.target(options.place, Kind.NEW, Kind.FILTER).path

@@ -27,7 +27,8 @@ _MOST_SHOWN = 10
 
 
 def push(session: Context) -> int:
-    """Push URLs into a crawl."""
+    """Push URLs into a crawl with RedisDurableScheduler, as GET requests, unless it has seen them.
+    Run it in the crawl's project. What was interrupted can be run again."""
     options = session.options
     key = in_one_slot(session.key(options.url))
     settings = session.crawler.settings
@@ -47,7 +48,19 @@ def push(session: Context) -> int:
 
 
 def workers(session: Context) -> int:
-    """List the workers of a crawl."""
+    """List the workers of a crawl with RedisDurableScheduler.
+
+    columns:
+      lease left   until then the requests of the worker are its own, unless it
+                   renews that; run out: it is dead, and the others get them
+      claimed      requests that it has
+      oldest       for how long it has had the oldest of them
+      dispatched   how many of them its engine has, or may have got
+      start()      runs, while it sends the start requests of the crawl
+
+    In --json they are lease_seconds, in_flight, oldest_seconds, dispatched and
+    in_start, as in 'top --json' and 'info --json'.
+    """
     name = session.options.url
     if Path(name).is_dir():
         raise BloomError(f"{name} is a job without workers: 'scrapy bloom top' shows it")

@@ -141,7 +141,9 @@ def written(when: float) -> str:
 
 
 def delta(session: Context) -> int:
-    """Count, list or forget the marks of a delta store."""
+    """Count or list the pages that a delta store has as done, with their times, or forget some:
+    those are fetched again. MEMORY is the directory of a delta store (BLOOM_DELTA_DIR), or
+    redis://HOST/DB with --spider or -s BLOOM_DELTA_DIR=NAME."""
     options = session.options
     action, urls = options.action, options.urls
     older = None

@@ -22,7 +22,8 @@ SHOWN = 5
 
 
 def failed(session: Context) -> int:
-    """List the requests that have failed."""
+    """List the requests of a job or a crawl that have failed, by reason, with how often they were
+    asked and why they failed. Changes nothing, and works while the job runs."""
     options = session.options
     with session.desk() as (name, desk):
         found = [each.failed for each in desk.scan(_chosen(session)) if each.failed]
@@ -36,7 +37,9 @@ def failed(session: Context) -> int:
 
 
 def retry(session: Context) -> int:
-    """Make requests that have failed pending again."""
+    """Make requests of a job or a crawl that have failed pending again: a job that runs, or its
+    next start, asks them once more, goes on with the round, and adds to its feeds. In Redis its
+    workers do, at once if there are any."""
     with session.desk() as (name, desk):
         taker = desk.taker
         found = desk.change(_chosen(session), "retry")
@@ -48,7 +51,7 @@ def retry(session: Context) -> int:
 
 
 def drop(session: Context) -> int:
-    """Forget requests that have failed."""
+    """Forget requests of a job or a crawl that have failed: they count as done."""
     chosen = _chosen(session)
     with session.desk() as (name, desk):
         if not session.options.yes:

@@ -52,20 +52,53 @@ PATIENCE = 30.0
 
 _ON_DISK = (Kind.FILTER, Kind.FILE)
 _READABLE = (*_ON_DISK, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
-_TAKES = {
-    "info": _READABLE,
-    "check": _READABLE,
-    "verify": _READABLE,
-    "add": (*_ON_DISK, Kind.NEW, Kind.DELTA_STORE),
-    "merge": (*_ON_DISK, Kind.DELTA_STORE),
-    "clear": (*_ON_DISK, Kind.DELTA_STORE, Kind.REDIS),
-}
 
 
-def on_place(session: Context) -> int:
-    """Do what the subcommand says with the PLACE, of whatever kind it is."""
+def info(session: Context) -> int:
+    """Print what there is to know about a filter: requests, capacity, layers, memory, error rate,
+    pages probably lost, fingerprinter, versions, whether it was closed cleanly, and which process
+    uses it; of a job or a crawl in Redis also its state, and what is pending and has failed.
+    Changes nothing, and works while the job runs."""
+    return _of_place(session, *_READABLE)
+
+
+def check(session: Context) -> int:
+    """Say for each URL whether the filter has seen it, through the job's own fingerprinter. 'seen
+    (start request)' is a page that start() asked, to which a link is new. The exit status is 1 if
+    any is new. Changes nothing."""
+    return _of_place(session, *_READABLE)
+
+
+def verify(session: Context) -> int:
+    """Read a whole filter, compare headers, sizes, checksums and counts with the bits, and say
+    whether it can be trusted (exit status 0) or not (2). Changes nothing."""
+    return _of_place(session, *_READABLE)
+
+
+def add(session: Context) -> int:
+    """Import URLs into a filter, one a line, as the GET requests they would be made into, or
+    fingerprints: a requests.seen of Scrapy in either format, which its content tells, or the set of
+    a scrapy-redis dupefilter. A PLACE that holds no filter gets one. What is known already stays as
+    it is, so an interrupted import can be run again."""
+    return _of_place(session, *_ON_DISK, Kind.NEW, Kind.DELTA_STORE)
+
+
+def merge(session: Context) -> int:
+    """Join filters into one of them, DEST. They must be of one origin: copies of one filter that
+    have gone separate ways (same secret, shape and fingerprinter)."""
+    return _of_place(session, *_ON_DISK, Kind.DELTA_STORE)
+
+
+def clear(session: Context) -> int:
+    """Remove a filter from the disk, sound or not, or from Redis. What else is in the job directory
+    stays."""
+    return _of_place(session, *_ON_DISK, Kind.DELTA_STORE, Kind.REDIS)
+
+
+def _of_place(session: Context, *takes: Kind) -> int:
+    """Do what the subcommand says with the PLACE, of whatever kind that it takes it is."""
     options = session.options
-    target = session.target(options.place, *_TAKES[options.subcommand])
+    target = session.target(options.place, *takes)
     kinds = {Kind.DELTA_STORE: delta.DeltaPlace, Kind.REDIS: SharedPlace}
     kind = next((kinds[each] for each in kinds if each in target.kinds), FilterPlace)
     place: Place = kind(session, target)

@@ -25,7 +25,9 @@ SHOWN = 20
 
 
 def queue(session: Context) -> int:
-    """Do what is asked with the chosen pending requests; return 1 if there are none."""
+    """Count, list or drop pending requests of a job or a crawl, or hold hosts, also while it runs:
+    queue count JOB --by slot. What is dropped stays seen. Nothing of a host on hold is asked. The
+    exit status is 1 if nothing is selected."""
     options = session.options
     run, takes = _ACTIONS[options.action]
     for name in ("by", "limit", "keep", "yes", "for", "url", "callback", "slots"):
@@ -142,20 +144,13 @@ def _drop_lines(name: str, found: Counts) -> Iterator[str]:
 
 
 def _hold(session: Context, chosen: Filter) -> int:
-    age = vars(session.options)["for"]
+    """Hold the slots that are named, and those that match globs, or release them."""
+    options, slots = session.options, dict.fromkeys(session.options.slots)
+    age = vars(options)["for"]
     seconds = inf if age is None else seconds_of(age)
     if seconds is None:
         raise BloomError(f"--for is {age!r}: it must be a time such as 90s, 30m, 12h or 7d")
-    return _set_holds(session, chosen, seconds)
-
-
-def _release(session: Context, chosen: Filter) -> int:
-    return _set_holds(session, chosen, None)
-
-
-def _set_holds(session: Context, chosen: Filter, seconds: float | None) -> int:
-    """Hold the slots that are named, and those that match globs, or release them."""
-    options, slots = session.options, dict.fromkeys(session.options.slots)
+    is_release = options.action == "release"
     if not (slots or chosen.slots):
         raise BloomError(f"say what to {options.action}: a SLOT, or globs with --slot")
     for slot in slots:
@@ -165,16 +160,16 @@ def _set_holds(session: Context, chosen: Filter, seconds: float | None) -> int:
         held = desk.held()
         if chosen.slots:
             slots |= dict.fromkeys(filter(chosen.includes_slot, held))
-            if seconds is not None:
+            if not is_release:
                 slots |= dict.fromkeys(map(str, desk.count(chosen, "slot").by))
-        if seconds is None:
+        if is_release:
             slots = dict.fromkeys(each for each in held if each in slots)
-        if slots and desk.hold([*slots], seconds) is None:
+        if slots and desk.hold([*slots], None if is_release else seconds) is None:
             return session.print_standing(name)
-    verb = "released" if seconds is None else "held"
+    verb = "released" if is_release else "held"
     figures: dict[str, Any] = {"stands": False, verb: [*slots]}
     line = f"{name}: {counted(len(slots), 'download slot')} {verb}"
-    if seconds is not None and slots:
+    if slots and not is_release:
         figures["seconds"] = None if isinf(seconds) else seconds
         line += f" {held_for(seconds)}"
     shown = ", ".join(islice(slots, SHOWN))
@@ -187,6 +182,6 @@ _ACTIONS: dict[str, tuple[Callable[[Context, Filter], int], set[str]]] = {
     "list": (_list, {"limit", "url", "callback"}),
     "drop": (_drop, {"keep", "yes", "url", "callback"}),
     "hold": (_hold, {"slots", "for"}),
-    "release": (_release, {"slots"}),
+    "release": (_hold, {"slots"}),
 }
 ACTIONS = tuple(_ACTIONS)

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 
 def size(session: Context) -> int:
-    """Print what a filter for so many URLs takes."""
+    """Print the memory that a filter for N URLs takes, set at once or grown from a smaller
+    capacity, without and with BLOOM_EXACT, whose table is on the disk, beside that of Scrapy's
+    RFPDupeFilter; with --json exact to the byte."""
     options = session.options
     settings = BloomSettings.read(session.crawler.settings)
     rate = settings.error_rate if options.error_rate is None else options.error_rate
@@ -90,7 +92,10 @@ def _capacity(each: Plan, urls: int) -> str:
 
 
 def compare(session: Context) -> int:
-    """Print how the methods do on the user's list."""
+    """Remember the URLs of a list in several ways, and print what each costs and how many new URLs
+    it takes for seen ones: a set of URLs, a set of fingerprints, a table of bits with one hash, a
+    small classic Bloom filter, eight multiplicative hash functions as copied from crawler to
+    crawler, and the filter of this package without and with its exact table."""
     options = session.options
     urls = [url for name in options.files for url in _urls(name)]
     rate = BloomSettings.read(session.crawler.settings).error_rate
@@ -182,7 +187,7 @@ def _summary(methods: Sequence[Mapping[str, Any]], last: Row) -> Iterator[list[s
 
 
 def plot(session: Context) -> int:
-    """Draw a chart."""
+    """Draw a chart into a PNG or SVG file, readable in black and white (needs matplotlib)."""
     options = session.options
     for rate in options.error_rate:
         check_error_rate(rate, "--error-rate")

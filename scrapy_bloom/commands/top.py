@@ -54,7 +54,9 @@ Listing = tuple[list[str], list[list[str]], int, str]
 
 
 def top(session: Context) -> int:
-    """Show the figures once, or each second until an interrupt."""
+    """Show how far a running job is, or a crawl in Redis with all its workers, live in the
+    terminal: its speed, what waits and has failed, and what it keeps, as it was last committed.
+    Changes nothing. Ctrl-C ends it."""
     options, found = session.options, session.job_or_crawl(JobStatus, CrawlStatus)
     with found as (name, status), suppress(KeyboardInterrupt):  # how it ends
         if options.follow and not options.json:
