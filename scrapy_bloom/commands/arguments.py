@@ -142,7 +142,9 @@ _YES = _flag("--yes", "needed: there is no way back")
 _JSON = _flag("--json", "print JSON instead of text")
 
 
-SUBCOMMANDS: tuple[tuple[Callable[[Context], int], str, Unpack[tuple[Argument, ...]]], ...] = (
+SUBCOMMANDS: tuple[
+    tuple[Callable[[Context], int | None], str, Unpack[tuple[Argument, ...]]], ...
+] = (
     (filters.info, "what is in a filter, a job or a crawl in Redis", _PLACE, _KEY, _JSON),
     (
         study.size,

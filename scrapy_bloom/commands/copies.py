@@ -17,13 +17,13 @@ from ..redis_backend.scheduler import RedisDurableScheduler
 from ..sqlite_backend.status import unfinished_requests
 from ..startup import is_component
 from .filters import PATIENCE
-from .target import Kind
+from .target import Kind, Target
 
 if TYPE_CHECKING:
     from .context import Context
 
 
-def load(session: Context) -> int:
+def load(session: Context) -> None:
     """Copy a job into Redis. Where SCHEDULER is RedisDurableScheduler, its filter and all of its
     requests that are not done, from a job of DurableScheduler or from scrapy-redis; else the filter
     alone, for crawls with RedisBloomDupeFilter. Workers need the same BLOOM_CAPACITY and
@@ -32,7 +32,7 @@ def load(session: Context) -> int:
     key = session.key(options.url)
     settings = session.crawler.settings
     where = f"{public_url(options.url)} {key}"
-    target = session.target(options.place, Kind.FILTER, Kind.SCRAPY_REDIS)
+    target = Target.find(options.place).require(Kind.FILTER, Kind.SCRAPY_REDIS)
     if Kind.SCRAPY_REDIS in target.kinds:
         if not options.spider:
             raise BloomError("a crawl of scrapy-redis needs --spider, the name of its spider")
@@ -42,27 +42,23 @@ def load(session: Context) -> int:
                 client, in_one_slot(key), source, options.spider, settings, fingerprinter
             )
             name = f"scrapy-redis's {options.spider!r} at {source.name}"
-        session.print(asdict(loaded), _loaded_lines(loaded, name, where))
-        return 0
-    if is_component(settings["SCHEDULER"], RedisDurableScheduler):
+    elif is_component(settings["SCHEDULER"], RedisDurableScheduler):
         if target.job is None:
             raise BloomError(f"{target.name} is a filter alone: give a job directory, JOBDIR")
         with RedisClient(options.url) as client:
             loaded = load_job(client, in_one_slot(key), target.job, settings)
-        session.print(asdict(loaded), _loaded_lines(loaded, options.place, where))
-        return 0
-    if target.job and (pending := unfinished_requests(target.job.path)):
-        sys.stderr.write(
-            f"{options.place} has {counted(pending, 'pending request')}, which only"
-            " RedisDurableScheduler can go on with: they are not copied, though the filter has"
-            " seen them. To load them too, remove the copy, and run this with the workers'"
-            " settings, or with -s SCHEDULER=scrapy_bloom.RedisDurableScheduler\n"
-        )
-    items = load_into_redis(target.path, options.url, key)
-    session.print(
-        {"items": items}, [f"copied {counted(items, 'item')} from {options.place} to {where}"]
-    )
-    return 0
+        name = options.place
+    else:
+        if target.job and (pending := unfinished_requests(target.job.path)):
+            sys.stderr.write(
+                f"{options.place} has {counted(pending, 'pending request')}, which only"
+                " RedisDurableScheduler can go on with: they are not copied, though the filter has"
+                " seen them. To load them too, remove the copy, and run this with the workers'"
+                " settings, or with -s SCHEDULER=scrapy_bloom.RedisDurableScheduler\n"
+            )
+        _print_copied(session, load_into_redis(target.path, options.url, key), options.place, where)
+        return
+    session.print(asdict(loaded), _loaded_lines(loaded, name, where))
 
 
 def _loaded_lines(loaded: Loaded, source: str, where: str) -> Iterator[str]:
@@ -79,16 +75,17 @@ def _loaded_lines(loaded: Loaded, source: str, where: str) -> Iterator[str]:
         )
 
 
-def export(session: Context) -> int:
+def export(session: Context) -> None:
     """Copy a filter in Redis into a job directory that has none yet."""
     options = session.options
     key = session.key(options.url)
-    path = session.target(options.place, Kind.NEW, Kind.FILTER).path
+    path = Target.find(options.place).require(Kind.NEW, Kind.FILTER).path
     with session.shared_filter(options.url) as shared:
         found = shared.key
     items = save_from_redis(options.url, found, path)
-    where = f"{public_url(options.url)} {key}"
-    session.print(
-        {"items": items}, [f"copied {counted(items, 'item')} from {where} to {options.place}"]
-    )
-    return 0
+    _print_copied(session, items, f"{public_url(options.url)} {key}", options.place)
+
+
+def _print_copied(session: Context, items: int, source: str, where: str) -> None:
+    line = f"copied {counted(items, 'item')} from {source} to {where}"
+    session.print({"items": items}, [line])

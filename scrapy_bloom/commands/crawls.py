@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 10
 
 
-def push(session: Context) -> int:
+def push(session: Context) -> None:
     """Push URLs into a crawl with RedisDurableScheduler, as GET requests, unless it has seen them.
     Run it in the crawl's project. What was interrupted can be run again."""
     options = session.options
@@ -44,10 +44,9 @@ def push(session: Context) -> int:
     line = f"pushed {counted(new, 'request')}, {seen:,} were seen before"
     line += f", {over:,} are over the budget" if over else ""
     session.print({"new": new, "seen": seen, "capped": over}, [line])
-    return 0
 
 
-def workers(session: Context) -> int:
+def workers(session: Context) -> None:
     """List the workers of a crawl with RedisDurableScheduler.
 
     columns:
@@ -68,7 +67,6 @@ def workers(session: Context) -> int:
         crawl = require_crawl(client, key)
     figures = [*map(asdict, crawl.workers)]
     session.print(figures, _worker_lines(figures))
-    return 0
 
 
 def queue_in(client: RedisClient, key: str) -> tuple[dict[str, Any] | None, list[str]]:
@@ -114,7 +112,7 @@ def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
         ("failed", f"{queue['failed']:,} requests{failed and ': '}{failed}"),
         ("memory", "not known" if nbytes is None else f"{in_bytes(nbytes)} beside the filter"),
     ]
-    lines = ["", *aligned((name, value) for name, value in rows if value)]
+    lines = ["", *aligned(rows)]
     for priority, counts in sorted(queue["pending"].items(), reverse=True):
         slots = ", ".join(f"{slot} {n:,}" for slot, n in Counter(counts).most_common(_MOST_SHOWN))
         more = len(counts) - _MOST_SHOWN

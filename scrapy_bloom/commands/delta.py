@@ -25,7 +25,7 @@ from .context import (
     print_seen,
     table,
 )
-from .target import Kind
+from .target import Kind, Target
 
 if TYPE_CHECKING:
     from ..delta.redis_store import RedisDeltaStore, Slice
@@ -39,7 +39,7 @@ ACTIONS = ("count", "list", "forget")
 class DeltaPlace(Place):
     """A delta store in a directory."""
 
-    def info(self) -> int:
+    def info(self) -> None:
         """Print what is in it."""
         with closing(FileDeltaStore(self.target.path, Lifetime())) as store:
             store.look()
@@ -59,7 +59,6 @@ class DeltaPlace(Place):
             times = f"{written(store.oldest)} to {written(store.newest)}"
             lines += ["", *table([["marked", times], ["memory", in_bytes(store.nbytes)]])]
         self.session.print({"place": str(self.target.path), "days": days, "table": figures}, lines)
-        return 0
 
     def check(self) -> int:
         """Print for each URL whether it has a mark."""
@@ -72,7 +71,7 @@ class DeltaPlace(Place):
                 self.name,
             )
 
-    def verify(self) -> int:
+    def verify(self) -> None:
         """Print the finding about its table, and the verdict."""
         with closing(FileDeltaStore(self.target.path, Lifetime())) as store:
             try:
@@ -82,9 +81,9 @@ class DeltaPlace(Place):
                 wrong = str(error)
             text = wrong or f"{counted(store.count, 'page')}, each readable"
         finding = Finding(str(store.path), sound=not wrong, text=text)
-        return print_findings(self.session, self.name, [finding])
+        print_findings(self.session, self.name, [finding])
 
-    def add(self) -> int:
+    def add(self) -> None:
         """Import what the files hold; it is made if it is missing."""
         fingerprinter = self.session.fingerprinter
         identity = FingerprinterIdentity.of(fingerprinter).to_text()
@@ -103,12 +102,11 @@ class DeltaPlace(Place):
                 figures.append({"file": str(path), "keys": len(marks)})
         lines = [f"{e['file']}: {e['keys']:,} keys, which may be known already" for e in figures]
         self.session.print({"place": self.name, "files": figures}, lines)
-        return 0
 
-    def merge(self) -> int:
+    def merge(self) -> None:
         """Copy the marks of others into it."""
         names = self.session.options.sources
-        sources = [self.session.target(name, Kind.DELTA_STORE).path for name in names]
+        sources = [Target.find(name).require(Kind.DELTA_STORE).path for name in names]
         for source in sources:
             if source.samefile(self.target.path):
                 raise BloomError(f"{source} is no other delta store: give their directories")
@@ -117,13 +115,11 @@ class DeltaPlace(Place):
             store.look()
         line = f"{store.name} has {counted(store.count, 'page')} now"
         self.session.print({"pages": store.count}, [line])
-        return 0
 
-    def clear(self) -> int:
+    def clear(self) -> None:
         """Remove all of its marks."""
         store_at(self.session, self.target.path).clear()
         self.session.print_lines([f"forgot what {self.target.path} knew"])
-        return 0
 
 
 def store_at(session: Context, directory: Path, identity: str = "") -> FileDeltaStore:
@@ -140,7 +136,7 @@ def written(when: float) -> str:
         return f"{when:g} s"
 
 
-def delta(session: Context) -> int:
+def delta(session: Context) -> None:
     """Count or list the pages that a delta store has as done, with their times, or forget some:
     those are fetched again. MEMORY is the directory of a delta store (BLOOM_DELTA_DIR), or
     redis://HOST/DB with --spider or -s BLOOM_DELTA_DIR=NAME."""
@@ -160,10 +156,11 @@ def delta(session: Context) -> int:
     with closing(_store(session, options.place, action)) as store:
         before = None if older is None else time.time() - older
         if action == "count":
-            return _count(session, store, before)
-        if action == "list":
-            return _list(session, store, before)
-        return _forget(session, store, keys, older)
+            _count(session, store, before)
+        elif action == "list":
+            _list(session, store, before)
+        else:
+            _forget(session, store, keys, older)
 
 
 def _key(text: str) -> bytes:
@@ -181,7 +178,7 @@ def _key(text: str) -> bytes:
 
 def _store(session: Context, place: str, action: str) -> FileDeltaStore | RedisDeltaStore:
     """Return the delta store at `place`, open, with all slices that are there."""
-    target = session.target(place, Kind.DELTA_STORE, Kind.REDIS)
+    target = Target.find(place).require(Kind.DELTA_STORE, Kind.REDIS)
     if Kind.DELTA_STORE in target.kinds:
         store = store_at(session, target.path)
         store.lifetime = Lifetime()
@@ -206,7 +203,7 @@ def _store(session: Context, place: str, action: str) -> FileDeltaStore | RedisD
     return found
 
 
-def _count(session: Context, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
+def _count(session: Context, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> None:
     pages, slices = store.counts(before)
     parts = [counted(pages, "page")] if pages or not slices else []
     if slices:
@@ -216,10 +213,9 @@ def _count(session: Context, store: FileDeltaStore | RedisDeltaStore, before: fl
     lines = [f"{store.name}: {' and '.join(parts)}"]
     figures: dict[str, object] = {"pages": pages, "digests": digests, "slices": slices}
     session.print(figures, lines)
-    return 0
 
 
-def _list(session: Context, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
+def _list(session: Context, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> None:
     for key, when, digest in store.marks(before):
         time_ = None if when is None else in_utc(when)
         figures = {"key": key.hex(), "time": time_, "digest": digest and digest.hex()}
@@ -227,7 +223,6 @@ def _list(session: Context, store: FileDeltaStore | RedisDeltaStore, before: flo
             session.print_json(figures)
         else:
             session.print_lines(["  ".join(text or "-" for text in figures.values())])
-    return 0
 
 
 def _forget(
@@ -235,7 +230,7 @@ def _forget(
     store: FileDeltaStore | RedisDeltaStore,
     keys: list[bytes],
     older: float | None,
-) -> int:
+) -> None:
     if session.options.urls:
         found = fingerprints_of(session, store.identity, store.name)
         keys += [key_of_fingerprint(fingerprint) for _, fingerprint in found]
@@ -251,4 +246,3 @@ def _forget(
         {"pages": pages, "dropped": [each._asdict() for each in dropped]},
         [f"forgot {' and '.join(forgot)}", *times],
     )
-    return 0

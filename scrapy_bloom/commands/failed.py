@@ -21,7 +21,7 @@ SHOWN = 5
 """So many requests of each reason are shown."""
 
 
-def failed(session: Context) -> int:
+def failed(session: Context) -> None:
     """List the requests of a job or a crawl that have failed, by reason, with how often they were
     asked and why they failed. Changes nothing, and works while the job runs."""
     options = session.options
@@ -29,11 +29,10 @@ def failed(session: Context) -> int:
         found = [each.failed for each in desk.scan(_chosen(session)) if each.failed]
     if options.output is not None:
         _write_urls(session, found)
-        return 0
+        return
     times = [in_utc(each.time) if each.time else None for each in found]
     figures = [{**each._asdict(), "time": time} for each, time in zip(found, times, strict=True)]
     session.print(figures, _lines(name, found))
-    return 0
 
 
 def retry(session: Context) -> int:

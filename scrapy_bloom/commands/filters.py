@@ -39,7 +39,7 @@ from ..sqlite_backend.status import JobState, job_state, unfinished_requests, wa
 from . import delta
 from .context import Place, aligned, print_findings, print_seen, table
 from .crawls import queue_in
-from .target import Kind
+from .target import Kind, Target
 
 if TYPE_CHECKING:
     from ..bloom.fixed import BloomFilter
@@ -54,7 +54,7 @@ _ON_DISK = (Kind.FILTER, Kind.FILE)
 _READABLE = (*_ON_DISK, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
 
 
-def info(session: Context) -> int:
+def info(session: Context) -> int | None:
     """Print what there is to know about a filter: requests, capacity, layers, memory, error rate,
     pages probably lost, fingerprinter, versions, whether it was closed cleanly, and which process
     uses it; of a job or a crawl in Redis also its state, and what is pending and has failed.
@@ -62,20 +62,20 @@ def info(session: Context) -> int:
     return _of_place(session, *_READABLE)
 
 
-def check(session: Context) -> int:
+def check(session: Context) -> int | None:
     """Say for each URL whether the filter has seen it, through the job's own fingerprinter. 'seen
     (start request)' is a page that start() asked, to which a link is new. The exit status is 1 if
     any is new. Changes nothing."""
     return _of_place(session, *_READABLE)
 
 
-def verify(session: Context) -> int:
+def verify(session: Context) -> int | None:
     """Read a whole filter, compare headers, sizes, checksums and counts with the bits, and say
     whether it can be trusted (exit status 0) or not (2). Changes nothing."""
     return _of_place(session, *_READABLE)
 
 
-def add(session: Context) -> int:
+def add(session: Context) -> int | None:
     """Import URLs into a filter, one a line, as the GET requests they would be made into, or
     fingerprints: a requests.seen of Scrapy in either format, which its content tells, or the set of
     a scrapy-redis dupefilter. A PLACE that holds no filter gets one. What is known already stays as
@@ -83,28 +83,28 @@ def add(session: Context) -> int:
     return _of_place(session, *_ON_DISK, Kind.NEW, Kind.DELTA_STORE)
 
 
-def merge(session: Context) -> int:
+def merge(session: Context) -> int | None:
     """Join filters into one of them, DEST. They must be of one origin: copies of one filter that
     have gone separate ways (same secret, shape and fingerprinter)."""
     return _of_place(session, *_ON_DISK, Kind.DELTA_STORE)
 
 
-def clear(session: Context) -> int:
+def clear(session: Context) -> int | None:
     """Remove a filter from the disk, sound or not, or from Redis. What else is in the job directory
     stays."""
     return _of_place(session, *_ON_DISK, Kind.DELTA_STORE, Kind.REDIS)
 
 
-def _of_place(session: Context, *takes: Kind) -> int:
+def _of_place(session: Context, *takes: Kind) -> int | None:
     """Do what the subcommand says with the PLACE, of whatever kind that it takes it is."""
     options = session.options
-    target = session.target(options.place, *takes)
+    target = Target.find(options.place).require(*takes)
     kinds = {Kind.DELTA_STORE: delta.DeltaPlace, Kind.REDIS: SharedPlace}
     kind = next((kinds[each] for each in kinds if each in target.kinds), FilterPlace)
     place: Place = kind(session, target)
     if options.subcommand == "clear" and not options.yes:
         raise BloomError(f"{place.name} would be forgotten for good: say so with --yes")
-    status: int = getattr(place, options.subcommand)()
+    status: int | None = getattr(place, options.subcommand)()
     return status
 
 
@@ -120,7 +120,7 @@ class SharedPlace(Place):
         """URL and key."""
         return f"{public_url(self.target.name)} {self._key}"
 
-    def info(self) -> int:
+    def info(self) -> None:
         """Print the description of both."""
         with self.session.shared_filter(self.target.name) as shared:
             description = shared.describe()
@@ -129,7 +129,6 @@ class SharedPlace(Place):
             {**asdict(description), "queue": queue},
             [*_info_lines(description, None, on_disk=False), *lines],
         )
-        return 0
 
     def check(self) -> int:
         """Print for each URL whether the filter has seen it."""
@@ -137,13 +136,13 @@ class SharedPlace(Place):
             knows, identity = shared.filter.__contains__, shared.filter.header.identity
             return print_seen(self.session, knows, identity, shared.name)
 
-    def verify(self) -> int:
+    def verify(self) -> None:
         """Print the findings about both, and the verdict."""
         with self.session.shared_filter(self.target.name) as shared:
             findings = [shared.verify(), *queue_findings(shared.client, shared.key)]
-            return print_findings(self.session, shared.name, findings)
+            print_findings(self.session, shared.name, findings)
 
-    def clear(self) -> int:
+    def clear(self) -> None:
         """Remove both."""
         with RedisClient(self.target.name) as client:
             removed, places = 0, places_of(client, self._key)
@@ -156,13 +155,12 @@ class SharedPlace(Place):
             if not removed:
                 raise BloomError(f"{self.name} is no filter, and nothing is left of one")
         self.session.print_lines([f"deleted {self.name}"])
-        return 0
 
 
 class FilterPlace(Place):
     """A filter on the disk, of a job or alone."""
 
-    def info(self) -> int:
+    def info(self) -> None:
         """Print its description."""
         target = self.target
         description = describe(self.name, target.path, fingerprinter_in)
@@ -180,7 +178,6 @@ class FilterPlace(Place):
             },
             _info_lines(description, unfinished, on_disk=True, state=state, waits=waits),
         )
-        return 0
 
     def check(self) -> int:
         """Print for each URL whether it was seen."""
@@ -188,15 +185,16 @@ class FilterPlace(Place):
             knows, identity = bloom_filter.__contains__, bloom_filter.identity
             return print_seen(self.session, knows, identity, self.name)
 
-    def verify(self) -> int:
+    def verify(self) -> None:
         """Print the findings about each file, and the verdict."""
-        return print_findings(self.session, self.name, list(findings_in(self.target.path)))
+        print_findings(self.session, self.name, list(findings_in(self.target.path)))
 
-    def add(self) -> int:
+    def add(self) -> None:
         """Import what the files hold; it is made if it is not there."""
         session, target, options = self.session, self.target, self.session.options
         if Kind.NEW in target.kinds and any(map(is_deltafetchs, map(Path, options.files))):
-            return delta.DeltaPlace(session, replace(target, path=Path(self.name))).add()
+            delta.DeltaPlace(session, replace(target, path=Path(self.name))).add()
+            return
         figures = []
         with ExitStack() as stack:
             sources = [_source(session, name, stack) for name in options.files]
@@ -215,7 +213,6 @@ class FilterPlace(Place):
             {"place": self.name, "items": items, "files": figures},
             [f"{self.name} holds {counted(items, 'item')} now"],
         )
-        return 0
 
     def _open(self, sources: list[Source]) -> BloomFilter | ScalableBloomFilter:
         """Return the filter, open; a new one for what the sources hold if there is none."""
@@ -234,26 +231,24 @@ class FilterPlace(Place):
             self.session.print_lines([f"made {kind} for {made.capacity:,} in {self.target.path}"])
         return made
 
-    def merge(self) -> int:
+    def merge(self) -> None:
         """Join others of one origin into it."""
         options = self.session.options
-        sources = [self.session.target(name, *_ON_DISK).path for name in options.sources]
+        sources = [Target.find(name).require(*_ON_DISK).path for name in options.sources]
         path = self.target.path
         before, after = merge_filters(path, sources, over_capacity=options.over_capacity)
         self.session.print(
             {"place": self.name, "items_before": before, "items": after},
             [f"{self.name} holds {counted(after, 'item')} now (by its bits), {before:,} before"],
         )
-        return 0
 
-    def clear(self) -> int:
+    def clear(self) -> None:
         """Remove its files."""
         self.session.print_lines([f"removed {path}" for path in remove(self.target.path)])
         if (job := self.target.job) is not None:
             others = (job.seen_file, job.scrapy_queue, job.requests)
             if left := [path.name for path in others if path.exists()]:
                 self.session.print_lines([f"{job.path} still holds {', '.join(left)}"])
-        return 0
 
 
 def _source(session: Context, name: str, stack: ExitStack) -> Source:
@@ -325,7 +320,7 @@ def _info_lines(
         ("pending", _pending(filter_, unfinished)),
         ("waiting", waiting_text(*waits)),
     ]
-    lines = [filter_.place, *aligned((name, value) for name, value in rows if value)]
+    lines = [filter_.place, *aligned(rows)]
     if len(filter_.layers) > 1:
         lines += ["", *table(_layer_rows(filter_))]
     return lines

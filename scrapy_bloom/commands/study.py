@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .context import Context
 
 
-def size(session: Context) -> int:
+def size(session: Context) -> None:
     """Print the memory that a filter for N URLs takes, set at once or grown from a smaller
     capacity, without and with BLOOM_EXACT, whose table is on the disk, beside that of Scrapy's
     RFPDupeFilter; with --json exact to the byte."""
@@ -67,7 +67,6 @@ def size(session: Context) -> int:
         *table(exact_rows),
     ]
     session.print(figures, lines)
-    return 0
 
 
 def _size_row(each: Plan, urls: int) -> list[str]:
@@ -91,7 +90,7 @@ def _capacity(each: Plan, urls: int) -> str:
     return f"{each.capacity:_}{' (grows)' if each.capacity < urls else ''}"
 
 
-def compare(session: Context) -> int:
+def compare(session: Context) -> None:
     """Remember the URLs of a list in several ways, and print what each costs and how many new URLs
     it takes for seen ones: a set of URLs, a set of fingerprints, a table of bits with one hash, a
     small classic Bloom filter, eight multiplicative hash functions as copied from crawler to
@@ -134,7 +133,6 @@ def compare(session: Context) -> int:
     ]
     figures = {"rows": [asdict(row) for row in rows], "methods": found}
     session.print(figures, ["", *table(_summary(found, last))])
-    return 0
 
 
 def _urls(name: str) -> list[str]:
@@ -186,7 +184,7 @@ def _summary(methods: Sequence[Mapping[str, Any]], last: Row) -> Iterator[list[s
         ]
 
 
-def plot(session: Context) -> int:
+def plot(session: Context) -> None:
     """Draw a chart into a PNG or SVG file, readable in black and white (needs matplotlib)."""
     options = session.options
     for rate in options.error_rate:
@@ -202,4 +200,3 @@ def plot(session: Context) -> int:
         error_rates=options.error_rate,
     )
     session.print_lines([f"wrote {options.file}"])
-    return 0

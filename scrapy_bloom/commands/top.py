@@ -53,7 +53,7 @@ Listing = tuple[list[str], list[list[str]], int, str]
 """Heads, rows, how many there are in all, and what is said without any."""
 
 
-def top(session: Context) -> int:
+def top(session: Context) -> None:
     """Show how far a running job is, or a crawl in Redis with all its workers, live in the
     terminal: its speed, what waits and has failed, and what it keeps, as it was last committed.
     Changes nothing. Ctrl-C ends it."""
@@ -67,7 +67,6 @@ def top(session: Context) -> int:
                 sys.stdout.flush()
         else:
             _show(name, status, once=options.once or not sys.stdout.isatty())
-    return 0
 
 
 def _looks(status: JobStatus | CrawlStatus, *, once: bool) -> Iterator[Figures]:
@@ -175,9 +174,7 @@ def _rate(key: str, figures: Mapping[str, Any]) -> str:
 
 def _books(figures: Figures) -> list[tuple[str, str]]:
     """Return name and text of each line about what waits, is held and is stored."""
-    rows = []
-    if waits := waiting_text(figures["later"], figures["next_due"], 0):
-        rows.append(("waiting", waits))
+    rows = [("waiting", waiting_text(figures["later"], figures["next_due"], 0))]
     held = figures["held_slots"].items()
     names = [f"{shortened(slot, NAME)} {held_for(left)}" for slot, left in held]
     rows += _named("held", names, figures["held"])
