@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from io import TextIOWrapper
 from pathlib import Path
@@ -23,7 +23,6 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import RequestFingerprinterProtocol
 
 from ..amounts import escaped, in_brief
-from ..bloom.inspection import Finding
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprints.recorded import FingerprinterIdentity
 from ..job.records import PATIENCE, Desk
@@ -166,6 +165,13 @@ class Context:
             print(escaped(line))  # noqa: T201 - see print_json
 
 
+Printed = tuple[object, Iterable[str]]
+"""Figures for JSON, and lines for a person."""
+Known = tuple[str, str, Callable[[bytes], bool]]
+"""The name of a filter or a delta store, its identity, and what tells whether a fingerprint was
+seen."""
+
+
 @dataclass
 class Place:
     """What a subcommand is about. A subclass has a method for each subcommand that takes it."""
@@ -177,19 +183,6 @@ class Place:
     def name(self) -> str:
         """Its name in lines for a person."""
         return self.target.name
-
-
-def print_seen(session: Context, knows: Callable[[bytes], bool], identity: str, name: str) -> int:
-    """Print for each URL whether `knows` returns True for its fingerprint; return the exit status.
-    `name` and `identity` are those of the filter or the delta store."""
-    options, answers = session.options, []
-    for url, fingerprint in fingerprints_of(session, identity, name):
-        seen = knows(fingerprint)
-        answers.append({"url": url, "seen": seen})
-        if not options.json:
-            session.print_lines([f"{'seen' if seen else 'new '} {url}"])
-    session.print(answers, [])
-    return 0 if all(answer["seen"] for answer in answers) else 1
 
 
 def fingerprints_of(session: Context, identity: str, name: str) -> Iterator[tuple[str, bytes]]:
@@ -219,21 +212,6 @@ def _lines_of(urls: list[str]) -> Iterator[bytes]:
                 yield from file
         else:
             yield url.encode(errors="surrogateescape")
-
-
-def print_findings(session: Context, name: str, findings: Sequence[Finding]) -> None:
-    """Print a finding for each file of `name`, and the verdict. Raises BloomError if it cannot
-    be trusted."""
-    trusted = all(finding.sound for finding in findings)
-    lines = [
-        f"{'ok ' if finding.sound else 'BAD'}  {finding.path or name}:"
-        f" {finding.text.removeprefix(f'{finding.path} ')}"
-        for finding in findings
-    ]
-    lines += [f"{name} can be trusted"] if trusted else []
-    session.print({"trusted": trusted, "findings": [*map(asdict, findings)]}, lines)
-    if not trusted:
-        raise BloomError(f"{name} cannot be trusted")
 
 
 def run(program: str, options: argparse.Namespace, unknown: list[str], settings: Settings) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +18,7 @@ from ..errors import BloomError, FilterFileError
 from ..fingerprints.recorded import FingerprinterIdentity
 from ..migration.sources import source_in
 from ..settings import DELTA_DAYS, DELTA_DIR
-from .context import (
-    Place,
-    fingerprints_of,
-    print_findings,
-    print_seen,
-    table,
-)
+from .context import Known, Place, Printed, fingerprints_of, table
 from .target import Kind, Target
 
 if TYPE_CHECKING:
@@ -39,8 +33,8 @@ ACTIONS = ("count", "list", "forget")
 class DeltaPlace(Place):
     """A delta store in a directory."""
 
-    def info(self) -> None:
-        """Print what is in it."""
+    def described(self) -> Printed:
+        """Return what is in it."""
         with closing(FileDeltaStore(self.target.path, Lifetime())) as store:
             store.look()
             figures = {
@@ -58,21 +52,17 @@ class DeltaPlace(Place):
         if store.oldest is not None and store.newest is not None:
             times = f"{written(store.oldest)} to {written(store.newest)}"
             lines += ["", *table([["marked", times], ["memory", in_bytes(store.nbytes)]])]
-        self.session.print({"place": str(self.target.path), "days": days, "table": figures}, lines)
+        return {"place": str(self.target.path), "days": days, "table": figures}, lines
 
-    def check(self) -> int:
-        """Print for each URL whether it has a mark."""
+    @contextmanager
+    def knowing(self) -> Iterator[Known]:
+        """Yield which fingerprints have a mark."""
         with closing(store_at(self.session, self.target.path)) as store:
             store.look()
-            return print_seen(
-                self.session,
-                lambda fingerprint: store.knows(key_of_fingerprint(fingerprint)),
-                store.identity,
-                self.name,
-            )
+            yield self.name, store.identity, lambda each: store.knows(key_of_fingerprint(each))
 
-    def verify(self) -> None:
-        """Print the finding about its table, and the verdict."""
+    def findings(self) -> tuple[str, list[Finding]]:
+        """Return the finding about its table."""
         with closing(FileDeltaStore(self.target.path, Lifetime())) as store:
             try:
                 store.look()
@@ -80,10 +70,9 @@ class DeltaPlace(Place):
             except FilterFileError as error:
                 wrong = str(error)
             text = wrong or f"{counted(store.count, 'page')}, each readable"
-        finding = Finding(str(store.path), sound=not wrong, text=text)
-        print_findings(self.session, self.name, [finding])
+        return self.name, [Finding(str(store.path), sound=not wrong, text=text)]
 
-    def add(self) -> None:
+    def add(self) -> Printed:
         """Import what the files hold; it is made if it is missing."""
         fingerprinter = self.session.fingerprinter
         identity = FingerprinterIdentity.of(fingerprinter).to_text()
@@ -101,9 +90,9 @@ class DeltaPlace(Place):
                 store.add(marks.items())
                 figures.append({"file": str(path), "keys": len(marks)})
         lines = [f"{e['file']}: {e['keys']:,} keys, which may be known already" for e in figures]
-        self.session.print({"place": self.name, "files": figures}, lines)
+        return {"place": self.name, "files": figures}, lines
 
-    def merge(self) -> None:
+    def merge(self) -> Printed:
         """Copy the marks of others into it."""
         names = self.session.options.sources
         sources = [Target.find(name).require(Kind.DELTA_STORE).path for name in names]
@@ -113,13 +102,12 @@ class DeltaPlace(Place):
         with closing(store_at(self.session, self.target.path)) as store:
             store.merge(sources)
             store.look()
-        line = f"{store.name} has {counted(store.count, 'page')} now"
-        self.session.print({"pages": store.count}, [line])
+        return {"pages": store.count}, [f"{store.name} has {counted(store.count, 'page')} now"]
 
-    def clear(self) -> None:
+    def clear(self) -> list[str]:
         """Remove all of its marks."""
         store_at(self.session, self.target.path).clear()
-        self.session.print_lines([f"forgot what {self.target.path} knew"])
+        return [f"forgot what {self.target.path} knew"]
 
 
 def store_at(session: Context, directory: Path, identity: str = "") -> FileDeltaStore:
