@@ -11,7 +11,7 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..amounts import MOST, whole_number
-from . import copies, crawls, delta, failed, filters, queue, study, top
+from . import crawls, delta, filters, requests, study, top
 from .context import fail
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ SUBCOMMANDS: tuple[
         _JSON,
     ),
     (
-        copies.load,
+        crawls.load,
         "copy a filter, or a whole crawl, into Redis",
         _argument(
             "place SOURCE",
@@ -207,7 +207,7 @@ SUBCOMMANDS: tuple[
         _JSON,
     ),
     (
-        copies.export,
+        crawls.export,
         "copy a filter in Redis into a job",
         _argument("url URL", "redis://HOST/DB"),
         _argument("place PLACE", "a job directory"),
@@ -247,30 +247,30 @@ SUBCOMMANDS: tuple[
         _flag("--follow", "with --json: a line of JSON a second"),
     ),
     (
-        queue.queue,
+        requests.queue,
         "which requests are pending",
-        _argument("action ACTION", "count, list, drop, hold or release", choices=queue.ACTIONS),
+        _argument("action ACTION", "count, list, drop, hold or release", choices=requests.ACTIONS),
         *_JOB,
         _argument("slots SLOT", "hold, release: these download slots", nargs="*"),
         _several("--slot GLOB", "only of such download slots, such as '*.example.com'"),
         _URLS,
         _several("--callback NAME", "only for these methods of the spider"),
         _argument("--by", "count them by this", choices=("slot", "callback", "priority")),
-        _argument("--limit N", f"print so many (default: {queue.SHOWN})", type=number),
+        _argument("--limit N", f"print so many (default: {requests.SHOWN})", type=number),
         _flag("--keep", "drop: they have failed, and 'scrapy bloom retry' brings them back"),
         _argument("--for AGE", "hold: such as 30m or 12h (default: until release)"),
         _YES,
         _JSON,
     ),
     (
-        failed.failed,
+        requests.failed,
         "which requests of a job have failed",
         *_FAILED,
         _argument("-o FILE", "write their URLs to a new file, - to print them", dest="output"),
         _JSON,
     ),
-    (failed.retry, "ask failed requests once more", *_FAILED, _JSON),
-    (failed.drop, "forget failed requests", *_FAILED, _YES),
+    (requests.retry, "ask failed requests once more", *_FAILED, _JSON),
+    (requests.drop, "forget failed requests", *_FAILED, _YES),
     (
         delta.delta,
         "count, list or forget what crawls have done",

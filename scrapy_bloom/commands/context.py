@@ -155,6 +155,11 @@ class Context:
         else:
             self.print_lines(lines)
 
+    def print_now(self, lines: Iterable[str]) -> None:
+        """Print `lines` while the work goes on, nothing with --json."""
+        if not self.options.json:
+            self.print_lines(lines)
+
     def print_json(self, figures: object, indent: int | None = None) -> None:
         """Print `figures` as JSON, in one line without `indent`."""
         print(json.dumps(figures, indent=indent))  # noqa: T201 - this is what a command is for
@@ -174,7 +179,7 @@ seen."""
 
 @dataclass
 class Place:
-    """What a subcommand is about. A subclass has a method for each subcommand that takes it."""
+    """What a subcommand is about. A subclass has a method for what each subcommand asks of it."""
 
     session: Context
     target: Target

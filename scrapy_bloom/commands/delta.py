@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ..delta.redis_store import RedisDeltaStore, Slice
     from .context import Context
 
+    Store = FileDeltaStore | RedisDeltaStore
+
 PATIENCE = 5.0
 """Seconds to wait for Redis."""
 ACTIONS = ("count", "list", "forget")
@@ -164,7 +166,7 @@ def _key(text: str) -> bytes:
     return key
 
 
-def _store(session: Context, place: str, action: str) -> FileDeltaStore | RedisDeltaStore:
+def _store(session: Context, place: str, action: str) -> Store:
     """Return the delta store at `place`, open, with all slices that are there."""
     target = Target.find(place).require(Kind.DELTA_STORE, Kind.REDIS)
     if Kind.DELTA_STORE in target.kinds:
@@ -191,7 +193,7 @@ def _store(session: Context, place: str, action: str) -> FileDeltaStore | RedisD
     return found
 
 
-def _count(session: Context, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> None:
+def _count(session: Context, store: Store, before: float | None) -> None:
     pages, slices = store.counts(before)
     parts = [counted(pages, "page")] if pages or not slices else []
     if slices:
@@ -199,11 +201,10 @@ def _count(session: Context, store: FileDeltaStore | RedisDeltaStore, before: fl
     digests = store.digests if before is None else 0
     parts += [counted(digests, "digest")] if digests else []
     lines = [f"{store.name}: {' and '.join(parts)}"]
-    figures: dict[str, object] = {"pages": pages, "digests": digests, "slices": slices}
-    session.print(figures, lines)
+    session.print({"pages": pages, "digests": digests, "slices": slices}, lines)
 
 
-def _list(session: Context, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> None:
+def _list(session: Context, store: Store, before: float | None) -> None:
     for key, when, digest in store.marks(before):
         time_ = None if when is None else in_utc(when)
         figures = {"key": key.hex(), "time": time_, "digest": digest and digest.hex()}
@@ -213,12 +214,7 @@ def _list(session: Context, store: FileDeltaStore | RedisDeltaStore, before: flo
             session.print_lines(["  ".join(text or "-" for text in figures.values())])
 
 
-def _forget(
-    session: Context,
-    store: FileDeltaStore | RedisDeltaStore,
-    keys: list[bytes],
-    older: float | None,
-) -> None:
+def _forget(session: Context, store: Store, keys: list[bytes], older: float | None) -> None:
     if session.options.urls:
         found = fingerprints_of(session, store.identity, store.name)
         keys += [key_of_fingerprint(fingerprint) for _, fingerprint in found]
@@ -230,7 +226,5 @@ def _forget(
     forgot = [counted(pages, "page")] if pages or not dropped else []
     forgot += [counted(len(dropped), "slice")] if dropped else []
     times = [f"  {written(each.start)} to {written(each.end)}" for each in dropped]
-    session.print(
-        {"pages": pages, "dropped": [each._asdict() for each in dropped]},
-        [f"forgot {' and '.join(forgot)}", *times],
-    )
+    figures = {"pages": pages, "dropped": [each._asdict() for each in dropped]}
+    session.print(figures, [f"forgot {' and '.join(forgot)}", *times])

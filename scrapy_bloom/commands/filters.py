@@ -1,7 +1,7 @@
 """The subcommands about a filter, wherever it is: info, check, verify, add, merge, clear.
 
-There is a class for each kind of place, with a method for each subcommand that takes it; that of a
-delta store is in delta.py.
+There is a class for each kind of place, with a method for what each subcommand asks of it; that of
+a delta store is in delta.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ..settings import BloomSettings
 from ..sqlite_backend.progress import Waiting
 from ..sqlite_backend.status import JobState, job_state, unfinished_requests, waiting_in
 from .context import Known, Place, Printed, aligned, fingerprints_of, table
-from .crawls import queue_in
+from .crawls import PATIENCE, queue_in
 from .delta import DeltaPlace
 from .target import Kind, Target
 
@@ -45,10 +45,6 @@ if TYPE_CHECKING:
     from ..bloom.fixed import BloomFilter
     from ..bloom.growing import ScalableBloomFilter
     from .context import Context
-
-PATIENCE = 30.0
-"""Seconds to wait for a large set in Redis."""
-
 
 _ON_DISK = (Kind.FILTER, Kind.FILE)
 _READABLE = (*_ON_DISK, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
@@ -71,8 +67,7 @@ def check(session: Context) -> int:
         for url, fingerprint in fingerprints_of(session, identity, name):
             seen = knows(fingerprint)
             answers.append({"url": url, "seen": seen})
-            if not session.options.json:
-                session.print_lines([f"{'seen' if seen else 'new '} {url}"])
+            session.print_now([f"{'seen' if seen else 'new '} {url}"])
     session.print(answers, [])
     return 0 if all(answer["seen"] for answer in answers) else 1
 
@@ -227,8 +222,7 @@ class FilterPlace(Place):
                 with progress(source.name, source.size, source.unit) as show:
                     imported = import_into(bloom_filter, source, show)
                 figures.append(_figures(source, imported))
-                if not options.json:
-                    session.print_lines(_lines(source, imported))
+                session.print_now(_lines(source, imported))
             items = len(bloom_filter)
         line = f"{self.name} holds {counted(items, 'item')} now"
         return {"place": self.name, "items": items, "files": figures}, [line]
@@ -245,9 +239,8 @@ class FilterPlace(Place):
         settings = replace(settings, capacity=capacity, error_rate=rate)
         identity = FingerprinterIdentity.of(self.session.fingerprinter).to_text()
         made = make_filter(job, sources, settings, identity)
-        if not options.json:
-            kind = "an exact filter" if made.exact else "a filter"
-            self.session.print_lines([f"made {kind} for {made.capacity:,} in {self.target.path}"])
+        kind = "an exact filter" if made.exact else "a filter"
+        self.session.print_now([f"made {kind} for {made.capacity:,} in {self.target.path}"])
         return made
 
     def merge(self) -> Printed:

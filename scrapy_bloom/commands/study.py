@@ -98,28 +98,20 @@ def compare(session: Context) -> None:
     options = session.options
     urls = [url for name in options.files for url in _urls(name)]
     rate = BloomSettings.read(session.crawler.settings).error_rate
-    one, classic, eight = (
-        single_hash(options.slots),
-        classic_bloom(options.bits, options.hashes),
-        multiplicative(),
-    )
+    one, eight = single_hash(options.slots), multiplicative()
+    classic = classic_bloom(options.bits, options.hashes)
     ours, exact = PageLocal(len(urls), rate), PageLocal(len(urls), rate, exact=True)
     methods: list[Method] = [UrlSet(), FingerprintSet(), one, classic, eight, ours, exact]
     theory = {one.name: (options.slots, 1), classic.name: (options.bits, options.hashes)}
     names = [one.name, classic.name, eight.name, ours.name]
     rows = []
-    if not options.json:
-        session.print_lines(_heading(names))
+    session.print_now(_heading(names))
     for row in compare_methods(methods, urls, options.every):
         rows.append(row)
-        if not options.json:
-            session.print_lines([_running(row, names)])
-            flush()
+        shares = [_in_percent(row.share(name)) for name in names]
+        session.print_now([_columns([f"{row.lines:,}", f"{row.urls:,}", *shares], names)])
+        flush()
     last = rows[-1]
-    expected = {
-        name: expected_false_positives(bits, hashes, last.urls)
-        for name, (bits, hashes) in theory.items()
-    }
     found: list[dict[str, Any]] = [
         {
             "name": method.name,
@@ -127,7 +119,9 @@ def compare(session: Context) -> None:
             "seconds": last.seconds[method.name],
             "false_positives": last.false_positives[method.name],
             "share": last.share(method.name),
-            "expected": expected.get(method.name),
+            "expected": expected_false_positives(*theory[method.name], last.urls)
+            if method.name in theory
+            else None,
         }
         for method in methods
     ]
@@ -152,11 +146,6 @@ def _heading(names: Sequence[str]) -> list[str]:
     above = ["", "", *(name.rpartition(" ")[0] for name in names)]
     below = ["lines", "distinct", *(name.rpartition(" ")[2] for name in names)]
     return [_columns(above, names), _columns(below, names)]
-
-
-def _running(row: Row, names: Sequence[str]) -> str:
-    shares = [_in_percent(row.share(name)) for name in names]
-    return _columns([f"{row.lines:,}", f"{row.urls:,}", *shares], names)
 
 
 def _columns(cells: Sequence[str], names: Sequence[str]) -> str:
