@@ -115,6 +115,14 @@ def _several(usage: str, help_: str, **options: Any) -> Argument:
     return _argument(usage, help_, nargs="+", action="extend", default=[], **options)
 
 
+def _curves(
+    usage: str, what: str, chart: str, number_of: Callable[[str], float], *default: float
+) -> Argument:
+    """Return an option with a number for each curve of a chart."""
+    help_ = f"{what} of the curves of {chart}"
+    return _argument(usage, help_, type=number_of, nargs="+", default=[*default])
+
+
 _A_FILTER = "a job directory (JOBDIR), the directory of a filter or a delta store, or a filter file"
 _PLACE = _argument("place PLACE", f"{_A_FILTER}, or redis://HOST/DB with --key")
 _PLACE_ON_DISK = _argument("place PLACE", _A_FILTER)
@@ -308,27 +316,9 @@ SUBCOMMANDS: tuple[
             choices=("error-by-bits", "error-by-probes", "memory"),
         ),
         _argument("file FILE", "the file to write, .png or .svg"),
-        _argument(
-            "--probes K",
-            "probes of the curves of error-by-bits",
-            type=number,
-            nargs="+",
-            default=[1, 2, 3, 6, 10, 14, 22],
-        ),
-        _argument(
-            "--bits B",
-            "bits an item of the curves of error-by-probes",
-            type=float,
-            nargs="+",
-            default=[8, 12, 16, 24, 32],
-        ),
-        _argument(
-            "--error-rate P",
-            "error rates of the curves of memory",
-            type=float,
-            nargs="+",
-            default=[1e-2, 1e-4, 1e-6, 1e-9],
-        ),
+        _curves("--probes K", "probes", "error-by-bits", number, 1, 2, 3, 6, 10, 14, 22),
+        _curves("--bits B", "bits an item", "error-by-probes", float, 8, 12, 16, 24, 32),
+        _curves("--error-rate P", "error rates", "memory", float, 1e-2, 1e-4, 1e-6, 1e-9),
     ),
 )
 """The function that runs each, whose name and docstring are the subcommand's; a line of help; the

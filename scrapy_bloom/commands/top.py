@@ -61,12 +61,15 @@ def top(session: Context) -> None:
     with found as (name, status), suppress(KeyboardInterrupt):  # how it ends
         if options.follow and not options.json:
             raise BloomError("--follow goes with --json: without both the view is live anyway")
-        if options.json:
-            for figures in _looks(status, once=not options.follow):
+        is_live = options.follow if options.json else not options.once and sys.stdout.isatty()
+        for figures in _looks(status, once=not is_live):
+            if options.json:
                 session.print_json(figures)
-                sys.stdout.flush()
-        else:
-            _show(name, status, once=options.once or not sys.stdout.isatty())
+            else:
+                width, height = get_terminal_size() if sys.stdout.isatty() else (None, None)
+                text = "\n".join(lines(name, figures, width, height))
+                sys.stdout.write(f"{OVER if is_live else ''}{text}\n")
+            sys.stdout.flush()
 
 
 def _looks(status: JobStatus | CrawlStatus, *, once: bool) -> Iterator[Figures]:
@@ -86,14 +89,6 @@ def _looks(status: JobStatus | CrawlStatus, *, once: bool) -> Iterator[Figures]:
             if once:
                 return
         time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
-
-
-def _show(name: str, status: JobStatus | CrawlStatus, *, once: bool) -> None:
-    for figures in _looks(status, once=once):
-        width, height = get_terminal_size() if sys.stdout.isatty() else (None, None)
-        text = "\n".join(lines(name, figures, width, height))
-        sys.stdout.write(f"{'' if once else OVER}{text}\n")
-        sys.stdout.flush()
 
 
 def lines(
