@@ -221,7 +221,7 @@ class FilterPlace(Place):
             for source in sources:
                 with progress(source.name, source.size, source.unit) as show:
                     imported = import_into(bloom_filter, source, show)
-                figures.append(_figures(source, imported))
+                figures.append({"file": source.name, **asdict(imported)})
                 session.print_now(_lines(source, imported))
             items = len(bloom_filter)
         line = f"{self.name} holds {counted(items, 'item')} now"
@@ -286,20 +286,11 @@ def _warn_of_pending(names: list[str]) -> None:
             )
 
 
-def _figures(source: Source, imported: Imported) -> dict[str, object]:
-    return {
-        "file": source.name,
-        **asdict(imported),
-        "skipped": source.skipped,
-        "first_skipped": source.first_skipped or None,
-    }
-
-
 def _lines(source: Source, imported: Imported) -> Iterator[str]:
     yield f"{source.name}: {imported.added:,} added, {imported.known:,} were known"
-    if source.skipped:
-        skipped = counted(source.skipped, source.noun)
-        yield f"  {skipped} skipped, the first is {source.first_skipped}"
+    if imported.skipped:
+        skipped = counted(imported.skipped, source.noun)
+        yield f"  {skipped} skipped, the first is {imported.first_skipped}"
 
 
 def _info_lines(
