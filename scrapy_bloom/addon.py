@@ -95,16 +95,16 @@ class Addon:
         crawler = spider.crawler
         settings = crawler.settings
         is_filtered = is_component(settings["DUPEFILTER_CLASS"], FilterDupeFilter)
-        if fetches_one_page(crawler):
-            # such a command touches no job, so the warnings for crawls do not apply
-            if not is_filtered:
-                announce(crawler, "filter", _off(settings))
+        # a command that fetches one page touches no job, so the warnings for crawls do not apply
+        is_crawl = not fetches_one_page(crawler)
+        if not is_filtered:
+            off = f"off, DUPEFILTER_CLASS is {_name(settings['DUPEFILTER_CLASS'])}"
+            is_in_the_way = is_crawl and "DUPEFILTER_CLASS" in _in_the_way(settings)
+            announce(crawler, "filter", off, is_in_the_way * "remove DUPEFILTER_CLASS")
+        if not is_crawl:
             if _is_durable(settings) or is_shell(settings):
                 announce(crawler, "requests", "in memory")
             return
-        if not is_filtered:
-            is_projects = "DUPEFILTER_CLASS" in _in_the_way(settings)
-            announce(crawler, "filter", _off(settings), is_projects * "remove DUPEFILTER_CLASS")
         if not _is_durable(settings):
             why, way_out = _why_not_durable(settings, is_filtered=is_filtered)
             announce(crawler, "requests", f"not durable, {why}", way_out)
@@ -127,10 +127,6 @@ class Addon:
                 },
                 extra={"spider": spider},
             )
-
-
-def _off(settings: BaseSettings) -> str:
-    return f"off, DUPEFILTER_CLASS is {_name(settings['DUPEFILTER_CLASS'])}"
 
 
 def _in_the_way(settings: BaseSettings) -> list[str]:

@@ -86,13 +86,13 @@ def escaped(text: str) -> str:
 
 
 def in_brief(text: str) -> str:
-    """Return `visible(text)`, cut off after 100 characters."""
+    """Return `escaped(text)`, cut off after 100 characters."""
     text = escaped(text)
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"
 
 
 def shortened(text: str, most: int) -> str:
-    """Return `visible(text)` with at most so many characters: what is cut is in the middle."""
+    """Return `escaped(text)` with at most so many characters: what is cut is in the middle."""
     text = escaped(text)
     if len(text) <= most:
         return text

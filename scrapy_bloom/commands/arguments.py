@@ -7,14 +7,20 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..amounts import MOST, whole_number
-from . import copies, crawls, delta, failed, filters, queue, study, top
+from . import crawls, delta, filters, requests, study, top
 from .context import fail
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .context import Context
+
+Argument = tuple[str, dict[str, Any]]
+"""What `add_argument` of a parser takes."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,7 +48,7 @@ def _exit(parser: argparse.ArgumentParser, program: str, message: str) -> NoRetu
         parser.print_help()
         parser.exit()
     if found := re.match("argument <subcommand>: invalid choice: '(.*?)'", message):
-        like = get_close_matches(found[1], [name for name, *_ in SUBCOMMANDS], n=1)
+        like = get_close_matches(found[1], [run.__name__ for run, *_ in SUBCOMMANDS], n=1)
         meant = f": did you mean {like[0]}?" if like else ""
         message = f"{found[1]!r} is no subcommand{meant}"
     parser.exit(fail(program, f"{message} (see {program} --help)"))
@@ -64,13 +70,16 @@ def add_subcommands(
         prog=program,
         parser_class=Parser,
     )
-    for name, run, help_, description, arguments in SUBCOMMANDS:
-        # a description of several lines is laid out already
+    for run, help_, *arguments in SUBCOMMANDS:
+        description = cleandoc(run.__doc__ or "")
+        # a description of several paragraphs is laid out already
         layout = (
-            argparse.RawDescriptionHelpFormatter if "\n" in description else argparse.HelpFormatter
+            argparse.RawDescriptionHelpFormatter
+            if "\n\n" in description
+            else argparse.HelpFormatter
         )
         subparser = subcommands.add_parser(
-            name, help=help_, description=description, formatter_class=layout
+            run.__name__, help=help_, description=description, formatter_class=layout
         )
         subparser.set_defaults(run=run)
         for argument, options in arguments:
@@ -91,14 +100,14 @@ def number(text: str, most: int = MOST) -> int:
 _bits = partial(number, most=10**11)  # 12.5 GB
 
 
-Argument = tuple[str, dict[str, Any]]
-"""What `add_argument` of a parser takes."""
-
-
 def _argument(usage: str, help_: str, **options: Any) -> Argument:
     """Return an argument: `usage` is its name, and a metavar where that is another word."""
     name, *metavar = usage.split()
     return name, {"help": help_, **({"metavar": metavar[0]} if metavar else {}), **options}
+
+
+def _flag(usage: str, help_: str) -> Argument:
+    return _argument(usage, help_, action="store_true")
 
 
 def _several(usage: str, help_: str, **options: Any) -> Argument:
@@ -106,10 +115,12 @@ def _several(usage: str, help_: str, **options: Any) -> Argument:
     return _argument(usage, help_, nargs="+", action="extend", default=[], **options)
 
 
-def _subcommand(
-    name: str, run: Callable[[Context], int], help_: str, description: str, *arguments: Argument
-) -> tuple[str, Callable[[Context], int], str, str, tuple[Argument, ...]]:
-    return name, run, help_, description, arguments
+def _curves(
+    usage: str, what: str, chart: str, number_of: Callable[[str], float], *default: float
+) -> Argument:
+    """Return an option with a number for each curve of a chart."""
+    help_ = f"{what} of the curves of {chart}"
+    return _argument(usage, help_, type=number_of, nargs="+", default=[*default])
 
 
 _A_FILTER = "a job directory (JOBDIR), the directory of a filter or a delta store, or a filter file"
@@ -135,30 +146,17 @@ _REQUESTS = (
     _argument("--body", "of the requests, as UTF-8 (default: empty)", default=""),
     _SPIDER,
 )
-_YES = _argument("--yes", "needed: there is no way back", action="store_true")
-_JSON = _argument("--json", "print JSON instead of text", action="store_true")
+_YES = _flag("--yes", "needed: there is no way back")
+_JSON = _flag("--json", "print JSON instead of text")
 
 
-SUBCOMMANDS = (
-    _subcommand(
-        "info",
-        filters.on_place,
-        "what is in a filter, a job or a crawl in Redis",
-        "Print what there is to know about a filter: requests, capacity, layers, memory, error"
-        " rate, pages probably lost, fingerprinter, versions, whether it was closed cleanly, and"
-        " which process uses it; of a job or a crawl in Redis also its state, and what is pending"
-        " and has failed. Changes nothing, and works while the job runs.",
-        _PLACE,
-        _KEY,
-        _JSON,
-    ),
-    _subcommand(
-        "size",
+SUBCOMMANDS: tuple[
+    tuple[Callable[[Context], int | None], str, Unpack[tuple[Argument, ...]]], ...
+] = (
+    (filters.info, "what is in a filter, a job or a crawl in Redis", _PLACE, _KEY, _JSON),
+    (
         study.size,
         "what a crawl of N URLs needs",
-        "Print the memory that a filter for N URLs takes, set at once or grown from a smaller"
-        " capacity, without and with BLOOM_EXACT, whose table is on the disk, beside that of"
-        " Scrapy's RFPDupeFilter; with --json exact to the byte.",
         _argument(
             "--urls N", "requests expected, such as 5000000, 5M or 5e6", type=number, required=True
         ),
@@ -176,27 +174,18 @@ SUBCOMMANDS = (
         ),
         _JSON,
     ),
-    _subcommand(
-        "check",
-        filters.on_place,
+    (
+        filters.check,
         "which URLs were seen",
-        "Say for each URL whether the filter has seen it, through the job's own fingerprinter."
-        " 'seen (start request)' is a page that start() asked, to which a link is new. The exit"
-        " status is 1 if any is new. Changes nothing.",
         _PLACE,
         _KEY,
         _argument("urls URL", "a URL, or - for one a line on standard input", nargs="+"),
         *_REQUESTS,
         _JSON,
     ),
-    _subcommand(
-        "add",
-        filters.on_place,
+    (
+        filters.add,
         "import URLs, a requests.seen or a scrapy-redis set",
-        "Import URLs into a filter, one a line, as the GET requests they would be made into, or"
-        " fingerprints: a requests.seen of Scrapy in either format, which its content tells, or"
-        " the set of a scrapy-redis dupefilter. A PLACE that holds no filter gets one. What is"
-        " known already stays as it is, so an interrupted import can be run again.",
         _PLACE_ON_DISK,
         _argument(
             "files FILE",
@@ -213,15 +202,9 @@ SUBCOMMANDS = (
         _SPIDER,
         _JSON,
     ),
-    _subcommand(
-        "load",
-        copies.load,
+    (
+        crawls.load,
         "copy a filter, or a whole crawl, into Redis",
-        "Copy a job into Redis. Where SCHEDULER is RedisDurableScheduler, its filter and all of"
-        " its requests that are not done, from a job of DurableScheduler or from scrapy-redis;"
-        " else the filter alone, for crawls with RedisBloomDupeFilter. Workers need the same"
-        " BLOOM_CAPACITY and BLOOM_ERROR_RATE. The source stays as it is; what was interrupted can"
-        " be run again.",
         _argument(
             "place SOURCE",
             "a job directory, or redis://HOST/DB, where scrapy-redis has the crawl of --spider",
@@ -231,22 +214,17 @@ SUBCOMMANDS = (
         _SPIDER,
         _JSON,
     ),
-    _subcommand(
-        "export",
-        copies.export,
+    (
+        crawls.export,
         "copy a filter in Redis into a job",
-        "Copy a filter in Redis into a job directory that has none yet.",
         _argument("url URL", "redis://HOST/DB"),
         _argument("place PLACE", "a job directory"),
         _KEY,
         _JSON,
     ),
-    _subcommand(
-        "push",
+    (
         crawls.push,
         "add URLs to a crawl in Redis",
-        "Push URLs into a crawl with RedisDurableScheduler, as GET requests, unless it has seen"
-        " them. Run it in the crawl's project. What was interrupted can be run again.",
         _REDIS,
         _argument("urls URL", "a URL, or - for one a line", nargs="+"),
         _KEY,
@@ -255,120 +233,55 @@ SUBCOMMANDS = (
         _SPIDER,
         _JSON,
     ),
-    _subcommand(
-        "workers",
-        crawls.workers,
-        "who works on a crawl in Redis",
-        "List the workers of a crawl with RedisDurableScheduler.\n\n"
-        "columns:\n"
-        "  lease left   until then the requests of the worker are its own, unless it\n"
-        "               renews that; run out: it is dead, and the others get them\n"
-        "  claimed      requests that it has\n"
-        "  oldest       for how long it has had the oldest of them\n"
-        "  dispatched   how many of them its engine has, or may have got\n"
-        "  start()      runs, while it sends the start requests of the crawl\n\n"
-        "In --json they are lease_seconds, in_flight, oldest_seconds, dispatched and\n"
-        "in_start, as in 'top --json' and 'info --json'.",
-        _REDIS,
-        _KEY,
-        _JSON,
-    ),
-    _subcommand(
-        "merge",
-        filters.on_place,
+    (crawls.workers, "who works on a crawl in Redis", _REDIS, _KEY, _JSON),
+    (
+        filters.merge,
         "join filters of one origin into one of them",
-        "Join filters into one of them, DEST. They must be of one origin: copies of one filter"
-        " that have gone separate ways (same secret, shape and fingerprinter).",
         _argument("place DEST", f"{_A_FILTER}; it gets what the others know"),
         _argument("sources SRC", _A_FILTER, nargs="+"),
-        _argument(
+        _flag(
             "--over-capacity",
             "accept more items than a layer was made for, and a higher error rate",
-            action="store_true",
         ),
         _JSON,
     ),
-    _subcommand(
-        "clear",
-        filters.on_place,
-        "forget everything: remove a filter",
-        "Remove a filter from the disk, sound or not, or from Redis. What else is in the job"
-        " directory stays.",
-        _PLACE,
-        _KEY,
-        _YES,
-    ),
-    _subcommand(
-        "top",
+    (filters.clear, "forget everything: remove a filter", _PLACE, _KEY, _YES),
+    (
         top.top,
         "how far a job is, live in the terminal",
-        "Show how far a running job is, or a crawl in Redis with all its workers, live in the"
-        " terminal: its speed, what waits and has failed, and what it keeps, as it was last"
-        " committed. Changes nothing. Ctrl-C ends it.",
         *_JOB,
-        _argument("--once", "print it once", action="store_true"),
+        _flag("--once", "print it once"),
         _JSON,
-        _argument("--follow", "with --json: a line of JSON a second", action="store_true"),
+        _flag("--follow", "with --json: a line of JSON a second"),
     ),
-    _subcommand(
-        "queue",
-        queue.queue,
+    (
+        requests.queue,
         "which requests are pending",
-        "Count, list or drop pending requests of a job or a crawl, or hold hosts, also while it"
-        " runs: queue count JOB --by slot. What is dropped stays seen. Nothing of a host on hold is"
-        " asked. The exit status is 1 if nothing is selected.",
-        _argument("action ACTION", "count, list, drop, hold or release", choices=queue.ACTIONS),
+        _argument("action ACTION", "count, list, drop, hold or release", choices=requests.ACTIONS),
         *_JOB,
         _argument("slots SLOT", "hold, release: these download slots", nargs="*"),
         _several("--slot GLOB", "only of such download slots, such as '*.example.com'"),
         _URLS,
         _several("--callback NAME", "only for these methods of the spider"),
         _argument("--by", "count them by this", choices=("slot", "callback", "priority")),
-        _argument("--limit N", f"print so many (default: {queue.SHOWN})", type=number),
-        _argument(
-            "--keep",
-            "drop: they have failed, and 'scrapy bloom retry' brings them back",
-            action="store_true",
-        ),
+        _argument("--limit N", f"print so many (default: {requests.SHOWN})", type=number),
+        _flag("--keep", "drop: they have failed, and 'scrapy bloom retry' brings them back"),
         _argument("--for AGE", "hold: such as 30m or 12h (default: until release)"),
         _YES,
         _JSON,
     ),
-    _subcommand(
-        "failed",
-        failed.failed,
+    (
+        requests.failed,
         "which requests of a job have failed",
-        "List the requests of a job or a crawl that have failed, by reason, with how often they"
-        " were asked and why they failed. Changes nothing, and works while the job runs.",
         *_FAILED,
         _argument("-o FILE", "write their URLs to a new file, - to print them", dest="output"),
         _JSON,
     ),
-    _subcommand(
-        "retry",
-        failed.retry,
-        "ask failed requests once more",
-        "Make requests of a job or a crawl that have failed pending again: a job that runs, or"
-        " its next start, asks them once more, goes on with the round, and adds to its feeds. In"
-        " Redis its workers do, at once if there are any.",
-        *_FAILED,
-        _JSON,
-    ),
-    _subcommand(
-        "drop",
-        failed.drop,
-        "forget failed requests",
-        "Forget requests of a job or a crawl that have failed: they count as done.",
-        *_FAILED,
-        _YES,
-    ),
-    _subcommand(
-        "delta",
+    (requests.retry, "ask failed requests once more", *_FAILED, _JSON),
+    (requests.drop, "forget failed requests", *_FAILED, _YES),
+    (
         delta.delta,
         "count, list or forget what crawls have done",
-        "Count or list the pages that a delta store has as done, with their times, or forget some:"
-        " those are fetched again. MEMORY is the directory of a delta store (BLOOM_DELTA_DIR), or"
-        " redis://HOST/DB with --spider or -s BLOOM_DELTA_DIR=NAME.",
         _argument("action", "what to do", choices=delta.ACTIONS),
         _argument("place MEMORY", "a delta store"),
         _argument(
@@ -381,25 +294,10 @@ SUBCOMMANDS = (
         *_REQUESTS,
         _JSON,
     ),
-    _subcommand(
-        "verify",
-        filters.on_place,
-        "find out whether a filter can be trusted",
-        "Read a whole filter, compare headers, sizes, checksums and counts with the bits, and say"
-        " whether it can be trusted (exit status 0) or not (2). Changes nothing.",
-        _PLACE,
-        _KEY,
-        _JSON,
-    ),
-    _subcommand(
-        "compare",
+    (filters.verify, "find out whether a filter can be trusted", _PLACE, _KEY, _JSON),
+    (
         study.compare,
         "ways to remember URLs, side by side",
-        "Remember the URLs of a list in several ways, and print what each costs and how many new"
-        " URLs it takes for seen ones: a set of URLs, a set of fingerprints, a table of bits with"
-        " one hash, a small classic Bloom filter, eight multiplicative hash functions as copied"
-        " from crawler to crawler, and the filter of this package without and with its exact"
-        " table.",
         _argument("files FILE", "URLs, one a line, plain or gzip", nargs="+"),
         _argument("--slots N", "bits of the one-hash table", type=_bits, default=1_000_000),
         _argument("--bits N", "bits of the classic filter", type=_bits, default=480_833),
@@ -409,37 +307,19 @@ SUBCOMMANDS = (
         _argument("--every N", "lines between two rows", type=number, default=10_000),
         _JSON,
     ),
-    _subcommand(
-        "plot",
+    (
         study.plot,
         "draw error rates and memory",
-        "Draw a chart into a PNG or SVG file, readable in black and white (needs matplotlib).",
         _argument(
             "chart CHART",
             "error-by-bits, error-by-probes or memory",
             choices=("error-by-bits", "error-by-probes", "memory"),
         ),
         _argument("file FILE", "the file to write, .png or .svg"),
-        _argument(
-            "--probes K",
-            "probes of the curves of error-by-bits",
-            type=number,
-            nargs="+",
-            default=[1, 2, 3, 6, 10, 14, 22],
-        ),
-        _argument(
-            "--bits B",
-            "bits an item of the curves of error-by-probes",
-            type=float,
-            nargs="+",
-            default=[8, 12, 16, 24, 32],
-        ),
-        _argument(
-            "--error-rate P",
-            "error rates of the curves of memory",
-            type=float,
-            nargs="+",
-            default=[1e-2, 1e-4, 1e-6, 1e-9],
-        ),
+        _curves("--probes K", "probes", "error-by-bits", number, 1, 2, 3, 6, 10, 14, 22),
+        _curves("--bits B", "bits an item", "error-by-probes", float, 8, 12, 16, 24, 32),
+        _curves("--error-rate P", "error rates", "memory", float, 1e-2, 1e-4, 1e-6, 1e-9),
     ),
 )
+"""The function that runs each, whose name and docstring are the subcommand's; a line of help; the
+arguments."""

@@ -8,8 +8,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from io import TextIOWrapper
 from pathlib import Path
@@ -23,7 +23,6 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import RequestFingerprinterProtocol
 
 from ..amounts import escaped, in_brief
-from ..bloom.inspection import Finding
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprint import FingerprinterIdentity
 from ..job.records import PATIENCE, Desk
@@ -95,15 +94,9 @@ class Context:
         if warning:
             sys.stderr.write(f"{escaped(warning)}\n")
 
-    def target(self, name: str, *takes: Kind) -> Target:
-        """Return what `name` means, of one of the kinds that are taken. Raises BloomError."""
-        target = Target.find(name)
-        target.require(*takes)
-        return target
-
     def key(self, url: str) -> str:
         """Return the key of the filter on the server at `url`: --key, or the setting."""
-        self.target(url, Kind.REDIS)
+        Target.find(url).require(Kind.REDIS)
         key: str | None = self.options.key or REDIS_KEY.given(self.settings)
         if not key or "%(spider)s" in key:
             raise BloomError("give the BLOOM_REDIS_KEY of the crawl with --key, such as shop:bloom")
@@ -134,18 +127,16 @@ class Context:
         self, of_job: Callable[[Path], A], of_crawl: Callable[[RedisClient, str], B]
     ) -> Iterator[tuple[str, A | B]]:
         """Yield the name of the JOB, and what one of these makes of it. Raises BloomError."""
-        target = self.target(self.options.place, Kind.REQUESTS, Kind.REDIS)
+        target = Target.find(self.options.place).require(Kind.REQUESTS, Kind.REDIS)
         if target.job is not None:
             yield str(target.job.path), of_job(target.job.path)
             return
         with self.crawl(target.name) as (client, key):
             yield f"{client.name} {key[1:-1]}", of_crawl(client, key)
 
-    @contextmanager
-    def desk(self) -> Iterator[tuple[str, Desk]]:
-        """Yield the name of the JOB, and its Desk. Raises BloomError."""
-        with self.job_or_crawl(SqliteDesk, RedisDesk) as found:
-            yield found
+    def desk(self) -> AbstractContextManager[tuple[str, Desk]]:
+        """Return a context with the name of the JOB, and its Desk. Raises BloomError."""
+        return self.job_or_crawl(SqliteDesk, RedisDesk)
 
     def print_standing(self, name: str) -> int:
         """Print that the process of the job of that `name` has not answered to an order; return
@@ -164,6 +155,11 @@ class Context:
         else:
             self.print_lines(lines)
 
+    def print_now(self, lines: Iterable[str]) -> None:
+        """Print `lines` while the work goes on, nothing with --json."""
+        if not self.options.json:
+            self.print_lines(lines)
+
     def print_json(self, figures: object, indent: int | None = None) -> None:
         """Print `figures` as JSON, in one line without `indent`."""
         print(json.dumps(figures, indent=indent))  # noqa: T201 - this is what a command is for
@@ -174,9 +170,16 @@ class Context:
             print(escaped(line))  # noqa: T201 - see print_json
 
 
+Printed = tuple[object, Iterable[str]]
+"""Figures for JSON, and lines for a person."""
+Known = tuple[str, str, Callable[[bytes], bool]]
+"""The name of a filter or a delta store, its identity, and what tells whether a fingerprint was
+seen."""
+
+
 @dataclass
 class Place:
-    """What a subcommand is about. A subclass has a method for each subcommand that takes it."""
+    """What a subcommand is about. A subclass has a method for what each subcommand asks of it."""
 
     session: Context
     target: Target
@@ -185,25 +188,6 @@ class Place:
     def name(self) -> str:
         """Its name in lines for a person."""
         return self.target.name
-
-
-def print_seen(
-    session: Context,
-    knows: Callable[[bytes], bool],
-    identity: str,
-    name: str,
-) -> int:
-    """Print for each URL whether `knows` returns True for its fingerprint; return the exit status.
-    `name` and `identity` are those of the filter or the delta store."""
-    options, answers = session.options, []
-    for url, fingerprint in fingerprints_of(session, identity, name):
-        seen = knows(fingerprint)
-        answers.append({"url": url, "seen": seen})
-        if not options.json:
-            session.print_lines([f"{'seen' if seen else 'new '} {url}"])
-    if options.json:
-        session.print(answers, [])
-    return 0 if all(answer["seen"] for answer in answers) else 1
 
 
 def fingerprints_of(session: Context, identity: str, name: str) -> Iterator[tuple[str, bytes]]:
@@ -235,28 +219,9 @@ def _lines_of(urls: list[str]) -> Iterator[bytes]:
             yield url.encode(errors="surrogateescape")
 
 
-def print_findings(session: Context, name: str, findings: Sequence[Finding]) -> int:
-    """Print a finding for each file of `name`, and the verdict. Raises BloomError if it cannot
-    be trusted."""
-    trusted = all(finding.sound for finding in findings)
-    session.print(
-        {"trusted": trusted, "findings": [asdict(finding) for finding in findings]},
-        [
-            f"{'ok ' if finding.sound else 'BAD'}  {finding.path or name}:"
-            f" {finding.text.removeprefix(f'{finding.path} ')}"
-            for finding in findings
-        ],
-    )
-    if not trusted:
-        raise BloomError(f"{name} cannot be trusted")
-    if not session.options.json:
-        session.print_lines([f"{name} can be trusted"])
-    return 0
-
-
 def run(program: str, options: argparse.Namespace, unknown: list[str], settings: Settings) -> int:
-    """Run the subcommand in `options` and return its exit status: 0, 1 for a negative
-    answer, 2 for an error, of which one line is printed."""
+    """Run the subcommand in `options` and return its exit status: what its function returns, 0 for
+    None and 1 for a negative answer, or 2 for an error, of which one line is printed."""
     program = f"{program} {options.subcommand}"
     if unknown:
         words = " ".join(re.sub("://.*", "://…", word) for word in unknown)  # no password
@@ -265,7 +230,7 @@ def run(program: str, options: argparse.Namespace, unknown: list[str], settings:
         # a name or URL that the terminal's encoding does not have is no reason to stop
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        status: int = options.run(Context(options, settings))
+        status: int = options.run(Context(options, settings)) or 0
         flush()
     except BrokenPipeError:
         # the reader of the output has ended, such as head
@@ -305,20 +270,17 @@ def drop_output() -> None:
 
 
 def aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Return rows of a name and a value as lines."""
-    rows = list(rows)
-    width = max(len(name) for name, _ in rows)
-    return [f"{name:<{width}}  {value}" for name, value in rows]
+    """Return rows of a name and a value as lines, without those that have none."""
+    return table([row for row in rows if row[1]], left=2)
 
 
-def table(rows: Iterable[Iterable[str]]) -> list[str]:
-    """Return rows of cells as lines: the first column to the left, the others to the
-    right."""
-    cells = [list(row) for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+def table(rows: Iterable[Sequence[str]], *, left: int = 1) -> list[str]:
+    """Return rows of cells as lines: so many columns to the left, the others to the right."""
+    cells = [*rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(
-            cell.ljust(width) if number == 0 else cell.rjust(width)
+            cell.ljust(width) if number < left else cell.rjust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in cells

@@ -1,7 +1,8 @@
-"""The subcommands about a crawl that many workers share: push, workers."""
+"""The subcommands about a crawl that many workers share: load, export, push, workers."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -14,20 +15,97 @@ from ..amounts import counted, in_brief, in_bytes, waiting_text
 from ..errors import BloomError
 from ..job.figures import rates_of
 from ..migration.url_list import open_list, url_in
-from ..redis_backend.client import RedisClient
+from ..redis_backend.client import RedisClient, public_url
+from ..redis_backend.copying import load_into_redis, save_from_redis
 from ..redis_backend.layout import in_one_slot
+from ..redis_backend.load import Loaded, load_job, load_scrapy_redis
 from ..redis_backend.push import push as push_into
+from ..redis_backend.scheduler import RedisDurableScheduler
 from ..redis_backend.status import look_at, pending_of, reasons_in, require_crawl, total_bytes
+from ..sqlite_backend.status import unfinished_requests
+from ..startup import is_component
 from .context import aligned, table
+from .target import Kind, Target
 
 if TYPE_CHECKING:
     from .context import Context
 
+PATIENCE = 30.0
+"""Seconds to wait for a large set in Redis."""
 _MOST_SHOWN = 10
 
 
-def push(session: Context) -> int:
-    """Push URLs into a crawl."""
+def load(session: Context) -> None:
+    """Copy a job into Redis. Where SCHEDULER is RedisDurableScheduler, its filter and all of its
+    requests that are not done, from a job of DurableScheduler or from scrapy-redis; else the filter
+    alone, for crawls with RedisBloomDupeFilter. Workers need the same BLOOM_CAPACITY and
+    BLOOM_ERROR_RATE. The source stays as it is; what was interrupted can be run again."""
+    options = session.options
+    key = session.key(options.url)
+    settings = session.crawler.settings
+    where = f"{public_url(options.url)} {key}"
+    target = Target.find(options.place).require(Kind.FILTER, Kind.SCRAPY_REDIS)
+    if Kind.SCRAPY_REDIS in target.kinds:
+        if not options.spider:
+            raise BloomError("a crawl of scrapy-redis needs --spider, the name of its spider")
+        fingerprinter = session.fingerprinter
+        with RedisClient(options.place, PATIENCE) as source, RedisClient(options.url) as client:
+            loaded = load_scrapy_redis(
+                client, in_one_slot(key), source, options.spider, settings, fingerprinter
+            )
+            name = f"scrapy-redis's {options.spider!r} at {source.name}"
+    elif is_component(settings["SCHEDULER"], RedisDurableScheduler):
+        if target.job is None:
+            raise BloomError(f"{target.name} is a filter alone: give a job directory, JOBDIR")
+        with RedisClient(options.url) as client:
+            loaded = load_job(client, in_one_slot(key), target.job, settings)
+        name = options.place
+    else:
+        if target.job and (pending := unfinished_requests(target.job.path)):
+            sys.stderr.write(
+                f"{options.place} has {counted(pending, 'pending request')}, which only"
+                " RedisDurableScheduler can go on with: they are not copied, though the filter has"
+                " seen them. To load them too, remove the copy, and run this with the workers'"
+                " settings, or with -s SCHEDULER=scrapy_bloom.RedisDurableScheduler\n"
+            )
+        _print_copied(session, load_into_redis(target.path, options.url, key), options.place, where)
+        return
+    session.print(asdict(loaded), _loaded_lines(loaded, name, where))
+
+
+def _loaded_lines(loaded: Loaded, source: str, where: str) -> Iterator[str]:
+    yield (
+        f"copied {counted(loaded.items, 'item')} and {counted(loaded.pending, 'pending request')}"
+        f" from {source} to {where}, for RedisDurableScheduler"
+    )
+    if loaded.failed:
+        yield f"  {source} keeps {counted(loaded.failed, 'failed request')}"
+    if loaded.items_left:
+        yield (
+            f"  {source} keeps {counted(loaded.items_left, 'item')} that no feed has got yet: start"
+            " it once more and stop it with Ctrl-C to have them written"
+        )
+
+
+def export(session: Context) -> None:
+    """Copy a filter in Redis into a job directory that has none yet."""
+    options = session.options
+    key = session.key(options.url)
+    path = Target.find(options.place).require(Kind.NEW, Kind.FILTER).path
+    with session.shared_filter(options.url) as shared:
+        found = shared.key
+    items = save_from_redis(options.url, found, path)
+    _print_copied(session, items, f"{public_url(options.url)} {key}", options.place)
+
+
+def _print_copied(session: Context, items: int, source: str, where: str) -> None:
+    line = f"copied {counted(items, 'item')} from {source} to {where}"
+    session.print({"items": items}, [line])
+
+
+def push(session: Context) -> None:
+    """Push URLs into a crawl with RedisDurableScheduler, as GET requests, unless it has seen them.
+    Run it in the crawl's project. What was interrupted can be run again."""
     options = session.options
     key = in_one_slot(session.key(options.url))
     settings = session.crawler.settings
@@ -43,11 +121,22 @@ def push(session: Context) -> int:
     line = f"pushed {counted(new, 'request')}, {seen:,} were seen before"
     line += f", {over:,} are over the budget" if over else ""
     session.print({"new": new, "seen": seen, "capped": over}, [line])
-    return 0
 
 
-def workers(session: Context) -> int:
-    """List the workers of a crawl."""
+def workers(session: Context) -> None:
+    """List the workers of a crawl with RedisDurableScheduler.
+
+    columns:
+      lease left   until then the requests of the worker are its own, unless it
+                   renews that; run out: it is dead, and the others get them
+      claimed      requests that it has
+      oldest       for how long it has had the oldest of them
+      dispatched   how many of them its engine has, or may have got
+      start()      runs, while it sends the start requests of the crawl
+
+    In --json they are lease_seconds, in_flight, oldest_seconds, dispatched and
+    in_start, as in 'top --json' and 'info --json'.
+    """
     name = session.options.url
     if Path(name).is_dir():
         raise BloomError(f"{name} is a job without workers: 'scrapy bloom top' shows it")
@@ -55,7 +144,6 @@ def workers(session: Context) -> int:
         crawl = require_crawl(client, key)
     figures = [*map(asdict, crawl.workers)]
     session.print(figures, _worker_lines(figures))
-    return 0
 
 
 def queue_in(client: RedisClient, key: str) -> tuple[dict[str, Any] | None, list[str]]:
@@ -101,7 +189,7 @@ def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
         ("failed", f"{queue['failed']:,} requests{failed and ': '}{failed}"),
         ("memory", "not known" if nbytes is None else f"{in_bytes(nbytes)} beside the filter"),
     ]
-    lines = ["", *aligned((name, value) for name, value in rows if value)]
+    lines = ["", *aligned(rows)]
     for priority, counts in sorted(queue["pending"].items(), reverse=True):
         slots = ", ".join(f"{slot} {n:,}" for slot, n in Counter(counts).most_common(_MOST_SHOWN))
         more = len(counts) - _MOST_SHOWN

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,18 +17,14 @@ from ..delta.settings import DELTA_DAYS, DELTA_DIR, KEY_BYTES, Lifetime, key_of_
 from ..errors import BloomError, FilterFileError
 from ..fingerprint import FingerprinterIdentity
 from ..migration.sources import source_in
-from .context import (
-    Place,
-    fingerprints_of,
-    print_findings,
-    print_seen,
-    table,
-)
-from .target import Kind
+from .context import Known, Place, Printed, fingerprints_of, table
+from .target import Kind, Target
 
 if TYPE_CHECKING:
     from ..delta.redis_store import RedisDeltaStore, Slice
     from .context import Context
+
+    Store = FileDeltaStore | RedisDeltaStore
 
 PATIENCE = 5.0
 """Seconds to wait for Redis."""
@@ -38,8 +34,8 @@ ACTIONS = ("count", "list", "forget")
 class DeltaPlace(Place):
     """A delta store in a directory."""
 
-    def info(self) -> int:
-        """Print what is in it."""
+    def described(self) -> Printed:
+        """Return what is in it."""
         with closing(FileDeltaStore(self.target.path, Lifetime())) as store:
             store.look()
             figures = {
@@ -57,22 +53,17 @@ class DeltaPlace(Place):
         if store.oldest is not None and store.newest is not None:
             times = f"{written(store.oldest)} to {written(store.newest)}"
             lines += ["", *table([["marked", times], ["memory", in_bytes(store.nbytes)]])]
-        self.session.print({"place": str(self.target.path), "days": days, "table": figures}, lines)
-        return 0
+        return {"place": str(self.target.path), "days": days, "table": figures}, lines
 
-    def check(self) -> int:
-        """Print for each URL whether it has a mark."""
+    @contextmanager
+    def knowing(self) -> Iterator[Known]:
+        """Yield which fingerprints have a mark."""
         with closing(store_at(self.session, self.target.path)) as store:
             store.look()
-            return print_seen(
-                self.session,
-                lambda fingerprint: store.knows(key_of_fingerprint(fingerprint)),
-                store.identity,
-                self.name,
-            )
+            yield self.name, store.identity, lambda each: store.knows(key_of_fingerprint(each))
 
-    def verify(self) -> int:
-        """Print the finding about its table, and the verdict."""
+    def findings(self) -> tuple[str, list[Finding]]:
+        """Return the finding about its table."""
         with closing(FileDeltaStore(self.target.path, Lifetime())) as store:
             try:
                 store.look()
@@ -80,10 +71,9 @@ class DeltaPlace(Place):
             except FilterFileError as error:
                 wrong = str(error)
             text = wrong or f"{counted(store.count, 'page')}, each readable"
-        finding = Finding(str(store.path), sound=not wrong, text=text)
-        return print_findings(self.session, self.name, [finding])
+        return self.name, [Finding(str(store.path), sound=not wrong, text=text)]
 
-    def add(self) -> int:
+    def add(self) -> Printed:
         """Import what the files hold; it is made if it is missing."""
         fingerprinter = self.session.fingerprinter
         identity = FingerprinterIdentity.of(fingerprinter).to_text()
@@ -101,28 +91,24 @@ class DeltaPlace(Place):
                 store.add(marks.items())
                 figures.append({"file": str(path), "keys": len(marks)})
         lines = [f"{e['file']}: {e['keys']:,} keys, which may be known already" for e in figures]
-        self.session.print({"place": self.name, "files": figures}, lines)
-        return 0
+        return {"place": self.name, "files": figures}, lines
 
-    def merge(self) -> int:
+    def merge(self) -> Printed:
         """Copy the marks of others into it."""
         names = self.session.options.sources
-        sources = [self.session.target(name, Kind.DELTA_STORE).path for name in names]
+        sources = [Target.find(name).require(Kind.DELTA_STORE).path for name in names]
         for source in sources:
             if source.samefile(self.target.path):
                 raise BloomError(f"{source} is no other delta store: give their directories")
         with closing(store_at(self.session, self.target.path)) as store:
             store.merge(sources)
             store.look()
-        line = f"{store.name} has {counted(store.count, 'page')} now"
-        self.session.print({"pages": store.count}, [line])
-        return 0
+        return {"pages": store.count}, [f"{store.name} has {counted(store.count, 'page')} now"]
 
-    def clear(self) -> int:
+    def clear(self) -> list[str]:
         """Remove all of its marks."""
         store_at(self.session, self.target.path).clear()
-        self.session.print_lines([f"forgot what {self.target.path} knew"])
-        return 0
+        return [f"forgot what {self.target.path} knew"]
 
 
 def store_at(session: Context, directory: Path, identity: str = "") -> FileDeltaStore:
@@ -139,8 +125,10 @@ def written(when: float) -> str:
         return f"{when:g} s"
 
 
-def delta(session: Context) -> int:
-    """Count, list or forget the marks of a delta store."""
+def delta(session: Context) -> None:
+    """Count or list the pages that a delta store has as done, with their times, or forget some:
+    those are fetched again. MEMORY is the directory of a delta store (BLOOM_DELTA_DIR), or
+    redis://HOST/DB with --spider or -s BLOOM_DELTA_DIR=NAME."""
     options = session.options
     action, urls = options.action, options.urls
     older = None
@@ -157,10 +145,11 @@ def delta(session: Context) -> int:
     with closing(_store(session, options.place, action)) as store:
         before = None if older is None else time.time() - older
         if action == "count":
-            return _count(session, store, before)
-        if action == "list":
-            return _list(session, store, before)
-        return _forget(session, store, keys, older)
+            _count(session, store, before)
+        elif action == "list":
+            _list(session, store, before)
+        else:
+            _forget(session, store, keys, older)
 
 
 def _key(text: str) -> bytes:
@@ -176,9 +165,9 @@ def _key(text: str) -> bytes:
     return key
 
 
-def _store(session: Context, place: str, action: str) -> FileDeltaStore | RedisDeltaStore:
+def _store(session: Context, place: str, action: str) -> Store:
     """Return the delta store at `place`, open, with all slices that are there."""
-    target = session.target(place, Kind.DELTA_STORE, Kind.REDIS)
+    target = Target.find(place).require(Kind.DELTA_STORE, Kind.REDIS)
     if Kind.DELTA_STORE in target.kinds:
         store = store_at(session, target.path)
         store.lifetime = Lifetime()
@@ -203,7 +192,7 @@ def _store(session: Context, place: str, action: str) -> FileDeltaStore | RedisD
     return found
 
 
-def _count(session: Context, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
+def _count(session: Context, store: Store, before: float | None) -> None:
     pages, slices = store.counts(before)
     parts = [counted(pages, "page")] if pages or not slices else []
     if slices:
@@ -211,12 +200,10 @@ def _count(session: Context, store: FileDeltaStore | RedisDeltaStore, before: fl
     digests = store.digests if before is None else 0
     parts += [counted(digests, "digest")] if digests else []
     lines = [f"{store.name}: {' and '.join(parts)}"]
-    figures: dict[str, object] = {"pages": pages, "digests": digests, "slices": slices}
-    session.print(figures, lines)
-    return 0
+    session.print({"pages": pages, "digests": digests, "slices": slices}, lines)
 
 
-def _list(session: Context, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
+def _list(session: Context, store: Store, before: float | None) -> None:
     for key, when, digest in store.marks(before):
         time_ = None if when is None else in_utc(when)
         figures = {"key": key.hex(), "time": time_, "digest": digest and digest.hex()}
@@ -224,15 +211,9 @@ def _list(session: Context, store: FileDeltaStore | RedisDeltaStore, before: flo
             session.print_json(figures)
         else:
             session.print_lines(["  ".join(text or "-" for text in figures.values())])
-    return 0
 
 
-def _forget(
-    session: Context,
-    store: FileDeltaStore | RedisDeltaStore,
-    keys: list[bytes],
-    older: float | None,
-) -> int:
+def _forget(session: Context, store: Store, keys: list[bytes], older: float | None) -> None:
     if session.options.urls:
         found = fingerprints_of(session, store.identity, store.name)
         keys += [key_of_fingerprint(fingerprint) for _, fingerprint in found]
@@ -244,8 +225,5 @@ def _forget(
     forgot = [counted(pages, "page")] if pages or not dropped else []
     forgot += [counted(len(dropped), "slice")] if dropped else []
     times = [f"  {written(each.start)} to {written(each.end)}" for each in dropped]
-    session.print(
-        {"pages": pages, "dropped": [each._asdict() for each in dropped]},
-        [f"forgot {' and '.join(forgot)}", *times],
-    )
-    return 0
+    figures = {"pages": pages, "dropped": [each._asdict() for each in dropped]}
+    session.print(figures, [f"forgot {' and '.join(forgot)}", *times])

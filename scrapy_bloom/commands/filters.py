@@ -1,7 +1,7 @@
 """The subcommands about a filter, wherever it is: info, check, verify, add, merge, clear.
 
-There is a class for each kind of place, with a method for each subcommand that takes it; that of a
-delta store is in delta.py.
+There is a class for each kind of place, with a method for what each subcommand asks of it; that of
+a delta store is in delta.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..amounts import counted, in_bytes, in_percent, in_short, pages_text, waiting_text
-from ..bloom.inspection import Description, describe, open_filter
+from ..bloom.inspection import Description, Finding, describe, open_filter
 from ..bloom.inspection import verify as findings_in
 from ..bloom.merging import merge as merge_filters
 from ..bloom.removal import remove
@@ -35,43 +35,93 @@ from ..redis_backend.verify import queue_findings
 from ..settings import BloomSettings
 from ..sqlite_backend.progress import Waiting
 from ..sqlite_backend.status import JobState, job_state, unfinished_requests, waiting_in
-from . import delta
-from .context import Place, aligned, print_findings, print_seen, table
-from .crawls import queue_in
-from .target import Kind
+from .context import Known, Place, Printed, aligned, fingerprints_of, table
+from .crawls import PATIENCE, queue_in
+from .delta import DeltaPlace
+from .target import Kind, Target
 
 if TYPE_CHECKING:
     from ..bloom.fixed import BloomFilter
     from ..bloom.growing import ScalableBloomFilter
     from .context import Context
 
-PATIENCE = 30.0
-"""Seconds to wait for a large set in Redis."""
-
-
 _ON_DISK = (Kind.FILTER, Kind.FILE)
 _READABLE = (*_ON_DISK, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
-_TAKES = {
-    "info": _READABLE,
-    "check": _READABLE,
-    "verify": _READABLE,
-    "add": (*_ON_DISK, Kind.NEW, Kind.DELTA_STORE),
-    "merge": (*_ON_DISK, Kind.DELTA_STORE),
-    "clear": (*_ON_DISK, Kind.DELTA_STORE, Kind.REDIS),
-}
 
 
-def on_place(session: Context) -> int:
-    """Do what the subcommand says with the PLACE, of whatever kind it is."""
-    options = session.options
-    target = session.target(options.place, *_TAKES[options.subcommand])
-    kinds = {Kind.DELTA_STORE: delta.DeltaPlace, Kind.REDIS: SharedPlace}
-    kind = next((kinds[each] for each in kinds if each in target.kinds), FilterPlace)
-    place: Place = kind(session, target)
-    if options.subcommand == "clear" and not options.yes:
+def info(session: Context) -> None:
+    """Print what there is to know about a filter: requests, capacity, layers, memory, error rate,
+    pages probably lost, fingerprinter, versions, whether it was closed cleanly, and which process
+    uses it; of a job or a crawl in Redis also its state, and what is pending and has failed.
+    Changes nothing, and works while the job runs."""
+    session.print(*_place(session, *_READABLE).described())
+
+
+def check(session: Context) -> int:
+    """Say for each URL whether the filter has seen it, through the job's own fingerprinter. 'seen
+    (start request)' is a page that start() asked, to which a link is new. The exit status is 1 if
+    any is new. Changes nothing."""
+    answers = []
+    with _place(session, *_READABLE).knowing() as (name, identity, knows):
+        for url, fingerprint in fingerprints_of(session, identity, name):
+            seen = knows(fingerprint)
+            answers.append({"url": url, "seen": seen})
+            session.print_now([f"{'seen' if seen else 'new '} {url}"])
+    session.print(answers, [])
+    return 0 if all(answer["seen"] for answer in answers) else 1
+
+
+def verify(session: Context) -> None:
+    """Read a whole filter, compare headers, sizes, checksums and counts with the bits, and say
+    whether it can be trusted (exit status 0) or not (2). Changes nothing."""
+    name, findings = _place(session, *_READABLE).findings()
+    trusted = all(finding.sound for finding in findings)
+    lines = [
+        f"{'ok ' if finding.sound else 'BAD'}  {finding.path or name}:"
+        f" {finding.text.removeprefix(f'{finding.path} ')}"
+        for finding in findings
+    ]
+    lines += [f"{name} can be trusted"] if trusted else []
+    session.print({"trusted": trusted, "findings": [*map(asdict, findings)]}, lines)
+    if not trusted:
+        raise BloomError(f"{name} cannot be trusted")
+
+
+def add(session: Context) -> None:
+    """Import URLs into a filter, one a line, as the GET requests they would be made into, or
+    fingerprints: a requests.seen of Scrapy in either format, which its content tells, or the set of
+    a scrapy-redis dupefilter. A PLACE that holds no filter gets one. What is known already stays as
+    it is, so an interrupted import can be run again."""
+    session.print(*_place_on_disk(session, *_ON_DISK, Kind.NEW, Kind.DELTA_STORE).add())
+
+
+def merge(session: Context) -> None:
+    """Join filters into one of them, DEST. They must be of one origin: copies of one filter that
+    have gone separate ways (same secret, shape and fingerprinter)."""
+    session.print(*_place_on_disk(session, *_ON_DISK, Kind.DELTA_STORE).merge())
+
+
+def clear(session: Context) -> None:
+    """Remove a filter from the disk, sound or not, or from Redis. What else is in the job directory
+    stays."""
+    place = _place(session, *_ON_DISK, Kind.DELTA_STORE, Kind.REDIS)
+    if not session.options.yes:
         raise BloomError(f"{place.name} would be forgotten for good: say so with --yes")
-    status: int = getattr(place, options.subcommand)()
-    return status
+    session.print_lines(place.clear())
+
+
+def _place(session: Context, *takes: Kind) -> SharedPlace | FilterPlace | DeltaPlace:
+    """Return the PLACE, of a kind that is taken. Raises BloomError."""
+    target = Target.find(session.options.place).require(*takes)
+    if Kind.REDIS in target.kinds:
+        return SharedPlace(session, target)
+    return _place_on_disk(session, *takes)
+
+
+def _place_on_disk(session: Context, *takes: Kind) -> FilterPlace | DeltaPlace:
+    target = Target.find(session.options.place).require(*takes)
+    is_delta = Kind.DELTA_STORE in target.kinds
+    return DeltaPlace(session, target) if is_delta else FilterPlace(session, target)
 
 
 class SharedPlace(Place):
@@ -86,30 +136,25 @@ class SharedPlace(Place):
         """URL and key."""
         return f"{public_url(self.target.name)} {self._key}"
 
-    def info(self) -> int:
-        """Print the description of both."""
+    def described(self) -> Printed:
+        """Return the description of both."""
         with self.session.shared_filter(self.target.name) as shared:
             description = shared.describe()
             queue, lines = queue_in(shared.client, shared.key)
-        self.session.print(
-            {**asdict(description), "queue": queue},
-            [*_info_lines(description, None, on_disk=False), *lines],
-        )
-        return 0
+        return {**asdict(description), "queue": queue}, [*_info_lines(description), *lines]
 
-    def check(self) -> int:
-        """Print for each URL whether the filter has seen it."""
+    @contextmanager
+    def knowing(self) -> Iterator[Known]:
+        """Yield what the filter has seen."""
         with self.session.shared_filter(self.target.name) as shared:
-            knows, identity = shared.filter.__contains__, shared.filter.header.identity
-            return print_seen(self.session, knows, identity, shared.name)
+            yield shared.name, shared.filter.header.identity, shared.filter.__contains__
 
-    def verify(self) -> int:
-        """Print the findings about both, and the verdict."""
+    def findings(self) -> tuple[str, list[Finding]]:
+        """Return the findings about both."""
         with self.session.shared_filter(self.target.name) as shared:
-            findings = [shared.verify(), *queue_findings(shared.client, shared.key)]
-            return print_findings(self.session, shared.name, findings)
+            return shared.name, [shared.verify(), *queue_findings(shared.client, shared.key)]
 
-    def clear(self) -> int:
+    def clear(self) -> list[str]:
         """Remove both."""
         with RedisClient(self.target.name) as client:
             removed, places = 0, places_of(client, self._key)
@@ -121,15 +166,14 @@ class SharedPlace(Place):
                 removed += delete_filter(client, each)
             if not removed:
                 raise BloomError(f"{self.name} is no filter, and nothing is left of one")
-        self.session.print_lines([f"deleted {self.name}"])
-        return 0
+        return [f"deleted {self.name}"]
 
 
 class FilterPlace(Place):
     """A filter on the disk, of a job or alone."""
 
-    def info(self) -> int:
-        """Print its description."""
+    def described(self) -> Printed:
+        """Return its description."""
         target = self.target
         description = describe(self.name, target.path, fingerprinter_in)
         unfinished, state, waits = None, None, Waiting()
@@ -137,32 +181,35 @@ class FilterPlace(Place):
             state = job_state(target.job.path)
             unfinished = unfinished_requests(target.job.path)
             waits = waiting_in(target.job.path)
-        self.session.print(
-            {
-                **asdict(description),
-                "job": state and state._asdict(),
-                "unfinished_requests": unfinished,
-                **waits._asdict(),
-            },
-            _info_lines(description, unfinished, on_disk=True, state=state, waits=waits),
-        )
-        return 0
+        figures = {
+            **asdict(description),
+            "job": state and state._asdict(),
+            "unfinished_requests": unfinished,
+            **waits._asdict(),
+        }
+        rows = [
+            ("closed", _closed(description)),
+            ("job", _job(state)),
+            ("pending", _pending(description, unfinished)),
+            ("waiting", waiting_text(*waits)),
+        ]
+        return figures, _info_lines(description, f"{description.file_bytes:,} bytes", rows)
 
-    def check(self) -> int:
-        """Print for each URL whether it was seen."""
+    @contextmanager
+    def knowing(self) -> Iterator[Known]:
+        """Yield what it has seen."""
         with open_filter(self.target.path, read_only=True) as bloom_filter:
-            knows, identity = bloom_filter.__contains__, bloom_filter.identity
-            return print_seen(self.session, knows, identity, self.name)
+            yield self.name, bloom_filter.identity, bloom_filter.__contains__
 
-    def verify(self) -> int:
-        """Print the findings about each file, and the verdict."""
-        return print_findings(self.session, self.name, list(findings_in(self.target.path)))
+    def findings(self) -> tuple[str, list[Finding]]:
+        """Return the findings about each file."""
+        return self.name, [*findings_in(self.target.path)]
 
-    def add(self) -> int:
+    def add(self) -> Printed:
         """Import what the files hold; it is made if it is not there."""
         session, target, options = self.session, self.target, self.session.options
         if Kind.NEW in target.kinds and any(map(is_deltafetchs, map(Path, options.files))):
-            return delta.DeltaPlace(session, replace(target, path=Path(self.name))).add()
+            return DeltaPlace(session, replace(target, path=Path(self.name))).add()
         figures = []
         with ExitStack() as stack:
             sources = [_source(session, name, stack) for name in options.files]
@@ -173,15 +220,11 @@ class FilterPlace(Place):
             for source in sources:
                 with progress(source.name, source.size, source.unit) as show:
                     imported = import_into(bloom_filter, source, show)
-                figures.append(_figures(source, imported))
-                if not options.json:
-                    session.print_lines(_lines(source, imported))
+                figures.append({"file": source.name, **asdict(imported)})
+                session.print_now(_lines(source, imported))
             items = len(bloom_filter)
-        session.print(
-            {"place": self.name, "items": items, "files": figures},
-            [f"{self.name} holds {counted(items, 'item')} now"],
-        )
-        return 0
+        line = f"{self.name} holds {counted(items, 'item')} now"
+        return {"place": self.name, "items": items, "files": figures}, [line]
 
     def _open(self, sources: list[Source]) -> BloomFilter | ScalableBloomFilter:
         """Return the filter, open; a new one for what the sources hold if there is none."""
@@ -195,31 +238,27 @@ class FilterPlace(Place):
         settings = replace(settings, capacity=capacity, error_rate=rate)
         identity = FingerprinterIdentity.of(self.session.fingerprinter).to_text()
         made = make_filter(job, sources, settings, identity)
-        if not options.json:
-            kind = "an exact filter" if made.exact else "a filter"
-            self.session.print_lines([f"made {kind} for {made.capacity:,} in {self.target.path}"])
+        kind = "an exact filter" if made.exact else "a filter"
+        self.session.print_now([f"made {kind} for {made.capacity:,} in {self.target.path}"])
         return made
 
-    def merge(self) -> int:
+    def merge(self) -> Printed:
         """Join others of one origin into it."""
         options = self.session.options
-        sources = [self.session.target(name, *_ON_DISK).path for name in options.sources]
+        sources = [Target.find(name).require(*_ON_DISK).path for name in options.sources]
         path = self.target.path
         before, after = merge_filters(path, sources, over_capacity=options.over_capacity)
-        self.session.print(
-            {"place": self.name, "items_before": before, "items": after},
-            [f"{self.name} holds {counted(after, 'item')} now (by its bits), {before:,} before"],
-        )
-        return 0
+        line = f"{self.name} holds {counted(after, 'item')} now (by its bits), {before:,} before"
+        return {"place": self.name, "items_before": before, "items": after}, [line]
 
-    def clear(self) -> int:
+    def clear(self) -> list[str]:
         """Remove its files."""
-        self.session.print_lines([f"removed {path}" for path in remove(self.target.path)])
+        lines = [f"removed {path}" for path in remove(self.target.path)]
         if (job := self.target.job) is not None:
             others = (job.seen_file, job.scrapy_queue, job.requests)
             if left := [path.name for path in others if path.exists()]:
-                self.session.print_lines([f"{job.path} still holds {', '.join(left)}"])
-        return 0
+                lines.append(f"{job.path} still holds {', '.join(left)}")
+        return lines
 
 
 def _source(session: Context, name: str, stack: ExitStack) -> Source:
@@ -246,29 +285,15 @@ def _warn_of_pending(names: list[str]) -> None:
             )
 
 
-def _figures(source: Source, imported: Imported) -> dict[str, object]:
-    return {
-        "file": source.name,
-        **asdict(imported),
-        "skipped": source.skipped,
-        "first_skipped": source.first_skipped or None,
-    }
-
-
 def _lines(source: Source, imported: Imported) -> Iterator[str]:
     yield f"{source.name}: {imported.added:,} added, {imported.known:,} were known"
-    if source.skipped:
-        skipped = counted(source.skipped, source.noun)
-        yield f"  {skipped} skipped, the first is {source.first_skipped}"
+    if imported.skipped:
+        skipped = counted(imported.skipped, source.noun)
+        yield f"  {skipped} skipped, the first is {imported.first_skipped}"
 
 
 def _info_lines(
-    filter_: Description,
-    unfinished: int | None,
-    *,
-    on_disk: bool,
-    state: JobState | None = None,
-    waits: Sequence[Any] = (0, None, 0),
+    filter_: Description, file_size: str = "", more: Sequence[tuple[str, str]] = ()
 ) -> list[str]:
     about = "" if filter_.items_exact else "about "
     in_files = f"{in_bytes(filter_.table_bytes)} of the files"
@@ -277,7 +302,7 @@ def _info_lines(
         ("capacity", f"{filter_.capacity:,} in {counted(len(filter_.layers), 'layer')}"),
         ("memory", _a_request(filter_, in_bytes(filter_.bytes), filter_.bits, "bits")),
         ("exact table", _a_request(filter_, in_files, filter_.table_bytes, "bytes")),
-        ("file size", f"{filter_.file_bytes:,} bytes" if on_disk else ""),
+        ("file size", file_size),
         ("fill", f"{in_percent(filter_.fill_ratio)} of the bits are set"),
         ("error rate", f"{in_short(filter_.error_rate)} now, at most {filter_.error_rate_bound:g}"),
         ("pages lost", f"{pages_text(filter_.expected_pages_lost)} so far, probably"),
@@ -286,12 +311,9 @@ def _info_lines(
         ("identity", filter_.fingerprinter_identity or ""),
         ("made", filter_.created),
         ("made by", filter_.software),
-        ("closed", _closed(filter_) if on_disk else ""),
-        ("job", _job(state)),
-        ("pending", _pending(filter_, unfinished)),
-        ("waiting", waiting_text(*waits)),
+        *more,
     ]
-    lines = [filter_.place, *aligned((name, value) for name, value in rows if value)]
+    lines = [filter_.place, *aligned(rows)]
     if len(filter_.layers) > 1:
         lines += ["", *table(_layer_rows(filter_))]
     return lines

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from .context import Context
 
 
-def size(session: Context) -> int:
-    """Print what a filter for so many URLs takes."""
+def size(session: Context) -> None:
+    """Print the memory that a filter for N URLs takes, set at once or grown from a smaller
+    capacity, without and with BLOOM_EXACT, whose table is on the disk, beside that of Scrapy's
+    RFPDupeFilter; with --json exact to the byte."""
     options = session.options
     settings = BloomSettings.read(session.crawler.settings)
     rate = settings.error_rate if options.error_rate is None else options.error_rate
@@ -65,7 +67,6 @@ def size(session: Context) -> int:
         *table(exact_rows),
     ]
     session.print(figures, lines)
-    return 0
 
 
 def _size_row(each: Plan, urls: int) -> list[str]:
@@ -89,33 +90,28 @@ def _capacity(each: Plan, urls: int) -> str:
     return f"{each.capacity:_}{' (grows)' if each.capacity < urls else ''}"
 
 
-def compare(session: Context) -> int:
-    """Print how the methods do on the user's list."""
+def compare(session: Context) -> None:
+    """Remember the URLs of a list in several ways, and print what each costs and how many new URLs
+    it takes for seen ones: a set of URLs, a set of fingerprints, a table of bits with one hash, a
+    small classic Bloom filter, eight multiplicative hash functions as copied from crawler to
+    crawler, and the filter of this package without and with its exact table."""
     options = session.options
     urls = [url for name in options.files for url in _urls(name)]
     rate = BloomSettings.read(session.crawler.settings).error_rate
-    one, classic, eight = (
-        single_hash(options.slots),
-        classic_bloom(options.bits, options.hashes),
-        multiplicative(),
-    )
+    one, eight = single_hash(options.slots), multiplicative()
+    classic = classic_bloom(options.bits, options.hashes)
     ours, exact = PageLocal(len(urls), rate), PageLocal(len(urls), rate, exact=True)
     methods: list[Method] = [UrlSet(), FingerprintSet(), one, classic, eight, ours, exact]
     theory = {one.name: (options.slots, 1), classic.name: (options.bits, options.hashes)}
     names = [one.name, classic.name, eight.name, ours.name]
     rows = []
-    if not options.json:
-        session.print_lines(_heading(names))
+    session.print_now(_heading(names))
     for row in compare_methods(methods, urls, options.every):
         rows.append(row)
-        if not options.json:
-            session.print_lines([_running(row, names)])
-            flush()
+        shares = [_in_percent(row.share(name)) for name in names]
+        session.print_now([_columns([f"{row.lines:,}", f"{row.urls:,}", *shares], names)])
+        flush()
     last = rows[-1]
-    expected = {
-        name: expected_false_positives(bits, hashes, last.urls)
-        for name, (bits, hashes) in theory.items()
-    }
     found: list[dict[str, Any]] = [
         {
             "name": method.name,
@@ -123,13 +119,14 @@ def compare(session: Context) -> int:
             "seconds": last.seconds[method.name],
             "false_positives": last.false_positives[method.name],
             "share": last.share(method.name),
-            "expected": expected.get(method.name),
+            "expected": expected_false_positives(*theory[method.name], last.urls)
+            if method.name in theory
+            else None,
         }
         for method in methods
     ]
     figures = {"rows": [asdict(row) for row in rows], "methods": found}
     session.print(figures, ["", *table(_summary(found, last))])
-    return 0
 
 
 def _urls(name: str) -> list[str]:
@@ -149,11 +146,6 @@ def _heading(names: Sequence[str]) -> list[str]:
     above = ["", "", *(name.rpartition(" ")[0] for name in names)]
     below = ["lines", "distinct", *(name.rpartition(" ")[2] for name in names)]
     return [_columns(above, names), _columns(below, names)]
-
-
-def _running(row: Row, names: Sequence[str]) -> str:
-    shares = [_in_percent(row.share(name)) for name in names]
-    return _columns([f"{row.lines:,}", f"{row.urls:,}", *shares], names)
 
 
 def _columns(cells: Sequence[str], names: Sequence[str]) -> str:
@@ -181,8 +173,8 @@ def _summary(methods: Sequence[Mapping[str, Any]], last: Row) -> Iterator[list[s
         ]
 
 
-def plot(session: Context) -> int:
-    """Draw a chart."""
+def plot(session: Context) -> None:
+    """Draw a chart into a PNG or SVG file, readable in black and white (needs matplotlib)."""
     options = session.options
     for rate in options.error_rate:
         check_error_rate(rate, "--error-rate")
@@ -197,4 +189,3 @@ def plot(session: Context) -> int:
         error_rates=options.error_rate,
     )
     session.print_lines([f"wrote {options.file}"])
-    return 0

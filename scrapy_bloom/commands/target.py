@@ -65,9 +65,9 @@ class Target:
             return cls(name, _kinds_of_job(job), path, job)
         return cls(name, frozenset({Kind.FILTER}), path)
 
-    def require(self, *takes: Kind) -> None:
-        """Raise BloomError unless this is of a kind that is taken: what it is, and what to give
-        instead."""
+    def require(self, *takes: Kind) -> Target:
+        """Return this if it is of a kind that is taken; else raise BloomError: what it is, and what
+        to give instead."""
         if self.kinds.isdisjoint(takes):
             first, *others = takes
             hidden = {*Kind} if first is Kind.NEW else {Kind.LAYER, Kind.NEW}
@@ -76,6 +76,7 @@ class Target:
             what, remedy = self._described(first)
             instead = f"give {', '.join(most)} or {last}" if most else f"give {last}"
             raise BloomError(f"{what}: {remedy or instead}")
+        return self
 
     def _described(self, wanted: Kind) -> tuple[str, str]:
         """Return what this is and the remedy, empty where that is to give what is wanted."""

@@ -53,19 +53,23 @@ Listing = tuple[list[str], list[list[str]], int, str]
 """Heads, rows, how many there are in all, and what is said without any."""
 
 
-def top(session: Context) -> int:
-    """Show the figures once, or each second until an interrupt."""
+def top(session: Context) -> None:
+    """Show how far a running job is, or a crawl in Redis with all its workers, live in the
+    terminal: its speed, what waits and has failed, and what it keeps, as it was last committed.
+    Changes nothing. Ctrl-C ends it."""
     options, found = session.options, session.job_or_crawl(JobStatus, CrawlStatus)
     with found as (name, status), suppress(KeyboardInterrupt):  # how it ends
         if options.follow and not options.json:
             raise BloomError("--follow goes with --json: without both the view is live anyway")
-        if options.json:
-            for figures in _looks(status, once=not options.follow):
+        is_live = options.follow if options.json else not options.once and sys.stdout.isatty()
+        for figures in _looks(status, once=not is_live):
+            if options.json:
                 session.print_json(figures)
-                sys.stdout.flush()
-        else:
-            _show(name, status, once=options.once or not sys.stdout.isatty())
-    return 0
+            else:
+                width, height = get_terminal_size() if sys.stdout.isatty() else (None, None)
+                text = "\n".join(lines(name, figures, width, height))
+                sys.stdout.write(f"{OVER if is_live else ''}{text}\n")
+            sys.stdout.flush()
 
 
 def _looks(status: JobStatus | CrawlStatus, *, once: bool) -> Iterator[Figures]:
@@ -85,14 +89,6 @@ def _looks(status: JobStatus | CrawlStatus, *, once: bool) -> Iterator[Figures]:
             if once:
                 return
         time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
-
-
-def _show(name: str, status: JobStatus | CrawlStatus, *, once: bool) -> None:
-    for figures in _looks(status, once=once):
-        width, height = get_terminal_size() if sys.stdout.isatty() else (None, None)
-        text = "\n".join(lines(name, figures, width, height))
-        sys.stdout.write(f"{'' if once else OVER}{text}\n")
-        sys.stdout.flush()
 
 
 def lines(
@@ -173,9 +169,7 @@ def _rate(key: str, figures: Mapping[str, Any]) -> str:
 
 def _books(figures: Figures) -> list[tuple[str, str]]:
     """Return name and text of each line about what waits, is held and is stored."""
-    rows = []
-    if waits := waiting_text(figures["later"], figures["next_due"], 0):
-        rows.append(("waiting", waits))
+    rows = [("waiting", waiting_text(figures["later"], figures["next_due"], 0))]
     held = figures["held_slots"].items()
     names = [f"{shortened(slot, NAME)} {held_for(left)}" for slot, left in held]
     rows += _named("held", names, figures["held"])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from hashlib import md5
-from pathlib import Path
+from itertools import chain
 
 from ..jobdir import JobDirectory
 
@@ -39,8 +39,10 @@ def why_unclean(job: JobDirectory) -> str | None:
         for path in (queue, *queue.rglob("*")):
             if path.stat().st_mtime_ns > written:
                 return f"{path} is newer than {state_file}, which a clean stop writes last"
-        for missing in (path for path in _queues(queue, state) if not _is_there(path)):
-            return f"{missing} is missing, which {state_file} lists"
+        for name in _queues(state):
+            # a queue, or one of start requests
+            if not any(chain(queue.glob(name), queue.glob(f"{name}s"))):
+                return f"{queue / name} is missing, which {state_file} lists"
         late = job.seen_file.stat().st_mtime_ns - written
     except FileNotFoundError as error:
         return f"there is no {error.filename}, which a clean stop writes"
@@ -51,26 +53,15 @@ def why_unclean(job: JobDirectory) -> str | None:
     return None
 
 
-def _queues(queue: Path, state: object) -> list[Path]:
-    """Return the queues that `state` lists: of each priority, or slot and priority."""
+def _queues(state: object) -> list[str]:
+    """Return globs of the queues that `state` lists: of each priority, or slot and priority."""
     if isinstance(state, dict):
         return [
             # as scrapy.pqueues names the directory of a slot
-            queue
-            / f"*-{md5(slot.encode(), usedforsecurity=False).hexdigest()}"
-            / str(int(priority))
+            f"*-{md5(slot.encode(), usedforsecurity=False).hexdigest()}/{int(priority)}"
             for slot, priorities in state.items()
             for priority in priorities
         ]
     if isinstance(state, list):
-        return [queue / str(int(priority)) for priority in state]
+        return [str(int(priority)) for priority in state]
     raise ValueError(f"active.json holds {state!r}")
-
-
-def _is_there(path: Path) -> bool:
-    """Return True if there is a queue, or one of start requests."""
-    return any(
-        candidate.name in (path.name, f"{path.name}s")
-        for folder in path.parent.parent.glob(path.parent.name)
-        for candidate in folder.iterdir()
-    )

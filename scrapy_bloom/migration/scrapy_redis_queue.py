@@ -21,7 +21,7 @@ _AT_ONCE = 1_000
 _STACKS = ("LifoQueue", "SpiderStack")
 _PICKLES = {"pickle", "marshal", "scrapy_redis.picklecompat"}
 _NEEDED = {"url", "priority", "meta", "dont_filter"}
-_COMMANDS = {"zset": ("zcard", "zrange"), "list": ("llen", "lrange")}
+_COMMANDS = {"zset": ("zcard", "zrange"), "list": ("llen", "lrange"), "none": ("zcard", "zrange")}
 
 
 class RedisQueue:
@@ -44,15 +44,13 @@ class RedisQueue:
         name = queue_class if isinstance(queue_class, str) else queue_class.__name__
         self._is_stack = name.rpartition(".")[2] in _STACKS
         self._kind = connection.call("type", self.key).decode()
-        if self._kind not in (*_COMMANDS, "none"):
+        if self._kind not in _COMMANDS:
             raise BloomError(
                 f"{self.name} is a {self._kind}, and no queue of scrapy-redis: set"
                 " SCHEDULER_QUEUE_KEY as its crawl has it"
             )
 
     def __len__(self) -> int:
-        if self._kind == "none":
-            return 0
         return int(self._connection.call(_COMMANDS[self._kind][0], self.key))
 
     def set_size(self) -> int:
@@ -62,8 +60,6 @@ class RedisQueue:
     def requests(self, *, next_first: bool) -> Iterator[dict[str, Any]]:
         """Yield each request as `Request.to_dict` gives it, in scrapy-redis's order or the opposite
         one. The queue stays as it is. Raises BloomError for a request that cannot be read."""
-        if self._kind == "none":
-            return
         # a list is pushed to at its left; a stack takes from there, a queue from its right
         from_left = next_first == (self._kind == "zset" or self._is_stack)
         read = _COMMANDS[self._kind][1]

@@ -27,13 +27,18 @@ _is_hexadecimal = re.compile(rb"(?:[0-9a-f]{2})+").fullmatch
 def is_seen_file(path: Path) -> bool:
     """Return True if the first line or record of the file at `path` is a fingerprint, or the file
     is empty."""
+    return _form_of(path) is not None
+
+
+def _form_of(path: Path) -> tuple[bool, int] | None:
+    """Return whether the file at `path` begins in binary, and the length of its first fingerprint;
+    None if there is none, and the file is not empty."""
     with path.open("rb") as file:
         start = file.read(1000)
-    if not start:
-        return True
-    if start[0] == 0:  # a length under 256
-        return start[1:2] > b"\0"
-    return _is_hexadecimal(start.partition(b"\n")[0].rstrip()) is not None
+    if start[:1] == b"\0":  # a length under 256
+        return (True, start[1]) if start[1:2] > b"\0" else None
+    line = start.partition(b"\n")[0].rstrip()
+    return (False, len(line) // 2) if not start or _is_hexadecimal(line) else None
 
 
 class SeenFile:
@@ -48,7 +53,8 @@ class SeenFile:
     noun = "record"
 
     def __init__(self, path: Path) -> None:
-        if not is_seen_file(path):
+        form = _form_of(path)
+        if form is None:
             raise JobDirectoryError(
                 f"{path} is no requests.seen of Scrapy: it begins neither with a fingerprint in"
                 " hexadecimal digits nor with the length of one; move it away"
@@ -57,13 +63,7 @@ class SeenFile:
         self.path = path
         self.size = path.stat().st_size
         self.skipped, self.first_skipped = 0, ""
-        with path.open("rb") as file:
-            start = file.read(1000)
-        self._binary = start[:1] == b"\0"
-        if self._binary:
-            self._length = int.from_bytes(start[:_LENGTH_BYTES], "big")
-        else:
-            self._length = len(start.partition(b"\n")[0].rstrip()) // 2
+        self._binary, self._length = form
         self.keys = self._count()
 
     def batches(self) -> Iterator[tuple[list[bytes], int]]:

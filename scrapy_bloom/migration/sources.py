@@ -41,10 +41,13 @@ class Source(Protocol):
 
 @dataclass
 class Imported:
-    """The numbers of fingerprints that were new to the filter, and that it knew."""
+    """The numbers of fingerprints that were new to the filter, and that it knew, and what the
+    source has skipped."""
 
     added: int = 0
     known: int = 0
+    skipped: int = 0
+    first_skipped: str | None = None
 
 
 def source_in(path: Path, fingerprinter: RequestFingerprinterProtocol) -> Source:
@@ -90,6 +93,7 @@ def import_into(
         imported.known += known
         imported.added += len(fingerprints) - known
         show(done)
+    imported.skipped, imported.first_skipped = source.skipped, source.first_skipped or None
     return imported
 
 
@@ -114,7 +118,7 @@ def import_job(
         imported = import_into(bloom_filter, seen)
     job.unfinished_import.rename(job.filter)
     sync_directory(job.path)
-    torn = f" ({counted(seen.skipped, 'torn record')} left out)" if seen.skipped else ""
+    torn = f" ({counted(imported.skipped, 'torn record')} left out)" if imported.skipped else ""
     return (
         f"Imported {counted(imported.added, 'request')} from {seen.name}{torn}: the job goes on"
         f" with the filter in {job.filter}"

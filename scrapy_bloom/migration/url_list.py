@@ -36,7 +36,8 @@ class UrlList:
         self.name = str(path)
         self._path = path
         self._fingerprinter = fingerprinter
-        self.size = self.keys = _count_lines(path)
+        with open_list(path) as file:
+            self.size = self.keys = sum(1 for _ in file)
         if not any(fingerprints for fingerprints, _ in self.batches()):
             what = self.first_skipped or (
                 "there are empty lines only" if self.size else "it is empty"
@@ -91,12 +92,3 @@ def url_in(line: bytes, errors: str = "strict") -> str:
     """Return the URL in a line of a list, without the white space around it and without
     the byte order mark that some editors put at the start of a file."""
     return line.removeprefix(BOM_UTF8).decode(errors=errors).strip()
-
-
-def _count_lines(path: Path) -> int:
-    count, last = 0, b"\n"
-    with open_list(path) as file:
-        while chunk := file.read(_BATCH_BYTES):
-            count += chunk.count(b"\n")
-            last = chunk[-1:]
-    return count + (last != b"\n")

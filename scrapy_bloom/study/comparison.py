@@ -41,10 +41,14 @@ class UrlSet:
 
     def add(self, url: str) -> bool:
         """Return True if `url` was seen before, else remember it."""
-        if url in self._seen:
+        key = self._key(url)
+        if key in self._seen:
             return True
-        self._seen.add(url)
+        self._seen.add(key)
         return False
+
+    def _key(self, url: str) -> str | bytes:
+        return url
 
     @property
     def nbytes(self) -> int:
@@ -57,13 +61,8 @@ class FingerprintSet(UrlSet):
 
     name = "set of fingerprints"
 
-    def add(self, url: str) -> bool:
-        """Return True if `url` was seen before, else remember it."""
-        fingerprint = sha1(url.encode(), usedforsecurity=False).digest()
-        if fingerprint in self._seen:
-            return True
-        self._seen.add(fingerprint)
-        return False
+    def _key(self, url: str) -> str | bytes:
+        return sha1(url.encode(), usedforsecurity=False).digest()
 
 
 class BitTable:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,10 @@ from .planning import plan, set_bytes
 Axes = Any
 """Of matplotlib, which need not be installed."""
 
-_STYLES = ("-", "--", "-.", ":", (0, (1, 1, 4, 1)), (0, (8, 2)), (0, (3, 3, 1, 3, 1, 3)))
-_MARKERS = "os^Dvx*"
+_STYLES = {
+    "linestyle": ["-", "--", "-.", ":", (0, (1, 1, 4, 1)), (0, (8, 2)), (0, (3, 3, 1, 3, 1, 3))],
+    "marker": list("os^Dvx*"),
+}
 _KEYS_PER_BLOCK_AT_LEAST = 200  # a filter of any size: whole blocks do not matter
 _LOWEST = 1e-12
 
@@ -43,6 +44,7 @@ def draw(
         raise BloomError("matplotlib is missing: pip install 'scrapy-bloom[plot]'") from None
     figure = figures.Figure(figsize=(8, 5.5), dpi=130, layout="constrained")
     axes = figure.add_subplot()
+    axes.set_prop_cycle(**_STYLES)
     if chart == "error-by-bits":
         _error_by_bits(axes, probes)
     elif chart == "error-by-probes":
@@ -54,28 +56,27 @@ def draw(
 
 
 def _error_by_bits(axes: Axes, probes: Sequence[int]) -> None:
-    for count, style, marker in zip(probes, cycle(_STYLES), cycle(_MARKERS), strict=False):
-        curve = [(n / 2, error_rate(n / 2, count)) for n in range(4, 81)]
-        _curve(axes, curve, f"k = {count}", style, marker)
+    for count in probes:
+        _curve(axes, [(n / 2, error_rate(n / 2, count)) for n in range(4, 81)], f"k = {count}")
     _error_axes(axes, "Error rate of a full filter by its size, for k probes", "bits per item")
 
 
 def _error_by_probes(axes: Axes, bits: Sequence[float]) -> None:
-    for each, style, marker in zip(bits, cycle(_STYLES), cycle(_MARKERS), strict=False):
+    for each in bits:
         curve = [(float(k), error_rate(each, k)) for k in range(1, 31)]
-        _curve(axes, curve, f"{each:g} bits per item", style, marker)
+        _curve(axes, curve, f"{each:g} bits per item")
         best = min(curve, key=lambda point: point[1])
-        axes.plot(*best, marker="o", markersize=11, fillstyle="none", color="black")
+        axes.plot(*best, "ok", markersize=11, fillstyle="none")
     _error_axes(axes, "Error rate of a full filter by its probes (circle: the best k)", "probes k")
 
 
 def _memory(axes: Axes, error_rates: Sequence[float]) -> None:
     urls = [10 ** (n / 4) for n in range(16, 37)]  # 1e4 to 1e9
     sets = [(n, float(set_bytes(round(n)))) for n in urls]
-    _curve(axes, sets, "RFPDupeFilter", "-", "", width=2.6)
-    for rate, style, marker in zip(error_rates, cycle(_STYLES), cycle(_MARKERS), strict=False):
+    _curve(axes, sets, "RFPDupeFilter", linestyle="-", marker="", linewidth=2.6)
+    for rate in error_rates:
         curve = [(n, float(plan(round(n), rate).bytes)) for n in urls]
-        _curve(axes, curve, f"Bloom filter, p = {rate:g}", style, marker)
+        _curve(axes, curve, f"Bloom filter, p = {rate:g}")
     axes.set_title("Memory by the number of URLs, BLOOM_CAPACITY set to it")
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -94,27 +95,10 @@ def error_rate(bits_per_item: float, probes: int) -> float:
     return sizing.error_rate_at(blocks, probes, keys)
 
 
-def _curve(
-    axes: Axes,
-    points: Sequence[tuple[float, float]],
-    label: str,
-    style: object,
-    marker: str,
-    *,
-    width: float = 1.3,
-) -> None:
-    shown = [(x, y) for x, y in points if y > 0]
-    axes.plot(
-        [x for x, _ in shown],
-        [y for _, y in shown],
-        label=label,
-        linestyle=style,
-        linewidth=width,
-        color="black",
-        marker=marker,
-        markersize=4,
-        markevery=max(1, len(shown) // 9),
-    )
+def _curve(axes: Axes, points: Sequence[tuple[float, float]], label: str, **style: object) -> None:
+    xs, ys = zip(*((x, y) for x, y in points if y > 0), strict=True)
+    style = {"linewidth": 1.3, "color": "black", "markersize": 4, **style}
+    axes.plot(xs, ys, label=label, markevery=max(1, len(xs) // 9), **style)
 
 
 def _error_axes(axes: Axes, title: str, below: str) -> None:

@@ -1,19 +1,21 @@
-"""The subcommand queue: the pending requests of a job or a crawl, counted, listed and dropped, and
-its download slots held."""
+"""The subcommands about the requests of a job or a crawl: queue, which counts, lists and drops the
+pending ones and holds download slots; failed, retry and drop for those that have failed."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf, isinf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..amounts import counted, held_for
+from ..amounts import counted, held_for, in_brief, in_utc
 from ..amounts import seconds as seconds_of
 from ..errors import BloomError
 from ..job.choice import Counts, Filter, Record
-from ..job.failed_request import DROPPED
-from ..job.records import State
+from ..job.failed_request import DROPPED, FailedRequest
+from ..job.records import KEPT, State
 from ..redis_backend.codec import is_storable_slot
 from .context import table
 
@@ -22,10 +24,14 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """So many requests are listed, and so many slots, without --limit."""
+FAILED_SHOWN = 5
+"""So many requests of each reason are shown."""
 
 
 def queue(session: Context) -> int:
-    """Do what is asked with the chosen pending requests; return 1 if there are none."""
+    """Count, list or drop pending requests of a job or a crawl, or hold hosts, also while it runs:
+    queue count JOB --by slot. What is dropped stays seen. Nothing of a host on hold is asked. The
+    exit status is 1 if nothing is selected."""
     options = session.options
     run, takes = _ACTIONS[options.action]
     for name in ("by", "limit", "keep", "yes", "for", "url", "callback", "slots"):
@@ -103,10 +109,14 @@ def _list(session: Context, chosen: Filter) -> int:
     return 0 if found else 1
 
 
+def _title(each: Record | FailedRequest) -> str:
+    method = "" if each.method == "GET" else f"{each.method} "
+    return f"{method}{each.url or '(a URL that cannot be read)'}"
+
+
 def _list_lines(found: Sequence[Record]) -> Iterator[str]:
     for each in found:
-        method = "" if each.method == "GET" else f"{each.method} "
-        yield f"{method}{each.url or '(a URL that cannot be read)'}"
+        yield _title(each)
         parts = [f"slot {each.slot}"] if each.slot else []
         parts += [f"priority {each.priority}"] if each.priority else []
         parts += [each.callback] if each.callback else []
@@ -142,20 +152,13 @@ def _drop_lines(name: str, found: Counts) -> Iterator[str]:
 
 
 def _hold(session: Context, chosen: Filter) -> int:
-    age = vars(session.options)["for"]
+    """Hold the slots that are named, and those that match globs, or release them."""
+    options, slots = session.options, dict.fromkeys(session.options.slots)
+    age = vars(options)["for"]
     seconds = inf if age is None else seconds_of(age)
     if seconds is None:
         raise BloomError(f"--for is {age!r}: it must be a time such as 90s, 30m, 12h or 7d")
-    return _set_holds(session, chosen, seconds)
-
-
-def _release(session: Context, chosen: Filter) -> int:
-    return _set_holds(session, chosen, None)
-
-
-def _set_holds(session: Context, chosen: Filter, seconds: float | None) -> int:
-    """Hold the slots that are named, and those that match globs, or release them."""
-    options, slots = session.options, dict.fromkeys(session.options.slots)
+    is_release = options.action == "release"
     if not (slots or chosen.slots):
         raise BloomError(f"say what to {options.action}: a SLOT, or globs with --slot")
     for slot in slots:
@@ -165,16 +168,16 @@ def _set_holds(session: Context, chosen: Filter, seconds: float | None) -> int:
         held = desk.held()
         if chosen.slots:
             slots |= dict.fromkeys(filter(chosen.includes_slot, held))
-            if seconds is not None:
+            if not is_release:
                 slots |= dict.fromkeys(map(str, desk.count(chosen, "slot").by))
-        if seconds is None:
+        if is_release:
             slots = dict.fromkeys(each for each in held if each in slots)
-        if slots and desk.hold([*slots], seconds) is None:
+        if slots and desk.hold([*slots], None if is_release else seconds) is None:
             return session.print_standing(name)
-    verb = "released" if seconds is None else "held"
+    verb = "released" if is_release else "held"
     figures: dict[str, Any] = {"stands": False, verb: [*slots]}
     line = f"{name}: {counted(len(slots), 'download slot')} {verb}"
-    if seconds is not None and slots:
+    if slots and not is_release:
         figures["seconds"] = None if isinf(seconds) else seconds
         line += f" {held_for(seconds)}"
     shown = ", ".join(islice(slots, SHOWN))
@@ -187,6 +190,97 @@ _ACTIONS: dict[str, tuple[Callable[[Context, Filter], int], set[str]]] = {
     "list": (_list, {"limit", "url", "callback"}),
     "drop": (_drop, {"keep", "yes", "url", "callback"}),
     "hold": (_hold, {"slots", "for"}),
-    "release": (_release, {"slots"}),
+    "release": (_hold, {"slots"}),
 }
 ACTIONS = tuple(_ACTIONS)
+
+
+def failed(session: Context) -> None:
+    """List the requests of a job or a crawl that have failed, by reason, with how often they were
+    asked and why they failed. Changes nothing, and works while the job runs."""
+    options = session.options
+    with session.desk() as (name, desk):
+        found = [each.failed for each in desk.scan(_kept(session)) if each.failed]
+    if options.output is not None:
+        _write_urls(session, found)
+        return
+    figures = [
+        {**each._asdict(), "time": in_utc(each.time) if each.time else None} for each in found
+    ]
+    session.print(figures, _failed_lines(name, found))
+
+
+def retry(session: Context) -> int:
+    """Make requests of a job or a crawl that have failed pending again: a job that runs, or its
+    next start, asks them once more, goes on with the round, and adds to its feeds. In Redis its
+    workers do, at once if there are any."""
+    with session.desk() as (name, desk):
+        taker = desk.taker
+        found = desk.change(_kept(session), "retry")
+    if found is None:
+        return session.print_standing(name)
+    count = found.states.total()
+    session.print({"retried": count}, [f"{counted(count, 'request')} pending again, for {taker}"])
+    return 0
+
+
+def drop(session: Context) -> int:
+    """Forget requests of a job or a crawl that have failed: they count as done."""
+    chosen = _kept(session)
+    with session.desk() as (name, desk):
+        if not session.options.yes:
+            count = desk.count(chosen, "reason").states.total()
+            raise BloomError(
+                f"{counted(count, 'failed request')} of {name} would be forgotten for good: say so"
+                " with --yes"
+            )
+        found = desk.change(chosen, "drop")
+    if found is None:
+        return session.print_standing(name)
+    session.print_lines([f"forgot {counted(found.states.total(), 'failed request')}"])
+    return 0
+
+
+def _kept(session: Context) -> Filter:
+    return Filter(KEPT, reasons=session.options.reason, urls=session.options.url)
+
+
+def _write_urls(session: Context, found: Sequence[FailedRequest]) -> None:
+    """Write their URLs, one a line, to a new file or to standard output."""
+    lines = [each.url for each in found if each.url]
+    if session.options.output == "-":
+        session.print_lines(lines)
+        return
+    path = Path(session.options.output)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    except FileExistsError:
+        raise BloomError(f"{path} is there already: remove it, or name another file") from None
+    session.print_lines([f"wrote {counted(len(lines), 'URL')} to {path}"])
+
+
+def _failed_lines(name: str, found: Sequence[FailedRequest]) -> Iterator[str]:
+    by_reason: defaultdict[str, list[FailedRequest]] = defaultdict(list)
+    for each in found:
+        by_reason[each.reason].append(each)
+    yield f"{name}: {counted(len(found), 'failed request')}"
+    for reason, requests in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+        yield ""
+        yield f"{reason}  {len(requests):,}"
+        for each in requests[:FAILED_SHOWN]:
+            yield f"  {_title(each)}"
+            yield f"    {_details(each)}"
+        if len(requests) > FAILED_SHOWN:
+            yield f"  and {len(requests) - FAILED_SHOWN:,} more (all with --json, or -o FILE)"
+
+
+def _details(each: FailedRequest) -> str:
+    parts = [counted(each.attempts, "attempt")]
+    if each.time:
+        parts.append(f"last {in_utc(each.time)}")
+    if each.status is not None:
+        parts.append(f"status {each.status}")
+    if each.exception is not None:
+        parts.append(in_brief(each.exception))
+    return ", ".join(parts)
