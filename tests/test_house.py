@@ -223,35 +223,58 @@ def test_public_names_are_documented(name):
 
 LOADED = """
 import sys
-from scrapy import Spider
+from scrapy import Request, Spider
 from scrapy.crawler import CrawlerProcess
+from scrapy.http import HtmlResponse
 
-class Idle(Spider):
-    name = "idle"
+class Answers:
+    lazy = False
+    async def download_request(self, request, spider=None):
+        return HtmlResponse(request.url, body=b"", request=request)
+    async def close(self):
+        pass
+
+class Small(Spider):
+    name = "small"
     async def start(self):
-        for nothing in ():
-            yield nothing
+        for number in (1, 2, 1):
+            yield Request(f"http://a.example/{number}")
+    def parse(self, response):
+        yield {"url": response.url}
+        yield Request("http://a.example/1")
 
-process = CrawlerProcess({
-    "ADDONS": {"scrapy_bloom.Addon": 300}, "JOBDIR": sys.argv[1], "LOG_LEVEL": "ERROR",
-    "FEEDS": {sys.argv[1] + "/items.jsonl": {"format": "jsonlines"}},
-})
-process.crawl(Idle)
+job = sys.argv[1]
+settings = {"JOBDIR": job, "LOG_LEVEL": "ERROR", "DOWNLOAD_HANDLERS": {"http": Answers}}
+process = CrawlerProcess(settings | {
+    "plain": {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"},
+    "add-on": {
+        "ADDONS": {"scrapy_bloom.Addon": 300}, "FEEDS": {job + ".jsonl": {"format": "jsonlines"}}
+    },
+}[sys.argv[2]])
+process.crawl(Small)
 process.start()
-print(*(name for name in sys.modules if name.startswith("scrapy_bloom.")))
+print(*(each for each in sys.modules if each.partition(".")[0] == "scrapy_bloom"))
 """
+UNUSED = {"plain": {"addon", "early", "feeds", "job", "sqlite_backend"}, "add-on": set()}
 
 
-def test_a_crawl_loads_what_it_uses(tmp_path):
-    """A job with feeds needs neither Redis, nor the delta store, nor what other filters
-    have left."""
-    command = [sys.executable, "-c", LOADED, str(tmp_path / "job")]
+@pytest.mark.parametrize(
+    ("how", "modules", "lines"), [("plain", 24, 4_150), ("add-on", 77, 13_800)]
+)
+def test_a_crawl_loads_what_it_uses(tmp_path, how, modules, lines):
+    """A resumed crawl with a duplicate, to its end: neither Redis, nor the delta store, nor what
+    other filters have left; and no more files, and lines in them, than were agreed on."""
+    command = [sys.executable, "-c", LOADED, str(tmp_path / "job"), how]
     path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
-    run = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
-    )
-    loaded = [name.removeprefix("scrapy_bloom.") for name in run.stdout.split()]
-    assert not {"commands", "delta", "migration", "redis_backend", "study"} & {
-        room_of(name) for name in loaded
-    }
-    assert len(loaded) <= 71
+    environment = {**os.environ, "PYTHONPATH": path}
+    for _ in range(2):
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    loaded = run.stdout.split()
+    rooms = {room_of(name.removeprefix("scrapy_bloom.")) for name in loaded}
+    assert not {"commands", "delta", "migration", "redis_backend", "study", *UNUSED[how]} & rooms
+    places = [PACKAGE.parent / name.replace(".", "/") for name in loaded]
+    files = [
+        place / "__init__.py" if place.is_dir() else place.with_suffix(".py") for place in places
+    ]
+    assert len(files) <= modules
+    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) <= lines
