@@ -17,8 +17,7 @@ from ..sqlite_backend.schema import PAGES_OF_A_ROUND
 from .file_store import Row
 
 if TYPE_CHECKING:
-    from ..feeds.outbox import Executor
-
+    from ..sqlite_backend.job_file import RequestFile
 
 NEW, CHANGED, UNCHANGED = "new", "changed", "unchanged"
 """The verdicts on a page that has a digest."""
@@ -46,7 +45,7 @@ class Marks:
     """The table, read and written through `executor`; `verdicts` counts its pages by verdict. Each
     method may raise sqlite3.Error."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: RequestFile | Temporary) -> None:
         self._executor = executor
         self._is_empty = not executor.query("SELECT 1 FROM delta_pages LIMIT 1")
         self.verdicts = Counter[str](

@@ -19,20 +19,16 @@ from ..errors import FeedError, message_of, unforeseen
 from ..job.origins import origins_of, request_of
 from ..job.start_requests import give_turn
 from .outbox import OPEN, WAITING, Outbox
-from .plans import FeedPlan
-from .storing import Part, check_stored, follow_job
-from .writing import FeedWriter, OpenFeed
+from .plans import OpenFeed, Plans, follow_job
+from .writing import FeedWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scrapy import Request
     from twisted.internet.defer import Deferred
 
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
     from .outbox import Batch, Feed
-    from .plans import Plans
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
 scrapys_logger = logging.getLogger(FeedExporter.__module__)
@@ -40,29 +36,22 @@ scrapys_logger = logging.getLogger(FeedExporter.__module__)
 
 
 class DurableFeeds:
-    """The feeds of `exporter` at `templates`, URIs in FEEDS, and those of earlier runs, with part
+    """The feeds of an exporter at `templates`, URIs in FEEDS, and those of earlier runs, with part
     files in `directory`. Raises FeedError if a feed of the round cannot go on; changes nothing.
     Cost: reads the files."""
 
-    def __init__(
-        self,
-        exporter: FeedExporter,
-        plans: Plans,
-        templates: Sequence[str],
-        round_: Round,
-        directory: Path,
-    ) -> None:
-        self.templates = templates
-        self.outbox = Outbox(round_.file)
-        self.all_stored = False
-        """True when the crawl has ended and all feeds are stored."""
-        self._exporter = exporter
-        self._crawler = exporter.crawler
+    def __init__(self, plans: Plans, round_: Round, directory: Path) -> None:
         self._plans = plans
+        self._exporter = exporter = plans.exporter
+        self._crawler = exporter.crawler
         self._round = round_
         self._directory = directory
-        self._origins = origins_of(exporter.crawler)
+        self.templates = [uri for uri in exporter.feeds if plans.is_durable(uri)]
+        self.outbox = Outbox(round_.file)
         self.feeds = FeedWriter(self.outbox, self._store_soon)
+        self.all_stored = False
+        """True when the crawl has ended and all feeds are stored."""
+        self._origins = origins_of(exporter.crawler)
         self._left: list[OpenFeed] = []
         """Feeds of earlier runs that are to be completed."""
         self._given_up: list[tuple[Feed, FeedError]] = []
@@ -73,9 +62,9 @@ class DurableFeeds:
         self._follows_kept = round_.follows_kept
         # the feeds of a round that waited in vain for failed requests are complete
         for feed in [] if self._follows_kept else self.outbox.feeds():
-            if feed.round == round_.number and feed.template in templates:
+            if feed.round == round_.number and feed.template in self.templates:
                 plans.require_same(feed)
-                working = self._check(feed, exporter.feeds[feed.template])
+                working = self._continued(feed, exporter.feeds[feed.template])
                 self.feeds.working[feed.template] = working
             else:
                 self._give_up_or_complete(feed)
@@ -88,35 +77,46 @@ class DurableFeeds:
     @property
     def is_in_place(self) -> bool:
         """True if each feed is a file to which final items are appended."""
-        return self._is_open and all(
-            working.plan.in_place for working in self.feeds.working.values()
-        )
+        return self._is_open and all(working.in_place for working in self.feeds.working.values())
 
     def attach(self, ledger: Ledger, *, stores_empty: bool) -> None:
         """Write in the commits of `ledger` as soon as the feeds are open. See
         `DurableFeedExporter.attach`."""
         self._ledger, self._stores_empty = ledger, stores_empty
 
-    def _check(self, feed: Feed, options: dict[str, Any]) -> OpenFeed:
+    def _opened(self, feed: Feed, options: dict[str, Any]) -> OpenFeed:
+        if self._plans.grows(feed.template, options):
+            from .growing import GrowingFeed
+
+            return GrowingFeed(self._plans, feed, options, self._directory)
+        from .waiting import WaitingFeed
+
+        return WaitingFeed(self._plans, feed, options, self._directory)
+
+    def _continued(self, feed: Feed, options: dict[str, Any]) -> OpenFeed:
+        """Return a feed of an earlier run. Raises FeedError if it is not as that has left it."""
         try:
-            plan = FeedPlan(self._plans, feed, options, self._directory)
+            working = self._opened(feed, options)
             for batch in feed.batches:
-                if follow_job(batch, plan.job, Path(self._round.file.name).name):
+                if follow_job(batch, working.job, Path(self._round.file.name).name):
                     self.feeds.changed.add(batch)
-                check_stored(batch, options)
-            return self.feeds.check(feed, plan)
+                working.check_stored(batch)
+            self.feeds.check(working)
         except FeedError as error:
             raise FeedError(
                 f"{error}, so feed {feed.template!r} cannot go on. Put the file back as this job"
                 " has left it; or leave the feed out of FEEDS, or give it another name, until the"
                 " job is finished: what was scraped before is not written again"
             ) from error
+        return working
 
     def _give_up_or_complete(self, feed: Feed) -> None:
         classes = ("exporter", "storage")
         options = {name: value for name, value in feed.options.items() if name not in classes}
         try:
-            self._left.append(self._check(feed, options))
+            working = self._continued(feed, options)
+            working.is_left = True
+            self._left.append(working)
         except FeedError as error:
             self._given_up.append((feed, error))
 
@@ -163,7 +163,7 @@ class DurableFeeds:
             )
         options = self._exporter.feeds[template]
         feed = self.outbox.add_feed(self._round.number, template, self._plans.describe(template))
-        self.feeds.begin(feed, FeedPlan(self._plans, feed, options, self._directory))
+        self.feeds.begin(self._opened(feed, options))
 
     # -- items ---------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class DurableFeeds:
         origin = self._origin(response)
         for template, working in self.feeds.working.items():
             if self._exporter.filters[template].accepts(item):
-                exported = working.plan.format.export(item)
+                exported = working.export(item)
                 try:
                     self.feeds.add(working, origin, exported, is_start_item=is_start_item)
                 except (sqlite3.Error, OSError) as error:
@@ -275,23 +275,16 @@ class DurableFeeds:
     async def _store(self, working: OpenFeed, batch: Batch) -> bool:
         """Complete a batch in its place, or store it. Return False after an error, which is logged.
         Signals, stats and log lines are those of Scrapy's exporter."""
-        plan, spider = working.plan, self._crawler.spider
-        assert spider is not None
-        stores_empty = self._stores_empty and plan.options["store_empty"] and batch.number == 1
-        if not (batch.items or stores_empty):
+        spider = self._crawler.spider
+        stores_empty = self._stores_empty and working.options["store_empty"] and batch.number == 1
+        if not (batch.items or stores_empty) or (items := working.unstored(batch)) is None:
             return True
-        slot = plan.slot(batch)
-        part = Part(plan, batch, slot.storage, self._save)
-        slot.itemcount = batch.items if plan.in_place else part.items
-        stays = working.feed.template not in self.feeds.working
-        if not plan.in_place and part.is_stored and (stays or not slot.itemcount):
-            return True
-        what = f"{slot.format} feed ({slot.itemcount} items) in: {slot.uri}"
+        slot = working.slot(batch)
+        slot.itemcount = items
+        what = f"{slot.format} feed ({items} items) in: {slot.uri}"
         try:
-            if plan.in_place:
-                self._complete(working, batch)
-            else:
-                await part.store(spider)
+            self._complete(working, batch)
+            await working.store(batch, slot.storage, self._save)
             self.feeds.changed.add(batch)
         except Exception:
             scrapys_logger.error("Error storing %s", what, exc_info=True, extra={"spider": spider})
@@ -309,8 +302,8 @@ class DurableFeeds:
         if batch.state == WAITING:
             self.feeds.begin_batch(working, batch)
             self._save(batch)
-        working.files[batch].open()
-        working.files[batch].close()
+        batch.file.open()
+        batch.file.close()
         batch.state = OPEN
 
     # -- commits -------------------------------------------------------------------

@@ -19,7 +19,7 @@ import scrapy_bloom
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
 from scrapy_bloom.feeds import writing as feeds_module
 from scrapy_bloom.feeds.file import FeedFile
-from scrapy_bloom.feeds.formats import Text
+from scrapy_bloom.feeds.growing import Text
 from scrapy_bloom.job.ledger import CommitHook
 from tests.failures import Failed
 from tests.fakes import Engine, raising
@@ -102,17 +102,16 @@ def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job):
     assert numbers(path) == [1, 2]
 
 
-def test_many_items_of_one_request_wait_on_the_disk(job, monkeypatch):
-    """Memory holds no more of them than it may."""
-    monkeypatch.setattr(feeds_module, "BYTES_IN_MEMORY", 1000)
+def test_many_items_of_one_request_wait_on_the_disk(job):
+    """And leave it when they are in the file."""
     a = job({"a.jl": "jsonlines"})
     page = a.page("1", *({"n": n} for n in range(500)))
-    feeds = a.exporter._durable.feeds
-    assert len(feeds._waiting) < 10
+    query = a.scheduler.round.file.query
+    assert query("SELECT COUNT(*) FROM items WHERE request IS NOT NULL") == [(500,)]
     a.done(page)
     a.commit()
     a.commit()
-    assert feeds.outbox.count_final() == {}
+    assert query("SELECT COUNT(*) FROM items") == [(0,)]
 
 
 # -- whose item it is --------------------------------------------------------------
