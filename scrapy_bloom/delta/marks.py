@@ -102,7 +102,6 @@ class Marks:
     def clear(self) -> None:
         """Remove all rows."""
         self._is_empty = True
-        self.verdicts.clear()
         self._executor.execute("DELETE FROM delta_pages")
 
     def forget_verdicts(self) -> None:
