@@ -47,15 +47,10 @@ class Marks:
 
     def __init__(self, executor: RequestFile | Temporary) -> None:
         self._executor = executor
-        self._is_empty = not executor.query("SELECT 1 FROM delta_pages LIMIT 1")
-        self.verdicts = Counter[str](
-            dict(
-                executor.query(
-                    "SELECT verdict, COUNT(*) FROM delta_pages WHERE verdict IS NOT NULL"
-                    " GROUP BY verdict"
-                )
-            )
+        query = (
+            "SELECT verdict, COUNT(*) FROM delta_pages WHERE verdict IS NOT NULL GROUP BY verdict"
         )
+        self.verdicts = Counter[str](dict(executor.query(query)))
 
     def add(self, rows: Sequence[Row], verdict: str | None = None) -> None:
         """Record the rows of a page, one for each of its keys. The last one is that of the request
@@ -65,7 +60,6 @@ class Marks:
             self.verdicts.subtract([earlier] if earlier else [])
             verdict = earlier if earlier not in (None, UNCHANGED) else verdict
             self.verdicts[verdict] += 1
-        self._is_empty = False
         for row in rows:
             self._executor.execute(
                 "INSERT INTO delta_pages VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
@@ -78,16 +72,13 @@ class Marks:
     def find(self, key: bytes) -> tuple[bytes | None, str | None]:
         """Return digest and verdict of the page of `key` in this round, None for what is not
         there."""
-        found = self._is_empty or self._executor.query(
-            "SELECT digest, verdict FROM delta_pages WHERE key = ?", (key,)
-        )
-        return found[0] if isinstance(found, list) and found else (None, None)
+        query = "SELECT digest, verdict FROM delta_pages WHERE key = ?"
+        ((digest, verdict),) = self._executor.query(query, (key,)) or [(None, None)]
+        return digest, verdict
 
     def __contains__(self, key: bytes) -> bool:
         """Return True if this round has a row for the page of `key`. Cost: some µs."""
-        return not self._is_empty and bool(
-            self._executor.query("SELECT 1 FROM delta_pages WHERE key = ?", (key,))
-        )
+        return bool(self._executor.query("SELECT 1 FROM delta_pages WHERE key = ?", (key,)))
 
     def __iter__(self) -> Iterator[Row]:
         """Yield the rows that say anything to later rounds."""
@@ -101,7 +92,6 @@ class Marks:
 
     def clear(self) -> None:
         """Remove all rows."""
-        self._is_empty = True
         self._executor.execute("DELETE FROM delta_pages")
 
     def forget_verdicts(self) -> None:

@@ -155,7 +155,7 @@ class DurableFeedExporter(FeedExporter):
         """Keep the items of requests for which `is_left_out` returns True out of the durable feeds.
         It is asked when a request is to be acknowledged, and may raise sqlite3.Error."""
         if self._durable is not None:
-            self._durable.feeds.is_left_out = is_left_out
+            self._durable.writer.is_left_out = is_left_out
 
     # -- refused items -------------------------------------------------------------
 

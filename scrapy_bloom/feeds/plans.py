@@ -60,11 +60,12 @@ class Plans:
     def describe(self, template: str) -> dict[str, Any]:
         """Return the options of a feed in the form of JSON, and the classes that it uses."""
         options = self.exporter.feeds[template]
-        return {
-            **{name: _plain(value) for name, value in options.items()},
-            "exporter": global_object_name(self.exporter.exporters[options["format"]]),
-            "storage": global_object_name(type(self.storage_of(template, options))),
+        classes = {
+            "exporter": self.exporter.exporters[options["format"]],
+            "storage": type(self.storage_of(template, options)),
         }
+        described: dict[str, Any] = _plain({**options, **classes})
+        return described
 
     def require_same(self, feed: Feed) -> None:
         """Raise FeedError if `feed` has options now other than those that it was begun with."""
@@ -128,6 +129,10 @@ class OpenFeed:
         spider, function = self._exporter.crawler.spider, self.options["uri_params"]
         before = SimpleNamespace(batch_id=number - 1) if number > 1 else None
         return self._view.evaluate(spider, self.feed.template, function, before)
+
+    def accepts(self, item: Any) -> bool:
+        """Return True unless the feed's filter keeps `item` out."""
+        return bool(self._exporter.filters[self.feed.template].accepts(item))
 
     def slot(self, batch: Batch) -> FeedSlot:
         """Return Scrapy's object for `batch`, with its storage."""
@@ -210,20 +215,16 @@ def follow_job(batch: Batch, job: Path, file: str) -> bool:
     return True
 
 
-_AS_IT_IS = (str, int, float, bool, type(None))
-
-
 def _plain(value: Any) -> Any:
-    """Return the value of an option in the form of JSON, the same in each process. Sets are sorted;
-    classes and functions become their names, other objects those of their types."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+    """Return the value of an option in the form of JSON, the same in each process."""
+    return json.loads(json.dumps(value, default=_form, skipkeys=True))
+
+
+def _form(value: Any) -> Any:
+    """Return the form of a value that is not JSON. Sets are sorted; classes and functions become
+    their names, other objects those of their types."""
     if isinstance(value, (set, frozenset)):
         return sorted(map(_plain, value), key=json.dumps)
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, _AS_IT_IS):
-        return value
     if isinstance(value, partial):
         return f"functools.partial of {_plain(value.func)}"
     if isinstance(value, (bytes, PurePath)):

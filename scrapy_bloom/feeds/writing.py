@@ -33,7 +33,7 @@ class FeedWriter(CommitHook):
 
     def __init__(self, outbox: Outbox, on_full: Callable[[OpenFeed, Batch], None]) -> None:
         self.outbox = outbox
-        self.working: dict[str, OpenFeed] = {}
+        self.feeds: list[OpenFeed] = []
         self.is_left_out: Callable[[Request], bool] = lambda _: False
         self.changed: set[Batch] = set()
         """Batches that the next commit records."""
@@ -59,22 +59,21 @@ class FeedWriter(CommitHook):
                 placed = _placed(working.feed, batch, items)
                 batch.file.check(batch.length, batch.digest, placed)
 
-    def recover(self, others: Iterable[OpenFeed]) -> None:
-        """Recover these feeds and `others` after the last run: drop the items of requests that are
-        repeated, write final ones. Raises OSError, sqlite3.Error, FeedError."""
+    def recover(self) -> None:
+        """Recover the feeds after the last run: drop the items of requests that are repeated, write
+        final ones. Raises OSError, sqlite3.Error, FeedError."""
         self.outbox.drop_unfinished()
-        feeds = [*self.working.values(), *others]
-        for working in feeds:
+        for working in self.feeds:
             for batch in [*working.feed.batches]:
                 if working.is_full(batch):
                     self._on_full(working, batch)
                 elif batch.state in (BEGINNING, OPEN):
                     batch.file.open()
-        self._write(feeds)
+        self._write()
 
     def begin(self, working: OpenFeed) -> None:
         """Add a feed that is new to the round."""
-        self.working[working.feed.template] = working
+        self.feeds.append(working)
         self._next_batch(working)
 
     # -- items -------------------------------------------------------------------
@@ -106,7 +105,7 @@ class FeedWriter(CommitHook):
             for feed, digest in start_items:
                 self.outbox.note_start_item(feed, digest)
         final = self.outbox.count_final()
-        for working in self.working.values():
+        for working in self.feeds:
             if items := final.get(working.feed.id):
                 self._make_room(working, items)
 
@@ -114,7 +113,7 @@ class FeedWriter(CommitHook):
         """Append final items to their files."""
         self._written.clear()
         self.changed.clear()
-        self._write([*self.working.values()])
+        self._write()
 
     # -- the end -----------------------------------------------------------------
 
@@ -176,10 +175,10 @@ class FeedWriter(CommitHook):
             if batch.state == WAITING:
                 self.begin_batch(working, batch)
 
-    def _write(self, feeds: Iterable[OpenFeed]) -> None:
-        """Append the final items of these feeds to their batches."""
+    def _write(self) -> None:
+        """Append the final items of the feeds to their batches."""
         final = self.outbox.count_final()
-        for working in feeds:
+        for working in self.feeds:
             feed = working.feed
             if feed.id not in final:
                 continue
