@@ -229,22 +229,21 @@ class FileDeltaStore:
         self.roll_back()
         with ExitStack() as stack:
             stores = [self, *(FileDeltaStore(each, Lifetime()) for each in dict.fromkeys(others))]
-            identity = None
             for store in stores:
                 stack.callback(store.close)
                 store.look()
-                if not store.total:
-                    continue
-                if identity not in (None, store.identity):
+            found = [store for store in stores if store.total]
+            for store in found[1:]:
+                if store.identity != found[0].identity:
                     raise IncompatibleFilterError(
                         f"{store.directory} has marks of another fingerprinter than"
                         f" {self.directory}: give delta stores of one REQUEST_FINGERPRINTER_CLASS"
                     )
-                identity = store.identity
             if filled := [store for store in stores[1:] if store.is_open]:
+                identity = found[0].identity if found else ""
                 if not self.total:
-                    self._empty(identity or "")
-                self._open_to_write(identity or "", max(each.longest for each in filled))
+                    self._empty(identity)
+                self._open_to_write(identity, max(each.longest for each in filled))
                 self._change(_MERGE, chain.from_iterable(each.marks() for each in filled))
 
     def clear(self) -> None:

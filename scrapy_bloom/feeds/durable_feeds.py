@@ -62,12 +62,13 @@ class DurableFeeds:
         self._follows_kept = round_.follows_kept
         # the feeds of a round that waited in vain for failed requests are complete
         for feed in [] if self._follows_kept else self.outbox.feeds():
-            if feed.round == round_.number and feed.template in self.templates:
-                plans.require_same(feed)
-                working = self._continued(feed, exporter.feeds[feed.template])
-                self.writer.feeds.append(working)
-            else:
-                self._give_up_or_complete(feed)
+            is_left = feed.round != round_.number or feed.template not in self.templates
+            try:
+                self._continue(feed, is_left=is_left)
+            except FeedError as error:
+                if not is_left:
+                    raise
+                self._given_up.append((feed, error))
 
     @property
     def has_any(self) -> bool:
@@ -93,8 +94,15 @@ class DurableFeeds:
 
         return WaitingFeed(self._plans, feed, options, self._directory)
 
-    def _continued(self, feed: Feed, options: dict[str, Any]) -> OpenFeed:
-        """Return a feed of an earlier run. Raises FeedError if it is not as that has left it."""
+    def _continue(self, feed: Feed, *, is_left: bool) -> None:
+        """Go on with a feed of an earlier run, or complete one that `is_left`. Raises FeedError if
+        it is not as that run has left it."""
+        if is_left:
+            classes = ("exporter", "storage")
+            options = {name: each for name, each in feed.options.items() if name not in classes}
+        else:
+            self._plans.require_same(feed)
+            options = self._exporter.feeds[feed.template]
         try:
             working = self._opened(feed, options)
             for batch in feed.batches:
@@ -108,17 +116,8 @@ class DurableFeeds:
                 " has left it; or leave the feed out of FEEDS, or give it another name, until the"
                 " job is finished: what was scraped before is not written again"
             ) from error
-        return working
-
-    def _give_up_or_complete(self, feed: Feed) -> None:
-        classes = ("exporter", "storage")
-        options = {name: value for name, value in feed.options.items() if name not in classes}
-        try:
-            working = self._continued(feed, options)
-            working.is_left = True
-            self.writer.feeds.append(working)
-        except FeedError as error:
-            self._given_up.append((feed, error))
+        working.is_left = is_left
+        self.writer.feeds.append(working)
 
     # -- opening -------------------------------------------------------------------
 

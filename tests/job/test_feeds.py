@@ -4,6 +4,8 @@ import gzip
 import json
 import logging
 import resource
+import subprocess
+import sys
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -886,6 +888,8 @@ def exporter_of(**settings):
     return type(get_crawler(settings_dict=settings).get_extension(FeedExporter))
 
 
+ROOT = Path(__file__).parents[2]
+ALWAYS = ("exporter", "durable_feeds", "file", "outbox", "plans", "writing")
 STOCK_EXPORTER = "scrapy.extensions.feedexport.FeedExporter"
 
 
@@ -906,6 +910,34 @@ def test_whose_exporter_it_is(tmp_path):
     own = {STOCK_EXPORTER: None, OwnExporter: 0}
     assert exporter_of(JOBDIR=folder, EXTENSIONS=own) is OwnExporter
     assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: 5}) is DurableFeedExporter
+
+
+LOADED = """
+import json, sys
+from tests.job.feed_jobs import FeedJob
+
+job = FeedJob(sys.argv[1], json.loads(sys.argv[2]))
+if job.exporter is not None:
+    job.open()
+print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith("scrapy_bloom.feeds.")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("feeds", "loaded"),
+    [
+        ({}, {"exporter"}),
+        ({"a.jl": "jsonlines"}, {*ALWAYS, "growing"}),
+        ({"a.json": "json"}, {*ALWAYS, "waiting"}),
+    ],
+    ids=["none", "grows", "waits"],
+)
+def test_a_job_loads_what_its_feeds_use(tmp_path, feeds, loaded):
+    """Without FEEDS hardly anything, and all of it before the first item."""
+    feeds = {str(tmp_path / name): options for name, options in feeds.items()}
+    command = [sys.executable, "-c", LOADED, str(tmp_path), json.dumps(feeds)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {*run.stdout.split()} == loaded
 
 
 LOSES = "items: not durable in a.jl, b.csv: "
