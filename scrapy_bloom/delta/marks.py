@@ -23,22 +23,18 @@ NEW, CHANGED, UNCHANGED = "new", "changed", "unchanged"
 """The verdicts on a page that has a digest."""
 
 
-class Temporary:
+class Temporary(sqlite3.Connection):
     """A database that ends with the process; beyond its cache of 2 MB it is in a temporary file."""
 
     def __init__(self) -> None:
-        self._connection = sqlite3.connect("", isolation_level=None)
-        self._connection.execute(PAGES_OF_A_ROUND)
+        super().__init__("", isolation_level=None)
+        self.execute(PAGES_OF_A_ROUND)
 
     def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the selected rows."""
-        return self._connection.execute(statement, values).fetchall()
+        return self.execute(statement, values).fetchall()
 
-    def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement; return its rows, if it selects some."""
-        return self._connection.execute(statement, values)
-
-    iterate = execute
+    iterate = sqlite3.Connection.execute
 
 
 class Marks:
