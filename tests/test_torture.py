@@ -201,7 +201,7 @@ def test_an_early_request_is_noticed():
         ("acknowledged_before_the_items_are_final", ("--kills", 2, "--feeds", "all.jl")),
         ("no_cut_at_recovery", ("--points", 1, "--names", "feed fsync")),
         ("children_given_twice", ("--kills", 6, "--feeds", "all.jl")),
-        ("items_spilled_as_final", ("--points", 3, "--names", "sql COMMIT")),
+        ("items_final_at_once", ("--points", 3, "--names", "sql COMMIT")),
     ],
 )
 def test_broken_feeds_are_noticed(mutant, arguments):

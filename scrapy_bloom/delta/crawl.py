@@ -29,7 +29,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from scrapy.extensions.feedexport import FeedExporter
 
@@ -40,9 +40,8 @@ from ..job.ledger import CommitHook
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.overlay import reset_filter
 from ..jobdir import session_of
-from ..scrapy_private.engine import TIMES_SENT_AGAIN, scheduler_of
+from ..scrapy_private.engine import scheduler_of
 from ..sqlite_backend.rounds import feeds_of
-from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import is_component
 from .digests import Digests
 from .marks import Marks, Temporary
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..job.ledger import Ledger
-    from ..redis_backend.scheduler import RedisDurableScheduler
     from ..redis_backend.worker import Worker
     from ..sqlite_backend.rounds import Round
     from .file_store import FileDeltaStore, Row
@@ -96,16 +94,21 @@ class DeltaCrawl(CommitHook):
         self.store = store
         self._crawler = crawler
         self._settings = settings
-        self._round: Round | None = None
-        self._ledger: Ledger | None = None
-        self._scheduler = scheduler = scheduler_of(crawler)
-        if isinstance(scheduler, LedgerScheduler) and _is(scheduler, LedgerScheduler):
-            self._ledger = scheduler.ledger
-        self._worker = _worker_of(scheduler)
+        scheduler: Any = scheduler_of(crawler)
+        is_ours = is_component(type(scheduler), LedgerScheduler)
+        self._ledger: Ledger | None = scheduler.ledger if is_ours else None
+        self._worker: Worker | None = getattr(scheduler, "worker", None) if is_ours else None
+        self._round: Round | None = getattr(scheduler, "round", None) if is_ours else None
         if self._worker is not None:
+            self._is_new = self._worker.begins_round
             self._round = self._worker.feeds.round
-        elif not self._has_scrapys_feeds():
-            self._round = _round_of(scheduler)
+        elif self._round is not None:
+            self._is_new = not self._round.is_resumed
+        else:
+            self._is_new = not getattr(scheduler, "has_pending_requests", bool)()
+        exporter = crawler.get_extension(FeedExporter)
+        if exporter is not None and feeds_of(crawler) is None:
+            self._round = None  # Scrapy's own feeds lose items when the process is killed
         self._is_synced = self._worker is not None and self._worker.feeds.are_synced
         """True if the items of a page are safe when its request is acknowledged, without a job."""
         self._users = 1
@@ -134,37 +137,31 @@ class DeltaCrawl(CommitHook):
     def _begin(self) -> None:
         """Continue the round, or begin one: add the marks of the last one to the delta store, and
         reset the filter."""
-        is_new = _is_new_round(self._scheduler)
-        if is_new:
-            dupefilter = getattr(self._scheduler, "df", None)
-            if isinstance(dupefilter, BloomDupeFilter):
-                reset_filter(dupefilter)
-        if self._settings.read_only:
+        settings, round_ = self._settings, self._round
+        dupefilter = getattr(scheduler_of(self._crawler), "df", None)
+        if self._is_new and isinstance(dupefilter, BloomDupeFilter):
+            reset_filter(dupefilter)
+        if round_ is not None and not round_.is_resumed:
+            if not settings.read_only and (settings.reset or self._add(self.marks)):
+                self.marks.clear()
+            self.marks.forget_verdicts()
+            round_.commit()
+        if settings.read_only:
             self.store.look()
-            if is_new:
-                self.marks.forget_verdicts()
         else:
-            self._open(is_new=is_new)
+            if self._is_new and settings.reset:
+                self.store.clear()
+            self.store.open()
+            if round_ is not None:
+                self._users += 1
+                session_of(self._crawler).at_close(self._close)
         if self._ledger is not None:
             # a worker's feeds commit last what the other hooks have written in its JOBDIR
             hooks, last = self._ledger.commit_hooks, self._worker and self._worker.feeds
             hooks.insert(hooks.index(last) if last in hooks else len(hooks), self)
             exporter = feeds_of(self._crawler)
-            if exporter is not None and self._settings.digest and self._settings.digest.skips:
+            if exporter is not None and settings.digest and settings.digest.skips:
                 exporter.leave_out(self._is_unchanged)
-
-    def _open(self, *, is_new: bool) -> None:
-        if self._round is not None and not self._round.is_resumed:
-            if self._settings.reset or self._add(self.marks):
-                self.marks.clear()
-            self.marks.forget_verdicts()
-            self._round.commit()
-        if is_new and self._settings.reset:
-            self.store.clear()
-        self.store.open()
-        if self._round is not None:
-            self._users += 1
-            session_of(self._crawler).at_close(self._close)
 
     # -- which requests are done -------------------------------------------------------
 
@@ -192,14 +189,10 @@ class DeltaCrawl(CommitHook):
         assert self._ledger is not None
         return self.pages.is_unchanged(request, self._ledger.reasons.get(request))
 
-    def scheduled(self, request: Request) -> None:
-        """Record that `request` goes to the scheduler."""
-        self.pages.drop_copied_key(request)
-        if any(key in request.meta for key in TIMES_SENT_AGAIN):
-            self.pages.sent_again(request)
-
-    def reached_callback(self) -> None:
-        """Without a ledger, look for finished requests after some callbacks."""
+    def begin(self, request: Request) -> None:
+        """Record that the response to `request` has reached the callback. Without a ledger, look
+        for finished requests after some of them."""
+        self.pages.begin(request)
         self._begun += 1
         if self._ledger is None and self._begun % _AT_ONCE == 0:
             self.pages.finish()
@@ -293,35 +286,3 @@ class DeltaCrawl(CommitHook):
         stats = self._crawler.stats.get_stats()
         failed = any(str(name).startswith("feedexport/failed_count") for name in stats)
         return not failed and not (self._ledger is not None and self._ledger.failed)
-
-    def _has_scrapys_feeds(self) -> bool:
-        """Return True for Scrapy's own feeds, which lose items when the process is killed."""
-        return (
-            feeds_of(self._crawler) is None
-            and self._crawler.get_extension(FeedExporter) is not None
-        )
-
-
-def _is_new_round(scheduler: object) -> bool:
-    """Return True unless a round of the job, or of the crawl in Redis, is resumed."""
-    if (worker := _worker_of(scheduler)) is not None:
-        return worker.begins_round
-    if (round_ := _round_of(scheduler)) is not None:
-        return not round_.is_resumed
-    return not getattr(scheduler, "has_pending_requests", bool)()
-
-
-def _round_of(scheduler: object) -> Round | None:
-    if isinstance(scheduler, DurableScheduler) and _is(scheduler, DurableScheduler):
-        return scheduler.round
-    return None
-
-
-def _worker_of(scheduler: object) -> Worker | None:
-    is_ours = _is(scheduler, "RedisDurableScheduler")
-    return cast("RedisDurableScheduler", scheduler).worker if is_ours else None
-
-
-def _is(scheduler: object, kind: type | str) -> bool:
-    # isinstance alone is not enough: BaseScheduler accepts any class with its methods
-    return is_component(type(scheduler), kind)

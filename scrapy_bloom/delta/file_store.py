@@ -41,8 +41,8 @@ _PAUSE = 0.001
 """Seconds between two transactions, for other writers."""
 _PATIENCE = 10_000
 """Milliseconds to wait for a process that writes."""
-_PAGES_AT_ONCE = 250
-"""Pages of the file that a transaction with expired rows looks through, about."""
+_LOOKED_AT = 20_000
+"""Rows that a transaction looks through for expired ones."""
 _TURNS = 8
 """Expired rows are looked for this many times in the longest period."""
 _CACHE = -6000
@@ -63,6 +63,7 @@ _ADD = (
     " time = CASE WHEN time > excluded.time AND time <= ?4 THEN time"
     " ELSE COALESCE(excluded.time, time) END"
 )
+_END = "SELECT MAX(key) FROM (SELECT key FROM pages WHERE key > ? ORDER BY key LIMIT ?)"
 _MERGE = (
     "INSERT INTO pages VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET digest ="
     " CASE WHEN excluded.time > COALESCE(time, -1) OR digest IS NULL"
@@ -176,12 +177,11 @@ class FileDeltaStore:
     def marks(self, before: float | None = None) -> Iterator[Row]:
         """Yield all rows in the order of their keys, or those of pages that were done `before`. No
         writer waits for the one who reads them."""
-        last, query = b"", "SELECT key, time, digest FROM pages WHERE key > ?"
-        query += f"{'' if before is None else ' AND time < ?'} ORDER BY key LIMIT {_AT_ONCE}"
+        last, query = b"", "SELECT key, time, digest FROM pages WHERE key > ?1"
+        query += f" AND (?2 IS NULL OR time < ?2) ORDER BY key LIMIT {_AT_ONCE}"
         while self._connection is not None:
             with self._naming():
-                values = (last,) if before is None else (last, before)
-                found = self._connection.execute(query, values).fetchall()
+                found = self._connection.execute(query, (last, before)).fetchall()
             if not found:
                 return
             yield from map(Row._make, found)
@@ -229,22 +229,21 @@ class FileDeltaStore:
         self.roll_back()
         with ExitStack() as stack:
             stores = [self, *(FileDeltaStore(each, Lifetime()) for each in dict.fromkeys(others))]
-            identity = None
             for store in stores:
                 stack.callback(store.close)
                 store.look()
-                if not store.total:
-                    continue
-                if identity not in (None, store.identity):
+            found = [store for store in stores if store.total]
+            for store in found[1:]:
+                if store.identity != found[0].identity:
                     raise IncompatibleFilterError(
                         f"{store.directory} has marks of another fingerprinter than"
                         f" {self.directory}: give delta stores of one REQUEST_FINGERPRINTER_CLASS"
                     )
-                identity = store.identity
             if filled := [store for store in stores[1:] if store.is_open]:
+                identity = found[0].identity if found else ""
                 if not self.total:
-                    self._empty(identity or "")
-                self._open_to_write(identity or "", max(each.longest for each in filled))
+                    self._empty(identity)
+                self._open_to_write(identity, max(each.longest for each in filled))
                 self._change(_MERGE, chain.from_iterable(each.marks() for each in filled))
 
     def clear(self) -> None:
@@ -400,19 +399,17 @@ class FileDeltaStore:
 
     def _remove_older(self, when: float, *, keep_digests: bool = False) -> int:
         assert self._connection is not None
-        removed = 0
+        removed, last = 0, b""
         with self._naming():
-            (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
-            parts = min(pages // _PAGES_AT_ONCE + 1, 1 << 16)
-            ends = [(n << 16) // parts for n in range(parts)]
-            for first, end in zip(ends, [*ends[1:], 1 << 16], strict=True):
-                last = b"\xff" * 21 if end == 1 << 16 else end.to_bytes(2, "big")
+            while last is not None:
                 with self._transaction() as connection:
+                    (end,) = connection.execute(_END, (last, _LOOKED_AT)).fetchone()
                     removed += connection.execute(
-                        "DELETE FROM pages WHERE key >= ? AND key < ? AND time < ?"
+                        "DELETE FROM pages WHERE key > ? AND key <= ? AND time < ?"
                         " AND NOT (? AND digest IS NOT NULL)",
-                        (first.to_bytes(2, "big") if first else b"", last, when, keep_digests),
+                        (last, end, when, keep_digests),
                     ).rowcount
+                last = end
         return removed
 
     def _count(self) -> None:

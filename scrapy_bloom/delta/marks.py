@@ -17,46 +17,36 @@ from ..sqlite_backend.schema import PAGES_OF_A_ROUND
 from .file_store import Row
 
 if TYPE_CHECKING:
-    from ..feeds.outbox import Executor
-
+    from ..sqlite_backend.job_file import RequestFile
 
 NEW, CHANGED, UNCHANGED = "new", "changed", "unchanged"
 """The verdicts on a page that has a digest."""
 
 
-class Temporary:
+class Temporary(sqlite3.Connection):
     """A database that ends with the process; beyond its cache of 2 MB it is in a temporary file."""
 
     def __init__(self) -> None:
-        self._connection = sqlite3.connect("", isolation_level=None)
-        self._connection.execute(PAGES_OF_A_ROUND)
+        super().__init__("", isolation_level=None)
+        self.execute(PAGES_OF_A_ROUND)
 
     def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the selected rows."""
-        return self._connection.execute(statement, values).fetchall()
+        return self.execute(statement, values).fetchall()
 
-    def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement; return its rows, if it selects some."""
-        return self._connection.execute(statement, values)
-
-    iterate = execute
+    iterate = sqlite3.Connection.execute
 
 
 class Marks:
     """The table, read and written through `executor`; `verdicts` counts its pages by verdict. Each
     method may raise sqlite3.Error."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: RequestFile | Temporary) -> None:
         self._executor = executor
-        self._is_empty = not executor.query("SELECT 1 FROM delta_pages LIMIT 1")
-        self.verdicts = Counter[str](
-            dict(
-                executor.query(
-                    "SELECT verdict, COUNT(*) FROM delta_pages WHERE verdict IS NOT NULL"
-                    " GROUP BY verdict"
-                )
-            )
+        query = (
+            "SELECT verdict, COUNT(*) FROM delta_pages WHERE verdict IS NOT NULL GROUP BY verdict"
         )
+        self.verdicts = Counter[str](dict(executor.query(query)))
 
     def add(self, rows: Sequence[Row], verdict: str | None = None) -> None:
         """Record the rows of a page, one for each of its keys. The last one is that of the request
@@ -66,7 +56,6 @@ class Marks:
             self.verdicts.subtract([earlier] if earlier else [])
             verdict = earlier if earlier not in (None, UNCHANGED) else verdict
             self.verdicts[verdict] += 1
-        self._is_empty = False
         for row in rows:
             self._executor.execute(
                 "INSERT INTO delta_pages VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
@@ -79,16 +68,13 @@ class Marks:
     def find(self, key: bytes) -> tuple[bytes | None, str | None]:
         """Return digest and verdict of the page of `key` in this round, None for what is not
         there."""
-        found = self._is_empty or self._executor.query(
-            "SELECT digest, verdict FROM delta_pages WHERE key = ?", (key,)
-        )
-        return found[0] if isinstance(found, list) and found else (None, None)
+        query = "SELECT digest, verdict FROM delta_pages WHERE key = ?"
+        ((digest, verdict),) = self._executor.query(query, (key,)) or [(None, None)]
+        return digest, verdict
 
     def __contains__(self, key: bytes) -> bool:
         """Return True if this round has a row for the page of `key`. Cost: some µs."""
-        return not self._is_empty and bool(
-            self._executor.query("SELECT 1 FROM delta_pages WHERE key = ?", (key,))
-        )
+        return bool(self._executor.query("SELECT 1 FROM delta_pages WHERE key = ?", (key,)))
 
     def __iter__(self) -> Iterator[Row]:
         """Yield the rows that say anything to later rounds."""
@@ -102,8 +88,6 @@ class Marks:
 
     def clear(self) -> None:
         """Remove all rows."""
-        self._is_empty = True
-        self.verdicts.clear()
         self._executor.execute("DELETE FROM delta_pages")
 
     def forget_verdicts(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter
+from scrapy.http import Response
 
 from ..amounts import DAY, counted, in_bytes
 from ..early.links import has_left_out
@@ -25,12 +26,12 @@ from ..sqlite_backend.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
 from .file_store import FileDeltaStore, UnfinishedWriteError
+from .marks import CHANGED, NEW, UNCHANGED
 from .settings import DELTA_DIGEST, DeltaSettings, Lifetime
 from .skipping import Skipping
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
     from typing_extensions import Self
 
     from .pages import Outcome
@@ -48,28 +49,26 @@ class _Watch:
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
         """Yield the result of the callback, less requests that are skipped."""
-        outcome = self._outcome_of(response)
         for thing in result:
-            if not (isinstance(thing, Request) and self._skips(thing, response, outcome)):
+            if not (isinstance(thing, Request) and self._skips(thing, response)):
                 yield thing
-        self._complete(response, outcome)
+        self._complete(response)
 
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
         """Yield the result of the callback, less requests that are skipped."""
-        outcome = self._outcome_of(response)
         async for thing in result:
-            if not (isinstance(thing, Request) and self._skips(thing, response, outcome)):
+            if not (isinstance(thing, Request) and self._skips(thing, response)):
                 yield thing
-        self._complete(response, outcome)
+        self._complete(response)
 
-    def _skips(self, request: Request, response: Response, outcome: Outcome | None) -> bool:
-        if outcome is not None:
+    def _skips(self, request: Request, response: Response) -> bool:
+        if (outcome := self._outcome_of(response)) is not None:
             outcome.leads_to(request, response)
         return False
 
-    def _complete(self, response: Response, outcome: Outcome | None) -> None:
+    def _complete(self, response: Response) -> None:
         """Called when the callback has ended without an error."""
 
 
@@ -150,24 +149,24 @@ class DeltaMiddleware(_Watch):
         """Record that `response` reaches the callback."""
         origin = self._origins.get(response)
         if self._delta is not None and origin is not None:
-            self._delta.pages.begin(origin)
-            self._delta.reached_callback()
+            self._delta.begin(origin)
 
-    def outcome_of(self, response: Response) -> Outcome | None:
-        """Return the outcome of the request that `response` answers, None before its callback."""
-        if self._delta is None:
+    def outcome_of(self, response: Any) -> Outcome | None:
+        """Return the outcome of the request that `response` answers, None before its callback, and
+        for the failure of an errback."""
+        if self._delta is None or not isinstance(response, Response):
             return None
         return self._delta.pages.outcome(self._origins.get(response))
 
-    def _complete(self, response: Response, outcome: Outcome | None) -> None:
-        if outcome is not None:
+    def _complete(self, response: Response) -> None:
+        if (outcome := self.outcome_of(response)) is not None:
             outcome.is_complete = True
             outcome.is_index_page |= has_left_out(response)
 
-    def _skips(self, request: Request, response: Response, outcome: Outcome | None) -> bool:
+    def _skips(self, request: Request, response: Response) -> bool:
         """Return True if `request`, of the callback of `response`, is for a page that an earlier
         round has done; count it then, and send `request_dropped`."""
-        super()._skips(request, response, outcome)
+        super()._skips(request, response)
         if self._skipping is None or not self._skipping.is_done(request, response):
             return False
         crawler = self._crawler
@@ -221,22 +220,18 @@ class DeltaMiddleware(_Watch):
 
     def _request_scheduled(self, request: Request) -> None:
         if self._delta is not None and request.meta:
-            self._delta.scheduled(request)
+            self._delta.pages.scheduled(request)
 
     def _item_scraped(self, item: Any, response: Any) -> None:
-        if (outcome := self._outcome_of_any(response)) is not None:
+        if (outcome := self.outcome_of(response)) is not None:
             assert self._delta is not None
             outcome.items += 1
             if (digests := self._delta.pages.digests) is not None:
                 outcome.hash = digests.add(outcome.hash, item, response)
 
     def _page_failed(self, response: Any) -> None:
-        if (outcome := self._outcome_of_any(response)) is not None:
+        if (outcome := self.outcome_of(response)) is not None:
             outcome.has_failed = True
-
-    def _outcome_of_any(self, response: Any) -> Outcome | None:
-        # `response` may be None, or the failure of an errback
-        return self.outcome_of(response) if hasattr(response, "meta") else None
 
     def _spider_closed(self) -> None:
         try:
@@ -277,17 +272,16 @@ class DeltaMiddleware(_Watch):
             extra={"spider": crawler.spider},
         )
         if self._settings.digest is not None:
-            # of a round that is over the marks may be gone by now
-            new, changed, unchanged = delta.pages.counts
+            verdicts = delta.marks.verdicts
             skips = "; feeds have no items of unchanged ones" * self._settings.digest.skips
             logger.info(
                 "Between crawls: compared %(pages)s: %(new)d new, %(changed)d changed,"
                 " %(unchanged)d unchanged%(skips)s.",
                 {
-                    "pages": counted(new + changed + unchanged, "page"),
-                    "new": new,
-                    "changed": changed,
-                    "unchanged": unchanged,
+                    "pages": counted(verdicts.total(), "page"),
+                    "new": verdicts[NEW],
+                    "changed": verdicts[CHANGED],
+                    "unchanged": verdicts[UNCHANGED],
                     "skips": skips,
                 },
                 extra={"spider": crawler.spider},

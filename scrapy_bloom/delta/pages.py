@@ -78,8 +78,6 @@ class Pages:
     ) -> None:
         self.marks = marks
         self.marked = 0
-        self.counts = [0, 0, 0]
-        """Pages of this round that are new, changed and unchanged."""
         self._has_told = False
         self._mode = mode
         self.digests = digests
@@ -111,9 +109,10 @@ class Pages:
             key = key_of_fingerprint(self._fingerprinter.fingerprint(request))
         return key
 
-    def sent_again(self, request: Request) -> None:
-        """Record the requests that are sent again as `request`, a redirect or a retry that is
-        scheduled now, and add the keys of redirected ones to its meta."""
+    def scheduled(self, request: Request) -> None:
+        """Record that `request` goes to the scheduler. If it is a redirect or a retry, add the keys
+        of the redirected requests to its meta."""
+        self.drop_copied_key(request)
         sources = [*self._engine.sent_again_as(request)]
         self._sent_again.update(sources)
         times = request.meta.get("redirect_times", 0)
@@ -162,10 +161,9 @@ class Pages:
 
     def count_verdicts(self) -> None:
         """Set the stats of the pages that were compared in this round."""
-        self.counts = [self.marks.verdicts[each] for each in (NEW, CHANGED, UNCHANGED)]
         names = "bloom/delta_new", "bloom/delta_changed", "bloom/delta_unchanged"
-        for name, count in zip(names, self.counts, strict=True):
-            self._stats.set_value(name, count)
+        for name, verdict in zip(names, (NEW, CHANGED, UNCHANGED), strict=True):
+            self._stats.set_value(name, self.marks.verdicts[verdict])
 
     def _compare(self, request: Request, reason: str | None) -> tuple[bytes | None, str | None]:
         """Return digest and verdict of a page, None for a page without digest."""

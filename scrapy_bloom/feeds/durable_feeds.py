@@ -19,12 +19,11 @@ from ..errors import FeedError, message_of, unforeseen
 from ..job.origins import origins_of, request_of
 from ..job.start_requests import give_turn
 from .outbox import OPEN, WAITING, Outbox
-from .plans import FeedPlan
-from .storing import Part, check_stored, follow_job
-from .writing import FeedWriter, OpenFeed
+from .plans import OpenFeed, Plans, follow_job
+from .writing import FeedWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from scrapy import Request
     from twisted.internet.defer import Deferred
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
     from .outbox import Batch, Feed
-    from .plans import Plans
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
 scrapys_logger = logging.getLogger(FeedExporter.__module__)
@@ -40,31 +38,22 @@ scrapys_logger = logging.getLogger(FeedExporter.__module__)
 
 
 class DurableFeeds:
-    """The feeds of `exporter` at `templates`, URIs in FEEDS, and those of earlier runs, with part
+    """The feeds of an exporter at `templates`, URIs in FEEDS, and those of earlier runs, with part
     files in `directory`. Raises FeedError if a feed of the round cannot go on; changes nothing.
     Cost: reads the files."""
 
-    def __init__(
-        self,
-        exporter: FeedExporter,
-        plans: Plans,
-        templates: Sequence[str],
-        round_: Round,
-        directory: Path,
-    ) -> None:
-        self.templates = templates
-        self.outbox = Outbox(round_.file)
-        self.all_stored = False
-        """True when the crawl has ended and all feeds are stored."""
-        self._exporter = exporter
-        self._crawler = exporter.crawler
+    def __init__(self, plans: Plans, round_: Round, directory: Path) -> None:
         self._plans = plans
+        self._exporter = exporter = plans.exporter
+        self._crawler = exporter.crawler
         self._round = round_
         self._directory = directory
+        self.templates = [uri for uri in exporter.feeds if plans.is_durable(uri)]
+        self.outbox = Outbox(round_.file)
+        self.writer = FeedWriter(self.outbox, self._store_soon)
+        self.all_stored = False
+        """True when the crawl has ended and all feeds are stored."""
         self._origins = origins_of(exporter.crawler)
-        self.feeds = FeedWriter(self.outbox, self._store_soon)
-        self._left: list[OpenFeed] = []
-        """Feeds of earlier runs that are to be completed."""
         self._given_up: list[tuple[Feed, FeedError]] = []
         self._is_open = False
         self._stores: set[Deferred[None]] = set()
@@ -73,59 +62,69 @@ class DurableFeeds:
         self._follows_kept = round_.follows_kept
         # the feeds of a round that waited in vain for failed requests are complete
         for feed in [] if self._follows_kept else self.outbox.feeds():
-            if feed.round == round_.number and feed.template in templates:
-                plans.require_same(feed)
-                working = self._check(feed, exporter.feeds[feed.template])
-                self.feeds.working[feed.template] = working
-            else:
-                self._give_up_or_complete(feed)
+            is_left = feed.round != round_.number or feed.template not in self.templates
+            try:
+                self._continue(feed, is_left=is_left)
+            except FeedError as error:
+                if not is_left:
+                    raise
+                self._given_up.append((feed, error))
 
     @property
     def has_any(self) -> bool:
         """True if there are feeds to write, to complete or to give up."""
-        return bool(self.templates or self._left or self._given_up)
+        return bool(self.templates or self.writer.feeds or self._given_up)
 
     @property
     def is_in_place(self) -> bool:
         """True if each feed is a file to which final items are appended."""
-        return self._is_open and all(
-            working.plan.in_place for working in self.feeds.working.values()
-        )
+        return self._is_open and all(working.in_place for working in self.writer.feeds)
 
     def attach(self, ledger: Ledger, *, stores_empty: bool) -> None:
         """Write in the commits of `ledger` as soon as the feeds are open. See
         `DurableFeedExporter.attach`."""
         self._ledger, self._stores_empty = ledger, stores_empty
 
-    def _check(self, feed: Feed, options: dict[str, Any]) -> OpenFeed:
+    def _opened(self, feed: Feed, options: dict[str, Any]) -> OpenFeed:
+        if self._plans.grows(feed.template, options):
+            from .growing import GrowingFeed
+
+            return GrowingFeed(self._plans, feed, options, self._directory)
+        from .waiting import WaitingFeed
+
+        return WaitingFeed(self._plans, feed, options, self._directory)
+
+    def _continue(self, feed: Feed, *, is_left: bool) -> None:
+        """Go on with a feed of an earlier run, or complete one that `is_left`. Raises FeedError if
+        it is not as that run has left it."""
+        if is_left:
+            classes = ("exporter", "storage")
+            options = {name: each for name, each in feed.options.items() if name not in classes}
+        else:
+            self._plans.require_same(feed)
+            options = self._exporter.feeds[feed.template]
         try:
-            plan = FeedPlan(self._plans, feed, options, self._directory)
+            working = self._opened(feed, options)
             for batch in feed.batches:
-                if follow_job(batch, plan.job, Path(self._round.file.name).name):
-                    self.feeds.changed.add(batch)
-                check_stored(batch, options)
-            return self.feeds.check(feed, plan)
+                if follow_job(batch, working.job, Path(self._round.file.name).name):
+                    self.writer.changed.add(batch)
+                working.check_stored(batch)
+            self.writer.check(working)
         except FeedError as error:
             raise FeedError(
                 f"{error}, so feed {feed.template!r} cannot go on. Put the file back as this job"
                 " has left it; or leave the feed out of FEEDS, or give it another name, until the"
                 " job is finished: what was scraped before is not written again"
             ) from error
-
-    def _give_up_or_complete(self, feed: Feed) -> None:
-        classes = ("exporter", "storage")
-        options = {name: value for name, value in feed.options.items() if name not in classes}
-        try:
-            self._left.append(self._check(feed, options))
-        except FeedError as error:
-            self._given_up.append((feed, error))
+        working.is_left = is_left
+        self.writer.feeds.append(working)
 
     # -- opening -------------------------------------------------------------------
 
     async def open(self) -> None:
         """Continue the feeds of the round, or begin them, if it awaits them. An error stops the
         ledger."""
-        ledger, feeds = self._ledger, self.feeds
+        ledger, writer = self._ledger, self.writer
         if not self._round.awaits_feeds:
             return
         try:
@@ -137,18 +136,19 @@ class DurableFeeds:
                 message = "Feed %(feed)s stays as it is: %(error)s"
                 self._log(logging.WARNING, message, feed=feed.template, error=why)
                 self.outbox.remove_feed(feed)
-            feeds.recover(self._left)
+            writer.recover()
             self._record()
             if self._follows_kept:
                 shutil.rmtree(self._directory, ignore_errors=True)
             self._is_open = True
             await self._wait_for_stores()
-            await self._store_left()
+            await self._close([working for working in writer.feeds if working.is_left])
+            going_on = {working.feed.template for working in writer.feeds if not working.is_left}
             for template in self.templates:
-                if template not in feeds.working:
+                if template not in going_on:
                     self._begin(template)
             # before the commit hooks that make durable what the feeds write
-            ledger.commit_hooks.insert(0, feeds)
+            ledger.commit_hooks.insert(0, writer)
             ledger.commit()
         # whatever it is, nothing may be acknowledged; Twisted may hold back a Ctrl-C
         except BaseException as error:  # noqa: BLE001
@@ -163,7 +163,7 @@ class DurableFeeds:
             )
         options = self._exporter.feeds[template]
         feed = self.outbox.add_feed(self._round.number, template, self._plans.describe(template))
-        self.feeds.begin(feed, FeedPlan(self._plans, feed, options, self._directory))
+        self.writer.begin(self._opened(feed, options))
 
     # -- items ---------------------------------------------------------------------
 
@@ -174,11 +174,11 @@ class DurableFeeds:
         if ledger.stopped or not self._is_open:
             return
         origin = self._origin(response)
-        for template, working in self.feeds.working.items():
-            if self._exporter.filters[template].accepts(item):
-                exported = working.plan.format.export(item)
+        for working in self.writer.feeds:
+            if not working.is_left and working.accepts(item):
+                exported = working.export(item)
                 try:
-                    self.feeds.add(working, origin, exported, is_start_item=is_start_item)
+                    self.writer.add(working, origin, exported, is_start_item=is_start_item)
                 except (sqlite3.Error, OSError) as error:
                     ledger.stop(error)
                     return
@@ -201,8 +201,7 @@ class DurableFeeds:
         async def store() -> None:
             # not in the commit that has made it full
             await give_turn()
-            if await self._store(working, batch):
-                self.feeds.note_stored(working, batch)
+            await self._store(working, batch)
 
         stored = deferred_from_coro(store())
         self._stores.add(stored)
@@ -230,12 +229,10 @@ class DurableFeeds:
         self._record()
         await self._wait_for_stores()
         self._failed.clear()
-        await self._store_left()
-        for working in self.feeds.working.values():
-            await self._close(working)
-        may_end = not self._failed and not self._left and self._round.is_to_be_stored
+        await self._close([*self.writer.feeds])
+        may_end = not self._failed and self._round.is_to_be_stored
         if may_end and self._round.file.is_empty and self._round.feeds_stored():
-            self.feeds.working.clear()
+            self.writer.feeds.clear()
             shutil.rmtree(self._directory, ignore_errors=True)
         self.all_stored = not self._failed
         if self._failed:
@@ -251,48 +248,41 @@ class DurableFeeds:
     def _log(self, level: int, message: str, **values: object) -> None:
         logger.log(level, message, values, extra={"spider": self._crawler.spider})
 
-    async def _store_left(self) -> None:
-        """Complete the feeds of earlier runs, and forget those of an earlier round: others go on if
-        they are in FEEDS again."""
-        left, self._left = self._left, []
-        for working in left:
-            if not await self._close(working):
-                self._left.append(working)
-            elif working.feed.round != self._round.number:
-                self.outbox.remove_feed(working.feed)
-
-    async def _close(self, working: OpenFeed) -> bool:
-        """Store the batches of a feed. Return False if one could not be stored."""
-        all_stored = True
-        for batch in [*working.feed.batches]:
-            is_stored = await self._store(working, batch)
-            all_stored = all_stored and is_stored
-            if is_stored and working.is_full(batch):
-                self.feeds.note_stored(working, batch)
-        self._record()
-        return all_stored
+    async def _close(self, feeds: Iterable[OpenFeed]) -> None:
+        """Store the batches of `feeds`. Forget those of an earlier round: others go on if they are
+        in FEEDS again."""
+        for working in feeds:
+            all_stored = True
+            for batch in [*working.feed.batches]:
+                all_stored &= await self._store(working, batch)
+            self._record()
+            if working.is_left and all_stored:
+                self.writer.feeds.remove(working)
+                if working.feed.round != self._round.number:
+                    self.outbox.remove_feed(working.feed)
 
     async def _store(self, working: OpenFeed, batch: Batch) -> bool:
+        """Store a batch, and forget it if it was full. Return False after an error, which is
+        logged."""
+        is_stored = await self._is_stored(working, batch)
+        if is_stored and working.is_full(batch):
+            self.writer.note_stored(working, batch)
+        return is_stored
+
+    async def _is_stored(self, working: OpenFeed, batch: Batch) -> bool:
         """Complete a batch in its place, or store it. Return False after an error, which is logged.
         Signals, stats and log lines are those of Scrapy's exporter."""
-        plan, spider = working.plan, self._crawler.spider
-        assert spider is not None
-        stores_empty = self._stores_empty and plan.options["store_empty"] and batch.number == 1
-        if not (batch.items or stores_empty):
+        spider = self._crawler.spider
+        stores_empty = self._stores_empty and working.options["store_empty"] and batch.number == 1
+        if not (batch.items or stores_empty) or (items := working.unstored(batch)) is None:
             return True
-        slot = plan.slot(batch)
-        part = Part(plan, batch, slot.storage, self._save)
-        slot.itemcount = batch.items if plan.in_place else part.items
-        stays = working.feed.template not in self.feeds.working
-        if not plan.in_place and part.is_stored and (stays or not slot.itemcount):
-            return True
-        what = f"{slot.format} feed ({slot.itemcount} items) in: {slot.uri}"
+        slot = working.slot(batch)
+        slot.itemcount = items
+        what = f"{slot.format} feed ({items} items) in: {slot.uri}"
         try:
-            if plan.in_place:
-                self._complete(working, batch)
-            else:
-                await part.store(spider)
-            self.feeds.changed.add(batch)
+            self._complete(working, batch)
+            await working.store(batch, slot.storage, self._save)
+            self.writer.changed.add(batch)
         except Exception:
             scrapys_logger.error("Error storing %s", what, exc_info=True, extra={"spider": spider})
             self._failed.append(batch.uri)
@@ -307,10 +297,10 @@ class DurableFeeds:
     def _complete(self, working: OpenFeed, batch: Batch) -> None:
         """Make the file of a batch without items, and close it."""
         if batch.state == WAITING:
-            self.feeds.begin_batch(working, batch)
+            self.writer.begin_batch(working, batch)
             self._save(batch)
-        working.files[batch].open()
-        working.files[batch].close()
+        batch.file.open()
+        batch.file.close()
         batch.state = OPEN
 
     # -- commits -------------------------------------------------------------------
@@ -322,7 +312,7 @@ class DurableFeeds:
 
     def _record(self) -> None:
         """Make the state of all files durable."""
-        self.feeds.record()
+        self.writer.record()
         self._commit()
 
     def _commit(self) -> None:

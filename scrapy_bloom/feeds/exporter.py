@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from pathlib import Path
+import logging
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -18,11 +17,10 @@ from ..job.origins import StartItems, request_of
 from ..jobdir import session_of
 from ..scrapy_private.engine import scheduler_of
 from ..startup import announce
-from .durable_feeds import DurableFeeds, logger
-from .plans import Plans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -30,6 +28,10 @@ if TYPE_CHECKING:
 
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
+    from .durable_feeds import DurableFeeds
+    from .plans import Plans
+
+logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
 
 
 class DurableFeedExporter(FeedExporter):
@@ -49,6 +51,7 @@ class DurableFeedExporter(FeedExporter):
         super().__init__(crawler)
         self.start_items = StartItems(crawler)
         """The middleware that tracks items of `Spider.start()`."""
+        self._plans: Plans | None = None
         self._durable: DurableFeeds | None = None
         self._scrapys: set[str] = set()
         """Feeds of a job that Scrapy's exporter writes."""
@@ -62,10 +65,6 @@ class DurableFeedExporter(FeedExporter):
         crawler.signals.disconnect(self.close_spider, signals.spider_closed)
         crawler.signals.connect(self._spider_closed, signals.spider_closed)
         return self
-
-    @cached_property
-    def _plans(self) -> Plans:
-        return Plans(self)
 
     @property
     def is_in_place(self) -> bool:
@@ -118,8 +117,12 @@ class DurableFeedExporter(FeedExporter):
     def look(self, round_: Round, directory: Path) -> DurableFeeds:
         """Return the durable feeds of a round, with part files in `directory`. Raises FeedError if
         one cannot go on; changes nothing. Cost: reads the files."""
-        durable = [uri for uri in self.feeds if self._plans.is_durable(uri)]
-        return DurableFeeds(self, self._plans, durable, round_, directory)
+        from .durable_feeds import DurableFeeds
+        from .plans import Plans
+
+        if self._plans is None:
+            self._plans = Plans(self)
+        return DurableFeeds(self._plans, round_, directory)
 
     def attach(
         self,
@@ -152,7 +155,7 @@ class DurableFeedExporter(FeedExporter):
         """Keep the items of requests for which `is_left_out` returns True out of the durable feeds.
         It is asked when a request is to be acknowledged, and may raise sqlite3.Error."""
         if self._durable is not None:
-            self._durable.feeds.is_left_out = is_left_out
+            self._durable.writer.is_left_out = is_left_out
 
     # -- refused items -------------------------------------------------------------
 

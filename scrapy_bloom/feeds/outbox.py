@@ -11,33 +11,21 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..files import new_token
 
 if TYPE_CHECKING:
-    import sqlite3
+    from ..sqlite_backend.job_file import RequestFile
+    from .file import FeedFile
 
 WAITING, BEGINNING, OPEN, STORED = "waiting", "beginning", "open", "stored"
 """The states of a batch. `BEGINNING`: its file may still have old contents, to be overwritten."""
 
 
-class Executor(Protocol):
-    """Runs SQL statements; the owner of the connection commits."""
-
-    def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the selected rows."""
-
-    def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the selected rows."""
-
-    def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement that may change the database."""
-
-
 @dataclass(eq=False)
 class Batch:
-    """One file of a feed.
+    """One file of a feed, `file` once that was begun or checked.
 
     `path` is the feed's own file, or a part file in the job directory. `items`, `length` and
     `digest` describe its contents. `stored` describes what was stored of a part file, and has the
@@ -53,6 +41,7 @@ class Batch:
     length: int = 0
     digest: bytes = b""
     stored: dict[str, Any] = field(default_factory=dict)
+    file: FeedFile = field(init=False)
 
 
 @dataclass(eq=False)
@@ -74,14 +63,14 @@ class Feed:
 
 
 class Outbox:
-    """The tables, read and written through `executor`. Each method may raise sqlite3.Error."""
+    """The tables, in the `file` of the job. Each method may raise sqlite3.Error."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    def __init__(self, file: RequestFile) -> None:
+        self._file = file
 
     def feeds(self) -> list[Feed]:
         """Return the feeds with their batches that are not stored yet."""
-        query = self._executor.query
+        query = self._file.query
         feeds = {
             id_: Feed(id_, round_, template, json.loads(options), head, json.loads(columns))
             for id_, round_, template, options, head, columns in query("SELECT * FROM feeds")
@@ -108,14 +97,14 @@ class Outbox:
 
     def save_head(self, feed: Feed) -> None:
         """Save head and columns of a feed."""
-        self._executor.execute(
+        self._file.execute(
             "UPDATE feeds SET head = ?, columns = ? WHERE id = ?",
             (feed.head, json.dumps(feed.columns), feed.id),
         )
 
     def remove_feed(self, feed: Feed) -> None:
         """Delete a feed with its batches and items."""
-        execute = self._executor.execute
+        execute = self._file.execute
         for table in ("items", "start_items", "batches"):
             execute(f"DELETE FROM {table} WHERE feed = ?", (feed.id,))  # noqa: S608 - no input
         execute("DELETE FROM feeds WHERE id = ?", (feed.id,))
@@ -133,48 +122,45 @@ class Outbox:
 
     def save_batch(self, batch: Batch) -> None:
         """Save the state of a batch."""
-        self._executor.execute(
-            "UPDATE batches SET path = ?, state = ?, items = ?, length = ?, digest = ?,"
-            " stored = ? WHERE id = ?",
-            (
-                _path_to_store(batch.path),
-                batch.state,
-                batch.items,
-                batch.length,
-                batch.digest,
-                json.dumps(batch.stored),
-                batch.id,
-            ),
+        self._file.execute(
+            "UPDATE batches SET path = :path, state = :state, items = :items, length = :length,"
+            " digest = :digest, stored = :stored WHERE id = :id",
+            {
+                **vars(batch),
+                "path": _path_to_store(batch.path),
+                "stored": json.dumps(batch.stored),
+            },
         )
 
-    def forget_stored(self, feed: Feed) -> None:
-        """Delete the stored batches of `feed`, except the last one, whose number is needed. Cost:
-        reads all remaining batches."""
-        self._executor.execute(
-            "DELETE FROM batches WHERE feed = ? AND state = ? AND number < ?",
-            (feed.id, STORED, feed.last_batch),
+    def forget_stored(self) -> None:
+        """Delete the stored batches of each feed, except its last one, whose number is needed.
+        Cost: reads all remaining batches."""
+        self._file.execute(
+            "DELETE FROM batches WHERE state = ?"
+            " AND id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)",
+            (STORED,),
         )
 
-    def add_item(self, feed: int, request: int | None, item: bytes) -> None:
-        """Insert an item of a request, final if `request` is None."""
-        self._executor.execute("INSERT INTO items VALUES (NULL, ?, ?, ?)", (feed, request, item))
+    def add_item(self, feed: int, request: int, item: bytes) -> None:
+        """Insert an item of a request."""
+        self._file.execute("INSERT INTO items VALUES (NULL, ?, ?, ?)", (feed, request, item))
 
     def make_final(self, request: int) -> None:
         """Make the items of a request final."""
-        self._executor.execute("UPDATE items SET request = NULL WHERE request = ?", (request,))
+        self._file.execute("UPDATE items SET request = NULL WHERE request = ?", (request,))
 
     def drop(self, request: int) -> None:
         """Delete the items of a request."""
-        self._executor.execute("DELETE FROM items WHERE request = ?", (request,))
+        self._file.execute("DELETE FROM items WHERE request = ?", (request,))
 
     def count_final(self) -> dict[int, int]:
         """Return the number of final items by feed."""
         statement = "SELECT feed, COUNT(*) FROM items WHERE request IS NULL GROUP BY feed"
-        return dict(self._executor.query(statement))
+        return dict(self._file.query(statement))
 
     def final_items(self, feed: Feed, skip: int = 0, limit: int = -1) -> Iterator[bytes]:
         """Yield the final items of a feed in the order of the file, at most `limit` of them."""
-        rows = self._executor.iterate(
+        rows = self._file.iterate(
             "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id"
             " LIMIT ? OFFSET ?",
             (feed.id, limit, skip),
@@ -183,7 +169,7 @@ class Outbox:
 
     def drop_final(self, feed: int, count: int) -> None:
         """Delete the first `count` final items of a feed, which are in its file."""
-        self._executor.execute(
+        self._file.execute(
             "DELETE FROM items WHERE id IN (SELECT id FROM items"
             " WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ?)",
             (feed, count),
@@ -191,12 +177,12 @@ class Outbox:
 
     def drop_unfinished(self) -> None:
         """Delete the items of requests that earlier runs have not acknowledged."""
-        self._executor.execute("DELETE FROM items WHERE request IS NOT NULL")
-        self._executor.execute("UPDATE start_items SET again = 0")
+        self._file.execute("DELETE FROM items WHERE request IS NOT NULL")
+        self._file.execute("UPDATE start_items SET again = 0")
 
     def note_start_item(self, feed: int, digest: bytes) -> None:
         """Count an item of `start()` that becomes final with this commit."""
-        self._executor.execute(
+        self._file.execute(
             "INSERT INTO start_items VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET"
             " taken = taken + 1, again = again + 1",
             (feed, digest),
@@ -205,7 +191,7 @@ class Outbox:
     def has_start_item(self, feed: int, digest: bytes) -> bool:
         """Return True if earlier runs have taken an item of `start()` more often than this run has
         met it so far, and count it as met."""
-        cursor = self._executor.execute(
+        cursor = self._file.execute(
             "UPDATE start_items SET again = again + 1"
             " WHERE feed = ? AND digest = ? AND again < taken",
             (feed, digest),
@@ -215,10 +201,10 @@ class Outbox:
     def empty(self) -> None:
         """Delete all rows, at the end of the round."""
         for table in ("items", "start_items", "batches", "feeds"):
-            self._executor.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
+            self._file.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
 
     def _insert(self, statement: str, values: Sequence[object]) -> int:
-        row = self._executor.execute(statement, values).lastrowid
+        row = self._file.execute(statement, values).lastrowid
         assert row is not None
         return row
 

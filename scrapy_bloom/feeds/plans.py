@@ -1,13 +1,15 @@
-"""How each feed of an exporter is to be written, and what it was begun with."""
+"""How each feed of an exporter is written, and what it was begun with."""
 
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from scrapy.exporters import CsvItemExporter, JsonLinesItemExporter
 from scrapy.extensions.feedexport import (
     FeedExporter,
     FileFeedStorage,
@@ -20,13 +22,14 @@ from scrapy.utils.python import global_object_name
 
 from ..errors import FeedError
 from ..scrapy_private.feeds import FeedExporterView
-from .formats import Pickled, Text, grows
+from .file import FeedFile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol
 
-    from .formats import Format
     from .outbox import Batch, Feed
 
 
@@ -47,14 +50,22 @@ class Plans:
         path = local_path(storage)
         return path.is_file() or not path.exists()
 
+    def grows(self, template: str, options: dict[str, Any]) -> bool:
+        """Return True for a local file in csv or jsonlines by Scrapy's exporter, whose last write
+        of an item is the item, but for no subclass: its output is unknown."""
+        exporter = self.exporter.exporters[options["format"]]
+        is_plain = is_local(self.storage_of(template, options)) and "postprocessing" not in options
+        return is_plain and exporter in (CsvItemExporter, JsonLinesItemExporter)
+
     def describe(self, template: str) -> dict[str, Any]:
         """Return the options of a feed in the form of JSON, and the classes that it uses."""
         options = self.exporter.feeds[template]
-        return {
-            **{name: _plain(value) for name, value in options.items()},
-            "exporter": global_object_name(self.exporter.exporters[options["format"]]),
-            "storage": global_object_name(type(self.storage_of(template, options))),
+        classes = {
+            "exporter": self.exporter.exporters[options["format"]],
+            "storage": type(self.storage_of(template, options)),
         }
+        described: dict[str, Any] = _plain({**options, **classes})
+        return described
 
     def require_same(self, feed: Feed) -> None:
         """Raise FeedError if `feed` has options now other than those that it was begun with."""
@@ -74,26 +85,30 @@ class Plans:
         return self._storages[template]
 
 
-class FeedPlan:
-    """How `feed` is to be written, by its `options`, with part files in `directory`.
+class OpenFeed:
+    """A feed that this run writes, by its `options`, with part files in `directory`.
 
-    `format` is of this run. A batch ends at `limit` items, if that is not None, and is written
-    `in_place`, or else to a part file in the directory `job`. `overwrites` drops what was there.
+    A batch ends at `limit` items, if that is not None. Its file is the feed's own one if that grows
+    `in_place`, and `overwrites` drops what was there; else it is a part file in the directory
+    `job`.
     """
 
+    in_place = False
+    overwrites = True
+    is_left = False
+    """True for a feed of an earlier run that is only to be completed."""
+
     def __init__(self, plans: Plans, feed: Feed, options: dict[str, Any], directory: Path) -> None:
-        self._exporter, self._view = plans.exporter, plans.view
-        self._template, self._directory = feed.template, directory
-        storage = plans.storage_of(feed.template, options)
+        self.feed = feed
         self.options = options
         self.limit: int | None = options["batch_item_count"] or None
         self.job = directory.parent.resolve()
-        in_place = is_local(storage) and "postprocessing" not in options
-        self.in_place = in_place and grows(self._exporter.exporters[options["format"]])
-        self.overwrites = not self.in_place or overwrites(storage, options)
-        self.format: Format = Pickled(self.build)
-        if self.in_place:
-            self.format = Text(self.build, feed.head, feed.columns)
+        self._directory = directory
+        self._exporter, self._view = plans.exporter, plans.view
+
+    def is_full(self, batch: Batch) -> bool:
+        """Return True if `batch` takes no more items."""
+        return self.limit is not None and batch.items >= self.limit
 
     def build(self, file: Any) -> BaseItemExporter:
         """Return the exporter over `file`. Raises what its constructor raises."""
@@ -113,19 +128,49 @@ class FeedPlan:
         """Return the URI of the batch of this number."""
         spider, function = self._exporter.crawler.spider, self.options["uri_params"]
         before = SimpleNamespace(batch_id=number - 1) if number > 1 else None
-        return self._view.evaluate(spider, self._template, function, before)
+        return self._view.evaluate(spider, self.feed.template, function, before)
 
-    def place(self, batch: Batch) -> Path:
-        """Return the file that `batch` is written to."""
-        if not self.in_place:
-            return self._directory / f"{batch.id}.part"
-        return Path(batch.path or local_path(self._view.storage(batch.uri, self.options)))
+    def accepts(self, item: Any) -> bool:
+        """Return True unless the feed's filter keeps `item` out."""
+        return bool(self._exporter.filters[self.feed.template].accepts(item))
 
     def slot(self, batch: Batch) -> FeedSlot:
         """Return Scrapy's object for `batch`, with its storage."""
-        spider, template = self._exporter.crawler.spider, self._template
+        spider, template = self._exporter.crawler.spider, self.feed.template
         self._exporter.filters.setdefault(template, self._view.filter(self.options))
         return self._view.slot(spider, template, self.options, batch.number, batch.uri)
+
+    def use_file(self, batch: Batch, *, emptied: bool) -> None:
+        """Let `batch` have the file that it is written to."""
+        batch.file = FeedFile(self._place(batch), emptied=emptied, private=not self.in_place)
+
+    # -- what kinds of feeds differ in -------------------------------------------------
+
+    def _place(self, batch: Batch) -> Path:
+        """Return the path of the file that `batch` is written to."""
+        raise NotImplementedError
+
+    def export(self, item: Any) -> bytes:
+        """Return `item` as it is in the file. Raises any exception of the exporter."""
+        raise NotImplementedError
+
+    def take_head(self) -> None:
+        """Give the feed what is in a file before its first item, and the columns, both known when
+        an item was exported."""
+        self.feed.head = b""
+
+    def check_stored(self, batch: Batch) -> None:
+        """Raise FeedError if what was stored of `batch` has changed since."""
+
+    def unstored(self, batch: Batch) -> int | None:
+        """Return how many items of `batch` are to be stored, None if nothing is to be done."""
+        return batch.items
+
+    async def store(
+        self, batch: Batch, storage: FeedStorageProtocol, save: Callable[[Batch], None]
+    ) -> None:
+        """Store `batch`, if its file is a part; `save` makes `batch.stored` durable. Raises any
+        exception of the storage."""
 
 
 def is_local(storage: object) -> bool:
@@ -148,20 +193,38 @@ def local_path(storage: FeedStorageProtocol) -> Path:
     return Path(storage.path).absolute()
 
 
-_AS_IT_IS = (str, int, float, bool, type(None))
+def follow_job(batch: Batch, job: Path, file: str) -> bool:
+    """Let the files of `batch` be those beside `job` if that was copied, or moved with them; return
+    True if it was not there before. `file` is in each job. Raises FeedError if a file is the
+    original's."""
+    stored, before = batch.stored, Path(batch.stored.get("job", job))
+    if before == job:
+        return False
+    stored["job"], is_copy = str(job), (before / file).exists()
+
+    def followed(path: str) -> str:
+        real = Path(path).parent.resolve() / Path(path).name
+        beside = os.path.normpath(job / os.path.relpath(real, before))
+        if is_copy and beside == str(real):
+            raise FeedError(f"{path} belongs to {before}, of which {job} is a copy")
+        return beside if is_copy or not real.exists() else path
+
+    batch.path = batch.path and followed(batch.path)
+    if "path" in stored:
+        stored["path"] = followed(stored["path"])
+    return True
 
 
 def _plain(value: Any) -> Any:
-    """Return the value of an option in the form of JSON, the same in each process. Sets are sorted;
-    classes and functions become their names, other objects those of their types."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+    """Return the value of an option in the form of JSON, the same in each process."""
+    return json.loads(json.dumps(value, default=_form, skipkeys=True))
+
+
+def _form(value: Any) -> Any:
+    """Return the form of a value that is not JSON. Sets are sorted; classes and functions become
+    their names, other objects those of their types."""
     if isinstance(value, (set, frozenset)):
         return sorted(map(_plain, value), key=json.dumps)
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, _AS_IT_IS):
-        return value
     if isinstance(value, partial):
         return f"functools.partial of {_plain(value.func)}"
     if isinstance(value, (bytes, PurePath)):

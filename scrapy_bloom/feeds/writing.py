@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING
 
 from ..errors import FeedError
 from ..job.ledger import CommitHook
-from .file import FeedFile
 from .outbox import BEGINNING, OPEN, STORED, WAITING, Batch, Feed, Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from scrapy import Request
 
-    from .plans import FeedPlan
-
-BYTES_IN_MEMORY = 1 << 20
-"""Most bytes of items of dispatched requests in memory; beyond it they go to the outbox."""
-ITEM_OVERHEAD = 200
-"""Bytes of memory for an item, beside its own."""
-
-
-@dataclass(eq=False)
-class OpenFeed:
-    """A feed that this run writes, with its open files."""
-
-    feed: Feed
-    plan: FeedPlan
-    files: dict[Batch, FeedFile] = field(default_factory=dict)
-
-    def is_full(self, batch: Batch) -> bool:
-        """Return True if `batch` takes no more items."""
-        return self.plan.limit is not None and batch.items >= self.plan.limit
+    from .plans import OpenFeed
 
 
 class FeedWriter(CommitHook):
@@ -53,62 +33,47 @@ class FeedWriter(CommitHook):
 
     def __init__(self, outbox: Outbox, on_full: Callable[[OpenFeed, Batch], None]) -> None:
         self.outbox = outbox
-        self.working: dict[str, OpenFeed] = {}
+        self.feeds: list[OpenFeed] = []
         self.is_left_out: Callable[[Request], bool] = lambda _: False
-        self._on_full = on_full
-        self._numbers: dict[Request, int] = {}
-        self._waiting: list[tuple[int, int, bytes]] = []
-        self._waiting_bytes = 0
-        self._start_items: dict[int, list[tuple[int, bytes]]] = {}
-        self._last_number = 0
-        self._final: dict[int, int] = {}
-        """Number of final items that are not in the file, by feed."""
-        self._spilled: set[int] = set()
-        """Requests with items in the outbox."""
         self.changed: set[Batch] = set()
         """Batches that the next commit records."""
+        self._on_full = on_full
+        self._numbers: defaultdict[Request, int] = defaultdict(count(1).__next__)
+        """Requests with items in the outbox."""
+        self._start_items: defaultdict[Request, list[tuple[int, bytes]]] = defaultdict(list)
         self._written: Counter[int] = Counter()
         """Number of items written since the last commit, by feed."""
-        self._stored: set[Feed] = set()
-        """Feeds with a batch that was stored since the last commit."""
 
     # -- opening -----------------------------------------------------------------
 
-    def check(self, feed: Feed, plan: FeedPlan) -> OpenFeed:
-        """Return a feed of an earlier run, ready for `recover`. Raises FeedError if a file is not
-        as that run left it; changes nothing."""
-        working = OpenFeed(feed, plan)
+    def check(self, working: OpenFeed) -> None:
+        """Make a feed of an earlier run ready for `recover`. Raises FeedError if a file is not as
+        that run left it; changes nothing."""
         skip = 0
-        for batch in feed.batches:
-            is_emptied = batch.state == BEGINNING
-            file = working.files[batch] = FeedFile(
-                plan.place(batch), emptied=is_emptied, private=not plan.in_place
-            )
-            room = -1 if plan.limit is None else max(plan.limit - batch.items, 0)
-            items = self.outbox.final_items(feed, skip, room)
+        for batch in working.feed.batches:
+            working.use_file(batch, emptied=batch.state == BEGINNING)
+            room = -1 if working.limit is None else max(working.limit - batch.items, 0)
+            items = self.outbox.final_items(working.feed, skip, room)
             skip += room
-            if batch.state != OPEN:
-                continue
-            file.check(batch.length, batch.digest, _placed(feed, batch, items))
-        return working
+            if batch.state == OPEN:
+                placed = _placed(working.feed, batch, items)
+                batch.file.check(batch.length, batch.digest, placed)
 
-    def recover(self, others: Iterable[OpenFeed]) -> None:
-        """Recover these feeds and `others` after the last run: drop the items of requests that are
-        repeated, write final ones. Raises OSError, sqlite3.Error, FeedError."""
+    def recover(self) -> None:
+        """Recover the feeds after the last run: drop the items of requests that are repeated, write
+        final ones. Raises OSError, sqlite3.Error, FeedError."""
         self.outbox.drop_unfinished()
-        self._final = self.outbox.count_final()
-        for working in (*self.working.values(), *others):
+        for working in self.feeds:
             for batch in [*working.feed.batches]:
                 if working.is_full(batch):
                     self._on_full(working, batch)
                 elif batch.state in (BEGINNING, OPEN):
-                    working.files[batch].open()
-            if self._final.get(working.feed.id):
-                self._write(working)
+                    batch.file.open()
+        self._write()
 
-    def begin(self, feed: Feed, plan: FeedPlan) -> None:
+    def begin(self, working: OpenFeed) -> None:
         """Add a feed that is new to the round."""
-        working = self.working[feed.template] = OpenFeed(feed, plan)
+        self.feeds.append(working)
         self._next_batch(working)
 
     # -- items -------------------------------------------------------------------
@@ -118,49 +83,37 @@ class FeedWriter(CommitHook):
     ) -> None:
         """Add an item of `request`. An item of `start()` is not added as often as earlier runs have
         taken it already. Raises sqlite3.Error."""
-        digest = b""
+        feed = working.feed.id
         if is_start_item:
             digest = blake2b(item, digest_size=16, usedforsecurity=False).digest()
-            if self.outbox.has_start_item(working.feed.id, digest):
+            if self.outbox.has_start_item(feed, digest):
                 return
-        number = self._numbers.get(request)
-        if number is None:
-            self._last_number += 1
-            number = self._numbers[request] = self._last_number
-        self._waiting.append((working.feed.id, number, item))
-        if digest:
-            self._start_items.setdefault(number, []).append((working.feed.id, digest))
-        self._waiting_bytes += len(item) + ITEM_OVERHEAD
-        if self._waiting_bytes > BYTES_IN_MEMORY:
-            self._spill()
+            self._start_items[request].append((feed, digest))
+        self.outbox.add_item(feed, self._numbers[request], item)
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Record the state of the files, and make the items of these requests final."""
         self._record()
-        self._drop_left_out(acknowledged)
-        final = {self._numbers.pop(request) for request in acknowledged if request in self._numbers}
-        if not final:
-            self._final = {}
-            return
-        for number in final & self._spilled:
+        for request in acknowledged:
+            if (number := self._numbers.pop(request, None)) is None:
+                continue
+            start_items = self._start_items.pop(request, ())
+            if self.is_left_out(request):
+                self.outbox.drop(number)
+                continue
             self.outbox.make_final(number)
-        self._spilled -= final
-        for number in final:
-            for feed, digest in self._start_items.pop(number, ()):
+            for feed, digest in start_items:
                 self.outbox.note_start_item(feed, digest)
-        self._keep_final(final)
-        self._final = self.outbox.count_final()
-        for working in self.working.values():
-            if count := self._final.get(working.feed.id):
-                self._make_room(working, count)
+        final = self.outbox.count_final()
+        for working in self.feeds:
+            if items := final.get(working.feed.id):
+                self._make_room(working, items)
 
     def after_commit(self) -> None:
         """Append final items to their files."""
         self._written.clear()
         self.changed.clear()
-        for working in [*self.working.values()]:
-            if self._final.get(working.feed.id):
-                self._write(working)
+        self._write()
 
     # -- the end -----------------------------------------------------------------
 
@@ -172,13 +125,12 @@ class FeedWriter(CommitHook):
 
     def begin_batch(self, working: OpenFeed, batch: Batch) -> None:
         """Begin the file of `batch`, recorded with the next commit."""
-        plan, path = working.plan, working.plan.place(batch)
-        batch.path, batch.stored["job"] = str(path), str(plan.job)
-        is_emptied = plan.overwrites
-        file = FeedFile(path, emptied=is_emptied, private=not plan.in_place)
-        working.files[batch] = file
+        is_emptied = working.overwrites
+        working.use_file(batch, emptied=is_emptied)
+        file = batch.file
         if not is_emptied:
             file.keep()
+        batch.path, batch.stored["job"] = str(file.path), str(working.job)
         batch.state = BEGINNING if is_emptied else OPEN
         batch.length, batch.digest = file.length, file.digest
         self.outbox.save_batch(batch)
@@ -187,92 +139,64 @@ class FeedWriter(CommitHook):
         """Let the next commit record that `batch` is stored, and forget it."""
         batch.state = STORED
         self.changed.add(batch)
-        self._stored.add(working.feed)
         working.feed.batches.remove(batch)
-        working.files.pop(batch).close()
+        batch.file.close()
 
     # ----------------------------------------------------------------------------
 
     def _record(self) -> None:
-        for feed, count in self._written.items():
-            self.outbox.drop_final(feed, count)
+        for feed, written in self._written.items():
+            self.outbox.drop_final(feed, written)
         for batch in self.changed:
             self.outbox.save_batch(batch)
-        while self._stored:
-            self.outbox.forget_stored(self._stored.pop())
-
-    def _spill(self) -> None:
-        """Move the items in memory to the outbox."""
-        for feed, number, item in self._waiting:
-            self.outbox.add_item(feed, number, item)
-            self._spilled.add(number)
-        self._waiting.clear()
-        self._waiting_bytes = 0
-
-    def _drop_left_out(self, requests: Iterable[Request]) -> None:
-        """Drop the items of those requests that are left out."""
-        dropped = {
-            self._numbers.pop(request)
-            for request in requests
-            if request in self._numbers and self.is_left_out(request)
-        }
-        if dropped:
-            for number in dropped & self._spilled:
-                self.outbox.drop(number)
-            self._spilled -= dropped
-            self._forget(dropped)
-
-    def _keep_final(self, final: Container[int]) -> None:
-        """Move the items of the `final` requests from memory to the outbox."""
-        for feed, number, item in self._waiting:
-            if number in final:
-                self.outbox.add_item(feed, None, item)
-        self._forget(final)
-
-    def _forget(self, numbers: Container[int]) -> None:
-        self._waiting = [each for each in self._waiting if each[1] not in numbers]
-        self._waiting_bytes = sum(len(item) + ITEM_OVERHEAD for *_, item in self._waiting)
+        if any(batch.state == STORED for batch in self.changed):
+            self.outbox.forget_stored()
 
     def _next_batch(self, working: OpenFeed) -> Batch:
         number = working.feed.last_batch + 1
-        return self.outbox.add_batch(working.feed, number, working.plan.evaluate(number))
+        return self.outbox.add_batch(working.feed, number, working.evaluate(number))
 
-    def _make_room(self, working: OpenFeed, count: int) -> None:
-        """Begin the batches for `count` more items."""
-        feed, plan = working.feed, working.plan
-        if feed.head is None:
-            feed.head, feed.columns = plan.format.head, plan.format.columns
-            self.outbox.save_head(feed)
-        batches = iter([batch for batch in feed.batches if not working.is_full(batch)])
-        while count > 0:
+    def _batches(self, working: OpenFeed, items: int) -> Iterator[tuple[Batch, int]]:
+        """Yield the batches for so many more `items`, with the number of those in each. It may be
+        a new one."""
+        batches = iter([batch for batch in working.feed.batches if not working.is_full(batch)])
+        while items > 0:
             batch = next(batches, None) or self._next_batch(working)
+            share = items if working.limit is None else min(items, working.limit - batch.items)
+            items -= share
+            yield batch, share
+
+    def _make_room(self, working: OpenFeed, items: int) -> None:
+        """Begin the batches for so many more `items`."""
+        if working.feed.head is None:
+            working.take_head()
+            self.outbox.save_head(working.feed)
+        for batch, _ in self._batches(working, items):
             if batch.state == WAITING:
                 self.begin_batch(working, batch)
-            count -= count if plan.limit is None else plan.limit - batch.items
 
-    def _write(self, working: OpenFeed) -> None:
-        """Append the final items of a feed to its batches."""
-        feed, plan = working.feed, working.plan
-        items = self.outbox.final_items(feed)
-        left = self._final[feed.id]
-        for batch in [batch for batch in feed.batches if not working.is_full(batch)]:
-            if not left:
-                return
-            count = left if plan.limit is None else min(left, plan.limit - batch.items)
-            file = working.files[batch]
-            try:
-                file.append(_placed(feed, batch, islice(items, count)))
-            except OSError as error:
-                raise FeedError(f"the feed {batch.uri} cannot be written: {error}") from error
-            batch.items += count
-            batch.length, batch.digest, batch.state = file.length, file.digest, OPEN
-            self.changed.add(batch)
-            self._written[feed.id] += count
-            left -= count
-            if working.is_full(batch):
-                # one commit may fill more batches than a process can have open
-                file.close()
-                self._on_full(working, batch)
+    def _write(self) -> None:
+        """Append the final items of the feeds to their batches."""
+        final = self.outbox.count_final()
+        for working in self.feeds:
+            feed = working.feed
+            if feed.id not in final:
+                continue
+            items = self.outbox.final_items(feed)
+            for batch, share in self._batches(working, final[feed.id]):
+                file = batch.file
+                try:
+                    file.append(_placed(feed, batch, islice(items, share)))
+                except OSError as error:
+                    raise FeedError(f"the feed {batch.uri} cannot be written: {error}") from error
+                batch.items += share
+                batch.length, batch.digest, batch.state = file.length, file.digest, OPEN
+                self.changed.add(batch)
+                self._written[feed.id] += share
+                if working.is_full(batch):
+                    # one commit may fill more batches than a process can have open
+                    file.close()
+                    self._on_full(working, batch)
 
 
 def _placed(feed: Feed, batch: Batch, items: Iterable[bytes]) -> Iterator[bytes]:

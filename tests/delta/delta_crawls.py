@@ -37,7 +37,6 @@ from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.settings import Lifetime, given_key
-from scrapy_bloom.feeds import writing
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.delta.delta_mutants import MUTANTS
@@ -467,7 +466,6 @@ def prepared(folder, step, mutant):
         DurableScheduler.commit_seconds = 0.02
         Ledger.preparing_share = 1
         DeltaCrawl.least_seconds = 0.0
-        writing.BYTES_IN_MEMORY = 1000
         delta_crawl._IN_MEMORY = 7
         DeltaMiddleware.clock = staticmethod(lambda: FIRST_DAY + (step.day - 1) * DAY)
         if step.dies_at is not None:

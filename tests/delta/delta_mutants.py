@@ -197,7 +197,7 @@ def early(seconds):
     DeltaCrawl.before_commit = add
 
 
-verdict, remove = Digests.verdict, FileDeltaStore._remove_older
+verdict, remove, clear = Digests.verdict, FileDeltaStore._remove_older, Marks.clear
 REPLACED = {
     # only what was answered is
     "redirects_are_not_marked": (Pages, "_keys_of", lambda self, each: [self.key_of(each)]),
@@ -227,12 +227,9 @@ REPLACED = {
     ),
     # the line at the end counts the marks of a round that is over
     "verdicts_end_with_the_job": (
-        Pages,
-        "counts",
-        property(
-            lambda self: [self.marks.verdicts[each] for each in ("new", "changed", "unchanged")],
-            lambda self, counts: None,
-        ),
+        Marks,
+        "clear",
+        lambda self: (clear(self), self.verdicts.clear()),
     ),
     # the feeds ask too late
     "items_of_unchanged_pages_stay": (Pages, "is_unchanged", lambda self, each, reason=None: False),

@@ -402,7 +402,7 @@ def test_a_change_that_fails_half_way_changes_nothing(tmp_path, monkeypatch, is_
 
 def test_expired_rows_are_removed_a_part_at_a_time(tmp_path, monkeypatch):
     """So that other writers wait for none of it; all of them are."""
-    monkeypatch.setattr(file_store, "_PAGES_AT_ONCE", 1)
+    monkeypatch.setattr(file_store, "_LOOKED_AT", 100)
     keys = [os.urandom(20) for _ in range(2000)]
     store(tmp_path).add((each, NOON - n % 2 * (PERIOD + 1)) for n, each in enumerate(keys))
     opened(tmp_path).close()

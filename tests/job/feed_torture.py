@@ -24,7 +24,7 @@ from tests.job.feed_crawls import (
     feeds_in,
     items_of,
 )
-from tests.job.harness import FORCED, Crawl, side_by_side
+from tests.job.harness import FORCED, RECEIVED, Crawl, side_by_side
 from tests.job.mutants import MUTANTS
 from tests.job.points import FEED_CALLS, Points, calls_of
 from tests.job.torture import SIDES, VARIANTS, about, cut_crawls, parser_of, run_parts
@@ -92,18 +92,20 @@ def is_over(job):
 
 
 def stop(run, how):
-    """Stop a run in one of STOPS."""
+    """Stop a run in one of STOPS. Yields until the signals are sent."""
     if how == "kill":
         run.kill()
         return
-    number = signal.SIGTERM if how == "term" else signal.SIGINT
-    try:
+    numbers = FORCED if how == "twice" else (signal.SIGTERM if how == "term" else signal.SIGINT,)
+    received = run.log.count(RECEIVED)
+    for sent, number in enumerate(numbers):
+        # one that is sent before the last one is received may be taken for the same
+        while not run.ended and run.log.count(RECEIVED) < received + sent:
+            yield
+        if run.ended:
+            return
+        time.sleep(random.random() * 0.02 if sent else 0)
         os.kill(run.pid, number)
-        for again in FORCED[1:] if how == "twice" else ():
-            time.sleep(random.random() * 0.02)
-            os.kill(run.pid, again)
-    except ProcessLookupError:
-        pass
 
 
 def torn(folder, feeds=FEEDS):
@@ -133,7 +135,7 @@ def stopped(world, crawl, chance, expected, stops, before=None, after_stop=None)
         while not run.ended:
             if how is None and time.monotonic() >= stop_at:
                 how = left.pop(0)
-                stop(run, how)
+                yield from stop(run, how)
             elif len(world.answers(crawl)) > answers:
                 answers = float("inf")
                 stop_at = time.monotonic() + chance.uniform(0, 0.15)

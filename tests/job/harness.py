@@ -160,6 +160,8 @@ class World:
 FORCED = (signal.SIGINT,) * (3 if hasattr(Downloader, "stop_async") else 2)
 """Ctrl-C, as often as ends a process in any case: https://github.com/scrapy/scrapy/pull/7455 waits
 for what it breaks off at the second one, with asyncio for ever."""
+RECEIVED = "] INFO: Received SIG"
+"""In the log, for each signal that a crawl has taken."""
 
 
 def write_stats(folder, stats):

@@ -16,7 +16,7 @@ from scrapy_bloom import files
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.bloom import layers
 from scrapy_bloom.feeds import file as feedfile
-from scrapy_bloom.feeds import storing, writing
+from scrapy_bloom.feeds import waiting, writing
 from scrapy_bloom.job import overlay
 from scrapy_bloom.sqlite_backend import job_file as requestfile
 from scrapy_bloom.sqlite_backend import records, scheduler
@@ -128,7 +128,7 @@ class Points:
             storage.tempfile, mkstemp=self.wrap("mkstemp", storage.tempfile.mkstemp)
         )
         feed_calls = {n: self.wrap(f"feed {n}", getattr(os, n)) for n in FEED_CALLS}
-        feedfile.os = storing.os = Proxy(os, **feed_calls)
+        feedfile.os = waiting.os = Proxy(os, **feed_calls)
         Path.replace = self.wrap("Path.replace", Path.replace)
         Path.rename = self.wrap("Path.rename", Path.rename)
         layers.Layered.add = self.wrap("bit", layers.Layered.add)
@@ -142,8 +142,8 @@ class Points:
             (writing.FeedWriter, "record"),
             (writing.FeedWriter, "recover"),
             (feedfile.FeedFile, "append"),
-            (storing.Part, "_write"),
-            (storing.Part, "_replace"),
+            (waiting.WaitingFeed, "_write"),
+            (waiting.WaitingFeed, "_replace"),
             (scheduler.DurableScheduler, "open"),
             (scheduler.DurableScheduler, "close"),
         ):

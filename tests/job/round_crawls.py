@@ -29,6 +29,7 @@ from tests.failures import Failed
 from tests.job.harness import (
     ASYNCIO,
     FORCED,
+    RECEIVED,
     SELECT,
     Crawl,
     World,
@@ -52,7 +53,6 @@ RETURNING = 60
 MADE = 3
 """The commits before that make the file and open it."""
 REACTORS = (ASYNCIO, SELECT)
-RECEIVED = "] INFO: Received SIG"
 POINTS = ("sql COMMIT", "sql INSERT", "sql DELETE", "close")
 
 

@@ -4,6 +4,8 @@ import gzip
 import json
 import logging
 import resource
+import subprocess
+import sys
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -19,7 +21,7 @@ import scrapy_bloom
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
 from scrapy_bloom.feeds import writing as feeds_module
 from scrapy_bloom.feeds.file import FeedFile
-from scrapy_bloom.feeds.formats import Text
+from scrapy_bloom.feeds.growing import Text
 from scrapy_bloom.job.ledger import CommitHook
 from tests.failures import Failed
 from tests.fakes import Engine, raising
@@ -102,17 +104,16 @@ def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job):
     assert numbers(path) == [1, 2]
 
 
-def test_many_items_of_one_request_wait_on_the_disk(job, monkeypatch):
-    """Memory holds no more of them than it may."""
-    monkeypatch.setattr(feeds_module, "BYTES_IN_MEMORY", 1000)
+def test_many_items_of_one_request_wait_on_the_disk(job):
+    """And leave it when they are in the file."""
     a = job({"a.jl": "jsonlines"})
     page = a.page("1", *({"n": n} for n in range(500)))
-    feeds = a.exporter._durable.feeds
-    assert len(feeds._waiting) < 10
+    query = a.scheduler.round.file.query
+    assert query("SELECT COUNT(*) FROM items WHERE request IS NOT NULL") == [(500,)]
     a.done(page)
     a.commit()
     a.commit()
-    assert feeds.outbox.count_final() == {}
+    assert query("SELECT COUNT(*) FROM items") == [(0,)]
 
 
 # -- whose item it is --------------------------------------------------------------
@@ -887,6 +888,8 @@ def exporter_of(**settings):
     return type(get_crawler(settings_dict=settings).get_extension(FeedExporter))
 
 
+ROOT = Path(__file__).parents[2]
+ALWAYS = ("exporter", "durable_feeds", "file", "outbox", "plans", "writing")
 STOCK_EXPORTER = "scrapy.extensions.feedexport.FeedExporter"
 
 
@@ -907,6 +910,34 @@ def test_whose_exporter_it_is(tmp_path):
     own = {STOCK_EXPORTER: None, OwnExporter: 0}
     assert exporter_of(JOBDIR=folder, EXTENSIONS=own) is OwnExporter
     assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: 5}) is DurableFeedExporter
+
+
+LOADED = """
+import json, sys
+from tests.job.feed_jobs import FeedJob
+
+job = FeedJob(sys.argv[1], json.loads(sys.argv[2]))
+if job.exporter is not None:
+    job.open()
+print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith("scrapy_bloom.feeds.")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("feeds", "loaded"),
+    [
+        ({}, {"exporter"}),
+        ({"a.jl": "jsonlines"}, {*ALWAYS, "growing"}),
+        ({"a.json": "json"}, {*ALWAYS, "waiting"}),
+    ],
+    ids=["none", "grows", "waits"],
+)
+def test_a_job_loads_what_its_feeds_use(tmp_path, feeds, loaded):
+    """Without FEEDS hardly anything, and all of it before the first item."""
+    feeds = {str(tmp_path / name): options for name, options in feeds.items()}
+    command = [sys.executable, "-c", LOADED, str(tmp_path), json.dumps(feeds)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {*run.stdout.split()} == loaded
 
 
 LOSES = "items: not durable in a.jl, b.csv: "

@@ -1,0 +1,218 @@
+"""Feeds whose items wait pickled, and of which an exporter makes the feed when it is stored."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pickle
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from scrapy.exporters import CsvItemExporter
+from scrapy.extensions.postprocessing import PostProcessingManager
+from scrapy.utils.defer import ensure_awaitable
+
+from ..errors import FeedError
+from ..files import make_directory, replacing
+from .file import FeedFile, chunks
+from .plans import OpenFeed, is_local, local_path, overwrites
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scrapy.exporters import BaseItemExporter
+    from scrapy.extensions.feedexport import FeedStorageProtocol
+
+    from .outbox import Batch, Feed
+    from .plans import Plans
+
+logger = logging.getLogger("scrapy_bloom.durable.feeds.storing")
+
+_TRIED_AT_ONCE = 1000
+"""Items that one exporter gets to try."""
+
+
+class WaitingFeed(OpenFeed):
+    """A feed whose items wait in part files, one pickle after the other. A batch is stored as a
+    whole, or only its new part.
+
+    What the exporter refuses when it writes the feed cannot be asked again, so another one gets
+    each item when it is scraped, and writes nowhere.
+    """
+
+    def __init__(self, plans: Plans, feed: Feed, options: dict[str, Any], directory: Path) -> None:
+        super().__init__(plans, feed, options, directory)
+        storage = plans.storage_of(feed.template, options)
+        self._is_whole = is_local(storage) or overwrites(storage, options)
+        self._trial: BaseItemExporter | None = None
+        self._tried = 0
+
+    def _place(self, batch: Batch) -> Path:
+        return self._directory / f"{batch.id}.part"
+
+    # -- one item ------------------------------------------------------------------
+
+    def export(self, item: Any) -> bytes:
+        """Return `item`, pickled. Raises any exception of pickle, and of the exporter."""
+        data = pickle.dumps(item)
+        self._require_accepted(data)
+        return data
+
+    def _require_accepted(self, data: bytes) -> None:
+        """Raise what the exporter raises for an item, pickled in `data`. One that cannot begin is
+        an error of the feed when that is stored."""
+        if self._tried == _TRIED_AT_ONCE:
+            self._end_trial()  # one that keeps its items would keep them all
+        if self._tried == 0:
+            with suppress(Exception):
+                trial = self.build(_Nowhere())
+                trial.start_exporting()
+                self._trial = trial
+        self._tried += 1
+        if self._trial is not None:
+            self._trial.export_item(pickle.loads(data))  # noqa: S301 - pickled just now
+
+    def _end_trial(self) -> None:
+        """Drop the exporter that gets each item, up to the next item."""
+        self._trial, self._tried = None, 0
+
+    # -- a batch -------------------------------------------------------------------
+
+    def check_stored(self, batch: Batch) -> None:
+        """Raise FeedError if the file in which `batch` was stored has changed since."""
+        stored = batch.stored
+        overwrites = self.options.get("overwrite", False)
+        if "versions" not in stored or (overwrites and "is_replaced" not in stored):
+            return
+        file = FeedFile(Path(stored["path"]))
+        file.keep()
+        if [file.length, file.digest.hex()] not in stored["versions"]:
+            raise FeedError(f"{file.path} is not as this job has left it")
+
+    def unstored(self, batch: Batch) -> int | None:
+        """Return how many items of `batch` are to be stored, None if nothing is to be done."""
+        stored = batch.stored.get("items")
+        new = batch.items - (0 if self._is_whole else stored or 0)
+        return None if stored == batch.items and (self.is_left or not new) else new
+
+    async def store(
+        self, batch: Batch, storage: FeedStorageProtocol, save: Callable[[Batch], None]
+    ) -> None:
+        """Store `batch`, or its new part; `save` makes `batch.stored` durable. Raises any exception
+        of the storage."""
+        if is_local(storage):
+            self._replace(batch, storage, save)
+        else:
+            spider = self._exporter.crawler.spider
+            assert spider is not None
+            file = storage.open(spider)
+            try:
+                self._write(batch, file)
+            except BaseException:
+                file.close()
+                raise
+            await ensure_awaitable(storage.store(file))
+        batch.stored |= {"items": batch.items, "length": batch.length}
+
+    def _write(self, batch: Batch, file: IO[bytes]) -> None:
+        """Write the feed, or its new part, to `file`, which stays open."""
+        watched = _Watched(file)
+        target: Any = watched
+        if "postprocessing" in self.options:
+            target = PostProcessingManager(self.options["postprocessing"], target, self.options)
+        stored = batch.stored
+        since = 0 if self._is_whole else stored.get("length", 0)
+        self._end_trial()  # the exporter that writes may use the same files
+        exporter = self.build(target)
+        if since:  # the columns of csv, which the first item has given
+            exporter.fields_to_export = exporter.fields_to_export or stored.get("columns")
+        exporter.start_exporting()
+        for item in _unpickled(batch.file.path, since, batch.length):
+            try:
+                exporter.export_item(item)
+            except Exception:  # noqa: PERF203
+                if watched.has_failed:
+                    raise  # the feed is stored again
+                logger.exception(
+                    "The exporter of %(uri)s has refused an item, whose page is done: %(item)r",
+                    {"uri": batch.uri, "item": item},
+                )
+        exporter.finish_exporting()
+        if isinstance(exporter, CsvItemExporter):
+            stored["columns"] = [*(exporter.fields_to_export or ())]
+        if target is not watched:
+            target.close()
+            # Python's finalizer would close the plugins once more, with `file` open
+            target.close = int
+
+    def _replace(
+        self, batch: Batch, storage: FeedStorageProtocol, save: Callable[[Batch], None]
+    ) -> None:
+        """Replace the feed's own file atomically by its earlier contents and the round's."""
+        stored = batch.stored
+        path = Path(stored.get("path") or local_path(storage)).resolve()
+        make_directory(path.parent)
+        if "path" not in stored:
+            before = FeedFile(path)
+            if not self.options.get("overwrite", False):
+                before.keep()
+            stored |= {"path": str(path), "base": before.length}
+            stored["versions"] = [[before.length, before.digest.hex()]]
+        with replacing(path, _mode_of(path), stored["token"]) as file:
+            with suppress(FileNotFoundError), path.open("rb") as base:
+                file.writelines(chunks(base, stored["base"]))
+            self._write(batch, file)
+            file.close()
+            after = FeedFile(Path(file.name))
+            after.keep()
+            stored["versions"] = [stored["versions"][-1], [after.length, after.digest.hex()]]
+            save(batch)
+        stored["versions"] = stored["versions"][-1:]
+        stored["is_replaced"] = True
+
+
+class _Nowhere(io.BytesIO):
+    """A file that keeps nothing."""
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
+class _Watched:
+    """A file that notes whether a write has failed: an exporter may fail for the item, too."""
+
+    has_failed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, data: Any) -> int:
+        """Write `data` as the file does."""
+        self.has_failed = True
+        count = self._file.write(data)
+        self.has_failed = False
+        return count
+
+
+def _unpickled(path: Path, since: int, end: int) -> Iterator[Any]:
+    """Yield the items that are pickled in a part file between two positions."""
+    with path.open("rb") as file:
+        file.seek(since)
+        while file.tell() < end:
+            # this job's own file; its directory contains pickled requests, too
+            yield pickle.load(file)  # noqa: S301
+
+
+def _mode_of(path: Path) -> int:
+    """Return the mode of the feed at `path`, or that of a new file."""
+    with suppress(FileNotFoundError):
+        return stat.S_IMODE(path.stat().st_mode)
+    mask = os.umask(0o077)  # there is no way only to read it
+    os.umask(mask)
+    return 0o666 & ~mask
