@@ -489,7 +489,7 @@ def test_a_filter_that_fails_repeats_nothing_when_a_feed_is_completed(tmp_path, 
     a = job({"a.jl": "jsonlines"}, GOES_ON)
     a.page("p1", {"n": 1})
     a.push("p2")
-    monkeypatch.setattr(a.scheduler.df, "release", raising(OSError("disk is full")))
+    monkeypatch.setattr(a.scheduler.ledger._dupefilter, "release", raising(OSError("disk is full")))
     a.commit()
     a.close("bloom_error")
     monkeypatch.undo()
