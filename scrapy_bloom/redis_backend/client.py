@@ -126,19 +126,12 @@ class RedisClient:
             yield found[0] if len(found) == 1 else found
             following = following if int(following) else None
 
-    def call(self, command: str, *arguments: str | bytes | int | None) -> Any:
+    def call(self, command: str, *arguments: object) -> Any:
         """Return the result of redis-py's method `command`, repeated and raising as `run`."""
         try:
             return self._insist(lambda: getattr(self._redis, command)(*arguments))[0]
         except ScriptError as error:
             raise ScriptError(f"{arguments[0]!s}: {error}") from error
-
-    def pages(self, command: str, name: str, at_once: int) -> Iterator[bytes]:
-        """Yield the elements that `command` reads by their places. Cost: a call for `at_once`."""
-        first = 0
-        while found := self.call(command, name, first, first + at_once - 1):
-            yield from found
-            first += len(found)
 
     def insist(
         self, script: Script, keys: Sequence[str], *arguments: str | bytes | int

@@ -30,10 +30,14 @@ from .status import (
     SLOTS_AT_ONCE,
     capped_in,
     held_in,
+    listed,
+    pairs_of,
     pending_of,
+    priorities_of,
     reasons_in,
     require_crawl,
     scrapys_priority,
+    slot_of,
 )
 
 if TYPE_CHECKING:
@@ -85,9 +89,7 @@ def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
     kind, _, rest = place.partition(":")
     state = _STATES[kind]
     is_plain = kind in {"pending", "lobby", "capped"}
-    for stored, more in zip(
-        *(found, found) if is_plain else (found[::2], found[1::2]), strict=True
-    ):
+    for stored, more in zip(found, found, strict=True) if is_plain else pairs_of(found):
         before, has_nul, after = stored.partition(b"\0")
         parts = more
         if kind == "pending":
@@ -106,11 +108,6 @@ def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
         number, slot, entry = parts[:3] if len(parts) > 2 else (b"",) * 3
         texts = number.decode(), slot.decode(errors=ODD_BYTES)
         yield Element(state, stored, *texts, entry, more / 1000 if kind == "later" else None, parts)
-
-
-def slot_of(named: str) -> str:
-    """Return the slot of a list, whose older one has a NUL behind it."""
-    return named.partition("\0")[0]
 
 
 @dataclass
@@ -236,29 +233,12 @@ class RedisDesk:
 
     def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
-        pages = self._client.pages
-        parked = pages("zrange", f"{self._key}:parked", READ_AT_ONCE)
-        names = (each.decode(errors=ODD_BYTES).partition(":")[::2] for each in parked)
-        rings = (
-            (priority, element.decode(errors=ODD_BYTES))
-            for priority in self.priorities()
-            for element in pages("lrange", f"{self._key}:slots:{priority}", READ_AT_ONCE)
-        )
-        for priority, named in chain(names, rings):
+        for priority, named, _ in listed(self._client, self._key, []):
             yield priority, named
-            if named.endswith("\0"):
-                last = f"{self._key}:pending:{priority}:{named}"
-                if self._client.call("lindex", last, -1) == b"":
-                    yield priority, named[:-1]
-        for priority in self.priorities():
+        for priority in priorities_of(self._client, self._key):
             for each in self._elements(f"lobby:{priority}"):
                 if not each.entry:
                     yield priority, each.slot
-
-    def priorities(self) -> Iterator[str]:
-        """Yield the priorities that may have pending requests, the first one first."""
-        for priority in self._client.call("zrange", f"{self._key}:priorities", 0, -1):
-            yield priority.decode(errors=ODD_BYTES)
 
     def retry_ordered(self) -> int:
         """Make pending what retries have left to the next start; return how many. What the budget
@@ -364,7 +344,7 @@ class RedisDesk:
     def _places(self, state: State, chosen: Filter) -> Iterator[str]:
         """Yield the places of requests in that state which may be chosen."""
         if state is State.PENDING:
-            for priority in self.priorities():
+            for priority in priorities_of(self._client, self._key):
                 lobby = f"lobby:{priority}"
                 slots = (each.slot for each in self._elements(lobby))
                 if not chosen.slots or any(map(chosen.includes_slot, slots)):

@@ -11,6 +11,7 @@ from ..amounts import waiting_text
 from ..errors import IncompatibleFilterError, SharedFilterError
 from .layout import CRAWL_FORMAT, ODD_BYTES, SHARDS, RedisHeader, crawl_id, shard_keys, shards_of
 from .scripts import (
+    CRAWL_NAMES,
     DELETE_HEADER,
     DELETE_SHARD,
     LOADING,
@@ -18,15 +19,12 @@ from .scripts import (
     MAKE_SHARD,
     MARK_READY,
     OPEN_CRAWL,
-    REMOVE_QUEUE,
 )
 
 if TYPE_CHECKING:
     from ..settings import WorkerSettings
     from .client import RedisClient
     from .scripts import Script
-
-_REMOVED_AT_ONCE = 100
 
 NO_BUDGET = "{}"
 """The budget of a crawl without one, as JSON."""
@@ -217,11 +215,11 @@ def why_not(found: str, crawl: str) -> str:
 
 
 def remove_queue(client: RedisClient, key: str) -> int:
-    """Remove the crawl beside the filter at `key`; return how many keys were removed."""
-    removed = 0
-    while gone := client.run(REMOVE_QUEUE, [key], _REMOVED_AT_ONCE):
-        removed += gone
-    return removed
+    """Remove the crawl beside the filter at `key`; return how many keys were removed. Cost: a call
+    for some thousand keys of the server."""
+    # its state goes first, so that workers notice
+    removed: int = client.call("unlink", f"{key}:crawl")
+    return removed + sum(map(len, client.scan(CRAWL_NAMES, key, None, "1")))
 
 
 def run_in_crawl(client: RedisClient, script: Script, key: str, *arguments: Any) -> Any:

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import chain
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..job.failed_request import CAPPED, UNREADABLE
 from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
 from .filter import RedisBloomFilter
 from .layout import ODD_BYTES, is_in_one_slot
 from .lifecycle import no_crawl, require_whole
-from .scripts import CRAWL_STATUS, SCAN, SLOT_COUNTS, WORKER_STATUS
+from .scripts import CRAWL_STATUS, SCAN, WORKER_STATUS
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -179,7 +180,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
     workers: list[WorkerView] = []
     capped, of_capped = capped_in(client, key) if slots else ({}, [])
     sizes = [nbytes, *of_capped]
-    names = [*zip(names[::2], names[1::2], strict=True)]
+    names = [*pairs_of(names)]
     for first in range(0, len(names), _WORKERS_AT_ONCE):
         group = names[first : first + _WORKERS_AT_ONCE]
         found, nbytes = client.run(WORKER_STATUS, [key], *(name for name, _ in group))
@@ -218,12 +219,8 @@ def pending_of(client: RedisClient, key: str) -> PendingView:
     hundred slots of a priority."""
     sizes: list[int] = []
     pending: dict[int, Counter[str]] = {}
-    for of in ["parked", *client.call("zrange", f"{key}:priorities", 0, -1)]:
-        for name, count in _slot_counts(client, key, of, sizes):
-            # of what is parked the name has the priority
-            priority, _, slot = name.partition(b":") if of == "parked" else (of, b"", name)
-            counts = pending.setdefault(scrapys_priority(priority), Counter())
-            counts[slot.decode(errors=ODD_BYTES)] += count
+    for priority, named, count in listed(client, key, sizes, ("slots", "lobby")):
+        pending.setdefault(scrapys_priority(priority), Counter())[slot_of(named)] += count
     counts_by_priority = {priority: dict(+counts) for priority, counts in pending.items()}
     return PendingView(counts_by_priority, total_bytes(*sizes))
 
@@ -233,20 +230,46 @@ def capped_in(client: RedisClient, key: str) -> tuple[dict[str, int], Sequence[i
     bytes of their lists, in parts, -1 if the user may not ask for it. Cost: a round trip for a
     hundred slots."""
     sizes: list[int] = []
-    found = _slot_counts(client, key, "capped", sizes)
-    return {slot.decode(errors=ODD_BYTES): count for slot, count in found}, sizes
+    return dict(_counts_of(client, key, "capped", sizes)), sizes
 
 
-def _slot_counts(
-    client: RedisClient, key: str, of: str | bytes, sizes: list[int]
-) -> Iterator[tuple[bytes, int]]:
-    first, found = 0, [b""]
-    while found:
-        last = first + SLOTS_AT_ONCE - 1
-        found, nbytes = client.run(SLOT_COUNTS, [key], of, first, last)
+def listed(
+    client: RedisClient, key: str, sizes: list[int], kinds: Sequence[str] = ("slots",)
+) -> Iterator[tuple[str, str, int]]:
+    """Yield priority, name and length of the lists of slots that are parked, or in places of these
+    `kinds`, and add the bytes of their keys to `sizes`."""
+    for name, count in _counts_of(client, key, "parked", sizes):
+        priority, _, named = name.partition(":")
+        yield priority, named, count
+    for priority in priorities_of(client, key):
+        for kind in kinds:
+            for named, count in _counts_of(client, key, f"{kind}:{priority}", sizes):
+                yield priority, named, count
+
+
+def priorities_of(client: RedisClient, key: str) -> Sequence[str]:
+    """Return the priorities that may have pending requests, the first one first."""
+    found = client.call("zrange", f"{key}:priorities", 0, -1)
+    return [priority.decode(errors=ODD_BYTES) for priority in found]
+
+
+def slot_of(named: str) -> str:
+    """Return the slot of a list, whose older one has a NUL behind it."""
+    return named.partition("\0")[0]
+
+
+def pairs_of(found: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield what a script returns in pairs."""
+    return zip(found[::2], found[1::2], strict=True)
+
+
+def _counts_of(
+    client: RedisClient, key: str, place: str, sizes: list[int]
+) -> Iterator[tuple[str, int]]:
+    for found, nbytes in client.scan(SCAN, key, place, None, SLOTS_AT_ONCE, "count"):
         sizes.append(nbytes)
-        yield from zip(found[::2], found[1::2], strict=True)
-        first += SLOTS_AT_ONCE
+        for name, count in pairs_of(found):
+            yield name.decode(errors=ODD_BYTES), count
 
 
 def reasons_in(client: RedisClient, key: str, most: int | None = None) -> dict[str, int]:
@@ -256,8 +279,7 @@ def reasons_in(client: RedisClient, key: str, most: int | None = None) -> dict[s
     seen: dict[bytes, str] = {}
     others = 0
     pieces = client.scan(SCAN, key, "failed", None, READ_AT_ONCE, "1")
-    pairs = (pair for found in pieces for pair in zip(found[::2], found[1::2], strict=True))
-    for page, parts in pairs:
+    for page, parts in chain.from_iterable(map(pairs_of, pieces)):
         seen[page] = parts[3].decode(errors=ODD_BYTES) if parts else UNREADABLE
         if len(seen) == most:
             others = client.call("hlen", f"{key}:failed") - len(seen)
@@ -280,7 +302,7 @@ def held_in(client: RedisClient, key: str) -> dict[str, float]:
     holds that are left, `inf` until the release. Cost: a call for 200 holds."""
     held: dict[str, float] = {}
     for found in client.scan(SCAN, key, "holds", None, READ_AT_ONCE):
-        for slot, left in zip(found[::2], found[1::2], strict=True):
+        for slot, left in pairs_of(found):
             if float(left) > 0:
                 held[slot.decode(errors=ODD_BYTES)] = float(left) / 1000
     return held

@@ -15,8 +15,8 @@ from .codec import stored_dictionaries
 from .desk import Element, RedisDesk, elements_of
 from .layout import ODD_BYTES, crawl_id
 from .lifecycle import stored_header, why_not
-from .scripts import SCAN, VERIFY_BOOKS, VERIFY_NAMES, VERIFY_PLACE
-from .status import READ_AT_ONCE, look_at
+from .scripts import CRAWL_NAMES, SCAN, VERIFY_BOOKS, VERIFY_PLACE
+from .status import READ_AT_ONCE, look_at, priorities_of
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -61,7 +61,7 @@ class _Check:
         self._client = client
         self._key = key
         self._desk = RedisDesk(client, key)
-        found = (name for names in client.scan(VERIFY_NAMES, key, None) for name in names)
+        found = (name for names in client.scan(CRAWL_NAMES, key, None, "") for name in names)
         self._names = sorted({name.decode(errors=ODD_BYTES) for name in found})
         self._has_dictionary: dict[str, bool] = {}
         self.wrong: list[str] = []
@@ -76,7 +76,7 @@ class _Check:
             for name in self._of("lobby:", "pending:")
         }
         # the lists that workers find, or will when a hold is over
-        priorities, found = [*self._desk.priorities()], {*self._desk.lists()}
+        priorities, found = priorities_of(self._client, self._key), {*self._desk.lists()}
         for each in sorted({*priorities, *(priority for priority, _ in found)}):
             if not _PRIORITY.fullmatch(each):
                 self.wrong.append(f"{each!r} in 'parked', 'priorities' or 'lobby:' is no priority")
