@@ -109,21 +109,14 @@ def open_inexact(path: PathArgument, *, read_only: bool = False) -> ScalableBloo
 def redis_header(local: ScalableBloomFilter) -> RedisHeader:
     """Return the header that `local` has in Redis. Raises ValueError if it does not fit."""
     first = local.layers[0].header
-    header = RedisHeader(
-        capacity=first.capacity,
-        error_rate=local.error_rate,
-        secret=first.secret,
-        layers=tuple(
-            LayerShape.of_local(layer.capacity, layer.header.blocks, layer.header.probes)
-            for layer in local.layers
-        ),
-        identity=first.identity,
-        created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
-        software=first.software,
+    layers = tuple(
+        LayerShape.of_local(layer.capacity, layer.header.blocks, layer.header.probes)
+        for layer in local.layers
     )
-    for shape in header.layers:
+    for shape in layers:
         shape.require_fit()
-    return header
+    created = datetime.now(timezone.utc).isoformat(timespec="microseconds")
+    return RedisHeader.like(first, local.error_rate, layers, created)
 
 
 def _keys_in_shards(layer: BloomFilter, shape: LayerShape) -> list[int]:

@@ -155,24 +155,14 @@ class RedisDesk:
         if states & WAITING:
             states.add(State.CLAIMED)
         for state in sorted(states):
-            counts: Iterable[tuple[Any, int]] = ()
-            if state is State.PENDING and not reads and by != "reason":
-                pending = pending_of(self._client, self._key).counts
-                counts = (
-                    (priority if by == "priority" else slot, count)
-                    for priority, slots in pending.items()
-                    for slot, count in slots.items()
-                    if chosen.includes_slot(slot)
-                )
-            elif state is State.CAPPED and not reads and by != "priority":
-                capped = self._capped(chosen).items()
-                counts = ((CAPPED if by == "reason" else slot, count) for slot, count in capped)
+            if not reads and (state is State.PENDING or (state, by) == (State.CAPPED, "slot")):
+                for record, count in self._lengths(state):
+                    if chosen.includes(record):
+                        found.by[getattr(record, by)] += count
+                        found.states[state] += count
             else:
                 for record in self._records(state, chosen, reads=reads):
                     found.add(record, chosen, by)
-            for value, count in counts:
-                found.by[value] += count
-                found.states[state] += count
         return found
 
     def reasons(self) -> dict[str, int]:
@@ -334,12 +324,16 @@ class RedisDesk:
         """Read the dictionaries that the crawl has now. Cost: two round trips."""
         self._dictionaries = known_dictionaries(self._client, self._key)
 
-    def _capped(self, chosen: Filter) -> dict[str, int]:
-        """Return how many are over the budget of each chosen slot."""
-        if not matches(chosen.reasons, CAPPED):
-            return {}
-        capped, _ = capped_in(self._client, self._key)
-        return {slot: count for slot, count in capped.items() if chosen.includes_slot(slot)}
+    def _lengths(self, state: State) -> Iterator[tuple[Record, int]]:
+        """Yield a record without fields for each priority and slot of pending ones, or for each
+        slot of capped ones, and how many there are."""
+        if state is State.PENDING:
+            for priority, slots in pending_of(self._client, self._key).counts.items():
+                for slot, count in slots.items():
+                    yield Record(state, slot, priority, {}), count
+        else:
+            for slot, count in capped_in(self._client, self._key)[0].items():
+                yield Record(state, slot, 0, {}, failed=FailedRequest.capped("", "")), count
 
     def _places(self, state: State, chosen: Filter) -> Iterator[str]:
         """Yield the places of requests in that state which may be chosen."""
@@ -360,7 +354,9 @@ class RedisDesk:
             for worker in require_crawl(self._client, self._key).workers:
                 yield f"claims:{worker.name}"
         elif state is State.CAPPED:
-            yield from (f"capped:{slot}" for slot in self._capped(chosen))
+            if matches(chosen.reasons, CAPPED):
+                slots = (record.slot for record, _ in self._lengths(state))
+                yield from (f"capped:{slot}" for slot in slots if chosen.includes_slot(slot))
         else:
             yield from (place for place, its_state in _STATES.items() if its_state is state)
 

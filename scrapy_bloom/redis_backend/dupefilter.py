@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy import signals
 
@@ -55,7 +55,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._spider = crawler.spider
+        self._use_spider(crawler.spider)
 
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:
@@ -63,16 +63,15 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         never calls `open` and `close`. Refuses the start as `from_crawler` does."""
         crawler = spider.crawler
         self = cls(crawler)
-        self._spider = spider
+        self._use_spider(spider)
         self._start()
         self.open()
         crawler.signals.connect(self.close, signals.spider_closed)
         if scrapy_redis_clears(crawler.settings):
-            logger.warning(
+            self._log.warning(
                 "SCHEDULER_PERSIST is not set: the first worker to finish will clear the shared"
                 " filter (and scrapy-redis's queue), and the others will stop with an error. Set"
                 " SCHEDULER_PERSIST to True for several workers.",
-                extra={"spider": spider},
             )
         # scrapy-redis could not queue the requests of an outage: let others find them
         self._replays_at_close = False
@@ -89,6 +88,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self._client = None
         self._see = self._add_uncommitted
         return self
+
+    def _use_spider(self, spider: Spider | None) -> None:
+        self._spider = spider
+        self._log = logging.LoggerAdapter(logger, {"spider": spider})
 
     @property
     def shared(self) -> RedisBloomFilter:
@@ -116,16 +119,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def request_seen(self, request: Request) -> bool:
         """Return True if any worker has seen `request`, else remember it. Never raises."""
-        # Redis may have lost what the cache has; in line, since most requests need only the cache
-        client = self._client
-        if client is not None and monotonic() >= client.confirmed_until:
-            self._confirm()
+        self._confirm()
         return FilterDupeFilter.request_seen(self, request)
 
     def has_recent(self, prefix: str, url: str) -> bool:
         """Return True if `url` is among the recent ones, and Redis has not forgotten it."""
-        if self._client is not None and monotonic() >= self._client.confirmed_until:
-            self._confirm()
+        self._confirm()
         return super().has_recent(prefix, url)
 
     def close(self, reason: str) -> None:
@@ -136,11 +135,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             if self._overlay.uncommitted and self._replays_at_close:
                 self._replay(len(self._overlay.uncommitted))
             if self._overlay.uncommitted:
-                logger.error(
+                self._log.error(
                     "%(held)d requests of the outage are not in %(filter)s: they may be fetched"
                     " again.",
                     {"held": len(self._overlay.uncommitted), "filter": self._shared.name},
-                    extra={"spider": self._spider},
                 )
             elif not self._shared.deleted:
                 self._refresh(self._shared)
@@ -157,7 +155,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         try:
             self._shared.delete()
         except BloomError as error:
-            logger.error("Cannot clear the filter: %s", error, extra={"spider": self._spider})
+            self._log.error("Cannot clear the filter: %s", error)
 
     def _open_filter(
         self, settings: BloomSettings, identity: FingerprinterIdentity
@@ -186,14 +184,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def _open_shared(
         self, client: RedisClient, settings: BloomSettings, identity: FingerprinterIdentity
     ) -> RedisBloomFilter:
-        key, extra = self._redis.key, {"spider": self._spider}
-        if self._uses_overlay:
-            key = in_one_slot(key)
+        key = in_one_slot(self._redis.key) if self._uses_overlay else self._redis.key
         is_new = stored_header(client, key) is None
         if settings.job is not None and is_new:
             _refuse_local_job(settings.job, key)
         if self._uses_overlay:
-            _require_kept(client, is_new, extra)
+            self._require_kept(client, is_new=is_new)
         shared = RedisBloomFilter(
             client, key, settings.capacity, settings.error_rate, identity=identity.to_text()
         )
@@ -201,18 +197,33 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         shared.on_forget = self._forget_recent_urls
         stored, fresh = shared.header.identity, "another BLOOM_REDIS_KEY"
         if warning := identity.require_same(stored, shared.name, fresh):
-            logger.warning("%s", warning, extra=extra)
+            self._log.warning("%s", warning)
         if not self._uses_overlay and (policy := client.evicting()):
-            logger.warning(
+            self._log.warning(
                 "Redis at %(name)s evicts keys when its memory is full (maxmemory-policy"
                 " %(policy)s), and with them parts of the filter; the crawl would stop then. Set"
                 " maxmemory-policy to noeviction or a volatile one.",
                 {"name": client.name, "policy": policy},
-                extra=extra,
             )
         known = counted(len(shared), "request")
         announce(self._crawler, "filter", f"{shared.name}, which knows {known}")
         return shared
+
+    def _require_kept(self, client: RedisClient, *, is_new: bool) -> None:
+        """Warn if Redis may lose requests. Raises SharedFilterError if it evicts keys and the crawl
+        `is_new`."""
+        try:
+            require_no_eviction(client)
+        except SharedFilterError as error:
+            if is_new:
+                raise
+            self._log.error("%s", error)
+        if client.is_volatile():
+            self._log.warning(
+                "Redis at %(name)s keeps nothing on a disk (appendonly no, no save): when it"
+                " restarts, the crawl is lost. Set appendonly to yes.",
+                {"name": client.name},
+            )
 
     def _add_uncommitted(self, fingerprint: bytes) -> bool:
         if self._overlay is None:
@@ -229,15 +240,16 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             self.settle(fingerprint)
 
     def _confirm(self) -> None:
-        if self._shared is not None:
-            self._shared.confirm()
+        """Clear the caches if Redis may have lost what they have."""
+        client = self._client
+        if client is not None and monotonic() >= client.confirmed_until:
+            self.shared.confirm()
 
     def _forget_recent_urls(self) -> None:
         self._recent.clear()
-        logger.warning(
+        self._log.warning(
             "Redis was restarted, or another server has taken its place, and it may have"
             " forgotten requests: those that are remembered here will be asked about again.",
-            extra={"spider": self._spider},
         )
 
     def _see_despite(self, error: Exception, fingerprint: bytes) -> bool:
@@ -248,11 +260,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         if not self._outage:
             self._outage = self._watches_each_new = True
             self._crawler.stats.inc_value("bloom/outages")
-            logger.error(
+            self._log.error(
                 "%(error)s. New requests are remembered in memory until Redis answers again."
                 " Closing the spider.",
                 {"error": error},
-                extra={"spider": self._spider},
             )
         self.close_spider("bloom_error")
         return False
@@ -275,39 +286,19 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         if not overlay.uncommitted:
             self._outage = False
             self._watches_each_new = self._settings.on_full == "close"
-            logger.warning(
+            self._log.warning(
                 "Redis answers again: %(filter)s has what was remembered in memory.",
                 {"filter": shared.name},
-                extra={"spider": self._spider},
             )
 
     def _refresh(self, shared: RedisBloomFilter) -> None:
         try:
             shared.refresh()
         except BloomError as error:
-            logger.warning(
+            self._log.warning(
                 "The last stats are not up to date: %s",
                 error,
-                extra={"spider": self._spider},
             )
-
-
-def _require_kept(client: RedisClient, is_new: bool, extra: dict[str, Any]) -> None:
-    """Warn if Redis may lose requests. Raises SharedFilterError if it evicts keys and the crawl
-    `is_new`."""
-    try:
-        require_no_eviction(client)
-    except SharedFilterError as error:
-        if is_new:
-            raise
-        logger.error("%s", error, extra=extra)
-    if client.is_volatile():
-        logger.warning(
-            "Redis at %(name)s keeps nothing on a disk (appendonly no, no save): when it restarts,"
-            " the crawl is lost. Set appendonly to yes.",
-            {"name": client.name},
-            extra=extra,
-        )
 
 
 def _refuse_local_job(job: JobDirectory, key: str) -> None:

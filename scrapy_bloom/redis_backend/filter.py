@@ -297,12 +297,4 @@ class RedisBloomFilter:
 def fresh_header(capacity: int, error_rate: float, identity: str) -> RedisHeader:
     """Return the header of a new filter, with a secret of its own. Raises ValueError."""
     local = new_header(capacity, error_rate, None, identity)
-    return RedisHeader(
-        capacity=capacity,
-        error_rate=error_rate,
-        secret=local.secret,
-        layers=(first_layer(capacity, error_rate),),
-        identity=identity,
-        created=local.created,
-        software=local.software,
-    )
+    return RedisHeader.like(local, error_rate, (first_layer(capacity, error_rate),), local.created)

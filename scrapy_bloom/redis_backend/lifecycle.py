@@ -58,14 +58,8 @@ def find_or_make(client: RedisClient, key: str, wanted: RedisHeader) -> RedisHea
             " with 'scrapy bloom clear' and load it again"
         )
     if not ready:
-        try:
+        with _making(client, key, header, is_ours=found == text.encode()):
             make_shards(client, key, header)
-            mark_ready(client, key, header)
-        except SharedFilterError:
-            if found == text.encode():  # this process has made it
-                with suppress(SharedFilterError):
-                    delete_shards(client, key, header)
-            raise
     return header
 
 
@@ -80,12 +74,22 @@ def filling(client: RedisClient, key: str, header: RedisHeader) -> Iterator[None
             f"the key {key!r} in Redis at {client.name} is there already; remove it, a filter with"
             " 'scrapy bloom clear', or choose another one"
         )
+    with _making(client, key, header, is_ours=True):
+        yield
+
+
+@contextmanager
+def _making(client: RedisClient, key: str, header: RedisHeader, *, is_ours: bool) -> Iterator[None]:
+    """Allow processes to open the filter after the context. If that fails, it is removed if this
+    process has made its header."""
     try:
         yield
-        mark_ready(client, key, header)
+        if not client.run(MARK_READY, [key], header.to_text()):
+            raise gone(name_of(client, key))
     except BaseException:
-        with suppress(SharedFilterError):
-            delete_shards(client, key, header)
+        if is_ours:
+            with suppress(SharedFilterError):
+                delete_shards(client, key, header)
         raise
 
 
@@ -93,12 +97,6 @@ def make_shards(client: RedisClient, key: str, header: RedisHeader) -> None:
     """Make the empty shards of a filter. 64 round trips."""
     for shard in shards_of(key, header):
         client.run(MAKE_SHARD, shard.all_keys, header.generation, shard.sizes[0], 0)
-
-
-def mark_ready(client: RedisClient, key: str, header: RedisHeader) -> None:
-    """Allow processes to open the filter. Raises SharedFilterError if its header is gone."""
-    if not client.run(MARK_READY, [key], header.to_text()):
-        raise gone(name_of(client, key))
 
 
 def delete_filter(client: RedisClient, key: str) -> bool:
@@ -160,9 +158,10 @@ def open_crawl(
     options: list[str | int] = [settings.round, spider, "1" * any_spider, budget]
     if counted is not None:
         options += ["1", *(part for slot_and_count in counted.items() for part in slot_and_count)]
-    found, lease_found, round_, start_done, over, _, workers, owner, *waits, begins, has = (
-        client.run(OPEN_CRAWL, [key], crawl, lease, *options)
+    found, lease_found, round_, start_done, over, more = client.run(
+        OPEN_CRAWL, [key], crawl, lease, *options
     )
+    workers, owner, begins, has, later, due, held = more
     if (present := found.decode(errors=ODD_BYTES)) != crawl_id(crawl):
         raise SharedFilterError(
             f"the queue {key!r} in Redis at {client.name}" + why_not(present, crawl)
@@ -173,7 +172,6 @@ def open_crawl(
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_REDIS_LEASE ="
             f" {int(lease_found) / 1000:g}, and this one has {settings.lease:g}: all need the same"
         )
-    later, due, held = waits
     return CrawlState(
         round_.decode(errors=ODD_BYTES),
         start_done == b"1",

@@ -17,7 +17,7 @@ from ..errors import SharedFilterError
 from ..job.delays import NO_HOLD, Hold
 from ..job.failed_request import lost
 from ..job.figures import COUNTED
-from .call import LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply, WorkerState
+from .call import FENCED, LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply
 from .claims import Claims
 from .codec import details_of, failing_of, is_storable_slot, unreadable
 from .scripts import CAPPED, GROWN, NEW
@@ -125,7 +125,6 @@ class RedisStore:
         self._last_call = 0.0
         self._leaving = False
         self._lost: WeakSet[Request] = WeakSet()
-        self.last: Reply | None = None
         self._enter()
 
     @property
@@ -147,12 +146,12 @@ class RedisStore:
     def is_quiet(self) -> bool:
         """True if by the last reply start() has ended and no requests are left, and this worker has
         none since."""
-        return self.last is not None and self.last.quiet and self.is_idle
+        return self.last.quiet and self.is_idle
 
     @property
     def is_still(self) -> bool:
         """As `is_quiet`, whether or not start() has ended."""
-        return self.last is not None and self.last.still and self.is_idle
+        return self.last.still and self.is_idle
 
     @property
     def unsent(self) -> int:
@@ -173,7 +172,7 @@ class RedisStore:
     def only_later(self) -> bool:
         """True if by the last reply nothing is left but requests that are not due or held, and this
         worker has none since."""
-        return self.last is not None and self.last.only_later and self.is_idle
+        return self.last.only_later and self.is_idle
 
     @property
     def holds(self) -> Mapping[str, Hold]:
@@ -291,7 +290,7 @@ class RedisStore:
         has_news = self._unsent or self._unsent_holds or self.claims.has_news
         wants = self.claims.stock or (self._wanted and (hungry or not self.claims.all))
         is_due = self._due is not None and self._due <= monotonic()
-        found = self.last is None or self.last.claimed or has_news or is_due
+        found = self.last.fenced or self.last.claimed or has_news or is_due
         if (
             (has_news and not hungry)
             or (wants and since >= (BUSY_SECONDS if found else POLL_SECONDS))
@@ -318,7 +317,8 @@ class RedisStore:
         self.worker = worker_name()
         self._number = 0
         self.claims = Claims()
-        self.last = None
+        self.last = Reply([FENCED])
+        """The last one, or that for a worker whose name the server has not heard."""
         self.later = 0
         """Requests of the crawl that are not due, as of the last reply."""
         self._due: float | None = None
@@ -351,18 +351,16 @@ class RedisStore:
         return Call(
             self._number,
             entries,
-            self.claims.report(answered, leaving=self._leaving, last=bool(action)),
-            WorkerState(
-                round=self.round,
-                starting=self.starting,
-                start_done=self.start_done and len(entries) == len(self._unsent),
-                wanted=self._wanted,
-                slots=self.claims.by_slot,
-                counted=[now - then for now, then in zip(self._counting, self._told, strict=True)],
-                holds=[*self._unsent_holds],
-            ),
             self._codec.dictionaries,
             action,
+            claims=self.claims.report(answered, leaving=self._leaving, last=bool(action)),
+            round=self.round,
+            starting=self.starting,
+            start_done=self.start_done and len(entries) == len(self._unsent),
+            wanted=self._wanted,
+            slots=self.claims.by_slot,
+            counted=[now - then for now, then in zip(self._counting, self._told, strict=True)],
+            holds=[*self._unsent_holds],
         )
 
     def _take(self, batch: Call, reply: Reply) -> None:
@@ -372,7 +370,7 @@ class RedisStore:
             self._send(batch)
             return
         if reply.gone:
-            self.last = None
+            self.last = reply
             self._observers.gone()
             return
         if not reply.fenced:
@@ -421,12 +419,12 @@ class RedisStore:
         now = monotonic()
         self.later = reply.later
         self._due = None if reply.due_in is None else now + reply.due_in
-        del self._unsent_holds[: len(batch.state.holds)]
+        del self._unsent_holds[: len(batch.holds)]
         told = {each.slot: Hold(now + each.seconds, each.times) for each in reply.holds}
         unsent = {each.slot for each in self._unsent_holds}
         for slot in [*self._holds]:
             # the others are over, or were released by another worker
-            is_known = slot in unsent or slot not in batch.state.slots
+            is_known = slot in unsent or slot not in batch.slots
             if slot not in told and not (is_known and self._holds[slot].until > now):
                 del self._holds[slot]
         for each in reply.holds:

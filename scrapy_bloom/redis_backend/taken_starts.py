@@ -46,6 +46,7 @@ class SharedStartRequests(StartRequests[bytes]):
                 " once: leave it out, and begin a new round with BLOOM_REDIS_ROUND"
             )
         super().__init__(crawler)
+        self._log = logging.LoggerAdapter(logger, {"spider": crawler.spider})
         self._met: Counter[bytes] = Counter()
         self._began_as: tuple[int, str] | None = None
         self._is_through = False
@@ -77,10 +78,9 @@ class SharedStartRequests(StartRequests[bytes]):
         if reply.round != self._round:
             self._round = reply.round
             self._in_memory.clear()
-            logger.info(
+            self._log.info(
                 "The crawl is in round %(round)r now.",
                 {"round": self._round},
-                extra={"spider": self._crawler.spider},
             )
         if not self._has_passed:
             self._is_through = reply.start_done
@@ -139,17 +139,15 @@ class SharedStartRequests(StartRequests[bytes]):
         self._is_running = False
         self._is_through = exhausted and self._began_as == self._now
         self._tell()
-        last = self._store.last
-        if last is not None:
-            self.heard(last)
+        if not self._store.last.fenced:
+            self.heard(self._store.last)
 
     def _fail(self) -> None:
         self._is_running = False
         self.failed = True
         self._tell()
-        logger.warning(
+        self._log.warning(
             "start() has failed: another worker, or the next one, runs it again.",
-            extra={"spider": self._crawler.spider},
         )
 
     def _tell(self) -> None:

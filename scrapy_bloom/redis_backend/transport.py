@@ -7,7 +7,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from .client import ScriptError
 from .scripts import COMMIT, HEARTBEAT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from .call import Argument
     from .client import RedisClient
 
@@ -26,8 +28,6 @@ FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 2.0
 REACTOR_MAY_REST = 600.0
 """Seconds without a turn of the reactor after which the heartbeat stops."""
-
-Call = tuple[Sequence["Argument"], Callable[[Any], None]]
 
 
 class Transport:
@@ -48,10 +48,8 @@ class Transport:
         self._key = key
         self._in_reactor = in_reactor
         self._on_outage = on_outage
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Sequence[Argument], Future[Any]] | None] = SimpleQueue()
         self._ending = threading.Event()
-        self._answered = threading.Condition()
-        self._answers: list[tuple[Callable[[Any], None], Any]] = []
         self.busy = False
         """True until `on_answer` of the last call has been called."""
         self._thread = threading.Thread(target=self._work, name="scrapy-bloom", daemon=True)
@@ -61,17 +59,15 @@ class Transport:
         """Send a call; no other may be open."""
         assert not self.busy
         self.busy = True
-        self._calls.put((arguments, on_answer))
+        self._answer: Future[Any] = Future()
+        self._on_answer = on_answer
+        self._calls.put((arguments, self._answer))
 
     def wait(self, seconds: float) -> bool:
         """Wait until no call is open, and pass each answer on at once; return whether all came. The
         reactor waits as well."""
         deadline = time.monotonic() + seconds
-        has_answers = True
-        while self.busy and has_answers:
-            with self._answered:
-                left = deadline - time.monotonic()
-                has_answers = self._answered.wait_for(lambda: bool(self._answers), left)
+        while self.busy and wait([self._answer], max(0.0, deadline - time.monotonic())).done:
             self._pass_on()
         return not self.busy
 
@@ -83,22 +79,18 @@ class Transport:
         self._client.close()
 
     def _pass_on(self) -> None:
-        """Pass answers that have come to their calls' `on_answer`, in the reactor's thread."""
-        with self._answered:
-            answers, self._answers = self._answers, []
-        for on_answer, answer in answers:
+        """Pass an answer that has come to `on_answer` of its call, in the reactor's thread."""
+        if self.busy and self._answer.done():
             self.busy = False
-            on_answer(answer)
+            self._on_answer(self._answer.result())
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            arguments, on_answer = call
+            arguments, future = call
             answer = self._insist(arguments)
             if answer is None:
                 return
-            with self._answered:
-                self._answers.append((on_answer, answer))
-                self._answered.notify()
+            future.set_result(answer)
             self._tell(self._pass_on)
 
     def _insist(self, arguments: Sequence[Argument]) -> Any:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("few_shards")
 
 def let_die(scheduler):
     """Release the job of a worker as the end of its process does."""
-    scheduler._feeds._file.close(clean=True)
+    scheduler._worker.feeds._file.close(clean=True)
     session_of(scheduler.crawler).abandon()
 
 
@@ -401,7 +401,7 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
             worker._worker._heartbeat.close()
             worker._worker._transport.close()
             return []
-        worker._idle_checks.has_closed = ends == "finished"
+        worker._worker.idle_checks.has_closed = ends == "finished"
         worker.close(ends)
         run(signal(signals.spider_closed, spider=worker.spider, reason=ends))
         # a compressed one says when it was stored
@@ -490,7 +490,7 @@ def fetch(*schedulers):
 
 def close_idle(scheduler):
     """Do what the engine does that has asked the handlers of spider_idle."""
-    scheduler._idle_checks.has_closed = True
+    scheduler._worker.idle_checks.has_closed = True
     scheduler.close("finished")
 
 

@@ -12,7 +12,6 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.redis_backend.budget import budget_text, require_budget
 from scrapy_bloom.redis_backend.call import Policy
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.codec import RedisCodec
@@ -24,6 +23,7 @@ from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
 from scrapy_bloom.redis_backend.scripts import CHANGE, COMMIT
 from scrapy_bloom.redis_backend.verify import queue_findings
+from scrapy_bloom.redis_backend.worker import budget_text, require_budget
 from scrapy_bloom.settings import BUDGET, WorkerSettings
 from tests.failures import Failed
 from tests.fakes import Engine

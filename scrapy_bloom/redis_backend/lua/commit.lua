@@ -14,7 +14,7 @@
 --   10     '1' for each kind whose newest request is next: others, start requests
 --   11     how long the worker owns a slot (ms), 0 for not at all
 --   12     losses after which a request has failed
---   13-15  claims: acknowledged; dispatched from now on; all others that the worker has
+--   13-15  claims: acknowledged; dispatched from now on; all that the worker keeps
 --   16     how many claims have failed
 --   17     '', 'leave', or 'over' to leave and end the crawl
 --   18     the worker's counts since its last call, as words: COUNTED of job/figures.py
@@ -280,15 +280,12 @@ end
 
 if has_later and not full then move_due() end
 
-local claimed, owned = {}, {}
+local claimed, owned, owned_count = {}, {}, 0
 local function tell(number, priority, slot, entry, quarantined)
   claimed[#claimed + 1] = table.concat(
     {number, priority, slot, quarantined and 1 or 0, entry:sub(2)}, '\0')
 end
-for claim in words(ARGV[14]) do owned[claim] = true end
-for claim in words(ARGV[15]) do owned[claim] = true end
-local owned_count = 0
-for _ in pairs(owned) do owned_count = owned_count + 1 end
+for claim in words(ARGV[15]) do owned[claim], owned_count = true, owned_count + 1 end
 if redis.call('HLEN', mine) ~= owned_count then
   -- claims of a call that was aborted
   local all = redis.call('HGETALL', mine)
