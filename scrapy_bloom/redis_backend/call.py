@@ -269,11 +269,6 @@ class Reply:
                 Claim(number.decode(), int(priority), slot, payload, quarantined == b"1", held)
             )
 
-    @property
-    def quiet(self) -> bool:
-        """True if start() has ended, and nothing is pending or claimed."""
-        return self.still and self.start_done
-
     def teach(self, bloom_filter: RedisBloomFilter, batch: Call) -> None:
         """Tell the filter the layers and counts of the shards that the answer names, and the
         process the dictionaries that it did not know."""

@@ -163,7 +163,6 @@ def _save_layer(
     client: RedisClient, shared: RedisBloomFilter, number: int, layer: LayerShape, path: Path
 ) -> None:
     header = shared.header
-    keys = sum(shard.counts[number] for shard in shared.shards if len(shard.counts) > number)
     local = Header(
         capacity=layer.capacity,
         error_rate=sizing.layer_error_rate(header.error_rate, number),
@@ -176,13 +175,13 @@ def _save_layer(
     )
     store = BitStore.create(local, path)
     try:
-        for index, shard in enumerate(shared.shards):
+        for shard in shared.shards:
             if len(shard.counts) > number:
-                first = layer.first_block(index)
+                first = layer.first_block(shard.number)
                 _get(client, shard.keys[1 + number], store, first, shard.sizes[number])
-        store.count = keys
+                store.count += shard.counts[number]
         store.expected_false_positives = sizing.expected_false_positives(
-            layer.blocks, layer.probes, 0, keys
+            layer.blocks, layer.probes, 0, store.count
         )
     finally:
         store.close()

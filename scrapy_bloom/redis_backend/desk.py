@@ -23,7 +23,7 @@ from ..job.failed_request import CAPPED, UNREADABLE, FailedRequest, matches
 from .call import Holding
 from .codec import details_of, known_dictionaries, page_in
 from .layout import ODD_BYTES
-from .lifecycle import run_in_crawl
+from .lifecycle import no_crawl
 from .scripts import CHANGE, HOLD_SLOTS, SCAN
 from .status import (
     READ_AT_ONCE,
@@ -318,7 +318,11 @@ class RedisDesk:
         self._since = time.perf_counter()
 
     def _run(self, script: Script, *arguments: Any) -> Any:
-        return run_in_crawl(self._client, script, self._key, *arguments)
+        """Return the answer of `script`, which is -1 where there is no crawl."""
+        answer = self._client.run(script, [self._key], *arguments)
+        if answer == -1:
+            raise no_crawl(self._client, self._key)
+        return answer
 
     def _learn(self) -> None:
         """Read the dictionaries that the crawl has now. Cost: two round trips."""

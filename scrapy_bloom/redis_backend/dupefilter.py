@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import ExitStack
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -71,7 +72,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             self._log.warning(
                 "SCHEDULER_PERSIST is not set: the first worker to finish will clear the shared"
                 " filter (and scrapy-redis's queue), and the others will stop with an error. Set"
-                " SCHEDULER_PERSIST to True for several workers.",
+                " SCHEDULER_PERSIST to True for several workers."
             )
         # scrapy-redis could not queue the requests of an outage: let others find them
         self._replays_at_close = False
@@ -107,12 +108,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         """Record that a fingerprint is in Redis: it is uncommitted no longer."""
         if self._overlay is not None:
             self._overlay.forget(fingerprint)
-            self.shared.remember(fingerprint)
+            self.shared.known.add(fingerprint)
 
     def forget_known(self, uncommitted: Iterable[bytes] = ()) -> None:
         """Clear the caches of seen requests, and remove these fingerprints from the overlay."""
         self._recent.clear()
-        self.shared.forget_known()
+        self.shared.known.clear()
         for fingerprint in uncommitted:
             if self._overlay is not None:
                 self._overlay.forget(fingerprint)
@@ -168,13 +169,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 " one process"
             )
         self._redis = redis = RedisSettings.read(self._crawler.settings, self._spider.name)
-        client = RedisClient(redis.url, redis.timeout)
-        try:
+        with ExitStack() as undo:
+            self._client = client = undo.enter_context(RedisClient(redis.url, redis.timeout))
             self._shared = self._open_shared(client, settings, identity)
-        except BaseException:
-            client.close()
-            raise
-        self._client = client
+            undo.pop_all()
         return self._shared
 
     def _close_filter(self) -> None:
@@ -228,7 +226,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def _add_uncommitted(self, fingerprint: bytes) -> bool:
         if self._overlay is None:
             return False
-        if fingerprint in self._overlay.uncommitted or self.shared.remembers(fingerprint):
+        if fingerprint in self._overlay.uncommitted or fingerprint in self.shared.known.urls:
             return True
         self._overlay.add_unchecked(fingerprint)
         return False
@@ -249,7 +247,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self._recent.clear()
         self._log.warning(
             "Redis was restarted, or another server has taken its place, and it may have"
-            " forgotten requests: those that are remembered here will be asked about again.",
+            " forgotten requests: those that are remembered here will be asked about again."
         )
 
     def _see_despite(self, error: Exception, fingerprint: bytes) -> bool:
@@ -295,10 +293,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         try:
             shared.refresh()
         except BloomError as error:
-            self._log.warning(
-                "The last stats are not up to date: %s",
-                error,
-            )
+            self._log.warning("The last stats are not up to date: %s", error)
 
 
 def _refuse_local_job(job: JobDirectory, key: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..amounts import waiting_text
 from ..errors import IncompatibleFilterError, SharedFilterError
@@ -24,7 +24,6 @@ from .scripts import (
 if TYPE_CHECKING:
     from ..settings import WorkerSettings
     from .client import RedisClient
-    from .scripts import Script
 
 NO_BUDGET = "{}"
 """The budget of a crawl without one, as JSON."""
@@ -218,15 +217,6 @@ def remove_queue(client: RedisClient, key: str) -> int:
     # its state goes first, so that workers notice
     removed: int = client.call("unlink", f"{key}:crawl")
     return removed + sum(map(len, client.scan(CRAWL_NAMES, key, None, "1")))
-
-
-def run_in_crawl(client: RedisClient, script: Script, key: str, *arguments: Any) -> Any:
-    """Return the answer of `script`, which is -1 where no crawl is beside the filter at `key`.
-    Raises SharedFilterError then, and without an answer."""
-    answer = client.run(script, [key], *arguments)
-    if answer == -1:
-        raise no_crawl(client, key)
-    return answer
 
 
 def no_crawl(client: RedisClient, key: str) -> SharedFilterError:

@@ -19,7 +19,7 @@ from ..job.failed_request import lost
 from ..job.figures import COUNTED
 from .call import FENCED, LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply
 from .claims import Claims
-from .codec import details_of, failing_of, is_storable_slot, unreadable
+from .codec import details_of, is_storable_slot
 from .scripts import CAPPED, GROWN, NEW
 
 if TYPE_CHECKING:
@@ -101,8 +101,6 @@ class RedisStore:
         self._counted = counted
         self._told = self._counting = _NOTHING
         self._crawl = dupefilter.shared.header.generation
-        self.identities = 0
-        """How many names this worker has had."""
         self.calls = 0
         self.slowest_call = 0.0  # seconds
         self.waiting = self.failed = self.nbytes = 0
@@ -146,7 +144,7 @@ class RedisStore:
     def is_quiet(self) -> bool:
         """True if by the last reply start() has ended and no requests are left, and this worker has
         none since."""
-        return self.last.quiet and self.is_idle
+        return self.is_still and self.last.start_done
 
     @property
     def is_still(self) -> bool:
@@ -237,7 +235,7 @@ class RedisStore:
                     # a redirect back to it would pass for the request itself
                     self._dupefilter.settle(self._dupefilter.fingerprint(request))
             except Exception as error:  # noqa: BLE001 - a stored request may raise anything
-                self.claims.fail(unreadable(claim, error, self._codec))
+                self.claims.fail(self._codec.unreadable(claim, error))
                 self._observers.unreadable(claim.number, error)
                 continue
             self.claims.dispatched[request] = claim.number
@@ -255,7 +253,7 @@ class RedisStore:
         claim = self.claims.claim_of(request)
         if claim is None:
             return request in self._lost
-        self.claims.finish(request, self._tail, failing_of(claim, failed, self._codec))
+        self.claims.finish(request, self._tail, self._codec.failing(claim, failed))
         return True
 
     def commit(self, fingerprints: Collection[bytes]) -> bool:
@@ -313,7 +311,6 @@ class RedisStore:
 
     def _enter(self) -> None:
         """Take a new name, under which the server does not know this worker."""
-        self.identities += 1
         self.worker = worker_name()
         self._number = 0
         self.claims = Claims()

@@ -102,7 +102,7 @@ class RedisDurableScheduler(LedgerScheduler):
         crawl, which ends if no requests are left. The reactor waits for that."""
         self._alarm.cancel()
         if self._worker is not None:
-            self._worker.end(is_empty=not self.mqs)
+            self._worker.end(finished=self._worker.idle_checks.has_closed and not self.mqs)
         self.df.close(reason)
         return None
 

@@ -48,7 +48,7 @@ class SharedStartRequests(StartRequests[bytes]):
         super().__init__(crawler)
         self._log = logging.LoggerAdapter(logger, {"spider": crawler.spider})
         self._met: Counter[bytes] = Counter()
-        self._began_as: tuple[int, str] | None = None
+        self._began_as: tuple[str, str] | None = None
         self._is_through = False
         self._is_running = False
         self._has_passed = False
@@ -78,10 +78,7 @@ class SharedStartRequests(StartRequests[bytes]):
         if reply.round != self._round:
             self._round = reply.round
             self._in_memory.clear()
-            self._log.info(
-                "The crawl is in round %(round)r now.",
-                {"round": self._round},
-            )
+            self._log.info("The crawl is in round %(round)r now.", {"round": self._round})
         if not self._has_passed:
             self._is_through = reply.start_done
             self._store.starting = not reply.start_done
@@ -103,8 +100,8 @@ class SharedStartRequests(StartRequests[bytes]):
         self._in_memory.clear()
 
     @property
-    def _now(self) -> tuple[int, str]:
-        return self._store.identities, self._round
+    def _now(self) -> tuple[str, str]:
+        return self._store.worker, self._round
 
     def _begin(self) -> bool:
         again, self._has_passed = self._has_passed, True
@@ -146,9 +143,7 @@ class SharedStartRequests(StartRequests[bytes]):
         self._is_running = False
         self.failed = True
         self._tell()
-        self._log.warning(
-            "start() has failed: another worker, or the next one, runs it again.",
-        )
+        self._log.warning("start() has failed: another worker, or the next one, runs it again.")
 
     def _tell(self) -> None:
         self._store.starting = self._is_running

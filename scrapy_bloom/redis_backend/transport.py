@@ -1,5 +1,5 @@
-"""The threads that call Redis while the reactor works: commits, one after the other, and a
-heartbeat."""
+"""The thread that calls Redis while the reactor works: commits, one after the other, and between
+them a heartbeat."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import time
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError, message_of
@@ -31,7 +31,11 @@ REACTOR_MAY_REST = 600.0
 
 
 class Transport:
-    """Sends commits from a thread, and repeats each until it is answered.
+    """Sends commits of a worker in `crawl` from a thread, and repeats each until it is answered. So
+    long as none is sent it renews the lease (seconds), while the reactor turns now and then.
+
+    It needs the GIL: a single call into C that keeps the GIL for longer than the lease loses the
+    lease, and the worker's requests are repeated.
 
     `in_reactor` runs a function in the reactor's thread. There, `on_answer` of a call gets its
     answer, and `on_outage` each error until then. One call is open at a time.
@@ -41,14 +45,21 @@ class Transport:
         self,
         client: RedisClient,
         key: str,
+        crawl: str,
+        lease: float,
         in_reactor: Callable[..., object],
         on_outage: Callable[[SharedFilterError], None],
     ) -> None:
         self._client = client
         self._key = key
+        self._crawl = crawl
+        self._lease = lease
+        self._worker = ""
+        self._turned = self._renewed = time.monotonic()
+        self._told = ""
         self._in_reactor = in_reactor
         self._on_outage = on_outage
-        self._calls: SimpleQueue[tuple[Sequence[Argument], Future[Any]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Sequence[Argument], Future[Any]]] = SimpleQueue()
         self._ending = threading.Event()
         self.busy = False
         """True until `on_answer` of the last call has been called."""
@@ -71,10 +82,15 @@ class Transport:
             self._pass_on()
         return not self.busy
 
+    def turn(self, worker: str) -> None:
+        """Note a turn of the reactor, and the name of this worker."""
+        self._worker = worker
+        self._turned = time.monotonic()
+
     def close(self) -> None:
         """End the thread, and close the connection."""
         self._ending.set()
-        self._calls.put(None)
+        self._calls.put(((), Future()))
         self._thread.join(FIRST_PAUSE)
         self._client.close()
 
@@ -85,11 +101,15 @@ class Transport:
             self._on_answer(self._answer.result())
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            arguments, future = call
-            answer = self._insist(arguments)
-            if answer is None:
+        while not self._ending.is_set():
+            try:
+                arguments, future = self._calls.get(timeout=self._lease / 4)
+            except Empty:
+                self._beat()
+                continue
+            if (answer := self._insist(arguments)) is None:
                 return
+            self._renewed = time.monotonic()
             future.set_result(answer)
             self._tell(self._pass_on)
 
@@ -102,58 +122,31 @@ class Transport:
                 self._tell(self._on_outage, error)
                 if isinstance(error, ScriptError):
                     return None
+            self._beat()
             self._ending.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         return None
 
+    def _beat(self) -> None:
+        """Renew the lease, if that was not done lately."""
+        now, worker = time.monotonic(), self._worker
+        is_alive = worker and now - self._turned < REACTOR_MAY_REST
+        if not is_alive or now - self._renewed < self._lease / 4:
+            return
+        self._renewed = now
+        try:
+            lease = int(self._lease * 1000)
+            self._client.run(HEARTBEAT, [self._key], self._crawl, worker, lease)
+        except SharedFilterError:
+            pass  # the calls of the crawl tell of an outage
+        except Exception as error:  # noqa: BLE001 - a thread that ends shows a traceback
+            if self._told != message_of(error):
+                self._told = message_of(error)
+                logger.warning("The lease of %s was not renewed: %s", worker, self._told)
+
     def _tell(self, function: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the reactor or its loop has stopped
             self._in_reactor(function, *arguments)
-
-
-class Heartbeat:
-    """Renews the lease of a worker from a thread, while the reactor turns now and then.
-
-    It needs the GIL: a single call into C that keeps the GIL for longer than the lease loses the
-    lease, and the worker's requests are repeated.
-    """
-
-    def __init__(self, client: RedisClient, key: str, crawl: str, lease: float) -> None:
-        self._client = client
-        self._key = key
-        self._crawl = crawl
-        self._lease = lease
-        self._worker = ""
-        self._turned = time.monotonic()
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="scrapy-bloom beats", daemon=True)
-        self._thread.start()
-
-    def turn(self, worker: str) -> None:
-        """Note a turn of the reactor, and the name of this worker."""
-        self._worker = worker
-        self._turned = time.monotonic()
-
-    def close(self) -> None:
-        """End the thread, and close the connection."""
-        self._ending.set()
-        self._thread.join(FIRST_PAUSE)
-        self._client.close()
-
-    def _beat(self) -> None:
-        told = ""
-        while not self._ending.wait(self._lease / 4):
-            worker = self._worker
-            if worker and time.monotonic() - self._turned < REACTOR_MAY_REST:
-                try:
-                    lease = int(self._lease * 1000)
-                    self._client.run(HEARTBEAT, [self._key], self._crawl, worker, lease)
-                except SharedFilterError:
-                    pass  # the calls of the crawl tell of an outage
-                except Exception as error:  # noqa: BLE001 - a thread that ends shows a traceback
-                    if told != message_of(error):
-                        told = message_of(error)
-                        logger.warning("The lease of %s was not renewed: %s", worker, told)
 
 
 def in_reactor() -> Callable[..., Any]:

@@ -37,7 +37,7 @@ from .lifecycle import NO_BUDGET, gone, open_crawl
 from .request_store import Observers, RedisStore
 from .seeds import SeedList
 from .taken_starts import SharedStartRequests
-from .transport import Heartbeat, Transport, in_reactor
+from .transport import Transport, in_reactor
 from .worker_feeds import WorkerFeeds
 
 if TYPE_CHECKING:
@@ -109,14 +109,13 @@ class Worker:
             if self._seeds is not None:
                 undo.callback(self._seeds.close)
             client = undo.enter_context(RedisClient(redis.url, redis.timeout))
-            beats = undo.enter_context(RedisClient(redis.url, redis.timeout))
             self._server = client.name
             self._name = f"the queue {self.key!r} in Redis at {client.name}"
             self._desk = RedisDesk(client, self.key, starts=True)
             self._state = self._join(client, generation)
             undo.pop_all()
-        self._transport = Transport(client, self.key, in_reactor(), self._on_outage)
-        self._heartbeat = Heartbeat(beats, self.key, generation, settings.lease)
+        where = client, self.key, generation, settings.lease
+        self._transport = Transport(*where, in_reactor(), self._on_outage)
         self.store = RedisStore(
             self._transport,
             dupefilter,
@@ -191,13 +190,11 @@ class Worker:
             self._seeds.open(in_reactor(), lambda: not self.store.pending, self.ledger.stop)
         self._tick()
 
-    def end(self, *, is_empty: bool) -> None:
-        """Leave the crawl, and end it if nothing is left, neither in Redis nor, if the memory
-        `is_empty`, there. Never raises."""
+    def end(self, *, finished: bool) -> None:
+        """Leave the crawl, and end it if it is `finished`. Never raises."""
         if not self._is_open:
             self.feeds.close()
             return
-        finished = is_empty and self.idle_checks.has_closed
         if self._timer is not None:
             self._timer.cancel()
         if self._seeds is not None:
@@ -219,7 +216,6 @@ class Worker:
                 {"name": self._name, "unsent": counted(self.store.unsent, "request")},
             )
         self._crawler.stats.set_value("scheduler/calls", self.store.calls)
-        self._heartbeat.close()
         self._transport.close()
 
     def _join(self, client: RedisClient, generation: str) -> CrawlState:
@@ -274,7 +270,7 @@ class Worker:
 
     def _tick(self) -> None:
         self._timer = None
-        self._heartbeat.turn(self.store.worker)
+        self._transport.turn(self.store.worker)
         if monotonic() - self._stats_set >= STATS_SECONDS:
             self._stats_set = monotonic()
             self._set_stats()

@@ -18,8 +18,8 @@ from scrapy_bloom.errors import FilterLockedError, JobDirectoryError
 from scrapy_bloom.job.session import session_of
 from scrapy_bloom.redis_backend import worker as worker_module
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.filter_view import FilterView
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
+from scrapy_bloom.redis_backend.status import FilterView
 from tests.job.engine import TestSpider, name_of, request
 from tests.job.feed_jobs import run
 from tests.job.rounds import waited_for
@@ -398,7 +398,6 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
         if ends == "killed":
             talk(worker)
             let_die(worker)
-            worker._worker._heartbeat.close()
             worker._worker._transport.close()
             return []
         worker._worker.idle_checks.has_closed = ends == "finished"
