@@ -8,12 +8,11 @@ from math import ceil, isinf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..job.dictionaries import id_of
+from ..job.dictionaries import Dictionaries, id_of
 from ..job.figures import COUNTED
 from .scripts import GROWN
 
 if TYPE_CHECKING:
-    from ..job.dictionaries import Dictionaries
     from .filter import RedisBloomFilter
     from .layout import Shard
 

@@ -8,12 +8,11 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from .call import ClaimReport, Failing
+from .call import Call, Claim, ClaimReport, Failing
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from .call import Call, Claim
 
 MOST_GIVEN_UP = 200
 """The most claims that a call acknowledges or reports as failed."""

@@ -115,14 +115,13 @@ class RedisClient:
         return self._insist(lambda: self._run(script, keys, arguments))[0]
 
     def scan(
-        self, script: Script, key: str, *arguments: str | bytes | int | None, cursor: int = 0
+        self, script: Script, key: str, *arguments: str | bytes | int, cursor: int = 0
     ) -> Iterator[Any]:
-        """Yield the answers of `script`, each without its cursor, which goes to the next call in
-        the place of None. Raises SharedFilterError as `run` does."""
+        """Yield the answers of `script`, each without its cursor, the first argument of the next
+        call. Raises SharedFilterError as `run` does."""
         following: Any = cursor
         while following is not None:
-            given = (following if each is None else each for each in arguments)
-            following, *found = self.run(script, [key], *given)
+            following, *found = self.run(script, [key], following, *arguments)
             yield found[0] if len(found) == 1 else found
             following = following if int(following) else None
 

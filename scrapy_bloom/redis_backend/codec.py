@@ -16,7 +16,7 @@ from ..job.dictionaries import Dictionaries
 from ..job.failed_request import FailedRequest, class_and_message
 from ..job.queue_settings import QueueSettings
 from ..scrapy_private import slot_named
-from .call import Failing, Packed
+from .call import Claim, Failing, Packed
 from .layout import ODD_BYTES
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from scrapy.statscollectors import StatsCollector
 
-    from .call import Claim
     from .client import RedisClient
 
 _MOST_PRIORITY = 2**51

@@ -3,7 +3,7 @@ cuts them into shards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from itertools import accumulate, pairwise
@@ -131,15 +131,10 @@ def _keys_in_shards(layer: BloomFilter, shape: LayerShape) -> list[int]:
         first = shape.first_block(shard)
         bits = set_bits[first : first + shape.shard_blocks(shard)]
         estimates.append(sizing.estimate_keys(shape.probes, bits))
-    return _apportioned(len(layer), estimates)
-
-
-def _apportioned(total: int, weights: Sequence[int]) -> list[int]:
-    """Return whole parts of `total` in proportion to `weights`."""
-    whole = sum(weights) or 1
+    total, whole = len(layer), sum(estimates) or 1
     return [
         total * end // whole - total * start // whole
-        for start, end in pairwise(accumulate(weights, initial=0))
+        for start, end in pairwise(accumulate(estimates, initial=0))
     ]
 
 

@@ -24,7 +24,7 @@ from .call import Holding
 from .codec import details_of, known_dictionaries, page_in
 from .layout import ODD_BYTES
 from .lifecycle import no_crawl
-from .scripts import CHANGE, HOLD_SLOTS, SCAN
+from .scripts import CHANGE, HOLD_SLOTS, SCAN, Script
 from .status import (
     READ_AT_ONCE,
     SLOTS_AT_ONCE,
@@ -42,7 +42,6 @@ from .status import (
 
 if TYPE_CHECKING:
     from .client import RedisClient
-    from .scripts import Script
 
 Action = Literal["drop", "fail", "retry"]
 AT_ONCE = 100
@@ -172,9 +171,8 @@ class RedisDesk:
 
     def unfinished(self) -> Counter[str]:
         """Return how many requests each slot has, waiting or claimed."""
-        found: Counter[str] = self.count(Filter()).by
-        found.update(each.slot for each in self._records(State.CLAIMED, Filter(), reads=False))
-        return found
+        claimed = self._records(State.CLAIMED, Filter(), reads=False)
+        return self.count(Filter()).by + Counter(each.slot for each in claimed)
 
     def scan(self, chosen: Filter) -> Iterator[Record]:
         """Yield the chosen ones: pending ones by priority, then those that were lost with a worker
@@ -275,7 +273,7 @@ class RedisDesk:
             else:
                 # what stays is passed over from the last one on, since workers take the first
                 cursor = -1 - stayed if kind == "later" else 0
-                _, found = self._run(SCAN, place, cursor, most, "")
+                _, found = self._run(SCAN, cursor, place, most, "")
                 if not found:
                     break
                 answers = self._tell(place, task, self._judged(elements_of(place, found), task))
@@ -366,7 +364,7 @@ class RedisDesk:
 
     def _elements(self, place: str, *, reads: bool = True) -> Iterator[Element]:
         """Yield what a place has, without the longest parts unless it `reads` them."""
-        pieces = self._client.scan(SCAN, self._key, place, None, READ_AT_ONCE, "1" * (not reads))
+        pieces = self._client.scan(SCAN, self._key, place, READ_AT_ONCE, "1" * (not reads))
         elements = (each for piece in pieces for each in elements_of(place, piece))
         if place != "failed":
             return elements

@@ -9,13 +9,13 @@ from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from scrapy import signals
+from scrapy import Request, Spider, signals
 
 from ..amounts import counted
 from ..dupefilter.base import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprints.recorded import FingerprinterIdentity
-from ..settings import RedisSettings, scrapy_redis_clears
+from ..settings import BloomSettings, RedisSettings, scrapy_redis_clears
 from ..startup import announce
 from .client import RedisClient
 from .filter import RedisBloomFilter
@@ -23,12 +23,10 @@ from .layout import in_one_slot
 from .lifecycle import require_no_eviction, stored_header
 
 if TYPE_CHECKING:
-    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
     from ..jobdir import JobDirectory
-    from ..settings import BloomSettings
 
 logger = logging.getLogger("scrapy_bloom.shared.dupefilter")
 

@@ -50,7 +50,15 @@ def find_or_make(client: RedisClient, key: str, wanted: RedisHeader) -> RedisHea
     name, text = name_of(client, key), wanted.to_text()
     _, found, ready = client.run(MAKE_HEADER, [key], text, "")
     header = _read(found, name)
-    _require_parameters(header, wanted, name)
+    for setting, stored, asked in (
+        ("BLOOM_CAPACITY", header.capacity, wanted.capacity),
+        ("BLOOM_ERROR_RATE", header.error_rate, wanted.error_rate),
+    ):
+        if stored != asked:
+            raise IncompatibleFilterError(
+                f"{name} was made with {setting} = {stored!r}, and this worker has {asked!r}: all"
+                f" workers need the same; set it to {stored!r}, or use another BLOOM_REDIS_KEY"
+            )
     if ready == LOADING.encode():
         raise SharedFilterError(
             f"{name} is being loaded; wait for the end, or, if the loading was killed, remove it"
@@ -216,7 +224,7 @@ def remove_queue(client: RedisClient, key: str) -> int:
     for some thousand keys of the server."""
     # its state goes first, so that workers notice
     removed: int = client.call("unlink", f"{key}:crawl")
-    return removed + sum(map(len, client.scan(CRAWL_NAMES, key, None, "1")))
+    return removed + sum(map(len, client.scan(CRAWL_NAMES, key, "1")))
 
 
 def no_crawl(client: RedisClient, key: str) -> SharedFilterError:
@@ -254,18 +262,6 @@ def gone(name: str) -> SharedFilterError:
         " persistence, or has evicted keys (maxmemory-policy). To begin anew, remove what is left"
         " with 'scrapy bloom clear', or use another BLOOM_REDIS_KEY"
     )
-
-
-def _require_parameters(found: RedisHeader, wanted: RedisHeader, name: str) -> None:
-    for setting, stored, asked in (
-        ("BLOOM_CAPACITY", found.capacity, wanted.capacity),
-        ("BLOOM_ERROR_RATE", found.error_rate, wanted.error_rate),
-    ):
-        if stored != asked:
-            raise IncompatibleFilterError(
-                f"{name} was made with {setting} = {stored!r}, and this worker has {asked!r}: all"
-                f" workers need the same; set it to {stored!r}, or use another BLOOM_REDIS_KEY"
-            )
 
 
 def _read(text: bytes, name: str) -> RedisHeader:

@@ -15,18 +15,16 @@ from weakref import WeakSet
 
 from ..errors import SharedFilterError
 from ..job.delays import NO_HOLD, Hold
-from ..job.failed_request import lost
+from ..job.failed_request import FailedRequest, lost
 from ..job.figures import COUNTED
 from .call import FENCED, LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply
 from .claims import Claims
-from .codec import details_of, is_storable_slot
+from .codec import RedisCodec, details_of, is_storable_slot
 from .scripts import CAPPED, GROWN, NEW
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from ..job.failed_request import FailedRequest
-    from .codec import RedisCodec
     from .dupefilter import RedisBloomDupeFilter
     from .transport import Transport
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import FormRequest, Request
 
 from ..errors import SharedFilterError, message_of
-from ..settings import scrapy_redis_url
+from ..settings import RedisSettings, WorkerSettings, scrapy_redis_url
 from ..startup import announce
 from .client import RedisClient, ScriptError
 from .codec import RedisCodec
@@ -37,7 +37,6 @@ from .scripts import TAKE_START_URLS
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from ..settings import RedisSettings, WorkerSettings
     from .call import Entry
     from .dupefilter import RedisBloomDupeFilter
 

@@ -20,7 +20,7 @@ from ..job.failed_request import CAPPED, UNREADABLE
 from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
 from .filter import RedisBloomFilter
 from .layout import ODD_BYTES, in_one_slot, is_in_one_slot
-from .lifecycle import no_crawl, require_whole, stored_header
+from .lifecycle import no_crawl, require_whole
 from .scripts import CRAWL_STATUS, SCAN, WORKER_STATUS
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ def pairs_of(found: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 def _counts_of(
     client: RedisClient, key: str, place: str, sizes: list[int]
 ) -> Iterator[tuple[str, int]]:
-    for found, nbytes in client.scan(SCAN, key, place, None, SLOTS_AT_ONCE, "count"):
+    for found, nbytes in client.scan(SCAN, key, place, SLOTS_AT_ONCE, "count"):
         sizes.append(nbytes)
         for name, count in pairs_of(found):
             yield name.decode(errors=ODD_BYTES), count
@@ -282,7 +282,7 @@ def reasons_in(client: RedisClient, key: str, most: int | None = None) -> dict[s
     capped ones."""
     seen: dict[bytes, str] = {}
     others = 0
-    pieces = client.scan(SCAN, key, "failed", None, READ_AT_ONCE, "1")
+    pieces = client.scan(SCAN, key, "failed", READ_AT_ONCE, "1")
     for page, parts in chain.from_iterable(map(pairs_of, pieces)):
         seen[page] = parts[3].decode(errors=ODD_BYTES) if parts else UNREADABLE
         if len(seen) == most:
@@ -305,7 +305,7 @@ def held_in(client: RedisClient, key: str) -> dict[str, float]:
     """Return the held slots of the crawl beside the filter at `key`, with the seconds of their
     holds that are left, `inf` until the release. Cost: a call for 200 holds."""
     held: dict[str, float] = {}
-    for found in client.scan(SCAN, key, "holds", None, READ_AT_ONCE):
+    for found in client.scan(SCAN, key, "holds", READ_AT_ONCE):
         for slot, left in pairs_of(found):
             if float(left) > 0:
                 held[slot.decode(errors=ODD_BYTES)] = float(left) / 1000
@@ -342,16 +342,18 @@ class FilterView:
     Redis does not answer."""
 
     def __init__(self, client: RedisClient, key: str) -> None:
-        found = (each for each in places_of(client, key) if stored_header(client, each) is not None)
-        if (place := next(found, None)) is None:
+        for place in places_of(client, key):
+            with suppress(KeyError):
+                self.filter = RedisBloomFilter.open(client, place)
+                break
+        else:
             raise SharedFilterError(
                 f"there is no filter {key!r} in Redis at {client.name}: --key must be the"
                 " BLOOM_REDIS_KEY of its crawl"
             )
         self.client = client
-        self.key = key = place
-        self.filter = RedisBloomFilter.open(client, key)
-        self.name = f"{client.name} {key}"
+        self.key = place
+        self.name = f"{client.name} {place}"
 
     def describe(self) -> Description:
         """Return all figures of the filter."""

@@ -13,14 +13,13 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError, message_of
-from .client import ScriptError
+from .client import RedisClient, ScriptError
 from .scripts import COMMIT, HEARTBEAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .call import Argument
-    from .client import RedisClient
 
 logger = logging.getLogger("scrapy_bloom.distributed.worker")
 

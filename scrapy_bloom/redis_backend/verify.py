@@ -78,7 +78,7 @@ class _Check:
         self._client = client
         self._key = key
         self._desk = RedisDesk(client, key)
-        found = (name for names in client.scan(CRAWL_NAMES, key, None, "") for name in names)
+        found = (name for names in client.scan(CRAWL_NAMES, key, "") for name in names)
         self._names = sorted({name.decode(errors=ODD_BYTES) for name in found})
         self._has_dictionary: dict[str, bool] = {}
         self.wrong: list[str] = []
@@ -138,7 +138,7 @@ class _Check:
         count = bad = 0
         # from the end, since requests leave the lobby at its front while it is read
         cursor = 0 if place.startswith(("failed", "claims:")) else -1
-        pieces = self._client.scan(SCAN, self._key, place, None, READ_AT_ONCE, "", cursor=cursor)
+        pieces = self._client.scan(SCAN, self._key, place, READ_AT_ONCE, "", cursor=cursor)
         for each in (each for piece in pieces for each in elements_of(place, piece)):
             if each.entry or not (place.startswith("lobby:") or place.endswith("\0")):
                 count += 1

@@ -28,12 +28,12 @@ from ..job.records import KEPT
 from ..scrapy_private import EngineView, IdleChecks, put_before_engine, slot_keys
 from ..settings import ANY_SPIDER, BUDGET, FailedSettings, RedisSettings, WorkerSettings
 from ..startup import announce
-from .call import Policy
+from .call import Entry, Policy
 from .client import RedisClient, ScriptError
 from .codec import RedisCodec, is_storable_slot
 from .desk import RedisDesk
 from .layout import in_one_slot
-from .lifecycle import NO_BUDGET, gone, open_crawl
+from .lifecycle import NO_BUDGET, CrawlState, gone, open_crawl
 from .request_store import Observers, RedisStore
 from .seeds import SeedList
 from .taken_starts import SharedStartRequests
@@ -47,9 +47,7 @@ if TYPE_CHECKING:
     from scrapy.utils.asyncio import CallLaterResult
 
     from ..job.queue_settings import QueueSettings
-    from .call import Entry
     from .dupefilter import RedisBloomDupeFilter
-    from .lifecycle import CrawlState
 
 logger = logging.getLogger("scrapy_bloom.distributed.worker")
 

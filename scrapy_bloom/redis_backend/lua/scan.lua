@@ -1,9 +1,9 @@
 -- Reads a piece of a place.
 -- KEYS: the filter's header.
--- ARGV: place: `pending:PRIORITY:NAME`, `lobby:PRIORITY`, `slots:PRIORITY`, `capped:SLOT` or
--- `quarantined`, which are lists; `later`, `parked` or `capped`; `failed`, `claims:WORKER` or `holds`,
--- which are hashes; cursor, 0 at first, or -1 to read a list or `later` from the end on; about how
--- many; '1' to leave out entries and details; 'count' to count what the lists have that a piece of
+-- ARGV: cursor, 0 at first, or -1 to read a list or `later` from the end on; place:
+-- `pending:PRIORITY:NAME`, `lobby:PRIORITY`, `slots:PRIORITY`, `capped:SLOT` or `quarantined`, which are
+-- lists; `later`, `parked` or `capped`; `failed`, `claims:WORKER` or `holds`, which are hashes; about
+-- how many; '1' to leave out entries and details; 'count' to count what the lists have that a piece of
 -- `slots:PRIORITY`, `lobby:PRIORITY`, `parked` or `capped` names.
 -- Returns {next cursor, 0 at the end; elements}. One may come twice. Behind each are: in `later` in how
 -- many ms it is due; in `holds` for how long the slot is held (ms, or inf) as text; for a record priority,
@@ -17,8 +17,8 @@
 -- include slice
 -- include weigh
 
-local name, most = key(ARGV[1]), tonumber(ARGV[3])
-local kind, rest = ARGV[1]:match('^(%a+):?(.*)$')
+local name, most = key(ARGV[2]), tonumber(ARGV[3])
+local kind, rest = ARGV[2]:match('^(%a+):?(.*)$')
 local kinds = kind == 'failed' and {'string', 'number', 'string', 'number', 'string'} or {}
 local function parts_of(packed, field)
   local record = record_of(packed)
@@ -52,14 +52,14 @@ local function counts_of(names)
   return counts
 end
 if kind == 'failed' or kind == 'claims' or kind == 'holds' then
-  local found = redis.call('HSCAN', name, ARGV[2], 'COUNT', most)
+  local found = redis.call('HSCAN', name, ARGV[1], 'COUNT', most)
   for at = 2, #found[2], 2 do
     local field, packed = found[2][at - 1], found[2][at]
     found[2][at] = kind == 'holds' and tostring(hold_in(packed)[1] - now) or parts_of(packed, field)
   end
   return found
 end
-local first = tonumber(ARGV[2])
+local first = tonumber(ARGV[1])
 local last, following = first + most - 1, first + most
 if first < 0 then first, last, following = first - most + 1, first, first - most end
 local elements, width = {}, kind == 'later' and 2 or 1
