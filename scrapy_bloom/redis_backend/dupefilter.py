@@ -118,12 +118,16 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def request_seen(self, request: Request) -> bool:
         """Return True if any worker has seen `request`, else remember it. Never raises."""
-        self._confirm()
+        # Redis may have lost what the cache has; in line, since most requests need only the cache
+        client = self._client
+        if client is not None and monotonic() >= client.confirmed_until:
+            self.shared.confirm()
         return FilterDupeFilter.request_seen(self, request)
 
     def has_recent(self, prefix: str, url: str) -> bool:
         """Return True if `url` is among the recent ones, and Redis has not forgotten it."""
-        self._confirm()
+        if self._client is not None and monotonic() >= self._client.confirmed_until:
+            self.shared.confirm()
         return super().has_recent(prefix, url)
 
     def close(self, reason: str) -> None:
@@ -234,12 +238,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         in Redis only if its own is not uncommitted."""
         if self._uses_overlay:
             self.settle(fingerprint)
-
-    def _confirm(self) -> None:
-        """Clear the caches if Redis may have lost what they have."""
-        client = self._client
-        if client is not None and monotonic() >= client.confirmed_until:
-            self.shared.confirm()
 
     def _forget_recent_urls(self) -> None:
         self._recent.clear()
