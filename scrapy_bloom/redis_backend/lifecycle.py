@@ -222,9 +222,7 @@ def why_not(found: str, crawl: str) -> str:
 def remove_queue(client: RedisClient, key: str) -> int:
     """Remove the crawl beside the filter at `key`; return how many keys were removed. Cost: a call
     for some thousand keys of the server."""
-    # its state goes first, so that workers notice
-    removed: int = client.call("unlink", f"{key}:crawl")
-    return removed + sum(map(len, client.scan(CRAWL_NAMES, key, "1")))
+    return sum(map(len, client.scan(CRAWL_NAMES, key, "1")))
 
 
 def no_crawl(client: RedisClient, key: str) -> SharedFilterError:
