@@ -29,10 +29,10 @@ from ..job.records import PATIENCE, Desk
 from ..migration.url_list import open_list, url_in
 from ..redis_backend.client import RedisClient
 from ..redis_backend.desk import RedisDesk
-from ..redis_backend.filter_view import FilterView
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import require_crawl_format
 from ..redis_backend.settings import REDIS_KEY
+from ..redis_backend.status import FilterView
 from ..sqlite_backend.desk import SqliteDesk
 from .target import Kind, Target
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from math import inf
 from typing import NamedTuple
 
 from ..amounts import counted
 from ..errors import IncompatibleFilterError
 from ..redis_backend.client import RedisClient
-from ..redis_backend.scripts import DELTA_ADD, DELTA_DIGESTS, DELTA_KNOWS
+from ..redis_backend.scripts import DELTA_ADD, DELTA_KNOWS
 from .file_store import Row
 from .settings import Lifetime
 
@@ -128,15 +129,16 @@ class RedisDeltaStore:
         for 500 digests."""
         now, width, period = self.clock(), self._width, self.lifetime.period
         by_slice: dict[int, list[bytes]] = {}
-        digests: list[bytes] = []
+        digests: dict[bytes, bytes] = {}
         for key, when, digest in (Row(*each) for each in rows):
             if when is not None:
                 number = int(min(when, now) // width) if width else 0
                 by_slice.setdefault(number, []).append(key)
-            digests += [] if digest is None else [key, digest]
-        for first in range(0, len(digests), 2 * _AT_ONCE):
-            some = digests[first : first + 2 * _AT_ONCE]
-            self.client.run(DELTA_DIGESTS, [self._digests], *some)
+            if digest is not None:
+                digests[key] = digest
+        waiting = iter(digests.items())
+        while some := dict(islice(waiting, _AT_ONCE)):
+            self.client.call("hset", self._digests, None, None, some)
         for number, keys in by_slice.items():
             left = 0
             if period is not None:

@@ -8,12 +8,11 @@ from math import ceil, isinf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..job.dictionaries import id_of
+from ..job.dictionaries import Dictionaries, id_of
 from ..job.figures import COUNTED
 from .scripts import GROWN
 
 if TYPE_CHECKING:
-    from ..job.dictionaries import Dictionaries
     from .filter import RedisBloomFilter
     from .layout import Shard
 
@@ -121,20 +120,6 @@ class Holding(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WorkerState:
-    """The part of a call that describes the worker."""
-
-    round: str = ""
-    starting: bool = False
-    start_done: bool = False
-    wanted: int = 0
-    slots: dict[str, int] = field(default_factory=dict)
-    counted: Sequence[int] = (0,) * len(COUNTED)
-    """Counts since its last call, in the order of COUNTED."""
-    holds: Sequence[Holding] = ()
-
-
-@dataclass(frozen=True)
 class Failing:
     """A claim whose request has failed: the key of its page, the reason, the number of attempts,
     details as JSON, and the payload of a retry, empty for the same."""
@@ -150,7 +135,7 @@ class Failing:
 @dataclass(frozen=True)
 class ClaimReport:
     """The part of a call about claims, by their numbers: `acknowledged`; `dispatched` from
-    now on; all others that the worker owns; the failed ones; and those
+    now on; all that the worker keeps; the failed ones; and those
     that it returns unasked, the last one first."""
 
     acknowledged: Sequence[str] = ()
@@ -182,10 +167,17 @@ class Call:
 
     number: int
     entries: Sequence[Entry]
-    claims: ClaimReport
-    state: WorkerState
     dictionaries: Dictionaries
     action: str = ""
+    claims: ClaimReport = ClaimReport()
+    round: str = ""
+    starting: bool = False
+    start_done: bool = False
+    wanted: int = 0
+    slots: dict[str, int] = field(default_factory=dict)
+    counted: Sequence[int] = (0,) * len(COUNTED)
+    """Counts since the worker's last call, in the order of COUNTED."""
+    holds: Sequence[Holding] = ()
 
     def __post_init__(self) -> None:
         self._named = dict(self.dictionaries.texts)
@@ -200,17 +192,17 @@ class Call:
         self, crawl: str, worker: str, policy: Policy, bloom_filter: RedisBloomFilter
     ) -> list[Argument]:
         """Return the arguments of the script."""
-        claims, state = self.claims, self.state
+        claims = self.claims
         arguments: list[Argument] = [
             crawl,
             worker,
             policy.lease,
             self.number,
-            "1" * state.starting,
-            "1" * state.start_done,
-            state.wanted,
+            "1" * self.starting,
+            "1" * self.start_done,
+            self.wanted,
             policy.claims_per_slot,
-            "".join(f"{slot}\0{count}\0" for slot, count in state.slots.items()),
+            "".join(f"{slot}\0{count}\0" for slot, count in self.slots.items()),
             "".join("1" if newest else "0" for newest in policy.newest_first),
             policy.keeps_slot,
             policy.max_attempts,
@@ -219,12 +211,12 @@ class Call:
             " ".join(claims.owned),
             len(claims.failed),
             self.action,
-            " ".join(map(str, state.counted)),
-            state.round,
+            " ".join(map(str, self.counted)),
+            self.round,
             " ".join(self._named),
             len(self._offered),
             " ".join(claims.returned),
-            "".join(f"{each.slot}\0{each.pause}\0{each.times}\0" for each in state.holds),
+            "".join(f"{each.slot}\0{each.pause}\0{each.times}\0" for each in self.holds),
             policy.longest_probe,
         ]
         for id_and_text in self._offered.items():
@@ -275,11 +267,6 @@ class Reply:
             self.claimed.append(
                 Claim(number.decode(), int(priority), slot, payload, quarantined == b"1", held)
             )
-
-    @property
-    def quiet(self) -> bool:
-        """True if start() has ended, and nothing is pending or claimed."""
-        return self.still and self.start_done
 
     def teach(self, bloom_filter: RedisBloomFilter, batch: Call) -> None:
         """Tell the filter the layers and counts of the shards that the answer names, and the

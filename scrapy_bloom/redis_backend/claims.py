@@ -8,12 +8,11 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from .call import ClaimReport, Failing
+from .call import Call, Claim, ClaimReport, Failing
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from .call import Call, Claim
 
 MOST_GIVEN_UP = 200
 """The most claims that a call acknowledges or reports as failed."""
@@ -41,7 +40,6 @@ class Claims:
         self.ready: list[tuple[int, int, Claim]] = []
         self.uncommitted: dict[Request, Finished] = {}
         self.given_up: list[Finished] = []
-        self._unreadable: list[Failing] = []
         self._returned: list[str] = []
         self.dispatched: dict[Request, str] = {}
         """The numbers of the claims that the engine has and has not finished."""
@@ -55,7 +53,7 @@ class Claims:
     @property
     def has_news(self) -> bool:
         """True if a call would give up claims."""
-        return bool(self.given_up or self._unreadable or self._returned)
+        return bool(self.given_up or self._returned)
 
     @property
     def has_returned(self) -> bool:
@@ -83,7 +81,7 @@ class Claims:
 
     def fail(self, failing: Failing) -> None:
         """Give up a claim that the engine does not get."""
-        self._unreadable.append(failing)
+        self.given_up.append(Finished(0, failing.claim, failing))
 
     def put_back(self, slot: str, held_until: float | None = None) -> None:
         """Return with the next call what the engine has not got of a held slot, but for the request
@@ -126,15 +124,14 @@ class Claims:
         due = [each for each in self.given_up if each.tail <= answered][:MOST_GIVEN_UP]
         told = {each.claim for each in due}
         self.given_up = [each for each in self.given_up if each.claim not in told]
-        failed = [*self._unreadable, *(each.failing for each in due if each.failing)]
         returned = sorted(self._returned, key=int, reverse=True)
-        gone = {*told, *returned, *(each.claim for each in self._unreadable)}
-        self._unreadable, self._returned = [], []
+        gone = {*told, *returned}
+        self._returned = []
         return ClaimReport(
             acknowledged=[each.claim for each in due if each.failing is None],
             dispatched=[] if leaving else [claim.number for claim in self.stock],
             owned=[] if last else [number for number in self.all if number not in gone],
-            failed=failed,
+            failed=[each.failing for each in due if each.failing],
             returned=returned,
         )
 

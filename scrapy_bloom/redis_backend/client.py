@@ -115,30 +115,22 @@ class RedisClient:
         return self._insist(lambda: self._run(script, keys, arguments))[0]
 
     def scan(
-        self, script: Script, key: str, *arguments: str | bytes | int | None, cursor: int = 0
+        self, script: Script, key: str, *arguments: str | bytes | int, cursor: int = 0
     ) -> Iterator[Any]:
-        """Yield the answers of `script`, each without its cursor, which goes to the next call in
-        the place of None. Raises SharedFilterError as `run` does."""
+        """Yield the answers of `script`, each without its cursor, the first argument of the next
+        call. Raises SharedFilterError as `run` does."""
         following: Any = cursor
         while following is not None:
-            given = (following if each is None else each for each in arguments)
-            following, *found = self.run(script, [key], *given)
+            following, *found = self.run(script, [key], following, *arguments)
             yield found[0] if len(found) == 1 else found
             following = following if int(following) else None
 
-    def call(self, command: str, *arguments: str | bytes | int | None) -> Any:
+    def call(self, command: str, *arguments: object) -> Any:
         """Return the result of redis-py's method `command`, repeated and raising as `run`."""
         try:
             return self._insist(lambda: getattr(self._redis, command)(*arguments))[0]
         except ScriptError as error:
             raise ScriptError(f"{arguments[0]!s}: {error}") from error
-
-    def pages(self, command: str, name: str, at_once: int) -> Iterator[bytes]:
-        """Yield the elements that `command` reads by their places. Cost: a call for `at_once`."""
-        first = 0
-        while found := self.call(command, name, first, first + at_once - 1):
-            yield from found
-            first += len(found)
 
     def insist(
         self, script: Script, keys: Sequence[str], *arguments: str | bytes | int

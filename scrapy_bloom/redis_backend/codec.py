@@ -16,7 +16,7 @@ from ..job.dictionaries import Dictionaries
 from ..job.failed_request import FailedRequest, class_and_message
 from ..job.queue_settings import QueueSettings
 from ..scrapy_private.slots import slot_named
-from .call import Failing, Packed
+from .call import Claim, Failing, Packed
 from .layout import ODD_BYTES
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from scrapy.statscollectors import StatsCollector
 
-    from .call import Claim
     from .client import RedisClient
 
 _MOST_PRIORITY = 2**51
@@ -108,33 +107,22 @@ class RedisCodec:
             fields = self._codec.load_fields(_stored(claim))
         return page_in(fields, claim.slot, claim.payload)
 
-    def url_and_method(self, claim: Claim) -> tuple[str, str]:
-        """Return the URL and the method of a stored request, as Codec does."""
-        return url_and_method(_stored(claim), self.dictionaries)
+    def failing(self, claim: Claim, failed: FailedRequest, *, is_readable: bool = True) -> Failing:
+        """Return what the server is told of `claim`, whose request has failed."""
+        return Failing(
+            claim=claim.number,
+            page=self.page_of(claim),
+            reason=failed.reason,
+            attempts=failed.attempts,
+            details=details_of(failed),
+            payload=self._codec.again(_stored(claim), failed).payload if is_readable else b"",
+        )
 
-    def again(self, claim: Claim, failed: FailedRequest) -> bytes:
-        """Return a stored request that has `failed` as it is asked once more."""
-        return self._codec.again(_stored(claim), failed).payload
-
-
-def failing_of(
-    claim: Claim, failed: FailedRequest, codec: RedisCodec, *, is_readable: bool = True
-) -> Failing:
-    """Return what the server is told of `claim`, whose request has failed."""
-    return Failing(
-        claim=claim.number,
-        page=codec.page_of(claim),
-        reason=failed.reason,
-        attempts=failed.attempts,
-        details=details_of(failed),
-        payload=codec.again(claim, failed) if is_readable else b"",
-    )
-
-
-def unreadable(claim: Claim, error: Exception, codec: RedisCodec) -> Failing:
-    """Return what the server is told of `claim`, which cannot be made a request again."""
-    failed = FailedRequest.unreadable(*codec.url_and_method(claim), class_and_message(error))
-    return failing_of(claim, failed, codec, is_readable=False)
+    def unreadable(self, claim: Claim, error: Exception) -> Failing:
+        """Return what the server is told of `claim`, which cannot be made a request again."""
+        url, method = url_and_method(_stored(claim), self.dictionaries)
+        failed = FailedRequest.unreadable(url, method, class_and_message(error))
+        return self.failing(claim, failed, is_readable=False)
 
 
 def details_of(failed: FailedRequest) -> str:

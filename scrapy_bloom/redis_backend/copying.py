@@ -3,7 +3,7 @@ cuts them into shards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from itertools import accumulate, pairwise
@@ -110,21 +110,14 @@ def open_inexact(path: PathArgument, *, read_only: bool = False) -> ScalableBloo
 def redis_header(local: ScalableBloomFilter) -> RedisHeader:
     """Return the header that `local` has in Redis. Raises ValueError if it does not fit."""
     first = local.layers[0].header
-    header = RedisHeader(
-        capacity=first.capacity,
-        error_rate=local.error_rate,
-        secret=first.secret,
-        layers=tuple(
-            LayerShape.of_local(layer.capacity, layer.header.blocks, layer.header.probes)
-            for layer in local.layers
-        ),
-        identity=first.identity,
-        created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
-        software=first.software,
+    layers = tuple(
+        LayerShape.of_local(layer.capacity, layer.header.blocks, layer.header.probes)
+        for layer in local.layers
     )
-    for shape in header.layers:
+    for shape in layers:
         shape.require_fit()
-    return header
+    created = datetime.now(timezone.utc).isoformat(timespec="microseconds")
+    return RedisHeader.like(first, local.error_rate, layers, created)
 
 
 def _keys_in_shards(layer: BloomFilter, shape: LayerShape) -> list[int]:
@@ -139,15 +132,10 @@ def _keys_in_shards(layer: BloomFilter, shape: LayerShape) -> list[int]:
         first = shape.first_block(shard)
         bits = set_bits[first : first + shape.shard_blocks(shard)]
         estimates.append(sizing.estimate_keys(shape.probes, bits))
-    return _apportioned(len(layer), estimates)
-
-
-def _apportioned(total: int, weights: Sequence[int]) -> list[int]:
-    """Return whole parts of `total` in proportion to `weights`."""
-    whole = sum(weights) or 1
+    total, whole = len(layer), sum(estimates) or 1
     return [
         total * end // whole - total * start // whole
-        for start, end in pairwise(accumulate(weights, initial=0))
+        for start, end in pairwise(accumulate(estimates, initial=0))
     ]
 
 
@@ -171,7 +159,6 @@ def _save_layer(
     client: RedisClient, shared: RedisBloomFilter, number: int, layer: LayerShape, path: Path
 ) -> None:
     header = shared.header
-    keys = sum(shard.counts[number] for shard in shared.shards if len(shard.counts) > number)
     local = Header(
         capacity=layer.capacity,
         error_rate=sizing.layer_error_rate(header.error_rate, number),
@@ -184,11 +171,11 @@ def _save_layer(
     )
     store = BitStore.create(local, path)
     try:
-        for index, shard in enumerate(shared.shards):
+        for shard in shared.shards:
             if len(shard.counts) > number:
-                first = layer.first_block(index)
+                first = layer.first_block(shard.number)
                 _get(client, shard.keys[1 + number], store, first, shard.sizes[number])
-        store.count = keys
+                store.count += shard.counts[number]
     finally:
         store.close()
 

@@ -23,22 +23,25 @@ from ..job.failed_request import CAPPED, UNREADABLE, FailedRequest, matches
 from .call import Holding
 from .codec import details_of, known_dictionaries, page_in
 from .layout import ODD_BYTES
-from .lifecycle import run_in_crawl
-from .scripts import CHANGE, HOLD_SLOTS, SCAN
+from .lifecycle import no_crawl
+from .scripts import CHANGE, HOLD_SLOTS, SCAN, Script
 from .status import (
     READ_AT_ONCE,
     SLOTS_AT_ONCE,
     capped_in,
     held_in,
+    listed,
+    pairs_of,
     pending_of,
+    priorities_of,
     reasons_in,
     require_crawl,
     scrapys_priority,
+    slot_of,
 )
 
 if TYPE_CHECKING:
     from .client import RedisClient
-    from .scripts import Script
 
 Action = Literal["drop", "fail", "retry"]
 AT_ONCE = 100
@@ -85,9 +88,7 @@ def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
     kind, _, rest = place.partition(":")
     state = _STATES[kind]
     is_plain = kind in {"pending", "lobby", "capped"}
-    for stored, more in zip(
-        *(found, found) if is_plain else (found[::2], found[1::2]), strict=True
-    ):
+    for stored, more in zip(found, found, strict=True) if is_plain else pairs_of(found):
         before, has_nul, after = stored.partition(b"\0")
         parts = more
         if kind == "pending":
@@ -106,11 +107,6 @@ def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
         number, slot, entry = parts[:3] if len(parts) > 2 else (b"",) * 3
         texts = number.decode(), slot.decode(errors=ODD_BYTES)
         yield Element(state, stored, *texts, entry, more / 1000 if kind == "later" else None, parts)
-
-
-def slot_of(named: str) -> str:
-    """Return the slot of a list, whose older one has a NUL behind it."""
-    return named.partition("\0")[0]
 
 
 @dataclass
@@ -158,24 +154,14 @@ class RedisDesk:
         if states & WAITING:
             states.add(State.CLAIMED)
         for state in sorted(states):
-            counts: Iterable[tuple[Any, int]] = ()
-            if state is State.PENDING and not reads and by != "reason":
-                pending = pending_of(self._client, self._key).counts
-                counts = (
-                    (priority if by == "priority" else slot, count)
-                    for priority, slots in pending.items()
-                    for slot, count in slots.items()
-                    if chosen.includes_slot(slot)
-                )
-            elif state is State.CAPPED and not reads and by != "priority":
-                capped = self._capped(chosen).items()
-                counts = ((CAPPED if by == "reason" else slot, count) for slot, count in capped)
+            if not reads and (state is State.PENDING or (state, by) == (State.CAPPED, "slot")):
+                for record, count in self._lengths(state):
+                    if chosen.includes(record):
+                        found.by[getattr(record, by)] += count
+                        found.states[state] += count
             else:
                 for record in self._records(state, chosen, reads=reads):
                     found.add(record, chosen, by)
-            for value, count in counts:
-                found.by[value] += count
-                found.states[state] += count
         return found
 
     def reasons(self) -> dict[str, int]:
@@ -185,9 +171,8 @@ class RedisDesk:
 
     def unfinished(self) -> Counter[str]:
         """Return how many requests each slot has, waiting or claimed."""
-        found: Counter[str] = self.count(Filter()).by
-        found.update(each.slot for each in self._records(State.CLAIMED, Filter(), reads=False))
-        return found
+        claimed = self._records(State.CLAIMED, Filter(), reads=False)
+        return self.count(Filter()).by + Counter(each.slot for each in claimed)
 
     def scan(self, chosen: Filter) -> Iterator[Record]:
         """Yield the chosen ones: pending ones by priority, then those that were lost with a worker
@@ -236,29 +221,12 @@ class RedisDesk:
 
     def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
-        pages = self._client.pages
-        parked = pages("zrange", f"{self._key}:parked", READ_AT_ONCE)
-        names = (each.decode(errors=ODD_BYTES).partition(":")[::2] for each in parked)
-        rings = (
-            (priority, element.decode(errors=ODD_BYTES))
-            for priority in self.priorities()
-            for element in pages("lrange", f"{self._key}:slots:{priority}", READ_AT_ONCE)
-        )
-        for priority, named in chain(names, rings):
+        for priority, named, _ in listed(self._client, self._key, []):
             yield priority, named
-            if named.endswith("\0"):
-                last = f"{self._key}:pending:{priority}:{named}"
-                if self._client.call("lindex", last, -1) == b"":
-                    yield priority, named[:-1]
-        for priority in self.priorities():
+        for priority in priorities_of(self._client, self._key):
             for each in self._elements(f"lobby:{priority}"):
                 if not each.entry:
                     yield priority, each.slot
-
-    def priorities(self) -> Iterator[str]:
-        """Yield the priorities that may have pending requests, the first one first."""
-        for priority in self._client.call("zrange", f"{self._key}:priorities", 0, -1):
-            yield priority.decode(errors=ODD_BYTES)
 
     def retry_ordered(self) -> int:
         """Make pending what retries have left to the next start; return how many. What the budget
@@ -305,7 +273,7 @@ class RedisDesk:
             else:
                 # what stays is passed over from the last one on, since workers take the first
                 cursor = -1 - stayed if kind == "later" else 0
-                _, found = self._run(SCAN, place, cursor, most, "")
+                _, found = self._run(SCAN, cursor, place, most, "")
                 if not found:
                     break
                 answers = self._tell(place, task, self._judged(elements_of(place, found), task))
@@ -348,23 +316,31 @@ class RedisDesk:
         self._since = time.perf_counter()
 
     def _run(self, script: Script, *arguments: Any) -> Any:
-        return run_in_crawl(self._client, script, self._key, *arguments)
+        """Return the answer of `script`, which is -1 where there is no crawl."""
+        answer = self._client.run(script, [self._key], *arguments)
+        if answer == -1:
+            raise no_crawl(self._client, self._key)
+        return answer
 
     def _learn(self) -> None:
         """Read the dictionaries that the crawl has now. Cost: two round trips."""
         self._dictionaries = known_dictionaries(self._client, self._key)
 
-    def _capped(self, chosen: Filter) -> dict[str, int]:
-        """Return how many are over the budget of each chosen slot."""
-        if not matches(chosen.reasons, CAPPED):
-            return {}
-        capped, _ = capped_in(self._client, self._key)
-        return {slot: count for slot, count in capped.items() if chosen.includes_slot(slot)}
+    def _lengths(self, state: State) -> Iterator[tuple[Record, int]]:
+        """Yield a record without fields for each priority and slot of pending ones, or for each
+        slot of capped ones, and how many there are."""
+        if state is State.PENDING:
+            for priority, slots in pending_of(self._client, self._key).counts.items():
+                for slot, count in slots.items():
+                    yield Record(state, slot, priority, {}), count
+        else:
+            for slot, count in capped_in(self._client, self._key)[0].items():
+                yield Record(state, slot, 0, {}, failed=FailedRequest.capped("", "")), count
 
     def _places(self, state: State, chosen: Filter) -> Iterator[str]:
         """Yield the places of requests in that state which may be chosen."""
         if state is State.PENDING:
-            for priority in self.priorities():
+            for priority in priorities_of(self._client, self._key):
                 lobby = f"lobby:{priority}"
                 slots = (each.slot for each in self._elements(lobby))
                 if not chosen.slots or any(map(chosen.includes_slot, slots)):
@@ -380,13 +356,15 @@ class RedisDesk:
             for worker in require_crawl(self._client, self._key).workers:
                 yield f"claims:{worker.name}"
         elif state is State.CAPPED:
-            yield from (f"capped:{slot}" for slot in self._capped(chosen))
+            if matches(chosen.reasons, CAPPED):
+                slots = (record.slot for record, _ in self._lengths(state))
+                yield from (f"capped:{slot}" for slot in slots if chosen.includes_slot(slot))
         else:
             yield from (place for place, its_state in _STATES.items() if its_state is state)
 
     def _elements(self, place: str, *, reads: bool = True) -> Iterator[Element]:
         """Yield what a place has, without the longest parts unless it `reads` them."""
-        pieces = self._client.scan(SCAN, self._key, place, None, READ_AT_ONCE, "1" * (not reads))
+        pieces = self._client.scan(SCAN, self._key, place, READ_AT_ONCE, "1" * (not reads))
         elements = (each for piece in pieces for each in elements_of(place, piece))
         if place != "failed":
             return elements

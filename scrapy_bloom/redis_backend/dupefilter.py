@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from contextlib import ExitStack
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from scrapy import signals
+from scrapy import Request, Spider, signals
 
 from ..amounts import counted
 from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprint import FingerprinterIdentity
 from ..job.overlay import Overlay, Uncommitted
+from ..seen import FingerprintFilter, Seen
+from ..settings import BloomSettings
 from ..startup import announce
 from .client import RedisClient
 from .filter import RedisBloomFilter
@@ -23,13 +26,10 @@ from .lifecycle import require_no_eviction, stored_header
 from .settings import RedisSettings, scrapy_redis_clears
 
 if TYPE_CHECKING:
-    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
     from ..jobdir import JobDirectory
-    from ..seen import FingerprintFilter, Seen
-    from ..settings import BloomSettings
 
 logger = logging.getLogger("scrapy_bloom.shared.dupefilter")
 
@@ -57,7 +57,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._spider = crawler.spider
+        self._use_spider(crawler.spider)
         self._ask: Callable[[Request], bool] = super().request_seen
 
     @classmethod
@@ -66,16 +66,15 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         never calls `open` and `close`. Refuses the start as `from_crawler` does."""
         crawler = spider.crawler
         self = cls(crawler)
-        self._spider = spider
+        self._use_spider(spider)
         self._start()
         self.open()
         crawler.signals.connect(self.close, signals.spider_closed)
         if scrapy_redis_clears(crawler.settings):
-            logger.warning(
+            self._log.warning(
                 "SCHEDULER_PERSIST is not set: the first worker to finish will clear the shared"
                 " filter (and scrapy-redis's queue), and the others will stop with an error. Set"
-                " SCHEDULER_PERSIST to True for several workers.",
-                extra={"spider": spider},
+                " SCHEDULER_PERSIST to True for several workers."
             )
         # scrapy-redis could not queue the requests of an outage: let others find them
         self._replays_at_close = False
@@ -92,6 +91,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self._client = None
         return self
 
+    def _use_spider(self, spider: Spider | None) -> None:
+        self._spider = spider
+        self._log = logging.LoggerAdapter(logger, {"spider": spider})
+
     @property
     def shared(self) -> RedisBloomFilter:
         """The open filter."""
@@ -106,12 +109,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         """Record that a fingerprint is in Redis: it is uncommitted no longer."""
         if isinstance(self.seen, Overlay):
             self.seen.forget(fingerprint)
-            self.shared.remember(fingerprint)
+            self.shared.known.add(fingerprint)
 
     def forget_known(self, uncommitted: Iterable[bytes] = ()) -> None:
         """Clear the caches of seen requests, and remove these fingerprints from the overlay."""
         self.forget_recent()
-        self.shared.forget_known()
+        self.shared.known.clear()
         for fingerprint in uncommitted:
             if isinstance(self.seen, Overlay):
                 self.seen.forget(fingerprint)
@@ -131,7 +134,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         # Redis may have lost what the cache has; in line, since most requests need only the cache
         client = self._client
         if client is not None and monotonic() >= client.confirmed_until:
-            self.confirm_recent()
+            self.shared.confirm()
         return self._ask(request)
 
     def put_in_front(self, request_seen: Callable[[Request], bool]) -> None:
@@ -140,13 +143,8 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def confirm_recent(self) -> None:
         """Clear the caches if Redis may have forgotten what they have."""
-        client = self._client
-        if (
-            client is not None
-            and self._shared is not None
-            and monotonic() >= client.confirmed_until
-        ):
-            self._shared.confirm()
+        if self._client is not None and monotonic() >= self._client.confirmed_until:
+            self.shared.confirm()
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the connection. The filter stays."""
@@ -156,11 +154,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             if self.uncommitted and self._replays_at_close:
                 self._replay(len(self.uncommitted))
             if self.uncommitted:
-                logger.error(
+                self._log.error(
                     "%(held)d requests of the outage are not in %(filter)s: they may be fetched"
                     " again.",
                     {"held": len(self.uncommitted), "filter": self._shared.name},
-                    extra={"spider": self._spider},
                 )
             elif not self._shared.deleted:
                 self._refresh(self._shared)
@@ -177,7 +174,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         try:
             self._shared.delete()
         except BloomError as error:
-            logger.error("Cannot clear the filter: %s", error, extra={"spider": self._spider})
+            self._log.error("Cannot clear the filter: %s", error)
 
     def _open_filter(
         self, settings: BloomSettings, identity: FingerprinterIdentity
@@ -190,13 +187,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 " one process"
             )
         self._redis = redis = RedisSettings.read(self.crawler.settings, self._spider.name)
-        client = RedisClient(redis.url, redis.timeout)
-        try:
+        with ExitStack() as undo:
+            self._client = client = undo.enter_context(RedisClient(redis.url, redis.timeout))
             self._shared = self._open_shared(client, settings, identity)
-        except BaseException:
-            client.close()
-            raise
-        self._client = client
+            undo.pop_all()
         return self._shared
 
     def _close_filter(self) -> None:
@@ -206,14 +200,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def _open_shared(
         self, client: RedisClient, settings: BloomSettings, identity: FingerprinterIdentity
     ) -> RedisBloomFilter:
-        key, extra = self._redis.key, {"spider": self._spider}
-        if self._beside_queue:
-            key = in_one_slot(key)
+        key = in_one_slot(self._redis.key) if self._beside_queue else self._redis.key
         is_new = stored_header(client, key) is None
         if settings.job is not None and is_new:
             _refuse_local_job(settings.job, key)
         if self._beside_queue:
-            _require_kept(client, is_new, extra)
+            self._require_kept(client, is_new=is_new)
         shared = RedisBloomFilter(
             client, key, settings.capacity, settings.error_rate, identity=identity.to_text()
         )
@@ -221,18 +213,33 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         shared.on_forget = self._forget_recent_urls
         stored, fresh = shared.header.identity, "another BLOOM_REDIS_KEY"
         if warning := identity.require_same(stored, shared.name, fresh):
-            logger.warning("%s", warning, extra=extra)
+            self._log.warning("%s", warning)
         if not self._beside_queue and (policy := client.evicting()):
-            logger.warning(
+            self._log.warning(
                 "Redis at %(name)s evicts keys when its memory is full (maxmemory-policy"
                 " %(policy)s), and with them parts of the filter; the crawl would stop then. Set"
                 " maxmemory-policy to noeviction or a volatile one.",
                 {"name": client.name, "policy": policy},
-                extra=extra,
             )
         known = counted(len(shared), "request")
         announce(self.crawler, "filter", f"{shared.name}, which knows {known}")
         return shared
+
+    def _require_kept(self, client: RedisClient, *, is_new: bool) -> None:
+        """Warn if Redis may lose requests. Raises SharedFilterError if it evicts keys and the crawl
+        `is_new`."""
+        try:
+            require_no_eviction(client)
+        except SharedFilterError as error:
+            if is_new:
+                raise
+            self._log.error("%s", error)
+        if client.is_volatile():
+            self._log.warning(
+                "Redis at %(name)s keeps nothing on a disk (appendonly no, no save): when it"
+                " restarts, the crawl is lost. Set appendonly to yes.",
+                {"name": client.name},
+            )
 
     def _seen_in(self, opened: FingerprintFilter) -> Seen:
         return BesideQueue(self.shared) if self._beside_queue else Overlay(opened)
@@ -245,10 +252,9 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def _forget_recent_urls(self) -> None:
         self.forget_recent()
-        logger.warning(
+        self._log.warning(
             "Redis was restarted, or another server has taken its place, and it may have"
-            " forgotten requests: those that are remembered here will be asked about again.",
-            extra={"spider": self._spider},
+            " forgotten requests: those that are remembered here will be asked about again."
         )
 
     def see_despite(self, error: Exception, fingerprint: bytes) -> bool:
@@ -260,11 +266,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         if not self._outage:
             self._outage = self.watches_each_new = True
             self.crawler.stats.inc_value("bloom/outages")
-            logger.error(
+            self._log.error(
                 "%(error)s. New requests are remembered in memory until Redis answers again."
                 " Closing the spider.",
                 {"error": error},
-                extra={"spider": self._spider},
             )
         self.close_spider("bloom_error")
         return False
@@ -288,21 +293,16 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         if not overlay.uncommitted:
             self._outage = False
             self.watches_each_new = self.settings.on_full == "close"
-            logger.warning(
+            self._log.warning(
                 "Redis answers again: %(filter)s has what was remembered in memory.",
                 {"filter": shared.name},
-                extra={"spider": self._spider},
             )
 
     def _refresh(self, shared: RedisBloomFilter) -> None:
         try:
             shared.refresh()
         except BloomError as error:
-            logger.warning(
-                "The last stats are not up to date: %s",
-                error,
-                extra={"spider": self._spider},
-            )
+            self._log.warning("The last stats are not up to date: %s", error)
 
 
 class BesideQueue(Uncommitted):
@@ -311,25 +311,7 @@ class BesideQueue(Uncommitted):
     filter: RedisBloomFilter
 
     def _knows(self, fingerprint: bytes) -> bool:
-        return self.filter.remembers(fingerprint)
-
-
-def _require_kept(client: RedisClient, is_new: bool, extra: dict[str, Any]) -> None:
-    """Warn if Redis may lose requests. Raises SharedFilterError if it evicts keys and the crawl
-    `is_new`."""
-    try:
-        require_no_eviction(client)
-    except SharedFilterError as error:
-        if is_new:
-            raise
-        logger.error("%s", error, extra=extra)
-    if client.is_volatile():
-        logger.warning(
-            "Redis at %(name)s keeps nothing on a disk (appendonly no, no save): when it restarts,"
-            " the crawl is lost. Set appendonly to yes.",
-            {"name": client.name},
-            extra=extra,
-        )
+        return fingerprint in self.filter.known.urls
 
 
 def _refuse_local_job(job: JobDirectory, key: str) -> None:

@@ -68,7 +68,8 @@ class RedisBloomFilter:
         self.error_rate = error_rate
         self.on_forget: Callable[[], None] = lambda: None
         self._identity = identity
-        self._known: RecentKeys[bytes] = RecentKeys(KNOWN_KEYS)
+        self.known: RecentKeys[bytes] = RecentKeys(KNOWN_KEYS)
+        """The cache of keys that were seen, by an answer of Redis."""
         if loading is None:
             self._join()
         else:
@@ -95,7 +96,7 @@ class RedisBloomFilter:
         if self.deleted:
             self._join()
         seen = self._ask(key, GROW if self.growing else FILL)
-        self._known.add(key)
+        self.known.add(key)
         return seen
 
     def __contains__(self, key: Key) -> bool:
@@ -104,20 +105,8 @@ class RedisBloomFilter:
             return True
         seen = not self.deleted and self._ask(key, LOOK)
         if seen:
-            self._known.add(key)
+            self.known.add(key)
         return seen
-
-    def remembers(self, key: bytes) -> bool:
-        """Return True if this process remembers `key` as seen; without a call."""
-        return key in self._known.urls
-
-    def remember(self, key: bytes) -> None:
-        """Remember `key` as seen, by an answer of Redis."""
-        self._known.add(key)
-
-    def forget_known(self) -> None:
-        """Clear the cache of keys that were seen."""
-        self._known.clear()
 
     def locate(self, key: bytes) -> tuple[Shard, bytes, bytes, bytes]:
         """Return the shard of `key`, its probes, its blocks and the shapes of the layers, as
@@ -196,19 +185,16 @@ class RedisBloomFilter:
     def refresh(self) -> None:
         """Read the counts of all shards: 64 round trips. Raises SharedFilterError."""
         for shard in self.shards:
-            named = 0
-            while named < len(shard.counts):  # until all strings were checked
-                named = len(shard.counts)
-                counts = self._client.run(READ_SHARD, shard.keys[: 1 + named], self._generation)
-                if counts is None:
-                    raise gone(self.name)
-                shard.learn(counts)
+            counts = self._client.run(READ_SHARD, shard.all_keys, self._generation)
+            if counts is None:
+                raise gone(self.name)
+            shard.learn(counts)
         self._count = sum(sum(shard.counts) for shard in self.shards)
 
     def delete(self) -> None:
         """Delete the filter for all processes; `add` makes a new one. 65 round trips."""
         delete_shards(self._client, self._key, self.header)
-        self._known.clear()
+        self.known.clear()
         self.deleted = True
 
     def close(self) -> None:
@@ -261,10 +247,10 @@ class RedisBloomFilter:
         self._servers = self._client.servers
 
     def _remembers(self, key: bytes) -> bool:
-        if not self.remembers(key):
+        if key not in self.known.urls:
             return False
         self.confirm()
-        return self.remembers(key)
+        return key in self.known.urls
 
     def _ask(self, key: bytes, mode: str) -> bool:
         """Return True if Redis had `key` before this call, False also if that is in doubt."""
@@ -287,13 +273,13 @@ class RedisBloomFilter:
         """Return True if Redis answers and has the filter; else this is an outage."""
         try:
             shard = self.shards[0]
-            return self._client.run(READ_SHARD, shard.keys, self._generation) is not None
+            return self._client.run(READ_SHARD, shard.all_keys, self._generation) is not None
         except SharedFilterError:
             return False
 
     def _forget(self) -> None:
         self._servers = self._client.servers
-        self._known.clear()
+        self.known.clear()
         for shard in self.shards:
             shard.forget()
         self.on_forget()
@@ -302,12 +288,4 @@ class RedisBloomFilter:
 def fresh_header(capacity: int, error_rate: float, identity: str) -> RedisHeader:
     """Return the header of a new filter, with a secret of its own. Raises ValueError."""
     local = new_header(capacity, error_rate, None, identity)
-    return RedisHeader(
-        capacity=capacity,
-        error_rate=error_rate,
-        secret=local.secret,
-        layers=(first_layer(capacity, error_rate),),
-        identity=identity,
-        created=local.created,
-        software=local.software,
-    )
+    return RedisHeader.like(local, error_rate, (first_layer(capacity, error_rate),), local.created)

@@ -71,7 +71,7 @@ from struct import Struct
 
 from ..bloom import sizing
 from ..bloom.hashing import FIRST_PROBES, NEXT_PROBES, SCHEME, digests, first_lanes, next_lanes
-from ..bloom.header import PAGE
+from ..bloom.header import PAGE, Header
 from ..errors import IncompatibleFilterError
 
 SHARD_BITS = 6
@@ -184,6 +184,14 @@ class RedisHeader:
         """Return the form that Redis keeps."""
         first = {"format": FORMAT, "scheme": SCHEME, "shards": SHARDS}
         return json.dumps({**first, **asdict(self), "secret": self.secret.hex()})
+
+    @classmethod
+    def like(
+        cls, local: Header, error_rate: float, layers: tuple[LayerShape, ...], created: str
+    ) -> RedisHeader:
+        """Return the header of a filter of `layers` whose first one has `local` in a file."""
+        made = local.identity, created, local.software
+        return cls(local.capacity, error_rate, local.secret, layers, *made)
 
     @classmethod
     def from_text(cls, text: bytes, place: str) -> RedisHeader:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..amounts import waiting_text
 from ..errors import IncompatibleFilterError, SharedFilterError
 from .layout import CRAWL_FORMAT, ODD_BYTES, SHARDS, RedisHeader, crawl_id, shard_keys, shards_of
 from .scripts import (
+    CRAWL_NAMES,
     DELETE_HEADER,
     DELETE_SHARD,
     LOADING,
@@ -18,15 +19,11 @@ from .scripts import (
     MAKE_SHARD,
     MARK_READY,
     OPEN_CRAWL,
-    REMOVE_QUEUE,
 )
 
 if TYPE_CHECKING:
     from .client import RedisClient
-    from .scripts import Script
     from .settings import WorkerSettings
-
-_REMOVED_AT_ONCE = 100
 
 NO_BUDGET = "{}"
 """The budget of a crawl without one, as JSON."""
@@ -53,21 +50,23 @@ def find_or_make(client: RedisClient, key: str, wanted: RedisHeader) -> RedisHea
     name, text = name_of(client, key), wanted.to_text()
     _, found, ready = client.run(MAKE_HEADER, [key], text, "")
     header = _read(found, name)
-    _require_parameters(header, wanted, name)
+    for setting, stored, asked in (
+        ("BLOOM_CAPACITY", header.capacity, wanted.capacity),
+        ("BLOOM_ERROR_RATE", header.error_rate, wanted.error_rate),
+    ):
+        if stored != asked:
+            raise IncompatibleFilterError(
+                f"{name} was made with {setting} = {stored!r}, and this worker has {asked!r}: all"
+                f" workers need the same; set it to {stored!r}, or use another BLOOM_REDIS_KEY"
+            )
     if ready == LOADING.encode():
         raise SharedFilterError(
             f"{name} is being loaded; wait for the end, or, if the loading was killed, remove it"
             " with 'scrapy bloom clear' and load it again"
         )
     if not ready:
-        try:
+        with _making(client, key, header, is_ours=found == text.encode()):
             make_shards(client, key, header)
-            mark_ready(client, key, header)
-        except SharedFilterError:
-            if found == text.encode():  # this process has made it
-                with suppress(SharedFilterError):
-                    delete_shards(client, key, header)
-            raise
     return header
 
 
@@ -82,12 +81,22 @@ def filling(client: RedisClient, key: str, header: RedisHeader) -> Iterator[None
             f"the key {key!r} in Redis at {client.name} is there already; remove it, a filter with"
             " 'scrapy bloom clear', or choose another one"
         )
+    with _making(client, key, header, is_ours=True):
+        yield
+
+
+@contextmanager
+def _making(client: RedisClient, key: str, header: RedisHeader, *, is_ours: bool) -> Iterator[None]:
+    """Allow processes to open the filter after the context. If that fails, it is removed if this
+    process has made its header."""
     try:
         yield
-        mark_ready(client, key, header)
+        if not client.run(MARK_READY, [key], header.to_text()):
+            raise gone(name_of(client, key))
     except BaseException:
-        with suppress(SharedFilterError):
-            delete_shards(client, key, header)
+        if is_ours:
+            with suppress(SharedFilterError):
+                delete_shards(client, key, header)
         raise
 
 
@@ -95,12 +104,6 @@ def make_shards(client: RedisClient, key: str, header: RedisHeader) -> None:
     """Make the empty shards of a filter. 64 round trips."""
     for shard in shards_of(key, header):
         client.run(MAKE_SHARD, shard.all_keys, header.generation, shard.sizes[0], 0)
-
-
-def mark_ready(client: RedisClient, key: str, header: RedisHeader) -> None:
-    """Allow processes to open the filter. Raises SharedFilterError if its header is gone."""
-    if not client.run(MARK_READY, [key], header.to_text()):
-        raise gone(name_of(client, key))
 
 
 def delete_filter(client: RedisClient, key: str) -> bool:
@@ -162,9 +165,10 @@ def open_crawl(
     options: list[str | int] = [settings.round, spider, "1" * any_spider, budget]
     if counted is not None:
         options += ["1", *(part for slot_and_count in counted.items() for part in slot_and_count)]
-    found, lease_found, round_, start_done, over, _, workers, owner, *waits, begins, has = (
-        client.run(OPEN_CRAWL, [key], crawl, lease, *options)
+    found, lease_found, round_, start_done, over, more = client.run(
+        OPEN_CRAWL, [key], crawl, lease, *options
     )
+    workers, owner, begins, has, later, due, held = more
     if (present := found.decode(errors=ODD_BYTES)) != crawl_id(crawl):
         raise SharedFilterError(
             f"the queue {key!r} in Redis at {client.name}" + why_not(present, crawl)
@@ -175,7 +179,6 @@ def open_crawl(
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_REDIS_LEASE ="
             f" {int(lease_found) / 1000:g}, and this one has {settings.lease:g}: all need the same"
         )
-    later, due, held = waits
     return CrawlState(
         round_.decode(errors=ODD_BYTES),
         start_done == b"1",
@@ -217,20 +220,9 @@ def why_not(found: str, crawl: str) -> str:
 
 
 def remove_queue(client: RedisClient, key: str) -> int:
-    """Remove the crawl beside the filter at `key`; return how many keys were removed."""
-    removed = 0
-    while gone := client.run(REMOVE_QUEUE, [key], _REMOVED_AT_ONCE):
-        removed += gone
-    return removed
-
-
-def run_in_crawl(client: RedisClient, script: Script, key: str, *arguments: Any) -> Any:
-    """Return the answer of `script`, which is -1 where no crawl is beside the filter at `key`.
-    Raises SharedFilterError then, and without an answer."""
-    answer = client.run(script, [key], *arguments)
-    if answer == -1:
-        raise no_crawl(client, key)
-    return answer
+    """Remove the crawl beside the filter at `key`; return how many keys were removed. Cost: a call
+    for some thousand keys of the server."""
+    return sum(map(len, client.scan(CRAWL_NAMES, key, "1")))
 
 
 def no_crawl(client: RedisClient, key: str) -> SharedFilterError:
@@ -268,18 +260,6 @@ def gone(name: str) -> SharedFilterError:
         " persistence, or has evicted keys (maxmemory-policy). To begin anew, remove what is left"
         " with 'scrapy bloom clear', or use another BLOOM_REDIS_KEY"
     )
-
-
-def _require_parameters(found: RedisHeader, wanted: RedisHeader, name: str) -> None:
-    for setting, stored, asked in (
-        ("BLOOM_CAPACITY", found.capacity, wanted.capacity),
-        ("BLOOM_ERROR_RATE", found.error_rate, wanted.error_rate),
-    ):
-        if stored != asked:
-            raise IncompatibleFilterError(
-                f"{name} was made with {setting} = {stored!r}, and this worker has {asked!r}: all"
-                f" workers need the same; set it to {stored!r}, or use another BLOOM_REDIS_KEY"
-            )
 
 
 def _read(text: bytes, name: str) -> RedisHeader:

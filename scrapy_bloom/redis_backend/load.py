@@ -24,7 +24,7 @@ from .call import Entry, Holding
 from .codec import RedisCodec, is_storable_slot
 from .copying import open_inexact, put_layers, redis_header
 from .filter import RedisBloomFilter, fresh_header
-from .layout import crawl_id
+from .layout import RedisHeader, crawl_id
 from .lifecycle import (
     delete_filter,
     filling,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from ..jobdir import JobDirectory
     from .client import RedisClient
-    from .layout import RedisHeader
 
 LEASE = 15.0
 """Seconds without a call after which a load counts as interrupted."""

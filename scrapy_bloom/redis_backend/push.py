@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..errors import SharedFilterError
-from .call import LEAVE, Call, ClaimReport, Entry, Holding, Policy, Reply, WorkerState
+from .call import LEAVE, Call, Entry, Holding, Policy, Reply
 from .codec import RedisCodec
 from .filter import RedisBloomFilter
 from .lifecycle import gone, open_crawl
@@ -86,8 +86,7 @@ class Pusher:
 
     def _call(self, entries: list[Entry], action: str = "", holds: Sequence[Holding] = ()) -> Reply:
         self._number += 1
-        state = WorkerState(holds=holds)
-        batch = Call(self._number, entries, ClaimReport(), state, self._dictionaries, action)
+        batch = Call(self._number, entries, self._dictionaries, action, holds=holds)
         reply, again = self._send(batch)
         while reply.asked_for:
             batch.offer(reply.asked_for)

@@ -15,18 +15,16 @@ from weakref import WeakSet
 
 from ..errors import SharedFilterError
 from ..job.delays import NO_HOLD, Hold
-from ..job.failed_request import lost
+from ..job.failed_request import FailedRequest, lost
 from ..job.figures import COUNTED
-from .call import LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply, WorkerState
+from .call import FENCED, LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply
 from .claims import Claims
-from .codec import details_of, failing_of, is_storable_slot, unreadable
+from .codec import RedisCodec, details_of, is_storable_slot
 from .scripts import CAPPED, GROWN, NEW
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from ..job.failed_request import FailedRequest
-    from .codec import RedisCodec
     from .dupefilter import RedisBloomDupeFilter
     from .transport import Transport
 
@@ -101,8 +99,6 @@ class RedisStore:
         self._counted = counted
         self._told = self._counting = _NOTHING
         self._crawl = dupefilter.shared.header.generation
-        self.identities = 0
-        """How many names this worker has had."""
         self.calls = 0
         self.slowest_call = 0.0  # seconds
         self.waiting = self.failed = self.nbytes = 0
@@ -125,7 +121,6 @@ class RedisStore:
         self._last_call = 0.0
         self._leaving = False
         self._lost: WeakSet[Request] = WeakSet()
-        self.last: Reply | None = None
         self._enter()
 
     @property
@@ -147,12 +142,12 @@ class RedisStore:
     def is_quiet(self) -> bool:
         """True if by the last reply start() has ended and no requests are left, and this worker has
         none since."""
-        return self.last is not None and self.last.quiet and self.is_idle
+        return self.is_still and self.last.start_done
 
     @property
     def is_still(self) -> bool:
         """As `is_quiet`, whether or not start() has ended."""
-        return self.last is not None and self.last.still and self.is_idle
+        return self.last.still and self.is_idle
 
     @property
     def unsent(self) -> int:
@@ -173,7 +168,7 @@ class RedisStore:
     def only_later(self) -> bool:
         """True if by the last reply nothing is left but requests that are not due or held, and this
         worker has none since."""
-        return self.last is not None and self.last.only_later and self.is_idle
+        return self.last.only_later and self.is_idle
 
     @property
     def holds(self) -> Mapping[str, Hold]:
@@ -238,7 +233,7 @@ class RedisStore:
                     # a redirect back to it would pass for the request itself
                     self._dupefilter.settle(self._dupefilter.fingerprint(request))
             except Exception as error:  # noqa: BLE001 - a stored request may raise anything
-                self.claims.fail(unreadable(claim, error, self._codec))
+                self.claims.fail(self._codec.unreadable(claim, error))
                 self._observers.unreadable(claim.number, error)
                 continue
             self.claims.dispatched[request] = claim.number
@@ -256,7 +251,7 @@ class RedisStore:
         claim = self.claims.claim_of(request)
         if claim is None:
             return request in self._lost
-        self.claims.finish(request, self._tail, failing_of(claim, failed, self._codec))
+        self.claims.finish(request, self._tail, self._codec.failing(claim, failed))
         return True
 
     def commit(self, fingerprints: Collection[bytes]) -> bool:
@@ -291,7 +286,7 @@ class RedisStore:
         has_news = self._unsent or self._unsent_holds or self.claims.has_news
         wants = self.claims.stock or (self._wanted and (hungry or not self.claims.all))
         is_due = self._due is not None and self._due <= monotonic()
-        found = self.last is None or self.last.claimed or has_news or is_due
+        found = self.last.fenced or self.last.claimed or has_news or is_due
         if (
             (has_news and not hungry)
             or (wants and since >= (BUSY_SECONDS if found else POLL_SECONDS))
@@ -314,11 +309,11 @@ class RedisStore:
 
     def _enter(self) -> None:
         """Take a new name, under which the server does not know this worker."""
-        self.identities += 1
         self.worker = worker_name()
         self._number = 0
         self.claims = Claims()
-        self.last = None
+        self.last = Reply([FENCED])
+        """The last one, or that for a worker whose name the server has not heard."""
         self.later = 0
         """Requests of the crawl that are not due, as of the last reply."""
         self._due: float | None = None
@@ -351,18 +346,16 @@ class RedisStore:
         return Call(
             self._number,
             entries,
-            self.claims.report(answered, leaving=self._leaving, last=bool(action)),
-            WorkerState(
-                round=self.round,
-                starting=self.starting,
-                start_done=self.start_done and len(entries) == len(self._unsent),
-                wanted=self._wanted,
-                slots=self.claims.by_slot,
-                counted=[now - then for now, then in zip(self._counting, self._told, strict=True)],
-                holds=[*self._unsent_holds],
-            ),
             self._codec.dictionaries,
             action,
+            claims=self.claims.report(answered, leaving=self._leaving, last=bool(action)),
+            round=self.round,
+            starting=self.starting,
+            start_done=self.start_done and len(entries) == len(self._unsent),
+            wanted=self._wanted,
+            slots=self.claims.by_slot,
+            counted=[now - then for now, then in zip(self._counting, self._told, strict=True)],
+            holds=[*self._unsent_holds],
         )
 
     def _take(self, batch: Call, reply: Reply) -> None:
@@ -372,7 +365,7 @@ class RedisStore:
             self._send(batch)
             return
         if reply.gone:
-            self.last = None
+            self.last = reply
             self._observers.gone()
             return
         if not reply.fenced:
@@ -421,12 +414,12 @@ class RedisStore:
         now = monotonic()
         self.later = reply.later
         self._due = None if reply.due_in is None else now + reply.due_in
-        del self._unsent_holds[: len(batch.state.holds)]
+        del self._unsent_holds[: len(batch.holds)]
         told = {each.slot: Hold(now + each.seconds, each.times) for each in reply.holds}
         unsent = {each.slot for each in self._unsent_holds}
         for slot in [*self._holds]:
             # the others are over, or were released by another worker
-            is_known = slot in unsent or slot not in batch.state.slots
+            is_known = slot in unsent or slot not in batch.slots
             if slot not in told and not (is_known and self._holds[slot].until > now):
                 del self._holds[slot]
         for each in reply.holds:

@@ -9,19 +9,12 @@ from typing import TYPE_CHECKING
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from ..job.failure_hooks import Failures
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job, refuse_without_delays
-from ..job.settings import FailedSettings
 from ..jobdir import session_of
-from ..scrapy_private.idle import IdleChecks
-from ..scrapy_private.middlewares import put_before_engine
 from ..startup import fetches_one_page, refuse
 from .codec import is_storable_slot
 from .dupefilter import RedisBloomDupeFilter
-from .settings import WorkerSettings
-from .taken_starts import SharedStartRequests
 from .worker import Worker
-from .worker_feeds import WorkerFeeds
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -48,12 +41,6 @@ class RedisDurableScheduler(LedgerScheduler):
 
     medium = "redis"
     df: RedisBloomDupeFilter
-    _settings: WorkerSettings | None = None
-    """None in a command for one page, which joins no crawl: requests live in memory then."""
-    _start_requests: SharedStartRequests
-    _idle_checks: IdleChecks
-    _feeds: WorkerFeeds
-    _failures: Failures
     _worker: Worker | None = None
     _has_budget = False
     _uncounted = 0
@@ -73,12 +60,7 @@ class RedisDurableScheduler(LedgerScheduler):
             if fetches_one_page(crawler):
                 keep_off_the_job(crawler)
                 return cls(crawler, dupefilter_class.from_crawler(crawler))
-            settings = WorkerSettings.read(crawler.settings)
-            idle_checks = IdleChecks(crawler)
-            start_requests = SharedStartRequests(crawler)
-            put_before_engine(crawler, start_requests)
-            failures = Failures(crawler, FailedSettings.read(crawler.settings))
-            feeds = WorkerFeeds(crawler)
+            worker = Worker(crawler)
         except Exception as error:  # noqa: BLE001 - no error may let the crawl begin
             refuse(crawler, error)
         try:
@@ -86,11 +68,7 @@ class RedisDurableScheduler(LedgerScheduler):
         except BaseException:
             _leave_directory(crawler)
             raise
-        self._settings = settings
-        self._start_requests = start_requests
-        self._idle_checks = idle_checks
-        self._feeds = feeds
-        self._failures = failures
+        self._worker, self._start_requests = worker, worker.start_requests
         return self
 
     def open(self, spider: Spider) -> Deferred[None] | None:
@@ -98,33 +76,25 @@ class RedisDurableScheduler(LedgerScheduler):
         self.spider = spider
         try:
             self._open_memory()
-            if self._settings is None:
+            if self._worker is None:
                 self.df.open()
                 return None
-            self._worker = worker = Worker(
-                self.crawler,
-                self.df,
-                self._settings,
-                self._start_requests,
-                self._feeds,
-                self._failures,
-                in_memory=lambda: self._in_memory,
-                held=self.send_back,
-            )
+            self._worker.open(self.df, in_memory=lambda: self._in_memory, held=self.send_back)
         except Exception as error:  # noqa: BLE001 - see from_crawler
             self.df.abandon()
             _leave_directory(self.crawler)
             refuse(self.crawler, error)
-        self._ledger = worker.ledger
+        self._ledger = self._worker.ledger
         # Redis counts
         self._has_budget, self._budget = self._budget is not None, None
         self.df.open()
-        worker.begin()
+        self._worker.begin()
         return None
 
     @property
     def worker(self) -> Worker | None:
-        """The worker that this process is, None before `open`, and in a command for one page."""
+        """The worker that this process is. None in a command for one page, which joins no crawl:
+        requests live in memory then."""
         return self._worker
 
     def close(self, reason: str) -> Deferred[None] | None:
@@ -132,9 +102,7 @@ class RedisDurableScheduler(LedgerScheduler):
         crawl, which ends if no requests are left. The reactor waits for that."""
         self._alarm.cancel()
         if self._worker is not None:
-            self._worker.end(finished=self._idle_checks.has_closed and not self.mqs)
-        elif self._settings is not None:  # it was not opened
-            self._feeds.close()
+            self._worker.end(finished=self._worker.idle_checks.has_closed and not self.mqs)
         self.df.close(reason)
         return None
 

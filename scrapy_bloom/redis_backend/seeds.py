@@ -32,7 +32,7 @@ from .filter import RedisBloomFilter
 from .layout import in_one_slot
 from .push import Pusher, entry_of
 from .scripts import TAKE_START_URLS
-from .settings import scrapy_redis_url
+from .settings import RedisSettings, WorkerSettings, scrapy_redis_url
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -82,6 +82,7 @@ class SeedList:
         spider = crawler.spider
         assert spider is not None
         self._spider: Any = spider
+        self._log = logging.LoggerAdapter(logger, {"spider": spider})
         redis_key: object = getattr(spider, "redis_key", None)
         self._list = str(redis_key).replace("%(name)s", spider.name)
         slot = self._list if "{" in self._list else in_one_slot(self._list)
@@ -156,10 +157,9 @@ class SeedList:
                 break
             except (SharedFilterError, KeyError) as error:
                 if not is_down and not self._ending.is_set():
-                    logger.warning(
+                    self._log.warning(
                         "Seeds of %(list)s wait: %(error)s",
                         {"list": self._list, "error": error},
-                        extra={"spider": self._spider},
                     )
                 is_down = True
         if self._pusher is not None:
@@ -257,7 +257,7 @@ class SeedList:
             requests = [made] if isinstance(made, Request) else list(made or ())
             entries = [entry_of(r, self._codec, self._dupefilter) for r in requests]
         except Exception as error:  # noqa: BLE001 - the spider's code, and data of others
-            logger.error(
+            self._log.error(
                 "The seed %(seed)r of %(list)s makes no request (%(error)s): it is kept in"
                 " %(kept)s.",
                 {
@@ -266,7 +266,6 @@ class SeedList:
                     "error": message_of(error),
                     "kept": self._unreadable,
                 },
-                extra={"spider": self._spider},
             )
             return None
         for number, entry in enumerate(entries):

@@ -1,4 +1,4 @@
-"""The status of a crawl in Redis, read while its workers run."""
+"""The status of a filter and of a crawl in Redis, read while workers run; nothing is changed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import chain
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..bloom import sizing
+from ..bloom.inspection import Description, Finding, Layer
+from ..errors import BloomError, SharedFilterError
+from ..fingerprint import fingerprinter_in
 from ..job.failed_request import CAPPED, UNREADABLE
 from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
 from .filter import RedisBloomFilter
-from .layout import ODD_BYTES, is_in_one_slot
+from .layout import ODD_BYTES, in_one_slot, is_in_one_slot
 from .lifecycle import no_crawl, require_whole
-from .scripts import CRAWL_STATUS, SCAN, SLOT_COUNTS, WORKER_STATUS
+from .scripts import CRAWL_STATUS, SCAN, WORKER_STATUS
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -179,7 +184,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
     workers: list[WorkerView] = []
     capped, of_capped = capped_in(client, key) if slots else ({}, [])
     sizes = [nbytes, *of_capped]
-    names = [*zip(names[::2], names[1::2], strict=True)]
+    names = [*pairs_of(names)]
     for first in range(0, len(names), _WORKERS_AT_ONCE):
         group = names[first : first + _WORKERS_AT_ONCE]
         found, nbytes = client.run(WORKER_STATUS, [key], *(name for name, _ in group))
@@ -218,12 +223,8 @@ def pending_of(client: RedisClient, key: str) -> PendingView:
     hundred slots of a priority."""
     sizes: list[int] = []
     pending: dict[int, Counter[str]] = {}
-    for of in ["parked", *client.call("zrange", f"{key}:priorities", 0, -1)]:
-        for name, count in _slot_counts(client, key, of, sizes):
-            # of what is parked the name has the priority
-            priority, _, slot = name.partition(b":") if of == "parked" else (of, b"", name)
-            counts = pending.setdefault(scrapys_priority(priority), Counter())
-            counts[slot.decode(errors=ODD_BYTES)] += count
+    for priority, named, count in listed(client, key, sizes, ("slots", "lobby")):
+        pending.setdefault(scrapys_priority(priority), Counter())[slot_of(named)] += count
     counts_by_priority = {priority: dict(+counts) for priority, counts in pending.items()}
     return PendingView(counts_by_priority, total_bytes(*sizes))
 
@@ -233,20 +234,46 @@ def capped_in(client: RedisClient, key: str) -> tuple[dict[str, int], Sequence[i
     bytes of their lists, in parts, -1 if the user may not ask for it. Cost: a round trip for a
     hundred slots."""
     sizes: list[int] = []
-    found = _slot_counts(client, key, "capped", sizes)
-    return {slot.decode(errors=ODD_BYTES): count for slot, count in found}, sizes
+    return dict(_counts_of(client, key, "capped", sizes)), sizes
 
 
-def _slot_counts(
-    client: RedisClient, key: str, of: str | bytes, sizes: list[int]
-) -> Iterator[tuple[bytes, int]]:
-    first, found = 0, [b""]
-    while found:
-        last = first + SLOTS_AT_ONCE - 1
-        found, nbytes = client.run(SLOT_COUNTS, [key], of, first, last)
+def listed(
+    client: RedisClient, key: str, sizes: list[int], kinds: Sequence[str] = ("slots",)
+) -> Iterator[tuple[str, str, int]]:
+    """Yield priority, name and length of the lists of slots that are parked, or in places of these
+    `kinds`, and add the bytes of their keys to `sizes`."""
+    for name, count in _counts_of(client, key, "parked", sizes):
+        priority, _, named = name.partition(":")
+        yield priority, named, count
+    for priority in priorities_of(client, key):
+        for kind in kinds:
+            for named, count in _counts_of(client, key, f"{kind}:{priority}", sizes):
+                yield priority, named, count
+
+
+def priorities_of(client: RedisClient, key: str) -> Sequence[str]:
+    """Return the priorities that may have pending requests, the first one first."""
+    found = client.call("zrange", f"{key}:priorities", 0, -1)
+    return [priority.decode(errors=ODD_BYTES) for priority in found]
+
+
+def slot_of(named: str) -> str:
+    """Return the slot of a list, whose older one has a NUL behind it."""
+    return named.partition("\0")[0]
+
+
+def pairs_of(found: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield what a script returns in pairs."""
+    return zip(found[::2], found[1::2], strict=True)
+
+
+def _counts_of(
+    client: RedisClient, key: str, place: str, sizes: list[int]
+) -> Iterator[tuple[str, int]]:
+    for found, nbytes in client.scan(SCAN, key, place, SLOTS_AT_ONCE, "count"):
         sizes.append(nbytes)
-        yield from zip(found[::2], found[1::2], strict=True)
-        first += SLOTS_AT_ONCE
+        for name, count in pairs_of(found):
+            yield name.decode(errors=ODD_BYTES), count
 
 
 def reasons_in(client: RedisClient, key: str, most: int | None = None) -> dict[str, int]:
@@ -255,9 +282,8 @@ def reasons_in(client: RedisClient, key: str, most: int | None = None) -> dict[s
     capped ones."""
     seen: dict[bytes, str] = {}
     others = 0
-    pieces = client.scan(SCAN, key, "failed", None, READ_AT_ONCE, "1")
-    pairs = (pair for found in pieces for pair in zip(found[::2], found[1::2], strict=True))
-    for page, parts in pairs:
+    pieces = client.scan(SCAN, key, "failed", READ_AT_ONCE, "1")
+    for page, parts in chain.from_iterable(map(pairs_of, pieces)):
         seen[page] = parts[3].decode(errors=ODD_BYTES) if parts else UNREADABLE
         if len(seen) == most:
             others = client.call("hlen", f"{key}:failed") - len(seen)
@@ -279,8 +305,8 @@ def held_in(client: RedisClient, key: str) -> dict[str, float]:
     """Return the held slots of the crawl beside the filter at `key`, with the seconds of their
     holds that are left, `inf` until the release. Cost: a call for 200 holds."""
     held: dict[str, float] = {}
-    for found in client.scan(SCAN, key, "holds", None, READ_AT_ONCE):
-        for slot, left in zip(found[::2], found[1::2], strict=True):
+    for found in client.scan(SCAN, key, "holds", READ_AT_ONCE):
+        for slot, left in pairs_of(found):
             if float(left) > 0:
                 held[slot.decode(errors=ODD_BYTES)] = float(left) / 1000
     return held
@@ -302,3 +328,61 @@ def _sample(text: bytes) -> Sample | None:
             figures["filter_items"] = figures.pop("added")
             return figures.pop("time") / 1000, figures
     return None
+
+
+def places_of(client: RedisClient, key: str) -> list[str]:
+    """Return the keys at which the filter with that BLOOM_REDIS_KEY may be: beside a crawl, or
+    alone. A key that the user has no right to is left out, unless that leaves none."""
+    places = [in_one_slot(key), key]
+    return [each for each in places if client.may_touch(each)] or places
+
+
+class FilterView:
+    """The filter with the BLOOM_REDIS_KEY `key`. Raises SharedFilterError if there is none, or if
+    Redis does not answer."""
+
+    def __init__(self, client: RedisClient, key: str) -> None:
+        for place in places_of(client, key):
+            with suppress(KeyError):
+                self.filter = RedisBloomFilter.open(client, place)
+                break
+        else:
+            raise SharedFilterError(
+                f"there is no filter {key!r} in Redis at {client.name}: --key must be the"
+                " BLOOM_REDIS_KEY of its crawl"
+            )
+        self.client = client
+        self.key = place
+        self.name = f"{client.name} {place}"
+
+    def describe(self) -> Description:
+        """Return all figures of the filter."""
+        shared, header = self.filter, self.filter.header
+        layers = [self._layer(number) for number in range(len(shared.layers))]
+        known = fingerprinter_in(header.identity)
+        return Description.of(self.name, shared, header, known, layers, file_bytes=shared.nbytes)
+
+    def _layer(self, number: int) -> Layer:
+        """Return the layer of that number in all shards that have it; each shard grows alone."""
+        header, load = self.filter.header, self.filter.loads[number]
+        shape = header.layer(number)
+        sizes = [shard.sizes[number] for shard in self.filter.shards if len(shard.counts) > number]
+        return Layer(
+            capacity=int(shape.capacity * load.share),
+            items=int(load.keys),
+            error_rate_bound=sizing.layer_error_rate(header.error_rate, number),
+            error_rate=sizing.total_error_rate([load]),
+            bits=sum(sizes) * sizing.BLOCK_BITS,
+            probes=shape.probes,
+            fill_ratio=sizing.total_fill_ratio([load]),
+        )
+
+    def verify(self) -> Finding:
+        """Read all strings, and compare them with the counts."""
+        try:
+            self.filter.check()
+        except BloomError as error:
+            return Finding(self.name, sound=False, text=str(error))
+        return Finding(
+            self.name, sound=True, text=f"sizes and bits agree on {len(self.filter):,} items"
+        )

@@ -46,8 +46,9 @@ class SharedStartRequests(StartRequests[bytes]):
                 " once: leave it out, and begin a new round with BLOOM_REDIS_ROUND"
             )
         super().__init__(crawler)
+        self._log = logging.LoggerAdapter(logger, {"spider": crawler.spider})
         self._met: Counter[bytes] = Counter()
-        self._began_as: tuple[int, str] | None = None
+        self._began_as: tuple[str, str] | None = None
         self._is_through = False
         self._is_running = False
         self._has_passed = False
@@ -77,11 +78,7 @@ class SharedStartRequests(StartRequests[bytes]):
         if reply.round != self._round:
             self._round = reply.round
             self._in_memory.clear()
-            logger.info(
-                "The crawl is in round %(round)r now.",
-                {"round": self._round},
-                extra={"spider": self._crawler.spider},
-            )
+            self._log.info("The crawl is in round %(round)r now.", {"round": self._round})
         if not self._has_passed:
             self._is_through = reply.start_done
             self._store.starting = not reply.start_done
@@ -103,8 +100,8 @@ class SharedStartRequests(StartRequests[bytes]):
         self._in_memory.clear()
 
     @property
-    def _now(self) -> tuple[int, str]:
-        return self._store.identities, self._round
+    def _now(self) -> tuple[str, str]:
+        return self._store.worker, self._round
 
     def _begin(self) -> bool:
         again, self._has_passed = self._has_passed, True
@@ -139,18 +136,14 @@ class SharedStartRequests(StartRequests[bytes]):
         self._is_running = False
         self._is_through = exhausted and self._began_as == self._now
         self._tell()
-        last = self._store.last
-        if last is not None:
-            self.heard(last)
+        if not self._store.last.fenced:
+            self.heard(self._store.last)
 
     def _fail(self) -> None:
         self._is_running = False
         self.failed = True
         self._tell()
-        logger.warning(
-            "start() has failed: another worker, or the next one, runs it again.",
-            extra={"spider": self._crawler.spider},
-        )
+        self._log.warning("start() has failed: another worker, or the next one, runs it again.")
 
     def _tell(self) -> None:
         self._store.starting = self._is_running

@@ -1,5 +1,5 @@
-"""The threads that call Redis while the reactor works: commits, one after the other, and a
-heartbeat."""
+"""The thread that calls Redis while the reactor works: commits, one after the other, and between
+them a heartbeat."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError, message_of
-from .client import ScriptError
+from .client import RedisClient, ScriptError
 from .scripts import COMMIT, HEARTBEAT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from .call import Argument
-    from .client import RedisClient
 
 logger = logging.getLogger("scrapy_bloom.distributed.worker")
 
@@ -27,11 +28,13 @@ LONGEST_PAUSE = 2.0
 REACTOR_MAY_REST = 600.0
 """Seconds without a turn of the reactor after which the heartbeat stops."""
 
-Call = tuple[Sequence["Argument"], Callable[[Any], None]]
-
 
 class Transport:
-    """Sends commits from a thread, and repeats each until it is answered.
+    """Sends commits of a worker in `crawl` from a thread, and repeats each until it is answered. So
+    long as none is sent it renews the lease (seconds), while the reactor turns now and then.
+
+    It needs the GIL: a single call into C that keeps the GIL for longer than the lease loses the
+    lease, and the worker's requests are repeated.
 
     `in_reactor` runs a function in the reactor's thread. There, `on_answer` of a call gets its
     answer, and `on_outage` each error until then. One call is open at a time.
@@ -41,17 +44,22 @@ class Transport:
         self,
         client: RedisClient,
         key: str,
+        crawl: str,
+        lease: float,
         in_reactor: Callable[..., object],
         on_outage: Callable[[SharedFilterError], None],
     ) -> None:
         self._client = client
         self._key = key
+        self._crawl = crawl
+        self._lease = lease
+        self._worker = ""
+        self._turned = self._renewed = time.monotonic()
+        self._told = ""
         self._in_reactor = in_reactor
         self._on_outage = on_outage
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Sequence[Argument], Future[Any]]] = SimpleQueue()
         self._ending = threading.Event()
-        self._answered = threading.Condition()
-        self._answers: list[tuple[Callable[[Any], None], Any]] = []
         self.busy = False
         """True until `on_answer` of the last call has been called."""
         self._thread = threading.Thread(target=self._work, name="scrapy-bloom", daemon=True)
@@ -61,44 +69,47 @@ class Transport:
         """Send a call; no other may be open."""
         assert not self.busy
         self.busy = True
-        self._calls.put((arguments, on_answer))
+        self._answer: Future[Any] = Future()
+        self._on_answer = on_answer
+        self._calls.put((arguments, self._answer))
 
     def wait(self, seconds: float) -> bool:
         """Wait until no call is open, and pass each answer on at once; return whether all came. The
         reactor waits as well."""
         deadline = time.monotonic() + seconds
-        has_answers = True
-        while self.busy and has_answers:
-            with self._answered:
-                left = deadline - time.monotonic()
-                has_answers = self._answered.wait_for(lambda: bool(self._answers), left)
+        while self.busy and wait([self._answer], max(0.0, deadline - time.monotonic())).done:
             self._pass_on()
         return not self.busy
+
+    def turn(self, worker: str) -> None:
+        """Note a turn of the reactor, and the name of this worker."""
+        self._worker = worker
+        self._turned = time.monotonic()
 
     def close(self) -> None:
         """End the thread, and close the connection."""
         self._ending.set()
-        self._calls.put(None)
+        self._calls.put(((), Future()))
         self._thread.join(FIRST_PAUSE)
         self._client.close()
 
     def _pass_on(self) -> None:
-        """Pass answers that have come to their calls' `on_answer`, in the reactor's thread."""
-        with self._answered:
-            answers, self._answers = self._answers, []
-        for on_answer, answer in answers:
+        """Pass an answer that has come to `on_answer` of its call, in the reactor's thread."""
+        if self.busy and self._answer.done():
             self.busy = False
-            on_answer(answer)
+            self._on_answer(self._answer.result())
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            arguments, on_answer = call
-            answer = self._insist(arguments)
-            if answer is None:
+        while not self._ending.is_set():
+            try:
+                arguments, future = self._calls.get(timeout=self._lease / 4)
+            except Empty:
+                self._beat()
+                continue
+            if (answer := self._insist(arguments)) is None:
                 return
-            with self._answered:
-                self._answers.append((on_answer, answer))
-                self._answered.notify()
+            self._renewed = time.monotonic()
+            future.set_result(answer)
             self._tell(self._pass_on)
 
     def _insist(self, arguments: Sequence[Argument]) -> Any:
@@ -110,58 +121,31 @@ class Transport:
                 self._tell(self._on_outage, error)
                 if isinstance(error, ScriptError):
                     return None
+            self._beat()
             self._ending.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         return None
 
+    def _beat(self) -> None:
+        """Renew the lease, if that was not done lately."""
+        now, worker = time.monotonic(), self._worker
+        is_alive = worker and now - self._turned < REACTOR_MAY_REST
+        if not is_alive or now - self._renewed < self._lease / 4:
+            return
+        self._renewed = now
+        try:
+            lease = int(self._lease * 1000)
+            self._client.run(HEARTBEAT, [self._key], self._crawl, worker, lease)
+        except SharedFilterError:
+            pass  # the calls of the crawl tell of an outage
+        except Exception as error:  # noqa: BLE001 - a thread that ends shows a traceback
+            if self._told != message_of(error):
+                self._told = message_of(error)
+                logger.warning("The lease of %s was not renewed: %s", worker, self._told)
+
     def _tell(self, function: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the reactor or its loop has stopped
             self._in_reactor(function, *arguments)
-
-
-class Heartbeat:
-    """Renews the lease of a worker from a thread, while the reactor turns now and then.
-
-    It needs the GIL: a single call into C that keeps the GIL for longer than the lease loses the
-    lease, and the worker's requests are repeated.
-    """
-
-    def __init__(self, client: RedisClient, key: str, crawl: str, lease: float) -> None:
-        self._client = client
-        self._key = key
-        self._crawl = crawl
-        self._lease = lease
-        self._worker = ""
-        self._turned = time.monotonic()
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="scrapy-bloom beats", daemon=True)
-        self._thread.start()
-
-    def turn(self, worker: str) -> None:
-        """Note a turn of the reactor, and the name of this worker."""
-        self._worker = worker
-        self._turned = time.monotonic()
-
-    def close(self) -> None:
-        """End the thread, and close the connection."""
-        self._ending.set()
-        self._thread.join(FIRST_PAUSE)
-        self._client.close()
-
-    def _beat(self) -> None:
-        told = ""
-        while not self._ending.wait(self._lease / 4):
-            worker = self._worker
-            if worker and time.monotonic() - self._turned < REACTOR_MAY_REST:
-                try:
-                    lease = int(self._lease * 1000)
-                    self._client.run(HEARTBEAT, [self._key], self._crawl, worker, lease)
-                except SharedFilterError:
-                    pass  # the calls of the crawl tell of an outage
-                except Exception as error:  # noqa: BLE001 - a thread that ends shows a traceback
-                    if told != message_of(error):
-                        told = message_of(error)
-                        logger.warning("The lease of %s was not renewed: %s", worker, told)
 
 
 def in_reactor() -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,28 @@ from .codec import stored_dictionaries
 from .desk import Element, RedisDesk, elements_of
 from .layout import ODD_BYTES, crawl_id
 from .lifecycle import stored_header, why_not
-from .scripts import SCAN, VERIFY_BOOKS, VERIFY_NAMES, VERIFY_PLACE
-from .status import READ_AT_ONCE, look_at
+from .scripts import CRAWL_NAMES, SCAN, VERIFY_BOOKS, VERIFY_PLACE
+from .status import READ_AT_ONCE, look_at, priorities_of
 
 if TYPE_CHECKING:
     from .client import RedisClient
 
 _PRIORITY = re.compile(r"-?\d+", re.ASCII)
+_NOT_FOUND = ": no worker finds that list, since"
+_KINDS = {
+    "later": ("delayed request", ""),
+    "quarantined": ("quarantined request", ""),
+    "lobby:": ("request", f"{_NOT_FOUND} its priority is not in 'priorities'"),
+    "pending:": (
+        "request",
+        f"{_NOT_FOUND} its slot is not in 'slots:{{}}', or its priority is not in 'priorities'",
+    ),
+    "failed": ("failed request", ""),
+    "capped:": ("request", ": its slot is not in 'capped', so none of them can be retried"),
+    "claims:": ("claim", ", which is none of the workers: they never come back"),
+}
+"""By the kind of a place, in the order in which they are read: what it has, and what is wrong
+where no worker finds the place."""
 
 
 def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
@@ -33,8 +49,9 @@ def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
         return
     name = f"{client.name} {key}:crawl"
     check = _Check(client, key)
-    waiting, failed, wrong = check.waiting(), check.failed(), check.wrong
-    check.claims()
+    counts, wrong = check.places(), check.wrong
+    waiting = sum(counts[kind] for kind in ("later", "quarantined", "lobby:", "pending:"))
+    failed = counts["failed"] + counts["capped:"]
     check.books()
     check.dictionaries()
     if not crawl.living and waiting < crawl.waiting:
@@ -61,58 +78,35 @@ class _Check:
         self._client = client
         self._key = key
         self._desk = RedisDesk(client, key)
-        found = (name for names in client.scan(VERIFY_NAMES, key, None) for name in names)
+        found = (name for names in client.scan(CRAWL_NAMES, key, "") for name in names)
         self._names = sorted({name.decode(errors=ODD_BYTES) for name in found})
         self._has_dictionary: dict[str, bool] = {}
         self.wrong: list[str] = []
 
-    def waiting(self) -> int:
-        """Return how many requests are pending."""
-        waiting = self._read("later", "delayed request")
-        waiting += self._read("quarantined", "quarantined request")
+    def places(self) -> Counter[str]:
+        """Return how many requests or claims are in the places of each kind."""
         # after what is delayed the lobbies, the lists, the rings: so a slot's list goes on
-        lists = {
-            name: self._read(name, "request", f" of {name!r}")
-            for name in self._of("lobby:", "pending:")
+        counts = {
+            name: self._read(name, what, _of(name))
+            for kind, (what, _) in _KINDS.items()
+            for name in self._names
+            if _kind_of(name) == kind
         }
         # the lists that workers find, or will when a hold is over
-        priorities, found = [*self._desk.priorities()], {*self._desk.lists()}
+        priorities, found = priorities_of(self._client, self._key), {*self._desk.lists()}
         for each in sorted({*priorities, *(priority for priority, _ in found)}):
             if not _PRIORITY.fullmatch(each):
                 self.wrong.append(f"{each!r} in 'parked', 'priorities' or 'lobby:' is no priority")
-        for name, count in lists.items():
-            kind, priority, slot = (*name.split(":", 2), "")[:3]
+        sums: Counter[str] = Counter()
+        for name, count in counts.items():
+            kind, (priority, _, slot) = _kind_of(name), name.partition(":")[2].partition(":")
+            sums[kind] += count
+            what, why = _KINDS[kind]
             # a ring turns while it is read, and to read all of it at once takes long
-            if (kind == "lobby" or (priority, slot) not in found) and self._is_lost(name):
-                where = "" if kind == "lobby" else f" its slot is not in 'slots:{priority}', or"
-                self.wrong.append(
-                    f"{counted(count, 'request')} of {name!r}: no worker finds that list,"
-                    f" since{where} its priority is not in 'priorities'"
-                )
-        return waiting + sum(lists.values())
-
-    def failed(self) -> int:
-        """Return how many requests have failed, or are over the budget."""
-        failed = self._read("failed", "failed request")
-        for name in self._of("capped:"):
-            failed += (count := self._read(name, "request", f" of {name!r}"))
-            if self._is_lost(name):
-                self.wrong.append(
-                    f"{counted(count, 'request')} of {name!r}: its slot is not in 'capped', so none"
-                    " of them can be retried"
-                )
-        return failed
-
-    def claims(self) -> None:
-        """Look for claims that no worker has."""
-        for name in self._of("claims:"):
-            worker = name.partition(":")[2]
-            count = self._read(name, "claim", f" of {worker}")
-            if self._is_lost(name):
-                self.wrong.append(
-                    f"{counted(count, 'claim')} of {worker}, which is none of the workers: they"
-                    " never come back"
-                )
+            is_found = kind == "pending:" and (priority, slot) in found
+            if why and not is_found and self._client.run(VERIFY_PLACE, [self._key], name):
+                self.wrong.append(counted(count, what) + _of(name) + why.format(priority))
+        return sums
 
     def books(self) -> None:
         """Look at what the crawl says of itself."""
@@ -139,18 +133,12 @@ class _Check:
                     f"the dictionary {name} is {what}: requests that need it cannot be read"
                 )
 
-    def _of(self, *kinds: str) -> Iterator[str]:
-        return (name for name in self._names if name.startswith(kinds))
-
-    def _is_lost(self, name: str) -> bool:
-        return bool(self._client.run(VERIFY_PLACE, [self._key], name))
-
     def _read(self, place: str, what: str, of: str = "") -> int:
         """Return how many requests a place has."""
         count = bad = 0
         # from the end, since requests leave the lobby at its front while it is read
         cursor = 0 if place.startswith(("failed", "claims:")) else -1
-        pieces = self._client.scan(SCAN, self._key, place, None, READ_AT_ONCE, "", cursor=cursor)
+        pieces = self._client.scan(SCAN, self._key, place, READ_AT_ONCE, "", cursor=cursor)
         for each in (each for piece in pieces for each in elements_of(place, piece)):
             if each.entry or not (place.startswith("lobby:") or place.endswith("\0")):
                 count += 1
@@ -169,3 +157,13 @@ class _Check:
             self._has_dictionary[name] = text is not None
         has_all = form != DEFLATED or self._has_dictionary[name]
         return digit.isdigit() and bool(form) and has_all
+
+
+def _kind_of(name: str) -> str:
+    return "".join(name.partition(":")[:2])
+
+
+def _of(name: str) -> str:
+    """Return a place or a worker as findings about it name it, empty for the one of its kind."""
+    kind, _, of = name.partition(":")
+    return of and f" of {of if kind == 'claims' else repr(name)}"

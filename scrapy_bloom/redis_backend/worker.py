@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 from contextlib import ExitStack, suppress
@@ -18,41 +19,39 @@ from ..amounts import counted
 from ..errors import SharedFilterError
 from ..job.choice import Filter
 from ..job.failed_request import ASKING_CAPPED, class_and_message, count_unreadable
+from ..job.failure_hooks import Failures
 from ..job.figures import counts_of, set_stats
 from ..job.holds import probe_seconds
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
 from ..job.records import KEPT
-from ..job.settings import ANY_SPIDER, BUDGET
+from ..job.settings import ANY_SPIDER, BUDGET, FailedSettings
 from ..scrapy_private.engine import EngineView
+from ..scrapy_private.idle import IdleChecks
+from ..scrapy_private.middlewares import put_before_engine
 from ..scrapy_private.slots import slot_keys
 from ..startup import announce
-from .budget import budget_text, require_budget
-from .call import Policy
+from .call import Entry, Policy
 from .client import RedisClient, ScriptError
-from .codec import RedisCodec
+from .codec import RedisCodec, is_storable_slot
 from .desk import RedisDesk
 from .layout import in_one_slot
-from .lifecycle import gone, open_crawl
+from .lifecycle import NO_BUDGET, CrawlState, gone, open_crawl
 from .request_store import Observers, RedisStore
 from .seeds import SeedList
 from .settings import RedisSettings, WorkerSettings
-from .transport import Heartbeat, Transport, in_reactor
+from .taken_starts import SharedStartRequests
+from .transport import Transport, in_reactor
+from .worker_feeds import WorkerFeeds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
-    from ..job.failure_hooks import Failures
     from ..job.queue_settings import QueueSettings
-    from .call import Entry
     from .dupefilter import RedisBloomDupeFilter
-    from .lifecycle import CrawlState
-    from .taken_starts import SharedStartRequests
-    from .worker_feeds import WorkerFeeds
 
 logger = logging.getLogger("scrapy_bloom.distributed.worker")
 
@@ -69,38 +68,42 @@ SLOT_GRACE_SECONDS = 5.0
 
 class Worker:
     """Joins a crawl, and passes Redis's answers on to the engine, the stats and the log. Raises
-    BloomError if it cannot join."""
+    ValueError for a setting, JobDirectoryError where Scrapy lacks what it needs."""
 
-    def __init__(
-        self,
-        crawler: Crawler,
-        dupefilter: RedisBloomDupeFilter,
-        settings: WorkerSettings,
-        start_requests: SharedStartRequests,
-        feeds: WorkerFeeds,
-        failures: Failures,
-        *,
-        in_memory: Callable[[], int],
-        held: Callable[[str], None],
-    ) -> None:
-        spider = crawler.spider
-        assert spider is not None
+    def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._dupefilter = dupefilter
-        self._settings = settings
-        self._start_requests = start_requests
-        self.feeds = feeds
-        self._failures = failures
-        self._in_memory = in_memory
-        self._redis = redis = RedisSettings.read(crawler.settings, spider.name)
-        self.key = in_one_slot(redis.key)
+        self._log = logging.LoggerAdapter(logger, {"spider": crawler.spider})
+        self._settings = WorkerSettings.read(crawler.settings)
+        self.idle_checks = IdleChecks(crawler)
+        self.start_requests = SharedStartRequests(crawler)
+        put_before_engine(crawler, self.start_requests)
+        self._failures = Failures(crawler, FailedSettings.read(crawler.settings))
+        self.feeds = WorkerFeeds(crawler)
         self._timer: CallLaterResult | None = None
         self._outage_since = self._reminded = 0.0
         self._quiet_since = 0.0
         self._gone = False
         self._stats_set = 0.0
+        self._is_open = False
+
+    def open(
+        self,
+        dupefilter: RedisBloomDupeFilter,
+        *,
+        in_memory: Callable[[], int],
+        held: Callable[[str], None],
+    ) -> None:
+        """Join the crawl. Raises BloomError if that cannot be."""
+        crawler, settings, spider = self._crawler, self._settings, self._crawler.spider
+        assert spider is not None
+        self._dupefilter = dupefilter
+        self._in_memory = in_memory
+        self._redis = redis = RedisSettings.read(crawler.settings, spider.name)
+        self.key = in_one_slot(redis.key)
         self._engine = EngineView(crawler)
-        codec = RedisCodec(crawler.settings, spider, self._slot_of, crawler.stats)
+        codec = RedisCodec(
+            crawler.settings, spider, lambda request: slot_keys(crawler)(request), crawler.stats
+        )
         generation = dupefilter.shared.header.generation
         with ExitStack() as undo:
             # before the crawl is changed
@@ -108,14 +111,13 @@ class Worker:
             if self._seeds is not None:
                 undo.callback(self._seeds.close)
             client = undo.enter_context(RedisClient(redis.url, redis.timeout))
-            beats = undo.enter_context(RedisClient(redis.url, redis.timeout))
             self._server = client.name
             self._name = f"the queue {self.key!r} in Redis at {client.name}"
             self._desk = RedisDesk(client, self.key, starts=True)
             self._state = self._join(client, generation)
             undo.pop_all()
-        self._transport = Transport(client, self.key, in_reactor(), self._on_outage)
-        self._heartbeat = Heartbeat(beats, self.key, generation, settings.lease)
+        where = client, self.key, generation, settings.lease
+        self._transport = Transport(*where, in_reactor(), self._on_outage)
         self.store = RedisStore(
             self._transport,
             dupefilter,
@@ -123,7 +125,7 @@ class Worker:
             _policy(crawler, settings, codec.queues),
             capacity=max(1, crawler.settings.getint("CONCURRENT_REQUESTS")),
             observers=Observers(
-                self._start_requests.heard,
+                self.start_requests.heard,
                 self._on_fenced,
                 self._on_answered,
                 self._on_change,
@@ -146,10 +148,11 @@ class Worker:
         done = self._state.start_done or self._state.over
         self._is_late = self._state.over and not settings.idle and self._seeds is None
         crawl = f"{generation} {self._state.round}"
-        feeds.open(self.ledger, crawl, over=self._state.over, late=self._is_late)
-        start_requests.open(self.store, self.ledger, dupefilter, done=done)
-        failures.open(self.ledger, self._desk)
+        self.feeds.open(self.ledger, crawl, over=self._state.over, late=self._is_late)
+        self.start_requests.open(self.store, self.ledger, dupefilter, done=done)
+        self._failures.open(self.ledger, self._desk)
         self._announce()
+        self._is_open = True
 
     @property
     def begins_round(self) -> bool:
@@ -161,7 +164,7 @@ class Worker:
         """True if no requests are left by the last reply, and the worker has not failed."""
         if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_empty):
             return False
-        if self._start_requests.failed:
+        if self.start_requests.failed:
             return self.store.is_still
         return self.store.is_quiet
 
@@ -176,14 +179,13 @@ class Worker:
         """Make the first call, and one each TICK_SECONDS if it is due."""
         self._crawler.signals.connect(self._spider_idle, signals.spider_idle)
         if self._is_late:
-            logger.warning(
+            self._log.warning(
                 "%(name)s: the crawl is over%(round)s. Set BLOOM_REDIS_ROUND to any other text,"
                 " such as a date, to begin a new round, or BLOOM_REDIS_IDLE to wait for requests.",
                 {
                     "name": self._name,
                     "round": f" (round {self._state.round!r})" if self._state.round else "",
                 },
-                extra={"spider": self._crawler.spider},
             )
             self._dupefilter.close_spider("bloom_over")
         if self._seeds is not None:
@@ -192,27 +194,30 @@ class Worker:
 
     def end(self, *, finished: bool) -> None:
         """Leave the crawl, and end it if it is `finished`. Never raises."""
+        if not self._is_open:
+            self.feeds.close()
+            return
         if self._timer is not None:
             self._timer.cancel()
         if self._seeds is not None:
             self._seeds.close()
         self.ledger.end(lambda: self.feeds.conclude(over=finished or self._is_late))
         self.feeds.close()
-        over = finished and not self._start_requests.failed and not self.ledger.failed
+        over = finished and not self.start_requests.failed and not self.ledger.failed
         if self._gone:
             pass
         elif self.store.leave(over=over, seconds=self._redis.timeout):
             self._set_stats()
-            self._report()
+            with suppress(SharedFilterError):  # it has just answered: then the next worker says it
+                place = f"{self._server} --key {shlex.quote(self.key[1:-1])}"
+                self._failures.report("crawl", place)
         else:
-            logger.warning(
+            self._log.warning(
                 "%(name)s does not answer: what this worker holds comes back when its lease has"
                 " run out, and then yields again what could not be sent (%(unsent)s).",
                 {"name": self._name, "unsent": counted(self.store.unsent, "request")},
-                extra={"spider": self._crawler.spider},
             )
         self._crawler.stats.set_value("scheduler/calls", self.store.calls)
-        self._heartbeat.close()
         self._transport.close()
 
     def _join(self, client: RedisClient, generation: str) -> CrawlState:
@@ -235,20 +240,13 @@ class Worker:
         require_same_spider(self._name, state.spider, crawler, remedy)
         state = require_budget(client, self.key, state, budget, join)
         if not state.workers:
-            self._failures.retry(self._desk, self._retry)
+            retry = partial(self._desk.change, Filter(KEPT), "retry")
+            self._failures.retry(self._desk, lambda: retry().states.total())
             self._failures.tell(ASKING_CAPPED, self._desk.retry_ordered())
             # the crawl goes on with these; or its new round has waited for them in vain
             begins, state = state.begins, join()
             state = replace(state, begins=begins or state.begins)
         return state
-
-    def _retry(self) -> int:
-        return self._desk.change(Filter(KEPT), "retry").states.total()
-
-    def _report(self) -> None:
-        url, key = self._server, shlex.quote(self.key[1:-1])
-        with suppress(SharedFilterError):  # it has just answered: then the next worker says it
-            self._failures.report("crawl", f"{url} --key {key}")
 
     def _set_stats(self) -> None:
         """Set the stats of the crawl, as the last reply had it, and of this worker."""
@@ -266,19 +264,15 @@ class Worker:
         announce(self._crawler, "requests", f"{self._name}, with {others}{waits}")
         wanted = self._settings.round
         if wanted and state.round != wanted:
-            logger.warning(
+            self._log.warning(
                 "%(name)s is in round %(round)r, which is not over: this worker joins it, and not"
                 " BLOOM_REDIS_ROUND = %(wanted)r.",
                 {"name": self._name, "round": state.round, "wanted": wanted},
-                extra={"spider": self._crawler.spider},
             )
-
-    def _slot_of(self, request: Request) -> str:
-        return slot_keys(self._crawler)(request)
 
     def _tick(self) -> None:
         self._timer = None
-        self._heartbeat.turn(self.store.worker)
+        self._transport.turn(self.store.worker)
         if monotonic() - self._stats_set >= STATS_SECONDS:
             self._stats_set = monotonic()
             self._set_stats()
@@ -298,12 +292,12 @@ class Worker:
 
     def _on_change(self) -> None:
         last = self.store.last
-        if last is not None and last.full:
+        if last.full:
             self._on_outage(SharedFilterError(f"{self._name} has no memory left (maxmemory)"))
         elif self._outage_since:
             self._outage_since = 0.0
-            logger.warning("%s answers again.", self._name, extra={"spider": self._crawler.spider})
-        if last is not None and last.reclaimed:
+            self._log.warning("%s answers again.", self._name)
+        if last.reclaimed:
             self._crawler.stats.inc_value("scheduler/reclaimed", last.reclaimed)
         if not self.store.is_quiet:
             self._quiet_since = 0.0
@@ -325,26 +319,24 @@ class Worker:
 
     def _on_fenced(self) -> None:
         self._crawler.stats.inc_value("scheduler/fenced")
-        self._start_requests.fenced()
-        logger.warning(
+        self.start_requests.fenced()
+        self._log.warning(
             "%(name)s does not know this worker any more: it was out of touch for longer than its"
             " lease of %(lease)g s (BLOOM_REDIS_LEASE), or Redis has gone back in time. It goes on"
             " as a new one; what it had claimed is fetched again.",
             {"name": self._name, "lease": self._settings.lease},
-            extra={"spider": self._crawler.spider},
         )
         self.store.flush()
 
     def _on_unreadable(self, claim: str, error: Exception) -> None:
         if not count_unreadable(self._crawler.stats):
             return
-        logger.error(
+        self._log.error(
             "Request %(claim)s of %(name)s cannot be made a request again (%(error)s): it has"
             " failed. Restore what is missing in the spider or its project; 'scrapy bloom failed'"
             " lists such requests, 'scrapy bloom retry' has them tried again. No more of them are"
             " logged (see the stat scheduler/unreadable).",
             {"claim": claim, "name": self._name, "error": class_and_message(error)},
-            extra={"spider": self._crawler.spider},
         )
 
     def _on_gone(self) -> None:
@@ -363,10 +355,9 @@ class Worker:
             self.ledger.stop(error)
         elif now - self._reminded >= REMINDER_SECONDS:
             self._reminded = now
-            logger.warning(
+            self._log.warning(
                 "%(error)s. This worker goes on with what it has claimed, and waits.",
                 {"error": error},
-                extra={"spider": self._crawler.spider},
             )
 
 
@@ -383,3 +374,27 @@ def _policy(crawler: Crawler, settings: WorkerSettings, queues: QueueSettings) -
         max_attempts=settings.max_attempts,
         longest_probe=int(1000 * probe_seconds(crawler)),
     )
+
+
+def budget_text(limits: Mapping[str, int]) -> str:
+    """Return the JSON of a budget, the same for equal ones."""
+    storable = {slot: most for slot, most in limits.items() if is_storable_slot(slot)}
+    return json.dumps(storable, sort_keys=True)
+
+
+def require_budget(
+    client: RedisClient, key: str, state: CrawlState, text: str, join: Callable[..., CrawlState]
+) -> CrawlState:
+    """Return `state`, the crawl's, with the budget `text`, which is counted in from now on: `join`
+    opens the crawl again if need be. Raises SharedFilterError if living workers have another
+    one."""
+    if state.budget == NO_BUDGET != text and not state.workers:
+        # it had none: what waits is fetched in this round, too
+        state = join(counted=RedisDesk(client, key).unfinished())
+    if state.budget != text:
+        raise SharedFilterError(
+            f"the workers of {key!r} in Redis at {client.name} have BLOOM_BUDGET = {state.budget},"
+            f" and this one has {text}: all need the same. Stop them first; if they were killed,"
+            " wait until their BLOOM_REDIS_LEASE has run out"
+        )
+    return state

@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from scrapy import exporters
-from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
+from scrapy import Request, exporters
+from scrapy.extensions.feedexport import FeedExporter, FeedSlot, FileFeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 from scrapy.utils.python import global_object_name
 
 from ..amounts import feeds_named
-from ..job.ledger import CommitHook
+from ..job.ledger import CommitHook, Ledger
 from ..job.settings import DURABLE_FEEDS
 from ..jobdir import session_of
 from ..scrapy_private.middlewares import put_before_engine
@@ -23,11 +23,7 @@ from ..sqlite_backend.rounds import Round, feeds_of
 from ..startup import announce
 
 if TYPE_CHECKING:
-    from scrapy import Request
     from scrapy.crawler import Crawler
-    from scrapy.extensions.feedexport import FeedSlot
-
-    from ..job.ledger import Ledger
 
 
 class WorkerFeeds(CommitHook):

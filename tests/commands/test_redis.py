@@ -12,7 +12,7 @@ from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
-from scrapy_bloom.redis_backend.filter_view import FilterView
+from scrapy_bloom.redis_backend.status import FilterView
 from tests.commands.command_line import bloom
 from tests.redis_backend.server import missing
 from tests.stored import stored

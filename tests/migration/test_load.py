@@ -26,11 +26,10 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration import scrapy_redis_queue
 from scrapy_bloom.redis_backend import load as loading
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.filter_view import FilterView
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.load import load_job, load_scrapy_redis
 from scrapy_bloom.redis_backend.push import Pusher
-from scrapy_bloom.redis_backend.status import look_at
+from scrapy_bloom.redis_backend.status import FilterView, look_at
 from scrapy_bloom.redis_backend.taken_starts import mark_of
 from scrapy_bloom.sqlite_backend.job_file import reading
 from scrapy_bloom.sqlite_backend.job_reader import StoppedJob

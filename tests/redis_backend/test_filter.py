@@ -254,7 +254,7 @@ def test_the_memory_of_known_keys_is_bounded(redis_server, join, monkeypatch):
     before = redis_server.calls()["evalsha"]
     assert all(map(shared.add, keys(0, 500)))
     assert redis_server.calls()["evalsha"] - before >= 350
-    assert len(shared._known.urls) == 100
+    assert len(shared.known.urls) == 100
 
 
 # what is there already

@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
-from scrapy_bloom.redis_backend.scripts import REMOVE_QUEUE
 from scrapy_bloom.redis_backend.status import pending_of
 from tests.job.engine import name_of
 from tests.redis_backend.workers import (
@@ -251,18 +250,6 @@ def test_the_commands_know_the_lobby(join, redis_server, kind):
     assert remove_queue(worker.client, worker.key) > 3
     assert lists(redis_server, worker) == set()
     assert not redis_server.command("EXISTS", f"{worker.key}:lobby_counts")
-
-
-@pytest.mark.usefixtures("lobby")
-def test_a_long_lobby_is_removed_in_portions(join, redis_server):
-    """A call cuts off as many of its entries as it was told."""
-    worker = join(**FIFO)
-    fill(worker, 40, 3)
-    calls = 0
-    while worker.client.run(REMOVE_QUEUE, [worker.key], 10):
-        calls += 1
-    assert calls > 10
-    assert lists(redis_server, worker) == set()
 
 
 @pytest.mark.usefixtures("lobby")

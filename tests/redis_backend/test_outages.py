@@ -14,7 +14,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis_backend import dupefilter as redis
-from scrapy_bloom.redis_backend.transport import Heartbeat
+from scrapy_bloom.redis_backend.transport import Transport
 from tests.patience import PATIENCE, wait_until
 from tests.redis_backend.fixtures import lone_worker, offer
 from tests.redis_backend.server import Name, Replica
@@ -388,9 +388,10 @@ def test_a_heartbeat_that_fails_is_one_line(caplog, capfd):
         def close(self):
             pass
 
-    heartbeat = Heartbeat(Client(), "key", "crawl", 0.04)
-    heartbeat.turn("worker")
+    nothing = lambda *_: None  # noqa: E731
+    transport = Transport(Client(), "key", "crawl", 0.04, nothing, nothing)
+    transport.turn("worker")
     wait_until(lambda: len(beaten) > 3)
-    heartbeat.close()
+    transport.close()
     assert caplog.messages == ["The lease of worker was not renewed: no such answer"]
     assert "Traceback" not in capfd.readouterr().err

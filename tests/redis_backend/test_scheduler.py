@@ -18,8 +18,8 @@ from scrapy_bloom.errors import FilterLockedError, JobDirectoryError
 from scrapy_bloom.jobdir import session_of
 from scrapy_bloom.redis_backend import worker as worker_module
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.filter_view import FilterView
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
+from scrapy_bloom.redis_backend.status import FilterView
 from tests.job.engine import TestSpider, name_of, request
 from tests.job.feed_jobs import run
 from tests.job.rounds import waited_for
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("few_shards")
 
 def let_die(scheduler):
     """Release the job of a worker as the end of its process does."""
-    scheduler._feeds._file.close(clean=True)
+    scheduler._worker.feeds._file.close(clean=True)
     session_of(scheduler.crawler).abandon()
 
 
@@ -398,10 +398,9 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
         if ends == "killed":
             talk(worker)
             let_die(worker)
-            worker._worker._heartbeat.close()
             worker._worker._transport.close()
             return []
-        worker._idle_checks.has_closed = ends == "finished"
+        worker._worker.idle_checks.has_closed = ends == "finished"
         worker.close(ends)
         run(signal(signals.spider_closed, spider=worker.spider, reason=ends))
         # a compressed one says when it was stored
@@ -490,7 +489,7 @@ def fetch(*schedulers):
 
 def close_idle(scheduler):
     """Do what the engine does that has asked the handlers of spider_idle."""
-    scheduler._idle_checks.has_closed = True
+    scheduler._worker.idle_checks.has_closed = True
     scheduler.close("finished")
 
 

@@ -13,7 +13,6 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.job.settings import BUDGET
-from scrapy_bloom.redis_backend.budget import budget_text, require_budget
 from scrapy_bloom.redis_backend.call import Policy
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.codec import RedisCodec
@@ -26,6 +25,7 @@ from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
 from scrapy_bloom.redis_backend.scripts import CHANGE, COMMIT
 from scrapy_bloom.redis_backend.settings import WorkerSettings
 from scrapy_bloom.redis_backend.verify import queue_findings
+from scrapy_bloom.redis_backend.worker import budget_text, require_budget
 from tests.failures import Failed
 from tests.fakes import Engine
 from tests.job.engine import name_of

@@ -14,11 +14,7 @@
 -- to the end of the list. A mark in a lobby, or before a slot's own list, lets that list join its ring
 -- now: see include/put.lua.
 
--- include key
--- include crawl_id
-local id = redis.call('HGET', key('crawl'), 'id') or ''
-if id:sub(1, 2) ~= crawl_id('') then return -1 end
--- include now
+-- include any_crawl
 -- include put
 -- include records
 

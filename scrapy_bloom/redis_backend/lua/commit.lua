@@ -14,7 +14,7 @@
 --   10     '1' for each kind whose newest request is next: others, start requests
 --   11     how long the worker owns a slot (ms), 0 for not at all
 --   12     losses after which a request has failed
---   13-15  claims: acknowledged; dispatched from now on; all others that the worker has
+--   13-15  claims: acknowledged; dispatched from now on; all that the worker keeps
 --   16     how many claims have failed
 --   17     '', 'leave', or 'over' to leave and end the crawl
 --   18     the worker's counts since its last call, as words: COUNTED of job/figures.py
@@ -182,31 +182,31 @@ pushed = counting and tonumber(pushed or 0) or 0
 local answers, layers, keys_in, adds = {}, {}, {}, 0
 local in_round = found[5] == ARGV[19]
 for at = first_entry, #ARGV, 10 do
-  local kind, shard, mark = ARGV[at], key(ARGV[at + 1]), ARGV[at + 8]
+  local kind, shard, positions, blocks, shape, priority, slot, payload, mark, delay =
+    unpack(ARGV, at, at + 9)
   local answer, add, top, in_layer = 0, nil, 0, 0
   if mark ~= '' and redis.call('SISMEMBER', key('start'), mark) == 1 then
     answer = 4
-  elseif ARGV[at + 2] ~= '' then
-    answer, top, in_layer, add = probe(shard, crawl, unpack(ARGV, at + 2, at + 4))
+  elseif positions ~= '' then
+    answer, top, in_layer, add = probe(key(shard), crawl, positions, blocks, shape)
     if answer == 3 then return {'gone'} end
   end
   local is_raw = kind ~= '' and kind ~= '4' and not add and mark == ''
   if is_raw and answer == 0 and #answers < pushed then
     kind = ''
   elseif answer == 0 and counting and kind ~= '' and kind ~= '2' and kind ~= '3' then
-    if room_of(ARGV[at + 6]) > 0 then
+    if room_of(slot) > 0 then
       if counts:find('f') then
         counts = counts:sub(1, 1)
         redis.call('HSET', key('crawl'), 'counts', counts)
       end
-      count(ARGV[at + 6])
+      count(slot)
     else
       if kind == '4' then
-        redis.call('HSET', key('failed'), ARGV[at + 7], cmsgpack.pack({'0', ARGV[at + 6], '0',
-          'unserializable', 0, worker, now, ARGV[at + 7],
-          tonumber(redis.call('HGET', key('crawl'), 'claims') or 0)}))
+        redis.call('HSET', key('failed'), payload, cmsgpack.pack({'0', slot, '0', 'unserializable', 0,
+          worker, now, payload, tonumber(redis.call('HGET', key('crawl'), 'claims') or 0)}))
       else
-        cap(ARGV[at + 5], ARGV[at + 6], ARGV[at + 7])
+        cap(priority, slot, payload)
       end
       answer = 5
     end
@@ -216,8 +216,7 @@ for at = first_entry, #ARGV, 10 do
       redis.call('HSET', key('crawl'), 'over', '')
       found[4] = ''
     end
-    local priority, slot, delay = ARGV[at + 5], ARGV[at + 6], ARGV[at + 9]
-    local entry = '0' .. ARGV[at + 7]
+    local entry = '0' .. payload
     if delay == '' then
       put('RPUSH', priority, slot, entry, not is_newest(priority))
     else
@@ -280,15 +279,12 @@ end
 
 if has_later and not full then move_due() end
 
-local claimed, owned = {}, {}
+local claimed, owned, owned_count = {}, {}, 0
 local function tell(number, priority, slot, entry, quarantined)
   claimed[#claimed + 1] = table.concat(
     {number, priority, slot, quarantined and 1 or 0, entry:sub(2)}, '\0')
 end
-for claim in words(ARGV[14]) do owned[claim] = true end
-for claim in words(ARGV[15]) do owned[claim] = true end
-local owned_count = 0
-for _ in pairs(owned) do owned_count = owned_count + 1 end
+for claim in words(ARGV[15]) do owned[claim], owned_count = true, owned_count + 1 end
 if redis.call('HLEN', mine) ~= owned_count then
   -- claims of a call that was aborted
   local all = redis.call('HGETALL', mine)

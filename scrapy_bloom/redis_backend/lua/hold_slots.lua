@@ -3,14 +3,11 @@
 -- ARGV: for how long (ms, or inf), '' to release; slots.
 -- Returns how many slots are held now, or were; -1 if there is no crawl of this version.
 
--- include key
--- include crawl_id
-if (redis.call('HGET', key('crawl'), 'id') or ''):sub(1, 2) ~= crawl_id('') then return -1 end
+-- include any_crawl
 -- include put
 -- include records
 
 local found = {[7] = redis.call('HGET', key('crawl'), 'later')}
--- include now
 
 -- include later
 

@@ -17,12 +17,5 @@ end
 for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
   claims = claims + redis.call('HLEN', key('claims:' .. each))
 end
-local waits = redis.call('EXISTS', key('quarantined'), key('later'), key('parked'))
-for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, -1)) do
-  waits = waits + redis.call('EXISTS', key('lobby:' .. priority))
-  if waits > 0 then break end
-  for _, slot in ipairs(redis.call('LRANGE', key('slots:' .. priority), 0, 99)) do
-    waits = waits + redis.call('EXISTS', key('pending:' .. priority .. ':' .. slot))
-  end
-end
+local waits = redis.call('EXISTS', key('quarantined'), key('later'), key('parked'), key('priorities'))
 return {crawl[1], crawl[2] == '1' and 1 or 0, strangers, claims, waits}

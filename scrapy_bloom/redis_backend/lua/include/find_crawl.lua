@@ -2,10 +2,10 @@
 -- ARGV: generation, worker, lease (ms), and more.
 
 -- include crawl_id
+-- include key
 
-local T, crawl, worker = KEYS[1], ARGV[1], ARGV[2]
+local crawl, worker = ARGV[1], ARGV[2]
 local lease = tonumber(ARGV[3])
-local function key(name) return T .. ':' .. name end
 local found = redis.call('HMGET', key('crawl'), 'id', 'heard', 'start_done', 'over', 'round',
   'dictionaries', 'later', 'counts', 'back')
 if found[1] ~= crawl_id(crawl) then return {'gone'} end
