@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..amounts import counted, in_brief, in_utc
 from ..errors import BloomError
-from ..job.choice import Filter
-from ..job.records import KEPT
+from ..job.records import KEPT, Filter
 
 if TYPE_CHECKING:
     from ..job.failed_request import FailedRequest

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..amounts import counted, held_for
 from ..amounts import seconds as seconds_of
 from ..errors import BloomError
-from ..job.choice import Counts, Filter, Record
 from ..job.failed_request import DROPPED
-from ..job.records import State
+from ..job.records import Counts, Filter, Record, State
 from ..redis_backend.codec import is_storable_slot
 from .context import table
 

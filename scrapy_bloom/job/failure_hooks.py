@@ -16,7 +16,6 @@ from twisted.python.failure import Failure
 
 from ..amounts import counted, in_brief
 from ..scrapy_private import on_download_error, on_download_exception, on_unhandled_status
-from .choice import Filter
 from .failed_request import (
     CAPPED,
     IN_MEMORY,
@@ -26,7 +25,7 @@ from .failed_request import (
     item_refused,
 )
 from .origins import request_of
-from .records import KEPT
+from .records import KEPT, Filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..settings import FailedSettings
-    from .choice import Record
     from .ledger import Ledger
+    from .records import Record
 
 logger = logging.getLogger("scrapy_bloom.durable.failing")
 

@@ -16,13 +16,12 @@ from scrapy.utils.asyncio import call_later
 
 from ..amounts import counted
 from ..errors import SharedFilterError
-from ..job.choice import Filter
 from ..job.failed_request import ASKING_CAPPED, class_and_message, count_unreadable
 from ..job.figures import counts_of, set_stats
 from ..job.holds import probe_seconds
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
-from ..job.records import KEPT
+from ..job.records import KEPT, Filter
 from ..scrapy_private import EngineView, slot_keys
 from ..settings import ANY_SPIDER, BUDGET, RedisSettings, WorkerSettings
 from ..startup import announce

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RequestFileError
-from ..job.records import Action
+from ..job.slots import Slots
 from ..jobdir import JobDirectory
-from . import schema
-from .job_file import check_header, connect, reading
+from .job_file import RequestFile, reading
 from .listing import Listing
 from .orders import Change, HoldOrder, Order, answer, counts_of, figures_of, send, standing
 from .progress import held_in
+from .records import SqliteRecords
 from .rounds import REOPEN
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..job.choice import By, Counts, Filter, Record
-
-FOR_THE_NEXT_START = (
-    "SELECT id FROM request WHERE id IN (SELECT value FROM json_each(?))"
-    " AND (state = 4 OR round < (SELECT number FROM rounds))"
-)
-ASK = "UPDATE request SET state = 5, due = NULL, detail = NULL WHERE id = ?"
-WAKE = (
-    "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL, place = (SELECT last *"
-    " CASE COALESCE(CASE WHEN rank & 1 THEN newest_start END, newest) WHEN 0 THEN 1 ELSE -1 END"
-    " FROM job) WHERE id = ?"
-)
+    from ..job.records import Action, By, Counts, Filter, Record
 
 
 class SqliteDesk:
@@ -93,52 +80,33 @@ class SqliteDesk:
 
     def _carry_out(self, what: Order | HoldOrder) -> Mapping[str, Any]:
         """Carry out an order on the stopped job, behind those that stand; return its figures."""
-        with self._job.locked(), _writing(self._job.requests) as connection:
-            for path, order in standing(self._job):
-                answer(path, _carried_out(connection, order))
-            return _carried_out(connection, what)
+        path = self._job.requests
+        with self._job.locked():
+            file = RequestFile.open(path, starts=False)
+            file.name = ""  # the error below has it
+            try:
+                records = SqliteRecords(file, Slots())
+                for stands, order in standing(self._job):
+                    answer(stands, _carried_out(file, records, order))
+                return _carried_out(file, records, what)
+            except sqlite3.Error as error:
+                raise RequestFileError(
+                    f"{path} cannot be changed: {error}; it was left as it is"
+                ) from error
+            finally:
+                file.close(clean=False)
 
 
-def _carried_out(connection: sqlite3.Connection, what: Order | HoldOrder) -> Mapping[str, Any]:
+def _carried_out(
+    file: RequestFile, records: SqliteRecords, what: Order | HoldOrder
+) -> Mapping[str, Any]:
     if isinstance(what, HoldOrder):
-        with connection:
-            connection.execute("BEGIN IMMEDIATE")
-            return {"slots": what.apply_to_file(connection)}
-    change = Change(connection, what, partial(woken, connection), is_running=False)
-    has_more = True
+        figures = {"slots": what.apply_to_file(records)}
+        file.commit(None)
+        return figures
+    change, has_more = Change(file, records, what, is_running=False), True
     while has_more:
-        with connection:
-            connection.execute("BEGIN IMMEDIATE")
-            has_more = change.proceed()
-            connection.execute(REOPEN)
+        has_more = change.proceed()
+        file.execute(REOPEN)
+        file.commit(None)
     return figures_of(change.counts)
-
-
-def woken(file: sqlite3.Connection, ids: Sequence[int]) -> int:
-    """Make failed and capped requests of a job that does not run pending, as the newest of their
-    rank; those that are capped, or of an earlier round, are asked by the next start, as far as its
-    budget has room. Return how many."""
-    for_the_next_start = {*file.execute(FOR_THE_NEXT_START, (json.dumps(ids),))}
-    for id_ in ids:
-        if (id_,) in for_the_next_start:
-            file.execute(ASK, (id_,))
-        else:
-            file.execute("UPDATE job SET last = last + 1")
-            file.execute(WAKE, (id_,))
-    return len(ids)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[sqlite3.Connection]:
-    """Give a connection to the file of a stopped job, of the current version. Raises
-    RequestFileError."""
-    check_header(path)
-    try:
-        with closing(connect(path, "rw")) as connection:
-            connection.execute("PRAGMA synchronous = FULL")
-            schema.check(connection)
-            yield connection
-    except sqlite3.Error as error:
-        raise RequestFileError(
-            f"{path} cannot be changed: {error}; it was left as it is"
-        ) from error

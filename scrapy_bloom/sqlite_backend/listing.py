@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..job.choice import Counts, Filter, Record
 from ..job.codec import Stored, plain_fields
 from ..job.failed_request import CAPPED, FailedRequest, matches
-from ..job.records import State
+from ..job.records import Counts, Filter, Record, State
 from .job_file import naming
 
 if TYPE_CHECKING:
-    from ..job.choice import By
+    from ..job.records import By
     from .schema import Query
 
 _ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"

@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -22,15 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ..amounts import counted
 from ..files import make_directory, replace
-from ..job.choice import Counts, Filter
 from ..job.failed_request import FailedRequest
-from ..job.records import PATIENCE, Action, State
+from ..job.records import PATIENCE, Action, Counts, Filter, State
 from .job_file import MOST_ROWS
 from .listing import Listing, part_of
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from ..job.ledger import Ledger
     from ..job.protocols import Holds
     from ..jobdir import JobDirectory
@@ -47,12 +44,10 @@ _ROUND = "(SELECT number FROM rounds) - (state = 5)"
 """Of a request that fails: an earlier one where the round has not counted it in its budget."""
 FAIL = f"UPDATE request SET state = 3, due = ?, round = {_ROUND}, detail = ? WHERE id = ?"  # noqa: S608 - no input
 _IN = "IN (SELECT value FROM json_each(?))"
-_HOLD = (
-    "INSERT INTO slot (name, until, times, pause) VALUES (?, ?, 0, ?) ON CONFLICT (name)"
-    " DO UPDATE SET until = excluded.until, times = 0, pause = excluded.pause"
+ASK = (
+    "UPDATE request SET state = 5, due = NULL, detail = NULL"
+    " WHERE (state = 4 OR state = 3 AND round < (SELECT number FROM rounds)) AND id"
 )
-_RELEASE = "UPDATE slot SET until = NULL, times = NULL, pause = NULL WHERE id = ?"
-PUT_OFF = "UPDATE request SET due = ? WHERE state > 0 AND state = 2 AND due = ? AND slot = ?"
 
 
 class Order(NamedTuple):
@@ -114,48 +109,43 @@ class HoldOrder(NamedTuple):
                 changed += 1
         return changed
 
-    def apply_to_file(self, file: sqlite3.Connection) -> int:
+    def apply_to_file(self, records: SqliteRecords) -> int:
         """Do what `apply` does in the file of a stopped job."""
         changed, now = 0, time.time()
-        for name in self.slots:
-            held = "SELECT id, until FROM slot WHERE name = ? AND times IS NOT NULL"
-            found = file.execute(held, (name,)).fetchone()
-            slot, before = found or (None, now)
-            before = inf if before is None else before
-            if self.until is None:
-                changed += found is not None
-                file.execute(_RELEASE, (slot,))
-                # those that were popped while the slot was held
-                file.execute(PUT_OFF, (now, before, slot))
-            elif self.until > now:
-                until = max(before, self.until)
+        held = {slot: inf if until is None else until for slot, until, *_ in records.holds()}
+        for slot in self.slots:
+            if self.until is not None and self.until > now:
+                until = max(held.get(slot, now), self.until)
                 ends = (until, until - now) if until < inf else (None, None)
-                file.execute(_HOLD, (name, *ends))
+                records.hold(slot, ends[0], 0, ends[1])
+                changed += 1
+            elif self.until is None and slot in held:
+                records.hold(slot, None, None, None)
+                # those that were popped while the slot was held
+                records.move_due(slot, held[slot], now)
                 changed += 1
         return changed
 
 
 @dataclass
 class Change:
-    """An order at work in `file`. `wake` makes failed and capped requests with these ids pending,
-    and returns how many."""
+    """An order at work on the records in `file`, of a job that `is_running` or not."""
 
-    file: RequestFile | sqlite3.Connection
+    file: RequestFile
+    records: SqliteRecords
     order: Order
-    wake: Callable[[Sequence[int]], int]
     is_running: bool = True
     counts: Counts = field(default_factory=Counts)
     after: int = 0
-    left: Counter[str] = field(default_factory=Counter)
-    """How many are not pending any more, by slot."""
 
     def __post_init__(self) -> None:
         self._listing = Listing(self.file.execute, is_running=self.is_running)
 
     def proceed(self) -> bool:
-        """Look at the next requests, and change the chosen ones, in the transaction of the caller.
-        Return True if there are more. Raises sqlite3.Error."""
+        """Look at the next requests, and change the chosen ones, with the next commit. Return True
+        if there are more. Raises sqlite3.Error."""
         order, chosen, ids = self.order, self.order.chosen, []
+        left: Counter[str] = Counter()
         listing = self._listing
         part = part_of(listing.states(chosen))
         rows = self.file.execute(part, (self.after, order.end, AT_ONCE)).fetchall()
@@ -169,21 +159,29 @@ class Change:
             if not self.counts.add(record, chosen):
                 continue
             ids.append(id_)
-            self.left[record.slot] += record.state is State.PENDING
+            left[record.slot] += record.state is State.PENDING
             if order.action == "fail":
                 failed = FailedRequest.dropped(record.url, record.method, record.fields)
                 self.file.execute(FAIL, (failed.time, failed.encode(), id_))
         if order.action == "retry":
-            self.counts.states[State.CAPPED] -= len(ids) - self.wake(ids)
+            self.counts.states[State.CAPPED] -= len(ids) - self._retry(ids)
         elif order.action == "fail":
-            self._delete("taken_children WHERE parent", ids)
+            self._change("DELETE FROM taken_children WHERE parent", ids)
         else:
-            self._delete("request WHERE id", ids)
+            self._change("DELETE FROM request WHERE id", ids)
+        self.records.dropped(left)
         self.after = rows[-1][0] if rows else order.end
         return len(rows) == AT_ONCE
 
-    def _delete(self, what: str, ids: Sequence[int]) -> None:
-        self.file.execute(f"DELETE FROM {what} {_IN}", (json.dumps(ids),))  # noqa: S608 - no input
+    def _retry(self, ids: Sequence[int]) -> int:
+        """Make failed and capped requests pending; return how many. Of a job that does not run the
+        next start asks those that need room in its budget."""
+        asked = 0 if self.is_running else self._change(ASK, ids)
+        return asked + self.records.wake(ids)
+
+    def _change(self, what: str, ids: Sequence[int]) -> int:
+        """Do `what` with the rows of these ids; return how many there were."""
+        return self.file.execute(f"{what} {_IN}", (json.dumps(ids),)).rowcount
 
 
 class Orders:
@@ -233,13 +231,11 @@ class Orders:
             self._finish(path, {"slots": changed}, f"{counted(changed, 'download slot')} {done}")
             return
         if self._work is None or self._work[0] != path:
-            self._work = path, Change(self._file, order, self._records.wake)
+            self._work = path, Change(self._file, self._records, order)
         change, has_more = self._work[1], True
         with ledger.guarded():
             self._file.write()
             has_more = change.proceed()
-            self._records.dropped(change.left)
-            change.left.clear()
             ledger.commit()
         if not has_more:
             counts = change.counts

@@ -36,7 +36,7 @@ from ..jobdir import JobDirectory
 from ..scrapy_private import EngineView, FeedExporterView, IdleChecks, put_before_engine
 from ..settings import BUDGET, FailedSettings
 from ..startup import announce, fetches_one_page, refuse
-from .job_file import MAX_BYTES, RequestFile, as_it_is, check_header, require_whole_job
+from .job_file import MAX_BYTES, RequestFile, check_header, whole_job
 from .progress import Progress, Waiting
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren, TakenChildren
@@ -337,16 +337,12 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
     check_header(job.requests)
     if job.is_locked:  # by a crawl that has looked; the lock names it soon
         return
-    identity = require_whole_job(job)
-    require_same_spider(
-        str(job.path),
-        identity.spider if identity else "",
-        crawler,
-        "give each spider a JOBDIR of its own",
-    )
-    if feeds is not None:
-        FeedExporterView(feeds)
-        with as_it_is(job.requests) as file:
+    with whole_job(job) as file:
+        spider = file.spider if file else ""
+        remedy = "give each spider a JOBDIR of its own"
+        require_same_spider(str(job.path), spider, crawler, remedy)
+        if feeds is not None:
+            FeedExporterView(feeds)
             if file is not None:
                 feeds.look(_round_of(crawler, file, queues), job.feeds)
     if left_by_scrapy is not None:

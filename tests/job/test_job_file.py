@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from scrapy_bloom import sqlite_file
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import job_file, schema
-from scrapy_bloom.sqlite_backend.job_file import RequestFile, check_header, read_identity
+from scrapy_bloom.sqlite_backend.job_file import RequestFile, check_header, whole_job
 from scrapy_bloom.sqlite_backend.status import unfinished_requests
 from tests.commands.command_line import bloom
 from tests.failures import Failed
@@ -299,7 +300,7 @@ def test_statistics_of_sqlite_are_no_tables_of_ours(open_file, path):
 
 def test_a_locked_file_is_refused(open_file, path, monkeypatch):
     """After a while, with the reason."""
-    monkeypatch.setattr(job_file, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
     open_file().close(clean=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -404,7 +405,8 @@ def test_a_job_that_was_killed_as_it_began_a_log_opens(open_file, path, copied):
     file._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     copy = copied()
     copy.with_name(f"{path.name}-wal").write_bytes(log[:16] + b"new salt" + log[24:32])
-    assert read_identity(copy) is not None
+    with whole_job(JobDirectory(copy.parent)) as found:
+        assert found is not None
     opened = RequestFile.open(copy)
     assert taken(records_in(opened)) == [b"a"]
     opened.close(clean=False)

@@ -6,9 +6,8 @@ from contextlib import closing
 import pytest
 
 from scrapy_bloom import jobdir
-from scrapy_bloom.job.choice import KEPT, WAITING, Filter, State
+from scrapy_bloom.job.records import KEPT, WAITING, Filter, State
 from scrapy_bloom.sqlite_backend import (
-    desk,
     job_reader,
     listing,
     orders,
@@ -49,7 +48,7 @@ def plan(connection, statement):
         *map(listing.all_of, OTHERS),
         *map(listing.groups_of, OTHERS),
         listing.part_of(KEPT),
-        orders.PUT_OFF,
+        records.MOVE_DUE,
         status.COUNT_KEPT,
         progress.COUNT_DELAYED,
         job_reader.DELAYED,
@@ -88,7 +87,7 @@ def test_what_is_pending_is_counted_in_the_index(connection):
 
 
 @pytest.mark.parametrize(
-    "statement", [desk.FOR_THE_NEXT_START, desk.ASK, desk.WAKE, orders.FAIL, records.CHOSEN]
+    "statement", [f"{orders.ASK} {orders._IN}", records.WAKE, orders.FAIL, records.CHOSEN]
 )
 def test_a_request_is_changed_by_its_number(connection, statement):
     """Whatever there is beside it."""

@@ -13,9 +13,8 @@ from math import inf
 import pytest
 from scrapy.pqueues import ScrapyPriorityQueue
 
-from scrapy_bloom.job.choice import Filter, State
 from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.job.records import KEPT
+from scrapy_bloom.job.records import KEPT, Filter, State
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import orders
 from scrapy_bloom.sqlite_backend.orders import HoldOrder, Order, give
