@@ -14,7 +14,7 @@ from ..redis_backend.copying import load_into_redis, save_from_redis
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.load import Loaded, load_job, load_scrapy_redis
 from ..redis_backend.scheduler import RedisDurableScheduler
-from ..sqlite_backend.status import unfinished_requests
+from ..sqlite_backend.status import job_view
 from ..startup import is_component
 from .filters import PATIENCE
 from .target import Kind
@@ -48,7 +48,7 @@ def load(session: Context) -> int:
             loaded = load_job(client, in_one_slot(key), target.job, settings)
         session.print(asdict(loaded), _loaded_lines(loaded, options.place, where))
         return 0
-    if target.job and (pending := unfinished_requests(target.job.path)):
+    if target.job and (pending := job_view(target.job.path).unfinished):
         sys.stderr.write(
             f"{options.place} has {counted(pending, 'pending request')}, which only"
             " RedisDurableScheduler can go on with: they are not copied, though the filter has"

@@ -34,8 +34,7 @@ from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import delete_filter, remove_queue, stored_header
 from ..redis_backend.verify import queue_findings
 from ..settings import BloomSettings
-from ..sqlite_backend.progress import Waiting
-from ..sqlite_backend.status import JobState, job_state, unfinished_requests, waiting_in
+from ..sqlite_backend.status import JobState, JobView, job_view
 from . import delta
 from .context import Place, aligned, print_findings, print_seen, table
 from .crawls import queue_in
@@ -133,11 +132,7 @@ class FilterPlace(Place):
         """Print its description."""
         target = self.target
         description = describe(self.name, target.path, fingerprinter_in)
-        unfinished, state, waits = None, None, Waiting()
-        if target.job is not None:
-            state = job_state(target.job.path)
-            unfinished = unfinished_requests(target.job.path)
-            waits = waiting_in(target.job.path)
+        state, unfinished, waits = JobView() if target.job is None else job_view(target.job.path)
         self.session.print(
             {
                 **asdict(description),

@@ -13,10 +13,10 @@ from ..job.slots import Slots
 from ..jobdir import JobDirectory
 from .job_file import RequestFile, reading
 from .listing import Listing
-from .orders import Change, HoldOrder, Order, answer, counts_of, figures_of, send, standing
-from .progress import held_in
+from .orders import Change, HoldOrder, Order, answer, counts_of, figures_of, read_order, send
 from .records import SqliteRecords
 from .rounds import REOPEN
+from .status import held_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,8 +86,8 @@ class SqliteDesk:
             file.name = ""  # the error below has it
             try:
                 records = SqliteRecords(file, Slots())
-                for stands, order in standing(self._job):
-                    answer(stands, _carried_out(file, records, order))
+                for stands in sorted(self._job.orders.glob("*.json")):
+                    answer(stands, _carried_out(file, records, read_order(stands)))
                 return _carried_out(file, records, what)
             except sqlite3.Error as error:
                 raise RequestFileError(

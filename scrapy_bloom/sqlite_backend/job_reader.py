@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from ..errors import RequestFileError
 from ..job.codec import Stored, stored_fields
 from .job_file import reading
-from .progress import COUNT_DELAYED
 from .rounds import OVER
+from .status import COUNT_DELAYED
 
 T = TypeVar("T")
 

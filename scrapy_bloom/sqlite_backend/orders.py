@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -46,7 +46,7 @@ FAIL = f"UPDATE request SET state = 3, due = ?, round = {_ROUND}, detail = ? WHE
 _IN = "IN (SELECT value FROM json_each(?))"
 ASK = (
     "UPDATE request SET state = 5, due = NULL, detail = NULL"
-    " WHERE (state = 4 OR state = 3 AND round < (SELECT number FROM rounds)) AND id"
+    " WHERE (state = 4 OR round < (SELECT number FROM rounds)) AND id"
 )
 
 
@@ -223,7 +223,7 @@ class Orders:
         return False
 
     def _proceed(self, path: Path) -> None:
-        ledger, order = self._ledger, _read(path)
+        ledger, order = self._ledger, read_order(path)
         if isinstance(order, HoldOrder):
             changed = order.apply(self._holds)
             ledger.commit()
@@ -270,13 +270,6 @@ def give(job: JobDirectory, what: Order | HoldOrder) -> Path:
     return path.with_suffix(".done")
 
 
-def standing(job: JobDirectory) -> Iterator[tuple[Path, Order | HoldOrder]]:
-    """Yield the orders that stand, the oldest first. Raises OSError, and ValueError for one that
-    cannot be read."""
-    for path in sorted(job.orders.glob("*.json")):
-        yield path, _read(path)
-
-
 def answer(path: Path, figures: Mapping[str, Any]) -> None:
     """Answer an order that was committed. Raises OSError."""
     replace(path.with_suffix(".done"), json.dumps(figures).encode())
@@ -294,7 +287,8 @@ def counts_of(figures: Mapping[str, Any]) -> Counts:
     return Counts(Counter(), Counter(states), figures["in_flight"], figures["unknown"])
 
 
-def _read(path: Path) -> Order | HoldOrder:
+def read_order(path: Path) -> Order | HoldOrder:
+    """Return an order that stands. Raises OSError, and ValueError for one that cannot be read."""
     kinds: Mapping[frozenset[str], type[Order | HoldOrder]] = {
         frozenset(Order._fields): Order,
         frozenset({"hold", "until"}): HoldOrder,

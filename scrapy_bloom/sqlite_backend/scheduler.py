@@ -37,12 +37,12 @@ from ..scrapy_private import EngineView, FeedExporterView, IdleChecks, put_befor
 from ..settings import BUDGET, FailedSettings
 from ..startup import announce, fetches_one_page, refuse
 from .job_file import MAX_BYTES, RequestFile, check_header, whole_job
-from .progress import Progress, Waiting
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren, TakenChildren
 from .request_store import SqliteStore, coming_back
 from .rounds import Round, feeds_of
 from .spider_state import KeptSpiderState
+from .status import Progress, Waiting
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:

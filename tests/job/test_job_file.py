@@ -16,7 +16,7 @@ from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import job_file, schema
 from scrapy_bloom.sqlite_backend.job_file import RequestFile, check_header, whole_job
-from scrapy_bloom.sqlite_backend.status import unfinished_requests
+from scrapy_bloom.sqlite_backend.status import job_view
 from tests.commands.command_line import bloom
 from tests.failures import Failed
 from tests.job.engine import query
@@ -121,11 +121,11 @@ def test_a_rollback_leaves_nothing_to_a_later_commit(open_file):
 
 def test_other_programs_see_what_is_committed(open_file, path, copied):
     """They hold nobody up, and change nothing, also of a job that was killed or stopped."""
-    assert unfinished_requests(path.parent) is None
+    assert job_view(path.parent).unfinished is None
     file = open_file(b"a")
     with closing(sqlite3.connect(path)) as reader:
         reader.execute("BEGIN")
-        assert unfinished_requests(path.parent) == 1
+        assert job_view(path.parent).unfinished == 1
         assert reader.execute("SELECT payload FROM request").fetchall() == [(b"a",)]
         put(records_in(file), b"b")
         file.commit()
@@ -134,11 +134,11 @@ def test_other_programs_see_what_is_committed(open_file, path, copied):
     file.close(clean=True)
     for each in (killed, path):
         before = each.read_bytes()
-        assert unfinished_requests(each.parent) == 2
+        assert job_view(each.parent).unfinished == 2
         assert each.read_bytes() == before
     path.write_bytes(b"SQLite format 3\0" + bytes(200))
     with pytest.raises((RequestFileError, sqlite3.Error)):
-        unfinished_requests(path.parent)
+        job_view(path.parent)
 
 
 @pytest.mark.parametrize("by_slot", [True, False])

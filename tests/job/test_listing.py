@@ -11,7 +11,6 @@ from scrapy_bloom.sqlite_backend import (
     job_reader,
     listing,
     orders,
-    progress,
     records,
     rounds,
     schema,
@@ -50,7 +49,7 @@ def plan(connection, statement):
         listing.part_of(KEPT),
         records.MOVE_DUE,
         status.COUNT_KEPT,
-        progress.COUNT_DELAYED,
+        status.COUNT_DELAYED,
         job_reader.DELAYED,
     ],
 )
