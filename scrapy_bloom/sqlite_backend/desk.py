@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RequestFileError
+from ..job.holds import LocalHolds
 from ..job.slots import Slots
 from ..jobdir import JobDirectory
 from .job_file import RequestFile, reading
 from .listing import Listing
 from .orders import Change, HoldOrder, Order, answer, counts_of, figures_of, read_order, send
 from .records import SqliteRecords
+from .request_store import StoredHolds
 from .rounds import REOPEN
 from .status import held_in
 
@@ -101,7 +103,8 @@ def _carried_out(
     file: RequestFile, records: SqliteRecords, what: Order | HoldOrder
 ) -> Mapping[str, Any]:
     if isinstance(what, HoldOrder):
-        figures = {"slots": what.apply_to_file(records)}
+        StoredHolds(records, holds := LocalHolds(0.0))
+        figures = {"slots": what.apply(holds)}
         file.commit(None)
         return figures
     change, has_more = Change(file, records, what, is_running=False), True

@@ -109,23 +109,6 @@ class HoldOrder(NamedTuple):
                 changed += 1
         return changed
 
-    def apply_to_file(self, records: SqliteRecords) -> int:
-        """Do what `apply` does in the file of a stopped job."""
-        changed, now = 0, time.time()
-        held = {slot: inf if until is None else until for slot, until, *_ in records.holds()}
-        for slot in self.slots:
-            if self.until is not None and self.until > now:
-                until = max(held.get(slot, now), self.until)
-                ends = (until, until - now) if until < inf else (None, None)
-                records.hold(slot, ends[0], 0, ends[1])
-                changed += 1
-            elif self.until is None and slot in held:
-                records.hold(slot, None, None, None)
-                # those that were popped while the slot was held
-                records.move_due(slot, held[slot], now)
-                changed += 1
-        return changed
-
 
 @dataclass
 class Change:

@@ -24,9 +24,10 @@ from ..job.figures import (
     with_rates,
 )
 from ..job.ledger import CommitHook
+from ..job.records import KEPT as KEPT_STATES
+from ..job.records import Filter
 from ..jobdir import UNFINISHED, JobDirectory
 from .job_file import check_header, reading
-from .records import REASONS
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 
     from ..dupefilter.local import BloomDupeFilter
     from ..job.ledger import Ledger
+    from ..job.records import Counts
     from .job_file import RequestFile
+    from .listing import Listing
     from .rounds import Round
     from .schema import Query
 
@@ -45,16 +48,6 @@ KEPT_SECONDS = 70
 COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
 ROUND_COUNTS = f"SELECT {', '.join(COUNTED)} FROM round_counts"  # noqa: S608 - no input
 OF_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
-PENDING_BY_SLOT = (
-    "SELECT name, SUM(number), COUNT(*) OVER () FROM (SELECT slot AS id, COUNT(*) AS number"
-    " FROM request WHERE state = 0 GROUP BY slot UNION ALL SELECT slot, COUNT(*) FROM request"
-    " WHERE state > 0 AND state IN (2, 5, ?) GROUP BY slot) CROSS JOIN slot USING (id)"
-    " GROUP BY id ORDER BY 2 DESC LIMIT ?"
-)
-COUNT_UNFINISHED = (
-    "SELECT (SELECT COUNT(*) FROM request WHERE state = 0)"
-    " + (SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (1, 2, 5))"
-)
 COUNT_KEPT = "SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4)"
 _FEEDS = (
     "SELECT template, COALESCE((SELECT SUM(items)"
@@ -192,8 +185,9 @@ def job_view(job: Path) -> JobView:
         return JobView()
     is_running = directory.is_locked
     with reading(directory.requests) as connection:
-        waits = Waiting.of(connection.execute)
-        return JobView(_state(connection, is_running), _unfinished(connection), waits)
+        found = _waiting(_listing(connection, is_running))
+        unfinished = found.states.total() + found.in_flight
+        return JobView(_state(connection, is_running), unfinished, Waiting.of(connection.execute))
 
 
 class JobStatus:
@@ -202,10 +196,9 @@ class JobStatus:
     def __init__(self, job: Path) -> None:
         self._job = job
         self._path = JobDirectory(job).requests
-        self._slots = Costly(_pending_by_slot)
+        self._waiting = Costly(_waiting)
+        self._failed = Costly(_failed)
         self._feeds = Costly(_feeds)
-        self._unfinished = Costly(_unfinished)
-        self._reasons = Costly(_reasons)
 
     def figures(self) -> Figures:
         """Return the figures that were noted last, and what the file itself tells now."""
@@ -214,18 +207,18 @@ class JobStatus:
         with reading(self._path) as connection:
             state = _state(connection, is_running)
             samples = _samples(connection)
-            by_slot, slots = self._slots.of((connection, is_running))
+            listing = _listing(connection, is_running)
+            pending = self._waiting.of(listing)
             feeds = self._feeds.of(connection)
             waiting = Waiting.of(connection.execute)
             held = held_in(connection.execute)
-            unfinished = None if is_running else self._unfinished.of(connection)
             of_round = connection.execute(ROUND_COUNTS).fetchone()
             log = self._path.with_name(f"{self._path.name}-wal")
             sizes = [path.stat() for path in (self._path, log) if path.exists()]
             at, last = samples[-1] if samples else (now, {})
             last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
             if not is_running:
-                last |= {"pending": unfinished, "in_flight": 0}
+                last |= {"pending": pending.states.total(), "in_flight": 0}
             figures = {
                 "time": now,
                 "state": state.state,
@@ -239,9 +232,9 @@ class JobStatus:
                 "failed": state.failed,
                 **waiting._asdict(),
                 "held_slots": longest_held(held),
-                "pending_by_slot": by_slot,
-                "slots": slots,
-                "failed_by_reason": self._reasons.of(connection),
+                "pending_by_slot": dict(pending.by.most_common(SLOTS)),
+                "slots": len(pending.by),
+                "failed_by_reason": dict(self._failed.of(listing).by.most_common()),
                 "file_bytes": sizes[0].st_size,
                 "log_bytes": sum(stat.st_size for stat in sizes[1:]),
                 "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in sizes)),
@@ -249,8 +242,18 @@ class JobStatus:
             return with_rates(cast("Figures", figures), samples)
 
 
-def _unfinished(connection: sqlite3.Connection) -> int:
-    return int(connection.execute(COUNT_UNFINISHED).fetchone()[0])
+def _listing(connection: sqlite3.Connection, is_running: bool) -> Listing:
+    from .listing import Listing
+
+    return Listing(connection.execute, is_running=is_running)
+
+
+def _waiting(listing: Listing) -> Counts:
+    return listing.count(Filter())
+
+
+def _failed(listing: Listing) -> Counts:
+    return listing.count(Filter(KEPT_STATES), "reason")
 
 
 def _state(connection: sqlite3.Connection, is_running: bool) -> JobState:
@@ -288,15 +291,3 @@ def _of_this_start(
 def _feeds(connection: sqlite3.Connection) -> list[tuple[str, int]]:
     """Return each feed of the round, and how many final items it has."""
     return connection.execute(_FEEDS).fetchall()
-
-
-def _pending_by_slot(file: tuple[sqlite3.Connection, bool]) -> tuple[dict[str, int], int]:
-    """Return the numbers of pending requests in the fullest slots, and the number of slots. In the
-    file of a job that does not run what is claimed is pending."""
-    connection, is_running = file
-    rows = connection.execute(PENDING_BY_SLOT, (2 if is_running else 1, SLOTS)).fetchall()
-    return {slot: count for slot, count, _ in rows}, rows[0][2] if rows else 0
-
-
-def _reasons(connection: sqlite3.Connection) -> dict[str, int]:
-    return dict(connection.execute(REASONS).fetchall())

@@ -70,8 +70,6 @@ def test_what_is_pending_is_counted_in_the_index(connection):
     """Without its payloads; to be read it is taken in the order of its numbers."""
     assert "INDEX pending" in plan(connection, listing.groups_of(State.PENDING))
     for statement in (
-        status.COUNT_UNFINISHED,
-        status.PENDING_BY_SLOT,
         jobdir.UNFINISHED,
         rounds.REOPEN,
     ):
@@ -79,7 +77,6 @@ def test_what_is_pending_is_counted_in_the_index(connection):
         assert "request USING INDEX pending" in found
         assert "SEARCH request USING" in found
         assert "INDEX other (state=?)" in found
-    assert "SEARCH slot USING INTEGER PRIMARY KEY" in plan(connection, status.PENDING_BY_SLOT)
     assert plan(connection, listing.all_of(State.PENDING)) == "SCAN request"
     found = plan(connection, listing.part_of(WAITING))
     assert found.startswith("SEARCH request USING INTEGER PRIMARY KEY (rowid>")
