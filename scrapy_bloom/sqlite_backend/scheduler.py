@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..job.slots import Budget
-    from .orders import Orders
+    from .desk import Orders
     from .rounds import RoundFeeds
     from .scrapy_queues import ScrapyQueues
 
@@ -297,7 +297,7 @@ class DurableScheduler(LedgerScheduler):
         if next(job.orders.glob("*.json"), None) is None:
             return False
         if self._orders is None:
-            from .orders import Orders
+            from .desk import Orders
 
             self._orders = Orders(job, ledger, self._file, self._store.records, self)
         return self._orders.proceed()

@@ -14,7 +14,7 @@ from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.status import look_at, pending_of
-from scrapy_bloom.sqlite_backend import orders
+from scrapy_bloom.sqlite_backend import desk as orders
 from scrapy_bloom.sqlite_backend.status import job_view
 from tests.failures import Failed
 from tests.job.engine import Job

@@ -20,7 +20,7 @@ from pathlib import Path
 from msgpack import ExtType
 from scrapy import Request
 
-import scrapy_bloom.sqlite_backend.orders  # noqa: F401 - before the forks, not in each
+import scrapy_bloom.sqlite_backend.desk  # noqa: F401 - before the forks, not in each
 from scrapy_bloom.job.codec import PLAIN
 from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest
 from scrapy_bloom.job.records import State

@@ -8,9 +8,9 @@ import pytest
 from scrapy_bloom import jobdir
 from scrapy_bloom.job.records import KEPT, WAITING, Filter, State
 from scrapy_bloom.sqlite_backend import (
+    desk,
     job_reader,
     listing,
-    orders,
     records,
     rounds,
     schema,
@@ -83,7 +83,7 @@ def test_what_is_pending_is_counted_in_the_index(connection):
 
 
 @pytest.mark.parametrize(
-    "statement", [f"{orders.ASK} {orders._IN}", records.WAKE, orders.FAIL, records.CHOSEN]
+    "statement", [f"{desk.ASK} {desk._IN}", records.WAKE, desk.FAIL, records.CHOSEN]
 )
 def test_a_request_is_changed_by_its_number(connection, statement):
     """Whatever there is beside it."""

@@ -16,8 +16,8 @@ from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.job.records import KEPT, Filter, State
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend import orders
-from scrapy_bloom.sqlite_backend.orders import HoldOrder, Order, give
+from scrapy_bloom.sqlite_backend import desk as orders
+from scrapy_bloom.sqlite_backend.desk import HoldOrder, Order, give
 from tests.commands.command_line import environment
 from tests.failures import Failed
 from tests.job.engine import name_of
