@@ -311,21 +311,17 @@ class FileDeltaStore:
         self._forget()
         if not self.path.exists():
             return
-        with self._naming():
-            connection = connect(self.path, mode)
-            try:
-                connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
-                if mode == "rw":
-                    connection.execute(f"PRAGMA cache_size = {_CACHE}")
+        with self._naming(), ExitStack() as stack:
+            connection = stack.enter_context(closing(connect(self.path, mode)))
+            connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
+            if mode == "rw":
+                connection.execute(f"PRAGMA cache_size = {_CACHE}")
+            with connection:
                 connection.execute("BEGIN")  # another process may make the file at this moment
                 has_meta = self._read_meta(connection)
-                connection.execute("COMMIT")
-                if not has_meta:
-                    connection.close()
-                    return
-            except BaseException:
-                connection.close()
-                raise
+            if not has_meta:
+                return
+            stack.pop_all()
             self._connection = connection
             self._is_writable = mode == "rw"
             if not self._is_writable:

@@ -1,5 +1,5 @@
-"""A stored request is one record with a state. What the engine does with records is a Store, and
-what an operator does a Desk; a job on the disk, the memory and a crawl in Redis have both."""
+"""A stored request is one record with a state. What an operator does with the records of a job or a
+crawl is a Desk."""
 
 from __future__ import annotations
 
@@ -56,32 +56,6 @@ class Claimed(NamedTuple):
     id: int
     slot: str
     payload: Any
-
-
-class Store(Protocol):
-    """The records of a process. Changes are durable with the next `commit`, all of them or none.
-    Any method may raise one of `failures`."""
-
-    failures: tuple[type[Exception], ...]
-
-    def push(self, new: New, state: State = State.PENDING) -> int:
-        """Add a record, delayed if it is `due` later; return its id, which never changes."""
-
-    def next(self) -> Claimed | None:
-        """Claim the next record in Scrapy's order of a slot that is not on hold, or return None."""
-
-    def done(self, id_: int) -> None:
-        """Delete a claimed record."""
-
-    def fail(self, id_: int, failed: FailedRequest, payload: bytes | None = None) -> None:
-        """Make a claimed record a failed one, with another `payload` for a retry."""
-
-    def put_off(self, id_: int, due: float) -> None:
-        """Make a claimed record a delayed one."""
-
-    def take_due(self, now: float) -> bool:
-        """Make delayed records pending that are due, as the newest of their rank. Return True if
-        there are more: each call does a little only."""
 
 
 By = Literal["slot", "callback", "priority", "reason"]

@@ -18,7 +18,7 @@ from ..migration.scrapy_redis_queue import RedisQueue
 from ..migration.scrapy_redis_set import RedisSet
 from ..settings import BloomSettings, WorkerSettings
 from ..sqlite_backend.job_file import whole_job
-from ..sqlite_backend.job_reader import stopped_job
+from ..sqlite_backend.listing import stopped_job
 from ..sqlite_backend.scrapy_queues import ScrapyQueues
 from .call import Entry, Holding
 from .codec import RedisCodec, is_storable_slot

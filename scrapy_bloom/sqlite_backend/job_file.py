@@ -170,22 +170,16 @@ class RequestFile:
             self._connection.execute("BEGIN IMMEDIATE")
 
     @naming
-    def commit(
-        self, unreleased: Iterable[bytes] | None = (), taken_over: str | None = None
-    ) -> None:
+    def commit(self, unreleased: Iterable[bytes] | None = ()) -> None:
         """Make all changes since the last commit durable, with the fingerprints that are released
-        next, None for those of the last commit, and the stamp of Scrapy's queues. Cost: an
-        fsync."""
-        self.taken_over = self.taken_over if taken_over is None else taken_over
+        next, None for those of the last commit. Cost: an fsync."""
         self.begin()
         self.last = self.write_all()
         self._connection.execute(
-            "UPDATE job SET commits = ?, unreleased = COALESCE(?, unreleased), taken_over = ?,"
-            " last = ?",
+            "UPDATE job SET commits = ?, unreleased = COALESCE(?, unreleased), last = ?",
             (
                 self.commits + 1,
                 None if unreleased is None else json.dumps([f.hex() for f in unreleased]),
-                self.taken_over,
                 self.last,
             ),
         )
@@ -197,6 +191,11 @@ class RequestFile:
         if self.spider != name:
             self.execute("UPDATE job SET spider = ?", (name,))
             self.spider = name
+
+    def take_over(self, stamp: str) -> None:
+        """Record that the queues of Scrapy with that `stamp` were moved here, with the next
+        commit."""
+        self.execute("UPDATE job SET taken_over = ?", (stamp,))
 
     def rollback(self) -> None:
         """Drop all changes since the last commit; afterwards only `close` may be called."""

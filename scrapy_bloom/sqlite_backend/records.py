@@ -85,7 +85,7 @@ _FORGET_SLOTS = (
 
 
 class SqliteRecords:
-    """The records in `file` as a Store, in the order that `slots` and `newest_first` make: whether
+    """The records in `file`, in the order that `slots` and `newest_first` make: whether
     the newest is next of equal requests, and of equal start requests, None where these wait among
     the others. For a command on a stopped job without it: order and budget stay as they are.
     `round` gives the number of the round. Any method may raise sqlite3.Error."""
@@ -145,7 +145,8 @@ class SqliteRecords:
         self._read_next_due()
 
     def push(self, new: New, state: State = State.PENDING, *, behind: bool = False) -> int:
-        """Add a record; `behind` all others of its rank, and the later ones behind it."""
+        """Add a record, delayed if it is `due` later; return its id, which never changes. With
+        `behind` it comes after all others of its rank, and the later ones after it."""
         slot = self._ids.get(new.slot) or self._slot(new.slot)
         self._last = id_ = self._last + 1
         place = id_ if behind else id_ * self._signs[new.rank & 1]

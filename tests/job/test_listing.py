@@ -9,7 +9,6 @@ from scrapy_bloom import jobdir
 from scrapy_bloom.job.records import KEPT, WAITING, Filter, State
 from scrapy_bloom.sqlite_backend import (
     desk,
-    job_reader,
     listing,
     records,
     rounds,
@@ -50,7 +49,6 @@ def plan(connection, statement):
         records.MOVE_DUE,
         status.COUNT_KEPT,
         status.COUNT_DELAYED,
-        job_reader.DELAYED,
     ],
 )
 def test_a_state_is_found_by_its_index(connection, statement):
