@@ -48,6 +48,10 @@ KEPT_SECONDS = 70
 COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
 ROUND_COUNTS = f"SELECT {', '.join(COUNTED)} FROM round_counts"  # noqa: S608 - no input
 OF_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
+COUNT_UNFINISHED = (
+    "SELECT (SELECT COUNT(*) FROM request WHERE state = 0)"
+    " + (SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (1, 2, 5))"
+)
 COUNT_KEPT = "SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4)"
 _FEEDS = (
     "SELECT template, COALESCE((SELECT SUM(items)"
@@ -185,8 +189,7 @@ def job_view(job: Path) -> JobView:
         return JobView()
     is_running = directory.is_locked
     with reading(directory.requests) as connection:
-        found = _waiting(_listing(connection, is_running))
-        unfinished = found.states.total() + found.in_flight
+        (unfinished,) = connection.execute(COUNT_UNFINISHED).fetchone()
         return JobView(_state(connection, is_running), unfinished, Waiting.of(connection.execute))
 
 
@@ -202,12 +205,14 @@ class JobStatus:
 
     def figures(self) -> Figures:
         """Return the figures that were noted last, and what the file itself tells now."""
+        from .listing import Listing  # which no crawl needs
+
         is_running = JobDirectory(self._job).is_locked
         now = time.time()
         with reading(self._path) as connection:
             state = _state(connection, is_running)
             samples = _samples(connection)
-            listing = _listing(connection, is_running)
+            listing = Listing(connection.execute, is_running=is_running)
             pending = self._waiting.of(listing)
             feeds = self._feeds.of(connection)
             waiting = Waiting.of(connection.execute)
@@ -240,12 +245,6 @@ class JobStatus:
                 "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in sizes)),
             }
             return with_rates(cast("Figures", figures), samples)
-
-
-def _listing(connection: sqlite3.Connection, is_running: bool) -> Listing:
-    from .listing import Listing
-
-    return Listing(connection.execute, is_running=is_running)
 
 
 def _waiting(listing: Listing) -> Counts:

@@ -68,6 +68,7 @@ def test_what_is_pending_is_counted_in_the_index(connection):
     """Without its payloads; to be read it is taken in the order of its numbers."""
     assert "INDEX pending" in plan(connection, listing.groups_of(State.PENDING))
     for statement in (
+        status.COUNT_UNFINISHED,
         jobdir.UNFINISHED,
         rounds.REOPEN,
     ):
