@@ -85,10 +85,11 @@ _FORGET_SLOTS = (
 
 
 class SqliteRecords:
-    """The records in `file`, in the order that `slots` and `newest_first` make: whether
-    the newest is next of equal requests, and of equal start requests, None where these wait among
-    the others. For a command on a stopped job without it: order and budget stay as they are.
-    `round` gives the number of the round. Any method may raise sqlite3.Error."""
+    """The records in `file`, in the order that `slots` and `newest_first` make: whether the newest
+    is next of equal requests, and of equal start requests, None where these wait among the others.
+    Without it, for a command on a stopped job, order and budget stay as they are, and what is
+    pending is not counted. `round` gives the number of the round. Any method may raise
+    sqlite3.Error."""
 
     failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
 
@@ -117,10 +118,12 @@ class SqliteRecords:
         self._last: int = file.last
         self._cursor = file.cursor()
         self.name = file.name
-        if newest_first is not None:
+        if newest_first is None:
+            self.dropped({})
+        else:
             self._reorder(others, starts)
             self._open_budget()
-        self.recount()
+            self.recount()
         file.write, file.write_all = self._write, self._write_all
 
     def __len__(self) -> int:
