@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from .files import DirectoryLock, is_held
+from .sqlite_file import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,9 +104,7 @@ class JobDirectory:
         if not self.requests.is_file():
             return False
         try:
-            path = self.requests
-            uri = f"file:{quote(os.fsencode(path.absolute()))}?mode={reading_mode(path)}"
-            with closing(sqlite3.connect(uri, uri=True)) as connection:
+            with closing(connect(self.requests, reading_mode(self.requests))) as connection:
                 # a view may run for ever
                 tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
                 if ("request",) not in connection.execute(tables).fetchall():

@@ -22,7 +22,7 @@ from ..redis_backend.load import Loaded, load_job, load_scrapy_redis
 from ..redis_backend.push import push as push_into
 from ..redis_backend.scheduler import RedisDurableScheduler
 from ..redis_backend.status import look_at, pending_of, reasons_in, require_crawl, total_bytes
-from ..sqlite_backend.status import unfinished_requests
+from ..sqlite_backend.status import job_view
 from ..startup import is_component
 from .context import aligned, table
 from .target import Kind, Target
@@ -61,7 +61,7 @@ def load(session: Context) -> None:
             loaded = load_job(client, in_one_slot(key), target.job, settings)
         name = options.place
     else:
-        if target.job and (pending := unfinished_requests(target.job.path)):
+        if target.job and (pending := job_view(target.job.path).unfinished):
             sys.stderr.write(
                 f"{options.place} has {counted(pending, 'pending request')}, which only"
                 " RedisDurableScheduler can go on with: they are not copied, though the filter has"

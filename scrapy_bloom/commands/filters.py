@@ -33,8 +33,7 @@ from ..redis_backend.lifecycle import delete_filter, remove_queue, stored_header
 from ..redis_backend.status import places_of
 from ..redis_backend.verify import queue_findings
 from ..settings import BloomSettings
-from ..sqlite_backend.progress import Waiting
-from ..sqlite_backend.status import JobState, job_state, unfinished_requests, waiting_in
+from ..sqlite_backend.status import JobState, JobView, job_view
 from .context import Known, Place, Printed, aligned, fingerprints_of, table
 from .crawls import PATIENCE, queue_in
 from .delta import DeltaPlace
@@ -176,11 +175,7 @@ class FilterPlace(Place):
         """Return its description."""
         target = self.target
         description = describe(self.name, target.path, fingerprinter_in)
-        unfinished, state, waits = None, None, Waiting()
-        if target.job is not None:
-            state = job_state(target.job.path)
-            unfinished = unfinished_requests(target.job.path)
-            waits = waiting_in(target.job.path)
+        state, unfinished, waits = JobView() if target.job is None else job_view(target.job.path)
         figures = {
             **asdict(description),
             "job": state and state._asdict(),

@@ -28,8 +28,7 @@ from typing import NamedTuple, NoReturn
 from ..amounts import counted
 from ..errors import FilterFileError, IncompatibleFilterError
 from ..files import make_directory, privately
-from ..sqlite_backend.job_file import connect
-from ..sqlite_backend.schema import statements
+from ..sqlite_file import connect, statements
 from .settings import Lifetime
 
 TABLE = "delta.sqlite"
@@ -311,22 +310,17 @@ class FileDeltaStore:
         self._forget()
         if not self.path.exists():
             return
-        with self._naming():
-            connection = connect(self.path, mode)
-            connection.row_factory = None  # for tables of another file
-            try:
-                connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
-                if mode == "rw":
-                    connection.execute(f"PRAGMA cache_size = {_CACHE}")
+        with self._naming(), ExitStack() as stack:
+            connection = stack.enter_context(closing(connect(self.path, mode)))
+            connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
+            if mode == "rw":
+                connection.execute(f"PRAGMA cache_size = {_CACHE}")
+            with connection:
                 connection.execute("BEGIN")  # another process may make the file at this moment
                 has_meta = self._read_meta(connection)
-                connection.execute("COMMIT")
-                if not has_meta:
-                    connection.close()
-                    return
-            except BaseException:
-                connection.close()
-                raise
+            if not has_meta:
+                return
+            stack.pop_all()
             self._connection = connection
             self._is_writable = mode == "rw"
             if not self._is_writable:
@@ -357,7 +351,7 @@ class FileDeltaStore:
             make_directory(self.path.parent, 0o700)
             with suppress(FileExistsError):  # another process may be faster
                 os.close(privately(self.path, os.O_CREAT | os.O_EXCL))
-            with self._naming(), closing(connect(self.path, "rw")) as connection:
+            with self._naming(), closing(connect(self.path, "rw")) as connection, connection:
                 connection.execute("BEGIN IMMEDIATE")
                 if not self._read_meta(connection):
                     for statement in _MAKE:
@@ -365,7 +359,6 @@ class FileDeltaStore:
                     connection.execute(
                         "INSERT INTO meta VALUES (?, ?, 0, NULL)", (VERSION, identity)
                     )
-                connection.execute("COMMIT")
             self._open("rw")
         self._record(reach, identity)
 
@@ -427,14 +420,9 @@ class FileDeltaStore:
         connection = self._connection
         assert connection is not None
         time.sleep(_PAUSE)
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
             yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            raise
 
     @contextmanager
     def _naming(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from ..errors import encodable
 from ..scrapy_private.engine import HELD
@@ -129,18 +129,12 @@ class FailedRequest(NamedTuple):
     def decode(cls, text: str) -> FailedRequest:
         """Return what `encode` had. Raises ValueError, TypeError for a damaged one."""
         found = cls(**json.loads(text))
-        if not all(type(each) in _TYPES[name] for name, each in found._asdict().items()):
+        if not all(isinstance(each, _TYPES[name]) for name, each in found._asdict().items()):
             raise ValueError("the record of a failed request is damaged")
         return found
 
 
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("url", "method", "reason"), (str,)),
-    **dict.fromkeys(("exception", "referer"), (str, type(None))),
-    "status": (int, type(None)),
-    "attempts": (int,),
-    "time": (float,),
-}
+_TYPES = get_type_hints(FailedRequest)
 
 
 def lost(request: Request, slot: str) -> FailedRequest:

@@ -20,7 +20,6 @@ from ..scrapy_private.middlewares import (
     on_download_exception,
     on_unhandled_status,
 )
-from .choice import Filter
 from .failed_request import (
     CAPPED,
     IN_MEMORY,
@@ -30,7 +29,7 @@ from .failed_request import (
     item_refused,
 )
 from .origins import request_of
-from .records import KEPT
+from .records import KEPT, Filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
-    from .choice import Record
     from .ledger import Ledger
+    from .records import Record
     from .settings import FailedSettings
 
 logger = logging.getLogger("scrapy_bloom.durable.failing")

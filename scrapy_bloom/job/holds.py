@@ -107,11 +107,10 @@ class HoldMiddleware:
         self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self._rows: Counter[str] = Counter()
         """The rows of holds that this process has begun, by slot."""
-        self._noted: WeakKeyDictionary[Request, bool] = WeakKeyDictionary()
-        """Refused requests that are in middlewares nearer to the downloader, and whether each goes
-        back."""
-        self._own_meta: WeakKeyDictionary[Request, dict[str, Any]] = WeakKeyDictionary()
-        """What the meta of a refused request says of the HTTP cache itself."""
+        self._noted: WeakKeyDictionary[Request, tuple[bool, dict[str, Any] | None]]
+        self._noted = WeakKeyDictionary()
+        """Refused requests that are in middlewares nearer to the downloader: whether each goes
+        back, and what its own meta says of the HTTP cache, if that was changed."""
         crawler.signals.connect(self._response_downloaded, signals.response_downloaded)
 
     @classmethod
@@ -139,7 +138,7 @@ class HoldMiddleware:
     def process_response(self, request: Request, response: Response) -> Request | Response:
         """Return a copy for the scheduler of a `request` that was refused, unless it uses a try;
         else the response."""
-        own_meta = self._own_meta.pop(request, None)
+        goes_back, own_meta = self._noted.pop(request, (None, None))
         if own_meta is not None:
             request.meta.pop("dont_cache", None)
             request.meta.update(own_meta)
@@ -151,7 +150,6 @@ class HoldMiddleware:
             return response
         if not self._is_refusal(request, response):
             return response
-        goes_back = self._noted.pop(request, None)
         if goes_back is None:  # it is the answer of another middleware
             goes_back = self._note_refusal(scheduler, request, response)
         if not goes_back or not scheduler.has_dispatched(request):
@@ -181,13 +179,13 @@ class HoldMiddleware:
         if scheduler is None:
             return
         if self._is_refusal(request, response):
-            self._noted[request] = self._note_refusal(scheduler, request, response)
+            meta, own_meta = request.meta, None
+            goes_back = self._note_refusal(scheduler, request, response)
             if self._has_cache and not is_revalidated(request):
                 # a retry would be answered with the refusal
-                meta = request.meta
-                own = {"dont_cache": meta["dont_cache"]} if "dont_cache" in meta else {}
-                self._own_meta[request] = own
+                own_meta = {"dont_cache": meta["dont_cache"]} if "dont_cache" in meta else {}
                 meta["dont_cache"] = True
+            self._noted[request] = goes_back, own_meta
         else:
             request.meta.pop(REFUSED, None)
             if scheduler.holds:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MemoryRecords:
-    """A Store over heaps: one for each of the `slots`, or one for all. `newest_first` says whether
+    """Records in heaps: one for each of the `slots`, or one for all. `newest_first` says whether
     the newest is next of equal requests, and of equal start requests, None where these wait among
     the others. What fails is forgotten."""
 
@@ -46,7 +46,7 @@ class MemoryRecords:
         return self._delayed[0][0] if self._delayed else None
 
     def push(self, new: New, state: State = State.PENDING) -> int:
-        """Add a record as Store does; a capped one is forgotten."""
+        """Add a record, delayed if it is `due` later; return its id. A capped one is forgotten."""
         self._last = id_ = self._last + 1
         if state is State.PENDING and new.due is None:
             self._enter(id_, new)

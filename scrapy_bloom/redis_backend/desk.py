@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..job.choice import KEPT, WAITING, By, Counts, Filter, Record, State
 from ..job.codec import Stored, plain_fields
 from ..job.dictionaries import Dictionaries
 from ..job.failed_request import CAPPED, UNREADABLE, FailedRequest, matches
+from ..job.records import KEPT, WAITING, Action, By, Counts, Filter, Record, State
 from .call import Holding
 from .codec import details_of, known_dictionaries, page_in
 from .layout import ODD_BYTES
@@ -43,7 +43,6 @@ from .status import (
 if TYPE_CHECKING:
     from .client import RedisClient
 
-Action = Literal["drop", "fail", "retry"]
 AT_ONCE = 100
 """So many requests are changed by a call."""
 MOST_TOLD = 10_000

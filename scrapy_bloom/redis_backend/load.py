@@ -17,8 +17,8 @@ from ..fingerprint import FingerprinterIdentity
 from ..migration.scrapy_redis_queue import RedisQueue
 from ..migration.scrapy_redis_set import RedisSet
 from ..settings import BloomSettings
-from ..sqlite_backend.job_file import require_whole_job
-from ..sqlite_backend.job_reader import stopped_job
+from ..sqlite_backend.job_file import whole_job
+from ..sqlite_backend.listing import stopped_job
 from ..sqlite_backend.scrapy_queues import ScrapyQueues
 from .call import Entry, Holding
 from .codec import RedisCodec, is_storable_slot
@@ -70,8 +70,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
     loaded; then Redis is left as it was. No code of a stored request is run.
     """
     codec = RedisCodec(settings)
-    with job.locked():
-        require_whole_job(job)
+    with job.locked(), whole_job(job):
         if ScrapyQueues(job).state:
             raise JobDirectoryError(
                 f"{job.scrapy_queue} holds pending requests of Scrapy's own scheduler: start the"

@@ -14,20 +14,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..bloom.growing import stored_owner
 from ..errors import BloomError, FilterFileError, JobDirectoryError, RequestFileError
 from ..files import open_regular, replacing
 from ..jobdir import UNFINISHED, reading_mode
+from ..sqlite_file import connect
 from . import schema
 
 if TYPE_CHECKING:
+    from ..bloom.header import Owner
     from ..jobdir import JobDirectory
 
-BUSY_SECONDS = 5.0
-"""Seconds that a write waits for another program that has locked the file."""
 MAX_BYTES = 500_000_000
 """Most bytes of a request; SQLite's own limit is twice that."""
 MOST_ROWS = 1 << 62
@@ -68,22 +67,14 @@ def naming(method: Method) -> Method:
     return named  # type: ignore[return-value]
 
 
-class JobIdentity(NamedTuple):
-    """Of a job: `id` is random, `spider` empty before the first start."""
-
-    id: bytes
-    spider: str
-    commits: int
-
-
 class RequestFile:
     """`requests.sqlite` in a job directory, to which each component of the job writes its tables.
 
     As of the opening, `clean` is True if the file had been closed, `unreleased` are fingerprints of
     stored requests that may be missing in the filter, `last` is the last id or place of a request.
-    `taken_over` is the stamp of the last queues of Scrapy that were moved here. `id` and `spider`
-    are the job's, `commits` is its number of commits. Any method may raise sqlite3.Error, which
-    calls the file `name`.
+    `taken_over` is the stamp of the last queues of Scrapy that were moved here. `id` is random,
+    `spider` empty before the first start, `commits` the number of commits. Any method may raise
+    sqlite3.Error, which calls the file `name`.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -105,23 +96,25 @@ class RequestFile:
             raise sqlite3.DatabaseError(f"a request has the number {self.last}")
 
     @classmethod
-    def open(cls, path: Path) -> RequestFile:
-        """Open or make the file at `path`. Claimed and unreadable requests are pending again.
+    def open(cls, path: Path, *, starts: bool = True) -> RequestFile:
+        """Open the file at `path`. What `starts` makes it if it is missing, and then claimed and
+        unreadable requests are pending again; a command on a stopped job leaves them.
 
         Raises RequestFileError if the file is locked or not sound; then it is unchanged.
         """
         with _refusing(path):
-            if not check_header(path):
+            if not check_header(path) and starts:
                 _create(path)
             # all checks come before the first write
             _require_writable(path)
             with _looking(path) as connection:
                 file = cls(connection)
             file._connection = connect(path, "rw")
+            file._connection.row_factory = _typed
             try:
                 _set_up(file._connection)
                 with file._connection:
-                    for statement in ("UPDATE job SET clean = 0", *schema.RECOVER):
+                    for statement in schema.RECOVER if starts else ():
                         file.execute(statement)
             except BaseException:
                 file._connection.close()
@@ -177,22 +170,16 @@ class RequestFile:
             self._connection.execute("BEGIN IMMEDIATE")
 
     @naming
-    def commit(
-        self, unreleased: Iterable[bytes] | None = (), taken_over: str | None = None
-    ) -> None:
+    def commit(self, unreleased: Iterable[bytes] | None = ()) -> None:
         """Make all changes since the last commit durable, with the fingerprints that are released
-        next, None for those of the last commit, and the stamp of Scrapy's queues. Cost: an
-        fsync."""
-        self.taken_over = self.taken_over if taken_over is None else taken_over
+        next, None for those of the last commit. Cost: an fsync."""
         self.begin()
         self.last = self.write_all()
         self._connection.execute(
-            "UPDATE job SET commits = ?, unreleased = COALESCE(?, unreleased), taken_over = ?,"
-            " last = ?",
+            "UPDATE job SET commits = ?, unreleased = COALESCE(?, unreleased), last = ?",
             (
                 self.commits + 1,
                 None if unreleased is None else json.dumps([f.hex() for f in unreleased]),
-                self.taken_over,
                 self.last,
             ),
         )
@@ -204,6 +191,11 @@ class RequestFile:
         if self.spider != name:
             self.execute("UPDATE job SET spider = ?", (name,))
             self.spider = name
+
+    def take_over(self, stamp: str) -> None:
+        """Record that the queues of Scrapy with that `stamp` were moved here, with the next
+        commit."""
+        self.execute("UPDATE job SET taken_over = ?", (stamp,))
 
     def rollback(self) -> None:
         """Drop all changes since the last commit; afterwards only `close` may be called."""
@@ -244,30 +236,29 @@ def check_header(path: Path) -> bool:
     return True
 
 
-def read_identity(path: Path) -> JobIdentity | None:
-    """Return the identity in the file at `path` without changing it, None if there is no file.
-    Raises RequestFileError as `open` does."""
-    if not check_header(path):
-        return None
-    with _refusing(path):
-        _require_writable(path)
-        with _looking(path) as connection:
-            return JobIdentity(
-                *connection.execute("SELECT id, spider, commits FROM job").fetchone()
-            )
-
-
-def require_whole_job(job: JobDirectory) -> JobIdentity | None:
-    """Return the identity of `job`, None if it has none yet. Raises RequestFileError.
+@contextmanager
+def whole_job(job: JobDirectory) -> Iterator[RequestFile | None]:
+    """Give the request file of `job`, read-only, None if it has none yet. Raises RequestFileError
+    as `open` does.
 
     Raises JobDirectoryError if its filter belongs to another request file, or to later commits than
     those of the file: requests that only the filter has would never be fetched.
     """
-    owner, found = stored_owner(job.filter), read_identity(job.requests)
-    if owner is None or (
-        found is not None and found.id == owner.job and found.commits >= owner.commit
-    ):
-        return found
+    owner, file, path = stored_owner(job.filter), None, job.requests
+    with ExitStack() as stack:
+        with _refusing(path):
+            if check_header(path):
+                _require_writable(path)
+                file = RequestFile(stack.enter_context(_looking(path)))
+                file.name = str(path)
+        if owner is not None:
+            _require_owned(job, file, owner)
+        yield file
+
+
+def _require_owned(job: JobDirectory, found: RequestFile | None, owner: Owner) -> None:
+    if found is not None and found.id == owner.job and found.commits >= owner.commit:
+        return
     what = f"is not the one that {job.filter} belongs to, or lacks what was committed last"
     if found is None:
         what = f"is not there, and {job.filter} belongs to it"
@@ -278,19 +269,6 @@ def require_whole_job(job: JobDirectory) -> JobIdentity | None:
         f" {job.requests.name}-wal, which belongs to it, or both from one copy of the stopped job,"
         " or use a new JOBDIR"
     )
-
-
-@contextmanager
-def as_it_is(path: Path) -> Iterator[RequestFile | None]:
-    """Give the file at `path`, read-only, or None if there is no file. Raises RequestFileError as
-    `open` does."""
-    with ExitStack() as stack:
-        file = None
-        with _refusing(path):
-            if check_header(path):
-                file = RequestFile(stack.enter_context(_looking(path)))
-                file.name = str(path)
-        yield file
 
 
 @contextmanager
@@ -331,6 +309,7 @@ def _require_writable(path: Path) -> None:
 def _looking(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a read-only connection to a file whose tables are as they should be."""
     with closing(connect(path, reading_mode(path))) as connection:
+        connection.row_factory = _typed
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         _require_version(path, version)
         schema.check(connection)
@@ -346,16 +325,6 @@ def _create(path: Path) -> None:
             connection.execute("BEGIN")
             schema.create(connection)
         _set_up(connection)
-
-
-def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Return a connection in one of SQLite's modes, which commits each statement outside a
-    transaction at once, and overwrites with zeros what it deletes."""
-    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}"
-    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-    connection.row_factory = _typed
-    connection.execute("PRAGMA secure_delete = ON")  # by default it is a build's choice
-    return connection
 
 
 def _typed(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> tuple[Any, ...]:

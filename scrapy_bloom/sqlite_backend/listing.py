@@ -1,23 +1,45 @@
-"""The requests in the table of a job, as an operator sees them."""
+"""The requests in the table of a job, as an operator sees them, and as another crawl takes them."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..job.choice import Counts, Filter, Record
-from ..job.codec import Stored, plain_fields
+from ..errors import RequestFileError
+from ..job.codec import Stored, plain_fields, stored_fields
 from ..job.failed_request import CAPPED, FailedRequest, matches
-from ..job.records import State
-from .job_file import naming
+from ..job.records import Counts, Filter, Record, State
+from .job_file import naming, reading
+from .rounds import OVER
 
 if TYPE_CHECKING:
-    from ..job.choice import By
+    from ..job.records import By
     from .schema import Query
 
+T = TypeVar("T")
+
 _ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"
+_DUE = f"{_ROW} WHERE state <= 1 ORDER BY id"
+_HOLDS = "SELECT name, until, times FROM slot WHERE times IS NOT NULL"
+_COUNTS = (
+    "SELECT COUNT(*) FILTER (WHERE state <= 1), COUNT(*) FILTER (WHERE state = 2),"
+    " COUNT(*) FILTER (WHERE state > 2) FROM request"
+)
+_ITEMS = (
+    "SELECT (SELECT COUNT(*) FROM items WHERE request IS NULL) + (SELECT COALESCE(SUM(items"
+    " - COALESCE(json_extract(stored, '$.items'), 0)), 0) FROM batches"
+    " WHERE state != 'stored' AND path GLOB '*feeds/[0-9]*.part')"
+)
+_TAKEN = (
+    "SELECT fingerprint, occurrence FROM taken_start_requests"  # noqa: S608 - no input
+    f" WHERE NOT EXISTS (SELECT 1 FROM rounds WHERE phase = '{OVER}')"
+)
 
 
 def in_state(state: State) -> str:
@@ -128,3 +150,61 @@ class Listing:
             if slot not in self._names:
                 raise sqlite3.DatabaseError(f"slot {slot} has no name")
         return self._names[slot]
+
+
+class StoppedJob(Listing):
+    """The requests in the file at `path`, read through a `connection`, to continue the crawl
+    elsewhere. The job is not changed.
+
+    `pending` and `later` count those that are due and those that are not. `unreleased` are
+    fingerprints of stored requests that may be missing in the filter. `failed` and `items` count
+    what stays in the job: failed requests, and items that are in no feed yet.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        super().__init__(connection.execute, is_running=False)
+        self._path = path
+        ((self.pending, self.later, self.failed),) = self._ask(_COUNTS)
+        ((unreleased,),) = self._ask("SELECT unreleased FROM job")
+        self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
+        ((self.items,),) = self._ask(_ITEMS)
+
+    def requests(self, move: Callable[[dict[str, Any]], T]) -> Iterator[T]:
+        """Yield what `move` makes of the fields of each request that is due, oldest first, as
+        `stored_fields` returns them. Raises RequestFileError for one that cannot be moved."""
+        return (moved for moved, _ in self._read(_DUE, move))
+
+    def delayed(self, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
+        """Yield the same of each other request, and when it is due (seconds since 1970), in that
+        order. Raises as `requests` does."""
+        return self._read(all_of(State.DELAYED), move)
+
+    def holds(self) -> Iterator[tuple[str, float, int]]:
+        """Yield each slot that is held, until when (seconds since 1970, infinite until its release)
+        and how many times in a row."""
+        for slot, until, times in self._ask(_HOLDS):
+            yield slot, inf if until is None else until, times
+
+    def _read(self, rows: str, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
+        for row, slot, _, _, payload, due, _ in self._ask(rows):
+            try:
+                moved = move(stored_fields(Stored(self._name(slot), payload)))
+            except Exception as error:
+                raise RequestFileError(
+                    f"row {row} of {self._path} cannot be moved ({type(error).__name__}: {error});"
+                    " start the job once more, which keeps it as failed if it cannot be read"
+                ) from error
+            yield moved, due
+
+    def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:
+        """Yield (key, occurrence) of each start request that the round has taken, none after its
+        end: the occurrence counts equal keys."""
+        return ((key, occurrence) for key, occurrence in self._ask(_TAKEN))
+
+
+@contextmanager
+def stopped_job(path: Path) -> Iterator[StoppedJob]:
+    """Give the contents of the file at `path`, no requests if there is no file. Raises
+    RequestFileError."""
+    with reading(path, or_empty=True) as connection:
+        yield StoppedJob(path, connection)

@@ -14,8 +14,8 @@ from . import schema
 from .job_file import naming
 
 if TYPE_CHECKING:
-    from ..job.choice import Filter, Record
     from ..job.failed_request import FailedRequest
+    from ..job.records import Filter, Record
     from ..job.slots import Budget, Slots
     from .job_file import RequestFile
 
@@ -71,7 +71,7 @@ _KEPT = (
     " FROM request WHERE {} AND payload != x''"
 )
 # by their numbers, not by their states
-CHOSEN = _KEPT.format("state IN (3, 4, 5) AND id IN (SELECT value FROM json_each(?))")
+CHOSEN = _KEPT.format("state IN (3, 4) AND id IN (SELECT value FROM json_each(?))")
 CAP = "UPDATE request SET state = 4, due = NULL, detail = NULL WHERE id = ?"
 _COUNT_STORED = (
     "UPDATE slot SET counted = n FROM (SELECT slot, SUM(n) AS n FROM (SELECT slot, COUNT(*) AS n"
@@ -85,9 +85,11 @@ _FORGET_SLOTS = (
 
 
 class SqliteRecords:
-    """The records in `file` as a Store, in the order that `slots` and `newest_first` make: whether
-    the newest is next of equal requests, and of equal start requests, None where these wait among
-    the others. `round` gives the number of the round. Any method may raise sqlite3.Error."""
+    """The records in `file`, in the order that `slots` and `newest_first` make: whether the newest
+    is next of equal requests, and of equal start requests, None where these wait among the others.
+    Without it, for a command on a stopped job, order and budget stay as they are, and what is
+    pending is not counted. `round` gives the number of the round. Any method may raise
+    sqlite3.Error."""
 
     failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
 
@@ -95,7 +97,7 @@ class SqliteRecords:
         self,
         file: RequestFile,
         slots: Slots,
-        newest_first: tuple[bool, bool | None],
+        newest_first: tuple[bool, bool | None] | None = None,
         budget: Budget | None = None,
     ) -> None:
         self.slots = slots
@@ -106,7 +108,7 @@ class SqliteRecords:
         self.round: Callable[[], int] = lambda: 1
         self._file = file
         self.budget = budget
-        others, starts = newest_first
+        others, starts = newest_first or file.query("SELECT newest, newest_start FROM job")[0]
         self._signs = (-1 if others else 1), (-1 if starts else 1)
         self._by_slot = not isinstance(slots, OneLine)
         self._ids: dict[str, int] = {}
@@ -116,9 +118,12 @@ class SqliteRecords:
         self._last: int = file.last
         self._cursor = file.cursor()
         self.name = file.name
-        self._reorder(others, starts)
-        self.recount()
-        self._open_budget()
+        if newest_first is None:
+            self.dropped({})
+        else:
+            self._reorder(others, starts)
+            self._open_budget()
+            self.recount()
         file.write, file.write_all = self._write, self._write_all
 
     def __len__(self) -> int:
@@ -143,7 +148,8 @@ class SqliteRecords:
         self._read_next_due()
 
     def push(self, new: New, state: State = State.PENDING, *, behind: bool = False) -> int:
-        """Add a record; `behind` all others of its rank, and the later ones behind it."""
+        """Add a record, delayed if it is `due` later; return its id, which never changes. With
+        `behind` it comes after all others of its rank, and the later ones after it."""
         slot = self._ids.get(new.slot) or self._slot(new.slot)
         self._last = id_ = self._last + 1
         place = id_ if behind else id_ * self._signs[new.rank & 1]

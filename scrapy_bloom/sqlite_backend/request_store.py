@@ -54,6 +54,51 @@ def coming_back(
     return file.iterate(_COMING_BACK, (retry, json.dumps(limits)))
 
 
+class StoredHolds:
+    """Keeps the `holds` of a process in the file of `records`, and goes on with those of the file,
+    but for those by hand that are over. Any change may raise sqlite3.Error."""
+
+    def __init__(self, records: SqliteRecords, holds: LocalHolds) -> None:
+        self.until: dict[str, float] = {}
+        """When each hold ends, in seconds since 1970."""
+        self._records = records
+        self._holds = holds
+        holds.add(records.slots)
+        now = time.time()
+        for slot, until, times, pause in records.holds():
+            # no longer than it was, if the clock was set back
+            end = inf if until is None else min(until, now + (pause or 0.0))
+            if until is not None and end < until:
+                records.move_due(slot, until, end)
+                records.hold(slot, end, times, pause)
+            if times < 0:
+                holds.hold(slot, -inf, times)
+            elif times or end > now:
+                self.until[slot] = end
+                holds.hold(slot, end - now, times, pause=pause)
+            else:
+                records.hold(slot, None, None, None)
+        holds.keep = self._keep
+
+    def _keep(self, slot: str) -> None:
+        """Write a hold that has changed, and let requests that were put off wait for its end."""
+        hold, now = self._holds.holds.get(slot), time.time()
+        until = now if hold is None else now + hold.until - monotonic()
+        before = self.until.pop(slot, None)
+        if hold is not None:
+            self.until[slot] = until
+        if slot != encodable(slot):
+            return  # its requests are in memory, too
+        if hold is None:
+            self._records.hold(slot, None, None, None)
+        elif until < inf:
+            self._records.hold(slot, until, hold.times, self._holds.pauses[slot])
+        else:
+            self._records.hold(slot, None, hold.times, None)
+        if before is not None:
+            self._records.move_due(slot, before, until)
+
+
 class SqliteStore:
     """The requests whose records are in `records`, of which it knows those that are dispatched.
     `note_commit` is called after each commit, before its fingerprints are released."""
@@ -90,11 +135,9 @@ class SqliteStore:
         self._holds = holds
         self.holds: Mapping[str, Hold] = holds.holds
         """The holds by slot."""
-        self._until: dict[str, float] = {}
-        """When each hold ends, in seconds since 1970."""
+        self._stored_holds = StoredHolds(records, holds)
         self.last_pushed = 0
         """The number of the last request that was pushed."""
-        self._open_holds()
 
     @property
     def pending(self) -> SqliteRecords:
@@ -160,7 +203,7 @@ class SqliteStore:
                 self._keep_unreadable(id_, Stored(slot, payload), error)
                 continue
             if self.holds and not self._holds.admit(slot):
-                self.records.put_off(id_, self._until[slot])
+                self.records.put_off(id_, self._stored_holds.until[slot])
                 continue
             self._dispatched[request] = id_
             return request
@@ -252,43 +295,6 @@ class SqliteStore:
         slot = encodable(self._slot_of(request))
         stored = self.codec.dump(self.codec.fields(request, sparse=True), slot, self._format[start])
         return New(slot, rank_of(request.priority, start=start), stored.payload, due)
-
-    def _open_holds(self) -> None:
-        """Go on with the holds of the file, but for those by hand that are over."""
-        self._holds.add(self.records.slots)
-        now = time.time()
-        for slot, until, times, pause in self.records.holds():
-            # no longer than it was, if the clock was set back
-            end = inf if until is None else min(until, now + (pause or 0.0))
-            if until is not None and end < until:
-                self.records.move_due(slot, until, end)
-                self.records.hold(slot, end, times, pause)
-            if times < 0:
-                self._holds.hold(slot, -inf, times)
-            elif times or end > now:
-                self._until[slot] = end
-                self._holds.hold(slot, end - now, times, pause=pause)
-            else:
-                self.records.hold(slot, None, None, None)
-        self._holds.keep = self._keep_hold
-
-    def _keep_hold(self, slot: str) -> None:
-        """Write a hold that has changed, and let requests that were put off wait for its end."""
-        hold, now = self._holds.holds.get(slot), time.time()
-        until = now if hold is None else now + hold.until - monotonic()
-        before = self._until.pop(slot, None)
-        if hold is not None:
-            self._until[slot] = until
-        if slot != encodable(slot):
-            return  # its requests are in memory, too
-        if hold is None:
-            self.records.hold(slot, None, None, None)
-        elif until < inf:
-            self.records.hold(slot, until, hold.times, self._holds.pauses[slot])
-        else:
-            self.records.hold(slot, None, hold.times, None)
-        if before is not None:
-            self.records.move_due(slot, before, until)
 
     def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:
         failed = FailedRequest.unreadable(*url_and_method(stored), class_and_message(error))

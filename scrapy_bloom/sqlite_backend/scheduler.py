@@ -39,13 +39,13 @@ from ..scrapy_private.feeds import FeedExporterView
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
 from ..startup import announce, fetches_one_page, refuse
-from .job_file import MAX_BYTES, RequestFile, as_it_is, check_header, require_whole_job
-from .progress import Progress, Waiting
+from .job_file import MAX_BYTES, RequestFile, check_header, whole_job
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren, TakenChildren
 from .request_store import SqliteStore, coming_back
 from .rounds import Round, feeds_of
 from .spider_state import KeptSpiderState
+from .status import Progress, Waiting
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..job.slots import Budget
-    from .orders import Orders
+    from .desk import Orders
     from .rounds import RoundFeeds
     from .scrapy_queues import ScrapyQueues
 
@@ -300,7 +300,7 @@ class DurableScheduler(LedgerScheduler):
         if next(job.orders.glob("*.json"), None) is None:
             return False
         if self._orders is None:
-            from .orders import Orders
+            from .desk import Orders
 
             self._orders = Orders(job, ledger, self._file, self._store.records, self)
         return self._orders.proceed()
@@ -340,16 +340,12 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
     check_header(job.requests)
     if job.is_locked:  # by a crawl that has looked; the lock names it soon
         return
-    identity = require_whole_job(job)
-    require_same_spider(
-        str(job.path),
-        identity.spider if identity else "",
-        crawler,
-        "give each spider a JOBDIR of its own",
-    )
-    if feeds is not None:
-        FeedExporterView(feeds)
-        with as_it_is(job.requests) as file:
+    with whole_job(job) as file:
+        spider = file.spider if file else ""
+        remedy = "give each spider a JOBDIR of its own"
+        require_same_spider(str(job.path), spider, crawler, remedy)
+        if feeds is not None:
+            FeedExporterView(feeds)
             if file is not None:
                 feeds.look(_round_of(crawler, file, queues), job.feeds)
     if left_by_scrapy is not None:

@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ..sqlite_file import statements
+
 Query = Callable[[str], Iterable[Sequence[Any]]]
 APPLICATION_ID = 0x53426C6D
 
@@ -73,6 +75,7 @@ _TABLES = (
 
 
 RECOVER = (
+    "UPDATE job SET clean = 0",
     # what was claimed is next again, and what could not be read is tried again, in their places
     "UPDATE request SET state = 0 WHERE state > 0 AND state = 1",
     "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL WHERE state > 0"
@@ -87,13 +90,6 @@ def check(connection: sqlite3.Connection) -> None:
     wanted = {each for each in _TABLES if each.startswith("CREATE")}
     if statements(connection) not in (wanted | {BY_SLOT}, wanted | {BY_RANK}):
         raise sqlite3.DatabaseError(f"its tables are not those of version {VERSION}")
-
-
-def statements(connection: sqlite3.Connection) -> set[str]:
-    """Return the statements that have made the tables, views and triggers of a database, but those
-    of SQLite's own tables."""
-    of_others = "SELECT sql FROM sqlite_master WHERE sql NOT GLOB 'CREATE TABLE sqlite_*'"
-    return {text for (text,) in connection.execute(of_others)}
 
 
 def in_memory() -> sqlite3.Connection:

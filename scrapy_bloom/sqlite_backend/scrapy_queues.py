@@ -75,7 +75,8 @@ class ScrapyQueues:
                     file.write()
 
             self._read(self._copy, crawler, push)
-            file.commit(taken_over=self._stamp)
+            file.take_over(self._stamp)
+            file.commit()
         self._put_aside()
         return count
 

@@ -1,11 +1,12 @@
-"""The status of a job, as its process has noted it in `requests.sqlite`, and as the file has it."""
+"""The status of a job: what its process notes of it in `requests.sqlite`, and what others read."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -17,24 +18,36 @@ from ..job.figures import (
     Figures,
     Sample,
     State,
+    counts_of,
     longest_held,
+    set_stats,
     with_rates,
 )
+from ..job.ledger import CommitHook
+from ..job.records import KEPT as KEPT_STATES
+from ..job.records import Filter
 from ..jobdir import UNFINISHED, JobDirectory
 from .job_file import check_header, reading
-from .progress import OF_FILTER, ROUND_COUNTS, Waiting, held_in
-from .records import REASONS
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 
 if TYPE_CHECKING:
-    pass
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
 
-PENDING_BY_SLOT = (
-    "SELECT name, SUM(number), COUNT(*) OVER () FROM (SELECT slot AS id, COUNT(*) AS number"
-    " FROM request WHERE state = 0 GROUP BY slot UNION ALL SELECT slot, COUNT(*) FROM request"
-    " WHERE state > 0 AND state IN (2, 5, ?) GROUP BY slot) CROSS JOIN slot USING (id)"
-    " GROUP BY id ORDER BY 2 DESC LIMIT ?"
-)
+    from ..dupefilter import BloomDupeFilter
+    from ..job.ledger import Ledger
+    from ..job.records import Counts
+    from .job_file import RequestFile
+    from .listing import Listing
+    from .rounds import Round
+    from .schema import Query
+
+KEPT_SECONDS = 70
+"""The file keeps this part of the past, for the rates."""
+COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
+ROUND_COUNTS = f"SELECT {', '.join(COUNTED)} FROM round_counts"  # noqa: S608 - no input
+OF_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
 COUNT_UNFINISHED = (
     "SELECT (SELECT COUNT(*) FROM request WHERE state = 0)"
     " + (SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (1, 2, 5))"
@@ -51,6 +64,105 @@ _FEEDS = (
 _OF_LEDGER = ("pending", "in_flight", "commits", "commit_seconds_max")
 
 
+class Progress(CommitHook):
+    """A commit hook of `ledger` that notes the figures of the job, in the first commit, in one a
+    second and in the last one, and in each commit what the round has counted. `pending` counts the
+    requests that wait, in memory too."""
+
+    seconds = 1.0
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        file: RequestFile,
+        ledger: Ledger,
+        dupefilter: BloomDupeFilter,
+        round_: Round,
+        *,
+        pending: Callable[[], int],
+    ) -> None:
+        self._crawler = crawler
+        self._file = file
+        self._ledger = ledger
+        self._dupefilter = dupefilter
+        self._pending = pending
+        self._began = time.time()
+        # the first commit notes: up to then the figures are those of an earlier start
+        self._noted = 0.0
+        self._counted = self._of_earlier_starts = file.query(ROUND_COUNTS)[0]
+        ledger.commit_hooks.append(self)
+        round_.at_begin.append(self._begin_round)
+
+    def before_commit(self, acknowledged: Sequence[Request]) -> None:
+        """Note the figures if a second has passed. Raises sqlite3.Error, OSError."""
+        if self._ledger.stopped:
+            return  # the filter is closed
+        self._count()
+        if self._ledger.ends or not 0 <= time.time() - self._noted < self.seconds:
+            self._note()
+
+    def _begin_round(self) -> None:
+        self._of_earlier_starts = tuple(-now for now in counts_of(self._crawler).values())
+
+    def _count(self) -> None:
+        """Note what the round has counted."""
+        counts = zip(self._of_earlier_starts, counts_of(self._crawler).values(), strict=True)
+        counted = tuple(map(sum, counts))
+        if counted != self._counted:
+            self._file.execute(
+                "UPDATE round_counts SET (pages, items, duplicates, retries) = (?, ?, ?, ?)",
+                counted,
+            )
+            self._counted = counted
+
+    def _note(self) -> None:
+        self._noted = time.time()
+        seen = self._dupefilter.seen
+        assert seen is not None
+        capacities = seen.filter.capacities
+        # the fingerprints of this commit enter the filter after it
+        of_filter = (len(seen), sum(capacities), len(capacities), seen.filter.nbytes)
+        figures = {
+            "began": self._began,
+            **set_stats(self._crawler, self._ledger, self._pending(), in_commit=True),
+            **counts_of(self._crawler),
+            **dict(zip(OF_FILTER, of_filter, strict=True)),
+            "of_earlier_starts": self._of_earlier_starts,
+        }
+        # a clock that was set back must not leave a future behind
+        self._file.execute(
+            "DELETE FROM progress WHERE time < ? OR time >= ?",
+            (self._noted - KEPT_SECONDS, self._noted),
+        )
+        self._file.execute("INSERT INTO progress VALUES (?, ?)", (self._noted, json.dumps(figures)))
+
+
+class Waiting(NamedTuple):
+    """How many requests of a job are `later`, seconds until the `next_due` of them (None if no time
+    is known), and how many slots are `held`."""
+
+    later: int = 0
+    next_due: float | None = None
+    held: int = 0
+
+    @classmethod
+    def of(cls, query: Query) -> Self:
+        """Read the tables of a job."""
+        ((later, due),) = query(COUNT_DELAYED)
+        is_known = due is not None and due < inf  # infinite until a release
+        left = max(0.0, due - time.time()) if is_known else None
+        return cls(later, left, len(held_in(query)))
+
+
+def held_in(ask: Query) -> dict[str, float]:
+    """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
+    the release."""
+    now = time.time()
+    holds = ask("SELECT name, until FROM slot WHERE times IS NOT NULL ORDER BY name")
+    left = {slot: inf if until is None else until - now for slot, until in holds}
+    return {slot: seconds for slot, seconds in left.items() if seconds > 0}
+
+
 class JobState(NamedTuple):
     """The state of a job, its `round` (None before the first) and the number of its failed
     requests. With `to_be_stored` only the storing of feeds is missing to the end of the round."""
@@ -61,10 +173,24 @@ class JobState(NamedTuple):
     to_be_stored: bool = False
 
 
-def waiting_in(job: Path) -> Waiting:
-    """Return what waits in `job`. Raises RequestFileError."""
-    with reading(JobDirectory(job).requests, or_empty=True) as connection:
-        return Waiting.of(connection.execute)
+class JobView(NamedTuple):
+    """A job at one moment: its `state`, how many of its requests are pending, delayed or
+    dispatched, and what `waits`. The first two are None without `requests.sqlite`."""
+
+    state: JobState | None = None
+    unfinished: int | None = None
+    waits: Waiting = Waiting()
+
+
+def job_view(job: Path) -> JobView:
+    """Return the view of `job`. Changes nothing. Raises RequestFileError."""
+    directory = JobDirectory(job)
+    if not check_header(directory.requests):
+        return JobView()
+    is_running = directory.is_locked
+    with reading(directory.requests) as connection:
+        (unfinished,) = connection.execute(COUNT_UNFINISHED).fetchone()
+        return JobView(_state(connection, is_running), unfinished, Waiting.of(connection.execute))
 
 
 class JobStatus:
@@ -73,30 +199,31 @@ class JobStatus:
     def __init__(self, job: Path) -> None:
         self._job = job
         self._path = JobDirectory(job).requests
-        self._slots = Costly(_pending_by_slot)
+        self._waiting = Costly(_waiting)
+        self._failed = Costly(_failed)
         self._feeds = Costly(_feeds)
-        self._unfinished = Costly(_unfinished)
-        self._reasons = Costly(_reasons)
 
     def figures(self) -> Figures:
         """Return the figures that were noted last, and what the file itself tells now."""
+        from .listing import Listing  # which no crawl needs
+
         is_running = JobDirectory(self._job).is_locked
         now = time.time()
         with reading(self._path) as connection:
             state = _state(connection, is_running)
             samples = _samples(connection)
-            by_slot, slots = self._slots.of((connection, is_running))
+            listing = Listing(connection.execute, is_running=is_running)
+            pending = self._waiting.of(listing)
             feeds = self._feeds.of(connection)
             waiting = Waiting.of(connection.execute)
             held = held_in(connection.execute)
-            unfinished = None if is_running else self._unfinished.of(connection)
             of_round = connection.execute(ROUND_COUNTS).fetchone()
             log = self._path.with_name(f"{self._path.name}-wal")
             sizes = [path.stat() for path in (self._path, log) if path.exists()]
             at, last = samples[-1] if samples else (now, {})
             last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
             if not is_running:
-                last |= {"pending": unfinished, "in_flight": 0}
+                last |= {"pending": pending.states.total(), "in_flight": 0}
             figures = {
                 "time": now,
                 "state": state.state,
@@ -110,9 +237,9 @@ class JobStatus:
                 "failed": state.failed,
                 **waiting._asdict(),
                 "held_slots": longest_held(held),
-                "pending_by_slot": by_slot,
-                "slots": slots,
-                "failed_by_reason": self._reasons.of(connection),
+                "pending_by_slot": dict(pending.by.most_common(SLOTS)),
+                "slots": len(pending.by),
+                "failed_by_reason": dict(self._failed.of(listing).by.most_common()),
                 "file_bytes": sizes[0].st_size,
                 "log_bytes": sum(stat.st_size for stat in sizes[1:]),
                 "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in sizes)),
@@ -120,29 +247,12 @@ class JobStatus:
             return with_rates(cast("Figures", figures), samples)
 
 
-def job_state(job: Path) -> JobState | None:
-    """Return the state of `job`, None without `requests.sqlite`. Changes nothing. Raises
-    RequestFileError."""
-    directory = JobDirectory(job)
-    if not check_header(directory.requests):
-        return None
-    is_running = directory.is_locked
-    with reading(directory.requests) as connection:
-        return _state(connection, is_running)
+def _waiting(listing: Listing) -> Counts:
+    return listing.count(Filter())
 
 
-def unfinished_requests(job: Path) -> int | None:
-    """Return the number of requests of `job` that are pending, delayed or dispatched, None without
-    `requests.sqlite`. Raises RequestFileError."""
-    path = JobDirectory(job).requests
-    if not check_header(path):
-        return None
-    with reading(path) as connection:
-        return _unfinished(connection)
-
-
-def _unfinished(connection: sqlite3.Connection) -> int:
-    return int(connection.execute(COUNT_UNFINISHED).fetchone()[0])
+def _failed(listing: Listing) -> Counts:
+    return listing.count(Filter(KEPT_STATES), "reason")
 
 
 def _state(connection: sqlite3.Connection, is_running: bool) -> JobState:
@@ -180,15 +290,3 @@ def _of_this_start(
 def _feeds(connection: sqlite3.Connection) -> list[tuple[str, int]]:
     """Return each feed of the round, and how many final items it has."""
     return connection.execute(_FEEDS).fetchall()
-
-
-def _pending_by_slot(file: tuple[sqlite3.Connection, bool]) -> tuple[dict[str, int], int]:
-    """Return the numbers of pending requests in the fullest slots, and the number of slots. In the
-    file of a job that does not run what is claimed is pending."""
-    connection, is_running = file
-    rows = connection.execute(PENDING_BY_SLOT, (2 if is_running else 1, SLOTS)).fetchall()
-    return {slot: count for slot, count, _ in rows}, rows[0][2] if rows else 0
-
-
-def _reasons(connection: sqlite3.Connection) -> dict[str, int]:
-    return dict(connection.execute(REASONS).fetchall())

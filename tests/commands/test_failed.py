@@ -14,8 +14,8 @@ from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.status import look_at, pending_of
-from scrapy_bloom.sqlite_backend import orders
-from scrapy_bloom.sqlite_backend.status import unfinished_requests
+from scrapy_bloom.sqlite_backend import desk as orders
+from scrapy_bloom.sqlite_backend.status import job_view
 from tests.failures import Failed
 from tests.job.engine import Job
 from tests.redis_backend.workers import StoreWorker
@@ -85,7 +85,7 @@ class FailedPlace:
     def unfinished(self):
         """Return how many requests wait, in Redis as the lists have it and as it is counted."""
         if self.place == ["."]:
-            return unfinished_requests(self.folder)
+            return job_view(self.folder).unfinished
         url, _, key = self.place
         with RedisClient(url) as client:
             crawl = look_at(client, in_one_slot(key))
@@ -260,7 +260,7 @@ def test_a_place_without_a_crawl_is_refused(run, tmp_path, redis_server, key):
 def test_what_was_asked_again_goes_on(failed_job, failed_crawl, redis_server):
     """In a job and in Redis, where a crawl that was over is not any more."""
     assert Failed(failed_job).retry() == MANY + 1
-    assert unfinished_requests(failed_job) == MANY + 1
+    assert job_view(failed_job).unfinished == MANY + 1
     with RedisClient(redis_server.url) as client:
         assert look_at(client, in_one_slot(failed_crawl)).over
         assert Failed(RedisDesk(client, in_one_slot(failed_crawl))).retry() == MANY + 1
@@ -306,4 +306,4 @@ def test_a_running_job_gets_an_order(run, failed_job, monkeypatch):
             assert (told.status, told.out[:16]) == (0, "the order stands")
         assert len(run(failed_job, "failed", ".", "--json").json) == MANY + 1
     assert run(failed_job, "retry", ".", "--json").json == {"retried": MANY - 1}
-    assert unfinished_requests(failed_job) == MANY
+    assert job_view(failed_job).unfinished == MANY

@@ -15,6 +15,7 @@ from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import lines
 from scrapy_bloom.errors import RequestFileError, SharedFilterError
 from scrapy_bloom.job.figures import with_rates
+from scrapy_bloom.job.records import Counts
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import status
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
@@ -212,7 +213,7 @@ def test_the_time_left_is_said_when_pending_has_fallen_for_a_minute(watched, pen
 def test_what_reads_many_rows_is_asked_rarely(watched, monkeypatch):
     """However often the figures are: the counts by slot cost a look at all rows."""
     asked = []
-    monkeypatch.setattr(status, "_pending_by_slot", lambda _: asked.append(1) or ({}, 0))
+    monkeypatch.setattr(status, "_waiting", lambda _: asked.append(1) or Counts())
     clock = iter(range(10_000))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock) / 2)
     watch = JobStatus(watched)

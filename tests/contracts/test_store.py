@@ -1,4 +1,4 @@
-"""The contract of Store, which the records of a job keep as those in memory do."""
+"""What the records of a job and those in memory have in common."""
 
 import random
 import re

@@ -20,10 +20,10 @@ from pathlib import Path
 from msgpack import ExtType
 from scrapy import Request
 
-import scrapy_bloom.sqlite_backend.orders  # noqa: F401 - before the forks, not in each
-from scrapy_bloom.job.choice import State
+import scrapy_bloom.sqlite_backend.desk  # noqa: F401 - before the forks, not in each
 from scrapy_bloom.job.codec import PLAIN
 from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest
+from scrapy_bloom.job.records import State
 from scrapy_bloom.job.request_text import MARSHALLED, OBJECTS, PICKLED, Held, checksum, pack
 from scrapy_bloom.redis_backend.codec import Packed
 from tests.job.engine import Job

@@ -12,7 +12,7 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
-from scrapy_bloom import files
+from scrapy_bloom import files, sqlite_file
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.bloom import layers
 from scrapy_bloom.feeds import file as feedfile
@@ -121,7 +121,7 @@ class Points:
 
         calls = {n: self.wrap(f"os.{n}", getattr(os, n)) for n in FILE_CALLS if hasattr(os, n)}
         memory = self.wrap("mmap", Memory)
-        requestfile.sqlite3 = Proxy(sqlite3, connect=self.wrap("sql connect", connect))
+        sqlite_file.sqlite3 = Proxy(sqlite3, connect=self.wrap("sql connect", connect))
         requestfile.os = storage.os = files.os = Proxy(os, **calls)
         storage.mmap = Proxy(storage.mmap, mmap=memory)
         storage.tempfile = Proxy(

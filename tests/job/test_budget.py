@@ -15,13 +15,13 @@ from scrapy import Request
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.settings import Settings
 
-from scrapy_bloom.job.choice import Filter
 from scrapy_bloom.job.failed_request import FailedRequest
+from scrapy_bloom.job.records import Filter
 from scrapy_bloom.job.settings import BUDGET
 from scrapy_bloom.sqlite_backend import listing
 from scrapy_bloom.sqlite_backend.request_store import coming_back
 from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
-from scrapy_bloom.sqlite_backend.status import job_state
+from scrapy_bloom.sqlite_backend.status import job_view
 from tests.failures import Failed
 from tests.job.budget_crawls import BUDGET as OF_CRAWLS
 from tests.job.budget_crawls import SLOTS
@@ -111,7 +111,7 @@ def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(make_round,
     assert job.stat("scheduler/failed") == 0
     assert Failed(folder).by_reason() == {"capped": 4}
     assert capped(folder) == ["b", "c", "g", "h"]
-    state = job_state(folder)
+    state = job_view(folder).state
     assert (state.state, state.failed) == ("finished", 4)
 
     job = make_round(BLOOM_BUDGET={"*": 9})

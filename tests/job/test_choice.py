@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.job.choice import Filter, Record
 from scrapy_bloom.job.failed_request import FailedRequest, matches
-from scrapy_bloom.job.records import KEPT, State
+from scrapy_bloom.job.records import KEPT, Filter, Record, State
 
 texts = st.text("ab-]!^[*?AÄ\n/.\\\udc80", max_size=8)
 

@@ -12,7 +12,7 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy_bloom.addon import Addon
 from scrapy_bloom.job import delays, ledger_scheduler
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
-from scrapy_bloom.sqlite_backend.job_reader import stopped_job
+from scrapy_bloom.sqlite_backend.listing import stopped_job
 from scrapy_bloom.sqlite_backend.repeated_children import TakenChildren
 from scrapy_bloom.sqlite_backend.status import JobStatus
 from tests import processes

@@ -11,7 +11,7 @@ from scrapy_bloom.bloom.header import OWNER_AT, PAGE
 from scrapy_bloom.errors import JobDirectoryError
 from scrapy_bloom.job.overlay import reset_filter
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend.job_file import read_identity
+from scrapy_bloom.sqlite_backend.job_file import whole_job
 from tests.job.engine import TestSpider, query
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -30,9 +30,10 @@ def killed(tmp_path, make):
 def numbers(folder):
     """Return the commit that the filter knows of, and the last one of the requests."""
     job = JobDirectory(folder)
-    owner, found = stored_owner(job.filter), read_identity(job.requests)
-    assert owner is None or owner.job == found.id
-    return owner and owner.commit, found.commits
+    owner = stored_owner(job.filter)
+    with whole_job(job) as found:
+        assert owner is None or owner.job == found.id
+        return owner and owner.commit, found.commits
 
 
 def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, monkeypatch):

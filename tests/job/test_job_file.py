@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from scrapy_bloom import sqlite_file
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import job_file, schema
-from scrapy_bloom.sqlite_backend.job_file import RequestFile, check_header, read_identity
-from scrapy_bloom.sqlite_backend.status import unfinished_requests
+from scrapy_bloom.sqlite_backend.job_file import RequestFile, check_header, whole_job
+from scrapy_bloom.sqlite_backend.status import job_view
 from tests.commands.command_line import bloom
 from tests.failures import Failed
 from tests.job.engine import query
@@ -101,7 +102,8 @@ def test_the_stamp_of_queues_that_were_taken_over_is_kept(open_file):
     """Until others are taken over."""
     file = open_file()
     assert file.taken_over == ""
-    file.commit(taken_over="now")
+    file.take_over("now")
+    file.commit()
     file.commit()
     assert open_file().taken_over == "now"
 
@@ -120,11 +122,11 @@ def test_a_rollback_leaves_nothing_to_a_later_commit(open_file):
 
 def test_other_programs_see_what_is_committed(open_file, path, copied):
     """They hold nobody up, and change nothing, also of a job that was killed or stopped."""
-    assert unfinished_requests(path.parent) is None
+    assert job_view(path.parent).unfinished is None
     file = open_file(b"a")
     with closing(sqlite3.connect(path)) as reader:
         reader.execute("BEGIN")
-        assert unfinished_requests(path.parent) == 1
+        assert job_view(path.parent).unfinished == 1
         assert reader.execute("SELECT payload FROM request").fetchall() == [(b"a",)]
         put(records_in(file), b"b")
         file.commit()
@@ -133,11 +135,11 @@ def test_other_programs_see_what_is_committed(open_file, path, copied):
     file.close(clean=True)
     for each in (killed, path):
         before = each.read_bytes()
-        assert unfinished_requests(each.parent) == 2
+        assert job_view(each.parent).unfinished == 2
         assert each.read_bytes() == before
     path.write_bytes(b"SQLite format 3\0" + bytes(200))
     with pytest.raises((RequestFileError, sqlite3.Error)):
-        unfinished_requests(path.parent)
+        job_view(path.parent)
 
 
 @pytest.mark.parametrize("by_slot", [True, False])
@@ -299,7 +301,7 @@ def test_statistics_of_sqlite_are_no_tables_of_ours(open_file, path):
 
 def test_a_locked_file_is_refused(open_file, path, monkeypatch):
     """After a while, with the reason."""
-    monkeypatch.setattr(job_file, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
     open_file().close(clean=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -404,7 +406,8 @@ def test_a_job_that_was_killed_as_it_began_a_log_opens(open_file, path, copied):
     file._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     copy = copied()
     copy.with_name(f"{path.name}-wal").write_bytes(log[:16] + b"new salt" + log[24:32])
-    assert read_identity(copy) is not None
+    with whole_job(JobDirectory(copy.parent)) as found:
+        assert found is not None
     opened = RequestFile.open(copy)
     assert taken(records_in(opened)) == [b"a"]
     opened.close(clean=False)

@@ -6,13 +6,10 @@ from contextlib import closing
 import pytest
 
 from scrapy_bloom import jobdir
-from scrapy_bloom.job.choice import KEPT, WAITING, Filter, State
+from scrapy_bloom.job.records import KEPT, WAITING, Filter, State
 from scrapy_bloom.sqlite_backend import (
     desk,
-    job_reader,
     listing,
-    orders,
-    progress,
     records,
     rounds,
     schema,
@@ -49,10 +46,9 @@ def plan(connection, statement):
         *map(listing.all_of, OTHERS),
         *map(listing.groups_of, OTHERS),
         listing.part_of(KEPT),
-        orders.PUT_OFF,
+        records.MOVE_DUE,
         status.COUNT_KEPT,
-        progress.COUNT_DELAYED,
-        job_reader.DELAYED,
+        status.COUNT_DELAYED,
     ],
 )
 def test_a_state_is_found_by_its_index(connection, statement):
@@ -73,7 +69,6 @@ def test_what_is_pending_is_counted_in_the_index(connection):
     assert "INDEX pending" in plan(connection, listing.groups_of(State.PENDING))
     for statement in (
         status.COUNT_UNFINISHED,
-        status.PENDING_BY_SLOT,
         jobdir.UNFINISHED,
         rounds.REOPEN,
     ):
@@ -81,14 +76,13 @@ def test_what_is_pending_is_counted_in_the_index(connection):
         assert "request USING INDEX pending" in found
         assert "SEARCH request USING" in found
         assert "INDEX other (state=?)" in found
-    assert "SEARCH slot USING INTEGER PRIMARY KEY" in plan(connection, status.PENDING_BY_SLOT)
     assert plan(connection, listing.all_of(State.PENDING)) == "SCAN request"
     found = plan(connection, listing.part_of(WAITING))
     assert found.startswith("SEARCH request USING INTEGER PRIMARY KEY (rowid>")
 
 
 @pytest.mark.parametrize(
-    "statement", [desk.FOR_THE_NEXT_START, desk.ASK, desk.WAKE, orders.FAIL, records.CHOSEN]
+    "statement", [f"{desk.ASK} {desk._IN}", records.WAKE, desk.FAIL, records.CHOSEN]
 )
 def test_a_request_is_changed_by_its_number(connection, statement):
     """Whatever there is beside it."""

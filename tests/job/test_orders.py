@@ -13,15 +13,14 @@ from math import inf
 import pytest
 from scrapy.pqueues import ScrapyPriorityQueue
 
-from scrapy_bloom.job.choice import Filter, State
 from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.job.records import KEPT
+from scrapy_bloom.job.records import KEPT, Filter, State
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend import orders
-from scrapy_bloom.sqlite_backend.orders import HoldOrder, Order, give
+from scrapy_bloom.sqlite_backend import desk as orders
+from scrapy_bloom.sqlite_backend.desk import HoldOrder, Order, SqliteDesk, give
 from tests.commands.command_line import environment
 from tests.failures import Failed
-from tests.job.engine import name_of
+from tests.job.engine import name_of, query
 from tests.job.test_rounds import phases
 from tests.patience import PATIENCE, wait_until
 from tests.seeded import seed_of
@@ -287,6 +286,29 @@ def test_hold_and_release_on_a_stopped_job(make, run, tmp_path, queue):
     assert found["released"] == ["a", "b"]
     assert [*held()] == ["[b]"]
     assert sorted(make(**settings).names()) == ["a-0", "a-2", "b-5"]
+
+
+@pytest.mark.parametrize("queue", [None, ScrapyPriorityQueue])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_change_of_a_stopped_job_leaves_the_rest(make, tmp_path, is_killed, queue):
+    """How it was stopped, what the filter lacks, its order and the counts of its budget."""
+    settings = {"SCHEDULER_PRIORITY_QUEUE": queue} if queue else {}
+    job = make(BLOOM_BUDGET={"*": 3}, **settings).pushed(*"abcd")
+    fail(job, "c")
+    job.drop() if is_killed else job.close("shutdown")
+    folder = tmp_path / "job"
+    query(folder, "UPDATE job SET unreleased = '[\"00\"]'")
+    rest = (
+        "SELECT clean, unreleased, taken_over, newest, newest_start FROM job",
+        "SELECT counted FROM slot WHERE counted",
+        "SELECT sql FROM sqlite_master",
+    )
+    before = [query(folder, each) for each in rest]
+    assert before[0][0][:2] == (not is_killed, '["00"]')
+    desk = SqliteDesk(folder)
+    assert desk.hold(["x"], inf) == 1
+    assert desk.change(Filter(KEPT), "retry").states.total() == 2
+    assert [query(folder, each) for each in rest] == before
 
 
 def test_drop_on_a_stopped_job(make, run, tmp_path):

@@ -8,8 +8,7 @@ import pytest
 
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend.progress import KEPT_SECONDS, Progress
-from scrapy_bloom.sqlite_backend.status import JobStatus, job_state
+from scrapy_bloom.sqlite_backend.status import KEPT_SECONDS, JobStatus, Progress, job_view
 from tests.job.engine import query
 from tests.job.test_failed import fail_download
 from tests.job.test_rounds import start
@@ -75,21 +74,21 @@ def test_what_is_noted_stays_small(make_round, tmp_path, monkeypatch):
 def test_what_has_become_of_a_job(make_round, crash_round, tmp_path):
     """Running, killed, stopped, finished with and without failed requests, and its round."""
     folder = tmp_path / "job"
-    assert job_state(folder) is None
+    assert job_view(folder).state is None
     job = make_round().started("a", "b")
-    assert job_state(folder)[:3] == ("running", None, 0)
+    assert job_view(folder).state[:3] == ("running", None, 0)
     job.commit()
-    assert job_state(folder)[:2] == ("running", 1)
+    assert job_view(folder).state[:2] == ("running", 1)
     job.drop()
-    assert job_state(folder)[:2] == ("killed", 1)
+    assert job_view(folder).state[:2] == ("killed", 1)
     make_round().started("a").close("shutdown")
-    assert job_state(folder)[:2] == ("stopped", 1)
+    assert job_view(folder).state[:2] == ("stopped", 1)
     job = make_round().started("a")
     fail_download(job, job.pop())
     job.finish()
-    assert job_state(folder)[:3] == ("finished", 1, 1)
+    assert job_view(folder).state[:3] == ("finished", 1, 1)
     make_round(BLOOM_RETRY_FAILED=True).started("a").finish()
-    assert job_state(folder)[:3] == ("finished", 1, 0)
+    assert job_view(folder).state[:3] == ("finished", 1, 0)
 
 
 def require_refused(job):

@@ -9,7 +9,7 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom.job.start_requests import key_of
-from scrapy_bloom.sqlite_backend.job_reader import stopped_job
+from scrapy_bloom.sqlite_backend.listing import stopped_job
 from tests.job.engine import STOCK, name_of, query, request, unserializable
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")

@@ -19,7 +19,7 @@ from scrapy_bloom.job.request_text import MARSHALLED, OBJECTS, PICKLED, checksum
 from scrapy_bloom.migration.scrapy_redis_queue import _loads
 from scrapy_bloom.redis_backend.codec import RedisCodec
 from scrapy_bloom.redis_backend.desk import RedisDesk
-from scrapy_bloom.sqlite_backend.job_reader import stopped_job
+from scrapy_bloom.sqlite_backend.listing import stopped_job
 from tests.failures import Failed
 from tests.job.engine import STOCK
 from tests.test_refused_start import contents

@@ -32,7 +32,7 @@ from scrapy_bloom.redis_backend.push import Pusher
 from scrapy_bloom.redis_backend.status import FilterView, look_at
 from scrapy_bloom.redis_backend.taken_starts import mark_of
 from scrapy_bloom.sqlite_backend.job_file import reading
-from scrapy_bloom.sqlite_backend.job_reader import StoppedJob
+from scrapy_bloom.sqlite_backend.listing import StoppedJob
 from tests.commands.command_line import bloom
 from tests.job.harness import fields_of
 from tests.patience import PATIENCE, wait_until
