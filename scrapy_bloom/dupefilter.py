@@ -17,7 +17,7 @@ from scrapy.utils.request import referer_str
 
 from .amounts import counted
 from .bloom.growing import stored_identity
-from .errors import JobDirectoryError, message_of, unforeseen
+from .errors import BloomError, JobDirectoryError, message_of, unforeseen
 from .fingerprint import FingerprinterIdentity, UnfailingFingerprinter
 from .jobdir import session_of
 from .redirects import RequestChains
@@ -27,6 +27,8 @@ from .settings import BloomSettings, misspelt
 from .startup import announce, fetches_one_page, refuse
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
@@ -332,7 +334,7 @@ class BloomDupeFilter(FilterDupeFilter):
                 "not durable, a kill -9 may lose the pages in flight: ADDONS ="
                 " {'scrapy_bloom.Addon': 300} keeps them",
             )
-            if job.has_stored_requests():
+            if job.requests.is_file() and _has_pending(job.path):
                 job_logger.warning(
                     "%(job)s holds requests of DurableScheduler, which another scheduler does not"
                     " fetch: set SCHEDULER to 'scrapy_bloom.DurableScheduler' to get them.",
@@ -416,6 +418,14 @@ class BloomDupeFilter(FilterDupeFilter):
         self.seen.add_unchecked(fingerprint)
         self.use(self.seen)
         return False
+
+
+def _has_pending(job: Path) -> bool:
+    """Return True if DurableScheduler has left requests. Changes nothing and never raises."""
+    with suppress(BloomError):
+        view = import_module("scrapy_bloom.sqlite_backend.status").job_view(job)
+        return bool(view.unfinished)
+    return False
 
 
 def _not_open(fingerprint: bytes) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .files import DirectoryLock, is_held
-from .sqlite_file import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,10 +17,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _LOCK = "bloom.lock"
-UNFINISHED = (
-    "SELECT 1 WHERE EXISTS (SELECT 1 FROM request WHERE state = 0)"
-    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (1, 2, 5))"
-)
 
 
 class _In:
@@ -99,20 +93,6 @@ class JobDirectory:
         """True for a job that has run with Scrapy's RFPDupeFilter so far."""
         return self.seen_file.exists() and not self.has_filter
 
-    def has_stored_requests(self) -> bool:
-        """Return True if DurableScheduler has left requests. Changes nothing and never raises."""
-        if not self.requests.is_file():
-            return False
-        try:
-            with closing(connect(self.requests, reading_mode(self.requests))) as connection:
-                # a view may run for ever
-                tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
-                if ("request",) not in connection.execute(tables).fetchall():
-                    return False
-                return connection.execute(UNFINISHED).fetchone() is not None
-        except sqlite3.Error:
-            return False
-
 
 _ATTRIBUTE = "scrapy_bloom_session"
 
@@ -172,27 +152,3 @@ class Session:
         self._lock.close()
         self._parts.clear()
         self._closers.clear()
-
-
-def reading_mode(path: Path) -> str:
-    """Return the mode of SQLite in which nothing is changed beside the file. Without a log no
-    process has it open, and the log's index need not be made; what a killed one has left of
-    an index need not be made anew, unless it is not of that log."""
-    log, index = (path.with_name(f"{path.name}-{end}") for end in ("wal", "shm"))
-    if not log.exists():
-        return "ro&immutable=1"
-    left = index.exists() and not JobDirectory(path.parent).is_locked
-    return "ro&readonly_shm=1" if left and _is_index_of(index, log) else "ro"
-
-
-def _is_index_of(index: Path, log: Path) -> bool:
-    """Return True if SQLite can read by `index` what is in `log`: their salts are the same, or
-    both are empty (https://sqlite.org/walformat.html). A process that is killed when it begins a
-    log leaves others."""
-    with index.open("rb") as file:
-        of_index = file.read(40)
-    with log.open("rb") as file:
-        of_log = file.read(32)
-    if len(of_log) < 32:
-        return of_index[16:20] == bytes(4)  # the number of frames
-    return of_log[16:24] == of_index[32:40]

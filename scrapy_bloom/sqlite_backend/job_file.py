@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..bloom.growing import stored_owner
 from ..errors import BloomError, FilterFileError, JobDirectoryError, RequestFileError
 from ..files import open_regular, replacing
-from ..jobdir import UNFINISHED, reading_mode
 from ..sqlite_file import connect
 from . import schema
 
@@ -30,6 +29,10 @@ if TYPE_CHECKING:
 MAX_BYTES = 500_000_000
 """Most bytes of a request; SQLite's own limit is twice that."""
 MOST_ROWS = 1 << 62
+UNFINISHED = (
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM request WHERE state = 0)"
+    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (1, 2, 5))"
+)
 _DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """What reading a damaged file raises."""
 _NONE = type(None)
@@ -357,3 +360,27 @@ def _refused(path: Path, reason: object) -> RequestFileError:
         f"{path} cannot be used: {reason}; it was left as it is. Restore it from a backup,"
         " or use a new JOBDIR"
     )
+
+
+def reading_mode(path: Path) -> str:
+    """Return the mode of SQLite in which nothing is changed beside the file. Without a log no
+    process has it open, and the log's index need not be made; what a killed one has left of
+    an index need not be made anew, unless it is not of that log."""
+    log, index = (path.with_name(f"{path.name}-{end}") for end in ("wal", "shm"))
+    if not log.exists():
+        return "ro&immutable=1"
+    left = index.exists() and not JobDirectory(path.parent).is_locked
+    return "ro&readonly_shm=1" if left and _is_index_of(index, log) else "ro"
+
+
+def _is_index_of(index: Path, log: Path) -> bool:
+    """Return True if SQLite can read by `index` what is in `log`: their salts are the same, or
+    both are empty (https://sqlite.org/walformat.html). A process that is killed when it begins a
+    log leaves others."""
+    with index.open("rb") as file:
+        of_index = file.read(40)
+    with log.open("rb") as file:
+        of_log = file.read(32)
+    if len(of_log) < 32:
+        return of_index[16:20] == bytes(4)  # the number of frames
+    return of_log[16:24] == of_index[32:40]

@@ -26,8 +26,8 @@ from ..job.figures import (
 from ..job.ledger import CommitHook
 from ..job.records import KEPT as KEPT_STATES
 from ..job.records import Filter
-from ..jobdir import UNFINISHED, JobDirectory
-from .job_file import check_header, reading
+from ..jobdir import JobDirectory
+from .job_file import UNFINISHED, check_header, reading
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 
 if TYPE_CHECKING:

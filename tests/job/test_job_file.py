@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import sqlite_file
+from scrapy_bloom.dupefilter import _has_pending
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import job_file, schema
@@ -466,7 +467,7 @@ def test_commands_do_not_wait_for_a_table_that_is_none(tmp_path, statements):
         ["retry", "job"],
     ):
         assert "its tables are not those of version" in bloom(tmp_path, *arguments).refusal
-    assert not JobDirectory(job).has_stored_requests()
+    assert not _has_pending(job)
 
 
 def test_an_index_that_names_a_row_which_is_not_there(open_file, path):

@@ -5,7 +5,6 @@ from contextlib import closing
 
 import pytest
 
-from scrapy_bloom import jobdir
 from scrapy_bloom.job.records import KEPT, WAITING, Filter, State
 from scrapy_bloom.sqlite_backend import (
     desk,
@@ -69,7 +68,7 @@ def test_what_is_pending_is_counted_in_the_index(connection):
     assert "INDEX pending" in plan(connection, listing.groups_of(State.PENDING))
     for statement in (
         status.COUNT_UNFINISHED,
-        jobdir.UNFINISHED,
+        job_file.UNFINISHED,
         rounds.REOPEN,
     ):
         found = plan(connection, statement)
