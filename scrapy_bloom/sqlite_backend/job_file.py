@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..bloom.growing import stored_owner
 from ..errors import BloomError, FilterFileError, JobDirectoryError, RequestFileError
 from ..files import open_regular, replacing
+from ..jobdir import JobDirectory
 from ..sqlite_file import connect
 from . import schema
 
 if TYPE_CHECKING:
     from ..bloom.header import Owner
-    from ..jobdir import JobDirectory
 
 MAX_BYTES = 500_000_000
 """Most bytes of a request; SQLite's own limit is twice that."""

@@ -8,6 +8,7 @@ import pytest
 from scrapy_bloom.job.records import KEPT, WAITING, Filter, State
 from scrapy_bloom.sqlite_backend import (
     desk,
+    job_file,
     listing,
     records,
     rounds,
