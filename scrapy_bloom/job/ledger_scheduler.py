@@ -15,6 +15,7 @@ from scrapy.core.scheduler import BaseScheduler
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.statscollectors import StatsCollector
 
 from ..errors import JobDirectoryError, encodable
 from ..scrapy_private import HELD, EngineView, answer_unsent, close_spider, mend_cache, slot_keys
@@ -215,7 +216,11 @@ class LedgerScheduler(BaseScheduler):
                 assert self.spider is not None
                 self.df.log(request, self.spider)
                 return False
-            self._enqueue(request)
+            delay = take_delay(request)
+            if self._budget is not None and self._is_over(self._budget, request):
+                self._cap(request)
+            elif ledger is None or not self._push_to_store(ledger, request, delay):
+                self._push_to_memory(request, delay)
         except Exception as error:  # foreign code: queues, dupefilter, downloader
             if ledger is None:
                 raise
@@ -254,23 +259,13 @@ class LedgerScheduler(BaseScheduler):
             hold = self.holds.get(self._slot_of(request), NO_HOLD) if self.holds else NO_HOLD
             # a hold by hand that is over, of which a worker has not heard yet, is none
             self._held_times[request] = hold.times if hold.times > 0 else -1
-            self.stats.inc_value(f"scheduler/dequeued/{medium}")
-            self.stats.inc_value("scheduler/dequeued")
+            self._count("scheduler/dequeued", medium)
         return request
 
     def _may_be_dispatched(self, request: Request) -> bool:
         """Make durable what has to be before `request` is dispatched; return False if that fails.
         The ledger does not know it yet: a commit would acknowledge it."""
         return True
-
-    def _enqueue(self, request: Request) -> None:
-        delay = take_delay(request)
-        if self._budget is not None and self._is_over(self._budget, request):
-            self._cap(request)
-        elif self._push_to_store(request, delay):
-            self._count_stored()
-        else:
-            self._push_to_memory(request, delay)
 
     def _is_over(self, budget: Budget, request: Request) -> bool:
         """Count `request`, unless it is one of its slot that is sent again. Return True if it is
@@ -305,18 +300,25 @@ class LedgerScheduler(BaseScheduler):
 
     def _count_stored(self) -> None:
         """Count a request that was stored."""
-        self._count_enqueued(self.medium)
+        self._count("scheduler/enqueued", self.medium)
 
-    def _count_enqueued(self, medium: str) -> None:
-        self.stats.inc_value(f"scheduler/enqueued/{medium}")
-        self.stats.inc_value("scheduler/enqueued")
+    def _count(self, name: str, medium: str) -> None:
+        """Add 1 to a stat, and to that of `medium`."""
+        stats = self.stats
+        if type(stats).inc_value is StatsCollector.inc_value:
+            # the same, without two searches for an attribute of the collector's
+            found = StatsCollector.get_stats(stats)
+            found[name] = found.get(name, 0) + 1
+            name = f"{name}/{medium}"
+            found[name] = found.get(name, 0) + 1
+        else:
+            stats.inc_value(name)
+            stats.inc_value(f"{name}/{medium}")
 
-    def _push_to_store(self, request: Request, delay: float | None) -> bool:
+    def _push_to_store(self, ledger: Ledger, request: Request, delay: float | None) -> bool:
         """Store `request`; return False if it cannot be serialized."""
-        if self._ledger is None:
-            return False
         try:
-            sources = self._ledger.push(request, delay)
+            sources = ledger.push(request, delay)
         except ValueError as error:
             self._tell_of_unserializable(request, error)
             return False
@@ -324,6 +326,7 @@ class LedgerScheduler(BaseScheduler):
             self._start_requests.mark_stored()
         if sources or request.dont_filter:
             self._note_stored(request, sources)
+        self._count_stored()
         return True
 
     def _push_to_memory(self, request: Request, delay: float | None) -> None:
@@ -340,7 +343,7 @@ class LedgerScheduler(BaseScheduler):
         due = None if delay is None else time.time() + delay
         rank = rank_of(request.priority, start=start)
         self.mqs.push(New(self._slot_of(request), rank, request, due))
-        self._count_enqueued("memory")
+        self._count("scheduler/enqueued", "memory")
 
     def _note_stored(self, request: Request, sources: Sequence[Request]) -> None:
         """Called when an unfiltered `request`, or one as which `sources` are sent again, was put
