@@ -169,11 +169,6 @@ class Codec:
         except (TypeError, ValueError):
             return stored
 
-    def moved(self, stored: Stored, slot: str) -> Stored:
-        """Return a stored request as it is stored in another `slot`. Raises ValueError for a
-        damaged one."""
-        return self._stored(pack(self.load_fields(stored), slot), slot)
-
     def _stored(self, text: bytes, slot: str) -> Stored:
         deflated = self._dictionaries and self._dictionaries.deflate(text, slot)
         if deflated and len(deflated) < len(text):

@@ -24,7 +24,7 @@ from ..startup import refuse
 from .delays import NO_HOLD, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
 from .queue_settings import memory_records
-from .records import New, rank_of
+from .records import rank_of
 from .slots import Budget
 
 if TYPE_CHECKING:
@@ -246,9 +246,7 @@ class LedgerScheduler(BaseScheduler):
                 return None
             ledger.before_next()
         self._take_due()
-        request, medium = None, self.medium
-        with self._guarded():
-            request, medium = self._next()
+        request, medium = self._next()
         if request is None:
             self._await_due()
         elif not self._may_be_dispatched(request):
@@ -342,7 +340,7 @@ class LedgerScheduler(BaseScheduler):
         start = self.mqs.starts_apart and bool(request.meta.get("is_start_request"))
         due = None if delay is None else time.time() + delay
         rank = rank_of(request.priority, start=start)
-        self.mqs.push(New(self._slot_of(request), rank, request, due))
+        self.mqs.push(self._slot_of(request), rank, request, due)
         self._count("scheduler/enqueued", "memory")
 
     def _note_stored(self, request: Request, sources: Sequence[Request]) -> None:
@@ -427,7 +425,8 @@ class LedgerScheduler(BaseScheduler):
     def _next(self) -> tuple[Request | None, str]:
         """Return the next request and its medium: requests in memory come first."""
         assert self.mqs is not None
-        self._local_holds.take_over()
+        if self._local_holds.holds:
+            self._local_holds.take_over()
         while (claimed := self.mqs.next()) is not None:
             if self.holds and (seconds := self._seconds_held(claimed.slot)) is not None:
                 self.mqs.put_off(claimed.id, time.time() + seconds)
@@ -443,6 +442,9 @@ class LedgerScheduler(BaseScheduler):
         if (hold := self.holds.get(slot)) is None:
             return None
         now = monotonic()
-        is_local = slot in self._local_holds.holds
-        waits = not self._local_holds.admit(slot) if is_local else hold.until > now
+        waits = hold.until > now
+        if slot in self._local_holds.holds:
+            waits = True  # also if that cannot be stored
+            with self._guarded():
+                waits = not self._local_holds.admit(slot)
         return min(hold.until - now, MOST_PUT_OFF) if waits else None

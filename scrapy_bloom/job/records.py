@@ -12,23 +12,13 @@ if TYPE_CHECKING:
     from .choice import By, Counts, Filter, Record
     from .failed_request import FailedRequest
 
-__all__ = ["KEPT", "UNFINISHED", "WAITING", "Claimed", "Desk", "New", "State", "Store", "rank_of"]
+__all__ = ["KEPT", "UNFINISHED", "WAITING", "Claimed", "Desk", "State", "Store", "rank_of"]
 
 
 def rank_of(priority: int, *, start: bool) -> int:
     """Return where a priority of Scrapy's stands in its order, the first one lowest: start requests
     come behind the others of their priority."""
     return -2 * priority + start
-
-
-class New(NamedTuple):
-    """A request to store: `payload` is bytes, or the request itself in memory. `due` is in seconds
-    since 1970, None for now."""
-
-    slot: str
-    rank: int
-    payload: Any
-    due: float | None = None
 
 
 class Claimed(NamedTuple):
@@ -45,8 +35,16 @@ class Store(Protocol):
 
     failures: tuple[type[Exception], ...]
 
-    def push(self, new: New, state: State = State.PENDING) -> int:
-        """Add a record, delayed if it is `due` later; return its id, which never changes."""
+    def push(
+        self,
+        slot: str,
+        rank: int,
+        payload: Any,
+        due: float | None = None,
+        state: State = State.PENDING,
+    ) -> int:
+        """Add a record: `payload` is bytes, or the request itself in memory. It is delayed if it is
+        `due` later, in seconds since 1970. Return its id, which never changes."""
 
     def next(self) -> Claimed | None:
         """Claim the next record in Scrapy's order of a slot that is not on hold, or return None."""

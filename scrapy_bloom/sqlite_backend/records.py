@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..job.records import Claimed, New, State
+from ..job.records import Claimed, State
 from ..job.slots import OneLine
 from . import schema
 from .job_file import naming
@@ -142,27 +142,36 @@ class SqliteRecords:
         self.failed = int(self._file.query(FAILED)[0][0])
         self._read_next_due()
 
-    def push(self, new: New, state: State = State.PENDING, *, behind: bool = False) -> int:
+    def push(
+        self,
+        slot: str,
+        rank: int,
+        payload: bytes,
+        due: float | None = None,
+        state: State = State.PENDING,
+        *,
+        behind: bool = False,
+    ) -> int:
         """Add a record; `behind` all others of its rank, and the later ones behind it."""
-        slot = self._ids.get(new.slot) or self._slot(new.slot)
+        number = self._ids.get(slot) or self._slot(slot)
         self._last = id_ = self._last + 1
-        place = id_ if behind else id_ * self._signs[new.rank & 1]
+        place = id_ if behind else id_ * self._signs[rank & 1]
         self.operations += 1
-        if state is State.PENDING and new.due is None:
-            self._new.append((id_, slot, new.rank, place, new.payload))
-            self.slots.add(new.slot)
+        if state is State.PENDING and due is None:
+            self._new.append((id_, number, rank, place, payload))
+            self.slots.add(slot)
             return id_
         if state is State.PENDING:
             state = State.DELAYED
-            self._count_delayed(new.due)
+            self._count_delayed(due)
         round_ = self.round() if state is State.CAPPED else None
-        values = id_, slot, new.rank, place, int(state), new.payload, new.due, round_, None
+        values = id_, number, rank, place, int(state), payload, due, round_, None
         self._file.execute(_PUT, values)
         return id_
 
     def add_lost(self, slot: str, failed: FailedRequest) -> None:
         """Add the failure of a request that cannot be stored."""
-        id_ = self.push(New(slot, 0, b"", time.time()), State.FAILED)
+        id_ = self.push(slot, 0, b"", time.time(), State.FAILED)
         self._file.execute(FAIL, (failed.time, self.round(), failed.encode(), None, id_))
         self.failed += 1
 

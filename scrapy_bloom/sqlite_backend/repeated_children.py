@@ -144,12 +144,22 @@ class RepeatedChildren(CommitHook):
     ) -> AsyncIterator[Any]:
         """Yield the result of the callback, less the requests that are skipped."""
         async for thing in result:
-            if not self._is_skipped(response, thing):
+            if not (
+                isinstance(thing, Request)
+                and thing.dont_filter
+                and self._is_skipped(response, thing)
+            ):
                 yield thing
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
         """Do the same for synchronous callbacks of Scrapy 2.14."""
-        return (thing for thing in result if not self._is_skipped(response, thing))
+        for thing in result:
+            if not (
+                isinstance(thing, Request)
+                and thing.dont_filter
+                and self._is_skipped(response, thing)
+            ):
+                yield thing
 
     def stored(self, request: Request, sources: Iterable[Request]) -> None:
         """Record that `request`, as which `sources` are sent again, has a row now. Raises
@@ -195,9 +205,7 @@ class RepeatedChildren(CommitHook):
             return ROWLESS - 1 - number % -ROWLESS
         return None
 
-    def _is_skipped(self, response: Response, child: object) -> bool:
-        if not (isinstance(child, Request) and child.dont_filter):
-            return False
+    def _is_skipped(self, response: Response, child: Request) -> bool:
         page = self._origins.get(response, response.request)
         if page is None:
             return False

@@ -14,7 +14,7 @@ from ..errors import encodable
 from ..job.codec import Codec, Stored, url_and_method
 from ..job.delays import take_delay
 from ..job.failed_request import FailedRequest, class_and_message, count_unreadable, lost
-from ..job.records import New, State, rank_of
+from ..job.records import State, rank_of
 from ..scrapy_private import slot_keys
 from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords
@@ -134,13 +134,13 @@ class SqliteStore:
         """Add a record for `request`, delayed with a `delay`. Raises ValueError if it cannot be
         serialized."""
         due = None if delay is None else time.time() + delay
-        self.last_pushed = self.records.push(self._new(request, due))
+        self.last_pushed = self.records.push(*self._record(request), due)
 
     def cap(self, request: Request) -> None:
         """Keep `request`, which is over the budget, and is not pending. Raises ValueError if it
         cannot be serialized: then its record is kept."""
         try:
-            self.records.push(self._new(request), State.CAPPED)
+            self.records.push(*self._record(request), state=State.CAPPED)
         except ValueError:
             slot = encodable(self._slot_of(request))
             self.records.add_lost(slot, lost(request, slot))
@@ -237,21 +237,23 @@ class SqliteStore:
         def take(request: Request) -> None:
             delay = take_delay(request)
             due = None if delay is None else time.time() + delay
-            new = self._new(request, due)
+            slot, rank, payload = self._record(request)
             if self.records.budget is not None:
-                self.records.budget.admits(new.slot)
-            self.records.push(new, behind=True)
+                self.records.budget.admits(slot)
+            self.records.push(slot, rank, payload, due, behind=True)
 
         return left.move(self._file, self._crawler, take)
 
-    def _new(self, request: Request, due: float | None = None) -> New:
-        """Return `request` as it is stored. Raises ValueError if it cannot be serialized."""
+    def _record(self, request: Request) -> tuple[str, int, bytes]:
+        """Return slot, rank and payload of `request`. Raises ValueError if it cannot be
+        serialized."""
         start = bool(self._settings.start and request.meta.get("is_start_request"))
         if abs(request.priority) > MOST_PRIORITY:
             raise ValueError(f"the priority {request.priority} does not fit into 62 bits")
         slot = encodable(self._slot_of(request))
-        stored = self.codec.dump(self.codec.fields(request, sparse=True), slot, self._format[start])
-        return New(slot, rank_of(request.priority, start=start), stored.payload, due)
+        fields = self.codec.fields(request, sparse=True)
+        stored = self.codec.dump(fields, slot, self._format[start])
+        return slot, rank_of(request.priority, start=start), stored.payload
 
     def _open_holds(self) -> None:
         """Go on with the holds of the file, but for those by hand that are over."""
