@@ -78,7 +78,7 @@ class Stored:
 
     def fail(self, failed, payload=b"request", slot=""):
         """Add one that has failed."""
-        id_ = self.records.push(slot, 0, payload, failed.time, State.FAILED)
+        id_ = self.records._put(slot, 0, payload, State.FAILED, failed.time)
         self.records.fail(id_, failed)
 
 

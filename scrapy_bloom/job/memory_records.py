@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from .records import Claimed, State
+from .records import Claimed
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -48,20 +48,13 @@ class MemoryRecords:
         """When the next delayed record is due, in seconds since 1970; None without any."""
         return self._delayed[0][0] if self._delayed else None
 
-    def push(
-        self,
-        slot: str,
-        rank: int,
-        payload: Request,
-        due: float | None = None,
-        state: State = State.PENDING,
-    ) -> int:
-        """Add a record as Store does; a capped one is forgotten."""
+    def push(self, slot: str, rank: int, payload: Request, due: float | None = None) -> int:
+        """Add a record."""
         self._last = id_ = self._last + 1
-        if state is State.PENDING and due is None:
+        if due is None:
             self._enter(id_, slot, rank, payload)
-        elif state is State.PENDING:
-            heappush(self._delayed, (due or 0.0, id_, (slot, rank, payload)))
+        else:
+            heappush(self._delayed, (due, id_, (slot, rank, payload)))
         return id_
 
     def next(self) -> Claimed | None:

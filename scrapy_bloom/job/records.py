@@ -35,14 +35,7 @@ class Store(Protocol):
 
     failures: tuple[type[Exception], ...]
 
-    def push(
-        self,
-        slot: str,
-        rank: int,
-        payload: Any,
-        due: float | None = None,
-        state: State = State.PENDING,
-    ) -> int:
+    def push(self, slot: str, rank: int, payload: Any, due: float | None = None) -> int:
         """Add a record: `payload` is bytes, or the request itself in memory. It is delayed if it is
         `due` later, in seconds since 1970. Return its id, which never changes."""
 

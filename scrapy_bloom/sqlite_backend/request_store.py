@@ -14,7 +14,7 @@ from ..errors import encodable
 from ..job.codec import Codec, Stored, url_and_method
 from ..job.delays import take_delay
 from ..job.failed_request import FailedRequest, class_and_message, count_unreadable, lost
-from ..job.records import State, rank_of
+from ..job.records import rank_of
 from ..scrapy_private import slot_keys
 from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords
@@ -140,7 +140,7 @@ class SqliteStore:
         """Keep `request`, which is over the budget, and is not pending. Raises ValueError if it
         cannot be serialized: then its record is kept."""
         try:
-            self.records.push(*self._record(request), state=State.CAPPED)
+            self.records.cap(*self._record(request))
         except ValueError:
             slot = encodable(self._slot_of(request))
             self.records.add_lost(slot, lost(request, slot))
