@@ -56,6 +56,7 @@ class DropEarlyMiddleware:
         """The spider middlewares that BLOOM_DROP_EARLY names."""
         self._dupefilter: FilterDupeFilter | None = None
         """Set while requests are dropped."""
+        self._is_known: Callable[[Request], bool] = lambda request: False
         self._knows_links = False
         """True while follow_new leaves out links."""
         self._referers: RefererMiddleware | None = None
@@ -92,7 +93,9 @@ class DropEarlyMiddleware:
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
         """Yield the result of the callback, less known requests."""
         for thing in result:
-            if not (isinstance(thing, Request) and self._drop(thing, response)):
+            if isinstance(thing, Request) and self._is_known(thing):
+                self._count(thing, response)
+            else:
                 yield thing
 
     async def process_spider_output_async(
@@ -100,24 +103,22 @@ class DropEarlyMiddleware:
     ) -> AsyncIterator[Any]:
         """Yield the result of the callback, less known requests."""
         async for thing in result:
-            if not (isinstance(thing, Request) and self._drop(thing, response)):
+            if isinstance(thing, Request) and self._is_known(thing):
+                self._count(thing, response)
+            else:
                 yield thing
 
-    def _drop(self, request: Request, response: Response) -> bool:
-        """Return True if `request` is known; count and log it then."""
-        dupefilter = self._dupefilter
-        if dupefilter is None or not dupefilter.is_known(request):
-            return False
+    def _count(self, request: Request, response: Response) -> None:
+        """Count and log a request that is dropped."""
         if self._referers is not None:
             self._referers.get_processed_request(request, response)  # for the log
-        spider = self._crawler.spider
-        assert spider is not None
-        dupefilter.log(request, spider)
-        return True
+        assert self._dupefilter is not None
+        assert self._crawler.spider is not None
+        self._dupefilter.log(request, self._crawler.spider)
 
     def _engine_started(self) -> None:
         crawler, scheduler = self._crawler, scheduler_of(self._crawler)
-        dupefilter = getattr(scheduler, "df", None)
+        dupefilter: Any = getattr(scheduler, "df", None)
         nearer, between = self._others()
         reason = _why_unsound(scheduler, dupefilter)
         if reason is None and between:
@@ -130,6 +131,7 @@ class DropEarlyMiddleware:
                 skip_output_of(crawler, self)
             return
         self._dupefilter = dupefilter
+        self._is_known = dupefilter.is_known
         if crawler.settings.getbool("DUPEFILTER_DEBUG"):
             self._referers = crawler.get_spider_middleware(RefererMiddleware)
             reason = "DUPEFILTER_DEBUG logs requests"

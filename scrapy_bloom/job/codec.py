@@ -99,11 +99,11 @@ class Codec:
         self._callbacks = Callbacks(spider)
         self._dictionaries = dictionaries
 
-    def fields(self, request: Request, *, sparse: bool = False) -> dict[str, Any]:
-        """Return the fields of `request`, `sparse` ones without defaults. Raises ValueError for one
-        that has none, such as one whose callback is no method of the spider."""
+    def fields(self, request: Request) -> dict[str, Any]:
+        """Return the fields of `request`, perhaps without those that have their default. Raises
+        ValueError for one that has none, such as one whose callback is no method of the spider."""
         try:
-            return (self._callbacks.sparse if sparse else self._callbacks.to_dict)(request)
+            return self._callbacks.sparse(request)
         except Exception as error:
             raise ValueError(str(error)) from error
 

@@ -92,6 +92,8 @@ class LedgerScheduler(BaseScheduler):
 
     medium = "disk"
     """The name of the store in the stats."""
+    _counts_stored = True
+    """False if the answer of the store tells which requests are counted."""
 
     _start_requests: StartRequests[Any]
     """With a ledger only."""
@@ -296,10 +298,6 @@ class LedgerScheduler(BaseScheduler):
         """Store `request`, which is over the budget. Raises ValueError if it cannot be
         serialized: then its record is kept."""
 
-    def _count_stored(self) -> None:
-        """Count a request that was stored."""
-        self._count("scheduler/enqueued", self.medium)
-
     def _count(self, name: str, medium: str) -> None:
         """Add 1 to a stat, and to that of `medium`."""
         stats = self.stats
@@ -324,7 +322,8 @@ class LedgerScheduler(BaseScheduler):
             self._start_requests.mark_stored()
         if sources or request.dont_filter:
             self._note_stored(request, sources)
-        self._count_stored()
+        if self._counts_stored:
+            self._count("scheduler/enqueued", self.medium)
         return True
 
     def _push_to_memory(self, request: Request, delay: float | None) -> None:

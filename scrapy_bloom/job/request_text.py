@@ -181,13 +181,12 @@ def _record(fields: dict[str, Any], slot: str) -> list[Any]:
         if not url.startswith(start):
             kind, start = 2, ""
     record = [kind, None, callback, None, url[len(start) :]]
-    meta, headers = others.get(_META), others.get(_HEADERS)
-    if type(depth := _last(meta, "depth")) is int:
+    if type(depth := _last(others.get(_META), "depth")) is int:
         record[1] = depth
-        _drop_last(others, _META, meta)
-    if type(values := _last(headers, b"Referer")) is list and [*map(type, values)] == [bytes]:
-        _drop_last(others, _HEADERS, headers)
-        (referer,) = values
+        _drop_last(others, _META)
+    values = _last(others.get(_HEADERS), b"Referer")
+    if type(values) is list and len(values) == 1 and type(referer := values[0]) is bytes:
+        _drop_last(others, _HEADERS)
         shared = _shared(url.encode("utf-8", "surrogatepass"), referer)
         record += (shared, referer[shared:].decode("latin-1"))
     if others:
@@ -223,12 +222,11 @@ def _last(values: Any, name: Any) -> Any:
     return values[last] if last == name and type(last) is type(name) else None
 
 
-def _drop_last(others: dict[Any, Any], number: int, values: dict[Any, Any]) -> None:
-    if len(values) == 1:
+def _drop_last(others: dict[Any, Any], number: int) -> None:
+    others[number] = rest = others[number].copy()
+    rest.popitem()
+    if not rest:
         del others[number]
-    else:
-        others[number] = rest = values.copy()
-        rest.popitem()
 
 
 def _shared(one: bytes, other: bytes) -> int:

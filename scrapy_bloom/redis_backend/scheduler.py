@@ -45,6 +45,7 @@ class RedisDurableScheduler(LedgerScheduler):
     """
 
     medium = "redis"
+    _counts_stored = False
     df: RedisBloomDupeFilter
     _settings: WorkerSettings | None = None
     """None in a command for one page, which joins no crawl: requests live in memory then."""
@@ -168,9 +169,6 @@ class RedisDurableScheduler(LedgerScheduler):
         else:
             self.stats.inc_value("scheduler/capped")
             self._ledger.dispatch(request)  # and so it is done
-
-    def _count_stored(self) -> None:
-        """Leave the counting to the answer: the request may be seen."""
 
 
 def _require_shared(dupefilter_class: object) -> None:

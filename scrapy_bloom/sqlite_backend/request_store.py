@@ -70,7 +70,9 @@ class SqliteStore:
         note_commit: Callable[[], None],
         holds: LocalHolds,
     ) -> None:
-        self.records = records
+        self.records = self.pending = records
+        self.rollback = records.rollback
+        self.hold, self.release = holds.hold, holds.release
         self._crawler = crawler
         self._note_commit = note_commit
         self._file = file
@@ -95,11 +97,6 @@ class SqliteStore:
         self.last_pushed = 0
         """The number of the last request that was pushed."""
         self._open_holds()
-
-    @property
-    def pending(self) -> SqliteRecords:
-        """The pending records, as something with a length."""
-        return self.records
 
     @property
     def uncommitted(self) -> int:
@@ -166,14 +163,6 @@ class SqliteStore:
             return request
         return None
 
-    def hold(self, slot: str, seconds: float, times: int) -> None:
-        """Hold `slot`; see RequestStore. Raises sqlite3.Error."""
-        self._holds.hold(slot, seconds, times)
-
-    def release(self, slot: str) -> None:
-        """End the hold of `slot`. Raises sqlite3.Error."""
-        self._holds.release(slot)
-
     def done(self, request: Request) -> None:
         """Delete the record of a dispatched request."""
         id_ = self._dispatched.pop(request, None)
@@ -223,10 +212,6 @@ class SqliteStore:
         if kept and self.codec.loads_any(self._file.iterate(_STORED)):
             self._file.execute(REOPEN)
 
-    def rollback(self) -> None:
-        """Drop all changes since the last commit."""
-        self.records.rollback()
-
     def close(self, *, clean: bool) -> None:
         """Close the file, marked as `clean` or not."""
         self._file.close(clean=clean)
@@ -251,7 +236,7 @@ class SqliteStore:
         if abs(request.priority) > MOST_PRIORITY:
             raise ValueError(f"the priority {request.priority} does not fit into 62 bits")
         slot = encodable(self._slot_of(request))
-        fields = self.codec.fields(request, sparse=True)
+        fields = self.codec.fields(request)
         stored = self.codec.dump(fields, slot, self._format[start])
         return slot, rank_of(request.priority, start=start), stored.payload
 
