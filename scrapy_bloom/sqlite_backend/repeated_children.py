@@ -140,22 +140,16 @@ class RepeatedChildren(CommitHook):
     ) -> AsyncIterator[Any]:
         """Yield the result of the callback, less the requests that are skipped."""
         async for thing in result:
-            if not (
-                isinstance(thing, Request)
-                and thing.dont_filter
-                and self._is_skipped(response, thing)
-            ):
-                yield thing
+            if isinstance(thing, Request) and thing.dont_filter and self._skips(response, thing):
+                continue
+            yield thing
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
         """Do the same for synchronous callbacks of Scrapy 2.14."""
         for thing in result:
-            if not (
-                isinstance(thing, Request)
-                and thing.dont_filter
-                and self._is_skipped(response, thing)
-            ):
-                yield thing
+            if isinstance(thing, Request) and thing.dont_filter and self._skips(response, thing):
+                continue
+            yield thing
 
     def stored(self, request: Request, sources: Iterable[Request]) -> None:
         """Record that `request`, as which `sources` are sent again, has a row now. Raises
@@ -201,7 +195,7 @@ class RepeatedChildren(CommitHook):
             return ROWLESS - 1 - number % -ROWLESS
         return None
 
-    def _is_skipped(self, response: Response, child: Request) -> bool:
+    def _skips(self, response: Response, child: Request) -> bool:
         page = self._origins.get(response, response.request)
         if page is None:
             return False
