@@ -301,9 +301,9 @@ class LedgerScheduler(BaseScheduler):
     def _count(self, name: str, medium: str) -> None:
         """Add 1 to a stat, and to that of `medium`."""
         names = name, f"{name}/{medium}"
-        if type(self.stats).inc_value is StatsCollector.inc_value:
+        if getattr(type(self.stats), "inc_value", None) is StatsCollector.inc_value:
             # what it does, without its searches for attributes, which take longer
-            found = self.stats.get_stats()
+            found = StatsCollector.get_stats(self.stats)
             for each in names:
                 found[each] = found.get(each, 0) + 1
         else:

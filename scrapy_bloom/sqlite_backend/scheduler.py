@@ -26,11 +26,7 @@ from ..job.ledger_scheduler import (
     refuse_without_delays,
     require_same_spider,
 )
-from ..job.queue_settings import (
-    QueueSettings,
-    memory_order,
-    slots_of,
-)
+from ..job.queue_settings import QueueSettings, memory_order, slots_of
 from ..job.session import session_of
 from ..jobdir import JobDirectory
 from ..scrapy_private import EngineView, FeedExporterView, IdleChecks, put_before_engine
