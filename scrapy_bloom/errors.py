@@ -14,7 +14,7 @@ def message_of(error: BaseException) -> str:
 def encodable(text: str) -> str:
     """Return `text` with escapes for what UTF-8 cannot encode: lone surrogates, such as those of
     undecodable bytes in a path."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 class BloomError(Exception):

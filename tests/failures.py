@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from scrapy_bloom.job.records import KEPT, Filter
+from scrapy_bloom.job.choice import Filter
+from scrapy_bloom.job.records import KEPT
 from scrapy_bloom.sqlite_backend.desk import SqliteDesk
 
 

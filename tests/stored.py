@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.job.records import New, State, rank_of
+from scrapy_bloom.job.records import State, rank_of
 from scrapy_bloom.job.slots import OneLine, Slots
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.records import SqliteRecords
@@ -26,7 +26,7 @@ def records_in(file, order=LIFO, *, by_slot=True, budget=None, **options):
 def put(store, *names, slot="a", priority=0, start=False, due=None):
     """Add records with these payloads; return the id of the last."""
     for name in names:
-        id_ = store.push(New(slot, rank_of(priority, start=start), name, due))
+        id_ = store.push(slot, rank_of(priority, start=start), name, due)
     return id_
 
 
@@ -78,7 +78,7 @@ class Stored:
 
     def fail(self, failed, payload=b"request", slot=""):
         """Add one that has failed."""
-        id_ = self.records.push(New(slot, 0, payload, failed.time), State.FAILED)
+        id_ = self.records._put(slot, 0, payload, State.FAILED, failed.time)
         self.records.fail(id_, failed)
 
 

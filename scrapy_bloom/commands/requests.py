@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ..amounts import counted, held_for, in_brief, in_utc
 from ..amounts import seconds as seconds_of
 from ..errors import BloomError
+from ..job.choice import Counts, Filter, Record
 from ..job.failed_request import DROPPED, FailedRequest
-from ..job.records import KEPT, Counts, Filter, Record, State
+from ..job.records import KEPT, State
 from ..redis_backend.codec import is_storable_slot
 from .context import table
 

@@ -58,6 +58,7 @@ class DropEarlyMiddleware:
         """The spider middlewares that BLOOM_DROP_EARLY names."""
         self._known: KnownUrls | None = None
         """Set while requests are dropped."""
+        self._is_known: Callable[[Request], bool] = lambda request: False
         self._knows_links = False
         """True while follow_new leaves out links."""
         self._referers: RefererMiddleware | None = None
@@ -94,7 +95,9 @@ class DropEarlyMiddleware:
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
         """Yield the result of the callback, less known requests."""
         for thing in result:
-            if not (isinstance(thing, Request) and self._drop(thing, response)):
+            if isinstance(thing, Request) and self._is_known(thing):
+                self._count(thing, response)
+            else:
                 yield thing
 
     async def process_spider_output_async(
@@ -102,24 +105,22 @@ class DropEarlyMiddleware:
     ) -> AsyncIterator[Any]:
         """Yield the result of the callback, less known requests."""
         async for thing in result:
-            if not (isinstance(thing, Request) and self._drop(thing, response)):
+            if isinstance(thing, Request) and self._is_known(thing):
+                self._count(thing, response)
+            else:
                 yield thing
 
-    def _drop(self, request: Request, response: Response) -> bool:
-        """Return True if `request` is known; count and log it then."""
-        known = self._known
-        if known is None or not known.is_known(request):
-            return False
+    def _count(self, request: Request, response: Response) -> None:
+        """Count and log a request that is dropped."""
         if self._referers is not None:
             self._referers.get_processed_request(request, response)  # for the log
-        spider = self._crawler.spider
-        assert spider is not None
-        known.log(request, spider)
-        return True
+        assert self._known is not None
+        assert self._crawler.spider is not None
+        self._known.log(request, self._crawler.spider)
 
     def _engine_started(self) -> None:
         crawler, scheduler = self._crawler, scheduler_of(self._crawler)
-        dupefilter = getattr(scheduler, "df", None)
+        dupefilter: Any = getattr(scheduler, "df", None)
         nearer, between = self._others()
         reason = _why_unsound(scheduler, dupefilter)
         if reason is None and between:
@@ -133,6 +134,7 @@ class DropEarlyMiddleware:
             return
         assert dupefilter is not None
         self._known = known_urls(dupefilter)
+        self._is_known = self._known.is_known
         if crawler.settings.getbool("DUPEFILTER_DEBUG"):
             self._referers = crawler.get_spider_middleware(RefererMiddleware)
             reason = "DUPEFILTER_DEBUG logs requests"

@@ -99,11 +99,11 @@ class Codec:
         self._callbacks = Callbacks(spider)
         self._dictionaries = dictionaries
 
-    def fields(self, request: Request, *, sparse: bool = False) -> dict[str, Any]:
-        """Return the fields of `request`, `sparse` ones without defaults. Raises ValueError for one
-        that has none, such as one whose callback is no method of the spider."""
+    def fields(self, request: Request) -> dict[str, Any]:
+        """Return the fields of `request`, perhaps without those that have their default. Raises
+        ValueError for one that has none, such as one whose callback is no method of the spider."""
         try:
-            return (self._callbacks.sparse if sparse else self._callbacks.to_dict)(request)
+            return self._callbacks.sparse(request)
         except Exception as error:
             raise ValueError(str(error)) from error
 
@@ -168,11 +168,6 @@ class Codec:
             return self._stored(pack({**fields, "meta": meta}, stored.slot), stored.slot)
         except (TypeError, ValueError):
             return stored
-
-    def moved(self, stored: Stored, slot: str) -> Stored:
-        """Return a stored request as it is stored in another `slot`. Raises ValueError for a
-        damaged one."""
-        return self._stored(pack(self.load_fields(stored), slot), slot)
 
     def _stored(self, text: bytes, slot: str) -> Stored:
         deflated = self._dictionaries and self._dictionaries.deflate(text, slot)

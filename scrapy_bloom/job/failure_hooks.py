@@ -20,6 +20,7 @@ from ..scrapy_private.middlewares import (
     on_download_exception,
     on_unhandled_status,
 )
+from .choice import Filter
 from .failed_request import (
     CAPPED,
     IN_MEMORY,
@@ -29,7 +30,7 @@ from .failed_request import (
     item_refused,
 )
 from .origins import request_of
-from .records import KEPT, Filter
+from .records import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
+    from .choice import Record
     from .ledger import Ledger
-    from .records import Record
     from .settings import FailedSettings
 
 logger = logging.getLogger("scrapy_bloom.durable.failing")

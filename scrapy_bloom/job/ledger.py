@@ -16,6 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..errors import message_of, unforeseen
+from ..scrapy_private.engine import TIMES_SENT_AGAIN
 from ..signals import before_commit
 from .failed_request import IN_MEMORY, FailedRequest
 from .in_flight import InFlight
@@ -117,7 +118,8 @@ class Ledger:
         sources = self.sources_of(request)
         self.store.push(request, sources, delay)
         self._unreleased += self._fingerprints(request)
-        self._sent_again.update(sources)
+        if sources:
+            self._sent_again.update(sources)
         return sources
 
     def leave_out(self, request: Request) -> None:
@@ -127,6 +129,8 @@ class Ledger:
 
     def sources_of(self, request: Request) -> list[Request]:
         """Return the requests that are sent again as `request`, while that is scheduled."""
+        if request.meta.keys().isdisjoint(TIMES_SENT_AGAIN):
+            return []
         return [*self._engine.sent_again_as(request)]
 
     def wait_in_memory(self, request: Request) -> None:

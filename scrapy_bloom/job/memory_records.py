@@ -5,9 +5,11 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from .records import Claimed, New, State
+from .records import Claimed
 
 if TYPE_CHECKING:
+    from scrapy import Request
+
     from .failed_request import FailedRequest
     from .slots import Slots
 
@@ -26,10 +28,11 @@ class MemoryRecords:
         self.starts_apart = newest_first[1] is not None
         self._signs = tuple(-1 if newest else 1 for newest in newest_first)
         self._by_slot = by_slot
-        self._heaps: dict[str, list[tuple[int, int, int, New]]] = {}
-        """By slot: rank, place, id and record."""
-        self._delayed: list[tuple[float, int, New]] = []
-        self._claimed: dict[int, New] = {}
+        self._heaps: dict[str, list[tuple[int, int, int, str, Request]]] = {}
+        """By slot: rank, place, id, slot and request."""
+        self._delayed: list[tuple[float, int, tuple[str, int, Request]]] = []
+        """When each is due, its id, and its slot, rank and request."""
+        self._claimed: dict[int, tuple[str, int, Request]] = {}
         self._last = 0
 
     def __len__(self) -> int:
@@ -45,13 +48,13 @@ class MemoryRecords:
         """When the next delayed record is due, in seconds since 1970; None without any."""
         return self._delayed[0][0] if self._delayed else None
 
-    def push(self, new: New, state: State = State.PENDING) -> int:
-        """Add a record, delayed if it is `due` later; return its id. A capped one is forgotten."""
+    def push(self, slot: str, rank: int, payload: Request, due: float | None = None) -> int:
+        """Add a record."""
         self._last = id_ = self._last + 1
-        if state is State.PENDING and new.due is None:
-            self._enter(id_, new)
-        elif state is State.PENDING:
-            heappush(self._delayed, (new.due or 0.0, id_, new))
+        if due is None:
+            self._enter(id_, slot, rank, payload)
+        else:
+            heappush(self._delayed, (due, id_, (slot, rank, payload)))
         return id_
 
     def next(self) -> Claimed | None:
@@ -68,10 +71,10 @@ class MemoryRecords:
             last = heappop(heap)
         if not heap:
             del self._heaps[slot]
-        _, _, id_, new = last
-        self._claimed[id_] = new
-        self.slots.add(new.slot, -1)
-        return Claimed(id_, new.slot, new.payload)
+        rank, _, id_, slot, payload = last
+        self._claimed[id_] = slot, rank, payload
+        self.slots.add(slot, -1)
+        return Claimed(id_, slot, payload)
 
     def done(self, id_: int) -> None:
         """Forget a claimed record."""
@@ -88,13 +91,13 @@ class MemoryRecords:
     def take_due(self, now: float) -> bool:
         """Make all delayed records pending that are due."""
         while self._delayed and self._delayed[0][0] <= now:
-            _, id_, new = heappop(self._delayed)
-            self._enter(id_, new)
+            _, id_, record = heappop(self._delayed)
+            self._enter(id_, *record)
         return False
 
-    def _enter(self, id_: int, new: New) -> None:
+    def _enter(self, id_: int, slot: str, rank: int, payload: Request) -> None:
         self._last += 1
-        place = self._last * self._signs[new.rank & 1]
-        self.slots.add(new.slot)
-        line = self._heaps.setdefault(new.slot if self._by_slot else "", [])
-        heappush(line, (new.rank, place, id_, new))
+        place = self._last * self._signs[rank & 1]
+        self.slots.add(slot)
+        line = self._heaps.setdefault(slot if self._by_slot else "", [])
+        heappush(line, (rank, place, id_, slot, payload))

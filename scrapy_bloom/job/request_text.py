@@ -130,12 +130,12 @@ def held_apart(fields: dict[str, Any], code: int, dumps: Callable[[Any], bytes])
     `cb_kwargs` but numbers and strings, and the other fields that are not plain, as extension
     `code` of what `dumps` returns. Objects that share others share them there. Raises anything."""
     values: list[Any] = []
-    wired = _Wiring().wired
+    seen: set[int] = set()
 
     def kept(value: Any, but: Container[type] = ()) -> Any:
         with suppress(ValueError, MemoryError):
             if type(value) not in but:
-                _packers[0].pack(wired(value))
+                _packers[0].pack(_wired(value, seen))
                 return value
         values.append(value)
         return Held(len(values) - 1)
@@ -168,9 +168,9 @@ def put_back(fields: dict[str, Any], values: list[Any]) -> dict[str, Any]:
 
 def _record(fields: dict[str, Any], slot: str) -> list[Any]:
     others: dict[Any, Any] = {}
-    is_request = "_class" not in fields
+    defaults = {} if "_class" in fields else DEFAULTS
     for name, value in fields.items():
-        default = DEFAULTS.get(name, _ABSENT) if is_request else _ABSENT
+        default = defaults.get(name, _ABSENT)
         if value is not default and (type(value) is not type(default) or value != default):
             others[_NUMBERS.get(name, name)] = value
     url = others.pop(_URL) if type(others.get(_URL)) is str else ""
@@ -181,19 +181,19 @@ def _record(fields: dict[str, Any], slot: str) -> list[Any]:
         if not url.startswith(start):
             kind, start = 2, ""
     record = [kind, None, callback, None, url[len(start) :]]
-    if (depth := _last(others, _META, "depth", int)) is not None:
+    if type(depth := _last(others.get(_META), "depth")) is int:
         record[1] = depth
         _drop_last(others, _META)
-    values = _last(others, _HEADERS, b"Referer", list)
-    if values and len(values) == 1 and type(referer := values[0]) is bytes:
+    values = _last(others.get(_HEADERS), b"Referer")
+    if type(values) is list and len(values) == 1 and type(referer := values[0]) is bytes:
         _drop_last(others, _HEADERS)
-        raw = url.encode("utf-8", "surrogatepass")
-        shared = len(referer) if raw.startswith(referer) else _shared(raw, referer)
+        shared = _shared(url.encode("utf-8", "surrogatepass"), referer)
         record += (shared, referer[shared:].decode("latin-1"))
     if others:
-        wired = _Wiring().wired
+        seen: set[int] = set()
         record[3] = {
-            name: value if name == _OBJECTS else wired(value) for name, value in others.items()
+            name: value if name == _OBJECTS else _wired(value, seen)
+            for name, value in others.items()
         }
     return record
 
@@ -216,59 +216,51 @@ def _fields(record: Any, slot: str) -> dict[str, Any]:
     return fields
 
 
-def _last(others: dict[Any, Any], number: int, name: Any, kind: type) -> Any:
-    """Return the value of that name in a field, if it is the last one and of that type, or None."""
-    values = others.get(number)
-    if type(values) is dict:
-        last = next(reversed(values), None)
-        if last == name and type(last) is type(name) and type(value := values[last]) is kind:
-            return value
-    return None
+def _last(values: Any, name: Any) -> Any:
+    """Return the value of that name in a field, if it is the last one, or None."""
+    last = next(reversed(values), None) if type(values) is dict else None
+    return values[last] if last == name and type(last) is type(name) else None
 
 
 def _drop_last(others: dict[Any, Any], number: int) -> None:
-    if len(others[number]) == 1:
+    others[number] = rest = others[number].copy()
+    rest.popitem()
+    if not rest:
         del others[number]
-    else:
-        others[number] = {**others[number]}
-        others[number].popitem()
 
 
 def _shared(one: bytes, other: bytes) -> int:
     """Return the length of the beginning that both have."""
+    if one.startswith(other):
+        return len(other)
     length = min(len(one), len(other))
     differing = int.from_bytes(one[:length], "big") ^ int.from_bytes(other[:length], "big")
     return length - (differing.bit_length() + 7) // 8
 
 
-class _Wiring:
-    """Makes values of a request such as Packer takes: integers, strings, lists, dicts, ExtType."""
-
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
-        """The ids of the containers before a value."""
-
-    def wired(self, value: Any, levels: int = DEEPEST) -> Any:
-        """Return a value, which may have so many `levels` of containers, as Packer takes it."""
-        kind = type(value)
-        if kind in _SCALARS:
+def _wired(value: Any, seen: set[int], levels: int = DEEPEST) -> Any:
+    """Return a value of a request, which may have so many `levels` of containers, as Packer takes
+    it: integers, strings, lists, dicts, ExtType. `seen` are the ids of the containers before it."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is Held:
+        return ExtType(_OBJECT, value.number.to_bytes(4, "big"))
+    # an empty tuple is the same one everywhere; a tuple that is shared may have what is not
+    if kind not in _CONTAINERS or not levels or (id(value) in seen and value != ()):
+        raise NotPlainError(f"a value of type {kind.__name__} is not plain")
+    seen.add(id(value))
+    levels -= 1
+    if kind is dict:
+        if _SCALARS.issuperset(map(type, chain(value, value.values()))):
             return value
-        if kind is Held:
-            return ExtType(_OBJECT, value.number.to_bytes(4, "big"))
-        # an empty tuple is the same one everywhere; a tuple that is shared may have what is not
-        if kind not in _CONTAINERS or not levels or (id(value) in self._seen and value != ()):
-            raise NotPlainError(f"a value of type {kind.__name__} is not plain")
-        self._seen.add(id(value))
-        levels -= 1
-        if kind is dict and _CONTAINERS.keys().isdisjoint(map(type, value)):
-            if _SCALARS.issuperset(map(type, chain(value, value.values()))):
-                return value
+        if _CONTAINERS.keys().isdisjoint(map(type, value)):
             return {
-                self.wired(key, levels): self.wired(each, levels) for key, each in value.items()
+                _wired(key, seen, levels): _wired(each, seen, levels) for key, each in value.items()
             }
-        each_value = chain.from_iterable(value.items()) if kind is dict else value
-        values = [self.wired(each, levels) for each in each_value]
-        return values if kind is list else [ExtType(_CONTAINERS[kind], b"\0"), *values]
+    each_value = chain.from_iterable(value.items()) if kind is dict else value
+    values = [_wired(each, seen, levels) for each in each_value]
+    return values if kind is list else [ExtType(_CONTAINERS[kind], b"\0"), *values]
 
 
 def _extension(code: int, data: bytes) -> Any:

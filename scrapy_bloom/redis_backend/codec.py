@@ -70,7 +70,7 @@ class RedisCodec:
     ) -> Packed:
         """Return `request` as it is stored: with the callback of that name, if there is one;
         as the page of `again`, which it sends once more. Raises ValueError if it cannot be."""
-        fields = self._codec.fields(request, sparse=True)
+        fields = self._codec.fields(request)
         if again is not None:
             fields[_PAGE] = self.page_of(again)
         if callback is not None:

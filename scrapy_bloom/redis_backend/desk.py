@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..job.choice import By, Counts, Filter, Record
 from ..job.codec import Stored, plain_fields
 from ..job.dictionaries import Dictionaries
 from ..job.failed_request import CAPPED, UNREADABLE, FailedRequest, matches
-from ..job.records import KEPT, WAITING, Action, By, Counts, Filter, Record, State
+from ..job.records import KEPT, WAITING, Action, State
 from .call import Holding
 from .codec import details_of, known_dictionaries, page_in
 from .layout import ODD_BYTES

@@ -40,6 +40,7 @@ class RedisDurableScheduler(LedgerScheduler):
     """
 
     medium = "redis"
+    _counts_stored = False
     df: RedisBloomDupeFilter
     _worker: Worker | None = None
     _has_budget = False
@@ -138,9 +139,6 @@ class RedisDurableScheduler(LedgerScheduler):
         else:
             self.stats.inc_value("scheduler/capped")
             self._ledger.dispatch(request)  # and so it is done
-
-    def _count_stored(self) -> None:
-        """Leave the counting to the answer: the request may be seen."""
 
 
 def _require_shared(dupefilter_class: object) -> None:

@@ -17,13 +17,14 @@ from scrapy.utils.asyncio import call_later
 
 from ..amounts import counted
 from ..errors import SharedFilterError
+from ..job.choice import Filter
 from ..job.failed_request import ASKING_CAPPED, class_and_message, count_unreadable
 from ..job.failure_hooks import Failures
 from ..job.figures import counts_of, set_stats
 from ..job.holds import probe_seconds
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
-from ..job.records import KEPT, Filter
+from ..job.records import KEPT
 from ..job.settings import ANY_SPIDER, BUDGET, FailedSettings
 from ..scrapy_private.engine import EngineView
 from ..scrapy_private.idle import IdleChecks

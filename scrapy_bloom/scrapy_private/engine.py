@@ -89,10 +89,11 @@ class EngineView:
         """Yield the request that a downloader middleware has answered with `request`, a retry, a
         redirect or a copy that waits for the end of a hold, while that one is scheduled. No
         callback gets the result of the former. `keys` count the kinds that are asked for."""
+        meta = request.meta
         for key in keys:
-            if times := request.meta.get(key):
+            if times := meta.get(key):
                 is_redirect = key == REDIRECT_TIMES
-                urls = request.meta.get("redirect_urls", ())[-1:] if is_redirect else (request.url,)
+                urls = meta.get("redirect_urls", ())[-1:] if is_redirect else (request.url,)
                 for source in self.just_downloaded():
                     if source.meta.get(key, 0) == times - 1 and source.url in urls:
                         yield source

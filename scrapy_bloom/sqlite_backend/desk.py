@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from ..amounts import counted
 from ..errors import RequestFileError
 from ..files import make_directory, replace
+from ..job.choice import Counts, Filter
 from ..job.failed_request import FailedRequest
 from ..job.holds import LocalHolds
-from ..job.records import PATIENCE, Action, Counts, Filter, State
+from ..job.records import PATIENCE, Action, State
 from ..job.slots import Slots
 from ..jobdir import JobDirectory
 from .job_file import MOST_ROWS, RequestFile, reading
@@ -36,9 +37,9 @@ from .rounds import REOPEN
 from .status import held_in
 
 if TYPE_CHECKING:
+    from ..job.choice import By, Record
     from ..job.ledger import Ledger
     from ..job.protocols import Holds
-    from ..job.records import By, Record
 
 logger = logging.getLogger("scrapy_bloom.durable.orders")
 

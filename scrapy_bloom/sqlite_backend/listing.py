@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import RequestFileError
+from ..job.choice import Counts, Filter, Record
 from ..job.codec import Stored, plain_fields, stored_fields
 from ..job.failed_request import CAPPED, FailedRequest, matches
-from ..job.records import Counts, Filter, Record, State
+from ..job.records import State
 from .job_file import naming, reading
 from .rounds import OVER
 
 if TYPE_CHECKING:
-    from ..job.records import By
+    from ..job.choice import By
     from .schema import Query
 
 T = TypeVar("T")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..job.records import Claimed, New, State
+from ..job.records import Claimed, State
 from ..job.slots import OneLine
 from . import schema
 from .job_file import naming
 
 if TYPE_CHECKING:
+    from ..job.choice import Filter, Record
     from ..job.failed_request import FailedRequest
-    from ..job.records import Filter, Record
     from ..job.slots import Budget, Slots
     from .job_file import RequestFile
 
@@ -147,29 +146,34 @@ class SqliteRecords:
         self.failed = int(self._file.query(FAILED)[0][0])
         self._read_next_due()
 
-    def push(self, new: New, state: State = State.PENDING, *, behind: bool = False) -> int:
-        """Add a record, delayed if it is `due` later; return its id, which never changes. With
-        `behind` it comes after all others of its rank, and the later ones after it."""
-        slot = self._ids.get(new.slot) or self._slot(new.slot)
+    def push(
+        self,
+        slot: str,
+        rank: int,
+        payload: bytes,
+        due: float | None = None,
+        *,
+        behind: bool = False,
+    ) -> int:
+        """Add a record; `behind` all others of its rank, and the later ones behind it."""
+        if due is not None:
+            self._count_delayed(due)
+            return self._put(slot, rank, payload, State.DELAYED, due)
+        number = self._ids.get(slot) or self._slot(slot)
         self._last = id_ = self._last + 1
-        place = id_ if behind else id_ * self._signs[new.rank & 1]
         self.operations += 1
-        if state is State.PENDING and new.due is None:
-            self._new.append((id_, slot, new.rank, place, new.payload))
-            self.slots.add(new.slot)
-            return id_
-        if state is State.PENDING:
-            state = State.DELAYED
-            self._count_delayed(new.due)
-        round_ = self.round() if state is State.CAPPED else None
-        values = id_, slot, new.rank, place, int(state), new.payload, new.due, round_, None
-        self._file.execute(_PUT, values)
+        place = id_ if behind else id_ * self._signs[rank & 1]
+        self._new.append((id_, number, rank, place, payload))
+        self.slots.add(slot)
         return id_
+
+    def cap(self, slot: str, rank: int, payload: bytes) -> int:
+        """Add a record that is over the budget, and is not pending; return its id."""
+        return self._put(slot, rank, payload, State.CAPPED, None, self.round())
 
     def add_lost(self, slot: str, failed: FailedRequest) -> None:
         """Add the failure of a request that cannot be stored."""
-        id_ = self.push(New(slot, 0, b"", time.time()), State.FAILED)
-        self._file.execute(FAIL, (failed.time, self.round(), failed.encode(), None, id_))
+        self._put(slot, 0, b"", State.FAILED, failed.time, self.round(), failed.encode())
         self.failed += 1
 
     @naming
@@ -342,6 +346,24 @@ class SqliteRecords:
             self._file.execute_many(refuse, refused)
         self.dropped({})
         return len(found)
+
+    def _put(
+        self,
+        slot: str,
+        rank: int,
+        payload: bytes,
+        state: State,
+        due: float | None,
+        round_: int | None = None,
+        detail: str | None = None,
+    ) -> int:
+        """Add a record that is not pending; return its id."""
+        self._last = id_ = self._last + 1
+        self.operations += 1
+        place = id_ * self._signs[rank & 1]
+        values = id_, self._slot(slot), rank, place, int(state), payload, due, round_, detail
+        self._file.execute(_PUT, values)
+        return id_
 
     def _wake(self, rows: Sequence[tuple[int, int, int]]) -> None:
         """Make records (id, slot, rank) pending, as the newest of their rank."""

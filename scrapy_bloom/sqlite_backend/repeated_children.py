@@ -16,6 +16,7 @@ from ..job.delays import NOT_BEFORE
 from ..job.failed_request import TIMES_KEYS
 from ..job.ledger import CommitHook
 from ..job.origins import origins_of
+from ..job.request_text import DEFAULTS, ORDER
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -29,11 +30,6 @@ VOLATILE = frozenset({"download_latency", NOT_BEFORE, *TIMES_KEYS})
 """Meta keys that children may copy or have, and whose values differ in a repetition."""
 ROWLESS = -(1 << 62)
 """Parents below this number are pages in memory, the others are rows."""
-ORDER = (
-    *("url", "callback", "errback", "headers", "body", "cookies", "meta", "encoding", "flags"),
-    *("cb_kwargs", "dont_filter", "method", "priority"),
-)
-"""Order of the fields in a digest: that of `Request.to_dict()` in Scrapy 2.19. Releases differ."""
 
 
 class TakenChildren:
@@ -97,7 +93,7 @@ class TakenChildren:
             self._file.execute("UPDATE taken_children SET parent = ? WHERE parent = ?", (new, row))
 
     def _digest(self, parent: int, request: Request) -> bytes:
-        described = self._describe(request)
+        described = {**DEFAULTS, **self._describe(request)}
         # another page may be the first to yield the parent again
         other = {"depth"} if parent < ROWLESS else ()
         meta = described["meta"].items()
@@ -144,12 +140,16 @@ class RepeatedChildren(CommitHook):
     ) -> AsyncIterator[Any]:
         """Yield the result of the callback, less the requests that are skipped."""
         async for thing in result:
-            if not self._is_skipped(response, thing):
-                yield thing
+            if isinstance(thing, Request) and thing.dont_filter and self._skips(response, thing):
+                continue
+            yield thing
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
         """Do the same for synchronous callbacks of Scrapy 2.14."""
-        return (thing for thing in result if not self._is_skipped(response, thing))
+        for thing in result:
+            if isinstance(thing, Request) and thing.dont_filter and self._skips(response, thing):
+                continue
+            yield thing
 
     def stored(self, request: Request, sources: Iterable[Request]) -> None:
         """Record that `request`, as which `sources` are sent again, has a row now. Raises
@@ -195,9 +195,7 @@ class RepeatedChildren(CommitHook):
             return ROWLESS - 1 - number % -ROWLESS
         return None
 
-    def _is_skipped(self, response: Response, child: object) -> bool:
-        if not (isinstance(child, Request) and child.dont_filter):
-            return False
+    def _skips(self, response: Response, child: Request) -> bool:
         page = self._origins.get(response, response.request)
         if page is None:
             return False

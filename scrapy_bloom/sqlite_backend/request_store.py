@@ -14,7 +14,7 @@ from ..errors import encodable
 from ..job.codec import Codec, Stored, url_and_method
 from ..job.delays import take_delay
 from ..job.failed_request import FailedRequest, class_and_message, count_unreadable, lost
-from ..job.records import New, State, rank_of
+from ..job.records import rank_of
 from ..scrapy_private.slots import slot_keys
 from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords
@@ -115,7 +115,9 @@ class SqliteStore:
         note_commit: Callable[[], None],
         holds: LocalHolds,
     ) -> None:
-        self.records = records
+        self.records = self.pending = records
+        self.rollback = records.rollback
+        self.hold, self.release = holds.hold, holds.release
         self._crawler = crawler
         self._note_commit = note_commit
         self._file = file
@@ -138,11 +140,6 @@ class SqliteStore:
         self._stored_holds = StoredHolds(records, holds)
         self.last_pushed = 0
         """The number of the last request that was pushed."""
-
-    @property
-    def pending(self) -> SqliteRecords:
-        """The pending records, as something with a length."""
-        return self.records
 
     @property
     def uncommitted(self) -> int:
@@ -177,13 +174,13 @@ class SqliteStore:
         """Add a record for `request`, delayed with a `delay`. Raises ValueError if it cannot be
         serialized."""
         due = None if delay is None else time.time() + delay
-        self.last_pushed = self.records.push(self._new(request, due))
+        self.last_pushed = self.records.push(*self._record(request), due)
 
     def cap(self, request: Request) -> None:
         """Keep `request`, which is over the budget, and is not pending. Raises ValueError if it
         cannot be serialized: then its record is kept."""
         try:
-            self.records.push(self._new(request), State.CAPPED)
+            self.records.cap(*self._record(request))
         except ValueError:
             slot = encodable(self._slot_of(request))
             self.records.add_lost(slot, lost(request, slot))
@@ -208,14 +205,6 @@ class SqliteStore:
             self._dispatched[request] = id_
             return request
         return None
-
-    def hold(self, slot: str, seconds: float, times: int) -> None:
-        """Hold `slot`; see RequestStore. Raises sqlite3.Error."""
-        self._holds.hold(slot, seconds, times)
-
-    def release(self, slot: str) -> None:
-        """End the hold of `slot`. Raises sqlite3.Error."""
-        self._holds.release(slot)
 
     def done(self, request: Request) -> None:
         """Delete the record of a dispatched request."""
@@ -266,10 +255,6 @@ class SqliteStore:
         if kept and self.codec.loads_any(self._file.iterate(_STORED)):
             self._file.execute(REOPEN)
 
-    def rollback(self) -> None:
-        """Drop all changes since the last commit."""
-        self.records.rollback()
-
     def close(self, *, clean: bool) -> None:
         """Close the file, marked as `clean` or not."""
         self._file.close(clean=clean)
@@ -280,21 +265,23 @@ class SqliteStore:
         def take(request: Request) -> None:
             delay = take_delay(request)
             due = None if delay is None else time.time() + delay
-            new = self._new(request, due)
+            slot, rank, payload = self._record(request)
             if self.records.budget is not None:
-                self.records.budget.admits(new.slot)
-            self.records.push(new, behind=True)
+                self.records.budget.admits(slot)
+            self.records.push(slot, rank, payload, due, behind=True)
 
         return left.move(self._file, self._crawler, take)
 
-    def _new(self, request: Request, due: float | None = None) -> New:
-        """Return `request` as it is stored. Raises ValueError if it cannot be serialized."""
+    def _record(self, request: Request) -> tuple[str, int, bytes]:
+        """Return slot, rank and payload of `request`. Raises ValueError if it cannot be
+        serialized."""
         start = bool(self._settings.start and request.meta.get("is_start_request"))
         if abs(request.priority) > MOST_PRIORITY:
             raise ValueError(f"the priority {request.priority} does not fit into 62 bits")
         slot = encodable(self._slot_of(request))
-        stored = self.codec.dump(self.codec.fields(request, sparse=True), slot, self._format[start])
-        return New(slot, rank_of(request.priority, start=start), stored.payload, due)
+        fields = self.codec.fields(request)
+        stored = self.codec.dump(fields, slot, self._format[start])
+        return slot, rank_of(request.priority, start=start), stored.payload
 
     def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:
         failed = FailedRequest.unreadable(*url_and_method(stored), class_and_message(error))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..amounts import without_user
+from ..job.choice import Filter
 from ..job.figures import (
     COUNTED,
     SLOTS,
@@ -25,7 +26,6 @@ from ..job.figures import (
 )
 from ..job.ledger import CommitHook
 from ..job.records import KEPT as KEPT_STATES
-from ..job.records import Filter
 from ..jobdir import JobDirectory
 from .job_file import UNFINISHED, check_header, reading
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..dupefilter import BloomDupeFilter
+    from ..job.choice import Counts
     from ..job.ledger import Ledger
-    from ..job.records import Counts
     from .job_file import RequestFile
     from .listing import Listing
     from .rounds import Round

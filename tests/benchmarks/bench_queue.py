@@ -19,8 +19,8 @@ from sidebyside import parser_of, redis_server, server_seconds
 # isort: split
 from scrapy import Request
 
+from scrapy_bloom.job.choice import Filter
 from scrapy_bloom.job.codec import Codec
-from scrapy_bloom.job.records import Filter
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk

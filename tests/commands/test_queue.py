@@ -8,7 +8,7 @@ from datetime import date
 import pytest
 from scrapy import Request
 
-from scrapy_bloom.job.records import Filter
+from scrapy_bloom.job.choice import Filter
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from tests.job.engine import Job, query
 from tests.redis_backend.test_later import let_pass

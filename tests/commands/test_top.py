@@ -14,8 +14,8 @@ from scrapy_bloom.amounts import duration
 from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import lines
 from scrapy_bloom.errors import RequestFileError, SharedFilterError
+from scrapy_bloom.job.choice import Counts
 from scrapy_bloom.job.figures import with_rates
-from scrapy_bloom.job.records import Counts
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import status
 from scrapy_bloom.sqlite_backend.job_file import RequestFile

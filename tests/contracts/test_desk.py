@@ -7,8 +7,9 @@ from math import inf
 
 import pytest
 
+from scrapy_bloom.job.choice import Filter
 from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.job.records import KEPT, Filter, State
+from scrapy_bloom.job.records import KEPT, State
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.sqlite_backend.desk import SqliteDesk
 from tests.failures import Failed

@@ -18,7 +18,7 @@ from scrapy.settings import BaseSettings
 
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.job.memory_records import MemoryRecords
-from scrapy_bloom.job.records import New, State, rank_of
+from scrapy_bloom.job.records import State, rank_of
 from scrapy_bloom.job.slots import Budget, OneLine, Slots
 from scrapy_bloom.sqlite_backend import schema
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
@@ -83,7 +83,8 @@ def test_priorities_may_be_negative_and_huge(make):
 def test_an_id_never_changes(make):
     """Whatever the states of the record; a failed or capped one is not pending."""
     store = make()
-    store.push(New("a", 0, b"capped"), State.CAPPED)
+    if hasattr(store, "cap"):
+        store.cap("a", 0, b"capped")
     id_ = put(store, b"a", due=1.0)
     for _ in range(3):
         store.take_due(2.0)
@@ -337,10 +338,12 @@ class Walk:
         if self.disk:
             assert self.store.budget.admits(slot) == admitted
         self.model.place(item, State.PENDING if admitted else State.CAPPED)
-        state = item.state
         if admitted and due:
             item.state, item.due = State.DELAYED, due
-        self.ids[item.name] = self.store.push(New(slot, rank, item.name, due), state)
+        if admitted:
+            self.ids[item.name] = self.store.push(slot, rank, item.name, due)
+        elif self.disk:
+            self.ids[item.name] = self.store.cap(slot, rank, item.name)
 
     def next(self):
         item, claimed = self.model.next(self.held, self.asks_last), self.store.next()
@@ -495,7 +498,7 @@ def test_what_was_taken_over_comes_behind_all_others(disk):
     """In the order in which Scrapy's queues gave it."""
     store = disk.open()
     for name in (b"first", b"second"):
-        store.push(New("a", 0, name), behind=True)
+        store.push("a", 0, name, behind=True)
     put(store, b"a", b"b")
     assert taken(store) == [b"b", b"a", b"first", b"second"]
 
@@ -565,7 +568,7 @@ def test_no_statement_scans_the_table(disk):
         store.move_due("a", 5.0, 6.0)
         store.done(store.next().id)
         store.fail(failed := store.next().id, FAILURE)
-        store.push(New("a", 0, b"capped"), State.CAPPED)
+        store.cap("a", 0, b"capped")
         store.hold("a", 1.0, 1, 1.0)
         assert (store.wake([failed]), store.retry("4, 5")) == (1, 1)
         store.stored(failed)

@@ -15,8 +15,8 @@ from scrapy import Request
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.settings import Settings
 
+from scrapy_bloom.job.choice import Filter
 from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.job.records import Filter
 from scrapy_bloom.job.settings import BUDGET
 from scrapy_bloom.sqlite_backend import listing
 from scrapy_bloom.sqlite_backend.request_store import coming_back

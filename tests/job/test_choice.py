@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scrapy_bloom.job.choice import Filter, Record
 from scrapy_bloom.job.failed_request import FailedRequest, matches
-from scrapy_bloom.job.records import KEPT, Filter, Record, State
+from scrapy_bloom.job.records import KEPT, State
 
 texts = st.text("ab-]!^[*?AÄ\n/.\\\udc80", max_size=8)
 

@@ -5,7 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from scrapy_bloom.job.records import KEPT, WAITING, Filter, State
+from scrapy_bloom.job.choice import Filter
+from scrapy_bloom.job.records import KEPT, WAITING, State
 from scrapy_bloom.sqlite_backend import (
     desk,
     job_file,

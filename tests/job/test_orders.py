@@ -13,8 +13,9 @@ from math import inf
 import pytest
 from scrapy.pqueues import ScrapyPriorityQueue
 
+from scrapy_bloom.job.choice import Filter
 from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.job.records import KEPT, Filter, State
+from scrapy_bloom.job.records import KEPT, State
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import desk as orders
 from scrapy_bloom.sqlite_backend.desk import HoldOrder, Order, SqliteDesk, give

@@ -266,7 +266,7 @@ def test_what_is_not_plain_is_one_pickle():
     fields = codec.load_fields(stored)
     assert (fields["url"], fields["priority"], fields["meta"]["n"]) == (URL, 3, 5)
     assert stored.payload.count(b"Thing") == 1
-    found = codec.load(codec.moved(stored, "other.example")).meta
+    found = codec.load(stored).meta
     assert [*found] == [*meta]
     assert found["a"].numbers is found["b"] is found["c"]["d"]
     assert (found["b"], found["depth"]) == (numbers, 2)

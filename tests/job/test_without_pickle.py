@@ -175,12 +175,12 @@ def test_a_class_is_taken_only_if_it_is_there():
 
 
 @pytest.mark.parametrize("code", [PICKLED, MARSHALLED])
-def test_what_is_not_plain_is_moved_as_it_is(no_pickle, code):
-    """It is asked once more, has another slot, and its URL is read: no code of it runs."""
+def test_what_is_not_plain_is_asked_again_as_it_is(no_pickle, code):
+    """It is asked once more, and its URL is read: no code of it runs."""
     codec = Codec(None, 10_000, pickles=False)
     stored = with_objects(code, b"rubbish", meta={"depth": 2})
     failed = FailedRequest("", "GET", "download", None, None, 7, 0.0, None)
-    for each in (codec.again(stored, failed), codec.moved(stored, "b.example")):
+    for each in (codec.again(stored, failed), stored):
         assert codecs.url_and_method(each) == ("http://a.example/", "GET")
         assert codec.load_fields(each)[OBJECTS] == ExtType(code, b"rubbish")
         with pytest.raises(ValueError, match="BLOOM_PICKLE is False"):

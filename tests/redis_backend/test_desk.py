@@ -10,7 +10,8 @@ from itertools import count, product
 import pytest
 
 from scrapy_bloom.errors import SharedFilterError
-from scrapy_bloom.job.records import KEPT, Filter, State
+from scrapy_bloom.job.choice import Filter
+from scrapy_bloom.job.records import KEPT, State
 from scrapy_bloom.redis_backend import desk
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk

@@ -14,10 +14,11 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
+from scrapy_bloom.job.choice import Filter
 from scrapy_bloom.job.codec import Codec, Stored, plain_fields
 from scrapy_bloom.job.dictionaries import Dictionaries
 from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.job.records import Filter, State
+from scrapy_bloom.job.records import State
 from scrapy_bloom.redis_backend import desk
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
