@@ -82,17 +82,14 @@ class Seen:
 
     def __init__(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
         self._in_memory: dict[bytes, None] = {}
+        self.uncommitted: Collection[bytes] = self._in_memory.keys()
+        """The fingerprints in memory, oldest first."""
         self.put(filter)
 
     def put(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
         """Ask `filter` from now on."""
         self.filter = filter
         self.add = filter.add
-
-    @property
-    def uncommitted(self) -> Collection[bytes]:
-        """The fingerprints in memory, oldest first."""
-        return self._in_memory.keys()
 
     def add_unchecked(self, fingerprint: bytes) -> None:
         """Keep in memory a fingerprint that the filter did not take. Never raises."""

@@ -6,7 +6,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ..bloom.growing import ScalableBloomFilter
@@ -45,10 +45,11 @@ class Uncommitted(Overlay):
     def put(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
         """Ask `filter` from now on."""
         self.filter = filter
-        self.add = self._add
+        self.add, self._knows = self._add, self._look_in(filter)
 
-    def _knows(self, fingerprint: bytes) -> bool:
-        return fingerprint in self.filter
+    def _look_in(self, filter: FingerprintFilter) -> Callable[[bytes], bool]:  # noqa: A002
+        """Return the question for a fingerprint that is not in memory."""
+        return filter.__contains__
 
     def _add(self, fingerprint: bytes) -> bool:
         if fingerprint in self._in_memory or self._knows(fingerprint):
@@ -75,14 +76,10 @@ class Keeper:
         self.fingerprint = dupefilter.fingerprint
         self.close_spider = dupefilter.close_spider
         self._overlay = overlay = Uncommitted(dupefilter.filter)
+        self.uncommitted = overlay.uncommitted
         audit = dupefilter.audit
         self._release = overlay.release if audit is None else audit.watched(overlay.release)
         dupefilter.use(overlay)
-
-    @property
-    def uncommitted(self) -> Collection[bytes]:
-        """The fingerprints that wait for a commit, oldest first."""
-        return self._overlay.uncommitted
 
     def release(self, fingerprints: Iterable[bytes]) -> None:
         """Add `fingerprints`, uncommitted until now, to the filter. Never raises."""

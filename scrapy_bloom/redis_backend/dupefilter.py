@@ -310,8 +310,8 @@ class BesideQueue(Uncommitted):
 
     filter: RedisBloomFilter
 
-    def _knows(self, fingerprint: bytes) -> bool:
-        return fingerprint in self.filter.known.urls
+    def _look_in(self, filter: FingerprintFilter) -> Callable[[bytes], bool]:  # noqa: A002
+        return self.filter.known.urls.__contains__
 
 
 def _refuse_local_job(job: JobDirectory, key: str) -> None:

@@ -44,6 +44,7 @@ class KnownUrls:
         self._reads_callback = CALLBACK in reads
         self._meta_keys = {word[len(META) :] for word in reads if word.startswith(META)}
         self._callbacks: dict[object, str] = {}
+        self._confirms = type(df).confirm_recent is not FilterDupeFilter.confirm_recent
 
     def _read(self, df: FilterDupeFilter) -> frozenset[str] | None:
         """Return what the fingerprints depend on besides URL, method and body, None with the reason
@@ -62,13 +63,30 @@ class KnownUrls:
         """Return True if a scheduler is sure to drop `request`, now and later, since its URL is in
         the cache. Never raises."""
         try:
-            if request.dont_filter:
+            if self._reads_callback or self._confirms:
+                return self._is_known(request)
+            # in line for the most common fingerprints, since each link comes here
+            if (
+                request.dont_filter
+                or self._reads is None
+                or request.method != "GET"
+                or request.body
+                or not self._meta_keys.isdisjoint(request.meta)
+            ):
                 return False
-            meta = request.meta
-            prefix = self.prefix_of(request.callback, request.method, request.body, meta)
-            return prefix is not None and self.has_recent(prefix, request.url)
+            url = request.url
+            if "#" in url and self.ignores_fragments:
+                url = url[: url.index("#")]
+            return url in self._recent.urls
         except Exception:  # noqa: BLE001 - a request like no other
             return False
+
+    def _is_known(self, request: Request) -> bool:
+        if request.dont_filter:
+            return False
+        meta = request.meta
+        prefix = self.prefix_of(request.callback, request.method, request.body, meta)
+        return prefix is not None and self.has_recent(prefix, request.url)
 
     def prefix_of(
         self, callback: object, method: str, body: object, meta: Mapping[str, Any]
