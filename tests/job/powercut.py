@@ -156,6 +156,8 @@ class Cut(Synced):
 
         def method(file, *arguments, **options):
             result = function(file, *arguments, **options)
+            if function.__name__ == "close":
+                note_commit(file)  # SQLite has synced the file before it removes the log
             self.point(partial(note_commit, file))
             return result
 
