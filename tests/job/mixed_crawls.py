@@ -106,16 +106,18 @@ class Tale:
             desk.change(Filter(KEPT), "retry")
             desk.hold([f"slot{number}" for number in range(SLOTS)], None)
         elif self.chance.random() < 0.5:
-            give(JobDirectory(self.job), self.drawn_order())
+            self.give_order()
             if self.chance.random() < 0.6:
                 desk.hold([], None)  # carries out what stands
 
-    def drawn_order(self):
-        """Return an order, and remember what it does."""
+    def give_order(self):
+        """Leave the job an order, and remember what it does."""
         given = drawn_order(self.chance)
         if isinstance(given, Order):
             self.ordered.add(given.action)
-        return given
+        answer = give(JobDirectory(self.job), given)
+        if self.cut is not None:
+            self.cut.note_order(answer.with_suffix(".json"))
 
     def run(self, settings, mood, *, is_killed):
         """Run the process to its end or to a kill, and look at what it has left; return True if the
@@ -137,7 +139,7 @@ class Tale:
             size = size_of(self.notes)
             if size > order_size:
                 order_size = float("inf")
-                give(JobDirectory(self.job), self.drawn_order())
+                self.give_order()
             if size > kill_size:
                 # some while later, so that it falls on either side of a commit
                 kill_size, kill_at = float("inf"), time.monotonic() + chance.uniform(0, 0.15)

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -162,6 +163,12 @@ class Cut(Synced):
             return result
 
         return method
+
+    def note_order(self, path):
+        """Note an order, which the runner has synced; the crawl may have carried it out."""
+        for each in (path, path.parent):
+            with suppress(FileNotFoundError):
+                super().note(each)
 
     def power(self, chance):
         """Leave of the job what the disk may have; yield which commit is not there."""
