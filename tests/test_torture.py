@@ -12,10 +12,9 @@ from tests.delta.test_crawls import check_digests, check_fleet, item_of
 from tests.delta.test_crawls import pages as error_pages
 from tests.delta.test_crawls import tell as day_after_day
 from tests.early_crawls import VARIANTS
-from tests.job.test_budget import check_kills as check_kills_of_traps
 from tests.job.test_failing_crawls import check_kills
 from tests.job.test_feed_kills import feed_torture
-from tests.job.test_kills import SEED, torture
+from tests.job.test_kills import MIXED, SEED, torture
 from tests.job.test_round_crawls import lost, tell
 from tests.redis_backend import test_model
 from tests.redis_backend.model import World
@@ -41,9 +40,20 @@ def test_delayed_requests():
     assert torture("--cuts", 20, "--later", 1)["odd"] == []
 
 
-def test_crawls_of_a_trap_with_a_budget():
-    """Forty kills of crawls that would have no end."""
-    check_kills_of_traps(40, beside=3)
+def test_crawls_that_mix_it_all():
+    """Two hundred kills: every state, orders, budgets, holds, delays, settings that change."""
+    result = torture("--kills", 200, module=MIXED)
+    assert result["kills"] >= 200
+    assert result["wrong"] == []
+
+
+def test_a_power_cut_at_each_sync():
+    """Of a crawl that mixes it all; what is synced there is on the disk, or not yet."""
+    result = torture("--cuts", "--pages", 30, module=MIXED)
+    assert (
+        0 < result["crawls"] - result["kills"] <= 3
+    )  # as many as were at work when one had no cut
+    assert result["wrong"] == []
 
 
 def test_a_hundred_power_cuts():

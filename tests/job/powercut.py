@@ -8,6 +8,9 @@ of what the files hold, what a disk may have.
 import json
 import os
 import shutil
+import signal
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from scrapy_bloom import files
@@ -16,6 +19,7 @@ from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.feeds import waiting
 from scrapy_bloom.sqlite_backend import job_file as requestfile
 from tests.job.points import Proxy
+from tests.stored import found_in, size_of
 
 PAGE = 4096
 
@@ -26,10 +30,14 @@ class Synced:
     def __init__(self, folder):
         self.job = Path(folder) / "job"
         self.notes = Path(folder) / "synced"
+        self.held = None
+        """Descriptors of what was noted in a process: its inode becomes no other file's."""
 
     def lay(self):
         """Lay the notes over the modules of this process."""
         self.notes.mkdir(exist_ok=True)
+        self.held = {}
+        self.forget_what_is_gone()
         notes = self
 
         def fsync(descriptor):
@@ -64,6 +72,19 @@ class Synced:
                 requestfile.RequestFile, name, self.after(getattr(requestfile.RequestFile, name))
             )
 
+    def forget_what_is_gone(self):
+        """Drop the notes of inodes of an earlier process that are other files' now."""
+        paths = [self.job, *self.job.rglob("*")] if self.job.exists() else []
+        there = {path.stat().st_ino: path for path in paths}
+        for note in self.notes.glob("*-*"):
+            path = there.get(int(note.stem.split("-")[1]))
+            if path is None or path.is_dir() is not note.name.startswith("names"):
+                note.unlink()
+            elif path.is_dir():
+                now = {each.name: each.stat().st_ino for each in path.iterdir()}
+                names = json.loads(note.read_bytes()).items()
+                self.write(note.name, json.dumps(dict(names & now.items())).encode())
+
     def after(self, function):
         """Return a method of RequestFile that notes what SQLite has synced."""
 
@@ -78,6 +99,8 @@ class Synced:
 
     def note(self, path):
         """Note the contents of a file, or the names in a directory."""
+        if self.held is not None and path.exists() and path.stat().st_ino not in self.held:
+            self.held[path.stat().st_ino] = os.open(path, os.O_RDONLY)
         if path.is_dir():
             names = {p.name: p.stat().st_ino for p in path.iterdir()}
             self.write(f"names-{path.stat().st_ino}", json.dumps(names).encode())
@@ -89,6 +112,71 @@ class Synced:
         part = self.notes / f"{name}.part"
         part.write_bytes(contents)
         part.rename(self.notes / name)
+
+
+class Cut(Synced):
+    """A power cut at sync `number` of a crawl, over all of its runs: what is synced there is on the
+    disk, or not yet."""
+
+    def __init__(self, folder, number, *, is_synced):
+        super().__init__(folder)
+        self.folder, self.number, self.is_synced = folder, number, is_synced
+        self.is_inside = False
+
+    def lay(self):
+        """Lay the notes over the modules of a process before the cut."""
+        if size_of(self.folder / "syncs") < self.number:
+            super().lay()
+            for path in self.job.glob("requests.sqlite*"):  # what a command has committed
+                super().note(path)
+
+    def point(self, do_note):
+        """Count a sync, and note it unless the power is cut."""
+        with (self.folder / "syncs").open("a") as file:
+            file.write(".")
+        is_here = size_of(self.folder / "syncs") == self.number
+        if not is_here or self.is_synced:
+            do_note()
+        if is_here:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def note(self, path):
+        """Note a file or a directory that was synced."""
+        note = partial(super().note, path)
+        note() if self.is_inside else self.point(note)
+
+    def after(self, function):
+        """Return a method of RequestFile that counts as one sync."""
+        note_all = super().after(lambda: None)
+
+        def note_commit(file):
+            self.is_inside = True
+            note_all()
+            self.is_inside = False
+            (self.folder / "commits").write_text(f"{file.commits}")
+
+        def method(file, *arguments, **options):
+            result = function(file, *arguments, **options)
+            if function.__name__ == "close":
+                note_commit(file)  # SQLite has synced the file before it removes the log
+            self.point(partial(note_commit, file))
+            return result
+
+        return method
+
+    def note_order(self, path):
+        """Note an order, which the runner has synced; the crawl may have carried it out."""
+        for each in (path, path.parent):
+            with suppress(FileNotFoundError):
+                super().note(each)
+
+    def power(self, chance):
+        """Leave of the job what the disk may have; yield which commit is not there."""
+        cut_power(self.folder, chance)
+        if (noted := self.folder / "commits").exists():
+            found, commits = found_in(self.folder / "job").commits, int(noted.read_text())
+            if found < commits:
+                yield f"commit {found}, and {commits} were synced"
 
 
 def cut_power(folder, chance):

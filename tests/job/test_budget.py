@@ -3,10 +3,8 @@
 Set BUDGET_SEED to repeat a run of what is random.
 """
 
-import json
 import os
 import random
-import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -20,15 +18,12 @@ from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.job.settings import BUDGET
 from scrapy_bloom.sqlite_backend import listing
 from scrapy_bloom.sqlite_backend.request_store import coming_back
-from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
 from scrapy_bloom.sqlite_backend.status import job_view
 from tests.failures import Failed
-from tests.job.budget_crawls import BUDGET as OF_CRAWLS
-from tests.job.budget_crawls import SLOTS
 from tests.job.engine import STOCK, name_of, query, request, unserializable
 from tests.job.test_children import again, child, give, page_in_progress
 from tests.job.test_rounds import start
-from tests.seeded import run_module, seed_of
+from tests.seeded import seed_of
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -45,24 +40,6 @@ def capped(folder):
 def push(job, *names, slot="example.com", **options):
     for name in names:
         job.push(name, meta={"download_slot": slot}, **options)
-
-
-def check_kills(kills, beside):
-    """Kill real crawls so many times, in two rounds each."""
-    arguments = ("--kills", kills, "--beside", beside)
-    run = run_module("tests.job.budget_crawls", *arguments, seed=SEED)
-    assert run.returncode == 0
-    reports = [*map(json.loads, run.stdout.splitlines())]
-    for report in reports:
-        assert report["round"] in ([2, KEPT], [2, OVER])
-        assert report["lost"] == report["from nowhere"] == report["twice"] == []
-        assert report["books"] == []
-        for pages in report["pages"]:
-            for slot, size in SLOTS.items():
-                limit = OF_CRAWLS.get(slot, OF_CRAWLS["*"])
-                assert pages[slot] <= limit
-                assert pages[slot] == limit or size < limit
-    assert sum(report["kills"] for report in reports) >= kills
 
 
 def fail(job):
@@ -572,13 +549,6 @@ def test_a_capped_request_takes_ninety_bytes(make_round, tmp_path):
     job.close("shutdown")
     assert Failed(tmp_path / "job").by_reason() == {"capped": count}
     assert file.stat().st_size - empty < 90 * count
-
-
-@pytest.mark.torture
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
-def test_real_crawls_of_a_trap_over_kills():
-    """Each slot has what its budget allows, and all that could be reached is one thing."""
-    check_kills(3, beside=1)
 
 
 def test_what_is_retried_by_a_start_without_a_budget_is_no_count_of_a_round(make_round, tmp_path):

@@ -35,11 +35,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+MIXED = "tests.job.mixed_crawls"
+
+
 def torture(*arguments, module="tests.job.torture", seed=SEED):
-    """Return what a run prints."""
+    """Return what a run prints in the end."""
     run = run_module(module, "--kills", 0, *arguments, seed=seed)
-    (line,) = run.stdout.splitlines()
-    return json.loads(line)
+    return json.loads(run.stdout.splitlines()[-1])
 
 
 def test_only_what_was_in_flight_or_uncommitted_is_repeated():
@@ -70,6 +72,13 @@ def test_no_delayed_page_is_lost_or_early():
     result = torture("--kills", 3, "--pages", 40, "--later", 0.5)
     assert result["kills"] >= 3
     assert result["odd"] == []
+
+
+def test_nothing_is_lost_or_twice_where_all_is_mixed():
+    """Requests in every state, with orders and other settings at each start."""
+    result = torture("--kills", 2, "--pages", 40, module=MIXED)
+    assert result["kills"] >= 2
+    assert result["wrong"] == []
 
 
 def test_no_page_is_lost_by_a_power_cut():
