@@ -94,7 +94,7 @@ def check(connection: sqlite3.Connection) -> None:
 
 def in_memory() -> sqlite3.Connection:
     """Return a connection to the tables of a job without requests."""
-    connection = sqlite3.connect(":memory:")
+    connection = sqlite3.connect(":memory:", isolation_level=None)
     create(connection)
     return connection
 

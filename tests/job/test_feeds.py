@@ -914,6 +914,9 @@ def test_whose_exporter_it_is(tmp_path):
 
 LOADED = """
 import json, sys
+from scrapy.utils.reactor import install_reactor
+
+install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
 from tests.job.feed_jobs import FeedJob
 
 job = FeedJob(sys.argv[1], json.loads(sys.argv[2]))

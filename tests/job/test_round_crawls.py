@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from tests.job.harness import SETTINGS
 from tests.job.round_crawls import FED, RETURNING
 from tests.seeded import run_module, seed_of
 
@@ -146,4 +147,6 @@ def check_returns(count):
         assert (back["rounds"], back["reason"]) == ([[1, "over"]], "finished"), report
         assert (last["rounds"][0][0], last["answers"]) == (2, 1), report
         asked = sum(run["answers"] for run in report["runs"] if run["status"] == 0)
-        assert asked <= RETURNING + 1, report
+        kills = sum(run["status"] != 0 for run in report["runs"])
+        # the site may count late what a killed process has asked
+        assert asked <= RETURNING + 1 + SETTINGS["CONCURRENT_REQUESTS"] * kills, report
