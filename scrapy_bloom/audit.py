@@ -46,8 +46,8 @@ def check(crawler: Crawler) -> None:
 def attach(dupefilter: FilterDupeFilter) -> None:
     """Put the audit in front of the `request_seen` of `dupefilter`, if one is wanted."""
     if path := AUDIT.read(dupefilter.crawler.settings):
-        dupefilter.audit = audit = Audit(path, dupefilter)
-        dupefilter.put_in_front(audit.request_seen)
+        dupefilter._audit = audit = Audit(path, dupefilter)
+        vars(dupefilter)["request_seen"] = audit.request_seen
 
 
 class Audit:
@@ -77,7 +77,7 @@ class Audit:
             return True
         if self._avoided > avoided:
             self._note(request, "avoided")
-        elif self._dupefilter.filter.exact:
+        elif (seen := self._dupefilter._seen) is not None and seen.filter.exact:
             fingerprint = self._dupefilter.fingerprint(request)
             if fingerprint in self._held:
                 self._uncommitted[fingerprint] = request
@@ -97,11 +97,12 @@ class Audit:
 
     @property
     def _avoided(self) -> int:
-        return self._dupefilter.filter.false_positives_avoided
+        seen = self._dupefilter._seen
+        return 0 if seen is None else seen.filter.false_positives_avoided
 
     @property
     def _held(self) -> Collection[bytes]:
-        seen = self._dupefilter.seen
+        seen = self._dupefilter._seen
         return () if seen is None else seen.uncommitted
 
     def _why(self, request: Request) -> tuple[str, int | None]:

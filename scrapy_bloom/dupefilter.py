@@ -23,8 +23,8 @@ from .jobdir import session_of
 from .redirects import RequestChains
 from .scrapy_private.engine import close_spider
 from .seen import Seen, closing_line
-from .settings import BloomSettings, misspelt
-from .startup import announce, fetches_one_page, refuse
+from .settings import OFF, BloomSettings, misspelt
+from .startup import announce, fetches_one_page, is_own_method, refuse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,20 +61,20 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
-        self.settings = BloomSettings()
+        self._settings = BloomSettings()
         self.fingerprinter: UnfailingFingerprinter
-        self.seen: Seen | None = None
-        self.see: Callable[[bytes], bool] = _not_open
-        self.recent: Any = None
+        self._seen: Seen | None = None
+        self._see: Callable[[bytes], bool] = _not_open
+        self._recent: Any = None
         """The URLs seen last, which speed up `request_seen`."""
-        self.known: Any = None
-        self.audit: Any = None
-        self.chains: RequestChains | None = None
+        self._known: Any = None
+        self._audit: Any = None
+        self._chains: RequestChains | None = None
         self.last_request: Request | None = None
         self.last_fingerprint = b""
         self.watches_each_new = False
         self.stats_due = 0.0
-        self.closing = False
+        self._closing = False
         self._log_duplicates = True
         self._inc_value: Callable[..., None] = crawler.stats.inc_value  # found once: it takes long
 
@@ -99,20 +99,25 @@ class FilterDupeFilter(BaseDupeFilter):
     def request_seen(self, request: Request) -> bool:
         """Return True if `request` was seen before, else add it. Never raises.
 
-        A redirect is no duplicate of the requests that led to it. `speed` puts a function with the
-        same answers in front of this one.
+        A redirect is no duplicate of the requests that led to it.
         """
+        return self._ask(request)  # `look_up`, or what `speed` has put in front of it
+
+    def look_up(self, request: Request) -> bool:
+        """Return what `request_seen` returns."""
         fingerprint = self.fingerprint_of_any(request)
-        if self.chains is not None and self.chains.lead_back(request, self.fingerprint):
+        if self._chains is not None and self._chains.lead_back(request, self.fingerprint):
             self.let_pass(fingerprint)
             return False
         try:
-            seen = self.see(fingerprint)
+            seen = self._see(fingerprint)
         except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
             return self.see_despite(error, fingerprint)
         if not seen and (self.watches_each_new or monotonic() >= self.stats_due):
             self.do_what_is_due()
         return seen
+
+    _ask = look_up
 
     def fingerprint(self, request: Request) -> bytes:
         """Return the fingerprint of `request` by the crawler's fingerprinter; if that fails, by
@@ -126,7 +131,7 @@ class FilterDupeFilter(BaseDupeFilter):
     def log(self, request: Request, spider: Spider) -> None:
         """Count a filtered request, and log it as Scrapy does: the first one, or all
         with DUPEFILTER_DEBUG."""
-        if self.settings.debug:
+        if self._settings.debug:
             logger.debug(
                 "Filtered duplicate request: %(request)s (referer: %(referer)s)",
                 {"request": request, "referer": referer_str(request)},
@@ -144,11 +149,11 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the filter. A second call does nothing."""
-        if self.seen is None:
+        if self._seen is None:
             return
         self._update_stats()
         finished = reason == "finished"
-        line = closing_line(self.seen.filter, self.settings.capacity, finished=finished)
+        line = closing_line(self._seen.filter, self._settings.capacity, finished=finished)
         self._close_filter()
         logger.info("%s", line, extra={"spider": self.crawler.spider})
 
@@ -161,19 +166,19 @@ class FilterDupeFilter(BaseDupeFilter):
     @property
     def filter(self) -> FingerprintFilter:
         """The filter, without fingerprints in memory. Raises ValueError if it is not open."""
-        if self.seen is None:
+        if self._seen is None:
             raise ValueError("the dupefilter is not open")
-        return self.seen.filter
+        return self._seen.filter
 
     def fingerprint_of_any(self, request: Request) -> bytes:
         """Return the fingerprint of a request whose meta may be a copy of a response's."""
-        if self.chains is not None and self.fingerprinter.reads_key:
-            self.chains.drop_copied_key(request)
+        if self._chains is not None and self.fingerprinter.reads_key:
+            self._chains.drop_copied_key(request)
         return self.fingerprint(request)
 
     def use(self, seen: Seen) -> None:
         """Ask `seen` from now on."""
-        self.seen, self.see = seen, seen.add
+        self._seen, self._see = seen, seen.add
 
     def confirm_recent(self) -> None:
         """Clear `recent` if its answers may no longer be those of the filter."""
@@ -193,23 +198,23 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def close_if_full(self) -> None:
         """Close the spider if the filter is full and must not grow."""
-        if self.closing or self.seen is None or not self._is_full:
+        if self._closing or self._seen is None or not self._is_full:
             return
         logger.error(
             "The filter holds the %(capacity)d requests of BLOOM_CAPACITY: closing the spider"
             " (BLOOM_ON_FULL is 'close'). %(remedy)s.",
-            {"capacity": self.settings.capacity, "remedy": self.remedy_when_full},
+            {"capacity": self._settings.capacity, "remedy": self.remedy_when_full},
             extra={"spider": self.crawler.spider},
         )
-        self.seen.filter.growing = False
+        self._seen.filter.growing = False
         self.close_spider("bloom_full")
 
     def close_spider(self, reason: str) -> None:
         """Close the spider on the next reactor turn. A close inside `request_seen` could close the
         queue in the middle of a push."""
-        if self.closing:
+        if self._closing:
             return
-        self.closing = True
+        self._closing = True
         try:
             close_spider(self.crawler, reason)
         except Exception:
@@ -219,15 +224,15 @@ class FilterDupeFilter(BaseDupeFilter):
         crawler = self.crawler
         try:
             # the spider middlewares exist already
-            self.settings = settings = BloomSettings.read(crawler.settings)
+            self._settings = settings = BloomSettings.read(crawler.settings)
             self.fingerprinter = UnfailingFingerprinter(crawler)
             parts = [
                 import_module(module)
                 for module, names in PARTS.items()
-                if any(map(crawler.settings.get, names))
+                if any(crawler.settings.get(name) not in OFF for name in names)
             ]
             if fetches_one_page(crawler):
-                self.settings = replace(settings, job=None)
+                self._settings = replace(settings, job=None)
                 self.use(Seen(self._in_memory("a command for one page touches no job")))
             else:
                 for part in parts:
@@ -255,13 +260,13 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def _in_memory(self, why: str) -> FingerprintFilter:
         """Return a new filter in memory, and log `why` it is in memory."""
-        exactly = "exact, " if self.settings.exact else ""
+        exactly = "exact, " if self._settings.exact else ""
         announce(self.crawler, "filter", f"{exactly}in memory ({why})")
-        return self.settings.open_filter(None)
+        return self._settings.open_filter(None)
 
     def _recognise_redirects(self) -> None:
         try:
-            self.chains = RequestChains(self.crawler)
+            self._chains = RequestChains(self.crawler)
         except (JobDirectoryError, RuntimeError) as error:  # in a script there is no engine
             if not self.fingerprinter.is_scrapys:
                 raise
@@ -269,39 +274,45 @@ class FilterDupeFilter(BaseDupeFilter):
                 missing = str(error).partition(", which")[0]
                 logger.warning("%s: redirects to a page that led to them are dropped", missing)
 
-    def put_in_front(self, request_seen: Callable[[Request], bool]) -> None:
-        """Have `request_seen` answer in the place of the method of that name."""
-        vars(self)["request_seen"] = request_seen
+    def put_in_front(self, shortcut: Callable[[Request], bool]) -> None:
+        """Have `shortcut` answer in front of `look_up`, and in the place of an unchanged
+        `request_seen`, which saves a call."""
+        self._ask = shortcut  # type: ignore[assignment,method-assign]
+        is_own = is_own_method(self, "request_seen", "scrapy_bloom")
+        if is_own and type(self).request_seen is FilterDupeFilter.request_seen:
+            vars(self)["request_seen"] = shortcut
 
     def forget_recent(self) -> None:
         """Clear the cache of URLs seen last."""
-        if self.recent is not None:
-            self.recent.clear()
+        if self._recent is not None:
+            self._recent.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "request_seen"}
+        in_front = {"request_seen", "_ask"}
+        return {name: value for name, value in vars(self).items() if name not in in_front}
 
     def _close_filter(self) -> None:
         """Close the audit and the filter, and drop all references to the crawl's requests."""
-        vars(self).pop("request_seen", None)
-        self.last_request = self.known = None
+        for in_front in ("request_seen", "_ask"):
+            vars(self).pop(in_front, None)
+        self.last_request = self._known = None
         self.forget_recent()
-        if self.audit is not None:
-            self.audit.close()
-        seen, self.seen, self.see = self.seen, None, _not_open
+        if self._audit is not None:
+            self._audit.close()
+        seen, self._seen, self._see = self._seen, None, _not_open
         if seen is not None:
             seen.close()
 
     @property
     def _is_full(self) -> bool:
-        return self.settings.on_full == "close" and len(self.filter) >= self.settings.capacity
+        return self._settings.on_full == "close" and len(self.filter) >= self._settings.capacity
 
     def _update_stats(self) -> None:
         self.stats_due = monotonic() + STATS_INTERVAL
-        if self.seen is None:
+        if self._seen is None:
             return
         try:
-            for name, value in self.seen.stats().items():
+            for name, value in self._seen.stats().items():
                 self.crawler.stats.set_value(f"bloom/{name}", value)
         except Exception:
             logger.exception("Cannot update the stats of the filter")
@@ -326,7 +337,7 @@ class BloomDupeFilter(FilterDupeFilter):
 
     def open(self) -> None:
         """Write the first stats, and warn of pending requests that will not be fetched."""
-        job, extra = self.settings.job, {"spider": self.crawler.spider}
+        job, extra = self._settings.job, {"spider": self.crawler.spider}
         if job is not None and not self.keeps_requests:
             announce(
                 self.crawler,
@@ -391,7 +402,7 @@ class BloomDupeFilter(FilterDupeFilter):
     ) -> FingerprintFilter:
         """Return the open filter of `job`, a new one if there is none."""
         identity = identity or FingerprinterIdentity.of(self.crawler.request_fingerprinter)
-        opened = self.settings.open_filter(job.filter, identity.to_text())
+        opened = self._settings.open_filter(job.filter, identity.to_text())
         self.loses_requests = not opened.clean
         exactly = "exact, " if opened.exact else ""
         known = f"which knows {counted(len(opened), 'request')}"
@@ -400,7 +411,7 @@ class BloomDupeFilter(FilterDupeFilter):
 
     def see_despite(self, error: Exception, fingerprint: bytes) -> bool:
         """Return the answer for a fingerprint on which the filter failed, and close the spider."""
-        if not self.closing:
+        if not self._closing:
             job_logger.error(
                 "The filter failed: %(error)s. Closing the spider; until then new requests are"
                 " remembered as well as can be. Free some space or memory, then resume the job.",
@@ -409,14 +420,14 @@ class BloomDupeFilter(FilterDupeFilter):
                 extra={"spider": self.crawler.spider},
             )
             self.close_spider("bloom_error")
-        if self.seen is None:
+        if self._seen is None:
             return False
         with suppress(Exception):
             # a filter that could not grow still takes keys beyond its capacity
-            self.seen.filter.growing = False
-            return self.see(fingerprint)
-        self.seen.add_unchecked(fingerprint)
-        self.use(self.seen)
+            self._seen.filter.growing = False
+            return self._see(fingerprint)
+        self._seen.add_unchecked(fingerprint)
+        self.use(self._seen)
         return False
 
 

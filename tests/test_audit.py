@@ -43,7 +43,7 @@ def test_each_dropped_request_is_recorded_with_why(make_dupefilter, tmp_path):
     assert not dupefilter.request_seen(request("0", method="POST"))
     assert dupefilter.request_seen(request("0", method="POST"))
     assert dupefilter.request_seen(request("1", meta={META_KEY: b"no short way"}))
-    dupefilter.recent.clear()
+    dupefilter._recent.clear()
     assert dupefilter.request_seen(request("0"))
     assert dupefilter.request_seen(request("4"))
     assert reasons(path) == [
@@ -115,7 +115,7 @@ def test_files_are_rotated(make_dupefilter, tmp_path, monkeypatch):
 def test_what_cannot_be_written_is_left_out(make_dupefilter, tmp_path, caplog):
     """The crawl goes on, and it is said once."""
     dupefilter = make_dupefilter(BLOOM_AUDIT=tmp_path / "dropped.jsonl")
-    dupefilter.audit._handler.stream.close()
+    dupefilter._audit._handler.stream.close()
     for answer in (False, True, True):
         assert dupefilter.request_seen(request("a")) == answer
     assert len([r for r in caplog.records if "BLOOM_AUDIT" in r.getMessage()]) == 1
@@ -124,7 +124,7 @@ def test_what_cannot_be_written_is_left_out(make_dupefilter, tmp_path, caplog):
 def test_without_an_audit_nothing_is_in_the_way(make_dupefilter):
     """Duplicates are dropped early."""
     dupefilter = make_dupefilter()
-    assert dupefilter.audit is None
+    assert dupefilter._audit is None
     assert known_urls(dupefilter).why_not_early() is None
 
 

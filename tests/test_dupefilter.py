@@ -15,6 +15,7 @@ from scrapy.utils.request import RequestFingerprinter, fingerprint
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import (
+    BloomDupeFilter,
     FilterFileError,
     FilterLockedError,
     IncompatibleFilterError,
@@ -26,6 +27,7 @@ from scrapy_bloom.job.overlay import Keeper
 from scrapy_bloom.jobdir import JobDirectory
 from tests.fakes import raising
 from tests.test_refused_start import contents
+from tests.test_speed import made as without_addon
 
 
 def requests(start, stop):
@@ -604,3 +606,28 @@ def test_release_that_fails_keeps_all_held(make_dupefilter, closed, errors, monk
     assert tested.crawler.engine.closed == []
     assert closed(tested) == ["bloom_error"]
     assert len(errors()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("BLOOM_DELTA", "item"), ("BLOOM_DELTA_DIGEST", []), ("BLOOM_DELTA", "odd")]
+)
+def test_what_delta_needs_is_asked_for_at_the_start(name, value):
+    """A value that is empty asks for it, too; one that is off does not."""
+    with pytest.raises(ValueError, match=f"{name} is .*, but DeltaMiddleware is not enabled"):
+        without_addon(**{name: value})
+    assert without_addon(**{name: "None"}).filter is not None
+
+
+@pytest.mark.parametrize("name", ["settings", "seen", "known", "audit", "closing", "recent"])
+def test_a_subclass_may_have_attributes_of_these_names(name):
+    """They are common words, and say nothing here."""
+
+    class Own(BloomDupeFilter):
+        def request_seen(self, request):
+            setattr(self, name, [getattr(self, name, None)])
+            return super().request_seen(request)
+
+    tested = Own.from_crawler(without_addon().crawler)
+    tested.open()
+    assert verdicts(tested, requests(0, 2) * 2) == [False, False, True, True]
+    tested.close("finished")

@@ -402,9 +402,9 @@ def test_known_is_what_the_short_way_answers(offered, identity):
     """`is_known` says of each request what `request_seen` would say without asking filter or
     engine: the two conditions are one."""
     crawl = Crawl(**identity)
-    tested, see = crawl.scheduler.df, crawl.scheduler.df.see
+    tested, see = crawl.scheduler.df, crawl.scheduler.df._see
     asked = []
-    tested.see = lambda fingerprint: asked.append(fingerprint) or see(fingerprint)
+    tested._see = lambda fingerprint: asked.append(fingerprint) or see(fingerprint)
     if not is_known(identity):
         crawl.close()
         return
@@ -415,7 +415,7 @@ def test_known_is_what_the_short_way_answers(offered, identity):
         seen = tested.request_seen(request)
         if "redirect_urls" in request.meta:  # next to the spider it is a child
             assert seen or not known
-        elif tested.fingerprint(request) in tested.recent.urls:
+        elif tested.fingerprint(request) in tested._recent.urls:
             assert not known  # by its fingerprint, which is no short way next to the spider
         else:
             assert known == (seen and not asked and not request.dont_filter)
@@ -924,7 +924,7 @@ def test_what_a_url_does_not_decide_is_known_by_its_fingerprint(paged):
     tested = paged.scheduler.df
     request = Request(f"{SITE}c", meta={"page_params": {"a": 1}})
     assert not tested.request_seen(request)
-    tested.see = None
+    tested._see = None
     assert tested.request_seen(request.copy())
 
 

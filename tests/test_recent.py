@@ -106,7 +106,7 @@ def test_memory_answers(make_dupefilter, monkeypatch):
     """A URL that was seen, with another fragment, is known without a look at the filter."""
     tested = make_dupefilter()
     assert not tested.request_seen(Request("http://a.example/#a"))
-    monkeypatch.setattr(tested, "see", None)
+    monkeypatch.setattr(tested, "_see", None)
     assert tested.request_seen(Request("http://a.example/#b"))
 
 
@@ -233,9 +233,9 @@ def test_a_substitute_is_not_remembered(make_dupefilter, size):
 def test_nothing_is_remembered_of_a_failure(make_dupefilter, monkeypatch):
     """A request that the filter failed on is not among the recent ones."""
     tested = make_dupefilter()
-    monkeypatch.setattr(tested, "see", None)
+    monkeypatch.setattr(tested, "_see", None)
     assert not tested.request_seen(Request("http://a.example/"))
-    assert not tested.recent.urls
+    assert not tested._recent.urls
 
 
 @pytest.mark.parametrize("attribute", ["method", "body", "meta", "url"])
@@ -257,7 +257,7 @@ def test_closed_dupefilter_keeps_nothing(make_dupefilter):
     tested.request_seen(Request("http://a.example/"))
     tested.close("finished")
     assert tested.last_request is None
-    assert not tested.recent.urls
+    assert not tested._recent.urls
 
 
 @pytest.mark.parametrize("value", [-1, 2**24 + 1, 1.5, True, "many"])

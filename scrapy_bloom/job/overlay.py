@@ -77,7 +77,7 @@ class Keeper:
         self.close_spider = dupefilter.close_spider
         self._overlay = overlay = Uncommitted(dupefilter.filter)
         self.uncommitted = overlay.uncommitted
-        audit = dupefilter.audit
+        audit = dupefilter._audit
         self._release = overlay.release if audit is None else audit.watched(overlay.release)
         dupefilter.use(overlay)
 
@@ -113,7 +113,7 @@ def reset_filter(dupefilter: BloomDupeFilter) -> None:
 
     Raises OSError, MemoryError or BloomError.
     """
-    job, seen = dupefilter.settings.job, dupefilter.seen
+    job, seen = dupefilter._settings.job, dupefilter._seen
     if job is not None and seen is not None and len(seen):
         seen.close()
         remove_filter(job.filter)

@@ -58,7 +58,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         self._use_spider(crawler.spider)
-        self._ask: Callable[[Request], bool] = super().request_seen
 
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:
@@ -107,8 +106,8 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def settle(self, fingerprint: bytes) -> None:
         """Record that a fingerprint is in Redis: it is uncommitted no longer."""
-        if isinstance(self.seen, Overlay):
-            self.seen.forget(fingerprint)
+        if isinstance(self._seen, Overlay):
+            self._seen.forget(fingerprint)
             self.shared.known.add(fingerprint)
 
     def forget_known(self, uncommitted: Iterable[bytes] = ()) -> None:
@@ -116,17 +115,17 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self.forget_recent()
         self.shared.known.clear()
         for fingerprint in uncommitted:
-            if isinstance(self.seen, Overlay):
-                self.seen.forget(fingerprint)
+            if isinstance(self._seen, Overlay):
+                self._seen.forget(fingerprint)
 
     @property
     def uncommitted(self) -> Collection[bytes]:
         """The fingerprints that Redis does not have yet, oldest first."""
-        return () if self.seen is None else self.seen.uncommitted
+        return () if self._seen is None else self._seen.uncommitted
 
     def forget(self, request: Request) -> None:
         """Remove the uncommitted fingerprint of `request`, which could not be stored."""
-        if isinstance(self.seen, Overlay) and self.seen.forget(self.fingerprint(request)):
+        if isinstance(self._seen, Overlay) and self._seen.forget(self.fingerprint(request)):
             self.forget_recent()
 
     def request_seen(self, request: Request) -> bool:
@@ -137,10 +136,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             self.shared.confirm()
         return self._ask(request)
 
-    def put_in_front(self, request_seen: Callable[[Request], bool]) -> None:
-        """Have `request_seen` answer behind the look whether Redis has forgotten anything."""
-        self._ask = request_seen
-
     def confirm_recent(self) -> None:
         """Clear the caches if Redis may have forgotten what they have."""
         if self._client is not None and monotonic() >= self._client.confirmed_until:
@@ -148,9 +143,9 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the connection. The filter stays."""
-        if isinstance(self.seen, Overlay) and self._shared is not None:
+        if isinstance(self._seen, Overlay) and self._shared is not None:
             if self._beside_queue:
-                self.seen.clear()
+                self._seen.clear()
             if self.uncommitted and self._replays_at_close:
                 self._replay(len(self.uncommitted))
             if self.uncommitted:
@@ -166,10 +161,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def clear(self) -> None:
         """Delete the shared filter, for all workers; the next request makes a new one.
         Called by scrapy-redis's scheduler."""
-        if not isinstance(self.seen, Overlay) or self._shared is None:
+        if not isinstance(self._seen, Overlay) or self._shared is None:
             return
         self.forget_recent()
-        self.seen.clear()
+        self._seen.clear()
         self._refresh(self._shared)
         try:
             self._shared.delete()
@@ -259,10 +254,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def see_despite(self, error: Exception, fingerprint: bytes) -> bool:
         """Remember in memory a fingerprint that Redis did not take."""
-        if self.seen is None:
+        if self._seen is None:
             return False
-        self.seen.add_unchecked(fingerprint)
-        self.use(self.seen)
+        self._seen.add_unchecked(fingerprint)
+        self.use(self._seen)
         if not self._outage:
             self._outage = self.watches_each_new = True
             self.crawler.stats.inc_value("bloom/outages")
@@ -282,7 +277,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def _replay(self, count: int) -> None:
         """Move up to `count` fingerprints from memory into the filter."""
-        overlay, shared = self.seen, self._shared
+        overlay, shared = self._seen, self._shared
         if not isinstance(overlay, Overlay) or shared is None:
             return
         try:
@@ -292,7 +287,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             return
         if not overlay.uncommitted:
             self._outage = False
-            self.watches_each_new = self.settings.on_full == "close"
+            self.watches_each_new = self._settings.on_full == "close"
             self._log.warning(
                 "Redis answers again: %(filter)s has what was remembered in memory.",
                 {"filter": shared.name},

@@ -136,7 +136,7 @@ class SharedStartRequests(StartRequests[bytes]):
         self._is_running = False
         self._is_through = exhausted and self._began_as == self._now
         self._tell()
-        if not self._store.last.fenced:
+        if not (self._store.last.fenced or self._store.last.gone):
             self.heard(self._store.last)
 
     def _fail(self) -> None:

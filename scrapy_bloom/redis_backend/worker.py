@@ -110,7 +110,9 @@ class Worker:
             self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)
             if self._seeds is not None:
                 undo.callback(self._seeds.close)
-            client = undo.enter_context(RedisClient(redis.url, redis.timeout))
+            # the lease is renewed between the calls of this client
+            patience = min(redis.timeout, settings.lease / 4)
+            client = undo.enter_context(RedisClient(redis.url, patience))
             self._server = client.name
             self._name = f"the queue {self.key!r} in Redis at {client.name}"
             self._desk = RedisDesk(client, self.key, starts=True)

@@ -80,18 +80,18 @@ def check(crawler: Crawler) -> None:
 
 
 def attach(df: FilterDupeFilter) -> None:
-    """Give `df` the cache of BLOOM_URL_CACHE, and put the shortcut in front of its `request_seen`
-    if that and `fingerprint` are its own."""
-    df.recent = RecentKeys(df.settings.url_cache)
-    methods = product((df, FilterDupeFilter), ("request_seen", "fingerprint"))
+    """Give `df` the cache of BLOOM_URL_CACHE, and put the shortcut in front of its `look_up` if
+    that and `fingerprint` are its own."""
+    df._recent = RecentKeys(df._settings.url_cache)
+    methods = product((df, FilterDupeFilter), ("look_up", "fingerprint"))
     if all(is_own_method(thing, name, "scrapy_bloom") for thing, name in methods):
         df.put_in_front(_shortcut(df))
 
 
 def _shortcut(df: FilterDupeFilter) -> RequestSeen:
-    """Return a function with the answers, stats and log lines of `request_seen`, which it asks for
-    the requests that are not plain."""
-    ask = FilterDupeFilter.request_seen.__get__(df)
+    """Return a function with the answers, stats and log lines of `look_up`, which it asks for the
+    requests that are not plain."""
+    ask = df.look_up
     if df.fingerprinter.of_url is not None:
         return _by_url(df, ask, df.fingerprinter.of_url)
     from .others import by_callback_or_fingerprint
@@ -101,9 +101,9 @@ def _shortcut(df: FilterDupeFilter) -> RequestSeen:
 
 def _remember(df: FilterDupeFilter, key: str | bytes) -> None:
     """Put into the cache what stands for a request that was just asked about by its fingerprint."""
-    failed = df.closing or df.fingerprinter.has_substituted
+    failed = df._closing or df.fingerprinter.has_substituted
     if not failed and (isinstance(key, bytes) or is_clean(key)):
-        df.recent.add(key)
+        df._recent.add(key)
 
 
 def _by_url(
@@ -111,7 +111,7 @@ def _by_url(
 ) -> RequestSeen:
     """Return the shortcut for fingerprints that are functions of the URL of a plain request,
     its fragment ignored."""
-    urls, remember = df.recent.urls, df.recent.add
+    urls, remember = df._recent.urls, df._recent.add
 
     def request_seen(request: Request) -> bool:
         """Return True if `request` was seen before, else add it. Never raises."""
@@ -140,7 +140,7 @@ def _by_url(
             return seen
         df.last_request, df.last_fingerprint = request, fingerprint
         try:
-            seen = df.see(fingerprint)
+            seen = df._see(fingerprint)
         except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
             return df.see_despite(error, fingerprint)
         remember(url)

@@ -22,9 +22,9 @@ MOST_CALLBACKS = 1_000
 
 def known_urls(df: FilterDupeFilter) -> KnownUrls:
     """Return what the URLs of `df` say, the same object at each call."""
-    if df.known is None:
-        df.known = KnownUrls(df)
-    known: KnownUrls = df.known
+    if df._known is None:
+        df._known = KnownUrls(df)
+    known: KnownUrls = df._known
     return known
 
 
@@ -33,7 +33,7 @@ class KnownUrls:
 
     def __init__(self, df: FilterDupeFilter) -> None:
         self._df = df
-        self._recent = df.recent
+        self._recent = df._recent
         self.log = df.log
         self._unknown = ""
         is_own = is_own_method(df, "fingerprint", "scrapy_bloom")
@@ -117,7 +117,7 @@ class KnownUrls:
     def why_not_early(self) -> str | None:
         """Return why `is_known` cannot replace `request_seen`, None if it can."""
         df = self._df
-        if df.audit is not None:
+        if df._audit is not None:
             return "BLOOM_AUDIT is to record them"
         for name in ("request_seen", "fingerprint", "log"):
             if not is_own_method(df, name, "scrapy_bloom"):

@@ -26,8 +26,8 @@ def by_callback_or_fingerprint(
     decide, it has fingerprints, which need no look into the filter.
     """
     known, fingerprinter = known_urls(df), df.fingerprinter
-    urls = df.recent.urls
-    caches_fingerprints = df.recent.size > 0 and not fingerprinter.reads_key
+    urls = df._recent.urls
+    caches_fingerprints = df._recent.size > 0 and not fingerprinter.reads_key
 
     def request_seen(request: Request) -> bool:
         """Return True if `request` was seen before, else add it. Never raises."""

@@ -117,7 +117,7 @@ class Progress(CommitHook):
 
     def _note(self) -> None:
         self._noted = time.time()
-        seen = self._dupefilter.seen
+        seen = self._dupefilter._seen
         assert seen is not None
         capacities = seen.filter.capacities
         # the fingerprints of this commit enter the filter after it

@@ -206,9 +206,9 @@ def test_the_filter_learns_of_a_request_after_its_commit(make, crash):
     assert job.push("a")
     assert not job.push("a")
     assert crash().push("a")
-    assert list(job.scheduler.df.seen.uncommitted) != []
+    assert list(job.scheduler.df._seen.uncommitted) != []
     job.commit()
-    assert list(job.scheduler.df.seen.uncommitted) == []
+    assert list(job.scheduler.df._seen.uncommitted) == []
     assert not crash().push("a")
 
 
@@ -240,7 +240,7 @@ def test_the_idle_spider_commits(make, tmp_path):
         if rows(tmp_path / "job"):
             break
     assert len(rows(tmp_path / "job")) == 1
-    assert list(job.scheduler.df.seen.uncommitted) == []
+    assert list(job.scheduler.df._seen.uncommitted) == []
 
 
 # Unserializable requests

@@ -382,7 +382,11 @@ def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):
     assert redis_server.names(f"{worker.key}:capped") == []
     push(worker, *"abc", slot="0")
     worker.leave()
+    foreign = [f"{worker.key}:{name}" for name in ("start:urls", "failed:mine", "other", "pending")]
+    for each in foreign:
+        redis_server.command("SET", each, "x")
     assert remove_queue(worker.client, worker.key) > 3
+    assert redis_server.command("DEL", *foreign) == len(foreign)
     left = " ".join(redis_server.names(worker.key))
     assert not any(name in left for name in ("capped", "counted", "limits"))
 

@@ -19,6 +19,7 @@ from scrapy_bloom import (
 )
 from scrapy_bloom.redis_backend.settings import RedisSettings
 from tests.redis_backend.fixtures import lone_worker, offer
+from tests.redis_backend.workers import StoreWorker
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 
@@ -322,3 +323,20 @@ def test_clear_without_a_server_is_an_error_line(worker, own_server, caplog):
     assert "Cannot clear the filter: Redis at" in caplog.text
     with pytest.raises(SharedFilterError):
         tested._shared.refresh()
+
+
+@pytest.mark.parametrize("beside_queue", [False, True])
+def test_an_audit_records_what_is_dropped(
+    make_dupefilter, worker, redis_server, key, tmp_path, beside_queue
+):
+    """The answers are the same, and a closed dupefilter has one, too."""
+    path = tmp_path / "dropped.jsonl"
+    if beside_queue:
+        tested = StoreWorker(redis_server.url, key, BLOOM_AUDIT=str(path)).dupefilter
+    else:
+        tested = worker(BLOOM_AUDIT=str(path))
+    request = Request("http://example.com/")
+    assert [tested.request_seen(request.copy()) for _ in range(3)] == [False, True, True]
+    assert len(path.read_text().splitlines()) == 2
+    tested.close("finished")
+    assert tested.request_seen(request) is False
