@@ -113,13 +113,13 @@ class SmallSite(ServedInThread):
     @property
     def twice(self):
         """The pages that were answered with 200 more than once."""
-        return [page for page, count in self.answered.items() if count > 1]
+        return [page for page, count in [*self.answered.items()] if count > 1]
 
     def fingerprints(self):
         """Scrapy's fingerprints of the pages answered so far."""
         return [
             fingerprint(Request(self.url + url, method=method, body=body))
-            for method, url, body in self.answered
+            for method, url, body in [*self.answered]  # the server may still answer
         ]
 
 
