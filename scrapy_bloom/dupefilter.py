@@ -62,7 +62,7 @@ class FilterDupeFilter(BaseDupeFilter):
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self._settings = BloomSettings()
-        self.fingerprinter: UnfailingFingerprinter
+        self._fingerprinter: UnfailingFingerprinter
         self._seen: Seen | None = None
         self._see: Callable[[bytes], bool] = _not_open
         self._recent: Any = None
@@ -124,7 +124,7 @@ class FilterDupeFilter(BaseDupeFilter):
         Scrapy's default one, or as a hash of the raw URL."""
         # a scheduler calls it for the request that `request_seen` has just been called for
         if request is not self.last_request:
-            self.last_fingerprint = self.fingerprinter.fingerprint(request)
+            self.last_fingerprint = self._fingerprinter.fingerprint(request)
             self.last_request = request
         return self.last_fingerprint
 
@@ -172,7 +172,7 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def fingerprint_of_any(self, request: Request) -> bytes:
         """Return the fingerprint of a request whose meta may be a copy of a response's."""
-        if self._chains is not None and self.fingerprinter.reads_key:
+        if self._chains is not None and self._fingerprinter.reads_key:
             self._chains.drop_copied_key(request)
         return self.fingerprint(request)
 
@@ -225,7 +225,7 @@ class FilterDupeFilter(BaseDupeFilter):
         try:
             # the spider middlewares exist already
             self._settings = settings = BloomSettings.read(crawler.settings)
-            self.fingerprinter = UnfailingFingerprinter(crawler)
+            self._fingerprinter = UnfailingFingerprinter(crawler)
             parts = [
                 import_module(module)
                 for module, names in PARTS.items()
@@ -268,7 +268,7 @@ class FilterDupeFilter(BaseDupeFilter):
         try:
             self._chains = RequestChains(self.crawler)
         except (JobDirectoryError, RuntimeError) as error:  # in a script there is no engine
-            if not self.fingerprinter.is_scrapys:
+            if not self._fingerprinter.is_scrapys:
                 raise
             if isinstance(error, JobDirectoryError):
                 missing = str(error).partition(", which")[0]

@@ -618,7 +618,9 @@ def test_what_delta_needs_is_asked_for_at_the_start(name, value):
     assert without_addon(**{name: "None"}).filter is not None
 
 
-@pytest.mark.parametrize("name", ["settings", "seen", "known", "audit", "closing", "recent"])
+@pytest.mark.parametrize(
+    "name", ["settings", "fingerprinter", "seen", "known", "audit", "closing", "recent"]
+)
 def test_a_subclass_may_have_attributes_of_these_names(name):
     """They are common words, and say nothing here."""
 
@@ -629,5 +631,7 @@ def test_a_subclass_may_have_attributes_of_these_names(name):
 
     tested = Own.from_crawler(without_addon().crawler)
     tested.open()
-    assert verdicts(tested, requests(0, 2) * 2) == [False, False, True, True]
+    offered = [*requests(0, 2), Request("http://example.com/", method="POST")]
+    assert verdicts(tested, offered) == [False] * 3
+    assert verdicts(tested, [each.copy() for each in offered]) == [True] * 3
     tested.close("finished")

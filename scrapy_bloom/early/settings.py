@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..settings import (
-    BOOLEAN,
-    Setting,
-    Values,
-    require,
-)
-
-if TYPE_CHECKING:
-    pass
+from ..settings import BOOLEAN, Setting, Values, require
 
 
 def _switch_or_paths(value: Any) -> bool | tuple[str, ...]:

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..settings import (
-    Group,
-    Setting,
-    Values,
-    require,
-    switch,
-)
-
-if TYPE_CHECKING:
-    pass
+from ..settings import Group, Setting, Values, require, switch
 
 
 def _patterns(value: Any) -> tuple[str, ...]:

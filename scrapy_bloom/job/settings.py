@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.settings import BaseSettings
 
 from ..amounts import MOST
-from ..settings import (
-    Group,
-    Setting,
-    Values,
-    in_words,
-    number,
-    period,
-    require,
-    switch,
-    whole,
-)
+from ..settings import Group, Setting, Values, in_words, number, period, require, switch, whole
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,8 +39,6 @@ def _budget(value: Any) -> dict[str, int]:
 
 
 def _wait(value: Any) -> float | None:
-    if value in ("", "None"):
-        return None
     with suppress(ValueError):  # of text
         return float(number("", lambda wait: wait >= 0).convert(value))
     return period(value)

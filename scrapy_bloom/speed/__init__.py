@@ -92,8 +92,8 @@ def _shortcut(df: FilterDupeFilter) -> RequestSeen:
     """Return a function with the answers, stats and log lines of `look_up`, which it asks for the
     requests that are not plain."""
     ask = df.look_up
-    if df.fingerprinter.of_url is not None:
-        return _by_url(df, ask, df.fingerprinter.of_url)
+    if df._fingerprinter.of_url is not None:
+        return _by_url(df, ask, df._fingerprinter.of_url)
     from .others import by_callback_or_fingerprint
 
     return by_callback_or_fingerprint(df, ask, partial(_remember, df))
@@ -101,7 +101,7 @@ def _shortcut(df: FilterDupeFilter) -> RequestSeen:
 
 def _remember(df: FilterDupeFilter, key: str | bytes) -> None:
     """Put into the cache what stands for a request that was just asked about by its fingerprint."""
-    failed = df._closing or df.fingerprinter.has_substituted
+    failed = df._closing or df._fingerprinter.has_substituted
     if not failed and (isinstance(key, bytes) or is_clean(key)):
         df._recent.add(key)
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.python import global_object_name
 
-from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
 from ..fingerprints.fast import CALLBACK, META, READ_BY_OURS
 from ..startup import is_own_method
 
 if TYPE_CHECKING:
     from scrapy import Request
+
+    from ..dupefilter import FilterDupeFilter
 
 MOST_CALLBACKS = 1_000
 """Callbacks that the cache tells apart; the requests of others need their fingerprints."""
@@ -38,18 +39,17 @@ class KnownUrls:
         self._unknown = ""
         is_own = is_own_method(df, "fingerprint", "scrapy_bloom")
         self._reads = self._read(df) if is_own else None
-        self.ignores_fragments = is_own and df.fingerprinter.of_url is not None
+        self.ignores_fragments = is_own and df._fingerprinter.of_url is not None
         """True if URLs that differ in their fragments only are known to be one page."""
         reads = self._reads or frozenset()
         self._reads_callback = CALLBACK in reads
         self._meta_keys = {word[len(META) :] for word in reads if word.startswith(META)}
         self._callbacks: dict[object, str] = {}
-        self._confirms = type(df).confirm_recent is not FilterDupeFilter.confirm_recent
 
     def _read(self, df: FilterDupeFilter) -> frozenset[str] | None:
         """Return what the fingerprints depend on besides URL, method and body, None with the reason
         in `_unknown` if that is not known."""
-        if df.fingerprinter.of_url is not None:
+        if df._fingerprinter.of_url is not None:
             return READ_BY_OURS
         from ..fingerprints.depends_on import reads_of
 
@@ -63,30 +63,13 @@ class KnownUrls:
         """Return True if a scheduler is sure to drop `request`, now and later, since its URL is in
         the cache. Never raises."""
         try:
-            if self._reads_callback or self._confirms:
-                return self._is_known(request)
-            # in line for the most common fingerprints, since each link comes here
-            if (
-                request.dont_filter
-                or self._reads is None
-                or request.method != "GET"
-                or request.body
-                or not self._meta_keys.isdisjoint(request.meta)
-            ):
+            if request.dont_filter:
                 return False
-            url = request.url
-            if "#" in url and self.ignores_fragments:
-                url = url[: url.index("#")]
-            return url in self._recent.urls
+            meta = request.meta
+            prefix = self.prefix_of(request.callback, request.method, request.body, meta)
+            return prefix is not None and self.has_recent(prefix, request.url)
         except Exception:  # noqa: BLE001 - a request like no other
             return False
-
-    def _is_known(self, request: Request) -> bool:
-        if request.dont_filter:
-            return False
-        meta = request.meta
-        prefix = self.prefix_of(request.callback, request.method, request.body, meta)
-        return prefix is not None and self.has_recent(prefix, request.url)
 
     def prefix_of(
         self, callback: object, method: str, body: object, meta: Mapping[str, Any]

@@ -25,7 +25,7 @@ def by_callback_or_fingerprint(
     If it says what it reads, the cache has whole URLs with their callbacks. Where these do not
     decide, it has fingerprints, which need no look into the filter.
     """
-    known, fingerprinter = known_urls(df), df.fingerprinter
+    known, fingerprinter = known_urls(df), df._fingerprinter
     urls = df._recent.urls
     caches_fingerprints = df._recent.size > 0 and not fingerprinter.reads_key
 
