@@ -1,76 +1,17 @@
 """Duplicate filter for large Scrapy crawls.
 
-The filters need no Scrapy: what does is imported on first use.
+The filters need no Scrapy: each name is imported at first use. `__init__.pyi` shows type checkers
+what they are.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
-
-from .errors import (
-    BloomError,
-    FeedError,
-    FilterFileError,
-    FilterLockedError,
-    IncompatibleFilterError,
-    JobDirectoryError,
-    RequestFileError,
-    SharedFilterError,
-)
-
-if TYPE_CHECKING:
-    from .addon import Addon
-    from .bloom.fixed import BloomFilter
-    from .bloom.growing import ScalableBloomFilter
-    from .delta.middleware import DeltaMiddleware
-    from .dupefilter import BloomDupeFilter
-    from .early.links import NewLinkExtractor, follow_new
-    from .early.middleware import DropEarlyMiddleware
-    from .feeds.exporter import DurableFeedExporter
-    from .fingerprints.canonical import CanonicalRequestFingerprinter
-    from .fingerprints.fast import FastRequestFingerprinter
-    from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
-    from .job.failure_hooks import fail
-    from .job.holds import HoldMiddleware
-    from .redis_backend.copying import load_into_redis, save_from_redis
-    from .redis_backend.dupefilter import RedisBloomDupeFilter
-    from .redis_backend.scheduler import RedisDurableScheduler
-    from .sqlite_backend.scheduler import DurableScheduler
 
 __version__ = "0.3.0"
-
-__all__ = [
-    "Addon",
-    "BloomDupeFilter",
-    "BloomError",
-    "BloomFilter",
-    "CanonicalRequestFingerprinter",
-    "DeltaMiddleware",
-    "DropEarlyMiddleware",
-    "DurableFeedExporter",
-    "DurableScheduler",
-    "FastRequestFingerprinter",
-    "FeedError",
-    "FilterFileError",
-    "FilterLockedError",
-    "HoldMiddleware",
-    "IncompatibleFilterError",
-    "JobDirectoryError",
-    "NewLinkExtractor",
-    "RedisBloomDupeFilter",
-    "RedisDurableScheduler",
-    "RequestFileError",
-    "ScalableBloomFilter",
-    "ScrapyRedisFingerprinter",
-    "SharedFilterError",
-    "fail",
-    "follow_new",
-    "load_into_redis",
-    "save_from_redis",
-]
 
 _MODULES = {
     "Addon": "addon",
     "BloomDupeFilter": "dupefilter",
+    "BloomError": "errors",
     "BloomFilter": "bloom.fixed",
     "CanonicalRequestFingerprinter": "fingerprints.canonical",
     "DeltaMiddleware": "delta.middleware",
@@ -78,17 +19,26 @@ _MODULES = {
     "DurableFeedExporter": "feeds.exporter",
     "DurableScheduler": "sqlite_backend.scheduler",
     "FastRequestFingerprinter": "fingerprints.fast",
+    "FeedError": "errors",
+    "FilterFileError": "errors",
+    "FilterLockedError": "errors",
     "HoldMiddleware": "job.holds",
+    "IncompatibleFilterError": "errors",
+    "JobDirectoryError": "errors",
     "NewLinkExtractor": "early.links",
     "RedisBloomDupeFilter": "redis_backend.dupefilter",
     "RedisDurableScheduler": "redis_backend.scheduler",
+    "RequestFileError": "errors",
     "ScalableBloomFilter": "bloom.growing",
     "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
+    "SharedFilterError": "errors",
     "fail": "job.failure_hooks",
     "follow_new": "early.links",
     "load_into_redis": "redis_backend.copying",
     "save_from_redis": "redis_backend.copying",
 }
+
+__all__ = list(_MODULES)
 
 
 def __dir__() -> list[str]:

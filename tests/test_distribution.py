@@ -40,7 +40,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     """No tests, no documents: the tree's modules and scripts, the mark of types, the licence."""
     files = {name for name in wheel.namelist() if not name.startswith(f"{NAME}.dist-info/")}
     package = ROOT / "scrapy_bloom"
-    code = {path for kind in ("*.py", "*.lua") for path in package.rglob(kind)}
+    code = {path for kind in ("*.py", "*.pyi", "*.lua") for path in package.rglob(kind)}
     wanted = {path.relative_to(ROOT).as_posix() for path in code}
     assert files == wanted | {"scrapy_bloom/py.typed"}
     metadata = {name.partition("/")[2] for name in set(wheel.namelist()) - files}

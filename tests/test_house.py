@@ -211,6 +211,19 @@ def test_public_names():
     assert sorted(scrapy_bloom.__all__) == scrapy_bloom.__all__
 
 
+def test_type_checkers_see_the_public_names(tmp_path):
+    """The stub has them all, each from the module that the package imports it from."""
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.asname: node.module for node in imports for alias in node.names}
+    assert homes == scrapy_bloom._MODULES
+    api = pytest.importorskip("mypy.api")
+    names = ", ".join(scrapy_bloom.__all__)
+    use = f"from scrapy_bloom import {names}\nadd: bool = ScalableBloomFilter(1, 0.1).add('')\n"
+    (tmp_path / "users.py").write_text(use)
+    assert api.run(["--strict", "--cache-dir", os.devnull, str(tmp_path / "users.py")])[2] == 0
+
+
 @pytest.mark.parametrize("name", scrapy_bloom.__all__)
 def test_public_names_are_documented(name):
     """`help` has something to say on each, and on each method that it has."""

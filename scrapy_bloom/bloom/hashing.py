@@ -76,12 +76,7 @@ def positions(secret: bytes, key: bytes, blocks: int, probes: int) -> list[int]:
     `first_lanes` and `next_lanes` in line.
     """
     salted = secret + key
-    return positions_of(first_lanes(salted), salted, blocks, probes)
-
-
-def positions_of(first: Lanes, salted: bytes, blocks: int, probes: int) -> list[int]:
-    """Return the same for a key with the secret in front of it, whose first lanes are known."""
-    selector, *lanes = first
+    selector, *lanes = first_lanes(salted)
     for seed in range(1, digests(probes)):
         lanes += next_lanes(salted, seed)
     origin = selector * blocks >> 32 << BLOCK_SHIFT

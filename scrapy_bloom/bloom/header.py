@@ -20,7 +20,14 @@ from struct import Struct
 
 from ..errors import FilterFileError, IncompatibleFilterError
 from . import sizing
-from .hashing import SCHEME, SECRET_BYTES, TABLE_SCHEME, check_secret
+from .hashing import (
+    FIRST_PROBES,
+    NEXT_PROBES,
+    SCHEME,
+    SECRET_BYTES,
+    TABLE_SCHEME,
+    check_secret,
+)
 
 PAGE = 4096
 MAGIC = b"\x89BLOOM\r\n"
@@ -96,7 +103,13 @@ class Header:
                     f"{path} has {name} {found!r}, this version of scrapy-bloom reads {known!r};"
                     f" open it with the version that made it ({fields.get('software')!r})"
                 )
-        return cls(**{**fields, "secret": bytes.fromhex(fields["secret"])})
+        header = cls(**{**fields, "secret": bytes.fromhex(fields["secret"])})
+        if header.probes % NEXT_PROBES != FIRST_PROBES:
+            raise FilterFileError(
+                f"{path} sets {header.probes} bits a key, this version of scrapy-bloom 6, 14, 22 or"
+                f" more; open it with the version that made it ({header.software!r})"
+            )
+        return header
 
 
 @dataclass(frozen=True)

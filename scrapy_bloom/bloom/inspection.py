@@ -17,10 +17,9 @@ from typing import Any
 from ..errors import BloomError
 from ..files import is_held
 from . import sizing
-from .directory import layer_paths, lock_path
 from .file import BitStore, read_state
 from .fixed import BloomFilter
-from .growing import ScalableBloomFilter
+from .growing import ScalableBloomFilter, layer_paths, lock_path
 
 
 @dataclass(frozen=True)

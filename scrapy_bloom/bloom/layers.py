@@ -20,13 +20,9 @@ from .file import BitStore
 from .hashing import (
     BLOCK_SHIFT,
     FIRST_MASK,
-    FIRST_PROBES,
     LANE_MASK,
     NEXT_MASK,
     Key,
-    Lanes,
-    first_lanes,
-    positions_of,
     to_bytes,
     unpack_first,
     unpack_next,
@@ -59,7 +55,6 @@ class Layered:
 
     _secret: bytes
     _newest_first: tuple[BitStore, ...]
-    _few_probes: bool
 
     def _use_layers(self, newest_first: tuple[BitStore, ...]) -> None:
         self._newest_first = newest_first
@@ -68,7 +63,6 @@ class Layered:
             from .exact_table import new_digest
 
             self._new_digest = new_digest(self._secret)
-        self._few_probes = any(layer.probes < FIRST_PROBES for layer in newest_first)
 
     def add(self, key: Key) -> bool:
         """Add `key`; return True if it was present already, or by a false positive.
@@ -79,8 +73,6 @@ class Layered:
         if type(key) is not bytes:
             key = to_bytes(key)
         salted = self._secret + key
-        if self._few_probes:
-            return self._add_few(key, salted)
         avoided = 0
         selector, a, b, c, d, e, f = unpack_first(
             (hash128(salted, 0) & FIRST_MASK).to_bytes(16, "little")
@@ -130,8 +122,6 @@ class Layered:
         if type(key) is not bytes:
             key = to_bytes(key)
         salted = self._secret + key
-        if self._few_probes:
-            return bool(self._holds_few(key, salted, first_lanes(salted)))
         # most absent keys need one or two of the lanes: mask only those
         selector, a, b, c, d, e, f = unpack_first(hash_bytes(salted, 0))
         mask = LANE_MASK
@@ -221,41 +211,6 @@ class Layered:
         digest = self._new_digest()
         digest.update(key)
         return digest.digest()
-
-    # for layers with fewer probes than the first digest yields
-
-    def _add_few(self, key: bytes, salted: bytes) -> bool:
-        lanes = first_lanes(salted)
-        if known := self._holds_few(key, salted, lanes):
-            return True
-        newest = self._newest_first[0]
-        if newest.count >= newest.capacity:
-            if self.growing:
-                self._grow()
-                newest = self._newest_first[0]
-            else:
-                newest.require_room()
-        newest.bits[positions_of(lanes, salted, newest.blocks, newest.probes)] = 1
-        if newest.table is not None:
-            newest.table.add(lanes[0], self._remainder(key))
-            if known is None:
-                self.false_positives_avoided += 1
-        newest.count += 1
-        return False
-
-    def _holds_few(self, key: bytes, salted: bytes, lanes: Lanes) -> bool | None:
-        """Return True if `key` is present, None if its bits are set but no table contains it."""
-        known: bool | None = False
-        for layer in self._newest_first:
-            bits = layer.bits
-            o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
-            if bits[o + lanes[1]] and (
-                bits[positions_of(lanes, salted, layer.blocks, layer.probes)].all()
-            ):
-                if layer.table is None or layer.table.holds(lanes[0], self._remainder(key)):
-                    return True
-                known = None
-        return known
 
     def _grow(self) -> None:
         """Add an empty layer, the newest."""

@@ -37,14 +37,14 @@ _LOG_BIT_CLEAR = log1p(-1 / BLOCK_BITS)
 def shape(capacity: int, error_rate: float) -> tuple[int, int]:
     """Return `(blocks, probes)` of a filter for `capacity` keys at `error_rate`.
 
-    Possible numbers of probes fill whole 128-bit hashes (6, 14, 22, …) or, for high error rates, a
-    part of the first. The result is the smallest number whose bits stay within 8 % of the classic
-    optimum, else the number that needs the fewest bits.
+    The probes fill whole 128-bit hashes: 6, 14, 22, … The result is the smallest number whose bits
+    stay within 8 % of the classic optimum, else the number that needs the fewest bits.
     """
     check_capacity(capacity)
     check_error_rate(error_rate)
     affordable = ceil(capacity * classic_bits_per_key(error_rate) * _SPARE_BITS / BLOCK_BITS)
-    choices = _probe_choices(error_rate)
+    most = ceil(max(1.0, -log2(error_rate))) + NEXT_PROBES
+    choices = range(FIRST_PROBES, most + 1, NEXT_PROBES)
     for probes in choices:
         if error_rate_at(affordable, probes, capacity) <= error_rate:
             return _blocks_needed(capacity, probes, error_rate), probes
@@ -208,12 +208,6 @@ def estimate_keys(probes: int, set_bits: Iterable[int]) -> int:
     full = log(0.5 / BLOCK_BITS)
     logs = sum(log1p(-n / BLOCK_BITS) if n < BLOCK_BITS else full for n in set_bits)
     return round(logs / (probes * _LOG_BIT_CLEAR))
-
-
-def _probe_choices(error_rate: float) -> list[int]:
-    optimum = max(1.0, -log2(error_rate))
-    many = range(FIRST_PROBES + NEXT_PROBES, ceil(optimum) + NEXT_PROBES + 1, NEXT_PROBES)
-    return [*range(1, FIRST_PROBES + 1), *many]
 
 
 def _blocks_needed(capacity: int, probes: int, error_rate: float) -> int:

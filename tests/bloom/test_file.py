@@ -354,13 +354,15 @@ def test_blocks_are_read_and_joined(tmp_path):
 
 def test_header_round_trip_and_room():
     """What goes into page 0 comes out, up to what a page holds."""
-    header = Header(1_000, 0.1, 1, 3, bytes(16), "é" * 500, "now", "this")
+    header = Header(1_000, 0.1, 1, 6, bytes(16), "é" * 500, "now", "this")
     page = header.to_page()
     assert len(page) == PAGE
     assert page.startswith(MAGIC)
     assert Header.from_page(page, Path("x")) == header
     with pytest.raises(ValueError, match="identity has 4000 characters"):
-        Header(1_000, 0.1, 1, 3, bytes(16), "x" * 4_000).to_page()
+        Header(1_000, 0.1, 1, 6, bytes(16), "x" * 4_000).to_page()
+    with pytest.raises(FilterFileError, match=r"^x sets 3 bits a key, .* open it"):
+        Header.from_page(Header(1_000, 0.1, 1, 3, bytes(16)).to_page(), Path("x"))
 
 
 def test_opening_and_closing_reads_no_bits(tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ def test_growth_follows_the_plan(tmp_path):
             layer.check()
 
 
-@pytest.mark.parametrize(("error_rate", "probes"), [(0.3, 1), (1e-15, 14)])
+@pytest.mark.parametrize(("error_rate", "probes"), [(0.3, 6), (1e-15, 14)])
 @pytest.mark.parametrize("name", [None, "bloom"])
 def test_growth_comes_with_the_first_key_too_many(tmp_path, name, error_rate, probes):
     """It is the first in the next layer; known keys make none."""

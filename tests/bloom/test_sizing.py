@@ -6,7 +6,7 @@ import pytest
 
 from scrapy_bloom.bloom import sizing
 
-ERROR_RATES = [0.1, 1e-2, 1e-3, 1e-4, 1e-5, 5e-7, 1e-6, 1e-8, 1e-9, 1e-12, 1e-15]
+ERROR_RATES = [0.05, 1e-2, 1e-3, 1e-4, 1e-5, 5e-7, 1e-6, 1e-8, 1e-9, 1e-12, 1e-15]
 
 
 @pytest.mark.parametrize("capacity", [100_000, 1_000_000, 123_456_789])
