@@ -13,7 +13,7 @@ from scrapy_bloom.redis_backend.copying import load_into_redis
 from scrapy_bloom.seen import closing_line
 from tests.fakes import Engine
 
-EXACT = {"BLOOM_EXACT": True, "BLOOM_ERROR_RATE": 0.5, "BLOOM_CAPACITY": 100}
+EXACT = {"BLOOM_EXACT": True, "BLOOM_ERROR_RATE": 0.9, "BLOOM_CAPACITY": 12_000}
 
 job = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -27,18 +27,18 @@ def contents(folder):
 
 
 def test_no_page_is_lost(make_dupefilter):
-    """In memory, at an error rate of 0.5: each new request is new, and the stats say what
+    """In memory, at an error rate of 0.9: each new request is new, and the stats say what
     the table has saved."""
     tested = make_dupefilter(**EXACT)
-    assert not any(tested.request_seen(request(number)) for number in range(3_000))
-    assert all(tested.request_seen(request(number)) for number in range(3_000))
+    assert not any(tested.request_seen(request(number)) for number in range(16_000))
+    assert all(tested.request_seen(request(number)) for number in range(16_000))
     tested.close("finished")
     stats = tested.crawler.stats
-    assert stats.get_value("bloom/items") == 3_000
+    assert stats.get_value("bloom/items") == 16_000
     assert stats.get_value("bloom/false_positives_avoided") > 10
     assert stats.get_value("bloom/expected_false_positives") < 1e-9
     assert stats.get_value("bloom/error_rate") < 1e-15
-    assert stats.get_value("bloom/table_bytes") > 9.4 * 3_000
+    assert stats.get_value("bloom/table_bytes") > 9.4 * 16_000
 
 
 def test_other_filters_have_no_such_stats(make_dupefilter):
@@ -66,12 +66,12 @@ def test_job_keeps_its_mode(make_dupefilter, tmp_path):
     exact, plain = tmp_path / "exact", tmp_path / "plain"
     for folder, settings in ((exact, EXACT), (plain, {})):
         tested = make_dupefilter(JOBDIR=folder, **settings)
-        for number in range(500):
+        for number in range(12_000):
             tested.request_seen(request(number))
         tested.close("shutdown")
-    tested = make_dupefilter(JOBDIR=exact, BLOOM_ERROR_RATE=0.5)
-    assert all(tested.request_seen(request(number)) for number in range(500))
-    assert not any(tested.request_seen(request(number)) for number in range(500, 2_000))
+    tested = make_dupefilter(JOBDIR=exact, BLOOM_ERROR_RATE=0.9)
+    assert all(tested.request_seen(request(number)) for number in range(12_000))
+    assert not any(tested.request_seen(request(number)) for number in range(12_000, 14_000))
     tested.close("finished")
     assert tested.crawler.stats.get_value("bloom/false_positives_avoided") > 5
     before = contents(plain)
@@ -81,7 +81,7 @@ def test_job_keeps_its_mode(make_dupefilter, tmp_path):
         make_dupefilter(JOBDIR=plain, BLOOM_EXACT=True)
     assert contents(plain) == before
     tested = make_dupefilter(JOBDIR=plain)
-    assert all(tested.request_seen(request(number)) for number in range(500))
+    assert all(tested.request_seen(request(number)) for number in range(12_000))
 
 
 @job
@@ -105,7 +105,8 @@ def test_requests_seen_is_imported_exactly(make_dupefilter, tmp_path):
 def test_full_table_of_a_job_that_may_not_grow(make_dupefilter, tmp_path, next_turn):
     """The spider is closed at BLOOM_CAPACITY; what still comes is remembered, beyond the
     table in memory, and never taken for seen."""
-    tested = make_dupefilter(JOBDIR=tmp_path, BLOOM_ON_FULL="close", **EXACT)
+    small = EXACT | {"BLOOM_CAPACITY": 100, "BLOOM_ON_FULL": "close"}
+    tested = make_dupefilter(JOBDIR=tmp_path, **small)
     assert not any(tested.request_seen(request(number)) for number in range(600))
     assert all(tested.request_seen(request(number)) for number in range(600))
     next_turn()
@@ -119,14 +120,14 @@ def test_held_requests_count_once(make_dupefilter):
     """What a durable scheduler holds back and releases is avoided once."""
     tested = make_dupefilter(**EXACT)
     keeper = Keeper(tested, requests_survive=True)
-    for number in range(2_000):
+    for number in range(12_000):
         assert not tested.request_seen(request(number))
     held = list(keeper.uncommitted)
-    assert len(held) == 2_000
+    assert len(held) == 12_000
     assert tested.filter.false_positives_avoided == 0
     keeper.release(held)
-    assert 10 < tested.filter.false_positives_avoided < 1_000
-    assert all(tested.request_seen(request(number)) for number in range(2_000))
+    assert 10 < tested.filter.false_positives_avoided < 6_000
+    assert all(tested.request_seen(request(number)) for number in range(12_000))
 
 
 def test_redis_is_refused_by_name(caplog, tmp_path):
