@@ -147,7 +147,7 @@ class DurableFeedExporter(FeedExporter):
         announce(self.crawler, "items", ", ".join(how), way_out)
         if durable.has_any:
             self._durable = durable
-            durable.attach(ledger, stores_empty=stores_empty)
+            durable.ledger, durable.stores_empty = ledger, stores_empty
             round_.awaits_feeds = True
             session_of(self.crawler).begin(self)
 
@@ -155,7 +155,7 @@ class DurableFeedExporter(FeedExporter):
         """Keep the items of requests for which `is_left_out` returns True out of the durable feeds.
         It is asked when a request is to be acknowledged, and may raise sqlite3.Error."""
         if self._durable is not None:
-            self._durable.writer.is_left_out = is_left_out
+            self._durable.is_left_out = is_left_out
 
     # -- refused items -------------------------------------------------------------
 

@@ -5,87 +5,71 @@ from __future__ import annotations
 
 import codecs
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapy.exporters import BaseItemExporter, CsvItemExporter
+from scrapy.exporters import CsvItemExporter
 
 from .plans import OpenFeed, local_path, overwrites
 
 if TYPE_CHECKING:
-    from .outbox import Batch, Feed
-    from .plans import Plans
+    from scrapy.exporters import BaseItemExporter
 
-Build = Callable[[Any], BaseItemExporter]
-"""Makes the exporter of a feed over a file."""
+    from .outbox import Batch, Feed, Outbox
+    from .plans import Plans
 
 
 class GrowingFeed(OpenFeed):
-    """A feed in its own file, to which items are appended as soon as they are final."""
+    """A feed in its own file, to which items are appended as soon as they are final, as the text
+    that one of these exporters makes of them.
+
+    The feed's head, the bytes before the first item, and its columns are those that earlier runs
+    have written; else they are known after the first export.
+    """
 
     in_place = True
 
-    def __init__(self, plans: Plans, feed: Feed, options: dict[str, Any], directory: Path) -> None:
-        super().__init__(plans, feed, options, directory)
-        self.overwrites = overwrites(plans.storage_of(feed.template, options), options)
-        self._text = Text(self.build, feed.head, feed.columns)
+    def __init__(self, plans: Plans, outbox: Outbox, feed: Feed, *rest: Any) -> None:
+        super().__init__(plans, outbox, feed, *rest)
+        self.overwrites = overwrites(plans.storage_of(feed.template, self.options), self.options)
+        self._writes = _Writes()
+        self._text = self.build(self._writes)
+        self._is_started = False
+        if (head := feed.head) is not None:
+            self.export(dict.fromkeys(feed.columns or ("item",), ""))
+            feed.head = head
 
-    def export(self, item: Any) -> bytes:
-        """Return the text of `item`. Raises any exception of the exporter."""
-        return self._text.export(item)
+    @property
+    def columns(self) -> list[str] | None:  # type: ignore[override]
+        """The columns of a csv feed, given by the first item; else None."""
+        fields = self._text.fields_to_export
+        is_csv = isinstance(self._text, CsvItemExporter)
+        return [*fields] if is_csv and fields and not isinstance(fields, Mapping) else None
 
     def _place(self, batch: Batch) -> Path:
         return Path(batch.path or local_path(self._view.storage(batch.uri, self.options)))
 
-    def take_head(self) -> None:
-        """Give the feed what comes before its first item, known after the first export."""
-        self.feed.head, self.feed.columns = self._text.head, self._text.columns
-
-
-class Text:
-    """Items as the text that one of these exporters makes of them, which `build` makes.
-
-    `head`, the bytes before the first item, and `columns` are those of the feed, if earlier runs
-    have written them; else they are known after the first export.
-    """
-
-    def __init__(
-        self, build: Build, head: bytes | None = None, columns: list[str] | None = None
-    ) -> None:
-        self._writes = _Writes()
-        self._exporter = build(self._writes)
-        self._is_started = False
-        self.head = b""
-        if head is not None:
-            self.export(dict.fromkeys(columns or ("item",), ""))
-            self.head = head
-
-    @property
-    def columns(self) -> list[str] | None:
-        """The columns of a csv feed, given by the first item; else None."""
-        fields = self._exporter.fields_to_export
-        is_csv = isinstance(self._exporter, CsvItemExporter)
-        return [*fields] if is_csv and fields and not isinstance(fields, Mapping) else None
-
     def export(self, item: Any) -> bytes:
-        """Return `item` without the head. Raises any exception of the exporter."""
+        """Return the text of `item` without the head. Raises any exception of the exporter."""
+        feed, head = self.feed, b""
         is_first, self._is_started = not self._is_started, True
         if is_first:
-            self._exporter.start_exporting()
-            self.head = b"".join(self._writes.take())
+            self._text.start_exporting()
+            head = b"".join(self._writes.take())
         try:
-            self._exporter.export_item(item)
+            self._text.export_item(item)
         except BaseException:
-            # the exporter writes its head once, even if the item fails
-            self.head += b"".join(self._writes.take())
+            taken = b"".join(self._writes.take())
+            if is_first:  # the exporter writes its head once, even if the item fails
+                feed.head = head + taken
             raise
         before, alone = self._writes.take()
         if is_first:
-            mark = _byte_order_mark(self._exporter)
+            mark = _byte_order_mark(self._text)
             if not before and mark and alone.startswith(mark):
                 before, alone = mark, alone.removeprefix(mark)
-            self.head += before
+            feed.head = head + before
         return alone
 
 

@@ -48,8 +48,9 @@ class Batch:
 class Feed:
     """A feed of a round, by the URI in FEEDS, and its batches that are not stored.
 
-    `head` is None until an item is final; `columns` are those of a csv feed, given by its first
-    item. `last_batch` is the number of the last batch, 0 without one.
+    `head` is what comes before the first item in a file, None until that is known; `columns` are
+    those of a csv feed, as earlier runs have saved them. `last_batch` is the number of the last
+    batch, 0 without one.
     """
 
     id: int
@@ -95,11 +96,11 @@ class Outbox:
         )
         return Feed(row, round_, template, options)
 
-    def save_head(self, feed: Feed) -> None:
-        """Save head and columns of a feed."""
+    def save_head(self, feed: Feed, columns: list[str] | None) -> None:
+        """Save the head of a feed, and its `columns`."""
         self._file.execute(
             "UPDATE feeds SET head = ?, columns = ? WHERE id = ?",
-            (feed.head, json.dumps(feed.columns), feed.id),
+            (feed.head, json.dumps(columns), feed.id),
         )
 
     def remove_feed(self, feed: Feed) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedStorageProtocol
 
-    from .outbox import Batch, Feed
+    from .outbox import Batch, Feed, Outbox
     from .plans import Plans
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.storing")
@@ -43,10 +43,10 @@ class WaitingFeed(OpenFeed):
     each item when it is scraped, and writes nowhere.
     """
 
-    def __init__(self, plans: Plans, feed: Feed, options: dict[str, Any], directory: Path) -> None:
-        super().__init__(plans, feed, options, directory)
-        storage = plans.storage_of(feed.template, options)
-        self._is_whole = is_local(storage) or overwrites(storage, options)
+    def __init__(self, plans: Plans, outbox: Outbox, feed: Feed, *rest: Any) -> None:
+        super().__init__(plans, outbox, feed, *rest)
+        storage = plans.storage_of(feed.template, self.options)
+        self._is_whole = is_local(storage) or overwrites(storage, self.options)
         self._trial: BaseItemExporter | None = None
         self._tried = 0
 
@@ -56,14 +56,9 @@ class WaitingFeed(OpenFeed):
     # -- one item ------------------------------------------------------------------
 
     def export(self, item: Any) -> bytes:
-        """Return `item`, pickled. Raises any exception of pickle, and of the exporter."""
+        """Return `item`, pickled. Raises any exception of pickle, and of the exporter; if that
+        cannot begin, this is an error of the feed when it is stored."""
         data = pickle.dumps(item)
-        self._require_accepted(data)
-        return data
-
-    def _require_accepted(self, data: bytes) -> None:
-        """Raise what the exporter raises for an item, pickled in `data`. One that cannot begin is
-        an error of the feed when that is stored."""
         if self._tried == _TRIED_AT_ONCE:
             self._end_trial()  # one that keeps its items would keep them all
         if self._tried == 0:
@@ -74,6 +69,7 @@ class WaitingFeed(OpenFeed):
         self._tried += 1
         if self._trial is not None:
             self._trial.export_item(pickle.loads(data))  # noqa: S301 - pickled just now
+        return data
 
     def _end_trial(self) -> None:
         """Drop the exporter that gets each item, up to the next item."""

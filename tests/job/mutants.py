@@ -9,9 +9,9 @@ from scrapy.core import scraper
 
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.feeds import file as feedfile
+from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.outbox import Outbox
-from scrapy_bloom.feeds.writing import FeedWriter
 from scrapy_bloom.job import overlay
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.sqlite_backend.records import SqliteRecords
@@ -130,27 +130,27 @@ def length_recorded_before_the_sync():
 @mutant
 def rows_dropped_before_the_length_is_recorded():
     """Items leave the outbox a commit before the length is recorded."""
-    record = FeedWriter._record
+    record = DurableFeeds.record
 
     def drop(self):
-        late, self.changed = self.changed, set(getattr(self, "late", ()))
+        late, self._changed = self._changed, set(getattr(self, "late", ()))
         record(self)
-        self.late, self.changed = late, self.changed | late
+        self.late, self._changed = late, self._changed | late
 
-    FeedWriter._record = drop
+    DurableFeeds.record = drop
 
 
 @mutant
 def acknowledged_before_the_items_are_final():
     """The items of a request become final a commit after its end."""
-    before_commit = FeedWriter.before_commit
+    before_commit = DurableFeeds.before_commit
 
     def late(self, acknowledged):
         due = getattr(self, "due", [])
         self.due = acknowledged
         before_commit(self, due)
 
-    FeedWriter.before_commit = late
+    DurableFeeds.before_commit = late
 
 
 @mutant
