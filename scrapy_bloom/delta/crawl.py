@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,6 @@ from ..jobdir import session_of
 from ..scrapy_private.engine import scheduler_of
 from ..sqlite_backend.rounds import feeds_of
 from ..startup import is_component
-from .digests import Digests
 from .marks import Marks, Temporary
 from .pages import Pages
 
@@ -89,7 +88,6 @@ class DeltaCrawl(CommitHook):
         crawler: Crawler,
         settings: DeltaSettings,
         store: FileDeltaStore | RedisDeltaStore,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
         self._crawler = crawler
@@ -111,7 +109,6 @@ class DeltaCrawl(CommitHook):
             self._round = None  # Scrapy's own feeds lose items when the process is killed
         self._is_synced = self._worker is not None and self._worker.feeds.are_synced
         """True if the items of a page are safe when its request is acknowledged, without a job."""
-        self._users = 1
         self._lost = 0
         """Marks that will not be added."""
         self._fresh: list[Row] = []
@@ -121,17 +118,9 @@ class DeltaCrawl(CommitHook):
         self._not_before = 0.0
         self._begun = 0
         self.marks = Marks(Temporary() if self._round is None else self._round.file)
-        digests = settings.digest and Digests(crawler, store, self.marks, settings.digest.without)
-        self.pages = Pages(
-            crawler,
-            self.marks,
-            settings.mode,
-            clock,
-            digests=digests,
-            read_only=settings.read_only,
-        )
+        self.pages = Pages(crawler, self.marks, settings, store)
         self._begin()
-        if digests is not None:
+        if settings.digest is not None:
             self.pages.count_verdicts()
 
     def _begin(self) -> None:
@@ -153,7 +142,6 @@ class DeltaCrawl(CommitHook):
                 self.store.clear()
             self.store.open()
             if round_ is not None:
-                self._users += 1
                 session_of(self._crawler).at_close(self._close)
         if self._ledger is not None:
             # a worker's feeds commit last what the other hooks have written in its JOBDIR
@@ -210,7 +198,8 @@ class DeltaCrawl(CommitHook):
             self._add_last()
         elif self._round is None and not self._settings.read_only and self._all_is_well():
             self._add(self.marks)
-        self._release()
+        if self._round is None or self._settings.read_only:  # else `_close` needs the store
+            self.store.close()
 
     def _add_last(self) -> None:
         """Add what a worker has left, and say how many marks are lost."""
@@ -225,12 +214,6 @@ class DeltaCrawl(CommitHook):
                 extra={"spider": self._crawler.spider},
             )
 
-    def _release(self) -> None:
-        """Close the store after `stopped`, and after `_close` with a job."""
-        self._users -= 1
-        if not self._users:
-            self.store.close()
-
     def _close(self) -> None:
         """Add the job's marks to the delta store, if all feeds have the items, and delete those of
         a round that is over. Called before the job is closed; never raises."""
@@ -243,7 +226,7 @@ class DeltaCrawl(CommitHook):
             if has_items and not ledger.failed and self._add(self.marks) and round_.is_over:
                 self.marks.clear()
                 round_.commit()
-            self._release()
+            self.store.close()
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             self._tell(error)
 

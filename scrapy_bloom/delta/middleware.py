@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, signals
@@ -20,7 +20,7 @@ from ..job.failed_request import item_refused
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.origins import origins_of
 from ..redis_backend.settings import RedisSettings
-from ..scrapy_private.middlewares import put_before_engine
+from ..scrapy_private.middlewares import OutputFilter, put_before_engine
 from ..settings import BloomSettings
 from ..sqlite_backend.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
@@ -40,36 +40,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class _Watch:
+class _Watch(OutputFilter):
     """Spider middleware that records which pages are index pages. Next to the engine it sees the
     requests of other middlewares, too."""
 
     def __init__(self, outcome_of: Callable[[Response], Outcome | None]) -> None:
         self._outcome_of = outcome_of
 
-    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
-        """Yield the result of the callback, less requests that are skipped."""
-        for thing in result:
-            if not (isinstance(thing, Request) and self._skips(thing, response)):
-                yield thing
-        self._complete(response)
-
-    async def process_spider_output_async(
-        self, response: Response, result: AsyncIterator[Any]
-    ) -> AsyncIterator[Any]:
-        """Yield the result of the callback, less requests that are skipped."""
-        async for thing in result:
-            if not (isinstance(thing, Request) and self._skips(thing, response)):
-                yield thing
-        self._complete(response)
-
     def _skips(self, request: Request, response: Response) -> bool:
         if (outcome := self._outcome_of(response)) is not None:
             outcome.leads_to(request, response)
         return False
-
-    def _complete(self, response: Response) -> None:
-        """Called when the callback has ended without an error."""
 
 
 class DeltaMiddleware(_Watch):
@@ -137,8 +118,8 @@ class DeltaMiddleware(_Watch):
             (signals.item_error, self._page_failed),
             (item_refused, self._page_failed),
             (signals.spider_error, self._page_failed),
-            (signals.spider_closed, self._spider_closed),
-            (signals.feed_exporter_closed, self._feeds_closed),
+            (signals.spider_closed, self._closed),
+            (signals.feed_exporter_closed, self._closed),
         ):
             crawler.signals.connect(handler, signal)
         return self
@@ -192,7 +173,7 @@ class DeltaMiddleware(_Watch):
             if self._is_unfinished:
                 self._store.open()
                 self._require(FingerprinterIdentity.of(crawler.request_fingerprinter))
-            delta = DeltaCrawl(crawler, self._settings, self._store, self.clock)
+            delta = DeltaCrawl(crawler, self._settings, self._store)
         except Exception as error:
             logger.exception(
                 "BLOOM_DELTA is off in this crawl: %(error)s",
@@ -204,7 +185,7 @@ class DeltaMiddleware(_Watch):
         self._delta = delta
         put_before_engine(crawler, _Watch(self.outcome_of))
         self._skipping = Skipping(
-            crawler, delta, self._url_cache, skips=self._settings.mode is not None
+            crawler, delta.pages, self._url_cache, skips=self._settings.mode is not None
         )
         crawler.stats.set_value("bloom/delta_skipped", 0)
         self._update_stats()
@@ -233,22 +214,18 @@ class DeltaMiddleware(_Watch):
         if (outcome := self.outcome_of(response)) is not None:
             outcome.has_failed = True
 
-    def _spider_closed(self) -> None:
+    def _closed(self, signal: object) -> None:
+        """Report when the spider is closed; close the delta store when its feeds are, too."""
+        if (delta := self._delta) is None:
+            return
         try:
-            if self._delta is not None:
-                self._delta.ended()
-                self._report(self._delta)
+            if signal is signals.spider_closed:
+                delta.ended()
+                self._report(delta)
         finally:
-            self._stop_after(signals.spider_closed)
-
-    def _feeds_closed(self) -> None:
-        self._stop_after(signals.feed_exporter_closed)
-
-    def _stop_after(self, signal: object) -> None:
-        """Close the delta store when the spider and its feeds, if any, are closed."""
-        self._awaited.discard(signal)
-        if not self._awaited and self._delta is not None:
-            self._delta.stopped()
+            self._awaited.discard(signal)
+            if not self._awaited:
+                delta.stopped()
 
     def _report(self, delta: DeltaCrawl) -> None:
         crawler = self._crawler

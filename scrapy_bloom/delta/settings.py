@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
@@ -13,6 +13,7 @@ from scrapy.utils.project import data_path
 from ..settings import (
     OFF,
     PATH,
+    Group,
     Setting,
     Values,
     in_words,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+    from typing_extensions import Self
 
 MODES = ("item", "success", "response")
 
@@ -135,42 +137,36 @@ class Lifetime:
 
 
 @dataclass(frozen=True)
-class DeltaSettings:
-    """The `mode` that says which pages are done, None for none, the place of the delta store
-    (`name` in Redis, `directory` on the disk), the `period` of a mark in seconds, None for ever,
-    and how pages are compared by `digest`."""
+class DeltaSettings(Group):
+    """The `mode` that says which pages are done, None for none, the `name` of the delta store, the
+    `period` of a mark in seconds, None for ever, and how pages are compared by `digest`."""
 
-    mode: str | None
-    name: str
-    directory: Path
-    period: float | None = None
-    reset: bool = False
-    read_only: bool = False
-    digest: Digest | None = None
+    mode: str | None = DELTA.field()
+    name: str = DELTA_DIR.field()
+    period: float | None = DELTA_DAYS.field()
+    reset: bool = DELTA_RESET.field()
+    read_only: bool = DELTA_READ_ONLY.field()
+    digest: Digest | None = DELTA_DIGEST.field()  # noqa: RUF009 - a NamedTuple
+
+    @property
+    def directory(self) -> Path:
+        """The place of the delta store on the disk."""
+        return Path(data_path(self.name))
 
     @classmethod
-    def read(cls, settings: BaseSettings, spider: str) -> DeltaSettings | None:
+    def read(cls, settings: BaseSettings, spider: str) -> Self | None:  # type: ignore[override]
         """Return the values in `settings` for the spider of that name, None if BLOOM_DELTA
         and BLOOM_DELTA_DIGEST are off. Raises ValueError as BloomSettings does."""
-        mode, digest = DELTA.read(settings), DELTA_DIGEST.read(settings)
-        if mode is None and digest is None:
+        if DELTA.read(settings) is None and DELTA_DIGEST.read(settings) is None:
             return None
-        name = DELTA_DIR.read(settings).replace("%(spider)s", spider.replace("/", "_"))
-        found = cls(
-            mode,
-            name,
-            Path(data_path(name)),
-            period=DELTA_DAYS.read(settings),
-            reset=DELTA_RESET.read(settings),
-            read_only=DELTA_READ_ONLY.read(settings),
-            digest=digest,
-        )
+        found = super().read(settings)
         if found.reset and found.read_only:
             raise ValueError(
                 "BLOOM_DELTA_RESET is True, and so is BLOOM_DELTA_READ_ONLY: what is read only"
                 " cannot be forgotten; leave one of them out"
             )
-        return found
+        name = found.name.replace("%(spider)s", spider.replace("/", "_"))
+        return replace(found, name=name)
 
 
 def wish_of(meta: Mapping[str, Any]) -> Any:

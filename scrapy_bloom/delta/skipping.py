@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from .crawl import DeltaCrawl
+    from .pages import Pages
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +35,12 @@ class Skipping:
     count."""
 
     def __init__(
-        self, crawler: Crawler, delta: DeltaCrawl, url_cache: int, *, skips: bool = True
+        self, crawler: Crawler, pages: Pages, url_cache: int, *, skips: bool = True
     ) -> None:
         self._crawler = crawler
         self._skips = skips
-        self._delta = delta
-        self._store = delta.store
+        self._pages = pages
+        self._store = pages.store
         self._told: set[str] = set()
         dupefilter = getattr(scheduler_of(crawler), "df", None)
         self._known = known_urls(dupefilter) if isinstance(dupefilter, FilterDupeFilter) else None
@@ -99,9 +99,9 @@ class Skipping:
             period = None if wish is False else self._period(wish, request)
             if period is None:
                 return False
-        key = self._delta.pages.key_of(request)
+        key = self._pages.key_of(request)
         until = self._store.known_until(key, period)
-        if not until or key in self._delta.marks:
+        if not until or key in self._pages.marks:
             return False
         if url is not None and url not in self._recent.urls:
             self._recent.add(url)

@@ -439,6 +439,7 @@ def test_a_file_that_is_still_empty_is_none(tmp_path):
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "delta.sqlite").touch()
     assert not knows(tmp_path, 1)
+    store(tmp_path).clear()
     store(tmp_path).add([(key(1), NOON)])
     assert knows(tmp_path, 1)
 
