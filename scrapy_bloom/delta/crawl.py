@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -84,17 +84,17 @@ class DeltaCrawl(CommitHook):
     """Least seconds between two additions to the delta store during the crawl."""
 
     def __init__(
-        self,
-        crawler: Crawler,
-        settings: DeltaSettings,
-        store: FileDeltaStore | RedisDeltaStore,
+        self, crawler: Crawler, settings: DeltaSettings, store: FileDeltaStore | RedisDeltaStore
     ) -> None:
         self.store = store
         self._crawler = crawler
         self._settings = settings
+        self._logger = logging.LoggerAdapter(logger, {"spider": crawler.spider})
         scheduler: Any = scheduler_of(crawler)
         is_ours = is_component(type(scheduler), LedgerScheduler)
         self._ledger: Ledger | None = scheduler.ledger if is_ours else None
+        self._reasons: Mapping[Request, str] = self._ledger.reasons if self._ledger else {}
+        """Why requests have failed."""
         self._worker: Worker | None = getattr(scheduler, "worker", None) if is_ours else None
         self._round: Round | None = getattr(scheduler, "round", None) if is_ours else None
         if self._worker is not None:
@@ -104,8 +104,8 @@ class DeltaCrawl(CommitHook):
             self._is_new = not self._round.is_resumed
         else:
             self._is_new = not getattr(scheduler, "has_pending_requests", bool)()
-        exporter = crawler.get_extension(FeedExporter)
-        if exporter is not None and feeds_of(crawler) is None:
+        self._feeds = feeds_of(crawler)
+        if self._feeds is None and crawler.get_extension(FeedExporter) is not None:
             self._round = None  # Scrapy's own feeds lose items when the process is killed
         self._is_synced = self._worker is not None and self._worker.feeds.are_synced
         """True if the items of a page are safe when its request is acknowledged, without a job."""
@@ -147,18 +147,17 @@ class DeltaCrawl(CommitHook):
             # a worker's feeds commit last what the other hooks have written in its JOBDIR
             hooks, last = self._ledger.commit_hooks, self._worker and self._worker.feeds
             hooks.insert(hooks.index(last) if last in hooks else len(hooks), self)
-            exporter = feeds_of(self._crawler)
-            if exporter is not None and settings.digest and settings.digest.skips:
-                exporter.leave_out(self._is_unchanged)
+            if self._feeds is not None and settings.digest and settings.digest.skips:
+                self._feeds.leave_out(
+                    lambda request: self.pages.is_unchanged(request, self._reasons.get(request))
+                )
 
     # -- which requests are done -------------------------------------------------------
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Write the marks of the requests that this commit acknowledges."""
-        ledger = self._ledger
-        assert ledger is not None
         for request in acknowledged:
-            self._fresh += self.pages.done(request, ledger.reasons.get(request))
+            self._fresh += self.pages.done(request, self._reasons.get(request))
 
     def after_commit(self) -> None:
         """Add the marks whose items are safe to the delta store, if it is time."""
@@ -172,10 +171,6 @@ class DeltaCrawl(CommitHook):
             if self._ready and self._is_synced and self._ledger is not None:
                 self._ledger.commit_later()  # a worker may have nothing to do for long
         self._fresh.clear()
-
-    def _is_unchanged(self, request: Request) -> bool:
-        assert self._ledger is not None
-        return self.pages.is_unchanged(request, self._ledger.reasons.get(request))
 
     def begin(self, request: Request) -> None:
         """Record that the response to `request` has reached the callback. Without a ledger, look
@@ -207,11 +202,11 @@ class DeltaCrawl(CommitHook):
         while self._ready and not self._add(self._ready) and time.monotonic() < deadline:
             time.sleep(_LAST_SECONDS / 100)
         if lost := self._lost + len(self._ready):
-            logger.warning(
-                "%(marks)s of this crawl are not in %(store)s, which could not be reached: the next"
-                " crawl fetches those pages again.",
-                {"marks": counted(lost, "mark"), "store": self.store.name},
-                extra={"spider": self._crawler.spider},
+            self._logger.warning(
+                "%s of this crawl are not in %s, which could not be reached: the next crawl fetches"
+                " those pages again.",
+                counted(lost, "mark"),
+                self.store.name,
             )
 
     def _close(self) -> None:
@@ -220,8 +215,7 @@ class DeltaCrawl(CommitHook):
         round_, ledger = self._round, self._ledger
         assert round_ is not None
         assert ledger is not None
-        exporter = feeds_of(self._crawler)
-        has_items = round_.is_over or exporter is None or exporter.all_stored
+        has_items = round_.is_over or self._feeds is None or self._feeds.all_stored
         try:
             if has_items and not ledger.failed and self._add(self.marks) and round_.is_over:
                 self.marks.clear()
@@ -251,18 +245,13 @@ class DeltaCrawl(CommitHook):
         return failure is None
 
     def _tell(self, error: Exception) -> None:
-        then = "Those pages are fetched again."
-        if self._round is not None:
-            then = "The next start of the job tries again."
-        logger.error(
-            "What this crawl has done is not in %(store)s: %(error)s. %(then)s",
-            {"store": self.store.name, "error": message_of(error), "then": then},
-            extra={"spider": self._crawler.spider},
-        )
+        fetched = "Those pages are fetched again."
+        then = fetched if self._round is None else "The next start of the job tries again."
+        text = "What this crawl has done is not in %s: %s. %s"
+        self._logger.error(text, self.store.name, message_of(error), then)
 
     def _is_live(self) -> bool:
-        exporter = feeds_of(self._crawler)
-        return exporter is None or exporter.is_in_place
+        return self._feeds is None or self._feeds.is_in_place
 
     def _all_is_well(self) -> bool:
         """Return True if no feed and no commit has failed."""

@@ -295,21 +295,31 @@ class FileDeltaStore:
             with self._transaction() as connection:
                 connection.executemany(statement, sorted(some, key=itemgetter(0)))
 
-    def _open(self, mode: str) -> None:
+    def _open(self, mode: str, identity: str | None = None) -> None:
+        """Open the file, if there is one; with the `identity` of a fingerprinter make it."""
         self.close()
         self._forget()
         if not self.path.exists():
-            return
+            if identity is None:
+                return
+            make_directory(self.path.parent, 0o700)
+            with suppress(FileExistsError):  # another process may be faster
+                os.close(privately(self.path, os.O_CREAT | os.O_EXCL))
         with self._naming(), ExitStack() as stack:
             connection = stack.enter_context(closing(connect(self.path, mode)))
             connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
             if mode == "rw":
                 connection.execute(f"PRAGMA cache_size = {_CACHE}")
             with connection:
-                connection.execute("BEGIN")  # another process may make the file at this moment
-                has_meta = self._read_meta(connection)
-            if not has_meta:
-                return
+                # another process may make the file at this moment
+                connection.execute("BEGIN" if identity is None else "BEGIN IMMEDIATE")
+                if not self._read_meta(connection):
+                    if identity is None:
+                        return
+                    for statement in _MAKE:
+                        connection.execute(statement)
+                    values = VERSION, identity
+                    connection.execute("INSERT INTO meta VALUES (?, ?, 0, NULL)", values)
             stack.pop_all()
             self._connection = connection
             self._is_writable = mode == "rw"
@@ -336,20 +346,7 @@ class FileDeltaStore:
     def _open_to_write(self, identity: str, reach: float) -> None:
         """Open the file, or make it, and record `reach`."""
         if not self._is_writable:
-            self._open("rw")
-        if self._connection is None:
-            make_directory(self.path.parent, 0o700)
-            with suppress(FileExistsError):  # another process may be faster
-                os.close(privately(self.path, os.O_CREAT | os.O_EXCL))
-            with self._naming(), closing(connect(self.path, "rw")) as connection, connection:
-                connection.execute("BEGIN IMMEDIATE")
-                if not self._read_meta(connection):
-                    for statement in _MAKE:
-                        connection.execute(statement)
-                    connection.execute(
-                        "INSERT INTO meta VALUES (?, ?, 0, NULL)", (VERSION, identity)
-                    )
-            self._open("rw")
+            self._open("rw", identity)
         self._record(reach, identity)
 
     def _record(self, reach: float, identity: str = "") -> None:

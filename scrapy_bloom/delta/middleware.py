@@ -83,8 +83,8 @@ class DeltaMiddleware(_Watch):
 
         general = BloomSettings.read(crawler.settings)
         identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
-        self._url_cache = general.url_cache
-        self._logs_all = general.debug
+        self._url_cache, self._logs_all = general.url_cache, general.debug
+        self._logger = logging.LoggerAdapter(logger, {"spider": crawler.spider})
         self._store = self._store_of(Lifetime(settings.period, identity.to_text()))
         if isinstance(self._store, FileDeltaStore) and not settings.read_only:
             self._store.require_writable()
@@ -155,10 +155,9 @@ class DeltaMiddleware(_Watch):
         crawler.stats.inc_value("bloom/delta_skipped")
         if self._skipped == 1 or self._logs_all:
             rest = " - no more such requests will be shown (see DUPEFILTER_DEBUG to show all)"
-            logger.debug(
+            self._logger.debug(
                 "Skipped, since an earlier crawl has done it: %(request)s%(rest)s",
                 {"request": request, "rest": "" if self._logs_all else rest},
-                extra={"spider": crawler.spider},
             )
         crawler.signals.send_catch_log(
             signals.request_dropped, request=request, spider=crawler.spider
@@ -175,11 +174,7 @@ class DeltaMiddleware(_Watch):
                 self._require(FingerprinterIdentity.of(crawler.request_fingerprinter))
             delta = DeltaCrawl(crawler, self._settings, self._store)
         except Exception as error:
-            logger.exception(
-                "BLOOM_DELTA is off in this crawl: %(error)s",
-                {"error": message_of(error)},
-                extra={"spider": crawler.spider},
-            )
+            self._logger.exception("BLOOM_DELTA is off in this crawl: %s", message_of(error))
             announce(crawler, "between crawls", "off, see the error above")
             return
         self._delta = delta
@@ -228,7 +223,6 @@ class DeltaMiddleware(_Watch):
                 delta.stopped()
 
     def _report(self, delta: DeltaCrawl) -> None:
-        crawler = self._crawler
         store = self._store
         try:
             self._update_stats()
@@ -238,30 +232,21 @@ class DeltaMiddleware(_Watch):
                 holds += f", {in_bytes(store.nbytes)}, the oldest from {begun}"
         except SharedFilterError:
             holds = f"{store.name} cannot be reached"
-        logger.info(
-            "Between crawls: skipped %(skipped)s that earlier crawls have done; marked"
-            " %(marked)s for the next ones. %(holds)s.",
-            {
-                "skipped": counted(self._skipped, "request"),
-                "marked": counted(delta.pages.marked, "page"),
-                "holds": holds,
-            },
-            extra={"spider": crawler.spider},
+        self._logger.info(
+            "Between crawls: skipped %s that earlier crawls have done; marked %s for the next"
+            " ones. %s.",
+            counted(self._skipped, "request"),
+            counted(delta.pages.marked, "page"),
+            holds,
         )
         if self._settings.digest is not None:
             verdicts = delta.marks.verdicts
             skips = "; feeds have no items of unchanged ones" * self._settings.digest.skips
-            logger.info(
-                "Between crawls: compared %(pages)s: %(new)d new, %(changed)d changed,"
-                " %(unchanged)d unchanged%(skips)s.",
-                {
-                    "pages": counted(verdicts.total(), "page"),
-                    "new": verdicts[NEW],
-                    "changed": verdicts[CHANGED],
-                    "unchanged": verdicts[UNCHANGED],
-                    "skips": skips,
-                },
-                extra={"spider": crawler.spider},
+            self._logger.info(
+                "Between crawls: compared %s: %d new, %d changed, %d unchanged%s.",
+                counted(verdicts.total(), "page"),
+                *(verdicts[verdict] for verdict in (NEW, CHANGED, UNCHANGED)),
+                skips,
             )
 
     def _update_stats(self) -> None:
@@ -290,7 +275,7 @@ class DeltaMiddleware(_Watch):
         if isinstance(store, FileDeltaStore):
             fresh = "a new BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
             if warning := identity.require_same(store.identity, store.name, fresh):
-                logger.warning("%s", warning, extra={"spider": self._crawler.spider})
+                self._logger.warning("%s", warning)
 
     def _store_of(self, lifetime: Lifetime) -> FileDeltaStore | RedisDeltaStore:
         """Return the delta store: in Redis with a shared filter, else in its directory."""

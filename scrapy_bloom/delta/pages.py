@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -13,7 +14,7 @@ from ..scrapy_private.engine import EngineView
 from .digests import Digests, digest_of
 from .file_store import Row
 from .marks import CHANGED, NEW, UNCHANGED
-from .settings import SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
+from .settings import KEYS, SOURCES, given_key, key_of_fingerprint, wish_of
 
 if TYPE_CHECKING:
     from hashlib import blake2b
@@ -77,13 +78,11 @@ class Pages:
         self.marks = marks
         self.store = store
         self.marked = 0
-        self.digests: Digests | None = None
-        if settings.digest is not None:
-            self.digests = Digests(crawler, store, marks, settings.digest.without)
+        without = None if settings.digest is None else settings.digest.without
+        self.digests = None if without is None else Digests(crawler, store, marks, without)
         self._has_told = False
         self._settings = settings
         self._crawler = crawler
-        self._stats = crawler.stats
         self._engine = EngineView(crawler)
         self._fingerprinter = UnfailingFingerprinter(crawler)
         self._chains = RequestChains(crawler)
@@ -129,7 +128,8 @@ class Pages:
             and not is_same(source, request)
             for source in self._engine.with_callbacks()
         ):
-            drop_key(request.meta)
+            for name in KEYS:
+                request.meta.pop(name, None)
 
     def done(self, request: Request, reason: str | None = None) -> list[Row]:
         """Record that the engine is done with `request`, which has failed if there is a `reason`.
@@ -142,7 +142,7 @@ class Pages:
         now = self.store.clock() if self._is_done(request, outcome, reason) else None
         if now is not None:
             self.marked += 1
-            self._stats.set_value("bloom/delta_marked", self.marked)
+            self._crawler.stats.set_value("bloom/delta_marked", self.marked)
         if self._settings.read_only:
             digest = None
         if now is None and digest is None and verdict is None:
@@ -162,7 +162,7 @@ class Pages:
         """Set the stats of the pages that were compared in this round."""
         names = "bloom/delta_new", "bloom/delta_changed", "bloom/delta_unchanged"
         for name, verdict in zip(names, (NEW, CHANGED, UNCHANGED), strict=True):
-            self._stats.set_value(name, self.marks.verdicts[verdict])
+            self._crawler.stats.set_value(name, self.marks.verdicts[verdict])
 
     def _compare(self, request: Request, reason: str | None) -> tuple[bytes | None, str | None]:
         """Return digest and verdict of a page, None for a page without digest."""
@@ -222,11 +222,8 @@ class Pages:
 
 def is_same(one: Request, other: Request | None) -> bool:
     """Return True if the two ask for the same, whatever their meta says."""
-    return other is not None and (one.url, one.method, one.body) == (
-        other.url,
-        other.method,
-        other.body,
-    )
+    what = attrgetter("url", "method", "body")
+    return other is not None and what(one) == what(other)
 
 
 def _is_sound(outcome: Outcome, reason: str | None) -> bool:

@@ -26,7 +26,7 @@ from ..settings import (
 from ..startup import has_spider_middleware
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Mapping
 
     from scrapy import Request
     from scrapy.crawler import Crawler
@@ -94,8 +94,8 @@ DELTA_DIGEST: Setting[Digest | None] = Setting(
 
 
 WISH = "bloom_delta"
-_KEYS = ("bloom_delta_key", "deltafetch_key")
-MARK_KEYS = frozenset((WISH, *_KEYS, "deltafetch_enabled", "crawl_once"))
+KEYS = ("bloom_delta_key", "deltafetch_key")
+MARK_KEYS = frozenset((WISH, *KEYS, "deltafetch_enabled", "crawl_once"))
 """Meta keys that a spider may set, those of deltafetch and crawl-once included."""
 SOURCES = "_bloom_delta_sources"
 """In the meta of a redirect: its URL, and the keys of the requests that were redirected to it."""
@@ -180,26 +180,15 @@ def wish_of(meta: Mapping[str, Any]) -> Any:
     return None
 
 
+def key_in(meta: Mapping[str, Any]) -> Any:
+    """Return the key that a spider gave to a request, None for none. It may be of any type."""
+    return next(filter(None, map(meta.get, KEYS)), None)
+
+
 def given_key(meta: Mapping[str, Any]) -> bytes | None:
-    """Return the key that a spider gave to a request, None for none."""
-    given = _key_in(meta)
+    """Return the key for the text or the bytes that `key_in` finds, None for anything else."""
+    given = key_in(meta)
     return key_of_text(given) if isinstance(given, (str, bytes)) else None
-
-
-def odd_key(meta: Mapping[str, Any]) -> object:
-    """Return a key in `meta` that is neither text nor bytes, None if there is none."""
-    given = _key_in(meta)
-    return None if isinstance(given, (str, bytes)) else given
-
-
-def _key_in(meta: Mapping[str, Any]) -> Any:
-    return next(filter(None, map(meta.get, _KEYS)), None)
-
-
-def drop_key(meta: MutableMapping[str, Any]) -> None:
-    """Remove the key that `given_key` finds."""
-    for name in _KEYS:
-        meta.pop(name, None)
 
 
 def key_of_text(text: str | bytes) -> bytes:

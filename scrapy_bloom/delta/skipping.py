@@ -14,7 +14,7 @@ from ..scrapy_private.engine import scheduler_of
 from ..speed import RecentKeys
 from ..speed.known import known_urls
 from .pages import is_same
-from .settings import MARK_KEYS, drop_copied, odd_key, wish_of
+from .settings import MARK_KEYS, drop_copied, key_in, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -61,7 +61,7 @@ class Skipping:
                     " Copy the keys that you need only.",
                     request,
                 )
-            if (key := odd_key(request.meta)) is not None:
+            if (key := key_in(request.meta)) is not None and not isinstance(key, (str, bytes)):
                 text = (
                     "%(request)s has %(what)r for the meta key bloom_delta_key: it must be text or"
                     " bytes. Such pages are known by their URLs."

@@ -17,6 +17,7 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.exceptions import NotConfigured
 from scrapy.spidermiddlewares.referer import RefererMiddleware
 from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
 
 from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
@@ -115,14 +116,13 @@ class DropEarlyMiddleware(OutputFilter):
             if type(self) is DropEarlyMiddleware:  # a subclass may do more
                 skip_output_of(crawler, self)
             return
-        assert dupefilter is not None
         self._known = known_urls(dupefilter)
         if crawler.settings.getbool("DUPEFILTER_DEBUG"):
             self._referers = crawler.get_spider_middleware(RefererMiddleware)
             reason = "DUPEFILTER_DEBUG logs requests"
         elif nearer:
             reason = f"{_name(nearer[0])} is next to the spider"
-        if reason is None:
+        else:
             self._known_links = self._known
         links = "" if reason is None else f" as requests, not as links: {reason}"
         announce(crawler, "duplicates", f"dropped early{links}")
@@ -213,5 +213,4 @@ def _is_scrapys(thing: object) -> bool:
 
 
 def _name(thing: object) -> str:
-    named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{named.__module__}.{named.__qualname__}"
+    return global_object_name(thing if hasattr(thing, "__qualname__") else type(thing))

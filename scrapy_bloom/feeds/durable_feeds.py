@@ -22,6 +22,7 @@ from ..errors import FeedError, message_of, unforeseen
 from ..job.ledger import CommitHook
 from ..job.origins import origins_of, request_of
 from ..job.start_requests import give_turn
+from .open_feed import OpenFeed
 from .outbox import BEGINNING, OPEN, STORED, WAITING, Outbox
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
     from .outbox import Batch, Feed
-    from .plans import OpenFeed, Plans
+    from .plans import Plans
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
 scrapys_logger = logging.getLogger(FeedExporter.__module__)
@@ -59,6 +60,9 @@ class DurableFeeds(CommitHook):
         self._plans = plans
         self._exporter = exporter = plans.exporter
         self._crawler = exporter.crawler
+        spider = {"spider": exporter.crawler.spider}
+        self._logger = logging.LoggerAdapter(logger, spider)
+        self._scrapys_logger = logging.LoggerAdapter(scrapys_logger, spider)
         self._round = round_
         self._directory = directory
         self.templates = [uri for uri in exporter.feeds if plans.is_durable(uri)]
@@ -103,14 +107,12 @@ class DurableFeeds(CommitHook):
         return self._is_open and all(working.in_place for working in self._feeds)
 
     def _opened(self, feed: Feed, options: dict[str, Any]) -> OpenFeed:
-        parts = self._plans, self.outbox, feed, options, self._directory
-        if self._plans.grows(feed.template, options):
-            from .growing import GrowingFeed
+        kind = OpenFeed
+        if not self._plans.grows(feed.template, options):
+            from .waiting import WaitingFeed
 
-            return GrowingFeed(*parts)
-        from .waiting import WaitingFeed
-
-        return WaitingFeed(*parts)
+            kind = WaitingFeed
+        return kind(self._plans, self.outbox, feed, options, self._directory)
 
     def _continue(self, feed: Feed, *, is_left: bool) -> None:
         """Go on with a feed of an earlier run, or complete one that `is_left`. Raises FeedError if
@@ -149,8 +151,7 @@ class DurableFeeds(CommitHook):
                 self._round.begin()
             for feed, error in self._given_up:
                 why = error.__cause__ or error
-                message = "Feed %(feed)s stays as it is: %(error)s"
-                self._log(logging.WARNING, message, feed=feed.template, error=why)
+                self._logger.warning("Feed %s stays as it is: %s", feed.template, why)
                 self.outbox.remove_feed(feed)
             self.recover()
             self._commit()
@@ -182,10 +183,8 @@ class DurableFeeds(CommitHook):
 
     def _begin(self, template: str) -> None:
         if self._round.is_resumed:
-            self._log(
-                logging.INFO,
-                "Feed %(feed)s begins now: the items that were scraped before are not in it",
-                feed=template,
+            self._logger.info(
+                "Feed %s begins now: the items that were scraped before are not in it", template
             )
         options = self._exporter.feeds[template]
         feed = self.outbox.add_feed(self._round.number, template, self._plans.describe(template))
@@ -325,22 +324,19 @@ class DurableFeeds(CommitHook):
                 shutil.rmtree(self._directory, ignore_errors=True)
             self.all_stored = not self._failed
         except Exception as error:
-            logger.error(
-                "The feeds could not be completed: %(error)s. The next start of the job tries"
-                " again.",
-                {"error": message_of(error)},
+            self._logger.error(
+                "The feeds could not be completed: %s. The next start of the job tries again.",
+                message_of(error),
                 exc_info=unforeseen(error, sqlite3.Error),
-                extra={"spider": self._crawler.spider},
             )
             return
         if self._failed:
-            self._log(
-                logging.ERROR,
-                "%(count)s could not be stored: %(uris)s. What is missing is kept in %(folder)s;"
-                " the next start of the job tries again.",
-                count=counted(len(self._failed), "feed"),
-                uris=", ".join(self._failed),
-                folder=self._directory,
+            self._logger.error(
+                "%s could not be stored: %s. What is missing is kept in %s; the next start of the"
+                " job tries again.",
+                counted(len(self._failed), "feed"),
+                ", ".join(self._failed),
+                self._directory,
             )
 
     async def _close(self, feeds: Iterable[OpenFeed]) -> None:
@@ -374,7 +370,7 @@ class DurableFeeds(CommitHook):
         slot = working.slot(batch)
         slot.itemcount = items
         what = f"{slot.format} feed ({items} items) in: {slot.uri}"
-        more, end = {"spider": self._crawler.spider}, "success"
+        end = "success"
         try:
             if batch.state == WAITING:  # it has no items
                 working.begin_batch(batch)
@@ -384,9 +380,9 @@ class DurableFeeds(CommitHook):
             batch.state = OPEN
             await working.store(batch, slot.storage, self._save)
             self._changed.add(batch)
-            scrapys_logger.info("Stored %s", what, extra=more)
+            self._scrapys_logger.info("Stored %s", what)
         except Exception:
-            scrapys_logger.error("Error storing %s", what, exc_info=True, extra=more)
+            self._scrapys_logger.exception("Error storing %s", what)
             self._failed.append(batch.uri)
             end = "failed"
         self._crawler.stats.inc_value(f"feedexport/{end}_count/{type(slot.storage).__name__}")
@@ -397,6 +393,3 @@ class DurableFeeds(CommitHook):
         """Make the state of a batch durable."""
         self._changed.add(batch)
         self._commit()
-
-    def _log(self, level: int, message: str, **values: object) -> None:
-        logger.log(level, message, values, extra={"spider": self._crawler.spider})

@@ -161,12 +161,11 @@ class Outbox:
 
     def final_items(self, feed: Feed, skip: int = 0, limit: int = -1) -> Iterator[bytes]:
         """Yield the final items of a feed in the order of the file, at most `limit` of them."""
-        rows = self._file.iterate(
-            "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id"
-            " LIMIT ? OFFSET ?",
-            (feed.id, limit, skip),
+        query = (
+            "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ? OFFSET ?"
         )
-        return (item for (item,) in rows)
+        for (item,) in self._file.iterate(query, (feed.id, limit, skip)):
+            yield item
 
     def drop_final(self, feed: int, count: int) -> None:
         """Delete the first `count` final items of a feed, which are in its file."""

@@ -18,7 +18,8 @@ from scrapy.utils.defer import ensure_awaitable
 from ..errors import FeedError
 from ..files import make_directory, replacing
 from .file import FeedFile, chunks
-from .plans import OpenFeed, is_local, local_path, overwrites
+from .open_feed import OpenFeed
+from .plans import is_local, local_path, overwrites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedStorageProtocol
 
-    from .outbox import Batch, Feed, Outbox
-    from .plans import Plans
+    from .outbox import Batch
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.storing")
 
@@ -43,9 +43,10 @@ class WaitingFeed(OpenFeed):
     each item when it is scraped, and writes nowhere.
     """
 
-    def __init__(self, plans: Plans, outbox: Outbox, feed: Feed, *rest: Any) -> None:
-        super().__init__(plans, outbox, feed, *rest)
-        storage = plans.storage_of(feed.template, self.options)
+    in_place = False
+    _overwrites = True
+
+    def _prepare(self, storage: FeedStorageProtocol) -> None:
         self._is_whole = is_local(storage) or overwrites(storage, self.options)
         self._trial: BaseItemExporter | None = None
         self._tried = 0
@@ -63,7 +64,7 @@ class WaitingFeed(OpenFeed):
             self._end_trial()  # one that keeps its items would keep them all
         if self._tried == 0:
             with suppress(Exception):
-                trial = self.build(_Nowhere())
+                trial = self._build(_Nowhere())
                 trial.start_exporting()
                 self._trial = trial
         self._tried += 1
@@ -122,7 +123,7 @@ class WaitingFeed(OpenFeed):
         stored = batch.stored
         since = 0 if self._is_whole else stored.get("length", 0)
         self._end_trial()  # the exporter that writes may use the same files
-        exporter = self.build(target)
+        exporter = self._build(target)
         if since:  # the columns of csv, which the first item has given
             exporter.fields_to_export = exporter.fields_to_export or stored.get("columns")
         exporter.start_exporting()

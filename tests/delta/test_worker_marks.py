@@ -1,5 +1,6 @@
 """Marks of a worker on Redis: from its commits to the delta store."""
 
+import logging
 import re
 import time
 from types import SimpleNamespace
@@ -179,7 +180,7 @@ def test_marks_follow_soon_after_the_server_was_slow(begin, monkeypatch):
 def test_a_crawl_that_ends_without_its_store_says_so_in_its_summary(caplog):
     """In one line, with what it knows itself."""
     middleware = SimpleNamespace(
-        _crawler=SimpleNamespace(spider=None),
+        _logger=logging.getLogger(),
         _store=SimpleNamespace(name="the store"),
         _update_stats=broken,
         _skipped=3,

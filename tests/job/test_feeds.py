@@ -891,7 +891,7 @@ def exporter_of(**settings):
 
 
 ROOT = Path(__file__).parents[2]
-ALWAYS = ("exporter", "durable_feeds", "file", "outbox", "plans")
+ALWAYS = ("exporter", "durable_feeds", "file", "open_feed", "outbox", "plans")
 STOCK_EXPORTER = "scrapy.extensions.feedexport.FeedExporter"
 
 
@@ -932,7 +932,7 @@ print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith("scra
     ("feeds", "loaded"),
     [
         ({}, {"exporter"}),
-        ({"a.jl": "jsonlines"}, {*ALWAYS, "growing"}),
+        ({"a.jl": "jsonlines"}, {*ALWAYS}),
         ({"a.json": "json"}, {*ALWAYS, "waiting"}),
     ],
     ids=["none", "grows", "waits"],

@@ -1,0 +1,247 @@
+"""A feed as one run writes it, from the check of its files to the last item in them."""
+
+from __future__ import annotations
+
+import codecs
+import io
+from collections.abc import Mapping
+from itertools import chain, islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exporters import CsvItemExporter
+from scrapy.utils.misc import build_from_crawler
+
+from ..errors import FeedError
+from .file import FeedFile
+from .outbox import BEGINNING, OPEN, WAITING
+from .plans import follow_job, local_path, overwrites
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from scrapy.exporters import BaseItemExporter
+    from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol
+
+    from .outbox import Batch, Feed, Outbox
+    from .plans import Plans
+
+
+class OpenFeed:
+    """A feed that this run writes, by its `options`. Its batches are rows of `outbox`; one ends at
+    `limit` items, if that is not None.
+
+    Items are appended to the feed's own file, that of Scrapy's storage, as soon as they are final,
+    as the text that the exporter makes of them. The feed's head, the bytes before the first item,
+    and the columns of csv are those that earlier runs have written; else they are known after the
+    first export. See WaitingFeed for feeds with part files in `directory`.
+    """
+
+    in_place = True
+    columns: list[str] | None = None
+    is_left = False
+    """True for a feed of an earlier run that is only to be completed."""
+
+    def __init__(
+        self, plans: Plans, outbox: Outbox, feed: Feed, options: dict[str, Any], directory: Path
+    ) -> None:
+        self.feed = feed
+        self.options = options
+        self.limit: int | None = options["batch_item_count"] or None
+        self._job = directory.parent.resolve()
+        self._outbox = outbox
+        self._directory = directory
+        self._exporter, self._view = plans.exporter, plans.view
+        self._prepare(plans.storage_of(feed.template, options))
+
+    def _prepare(self, storage: FeedStorageProtocol) -> None:
+        """Prepare the export of items into a storage like this one."""
+        self._overwrites = overwrites(storage, self.options)
+        """Whether what was in the file is dropped."""
+        self._writes = _Writes()
+        self._text = self._build(self._writes)
+        if (head := self.feed.head) is not None:
+            self.feed.head = None
+            self.export(dict.fromkeys(self.feed.columns or ("item",), ""))
+            self.feed.head = head
+
+    def is_full(self, batch: Batch) -> bool:
+        """Return True if `batch` takes no more items."""
+        return self.limit is not None and batch.items >= self.limit
+
+    def _build(self, file: Any) -> BaseItemExporter:
+        """Return the exporter over `file`. Raises what its constructor raises."""
+        options = self.options
+        exporter: BaseItemExporter = build_from_crawler(
+            self._exporter.exporters[options["format"]],
+            self._exporter.crawler,
+            file,
+            fields_to_export=options["fields"],
+            encoding=options["encoding"],
+            indent=options["indent"],
+            **options["item_export_kwargs"],
+        )
+        return exporter
+
+    def accepts(self, item: Any) -> bool:
+        """Return True unless the feed's filter keeps `item` out."""
+        return bool(self._exporter.filters[self.feed.template].accepts(item))
+
+    def slot(self, batch: Batch) -> FeedSlot:
+        """Return Scrapy's object for `batch`, with its storage."""
+        spider, template = self._exporter.crawler.spider, self.feed.template
+        self._exporter.filters.setdefault(template, self._view.filter(self.options))
+        return self._view.slot(spider, template, self.options, batch.number, batch.uri)
+
+    # -- its files ---------------------------------------------------------------------
+
+    def check(self, file: str) -> Iterator[Batch]:
+        """Make a feed of an earlier run ready to go on; yield the batches that were moved with the
+        job, which has `file`. Raises FeedError if a file is not as that run left it; changes
+        nothing. Cost: reads the files."""
+        skip = 0
+        for batch in self.feed.batches:
+            if follow_job(batch, self._job, file):
+                yield batch
+            self.check_stored(batch)
+            self._use_file(batch, emptied=batch.state == BEGINNING)
+            room = -1 if self.limit is None else max(self.limit - batch.items, 0)
+            items = self._outbox.final_items(self.feed, skip, room)
+            skip += room
+            if batch.state == OPEN:
+                batch.file.check(batch.length, batch.digest, self._placed(batch, items))
+
+    def next_batch(self) -> Batch:
+        """Add a batch to the feed."""
+        number = self.feed.last_batch + 1
+        spider, function = self._exporter.crawler.spider, self.options["uri_params"]
+        before = SimpleNamespace(batch_id=number - 1) if number > 1 else None
+        uri = self._view.evaluate(spider, self.feed.template, function, before)
+        return self._outbox.add_batch(self.feed, number, uri)
+
+    def make_room(self, items: int) -> None:
+        """Begin the batches for so many more `items`, with the next commit."""
+        for batch, _ in self._batches(items):
+            if not batch.items:
+                self._outbox.save_head(self.feed, self.columns)
+            if batch.state == WAITING:
+                self.begin_batch(batch)
+
+    def begin_batch(self, batch: Batch) -> None:
+        """Begin the file of `batch`, recorded with the next commit."""
+        self._use_file(batch, emptied=self._overwrites)
+        file = batch.file
+        if not self._overwrites:
+            file.keep()
+        batch.path, batch.stored["job"] = str(file.path), str(self._job)
+        batch.state = BEGINNING if self._overwrites else OPEN
+        batch.length, batch.digest = file.length, file.digest
+        self._outbox.save_batch(batch)
+
+    def write(self, count: int) -> Iterator[tuple[Batch, int]]:
+        """Append the next `count` final items to the files, durably; yield each batch with the
+        number of those in it. Raises FeedError."""
+        items = self._outbox.final_items(self.feed)
+        for batch, share in self._batches(count):
+            file = batch.file
+            try:
+                file.append(self._placed(batch, islice(items, share)))
+            except OSError as error:
+                raise FeedError(f"the feed {batch.uri} cannot be written: {error}") from error
+            batch.items += share
+            batch.length, batch.digest, batch.state = file.length, file.digest, OPEN
+            yield batch, share
+
+    def _batches(self, items: int) -> Iterator[tuple[Batch, int]]:
+        """Yield the batches for so many more `items`, with the number of those in each. It may be
+        a new one."""
+        batches = iter([batch for batch in self.feed.batches if not self.is_full(batch)])
+        while items > 0:
+            batch = next(batches, None) or self.next_batch()
+            share = items if self.limit is None else min(items, self.limit - batch.items)
+            items -= share
+            yield batch, share
+
+    def _placed(self, batch: Batch, items: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield `items` for the end of `batch`, the first ones of it after the head."""
+        return chain([] if batch.items else [self.feed.head or b""], items)
+
+    def _use_file(self, batch: Batch, *, emptied: bool) -> None:
+        """Let `batch` have the file that it is written to."""
+        batch.file = FeedFile(self._place(batch), emptied=emptied, private=not self.in_place)
+
+    # -- what is otherwise in a WaitingFeed ----------------------------------------------
+
+    def _place(self, batch: Batch) -> Path:
+        """Return the path of the file that `batch` is written to."""
+        return Path(batch.path or local_path(self._view.storage(batch.uri, self.options)))
+
+    def export(self, item: Any) -> bytes:
+        """Return `item` as it is in the file, without the head. Raises any exception of the
+        exporter."""
+        feed, head = self.feed, b""
+        if is_first := feed.head is None:
+            self._text.start_exporting()
+            head = b"".join(self._writes.take())
+        try:
+            self._text.export_item(item)
+        except BaseException:
+            taken = b"".join(self._writes.take())
+            if is_first:  # the exporter writes its head once, even if the item fails
+                feed.head = head + taken
+            raise
+        before, alone = self._writes.take()
+        if is_first:
+            mark = _byte_order_mark(self._text)
+            if not before and mark and alone.startswith(mark):
+                before, alone = mark, alone.removeprefix(mark)
+            feed.head = head + before
+        if self.columns is None:
+            self.columns = _columns_of(self._text)
+        return alone
+
+    def check_stored(self, batch: Batch) -> None:
+        """Raise FeedError if what was stored of `batch` has changed since."""
+
+    def unstored(self, batch: Batch) -> int | None:
+        """Return how many items of `batch` are to be stored, None if nothing is to be done."""
+        return batch.items
+
+    async def store(
+        self, batch: Batch, storage: FeedStorageProtocol, save: Callable[[Batch], None]
+    ) -> None:
+        """Store `batch`, if its file is a part; `save` makes `batch.stored` durable. Raises any
+        exception of the storage."""
+
+
+class _Writes(io.BytesIO):
+    """A file that knows where its last write begins. Its position 0 has encoders write a byte order
+    mark."""
+
+    last = 0
+
+    def write(self, data: Any) -> int:
+        self.last = self.tell()
+        return super().write(data)
+
+    def take(self) -> tuple[bytes, bytes]:
+        """Remove all writes, and return the last one behind the others."""
+        taken = self.getvalue()
+        self.seek(0)
+        self.truncate()
+        return taken[: self.last], taken[self.last :]
+
+
+def _columns_of(exporter: BaseItemExporter) -> list[str] | None:
+    """Return the columns of csv, given by the first item; else None."""
+    fields = exporter.fields_to_export
+    is_csv = isinstance(exporter, CsvItemExporter)
+    return [*fields] if is_csv and fields and not isinstance(fields, Mapping) else None
+
+
+def _byte_order_mark(exporter: BaseItemExporter) -> bytes:
+    """Return the byte order mark of the exporter's encoding, empty without one."""
+    if not isinstance(exporter, CsvItemExporter):
+        return b""  # the others encode each item separately
+    return codecs.getincrementalencoder(exporter.encoding or "utf-8")().encode("")
