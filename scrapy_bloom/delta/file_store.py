@@ -220,8 +220,7 @@ class FileDeltaStore:
         with ExitStack() as stack:
             stores = [self, *(FileDeltaStore(each, Lifetime()) for each in dict.fromkeys(others))]
             for store in stores:
-                stack.callback(store.close)
-                store.look()
+                stack.enter_context(closing(store)).look()
             found = [store for store in stores if store.total]
             for store in found[1:]:
                 if store.identity != found[0].identity:
@@ -356,10 +355,9 @@ class FileDeltaStore:
             return
         with self._transaction() as connection:
             connection.execute(
-                "UPDATE meta SET identity = CASE identity WHEN '' THEN :identity ELSE identity END,"
-                " longest = CASE WHEN longest IS NULL OR longest > :longest THEN longest"
-                " ELSE :longest END",
-                {"identity": identity, "longest": None if reach == inf else reach},
+                "UPDATE meta SET identity = COALESCE(NULLIF(identity, ''), ?),"
+                " longest = MAX(longest, ?)",  # NULL is more than any number
+                (identity, None if reach == inf else reach),
             )
             self._read_meta(connection)
 

@@ -81,7 +81,7 @@ class Pages:
         without = None if settings.digest is None else settings.digest.without
         self.digests = None if without is None else Digests(crawler, store, marks, without)
         self._has_told = False
-        self._settings = settings
+        self.settings = settings
         self._crawler = crawler
         self._engine = EngineView(crawler)
         self._fingerprinter = UnfailingFingerprinter(crawler)
@@ -134,16 +134,15 @@ class Pages:
     def done(self, request: Request, reason: str | None = None) -> list[Row]:
         """Record that the engine is done with `request`, which has failed if there is a `reason`.
         Return what later crawls should know. Raises sqlite3.Error."""
-        outcome = self._outcomes.get(request)
         digest, verdict = self._compare(request, reason)
-        self._outcomes.pop(request, None)
+        outcome = self._outcomes.pop(request, None)
         if outcome is None or request in self._sent_again:
             return []
         now = self.store.clock() if self._is_done(request, outcome, reason) else None
         if now is not None:
             self.marked += 1
             self._crawler.stats.set_value("bloom/delta_marked", self.marked)
-        if self._settings.read_only:
+        if self.settings.read_only:
             digest = None
         if now is None and digest is None and verdict is None:
             return []
@@ -151,7 +150,7 @@ class Pages:
         self.marks.add(rows, verdict)
         if verdict is not None:
             self.count_verdicts()
-        return [] if self._settings.read_only else rows
+        return [] if self.settings.read_only else rows
 
     def is_unchanged(self, request: Request, reason: str | None = None) -> bool:
         """Return True if the items of `request`, with which the engine is done, are those that an
@@ -198,8 +197,8 @@ class Pages:
             if wish is True:
                 self._tell_of_index_page(request)
             return False
-        mode = self._settings.mode
-        if self._settings.read_only or mode is None:
+        mode = self.settings.mode
+        if self.settings.read_only or mode is None:
             return False
         if mode == "response":
             return reason is None or reason in _OF_THE_PAGE

@@ -30,15 +30,13 @@ PAUSE = 60.0
 
 
 class Skipping:
-    """Decides which requests of a crawl to skip, none unless it `skips` what is done. A cache has
+    """Decides which requests of a crawl to skip: none where nothing counts as done. A cache has
     the URLs of up to `url_cache` skipped plain requests, until the first of their marks ceases to
     count."""
 
-    def __init__(
-        self, crawler: Crawler, pages: Pages, url_cache: int, *, skips: bool = True
-    ) -> None:
+    def __init__(self, crawler: Crawler, pages: Pages, url_cache: int) -> None:
         self._crawler = crawler
-        self._skips = skips
+        self._skips = pages.settings.mode is not None
         self._pages = pages
         self._store = pages.store
         self._told: set[str] = set()

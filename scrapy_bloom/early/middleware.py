@@ -91,7 +91,7 @@ class DropEarlyMiddleware(OutputFilter):
         of `response`."""
         links = sys.modules.get("scrapy_bloom.early.links")
         if links is not None and self._known_links is not None:
-            links.leave_out_known(response, self._known_links)
+            links.known_links[response] = self._known_links
 
     def _skips(self, request: Request, response: Response) -> bool:
         if (known := self._known) is None or not known.is_known(request):

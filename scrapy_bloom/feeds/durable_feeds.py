@@ -5,9 +5,6 @@ from __future__ import annotations
 import logging
 import shutil
 import sqlite3
-from collections import Counter, defaultdict
-from hashlib import blake2b
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +30,8 @@ if TYPE_CHECKING:
 
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
+    from .open_feed import Plans
     from .outbox import Batch, Feed
-    from .plans import Plans
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
 scrapys_logger = logging.getLogger(FeedExporter.__module__)
@@ -75,13 +72,6 @@ class DurableFeeds(CommitHook):
         self._given_up: list[tuple[Feed, FeedError]] = []
         self._is_open = False
         self._origins = origins_of(exporter.crawler)
-        self._numbers: defaultdict[Request, int] = defaultdict(count(1).__next__)
-        """Requests with items in the outbox."""
-        self._start_items: defaultdict[Request, list[tuple[int, bytes]]] = defaultdict(list)
-        self._changed: set[Batch] = set()
-        """Batches that the next commit records."""
-        self._written: Counter[int] = Counter()
-        """Number of items written since the last commit, by feed."""
         self._stores: set[Deferred[None]] = set()
         """Full batches that are being stored."""
         self._failed: list[str] = []
@@ -125,7 +115,7 @@ class DurableFeeds(CommitHook):
             options = self._exporter.feeds[feed.template]
         try:
             working = self._opened(feed, options)
-            self._changed.update(working.check(Path(self._round.file.name).name))
+            working.check(Path(self._round.file.name).name)
         except FeedError as error:
             raise FeedError(
                 f"{error}, so feed {feed.template!r} cannot go on. Put the file back as this job"
@@ -203,23 +193,13 @@ class DurableFeeds(CommitHook):
         origin = self._origin(response)
         for working in self._feeds:
             if not working.is_left and working.accepts(item):
-                exported = working.export(item)
+                feed, exported = working.feed.id, working.export(item)
                 try:
-                    self._add(working.feed.id, origin, exported, is_start_item=is_start_item)
+                    self.outbox.add_item(feed, origin, exported, is_start_item=is_start_item)
                 except (sqlite3.Error, OSError) as error:
                     ledger.stop(error)
                     return
         ledger.pushed()
-
-    def _add(self, feed: int, request: Request, item: bytes, *, is_start_item: bool) -> None:
-        """Add an item of `request` to the outbox. An item of `start()` is not added as often as
-        earlier runs have taken it already."""
-        if is_start_item:
-            digest = blake2b(item, digest_size=16, usedforsecurity=False).digest()
-            if self.outbox.has_start_item(feed, digest):
-                return
-            self._start_items[request].append((feed, digest))
-        self.outbox.add_item(feed, self._numbers[request], item)
 
     def _origin(self, response: Any) -> Request:
         """Return the request that owns an item of `response`: the item is final when that request
@@ -234,47 +214,23 @@ class DurableFeeds(CommitHook):
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Record the state of the files, and make the items of these requests final."""
-        self.record()
+        self.outbox.record()
         for request in acknowledged:
-            if (number := self._numbers.pop(request, None)) is None:
-                continue
-            start_items = self._start_items.pop(request, ())
-            if self.is_left_out(request):
-                self.outbox.drop(number)
-                continue
-            self.outbox.make_final(number)
-            for feed, digest in start_items:
-                self.outbox.note_start_item(feed, digest)
+            self.outbox.finish(request, self.is_left_out)
         final = self.outbox.count_final()
         for working in self._feeds:
             working.make_room(final.get(working.feed.id, 0))
 
     def after_commit(self) -> None:
         """Append final items to their files."""
-        self._forget_changes()
+        self.outbox.recorded()
         self._write()
-
-    def record(self) -> None:
-        """Write the state of the files, with the next commit."""
-        for feed, written in self._written.items():
-            self.outbox.drop_final(feed, written)
-        for batch in self._changed:
-            self.outbox.save_batch(batch)
-        if any(batch.state == STORED for batch in self._changed):
-            self.outbox.forget_stored()
-
-    def _forget_changes(self) -> None:
-        self._written.clear()
-        self._changed.clear()
 
     def _write(self) -> None:
         """Append the final items of the feeds to their batches."""
         final = self.outbox.count_final()
         for working in self._feeds:
-            feed = working.feed.id
-            for batch, share in working.write(final.get(feed, 0)):
-                self._changed.add(batch)
-                self._written[feed] += share
+            for batch in working.write(final.get(working.feed.id, 0)):
                 if working.is_full(batch):
                     # one commit may fill more batches than a process can have open
                     batch.file.close()
@@ -283,8 +239,8 @@ class DurableFeeds(CommitHook):
     def _commit(self) -> None:
         """Make the state of all files durable. Raises sqlite3.Error, FeedError."""
         if self.ledger.stopped:
-            self.record()
-            self._forget_changes()
+            self.outbox.record()
+            self.outbox.recorded()
             self._round.commit()
             return
         self.ledger.commit()
@@ -359,7 +315,7 @@ class DurableFeeds(CommitHook):
             is_stored = await self._is_stored(working, batch, items)
         if is_stored and working.is_full(batch):
             batch.state = STORED
-            self._changed.add(batch)
+            self.outbox.changed.add(batch)
             working.feed.batches.remove(batch)
             batch.file.close()
         return is_stored
@@ -379,7 +335,7 @@ class DurableFeeds(CommitHook):
             batch.file.close()
             batch.state = OPEN
             await working.store(batch, slot.storage, self._save)
-            self._changed.add(batch)
+            self.outbox.changed.add(batch)
             self._scrapys_logger.info("Stored %s", what)
         except Exception:
             self._scrapys_logger.exception("Error storing %s", what)
@@ -391,5 +347,5 @@ class DurableFeeds(CommitHook):
 
     def _save(self, batch: Batch) -> None:
         """Make the state of a batch durable."""
-        self._changed.add(batch)
+        self.outbox.changed.add(batch)
         self._commit()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
     from .durable_feeds import DurableFeeds
-    from .plans import Plans
+    from .open_feed import Plans
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
 
@@ -118,7 +118,7 @@ class DurableFeedExporter(FeedExporter):
         """Return the durable feeds of a round, with part files in `directory`. Raises FeedError if
         one cannot go on; changes nothing. Cost: reads the files."""
         from .durable_feeds import DurableFeeds
-        from .plans import Plans
+        from .open_feed import Plans
 
         if self._plans is None:
             self._plans = Plans(self)

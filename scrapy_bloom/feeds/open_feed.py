@@ -1,22 +1,34 @@
-"""A feed as one run writes it, from the check of its files to the last item in them."""
+"""How each feed of an exporter is written, from what it was begun with to the last item in its
+files."""
 
 from __future__ import annotations
 
 import codecs
 import io
+import json
+import os
 from collections.abc import Mapping
+from functools import partial
 from itertools import chain, islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from scrapy.exporters import CsvItemExporter
+from scrapy.exporters import CsvItemExporter, JsonLinesItemExporter
+from scrapy.extensions.feedexport import (
+    FeedExporter,
+    FileFeedStorage,
+    GCSFeedStorage,
+    S3FeedStorage,
+    StdoutFeedStorage,
+)
 from scrapy.utils.misc import build_from_crawler
+from scrapy.utils.python import global_object_name
 
 from ..errors import FeedError
+from ..scrapy_private.feeds import FeedExporterView
 from .file import FeedFile
 from .outbox import BEGINNING, OPEN, WAITING
-from .plans import follow_job, local_path, overwrites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +37,58 @@ if TYPE_CHECKING:
     from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol
 
     from .outbox import Batch, Feed, Outbox
-    from .plans import Plans
+
+
+class Plans:
+    """Plans the feeds of `exporter` by its settings. Raises JobDirectoryError that names what this
+    release of Scrapy lacks."""
+
+    def __init__(self, exporter: FeedExporter) -> None:
+        self.exporter = exporter
+        self.view = FeedExporterView(exporter)
+        self._storages: dict[str, Any] = {}
+
+    def is_durable(self, template: str) -> bool:
+        """Return False for a feed that cannot be cut: standard output, a device, a pipe."""
+        storage = self.storage_of(template, self.exporter.feeds[template])
+        if not is_local(storage):
+            return not isinstance(storage, StdoutFeedStorage)
+        path = local_path(storage)
+        return path.is_file() or not path.exists()
+
+    def grows(self, template: str, options: dict[str, Any]) -> bool:
+        """Return True for a local file in csv or jsonlines by Scrapy's exporter, whose last write
+        of an item is the item, but for no subclass: its output is unknown."""
+        exporter = self.exporter.exporters[options["format"]]
+        is_plain = is_local(self.storage_of(template, options)) and "postprocessing" not in options
+        return is_plain and exporter in (CsvItemExporter, JsonLinesItemExporter)
+
+    def describe(self, template: str) -> dict[str, Any]:
+        """Return the options of a feed in the form of JSON, and the classes that it uses."""
+        options = self.exporter.feeds[template]
+        classes = {
+            "exporter": self.exporter.exporters[options["format"]],
+            "storage": type(self.storage_of(template, options)),
+        }
+        described: dict[str, Any] = _plain({**options, **classes})
+        return described
+
+    def require_same(self, feed: Feed) -> None:
+        """Raise FeedError if `feed` has options now other than those that it was begun with."""
+        now = self.describe(feed.template)
+        for name in sorted({*now, *feed.options}):
+            if feed.options.get(name) != now.get(name):
+                raise FeedError(
+                    f"feed {feed.template!r} was begun with {name} {feed.options.get(name)!r}, and"
+                    f" now has {now.get(name)!r}: change it back until the job is finished, or"
+                    " give the feed another name, or use a new JOBDIR"
+                )
+
+    def storage_of(self, template: str, options: dict[str, Any]) -> Any:
+        """Return a storage of the feed's kind, built once: that may be expensive."""
+        if template not in self._storages:
+            self._storages[template] = self.view.storage(template, options)
+        return self._storages[template]
 
 
 class OpenFeed:
@@ -96,14 +159,13 @@ class OpenFeed:
 
     # -- its files ---------------------------------------------------------------------
 
-    def check(self, file: str) -> Iterator[Batch]:
-        """Make a feed of an earlier run ready to go on; yield the batches that were moved with the
-        job, which has `file`. Raises FeedError if a file is not as that run left it; changes
-        nothing. Cost: reads the files."""
+    def check(self, file: str) -> None:
+        """Make a feed of an earlier run ready to go on, in a job that has `file`. Raises FeedError
+        if a file is not as that run left it; changes nothing. Cost: reads the files."""
         skip = 0
         for batch in self.feed.batches:
             if follow_job(batch, self._job, file):
-                yield batch
+                self._outbox.changed.add(batch)
             self.check_stored(batch)
             self._use_file(batch, emptied=batch.state == BEGINNING)
             room = -1 if self.limit is None else max(self.limit - batch.items, 0)
@@ -139,9 +201,9 @@ class OpenFeed:
         batch.length, batch.digest = file.length, file.digest
         self._outbox.save_batch(batch)
 
-    def write(self, count: int) -> Iterator[tuple[Batch, int]]:
-        """Append the next `count` final items to the files, durably; yield each batch with the
-        number of those in it. Raises FeedError."""
+    def write(self, count: int) -> Iterator[Batch]:
+        """Append the next `count` final items to the files, durably; yield each batch that has got
+        some. Raises FeedError."""
         items = self._outbox.final_items(self.feed)
         for batch, share in self._batches(count):
             file = batch.file
@@ -151,7 +213,9 @@ class OpenFeed:
                 raise FeedError(f"the feed {batch.uri} cannot be written: {error}") from error
             batch.items += share
             batch.length, batch.digest, batch.state = file.length, file.digest, OPEN
-            yield batch, share
+            self._outbox.changed.add(batch)
+            self._outbox.written[self.feed.id] += share
+            yield batch
 
     def _batches(self, items: int) -> Iterator[tuple[Batch, int]]:
         """Yield the batches for so many more `items`, with the number of those in each. It may be
@@ -245,3 +309,62 @@ def _byte_order_mark(exporter: BaseItemExporter) -> bytes:
     if not isinstance(exporter, CsvItemExporter):
         return b""  # the others encode each item separately
     return codecs.getincrementalencoder(exporter.encoding or "utf-8")().encode("")
+
+
+def is_local(storage: object) -> bool:
+    """Return True for Scrapy's own storage of a feed in a local file."""
+    return type(storage) is FileFeedStorage
+
+
+def overwrites(storage: object, options: dict[str, Any]) -> bool:
+    """Return True if `storage` replaces earlier contents, by the feed's option or else by Scrapy's
+    documented default. The default of storages that are not Scrapy's counts as False."""
+    if isinstance(storage, (S3FeedStorage, GCSFeedStorage)):
+        return True  # they ignore the option
+    is_scrapys = any(k.__module__ == FileFeedStorage.__module__ for k in type(storage).__mro__)
+    return bool(options.get("overwrite", is_scrapys and getattr(storage, "overwrite", False)))
+
+
+def local_path(storage: FeedStorageProtocol) -> Path:
+    """Return the absolute path of a storage that `is_local`."""
+    assert isinstance(storage, FileFeedStorage)
+    return Path(storage.path).absolute()
+
+
+def follow_job(batch: Batch, job: Path, file: str) -> bool:
+    """Let the files of `batch` be those beside `job` if that was copied, or moved with them; return
+    True if it was not there before. `file` is in each job. Raises FeedError if a file is the
+    original's."""
+    stored, before = batch.stored, Path(batch.stored.get("job", job))
+    if before == job:
+        return False
+    stored["job"], is_copy = str(job), (before / file).exists()
+
+    def followed(path: str) -> str:
+        real = Path(path).parent.resolve() / Path(path).name
+        beside = os.path.normpath(job / os.path.relpath(real, before))
+        if is_copy and beside == str(real):
+            raise FeedError(f"{path} belongs to {before}, of which {job} is a copy")
+        return beside if is_copy or not real.exists() else path
+
+    batch.path = batch.path and followed(batch.path)
+    if "path" in stored:
+        stored["path"] = followed(stored["path"])
+    return True
+
+
+def _plain(value: Any) -> Any:
+    """Return the value of an option in the form of JSON, the same in each process."""
+    return json.loads(json.dumps(value, default=_form, skipkeys=True))
+
+
+def _form(value: Any) -> Any:
+    """Return the form of a value that is not JSON. Sets are sorted; classes and functions become
+    their names, other objects those of their types."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_plain, value), key=json.dumps)
+    if isinstance(value, partial):
+        return f"functools.partial of {_plain(value.func)}"
+    if isinstance(value, (bytes, PurePath)):
+        return str(value)
+    return global_object_name(value if hasattr(value, "__qualname__") else type(value))

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..files import new_token
 
 if TYPE_CHECKING:
+    from scrapy import Request
+
     from ..sqlite_backend.job_file import RequestFile
     from .file import FeedFile
 
@@ -68,6 +73,13 @@ class Outbox:
 
     def __init__(self, file: RequestFile) -> None:
         self._file = file
+        self.changed: set[Batch] = set()
+        """Batches that the next commit records."""
+        self.written: Counter[int] = Counter()
+        """Number of items written since the last commit, by feed."""
+        self._numbers: defaultdict[Request, int] = defaultdict(count(1).__next__)
+        """Requests with items that are not final."""
+        self._start_items: defaultdict[Request, list[tuple[int, bytes]]] = defaultdict(list)
 
     def feeds(self) -> list[Feed]:
         """Return the feeds with their batches that are not stored yet."""
@@ -133,26 +145,62 @@ class Outbox:
             },
         )
 
-    def forget_stored(self) -> None:
-        """Delete the stored batches of each feed, except its last one, whose number is needed.
-        Cost: reads all remaining batches."""
-        self._file.execute(
-            "DELETE FROM batches WHERE state = ?"
-            " AND id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)",
-            (STORED,),
-        )
+    def record(self) -> None:
+        """Write, with the next commit, what has become of the files since the last one. Stored
+        batches are deleted, but for the last one of each feed, whose number is needed. Cost: then
+        reads all remaining batches."""
+        for written in self.written.items():
+            self._file.execute(
+                "DELETE FROM items WHERE id IN (SELECT id FROM items"
+                " WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ?)",
+                written,
+            )
+        for batch in self.changed:
+            self.save_batch(batch)
+        if any(batch.state == STORED for batch in self.changed):
+            self._file.execute(
+                "DELETE FROM batches WHERE state = ?"
+                " AND id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)",
+                (STORED,),
+            )
 
-    def add_item(self, feed: int, request: int, item: bytes) -> None:
-        """Insert an item of a request."""
-        self._file.execute("INSERT INTO items VALUES (NULL, ?, ?, ?)", (feed, request, item))
+    def recorded(self) -> None:
+        """Forget what a commit has recorded."""
+        self.written.clear()
+        self.changed.clear()
 
-    def make_final(self, request: int) -> None:
-        """Make the items of a request final."""
-        self._file.execute("UPDATE items SET request = NULL WHERE request = ?", (request,))
+    def add_item(self, feed: int, request: Request, item: bytes, *, is_start_item: bool) -> None:
+        """Insert an item of `request`. An item of `start()` is not inserted as often as earlier
+        runs have taken it already."""
+        if is_start_item:
+            digest = blake2b(item, digest_size=16, usedforsecurity=False).digest()
+            met = self._file.execute(
+                "UPDATE start_items SET again = again + 1"
+                " WHERE feed = ? AND digest = ? AND again < taken",
+                (feed, digest),
+            )
+            if met.rowcount > 0:
+                return
+            self._start_items[request].append((feed, digest))
+        values = feed, self._numbers[request], item
+        self._file.execute("INSERT INTO items VALUES (NULL, ?, ?, ?)", values)
 
-    def drop(self, request: int) -> None:
-        """Delete the items of a request."""
-        self._file.execute("DELETE FROM items WHERE request = ?", (request,))
+    def finish(self, request: Request, is_left_out: Callable[[Request], bool]) -> None:
+        """Make the items of `request` final with this commit, or delete them if it
+        `is_left_out`."""
+        if (number := self._numbers.pop(request, None)) is None:
+            return
+        start_items = self._start_items.pop(request, ())
+        if is_left_out(request):
+            self._file.execute("DELETE FROM items WHERE request = ?", (number,))
+            return
+        self._file.execute("UPDATE items SET request = NULL WHERE request = ?", (number,))
+        for taken in start_items:
+            self._file.execute(
+                "INSERT INTO start_items VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET"
+                " taken = taken + 1, again = again + 1",
+                taken,
+            )
 
     def count_final(self) -> dict[int, int]:
         """Return the number of final items by feed."""
@@ -167,36 +215,10 @@ class Outbox:
         for (item,) in self._file.iterate(query, (feed.id, limit, skip)):
             yield item
 
-    def drop_final(self, feed: int, count: int) -> None:
-        """Delete the first `count` final items of a feed, which are in its file."""
-        self._file.execute(
-            "DELETE FROM items WHERE id IN (SELECT id FROM items"
-            " WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ?)",
-            (feed, count),
-        )
-
     def drop_unfinished(self) -> None:
         """Delete the items of requests that earlier runs have not acknowledged."""
         self._file.execute("DELETE FROM items WHERE request IS NOT NULL")
         self._file.execute("UPDATE start_items SET again = 0")
-
-    def note_start_item(self, feed: int, digest: bytes) -> None:
-        """Count an item of `start()` that becomes final with this commit."""
-        self._file.execute(
-            "INSERT INTO start_items VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET"
-            " taken = taken + 1, again = again + 1",
-            (feed, digest),
-        )
-
-    def has_start_item(self, feed: int, digest: bytes) -> bool:
-        """Return True if earlier runs have taken an item of `start()` more often than this run has
-        met it so far, and count it as met."""
-        cursor = self._file.execute(
-            "UPDATE start_items SET again = again + 1"
-            " WHERE feed = ? AND digest = ? AND again < taken",
-            (feed, digest),
-        )
-        return cursor.rowcount > 0
 
     def empty(self) -> None:
         """Delete all rows, at the end of the round."""

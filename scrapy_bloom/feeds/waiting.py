@@ -18,8 +18,7 @@ from scrapy.utils.defer import ensure_awaitable
 from ..errors import FeedError
 from ..files import make_directory, replacing
 from .file import FeedFile, chunks
-from .open_feed import OpenFeed
-from .plans import is_local, local_path, overwrites
+from .open_feed import OpenFeed, is_local, local_path, overwrites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -144,7 +144,7 @@ def waiting_marks_are_lost():
 def test_crawls_mark(begin, self):
     """BLOOM_DELTA_READ_ONLY does not keep a page from being marked."""
     self._settings = dataclasses.replace(self._settings, read_only=False)
-    self.pages._settings = self._settings
+    self.pages.settings = self._settings
     begin(self)
 
 

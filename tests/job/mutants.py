@@ -130,14 +130,14 @@ def length_recorded_before_the_sync():
 @mutant
 def rows_dropped_before_the_length_is_recorded():
     """Items leave the outbox a commit before the length is recorded."""
-    record = DurableFeeds.record
+    record = Outbox.record
 
     def drop(self):
-        late, self._changed = self._changed, set(getattr(self, "late", ()))
+        late, self.changed = self.changed, set(getattr(self, "late", ()))
         record(self)
-        self.late, self._changed = late, self._changed | late
+        self.late, self.changed = late, self.changed | late
 
-    DurableFeeds.record = drop
+    Outbox.record = drop
 
 
 @mutant
@@ -159,7 +159,7 @@ def no_cut_at_recovery():
 
     def open_whole(self):
         if self._file == -1:
-            self._hash, self.length = feedfile._hash(), 0
+            self._hash, self.length = FeedFile(self.path)._hash, 0
             self.keep()
             open_(self)
 
@@ -177,7 +177,12 @@ def children_given_twice():
 def items_final_at_once():
     """Items that wait in the outbox are nobody's at once."""
     add_item = Outbox.add_item
-    Outbox.add_item = lambda self, feed, request, item: add_item(self, feed, None, item)
+
+    def add_final(self, feed, request, item, **options):
+        add_item(self, feed, request, item, **options)
+        self._file.execute("UPDATE items SET request = NULL")
+
+    Outbox.add_item = add_final
 
 
 @mutant

@@ -15,7 +15,7 @@ from pathlib import Path
 from scrapy_bloom import files, sqlite_file
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.bloom import layers
-from scrapy_bloom.feeds import durable_feeds, waiting
+from scrapy_bloom.feeds import durable_feeds, outbox, waiting
 from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.job import overlay
 from scrapy_bloom.sqlite_backend import job_file as requestfile
@@ -139,7 +139,7 @@ class Points:
             (records.SqliteRecords, "done"),
             (durable_feeds.DurableFeeds, "before_commit"),
             (durable_feeds.DurableFeeds, "after_commit"),
-            (durable_feeds.DurableFeeds, "record"),
+            (outbox.Outbox, "record"),
             (durable_feeds.DurableFeeds, "recover"),
             (feedfile.FeedFile, "append"),
             (waiting.WaitingFeed, "_write"),

@@ -891,7 +891,7 @@ def exporter_of(**settings):
 
 
 ROOT = Path(__file__).parents[2]
-ALWAYS = ("exporter", "durable_feeds", "file", "open_feed", "outbox", "plans")
+ALWAYS = ("exporter", "durable_feeds", "file", "open_feed", "outbox")
 STOCK_EXPORTER = "scrapy.extensions.feedexport.FeedExporter"
 
 
