@@ -1,24 +1,24 @@
 """The delta store, as one crawl uses it.
 
-Crash safety: a mark is stored only after the page's items are safe. A mark says that a page need
-not be fetched, so it may reach the store late or never. The order is
+Crash safety: a mark says that a page need not be fetched, so it may reach the store late or never,
+but not before the page's items are safe. The order is
 
 1. the engine is done with a request, and its items are through the pipelines;
 2. one commit of the job deletes the request's row, makes its items final, and writes its mark into
    the same database. After a crash before that, the page is repeated;
 3. the feeds have the items: feeds that are written in place right after that commit, the others
    when they are stored;
-4. the mark is added to the delta store. After a crash between 2 and 4 the mark waits in the job,
-   and the next start adds it. No record of that is needed: adding twice changes nothing;
+4. the mark is added to the delta store. After a crash before that the next start adds it from the
+   job. No record of that is needed: adding twice changes nothing;
 5. when the round is over, the next one adds the remaining marks, and deletes all from the job.
 
 A killed job that is deleted loses its waiting marks, and perhaps items: those pages are fetched
-again. Without a job there is no commit: all marks wait in memory until the crawl has ended, with
-all feeds closed and none failed.
+again. Without a job all marks wait in memory until the crawl has ended, with all feeds closed and
+none failed.
 
 In a crawl in Redis a worker's marks are added after a commit that has synced its feeds, if these
-are local files; what a worker has not added when it is killed is fetched again by the next crawl.
-With feeds that are put together in a JOBDIR they wait there, as above; with others, in memory.
+are local files; what it has not added when it is killed is fetched again by the next crawl. With
+feeds that are put together in a JOBDIR they wait there, as above; with others, in memory.
 
 Within the round its own marks do not count, in the delta store or not.
 """

@@ -131,7 +131,7 @@ class FileDeltaStore:
         """Open the file, if there is one, and remove what has expired. Later additions of other
         processes count at once."""
         self._open("rw")
-        if self._connection is not None:
+        if self.is_open:
             self._record(self.lifetime.reach)
             self._expire(self.clock())
             self._count()
@@ -173,9 +173,7 @@ class FileDeltaStore:
         writer waits for the one who reads them."""
         last, query = b"", "SELECT key, time, digest FROM pages WHERE key > ?1"
         query += f" AND (?2 IS NULL OR time < ?2) ORDER BY key LIMIT {_AT_ONCE}"
-        while self._connection is not None:
-            if not (found := self._query(query, (last, before))):
-                return
+        while found := self._query(query, (last, before)):
             yield from map(Row._make, found)
             last = found[-1][0]
 
@@ -193,9 +191,11 @@ class FileDeltaStore:
 
     def counts(self, before: float | None) -> tuple[int, dict[str, int]]:
         """Return the number of pages: all, or those of `before`; and no slices."""
-        if self._connection is None or before is None:
+        if before is None:
             return self.count, {}
-        return self._query("SELECT COUNT(*) FROM pages WHERE time < ?", (before,))[0][0], {}
+        query = "SELECT COUNT(*) FROM pages WHERE time < ?"
+        ((count,),) = self._query(query, (before,)) or [(0,)]
+        return count, {}
 
     def forget(self, keys: Sequence[bytes]) -> int:
         """Let the pages of `keys` not be done any more, and have no digest; return how many were or
@@ -244,10 +244,11 @@ class FileDeltaStore:
         for (text,) in self._query("PRAGMA integrity_check(1)"):
             if text != "ok":
                 return str(text)
-        ((odd,),) = self._query(
+        query = (
             "SELECT COUNT(*) FROM pages WHERE typeof(key) != 'blob' OR length(key) != 20"
             " OR typeof(time) NOT IN ('real', 'null') OR typeof(digest) NOT IN ('blob', 'null')"
         )
+        ((odd,),) = self._query(query) or [(0,)]
         return f"{odd:,} rows are none of scrapy-bloom's" if odd else ""
 
     def close(self) -> None:
@@ -277,13 +278,13 @@ class FileDeltaStore:
 
     def _find(self, key: bytes) -> tuple[float | None, bytes | None]:
         """Return time and digest of the page of `key`, None for what is not there."""
-        query = "SELECT time, digest FROM pages WHERE key = ?"
-        found = self._query(query, (key,)) if self.is_open else ()
+        found = self._query("SELECT time, digest FROM pages WHERE key = ?", (key,))
         return found[0] if found else (None, None)
 
     def _query(self, query: str, values: Sequence[object] = ()) -> list[Any]:
-        """Return the selected rows of an open file."""
-        assert self._connection is not None
+        """Return the selected rows, none without a file."""
+        if self._connection is None:
+            return []
         with self._naming():
             return self._connection.execute(query, values).fetchall()
 

@@ -82,14 +82,14 @@ class DeltaMiddleware(_Watch):
             self._awaited.add(signals.feed_exporter_closed)
 
         general = BloomSettings.read(crawler.settings)
-        identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
+        self._identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
         self._url_cache, self._logs_all = general.url_cache, general.debug
         self._logger = logging.LoggerAdapter(logger, {"spider": crawler.spider})
-        self._store = self._store_of(Lifetime(settings.period, identity.to_text()))
+        self._store = self._store_of(Lifetime(settings.period, self._identity.to_text()))
         if isinstance(self._store, FileDeltaStore) and not settings.read_only:
             self._store.require_writable()
         if not settings.reset:
-            self._check(identity)
+            self._check()
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -170,7 +170,7 @@ class DeltaMiddleware(_Watch):
         try:
             if self._is_unfinished:
                 self._store.open()
-                self._require(FingerprinterIdentity.of(crawler.request_fingerprinter))
+                self._require_fingerprinter()
             delta = DeltaCrawl(crawler, self._settings, self._store)
         except Exception as error:
             self._logger.exception("BLOOM_DELTA is off in this crawl: %s", message_of(error))
@@ -180,7 +180,7 @@ class DeltaMiddleware(_Watch):
         put_before_engine(crawler, _Watch(self.outcome_of))
         self._skipping = Skipping(crawler, delta.pages, self._url_cache)
         crawler.stats.set_value("bloom/delta_skipped", 0)
-        self._update_stats()
+        self._update_stats(delta)
         settings = self._settings
         period, digest = settings.period, settings.digest
         days = "for ever" if period is None else f"for {period / DAY:g} days"
@@ -222,7 +222,7 @@ class DeltaMiddleware(_Watch):
     def _report(self, delta: DeltaCrawl) -> None:
         store = self._store
         try:
-            self._update_stats()
+            self._update_stats(delta)
             holds = f"{store.name} had {store.holds}"
             if store.oldest is not None:
                 begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(store.oldest))
@@ -246,17 +246,16 @@ class DeltaMiddleware(_Watch):
                 skips,
             )
 
-    def _update_stats(self) -> None:
-        assert self._delta is not None
+    def _update_stats(self, delta: DeltaCrawl) -> None:
         stats, store = self._crawler.stats, self._store
-        stats.set_value("bloom/delta_marked", self._delta.pages.marked)
+        stats.set_value("bloom/delta_marked", delta.pages.marked)
         stats.set_value("bloom/delta_bytes", store.nbytes)
         if store.oldest is not None:
             stats.set_value("bloom/delta_oldest_days", (self.clock() - store.oldest) / DAY)
 
     # ------------------------------------------------------------------------------------
 
-    def _check(self, identity: FingerprinterIdentity) -> None:
+    def _check(self) -> None:
         """Raise BloomError unless this crawl can use the delta store."""
         try:
             self._store.look()
@@ -265,13 +264,13 @@ class DeltaMiddleware(_Watch):
                 raise
             self._is_unfinished = True  # the crawl rolls that back when it begins
             return
-        self._require(identity)
+        self._require_fingerprinter()
 
-    def _require(self, identity: FingerprinterIdentity) -> None:
+    def _require_fingerprinter(self) -> None:
         store = self._store
         if isinstance(store, FileDeltaStore):
             fresh = "a new BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
-            if warning := identity.require_same(store.identity, store.name, fresh):
+            if warning := self._identity.require_same(store.identity, store.name, fresh):
                 self._logger.warning("%s", warning)
 
     def _store_of(self, lifetime: Lifetime) -> FileDeltaStore | RedisDeltaStore:

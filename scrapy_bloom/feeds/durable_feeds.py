@@ -130,12 +130,11 @@ class DurableFeeds(CommitHook):
     async def open(self) -> None:
         """Continue the feeds of the round, or begin them, if it awaits them. An error stops the
         ledger."""
-        ledger = self.ledger
         if not self._round.awaits_feeds:
             return
         try:
             # before the commit hooks that make durable what the feeds write
-            ledger.commit_hooks.insert(0, self)
+            self.ledger.commit_hooks.insert(0, self)
             if self._follows_kept:
                 # in the commit that forgets its feeds
                 self._round.begin()
@@ -154,10 +153,10 @@ class DurableFeeds(CommitHook):
             for template in self.templates:
                 if template not in going_on:
                     self._begin(template)
-            ledger.commit()
+            self.ledger.commit()
         # whatever it is, nothing may be acknowledged; Twisted may hold back a Ctrl-C
         except BaseException as error:  # noqa: BLE001
-            ledger.stop(error)
+            self.ledger.stop(error)
 
     def recover(self) -> None:
         """Recover the feeds after the last run: drop the items of requests that are repeated, write
@@ -187,8 +186,7 @@ class DurableFeeds(CommitHook):
     def add(self, item: Any, response: Any, *, is_start_item: bool) -> None:
         """Add `item` to the feeds that accept it. Raises any exception of an exporter; an error of
         the job's file stops the ledger."""
-        ledger = self.ledger
-        if ledger.stopped or not self._is_open:
+        if self.ledger.stopped or not self._is_open:
             return
         origin = self._origin(response)
         for working in self._feeds:
@@ -197,9 +195,9 @@ class DurableFeeds(CommitHook):
                 try:
                     self.outbox.add_item(feed, origin, exported, is_start_item=is_start_item)
                 except (sqlite3.Error, OSError) as error:
-                    ledger.stop(error)
+                    self.ledger.stop(error)
                     return
-        ledger.pushed()
+        self.ledger.pushed()
 
     def _origin(self, response: Any) -> Request:
         """Return the request that owns an item of `response`: the item is final when that request
@@ -279,20 +277,19 @@ class DurableFeeds(CommitHook):
                 self._feeds.clear()
                 shutil.rmtree(self._directory, ignore_errors=True)
             self.all_stored = not self._failed
+            if self._failed:
+                self._logger.error(
+                    "%s could not be stored: %s. What is missing is kept in %s; the next start of"
+                    " the job tries again.",
+                    counted(len(self._failed), "feed"),
+                    ", ".join(self._failed),
+                    self._directory,
+                )
         except Exception as error:
             self._logger.error(
                 "The feeds could not be completed: %s. The next start of the job tries again.",
                 message_of(error),
                 exc_info=unforeseen(error, sqlite3.Error),
-            )
-            return
-        if self._failed:
-            self._logger.error(
-                "%s could not be stored: %s. What is missing is kept in %s; the next start of the"
-                " job tries again.",
-                counted(len(self._failed), "feed"),
-                ", ".join(self._failed),
-                self._directory,
             )
 
     async def _close(self, feeds: Iterable[OpenFeed]) -> None:

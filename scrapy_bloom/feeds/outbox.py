@@ -88,16 +88,16 @@ class Outbox:
             id_: Feed(id_, round_, template, json.loads(options), head, json.loads(columns))
             for id_, round_, template, options, head, columns in query("SELECT * FROM feeds")
         }
-        for feed, number in query("SELECT feed, MAX(number) FROM batches GROUP BY feed"):
-            feeds[feed].last_batch = number
         rows = query(
             "SELECT feed, id, number, uri, path, state, items, length, digest, stored"
-            " FROM batches WHERE state != 'stored' ORDER BY number"
+            " FROM batches ORDER BY number"
         )
-        for feed, id_, number, uri, path, *contents, stored in rows:
-            batch = Batch(id_, number, uri, os.fsdecode(path), *contents)
-            batch.stored = json.loads(stored)
-            feeds[feed].batches.append(batch)
+        for feed, id_, number, uri, path, state, *contents, stored in rows:
+            feeds[feed].last_batch = number
+            if state != STORED:
+                batch = Batch(id_, number, uri, os.fsdecode(path), state, *contents)
+                batch.stored = json.loads(stored)
+                feeds[feed].batches.append(batch)
         return list(feeds.values())
 
     def add_feed(self, round_: int, template: str, options: dict[str, Any]) -> Feed:
