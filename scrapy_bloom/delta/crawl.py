@@ -161,7 +161,8 @@ class DeltaCrawl(CommitHook):
 
     def after_commit(self) -> None:
         """Add the marks whose items are safe to the delta store, if it is time."""
-        if self._is_synced or (self._round is not None and self._is_live()):
+        is_live = self._feeds is None or self._feeds.is_in_place
+        if self._is_synced or (self._round is not None and is_live):
             if self._ready and time.monotonic() >= self._not_before:
                 self._add(self._ready)
             self._ready += self._fresh
@@ -249,9 +250,6 @@ class DeltaCrawl(CommitHook):
         then = fetched if self._round is None else "The next start of the job tries again."
         text = "What this crawl has done is not in %s: %s. %s"
         self._logger.error(text, self.store.name, message_of(error), then)
-
-    def _is_live(self) -> bool:
-        return self._feeds is None or self._feeds.is_in_place
 
     def _all_is_well(self) -> bool:
         """Return True if no feed and no commit has failed."""

@@ -100,14 +100,12 @@ class Digests:
             return
         self._has_told = True
         names = [name for name, value in fields.items() if not _is_stable(value)]
+        what = "".join(f"field {name!r}: " for name in names[:1]) + message_of(error)
         logger.warning(
             "An item of %(page)s has no stable form (%(what)s): its page counts as changed in each"
             " crawl. Let BLOOM_DELTA_DIGEST leave such fields out, or make them plain - no more"
             " such items will be shown",
-            {
-                "page": response,
-                "what": "".join(f"field {name!r}: " for name in names[:1]) + message_of(error),
-            },
+            {"page": response, "what": what},
             extra={"spider": self._crawler.spider},
         )
 

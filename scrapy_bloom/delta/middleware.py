@@ -153,11 +153,9 @@ class DeltaMiddleware(_Watch):
         self._skipped += 1
         crawler.stats.inc_value("bloom/delta_skipped")
         if self._skipped == 1 or self._logs_all:
-            rest = " - no more such requests will be shown (see DUPEFILTER_DEBUG to show all)"
-            self._logger.debug(
-                "Skipped, since an earlier crawl has done it: %(request)s%(rest)s",
-                {"request": request, "rest": "" if self._logs_all else rest},
-            )
+            last = " - no more such requests will be shown (see DUPEFILTER_DEBUG to show all)"
+            rest = "" if self._logs_all else last
+            self._logger.debug("Skipped, since an earlier crawl has done it: %s%s", request, rest)
         crawler.signals.send_catch_log(
             signals.request_dropped, request=request, spider=crawler.spider
         )

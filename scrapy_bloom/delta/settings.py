@@ -101,10 +101,6 @@ SOURCES = "_bloom_delta_sources"
 """In the meta of a redirect: its URL, and the keys of the requests that were redirected to it."""
 KEY_BYTES = 20
 
-_NO_MIDDLEWARE = (
-    "%s is %r, but DeltaMiddleware is not enabled: put 'scrapy_bloom.Addon': 300 into"
-    " ADDONS, leave its DeltaMiddleware in SPIDER_MIDDLEWARES, or set %s to None"
-)
 _OF_SCRAPY = frozenset(("download_latency", "depth"))
 """In the meta of a fetched request. The first is missing for responses from HttpCache, the second
 without DepthMiddleware."""
@@ -115,7 +111,11 @@ def check(crawler: Crawler) -> None:
     settings = crawler.settings
     if wants_delta(settings) and not has_spider_middleware(crawler, "scrapy_bloom.DeltaMiddleware"):
         name = DELTA.name if DELTA.given(settings) else DELTA_DIGEST.name
-        raise ValueError(_NO_MIDDLEWARE % (name, settings.get(name), name))
+        raise ValueError(
+            f"{name} is {settings.get(name)!r}, but DeltaMiddleware is not enabled: put"
+            " 'scrapy_bloom.Addon': 300 into ADDONS, leave its DeltaMiddleware in"
+            f" SPIDER_MIDDLEWARES, or set {name} to None"
+        )
 
 
 def attach(dupefilter: object) -> None:

@@ -114,13 +114,8 @@ class Skipping:
         reason = "it must be True, False, or a number of days above 0"
         if period is not None:
             reason = "a number needs BLOOM_DELTA_DAYS"
-        self._tell(
-            "days",
-            "%(request)s has %(what)r for the meta key bloom_delta: " + reason + ". Such pages are"
-            " fetched.",
-            request,
-            wish,
-        )
+        text = "%(request)s has %(what)r for the meta key bloom_delta: {}. Such pages are fetched."
+        self._tell("days", text.format(reason), request, wish)
         return None
 
     def _tell(self, about: str, text: str, request: Request, what: object = None) -> None:

@@ -175,11 +175,9 @@ class DurableFeeds(CommitHook):
             self._logger.info(
                 "Feed %s begins now: the items that were scraped before are not in it", template
             )
-        options = self._exporter.feeds[template]
         feed = self.outbox.add_feed(self._round.number, template, self._plans.describe(template))
-        working = self._opened(feed, options)
-        self._feeds.append(working)
-        working.next_batch()
+        self._feeds.append(self._opened(feed, self._exporter.feeds[template]))
+        self._feeds[-1].next_batch()
 
     # -- items ---------------------------------------------------------------------
 
@@ -188,9 +186,9 @@ class DurableFeeds(CommitHook):
         the job's file stops the ledger."""
         if self.ledger.stopped or not self._is_open:
             return
-        origin = self._origin(response)
+        origin, filters = self._origin(response), self._exporter.filters
         for working in self._feeds:
-            if not working.is_left and working.accepts(item):
+            if not working.is_left and filters[working.feed.template].accepts(item):
                 feed, exported = working.feed.id, working.export(item)
                 try:
                     self.outbox.add_item(feed, origin, exported, is_start_item=is_start_item)

@@ -125,21 +125,15 @@ class DurableFeedExporter(FeedExporter):
         return DurableFeeds(self._plans, round_, directory)
 
     def attach(
-        self,
-        ledger: Ledger,
-        round_: Round,
-        directory: Path,
-        *,
-        repeats: bool = False,
-        stores_empty: bool = True,
+        self, ledger: Ledger, round_: Round, directory: Path, *, stores_empty: bool = True
     ) -> None:
-        """Write in the commits of `ledger` as soon as the spider is open. Items `repeats` if their
-        requests are acknowledged later than they are final. Without `stores_empty` the place of a
-        feed without items stays as it is. Raises as `look` does; changes no feed."""
+        """Write in the commits of `ledger` as soon as the spider is open. Without `stores_empty`
+        the place of a feed without items stays as it is. Raises as `look` does; changes no feed."""
         durable = self.look(round_, directory)
         self._scrapys = self.feeds.keys() - durable.templates
         round_.at_end.append(durable.outbox.empty)
-        count, how_often = len(durable.templates), "at least once" if repeats else "once"
+        # Redis acknowledges the requests of a crawl later than their items are final
+        count, how_often = len(durable.templates), "at least once" if round_.crawl else "once"
         how = [f"{counted(count, 'feed')} with each item {how_often}"] if count else []
         if self._scrapys:
             how.append(f"not durable in {feeds_named(sorted(self._scrapys))}")

@@ -70,8 +70,7 @@ class Plans:
             "exporter": self.exporter.exporters[options["format"]],
             "storage": type(self.storage_of(template, options)),
         }
-        described: dict[str, Any] = _plain({**options, **classes})
-        return described
+        return dict(_plain({**options, **classes}))
 
     def require_same(self, feed: Feed) -> None:
         """Raise FeedError if `feed` has options now other than those that it was begun with."""
@@ -146,10 +145,6 @@ class OpenFeed:
             **options["item_export_kwargs"],
         )
         return exporter
-
-    def accepts(self, item: Any) -> bool:
-        """Return True unless the feed's filter keeps `item` out."""
-        return bool(self._exporter.filters[self.feed.template].accepts(item))
 
     def slot(self, batch: Batch) -> FeedSlot:
         """Return Scrapy's object for `batch`, with its storage."""

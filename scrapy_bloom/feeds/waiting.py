@@ -21,7 +21,7 @@ from .file import FeedFile, chunks
 from .open_feed import OpenFeed, is_local, local_path, overwrites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedStorageProtocol
@@ -126,16 +126,20 @@ class WaitingFeed(OpenFeed):
         if since:  # the columns of csv, which the first item has given
             exporter.fields_to_export = exporter.fields_to_export or stored.get("columns")
         exporter.start_exporting()
-        for item in _unpickled(batch.file.path, since, batch.length):
-            try:
-                exporter.export_item(item)
-            except Exception:  # noqa: PERF203
-                if watched.has_failed:
-                    raise  # the feed is stored again
-                logger.exception(
-                    "The exporter of %(uri)s has refused an item, whose page is done: %(item)r",
-                    {"uri": batch.uri, "item": item},
-                )
+        with batch.file.path.open("rb") as part:
+            part.seek(since)
+            while part.tell() < batch.length:
+                # this job's own file; its directory contains pickled requests, too
+                item = pickle.load(part)  # noqa: S301
+                try:
+                    exporter.export_item(item)
+                except Exception:
+                    if watched.has_failed:
+                        raise  # the feed is stored again
+                    logger.exception(
+                        "The exporter of %(uri)s has refused an item, whose page is done: %(item)r",
+                        {"uri": batch.uri, "item": item},
+                    )
         exporter.finish_exporting()
         if isinstance(exporter, CsvItemExporter):
             stored["columns"] = [*(exporter.fields_to_export or ())]
@@ -194,15 +198,6 @@ class _Watched:
         count = self._file.write(data)
         self.has_failed = False
         return count
-
-
-def _unpickled(path: Path, since: int, end: int) -> Iterator[Any]:
-    """Yield the items that are pickled in a part file between two positions."""
-    with path.open("rb") as file:
-        file.seek(since)
-        while file.tell() < end:
-            # this job's own file; its directory contains pickled requests, too
-            yield pickle.load(file)  # noqa: S301
 
 
 def _mode_of(path: Path) -> int:

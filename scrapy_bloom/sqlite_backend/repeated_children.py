@@ -179,9 +179,9 @@ class RepeatedChildren(OutputFilter, CommitHook):
             return ROWLESS - 1 - number % -ROWLESS
         return None
 
-    def _skips(self, request: Request, response: Response) -> bool:
+    def _skips(self, child: Request, response: Response) -> bool:
         page = self._origins.get(response, response.request)
-        if page is None or not request.dont_filter:
+        if page is None or not child.dont_filter:
             return False
         parent = self._store.row_of(page)
         if parent is None:
@@ -189,8 +189,8 @@ class RepeatedChildren(OutputFilter, CommitHook):
         if parent is None:
             return False
         with self._ledger.guarded():
-            if self._taken.meet(parent, request):
+            if self._taken.meet(parent, child):
                 self._crawler.stats.inc_value("scheduler/children_skipped")
                 return True
-        self._parents[request] = parent
+        self._parents[child] = parent
         return False
