@@ -1468,7 +1468,7 @@ def test_new_links_are_the_links_less_what_is_known(body, encoding, known, optio
     assert all(link in all_links for link in new_links)
     if len(new_links) < len(all_links):
         assert crawl.filtered > before
-        assert crawl.early._knows_links
+        assert crawl.early._known_links is not None
     crawl.close()
 
 

@@ -1,24 +1,24 @@
 """The delta store, as one crawl uses it.
 
-Crash safety: a mark is stored only after the page's items are safe. A mark says that a page need
-not be fetched, so it may reach the store late or never. The order is
+Crash safety: a mark says that a page need not be fetched, so it may reach the store late or never,
+but not before the page's items are safe. The order is
 
 1. the engine is done with a request, and its items are through the pipelines;
 2. one commit of the job deletes the request's row, makes its items final, and writes its mark into
    the same database. After a crash before that, the page is repeated;
 3. the feeds have the items: feeds that are written in place right after that commit, the others
    when they are stored;
-4. the mark is added to the delta store. After a crash between 2 and 4 the mark waits in the job,
-   and the next start adds it. No record of that is needed: adding twice changes nothing;
+4. the mark is added to the delta store. After a crash before that the next start adds it from the
+   job. No record of that is needed: adding twice changes nothing;
 5. when the round is over, the next one adds the remaining marks, and deletes all from the job.
 
 A killed job that is deleted loses its waiting marks, and perhaps items: those pages are fetched
-again. Without a job there is no commit: all marks wait in memory until the crawl has ended, with
-all feeds closed and none failed.
+again. Without a job all marks wait in memory until the crawl has ended, with all feeds closed and
+none failed.
 
 In a crawl in Redis a worker's marks are added after a commit that has synced its feeds, if these
-are local files; what a worker has not added when it is killed is fetched again by the next crawl.
-With feeds that are put together in a JOBDIR they wait there, as above; with others, in memory.
+are local files; what it has not added when it is killed is fetched again by the next crawl. With
+feeds that are put together in a JOBDIR they wait there, as above; with others, in memory.
 
 Within the round its own marks do not count, in the delta store or not.
 """
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,6 @@ from ..jobdir import session_of
 from ..scrapy_private.engine import scheduler_of
 from ..sqlite_backend.rounds import feeds_of
 from ..startup import is_component
-from .digests import Digests
 from .marks import Marks, Temporary
 from .pages import Pages
 
@@ -85,18 +84,17 @@ class DeltaCrawl(CommitHook):
     """Least seconds between two additions to the delta store during the crawl."""
 
     def __init__(
-        self,
-        crawler: Crawler,
-        settings: DeltaSettings,
-        store: FileDeltaStore | RedisDeltaStore,
-        clock: Callable[[], float] = time.time,
+        self, crawler: Crawler, settings: DeltaSettings, store: FileDeltaStore | RedisDeltaStore
     ) -> None:
         self.store = store
         self._crawler = crawler
         self._settings = settings
+        self._logger = logging.LoggerAdapter(logger, {"spider": crawler.spider})
         scheduler: Any = scheduler_of(crawler)
         is_ours = is_component(type(scheduler), LedgerScheduler)
         self._ledger: Ledger | None = scheduler.ledger if is_ours else None
+        self._reasons: Mapping[Request, str] = self._ledger.reasons if self._ledger else {}
+        """Why requests have failed."""
         self._worker: Worker | None = getattr(scheduler, "worker", None) if is_ours else None
         self._round: Round | None = getattr(scheduler, "round", None) if is_ours else None
         if self._worker is not None:
@@ -106,12 +104,11 @@ class DeltaCrawl(CommitHook):
             self._is_new = not self._round.is_resumed
         else:
             self._is_new = not getattr(scheduler, "has_pending_requests", bool)()
-        exporter = crawler.get_extension(FeedExporter)
-        if exporter is not None and feeds_of(crawler) is None:
+        self._feeds = feeds_of(crawler)
+        if self._feeds is None and crawler.get_extension(FeedExporter) is not None:
             self._round = None  # Scrapy's own feeds lose items when the process is killed
         self._is_synced = self._worker is not None and self._worker.feeds.are_synced
         """True if the items of a page are safe when its request is acknowledged, without a job."""
-        self._users = 1
         self._lost = 0
         """Marks that will not be added."""
         self._fresh: list[Row] = []
@@ -121,17 +118,9 @@ class DeltaCrawl(CommitHook):
         self._not_before = 0.0
         self._begun = 0
         self.marks = Marks(Temporary() if self._round is None else self._round.file)
-        digests = settings.digest and Digests(crawler, store, self.marks, settings.digest.without)
-        self.pages = Pages(
-            crawler,
-            self.marks,
-            settings.mode,
-            clock,
-            digests=digests,
-            read_only=settings.read_only,
-        )
+        self.pages = Pages(crawler, self.marks, settings, store)
         self._begin()
-        if digests is not None:
+        if settings.digest is not None:
             self.pages.count_verdicts()
 
     def _begin(self) -> None:
@@ -153,28 +142,27 @@ class DeltaCrawl(CommitHook):
                 self.store.clear()
             self.store.open()
             if round_ is not None:
-                self._users += 1
                 session_of(self._crawler).at_close(self._close)
         if self._ledger is not None:
             # a worker's feeds commit last what the other hooks have written in its JOBDIR
             hooks, last = self._ledger.commit_hooks, self._worker and self._worker.feeds
             hooks.insert(hooks.index(last) if last in hooks else len(hooks), self)
-            exporter = feeds_of(self._crawler)
-            if exporter is not None and settings.digest and settings.digest.skips:
-                exporter.leave_out(self._is_unchanged)
+            if self._feeds is not None and settings.digest and settings.digest.skips:
+                self._feeds.leave_out(
+                    lambda request: self.pages.is_unchanged(request, self._reasons.get(request))
+                )
 
     # -- which requests are done -------------------------------------------------------
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Write the marks of the requests that this commit acknowledges."""
-        ledger = self._ledger
-        assert ledger is not None
         for request in acknowledged:
-            self._fresh += self.pages.done(request, ledger.reasons.get(request))
+            self._fresh += self.pages.done(request, self._reasons.get(request))
 
     def after_commit(self) -> None:
         """Add the marks whose items are safe to the delta store, if it is time."""
-        if self._is_synced or (self._round is not None and self._is_live()):
+        is_live = self._feeds is None or self._feeds.is_in_place
+        if self._is_synced or (self._round is not None and is_live):
             if self._ready and time.monotonic() >= self._not_before:
                 self._add(self._ready)
             self._ready += self._fresh
@@ -184,10 +172,6 @@ class DeltaCrawl(CommitHook):
             if self._ready and self._is_synced and self._ledger is not None:
                 self._ledger.commit_later()  # a worker may have nothing to do for long
         self._fresh.clear()
-
-    def _is_unchanged(self, request: Request) -> bool:
-        assert self._ledger is not None
-        return self.pages.is_unchanged(request, self._ledger.reasons.get(request))
 
     def begin(self, request: Request) -> None:
         """Record that the response to `request` has reached the callback. Without a ledger, look
@@ -210,7 +194,8 @@ class DeltaCrawl(CommitHook):
             self._add_last()
         elif self._round is None and not self._settings.read_only and self._all_is_well():
             self._add(self.marks)
-        self._release()
+        if self._round is None or self._settings.read_only:  # else `_close` needs the store
+            self.store.close()
 
     def _add_last(self) -> None:
         """Add what a worker has left, and say how many marks are lost."""
@@ -218,18 +203,12 @@ class DeltaCrawl(CommitHook):
         while self._ready and not self._add(self._ready) and time.monotonic() < deadline:
             time.sleep(_LAST_SECONDS / 100)
         if lost := self._lost + len(self._ready):
-            logger.warning(
-                "%(marks)s of this crawl are not in %(store)s, which could not be reached: the next"
-                " crawl fetches those pages again.",
-                {"marks": counted(lost, "mark"), "store": self.store.name},
-                extra={"spider": self._crawler.spider},
+            self._logger.warning(
+                "%s of this crawl are not in %s, which could not be reached: the next crawl fetches"
+                " those pages again.",
+                counted(lost, "mark"),
+                self.store.name,
             )
-
-    def _release(self) -> None:
-        """Close the store after `stopped`, and after `_close` with a job."""
-        self._users -= 1
-        if not self._users:
-            self.store.close()
 
     def _close(self) -> None:
         """Add the job's marks to the delta store, if all feeds have the items, and delete those of
@@ -237,13 +216,12 @@ class DeltaCrawl(CommitHook):
         round_, ledger = self._round, self._ledger
         assert round_ is not None
         assert ledger is not None
-        exporter = feeds_of(self._crawler)
-        has_items = round_.is_over or exporter is None or exporter.all_stored
+        has_items = round_.is_over or self._feeds is None or self._feeds.all_stored
         try:
             if has_items and not ledger.failed and self._add(self.marks) and round_.is_over:
                 self.marks.clear()
                 round_.commit()
-            self._release()
+            self.store.close()
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             self._tell(error)
 
@@ -268,18 +246,10 @@ class DeltaCrawl(CommitHook):
         return failure is None
 
     def _tell(self, error: Exception) -> None:
-        then = "Those pages are fetched again."
-        if self._round is not None:
-            then = "The next start of the job tries again."
-        logger.error(
-            "What this crawl has done is not in %(store)s: %(error)s. %(then)s",
-            {"store": self.store.name, "error": message_of(error), "then": then},
-            extra={"spider": self._crawler.spider},
-        )
-
-    def _is_live(self) -> bool:
-        exporter = feeds_of(self._crawler)
-        return exporter is None or exporter.is_in_place
+        fetched = "Those pages are fetched again."
+        then = fetched if self._round is None else "The next start of the job tries again."
+        text = "What this crawl has done is not in %s: %s. %s"
+        self._logger.error(text, self.store.name, message_of(error), then)
 
     def _all_is_well(self) -> bool:
         """Return True if no feed and no commit has failed."""

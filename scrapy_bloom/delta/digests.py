@@ -11,7 +11,7 @@ from hashlib import blake2b
 from json import JSONEncoder
 from numbers import Number
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from itemadapter import ItemAdapter
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
+    from .file_store import FileDeltaStore
     from .marks import Marks
+    from .redis_store import RedisDeltaStore
+
+    Store = FileDeltaStore | RedisDeltaStore
 
 logger = logging.getLogger(__name__)
 
 BYTES = 16
-
-
-class _Store(Protocol):
-    def digest(self, key: bytes) -> bytes | None: ...
 
 
 class Digests:
@@ -40,7 +40,7 @@ class Digests:
     earlier crawls, and `marks` of this round. Memory: a hash object for each page in progress."""
 
     def __init__(
-        self, crawler: Crawler, store: _Store, marks: Marks, without: Collection[str]
+        self, crawler: Crawler, store: Store, marks: Marks, without: Collection[str]
     ) -> None:
         self._crawler = crawler
         self._store = store
@@ -62,8 +62,7 @@ class Digests:
             self._tell_of_unstable(fields, response, error)
             so_far.update(os.urandom(BYTES))
         else:
-            so_far.update(text.encode())
-            so_far.update(b"\n")
+            so_far.update(f"{text}\n".encode())
         return so_far
 
     def verdict(self, keys: Sequence[bytes], digest: bytes) -> str | None:
@@ -101,14 +100,12 @@ class Digests:
             return
         self._has_told = True
         names = [name for name, value in fields.items() if not _is_stable(value)]
+        what = "".join(f"field {name!r}: " for name in names[:1]) + message_of(error)
         logger.warning(
             "An item of %(page)s has no stable form (%(what)s): its page counts as changed in each"
             " crawl. Let BLOOM_DELTA_DIGEST leave such fields out, or make them plain - no more"
             " such items will be shown",
-            {
-                "page": response,
-                "what": "".join(f"field {name!r}: " for name in names[:1]) + message_of(error),
-            },
+            {"page": response, "what": what},
             extra={"spider": self._crawler.spider},
         )
 

@@ -23,7 +23,7 @@ from itertools import chain, islice
 from math import inf
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ..amounts import counted
 from ..errors import FilterFileError, IncompatibleFilterError
@@ -55,20 +55,15 @@ _MAKE = (
     "CREATE TABLE meta (version INTEGER NOT NULL, identity TEXT NOT NULL, longest REAL,"
     " expiring REAL)",
 )
-_ADD = (
+_PUT = (
     "INSERT INTO pages VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET"
-    " digest = CASE WHEN digest IS NOT NULL AND time > excluded.time AND time <= ?4"
-    " THEN digest ELSE COALESCE(excluded.digest, digest) END,"
-    " time = CASE WHEN time > excluded.time AND time <= ?4 THEN time"
-    " ELSE COALESCE(excluded.time, time) END"
+    " digest = CASE WHEN digest IS NOT NULL AND {stays} THEN digest"
+    " ELSE COALESCE(excluded.digest, digest) END,"
+    " time = CASE WHEN {stays} THEN time ELSE COALESCE(excluded.time, time) END"
 )
+_ADD = _PUT.format(stays="time > excluded.time AND time <= ?4")
+_MERGE = _PUT.format(stays="COALESCE(excluded.time <= COALESCE(time, -1), TRUE)")
 _END = "SELECT MAX(key) FROM (SELECT key FROM pages WHERE key > ? ORDER BY key LIMIT ?)"
-_MERGE = (
-    "INSERT INTO pages VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET digest ="
-    " CASE WHEN excluded.time > COALESCE(time, -1) OR digest IS NULL"
-    " THEN COALESCE(excluded.digest, digest) ELSE digest END,"
-    " time = CASE WHEN excluded.time > COALESCE(time, -1) THEN excluded.time ELSE time END"
-)
 
 
 class Row(NamedTuple):
@@ -136,7 +131,7 @@ class FileDeltaStore:
         """Open the file, if there is one, and remove what has expired. Later additions of other
         processes count at once."""
         self._open("rw")
-        if self._connection is not None:
+        if self.is_open:
             self._record(self.lifetime.reach)
             self._expire(self.clock())
             self._count()
@@ -178,11 +173,7 @@ class FileDeltaStore:
         writer waits for the one who reads them."""
         last, query = b"", "SELECT key, time, digest FROM pages WHERE key > ?1"
         query += f" AND (?2 IS NULL OR time < ?2) ORDER BY key LIMIT {_AT_ONCE}"
-        while self._connection is not None:
-            with self._naming():
-                found = self._connection.execute(query, (last, before)).fetchall()
-            if not found:
-                return
+        while found := self._query(query, (last, before)):
             yield from map(Row._make, found)
             last = found[-1][0]
 
@@ -200,11 +191,11 @@ class FileDeltaStore:
 
     def counts(self, before: float | None) -> tuple[int, dict[str, int]]:
         """Return the number of pages: all, or those of `before`; and no slices."""
-        if self._connection is None or before is None:
+        if before is None:
             return self.count, {}
-        with self._naming():
-            query = "SELECT COUNT(*) FROM pages WHERE time < ?"
-            return int(self._connection.execute(query, (before,)).fetchone()[0]), {}
+        query = "SELECT COUNT(*) FROM pages WHERE time < ?"
+        ((count,),) = self._query(query, (before,)) or [(0,)]
+        return count, {}
 
     def forget(self, keys: Sequence[bytes]) -> int:
         """Let the pages of `keys` not be done any more, and have no digest; return how many were or
@@ -229,8 +220,7 @@ class FileDeltaStore:
         with ExitStack() as stack:
             stores = [self, *(FileDeltaStore(each, Lifetime()) for each in dict.fromkeys(others))]
             for store in stores:
-                stack.callback(store.close)
-                store.look()
+                stack.enter_context(closing(store)).look()
             found = [store for store in stores if store.total]
             for store in found[1:]:
                 if store.identity != found[0].identity:
@@ -251,15 +241,14 @@ class FileDeltaStore:
 
     def findings(self) -> str:
         """Return what is wrong with the file, empty if nothing is. Cost: all of it is read."""
-        assert self._connection is not None
-        with self._naming():
-            for (text,) in self._connection.execute("PRAGMA integrity_check(1)"):
-                if text != "ok":
-                    return str(text)
-            odd = self._connection.execute(
-                "SELECT COUNT(*) FROM pages WHERE typeof(key) != 'blob' OR length(key) != 20"
-                " OR typeof(time) NOT IN ('real', 'null') OR typeof(digest) NOT IN ('blob', 'null')"
-            ).fetchone()[0]
+        for (text,) in self._query("PRAGMA integrity_check(1)"):
+            if text != "ok":
+                return str(text)
+        query = (
+            "SELECT COUNT(*) FROM pages WHERE typeof(key) != 'blob' OR length(key) != 20"
+            " OR typeof(time) NOT IN ('real', 'null') OR typeof(digest) NOT IN ('blob', 'null')"
+        )
+        ((odd,),) = self._query(query) or [(0,)]
         return f"{odd:,} rows are none of scrapy-bloom's" if odd else ""
 
     def close(self) -> None:
@@ -269,19 +258,17 @@ class FileDeltaStore:
             connection.close()
 
     def _empty(self, identity: str) -> None:
-        if not self.path.exists():
-            return
         try:
             self._open("rw")
-            with self._naming(), self._transaction() as connection:
-                connection.execute("DELETE FROM pages")
-                connection.execute(
-                    "UPDATE meta SET identity = ?, longest = 0, expiring = NULL", (identity,)
-                )
+            if self.is_open:
+                with self._transaction() as connection:
+                    connection.execute("DELETE FROM pages")
+                    connection.execute(
+                        "UPDATE meta SET identity = ?, longest = 0, expiring = NULL", (identity,)
+                    )
         except FilterFileError as error:
-            if not isinstance(error.__cause__, sqlite3.DatabaseError) or isinstance(
-                error.__cause__, sqlite3.OperationalError
-            ):
+            cause, kind = error.__cause__, sqlite3.DatabaseError
+            if not isinstance(cause, kind) or isinstance(cause, sqlite3.OperationalError):
                 raise
             self.close()
             # its journal would be taken for that of the next file
@@ -291,35 +278,48 @@ class FileDeltaStore:
 
     def _find(self, key: bytes) -> tuple[float | None, bytes | None]:
         """Return time and digest of the page of `key`, None for what is not there."""
+        found = self._query("SELECT time, digest FROM pages WHERE key = ?", (key,))
+        return found[0] if found else (None, None)
+
+    def _query(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        """Return the selected rows, none without a file."""
         if self._connection is None:
-            return None, None
+            return []
         with self._naming():
-            found = self._connection.execute("SELECT time, digest FROM pages WHERE key = ?", (key,))
-            return found.fetchone() or (None, None)
+            return self._connection.execute(query, values).fetchall()
 
     def _change(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         """Run `statement` for each of `rows`, if there is a file, durably."""
         left = iter(rows)
-        with self._naming():
-            while self.is_open and (some := [*islice(left, _AT_ONCE)]):
-                with self._transaction() as connection:
-                    connection.executemany(statement, sorted(some, key=itemgetter(0)))
+        while self.is_open and (some := [*islice(left, _AT_ONCE)]):
+            with self._transaction() as connection:
+                connection.executemany(statement, sorted(some, key=itemgetter(0)))
 
-    def _open(self, mode: str) -> None:
+    def _open(self, mode: str, identity: str | None = None) -> None:
+        """Open the file, if there is one; with the `identity` of a fingerprinter make it."""
         self.close()
         self._forget()
         if not self.path.exists():
-            return
+            if identity is None:
+                return
+            make_directory(self.path.parent, 0o700)
+            with suppress(FileExistsError):  # another process may be faster
+                os.close(privately(self.path, os.O_CREAT | os.O_EXCL))
         with self._naming(), ExitStack() as stack:
             connection = stack.enter_context(closing(connect(self.path, mode)))
             connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
             if mode == "rw":
                 connection.execute(f"PRAGMA cache_size = {_CACHE}")
             with connection:
-                connection.execute("BEGIN")  # another process may make the file at this moment
-                has_meta = self._read_meta(connection)
-            if not has_meta:
-                return
+                # another process may make the file at this moment
+                connection.execute("BEGIN" if identity is None else "BEGIN IMMEDIATE")
+                if not self._read_meta(connection):
+                    if identity is None:
+                        return
+                    for statement in _MAKE:
+                        connection.execute(statement)
+                    values = VERSION, identity
+                    connection.execute("INSERT INTO meta VALUES (?, ?, 0, NULL)", values)
             stack.pop_all()
             self._connection = connection
             self._is_writable = mode == "rw"
@@ -346,20 +346,7 @@ class FileDeltaStore:
     def _open_to_write(self, identity: str, reach: float) -> None:
         """Open the file, or make it, and record `reach`."""
         if not self._is_writable:
-            self._open("rw")
-        if self._connection is None:
-            make_directory(self.path.parent, 0o700)
-            with suppress(FileExistsError):  # another process may be faster
-                os.close(privately(self.path, os.O_CREAT | os.O_EXCL))
-            with self._naming(), closing(connect(self.path, "rw")) as connection, connection:
-                connection.execute("BEGIN IMMEDIATE")
-                if not self._read_meta(connection):
-                    for statement in _MAKE:
-                        connection.execute(statement)
-                    connection.execute(
-                        "INSERT INTO meta VALUES (?, ?, 0, NULL)", (VERSION, identity)
-                    )
-            self._open("rw")
+            self._open("rw", identity)
         self._record(reach, identity)
 
     def _record(self, reach: float, identity: str = "") -> None:
@@ -367,22 +354,20 @@ class FileDeltaStore:
         there is none yet."""
         if reach <= self.longest and (self.identity or not identity):
             return
-        with self._naming(), self._transaction() as connection:
+        with self._transaction() as connection:
             connection.execute(
-                "UPDATE meta SET identity = CASE identity WHEN '' THEN :identity ELSE identity END,"
-                " longest = CASE WHEN longest IS NULL OR longest > :longest THEN longest"
-                " ELSE :longest END",
-                {"identity": identity, "longest": None if reach == inf else reach},
+                "UPDATE meta SET identity = COALESCE(NULLIF(identity, ''), ?),"
+                " longest = MAX(longest, ?)",  # NULL is more than any number
+                (identity, None if reach == inf else reach),
             )
             self._read_meta(connection)
 
     def _expire(self, now: float) -> None:
         """Remove what has been expired for an eighth of the longest period."""
-        assert self._connection is not None
         if self.longest == inf:
             return
         with self._naming():
-            (since,) = self._connection.execute("SELECT expiring FROM meta").fetchone()
+            ((since,),) = self._query("SELECT expiring FROM meta")
             if since is not None and since <= now < since + self.longest / _TURNS:
                 return
             if since is not None and since <= now:
@@ -391,27 +376,21 @@ class FileDeltaStore:
                 connection.execute("UPDATE meta SET expiring = ?", (now,))
 
     def _remove_older(self, when: float, *, keep_digests: bool = False) -> int:
-        assert self._connection is not None
         removed, last = 0, b""
-        with self._naming():
-            while last is not None:
-                with self._transaction() as connection:
-                    (end,) = connection.execute(_END, (last, _LOOKED_AT)).fetchone()
-                    removed += connection.execute(
-                        "DELETE FROM pages WHERE key > ? AND key <= ? AND time < ?"
-                        " AND NOT (? AND digest IS NOT NULL)",
-                        (last, end, when, keep_digests),
-                    ).rowcount
-                last = end
+        while last is not None:
+            with self._transaction() as connection:
+                (end,) = connection.execute(_END, (last, _LOOKED_AT)).fetchone()
+                removed += connection.execute(
+                    "DELETE FROM pages WHERE key > ? AND key <= ? AND time < ?"
+                    " AND NOT (? AND digest IS NOT NULL)",
+                    (last, end, when, keep_digests),
+                ).rowcount
+            last = end
         return removed
 
     def _count(self) -> None:
-        assert self._connection is not None
-        with self._naming():
-            (found,) = self._connection.execute(
-                "SELECT COUNT(*), COUNT(time), COUNT(digest), MIN(time), MAX(time) FROM pages"
-            )
-        self.total, self.count, self.digests, self.oldest, self.newest = found
+        query = "SELECT COUNT(*), COUNT(time), COUNT(digest), MIN(time), MAX(time) FROM pages"
+        ((self.total, self.count, self.digests, self.oldest, self.newest),) = self._query(query)
         self.nbytes = self.path.stat().st_size
 
     @contextmanager
@@ -420,7 +399,7 @@ class FileDeltaStore:
         connection = self._connection
         assert connection is not None
         time.sleep(_PAUSE)
-        with connection:
+        with self._naming(), connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dbm
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from ..errors import BloomError
@@ -40,10 +40,8 @@ def _keys(key: bytes) -> Iterator[bytes]:
     if len(key) == KEY_BYTES:
         yield key
     elif len(key) == 2 * KEY_BYTES:
-        try:
+        with suppress(ValueError):
             yield bytes.fromhex(key.decode())
-        except ValueError:
-            return
 
 
 def _time(value: bytes, now: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, signals
@@ -20,7 +20,7 @@ from ..job.failed_request import item_refused
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.origins import origins_of
 from ..redis_backend.settings import RedisSettings
-from ..scrapy_private.middlewares import put_before_engine
+from ..scrapy_private.middlewares import OutputFilter, put_before_engine
 from ..settings import BloomSettings
 from ..sqlite_backend.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
@@ -40,36 +40,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class _Watch:
+class _Watch(OutputFilter):
     """Spider middleware that records which pages are index pages. Next to the engine it sees the
     requests of other middlewares, too."""
 
     def __init__(self, outcome_of: Callable[[Response], Outcome | None]) -> None:
         self._outcome_of = outcome_of
 
-    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
-        """Yield the result of the callback, less requests that are skipped."""
-        for thing in result:
-            if not (isinstance(thing, Request) and self._skips(thing, response)):
-                yield thing
-        self._complete(response)
-
-    async def process_spider_output_async(
-        self, response: Response, result: AsyncIterator[Any]
-    ) -> AsyncIterator[Any]:
-        """Yield the result of the callback, less requests that are skipped."""
-        async for thing in result:
-            if not (isinstance(thing, Request) and self._skips(thing, response)):
-                yield thing
-        self._complete(response)
-
     def _skips(self, request: Request, response: Response) -> bool:
         if (outcome := self._outcome_of(response)) is not None:
             outcome.leads_to(request, response)
         return False
-
-    def _complete(self, response: Response) -> None:
-        """Called when the callback has ended without an error."""
 
 
 class DeltaMiddleware(_Watch):
@@ -101,34 +82,33 @@ class DeltaMiddleware(_Watch):
             self._awaited.add(signals.feed_exporter_closed)
 
         general = BloomSettings.read(crawler.settings)
-        identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
-        self._url_cache = general.url_cache
-        self._logs_all = general.debug
-        self._store = self._store_of(Lifetime(settings.period, identity.to_text()))
+        self._identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
+        self._url_cache, self._logs_all = general.url_cache, general.debug
+        self._logger = logging.LoggerAdapter(logger, {"spider": crawler.spider})
+        self._store = self._store_of(Lifetime(settings.period, self._identity.to_text()))
         if isinstance(self._store, FileDeltaStore) and not settings.read_only:
             self._store.require_writable()
         if not settings.reset:
-            self._check(identity)
+            self._check()
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the middleware of `crawler`. Raises NotConfigured without BLOOM_DELTA, and in
         commands for one page. Refuses the start: ValueError for a setting, BloomError or OSError
         for the delta store."""
+        if fetches_one_page(crawler):
+            raise NotConfigured
         try:
-            if fetches_one_page(crawler):
-                raise NotConfigured
             assert crawler.spider is not None
             settings = DeltaSettings.read(crawler.settings, crawler.spider.name)
-            if settings is None:
-                raise NotConfigured
-            if settings.digest is not None and settings.digest.skips:
-                _require_durable_feeds(crawler)
-            self = cls(crawler, settings)
-        except NotConfigured:
-            raise
+            if settings is not None:
+                if settings.digest is not None and settings.digest.skips:
+                    _require_durable_feeds(crawler)
+                self = cls(crawler, settings)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
+        if settings is None:
+            raise NotConfigured
         announce(crawler, "between crawls", settings.mode or "compared")
         for signal, handler in (
             (signals.spider_opened, self._spider_opened),
@@ -137,8 +117,8 @@ class DeltaMiddleware(_Watch):
             (signals.item_error, self._page_failed),
             (item_refused, self._page_failed),
             (signals.spider_error, self._page_failed),
-            (signals.spider_closed, self._spider_closed),
-            (signals.feed_exporter_closed, self._feeds_closed),
+            (signals.spider_closed, self._closed),
+            (signals.feed_exporter_closed, self._closed),
         ):
             crawler.signals.connect(handler, signal)
         return self
@@ -173,12 +153,9 @@ class DeltaMiddleware(_Watch):
         self._skipped += 1
         crawler.stats.inc_value("bloom/delta_skipped")
         if self._skipped == 1 or self._logs_all:
-            rest = " - no more such requests will be shown (see DUPEFILTER_DEBUG to show all)"
-            logger.debug(
-                "Skipped, since an earlier crawl has done it: %(request)s%(rest)s",
-                {"request": request, "rest": "" if self._logs_all else rest},
-                extra={"spider": crawler.spider},
-            )
+            last = " - no more such requests will be shown (see DUPEFILTER_DEBUG to show all)"
+            rest = "" if self._logs_all else last
+            self._logger.debug("Skipped, since an earlier crawl has done it: %s%s", request, rest)
         crawler.signals.send_catch_log(
             signals.request_dropped, request=request, spider=crawler.spider
         )
@@ -191,23 +168,17 @@ class DeltaMiddleware(_Watch):
         try:
             if self._is_unfinished:
                 self._store.open()
-                self._require(FingerprinterIdentity.of(crawler.request_fingerprinter))
-            delta = DeltaCrawl(crawler, self._settings, self._store, self.clock)
+                self._require_fingerprinter()
+            delta = DeltaCrawl(crawler, self._settings, self._store)
         except Exception as error:
-            logger.exception(
-                "BLOOM_DELTA is off in this crawl: %(error)s",
-                {"error": message_of(error)},
-                extra={"spider": crawler.spider},
-            )
+            self._logger.exception("BLOOM_DELTA is off in this crawl: %s", message_of(error))
             announce(crawler, "between crawls", "off, see the error above")
             return
         self._delta = delta
         put_before_engine(crawler, _Watch(self.outcome_of))
-        self._skipping = Skipping(
-            crawler, delta, self._url_cache, skips=self._settings.mode is not None
-        )
+        self._skipping = Skipping(crawler, delta.pages, self._url_cache)
         crawler.stats.set_value("bloom/delta_skipped", 0)
-        self._update_stats()
+        self._update_stats(delta)
         settings = self._settings
         period, digest = settings.period, settings.digest
         days = "for ever" if period is None else f"for {period / DAY:g} days"
@@ -233,71 +204,56 @@ class DeltaMiddleware(_Watch):
         if (outcome := self.outcome_of(response)) is not None:
             outcome.has_failed = True
 
-    def _spider_closed(self) -> None:
+    def _closed(self, signal: object) -> None:
+        """Report when the spider is closed; close the delta store when its feeds are, too."""
+        if (delta := self._delta) is None:
+            return
         try:
-            if self._delta is not None:
-                self._delta.ended()
-                self._report(self._delta)
+            if signal is signals.spider_closed:
+                delta.ended()
+                self._report(delta)
         finally:
-            self._stop_after(signals.spider_closed)
-
-    def _feeds_closed(self) -> None:
-        self._stop_after(signals.feed_exporter_closed)
-
-    def _stop_after(self, signal: object) -> None:
-        """Close the delta store when the spider and its feeds, if any, are closed."""
-        self._awaited.discard(signal)
-        if not self._awaited and self._delta is not None:
-            self._delta.stopped()
+            self._awaited.discard(signal)
+            if not self._awaited:
+                delta.stopped()
 
     def _report(self, delta: DeltaCrawl) -> None:
-        crawler = self._crawler
         store = self._store
         try:
-            self._update_stats()
+            self._update_stats(delta)
             holds = f"{store.name} had {store.holds}"
             if store.oldest is not None:
                 begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(store.oldest))
                 holds += f", {in_bytes(store.nbytes)}, the oldest from {begun}"
         except SharedFilterError:
             holds = f"{store.name} cannot be reached"
-        logger.info(
-            "Between crawls: skipped %(skipped)s that earlier crawls have done; marked"
-            " %(marked)s for the next ones. %(holds)s.",
-            {
-                "skipped": counted(self._skipped, "request"),
-                "marked": counted(delta.pages.marked, "page"),
-                "holds": holds,
-            },
-            extra={"spider": crawler.spider},
+        self._logger.info(
+            "Between crawls: skipped %s that earlier crawls have done; marked %s for the next"
+            " ones. %s.",
+            counted(self._skipped, "request"),
+            counted(delta.pages.marked, "page"),
+            holds,
         )
         if self._settings.digest is not None:
             verdicts = delta.marks.verdicts
             skips = "; feeds have no items of unchanged ones" * self._settings.digest.skips
-            logger.info(
-                "Between crawls: compared %(pages)s: %(new)d new, %(changed)d changed,"
-                " %(unchanged)d unchanged%(skips)s.",
-                {
-                    "pages": counted(verdicts.total(), "page"),
-                    "new": verdicts[NEW],
-                    "changed": verdicts[CHANGED],
-                    "unchanged": verdicts[UNCHANGED],
-                    "skips": skips,
-                },
-                extra={"spider": crawler.spider},
+            self._logger.info(
+                "Between crawls: compared %s: %d new, %d changed, %d unchanged%s.",
+                counted(verdicts.total(), "page"),
+                *(verdicts[verdict] for verdict in (NEW, CHANGED, UNCHANGED)),
+                skips,
             )
 
-    def _update_stats(self) -> None:
-        assert self._delta is not None
+    def _update_stats(self, delta: DeltaCrawl) -> None:
         stats, store = self._crawler.stats, self._store
-        stats.set_value("bloom/delta_marked", self._delta.pages.marked)
+        stats.set_value("bloom/delta_marked", delta.pages.marked)
         stats.set_value("bloom/delta_bytes", store.nbytes)
         if store.oldest is not None:
             stats.set_value("bloom/delta_oldest_days", (self.clock() - store.oldest) / DAY)
 
     # ------------------------------------------------------------------------------------
 
-    def _check(self, identity: FingerprinterIdentity) -> None:
+    def _check(self) -> None:
         """Raise BloomError unless this crawl can use the delta store."""
         try:
             self._store.look()
@@ -306,14 +262,14 @@ class DeltaMiddleware(_Watch):
                 raise
             self._is_unfinished = True  # the crawl rolls that back when it begins
             return
-        self._require(identity)
+        self._require_fingerprinter()
 
-    def _require(self, identity: FingerprinterIdentity) -> None:
+    def _require_fingerprinter(self) -> None:
         store = self._store
         if isinstance(store, FileDeltaStore):
             fresh = "a new BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
-            if warning := identity.require_same(store.identity, store.name, fresh):
-                logger.warning("%s", warning, extra={"spider": self._crawler.spider})
+            if warning := self._identity.require_same(store.identity, store.name, fresh):
+                self._logger.warning("%s", warning)
 
     def _store_of(self, lifetime: Lifetime) -> FileDeltaStore | RedisDeltaStore:
         """Return the delta store: in Redis with a shared filter, else in its directory."""

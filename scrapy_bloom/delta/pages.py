@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from ..fingerprint import UnfailingFingerprinter
 from ..redirects import RequestChains
 from ..scrapy_private.engine import EngineView
-from .digests import digest_of
+from .digests import Digests, digest_of
 from .file_store import Row
 from .marks import CHANGED, NEW, UNCHANGED
-from .settings import SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
+from .settings import KEYS, SOURCES, given_key, key_of_fingerprint, wish_of
 
 if TYPE_CHECKING:
     from hashlib import blake2b
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from .digests import Digests
+    from .file_store import FileDeltaStore
     from .marks import Marks
+    from .redis_store import RedisDeltaStore
+    from .settings import DeltaSettings
 
 logger = logging.getLogger(__name__)
 
@@ -58,33 +60,29 @@ class Outcome:
 
 
 class Pages:
-    """Adds pages to `marks` when the engine is done with their requests, if they are done
-    according to `mode`.
+    """Adds pages to `marks`, with the clock of the delta `store`, when the engine is done with
+    their requests, if they are done according to `settings`.
 
-    Index pages are not marked; when in doubt, do not mark: the cost is a refetch. `clock` returns
-    the time of a mark. With `digests` pages are compared by their items, unless they have failed.
-    Nothing is marked if `read_only`, and no digest stays.
+    Index pages are not marked; when in doubt, do not mark: the cost is a refetch. Pages are
+    compared by their items, if the settings say so, unless they have failed. Where the store is
+    read-only nothing is marked, and no digest stays.
     """
 
     def __init__(
         self,
         crawler: Crawler,
         marks: Marks,
-        mode: str | None,
-        clock: Callable[[], float],
-        *,
-        digests: Digests | None = None,
-        read_only: bool = False,
+        settings: DeltaSettings,
+        store: FileDeltaStore | RedisDeltaStore,
     ) -> None:
         self.marks = marks
+        self.store = store
         self.marked = 0
+        without = None if settings.digest is None else settings.digest.without
+        self.digests = None if without is None else Digests(crawler, store, marks, without)
         self._has_told = False
-        self._mode = mode
-        self.digests = digests
-        self._read_only = read_only
+        self.settings = settings
         self._crawler = crawler
-        self._clock = clock
-        self._stats = crawler.stats
         self._engine = EngineView(crawler)
         self._fingerprinter = UnfailingFingerprinter(crawler)
         self._chains = RequestChains(crawler)
@@ -130,21 +128,21 @@ class Pages:
             and not is_same(source, request)
             for source in self._engine.with_callbacks()
         ):
-            drop_key(request.meta)
+            for name in KEYS:
+                request.meta.pop(name, None)
 
     def done(self, request: Request, reason: str | None = None) -> list[Row]:
         """Record that the engine is done with `request`, which has failed if there is a `reason`.
         Return what later crawls should know. Raises sqlite3.Error."""
-        outcome = self._outcomes.get(request)
         digest, verdict = self._compare(request, reason)
-        self._outcomes.pop(request, None)
+        outcome = self._outcomes.pop(request, None)
         if outcome is None or request in self._sent_again:
             return []
-        now = self._clock() if self._is_done(request, outcome, reason) else None
+        now = self.store.clock() if self._is_done(request, outcome, reason) else None
         if now is not None:
             self.marked += 1
-            self._stats.set_value("bloom/delta_marked", self.marked)
-        if self._read_only:
+            self._crawler.stats.set_value("bloom/delta_marked", self.marked)
+        if self.settings.read_only:
             digest = None
         if now is None and digest is None and verdict is None:
             return []
@@ -152,7 +150,7 @@ class Pages:
         self.marks.add(rows, verdict)
         if verdict is not None:
             self.count_verdicts()
-        return [] if self._read_only else rows
+        return [] if self.settings.read_only else rows
 
     def is_unchanged(self, request: Request, reason: str | None = None) -> bool:
         """Return True if the items of `request`, with which the engine is done, are those that an
@@ -163,7 +161,7 @@ class Pages:
         """Set the stats of the pages that were compared in this round."""
         names = "bloom/delta_new", "bloom/delta_changed", "bloom/delta_unchanged"
         for name, verdict in zip(names, (NEW, CHANGED, UNCHANGED), strict=True):
-            self._stats.set_value(name, self.marks.verdicts[verdict])
+            self._crawler.stats.set_value(name, self.marks.verdicts[verdict])
 
     def _compare(self, request: Request, reason: str | None) -> tuple[bytes | None, str | None]:
         """Return digest and verdict of a page, None for a page without digest."""
@@ -199,11 +197,12 @@ class Pages:
             if wish is True:
                 self._tell_of_index_page(request)
             return False
-        if self._read_only or self._mode is None:
+        mode = self.settings.mode
+        if self.settings.read_only or mode is None:
             return False
-        if self._mode == "response":
+        if mode == "response":
             return reason is None or reason in _OF_THE_PAGE
-        return _is_sound(outcome, reason) and (self._mode == "success" or outcome.items > 0)
+        return _is_sound(outcome, reason) and (mode == "success" or outcome.items > 0)
 
     def _keys_of(self, request: Request) -> list[bytes]:
         """Return the keys of `request` and of those that were redirected to it."""
@@ -222,11 +221,8 @@ class Pages:
 
 def is_same(one: Request, other: Request | None) -> bool:
     """Return True if the two ask for the same, whatever their meta says."""
-    return other is not None and (one.url, one.method, one.body) == (
-        other.url,
-        other.method,
-        other.body,
-    )
+    what = attrgetter("url", "method", "body")
+    return other is not None and what(one) == what(other)
 
 
 def _is_sound(outcome: Outcome, reason: str | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
@@ -13,6 +13,7 @@ from scrapy.utils.project import data_path
 from ..settings import (
     OFF,
     PATH,
+    Group,
     Setting,
     Values,
     in_words,
@@ -25,11 +26,12 @@ from ..settings import (
 from ..startup import has_spider_middleware
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Mapping
 
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+    from typing_extensions import Self
 
 MODES = ("item", "success", "response")
 
@@ -92,17 +94,13 @@ DELTA_DIGEST: Setting[Digest | None] = Setting(
 
 
 WISH = "bloom_delta"
-_KEYS = ("bloom_delta_key", "deltafetch_key")
-MARK_KEYS = frozenset((WISH, *_KEYS, "deltafetch_enabled", "crawl_once"))
+KEYS = ("bloom_delta_key", "deltafetch_key")
+MARK_KEYS = frozenset((WISH, *KEYS, "deltafetch_enabled", "crawl_once"))
 """Meta keys that a spider may set, those of deltafetch and crawl-once included."""
 SOURCES = "_bloom_delta_sources"
 """In the meta of a redirect: its URL, and the keys of the requests that were redirected to it."""
 KEY_BYTES = 20
 
-_NO_MIDDLEWARE = (
-    "%s is %r, but DeltaMiddleware is not enabled: put 'scrapy_bloom.Addon': 300 into"
-    " ADDONS, leave its DeltaMiddleware in SPIDER_MIDDLEWARES, or set %s to None"
-)
 _OF_SCRAPY = frozenset(("download_latency", "depth"))
 """In the meta of a fetched request. The first is missing for responses from HttpCache, the second
 without DepthMiddleware."""
@@ -113,7 +111,11 @@ def check(crawler: Crawler) -> None:
     settings = crawler.settings
     if wants_delta(settings) and not has_spider_middleware(crawler, "scrapy_bloom.DeltaMiddleware"):
         name = DELTA.name if DELTA.given(settings) else DELTA_DIGEST.name
-        raise ValueError(_NO_MIDDLEWARE % (name, settings.get(name), name))
+        raise ValueError(
+            f"{name} is {settings.get(name)!r}, but DeltaMiddleware is not enabled: put"
+            " 'scrapy_bloom.Addon': 300 into ADDONS, leave its DeltaMiddleware in"
+            f" SPIDER_MIDDLEWARES, or set {name} to None"
+        )
 
 
 def attach(dupefilter: object) -> None:
@@ -135,42 +137,36 @@ class Lifetime:
 
 
 @dataclass(frozen=True)
-class DeltaSettings:
-    """The `mode` that says which pages are done, None for none, the place of the delta store
-    (`name` in Redis, `directory` on the disk), the `period` of a mark in seconds, None for ever,
-    and how pages are compared by `digest`."""
+class DeltaSettings(Group):
+    """The `mode` that says which pages are done, None for none, the `name` of the delta store, the
+    `period` of a mark in seconds, None for ever, and how pages are compared by `digest`."""
 
-    mode: str | None
-    name: str
-    directory: Path
-    period: float | None = None
-    reset: bool = False
-    read_only: bool = False
-    digest: Digest | None = None
+    mode: str | None = DELTA.field()
+    name: str = DELTA_DIR.field()
+    period: float | None = DELTA_DAYS.field()
+    reset: bool = DELTA_RESET.field()
+    read_only: bool = DELTA_READ_ONLY.field()
+    digest: Digest | None = DELTA_DIGEST.field()  # noqa: RUF009 - a NamedTuple
+
+    @property
+    def directory(self) -> Path:
+        """The place of the delta store on the disk."""
+        return Path(data_path(self.name))
 
     @classmethod
-    def read(cls, settings: BaseSettings, spider: str) -> DeltaSettings | None:
+    def read(cls, settings: BaseSettings, spider: str) -> Self | None:  # type: ignore[override]
         """Return the values in `settings` for the spider of that name, None if BLOOM_DELTA
         and BLOOM_DELTA_DIGEST are off. Raises ValueError as BloomSettings does."""
-        mode, digest = DELTA.read(settings), DELTA_DIGEST.read(settings)
-        if mode is None and digest is None:
+        if DELTA.read(settings) is None and DELTA_DIGEST.read(settings) is None:
             return None
-        name = DELTA_DIR.read(settings).replace("%(spider)s", spider.replace("/", "_"))
-        found = cls(
-            mode,
-            name,
-            Path(data_path(name)),
-            period=DELTA_DAYS.read(settings),
-            reset=DELTA_RESET.read(settings),
-            read_only=DELTA_READ_ONLY.read(settings),
-            digest=digest,
-        )
+        found = super().read(settings)
         if found.reset and found.read_only:
             raise ValueError(
                 "BLOOM_DELTA_RESET is True, and so is BLOOM_DELTA_READ_ONLY: what is read only"
                 " cannot be forgotten; leave one of them out"
             )
-        return found
+        name = found.name.replace("%(spider)s", spider.replace("/", "_"))
+        return replace(found, name=name)
 
 
 def wish_of(meta: Mapping[str, Any]) -> Any:
@@ -184,26 +180,15 @@ def wish_of(meta: Mapping[str, Any]) -> Any:
     return None
 
 
+def key_in(meta: Mapping[str, Any]) -> Any:
+    """Return the key that a spider gave to a request, None for none. It may be of any type."""
+    return next(filter(None, map(meta.get, KEYS)), None)
+
+
 def given_key(meta: Mapping[str, Any]) -> bytes | None:
-    """Return the key that a spider gave to a request, None for none."""
-    given = _key_in(meta)
+    """Return the key for the text or the bytes that `key_in` finds, None for anything else."""
+    given = key_in(meta)
     return key_of_text(given) if isinstance(given, (str, bytes)) else None
-
-
-def odd_key(meta: Mapping[str, Any]) -> object:
-    """Return a key in `meta` that is neither text nor bytes, None if there is none."""
-    given = _key_in(meta)
-    return None if isinstance(given, (str, bytes)) else given
-
-
-def _key_in(meta: Mapping[str, Any]) -> Any:
-    return next(filter(None, map(meta.get, _KEYS)), None)
-
-
-def drop_key(meta: MutableMapping[str, Any]) -> None:
-    """Remove the key that `given_key` finds."""
-    for name in _KEYS:
-        meta.pop(name, None)
 
 
 def key_of_text(text: str | bytes) -> bytes:

@@ -14,14 +14,14 @@ from ..scrapy_private.engine import scheduler_of
 from ..speed import RecentKeys
 from ..speed.known import known_urls
 from .pages import is_same
-from .settings import MARK_KEYS, drop_copied, odd_key, wish_of
+from .settings import MARK_KEYS, drop_copied, key_in, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from .crawl import DeltaCrawl
+    from .pages import Pages
 
 logger = logging.getLogger(__name__)
 
@@ -30,17 +30,15 @@ PAUSE = 60.0
 
 
 class Skipping:
-    """Decides which requests of a crawl to skip, none unless it `skips` what is done. A cache has
+    """Decides which requests of a crawl to skip: none where nothing counts as done. A cache has
     the URLs of up to `url_cache` skipped plain requests, until the first of their marks ceases to
     count."""
 
-    def __init__(
-        self, crawler: Crawler, delta: DeltaCrawl, url_cache: int, *, skips: bool = True
-    ) -> None:
+    def __init__(self, crawler: Crawler, pages: Pages, url_cache: int) -> None:
         self._crawler = crawler
-        self._skips = skips
-        self._delta = delta
-        self._store = delta.store
+        self._skips = pages.settings.mode is not None
+        self._pages = pages
+        self._store = pages.store
         self._told: set[str] = set()
         dupefilter = getattr(scheduler_of(crawler), "df", None)
         self._known = known_urls(dupefilter) if isinstance(dupefilter, FilterDupeFilter) else None
@@ -61,7 +59,7 @@ class Skipping:
                     " Copy the keys that you need only.",
                     request,
                 )
-            if (key := odd_key(request.meta)) is not None:
+            if (key := key_in(request.meta)) is not None and not isinstance(key, (str, bytes)):
                 text = (
                     "%(request)s has %(what)r for the meta key bloom_delta_key: it must be text or"
                     " bytes. Such pages are known by their URLs."
@@ -99,9 +97,9 @@ class Skipping:
             period = None if wish is False else self._period(wish, request)
             if period is None:
                 return False
-        key = self._delta.pages.key_of(request)
+        key = self._pages.key_of(request)
         until = self._store.known_until(key, period)
-        if not until or key in self._delta.marks:
+        if not until or key in self._pages.marks:
             return False
         if url is not None and url not in self._recent.urls:
             self._recent.add(url)
@@ -116,13 +114,8 @@ class Skipping:
         reason = "it must be True, False, or a number of days above 0"
         if period is not None:
             reason = "a number needs BLOOM_DELTA_DAYS"
-        self._tell(
-            "days",
-            "%(request)s has %(what)r for the meta key bloom_delta: " + reason + ". Such pages are"
-            " fetched.",
-            request,
-            wish,
-        )
+        text = "%(request)s has %(what)r for the meta key bloom_delta: {}. Such pages are fetched."
+        self._tell("days", text.format(reason), request, wish)
         return None
 
     def _tell(self, about: str, text: str, request: Request, what: object = None) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _Link = TypeVar("_Link")
 
-_caches: WeakKeyDictionary[Response, KnownUrls] = WeakKeyDictionary()
+known_links: WeakKeyDictionary[Response, KnownUrls] = WeakKeyDictionary()
 """The cache of seen URLs for each response whose known links are left out."""
 
 _shortened: WeakSet[Response] = WeakSet()
@@ -36,11 +36,6 @@ _ANY = object()
 """A callback that no spider has."""
 _META_OF_RULES = {"rule": 0, "link_text": ""}
 """The meta of the requests that CrawlSpider makes of links."""
-
-
-def leave_out_known(response: Response, cache: KnownUrls) -> None:
-    """Leave out those links of `response` that `cache` knows, from now on."""
-    _caches[response] = cache
 
 
 def has_left_out(response: Response) -> bool:
@@ -191,7 +186,7 @@ def _new_of(
 
 def _cache_of(response: Response, encoding: str) -> KnownUrls | None:
     """Return the cache of seen URLs for `response`, None if its links are not to be left out."""
-    found = _caches.get(response)
+    found = known_links.get(response)
     return found if found is not None and _keeps_ascii(encoding) else None
 
 

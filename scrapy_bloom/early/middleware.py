@@ -8,26 +8,28 @@ be dropped as soon as the spider has yielded it. docs/speed.md lists the observa
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pydispatch.dispatcher import getAllReceivers, liveReceivers
-from scrapy import Request, signals
+from scrapy import signals
 from scrapy.core.scheduler import Scheduler
 from scrapy.exceptions import NotConfigured
 from scrapy.spidermiddlewares.referer import RefererMiddleware
 from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
 
 from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
 from ..scrapy_private.engine import scheduler_of
-from ..scrapy_private.middlewares import output_methods, skip_output_of
+from ..scrapy_private.middlewares import OutputFilter, output_methods, skip_output_of
 from ..speed.known import KnownUrls, known_urls
 from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import announce, is_component, is_own_method, is_public, refuse
 from .settings import DROP_EARLY
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from typing_extensions import Self
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 _OWN = ("scrapy", "scrapy_bloom")
 
 
-class DropEarlyMiddleware:
+class DropEarlyMiddleware(OutputFilter):
     """Spider middleware, next to the spider, that drops those requests of callbacks that the
     scheduler is sure to drop. The add-on enables it.
 
@@ -58,9 +60,8 @@ class DropEarlyMiddleware:
         """The spider middlewares that BLOOM_DROP_EARLY names."""
         self._known: KnownUrls | None = None
         """Set while requests are dropped."""
-        self._is_known: Callable[[Request], bool] = lambda request: False
-        self._knows_links = False
-        """True while follow_new leaves out links."""
+        self._known_links: KnownUrls | None = None
+        """Set while follow_new leaves out links."""
         self._referers: RefererMiddleware | None = None
         """Sets the referer that the log of each request names."""
 
@@ -89,34 +90,17 @@ class DropEarlyMiddleware:
         """Let follow_new and NewLinkExtractor, if a spider has imported them, leave out known links
         of `response`."""
         links = sys.modules.get("scrapy_bloom.early.links")
-        if links is not None and self._knows_links and self._known is not None:
-            links.leave_out_known(response, self._known)
+        if links is not None and self._known_links is not None:
+            links.known_links[response] = self._known_links
 
-    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
-        """Yield the result of the callback, less known requests."""
-        for thing in result:
-            if isinstance(thing, Request) and self._is_known(thing):
-                self._count(thing, response)
-            else:
-                yield thing
-
-    async def process_spider_output_async(
-        self, response: Response, result: AsyncIterator[Any]
-    ) -> AsyncIterator[Any]:
-        """Yield the result of the callback, less known requests."""
-        async for thing in result:
-            if isinstance(thing, Request) and self._is_known(thing):
-                self._count(thing, response)
-            else:
-                yield thing
-
-    def _count(self, request: Request, response: Response) -> None:
-        """Count and log a request that is dropped."""
+    def _skips(self, request: Request, response: Response) -> bool:
+        if (known := self._known) is None or not known.is_known(request):
+            return False
         if self._referers is not None:
             self._referers.get_processed_request(request, response)  # for the log
-        assert self._known is not None
         assert self._crawler.spider is not None
-        self._known.log(request, self._crawler.spider)
+        known.log(request, self._crawler.spider)
+        return True
 
     def _engine_started(self) -> None:
         crawler, scheduler = self._crawler, scheduler_of(self._crawler)
@@ -132,15 +116,14 @@ class DropEarlyMiddleware:
             if type(self) is DropEarlyMiddleware:  # a subclass may do more
                 skip_output_of(crawler, self)
             return
-        assert dupefilter is not None
         self._known = known_urls(dupefilter)
-        self._is_known = self._known.is_known
         if crawler.settings.getbool("DUPEFILTER_DEBUG"):
             self._referers = crawler.get_spider_middleware(RefererMiddleware)
             reason = "DUPEFILTER_DEBUG logs requests"
         elif nearer:
             reason = f"{_name(nearer[0])} is next to the spider"
-        self._knows_links = reason is None
+        else:
+            self._known_links = self._known
         links = "" if reason is None else f" as requests, not as links: {reason}"
         announce(crawler, "duplicates", f"dropped early{links}")
 
@@ -230,5 +213,4 @@ def _is_scrapys(thing: object) -> bool:
 
 
 def _name(thing: object) -> str:
-    named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{named.__module__}.{named.__qualname__}"
+    return global_object_name(thing if hasattr(thing, "__qualname__") else type(thing))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
     from .durable_feeds import DurableFeeds
-    from .plans import Plans
+    from .open_feed import Plans
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
 
@@ -118,28 +118,22 @@ class DurableFeedExporter(FeedExporter):
         """Return the durable feeds of a round, with part files in `directory`. Raises FeedError if
         one cannot go on; changes nothing. Cost: reads the files."""
         from .durable_feeds import DurableFeeds
-        from .plans import Plans
+        from .open_feed import Plans
 
         if self._plans is None:
             self._plans = Plans(self)
         return DurableFeeds(self._plans, round_, directory)
 
     def attach(
-        self,
-        ledger: Ledger,
-        round_: Round,
-        directory: Path,
-        *,
-        repeats: bool = False,
-        stores_empty: bool = True,
+        self, ledger: Ledger, round_: Round, directory: Path, *, stores_empty: bool = True
     ) -> None:
-        """Write in the commits of `ledger` as soon as the spider is open. Items `repeats` if their
-        requests are acknowledged later than they are final. Without `stores_empty` the place of a
-        feed without items stays as it is. Raises as `look` does; changes no feed."""
+        """Write in the commits of `ledger` as soon as the spider is open. Without `stores_empty`
+        the place of a feed without items stays as it is. Raises as `look` does; changes no feed."""
         durable = self.look(round_, directory)
         self._scrapys = self.feeds.keys() - durable.templates
         round_.at_end.append(durable.outbox.empty)
-        count, how_often = len(durable.templates), "at least once" if repeats else "once"
+        # Redis acknowledges the requests of a crawl later than their items are final
+        count, how_often = len(durable.templates), "at least once" if round_.crawl else "once"
         how = [f"{counted(count, 'feed')} with each item {how_often}"] if count else []
         if self._scrapys:
             how.append(f"not durable in {feeds_named(sorted(self._scrapys))}")
@@ -147,7 +141,7 @@ class DurableFeedExporter(FeedExporter):
         announce(self.crawler, "items", ", ".join(how), way_out)
         if durable.has_any:
             self._durable = durable
-            durable.attach(ledger, stores_empty=stores_empty)
+            durable.ledger, durable.stores_empty = ledger, stores_empty
             round_.awaits_feeds = True
             session_of(self.crawler).begin(self)
 
@@ -155,7 +149,7 @@ class DurableFeedExporter(FeedExporter):
         """Keep the items of requests for which `is_left_out` returns True out of the durable feeds.
         It is asked when a request is to be acknowledged, and may raise sqlite3.Error."""
         if self._durable is not None:
-            self._durable.writer.is_left_out = is_left_out
+            self._durable.is_left_out = is_left_out
 
     # -- refused items -------------------------------------------------------------
 

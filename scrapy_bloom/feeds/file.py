@@ -33,7 +33,7 @@ class FeedFile:
         self._private = private
         self.length = 0
         self._may_cut = emptied
-        self._hash = _hash()
+        self._hash = blake2b(digest_size=16, usedforsecurity=False)
         self._file = -1
 
     @property
@@ -63,13 +63,10 @@ class FeedFile:
                 )
             if length and self.digest != digest:
                 raise FeedError(f"the first {length:,} bytes of {self.path} are others now")
-            if _is_beginning(file.fileno(), length, ending):
-                self._may_cut = True
-                return
-            size = os.fstat(file.fileno()).st_size
-            raise FeedError(
-                f"the last {size - length:,} bytes of {self.path} are not from this job"
-            )
+            if not _is_beginning(file.fileno(), length, ending):
+                more = os.fstat(file.fileno()).st_size - length
+                raise FeedError(f"the last {more:,} bytes of {self.path} are not from this job")
+        self._may_cut = True
 
     def _read(self, file: IO[bytes], end: int) -> None:
         for data in chunks(file, end):
@@ -104,7 +101,9 @@ class FeedFile:
         after, length = self._hash.copy(), self.length
         try:
             for data in _joined(chunks):
-                _write(self._file, data)
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(self._file, view) :]
                 after.update(data)
                 length += len(data)
             os.fsync(self._file)
@@ -132,16 +131,6 @@ def chunks(file: IO[bytes], end: int) -> Iterator[bytes]:
     """Yield the contents of `file` from its position to `end`."""
     while data := file.read(min(max(end - file.tell(), 0), AT_ONCE)):
         yield data
-
-
-def _hash() -> blake2b:
-    return blake2b(digest_size=16, usedforsecurity=False)
-
-
-def _write(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
 
 
 def _joined(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..files import new_token
 
 if TYPE_CHECKING:
+    from scrapy import Request
+
     from ..sqlite_backend.job_file import RequestFile
     from .file import FeedFile
 
@@ -48,8 +53,9 @@ class Batch:
 class Feed:
     """A feed of a round, by the URI in FEEDS, and its batches that are not stored.
 
-    `head` is None until an item is final; `columns` are those of a csv feed, given by its first
-    item. `last_batch` is the number of the last batch, 0 without one.
+    `head` is what comes before the first item in a file, None until that is known; `columns` are
+    those of a csv feed, as earlier runs have saved them. `last_batch` is the number of the last
+    batch, 0 without one.
     """
 
     id: int
@@ -67,6 +73,13 @@ class Outbox:
 
     def __init__(self, file: RequestFile) -> None:
         self._file = file
+        self.changed: set[Batch] = set()
+        """Batches that the next commit records."""
+        self.written: Counter[int] = Counter()
+        """Number of items written since the last commit, by feed."""
+        self._numbers: defaultdict[Request, int] = defaultdict(count(1).__next__)
+        """Requests with items that are not final."""
+        self._start_items: defaultdict[Request, list[tuple[int, bytes]]] = defaultdict(list)
 
     def feeds(self) -> list[Feed]:
         """Return the feeds with their batches that are not stored yet."""
@@ -75,16 +88,16 @@ class Outbox:
             id_: Feed(id_, round_, template, json.loads(options), head, json.loads(columns))
             for id_, round_, template, options, head, columns in query("SELECT * FROM feeds")
         }
-        for feed, number in query("SELECT feed, MAX(number) FROM batches GROUP BY feed"):
-            feeds[feed].last_batch = number
         rows = query(
             "SELECT feed, id, number, uri, path, state, items, length, digest, stored"
-            " FROM batches WHERE state != 'stored' ORDER BY number"
+            " FROM batches ORDER BY number"
         )
-        for feed, id_, number, uri, path, *contents, stored in rows:
-            batch = Batch(id_, number, uri, os.fsdecode(path), *contents)
-            batch.stored = json.loads(stored)
-            feeds[feed].batches.append(batch)
+        for feed, id_, number, uri, path, state, *contents, stored in rows:
+            feeds[feed].last_batch = number
+            if state != STORED:
+                batch = Batch(id_, number, uri, os.fsdecode(path), state, *contents)
+                batch.stored = json.loads(stored)
+                feeds[feed].batches.append(batch)
         return list(feeds.values())
 
     def add_feed(self, round_: int, template: str, options: dict[str, Any]) -> Feed:
@@ -95,11 +108,11 @@ class Outbox:
         )
         return Feed(row, round_, template, options)
 
-    def save_head(self, feed: Feed) -> None:
-        """Save head and columns of a feed."""
+    def save_head(self, feed: Feed, columns: list[str] | None) -> None:
+        """Save the head of a feed, and its `columns`."""
         self._file.execute(
             "UPDATE feeds SET head = ?, columns = ? WHERE id = ?",
-            (feed.head, json.dumps(feed.columns), feed.id),
+            (feed.head, json.dumps(columns), feed.id),
         )
 
     def remove_feed(self, feed: Feed) -> None:
@@ -132,26 +145,62 @@ class Outbox:
             },
         )
 
-    def forget_stored(self) -> None:
-        """Delete the stored batches of each feed, except its last one, whose number is needed.
-        Cost: reads all remaining batches."""
-        self._file.execute(
-            "DELETE FROM batches WHERE state = ?"
-            " AND id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)",
-            (STORED,),
-        )
+    def record(self) -> None:
+        """Write, with the next commit, what has become of the files since the last one. Stored
+        batches are deleted, but for the last one of each feed, whose number is needed. Cost: then
+        reads all remaining batches."""
+        for written in self.written.items():
+            self._file.execute(
+                "DELETE FROM items WHERE id IN (SELECT id FROM items"
+                " WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ?)",
+                written,
+            )
+        for batch in self.changed:
+            self.save_batch(batch)
+        if any(batch.state == STORED for batch in self.changed):
+            self._file.execute(
+                "DELETE FROM batches WHERE state = ?"
+                " AND id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)",
+                (STORED,),
+            )
 
-    def add_item(self, feed: int, request: int, item: bytes) -> None:
-        """Insert an item of a request."""
-        self._file.execute("INSERT INTO items VALUES (NULL, ?, ?, ?)", (feed, request, item))
+    def recorded(self) -> None:
+        """Forget what a commit has recorded."""
+        self.written.clear()
+        self.changed.clear()
 
-    def make_final(self, request: int) -> None:
-        """Make the items of a request final."""
-        self._file.execute("UPDATE items SET request = NULL WHERE request = ?", (request,))
+    def add_item(self, feed: int, request: Request, item: bytes, *, is_start_item: bool) -> None:
+        """Insert an item of `request`. An item of `start()` is not inserted as often as earlier
+        runs have taken it already."""
+        if is_start_item:
+            digest = blake2b(item, digest_size=16, usedforsecurity=False).digest()
+            met = self._file.execute(
+                "UPDATE start_items SET again = again + 1"
+                " WHERE feed = ? AND digest = ? AND again < taken",
+                (feed, digest),
+            )
+            if met.rowcount > 0:
+                return
+            self._start_items[request].append((feed, digest))
+        values = feed, self._numbers[request], item
+        self._file.execute("INSERT INTO items VALUES (NULL, ?, ?, ?)", values)
 
-    def drop(self, request: int) -> None:
-        """Delete the items of a request."""
-        self._file.execute("DELETE FROM items WHERE request = ?", (request,))
+    def finish(self, request: Request, is_left_out: Callable[[Request], bool]) -> None:
+        """Make the items of `request` final with this commit, or delete them if it
+        `is_left_out`."""
+        if (number := self._numbers.pop(request, None)) is None:
+            return
+        start_items = self._start_items.pop(request, ())
+        if is_left_out(request):
+            self._file.execute("DELETE FROM items WHERE request = ?", (number,))
+            return
+        self._file.execute("UPDATE items SET request = NULL WHERE request = ?", (number,))
+        for taken in start_items:
+            self._file.execute(
+                "INSERT INTO start_items VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET"
+                " taken = taken + 1, again = again + 1",
+                taken,
+            )
 
     def count_final(self) -> dict[int, int]:
         """Return the number of final items by feed."""
@@ -160,43 +209,16 @@ class Outbox:
 
     def final_items(self, feed: Feed, skip: int = 0, limit: int = -1) -> Iterator[bytes]:
         """Yield the final items of a feed in the order of the file, at most `limit` of them."""
-        rows = self._file.iterate(
-            "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id"
-            " LIMIT ? OFFSET ?",
-            (feed.id, limit, skip),
+        query = (
+            "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ? OFFSET ?"
         )
-        return (item for (item,) in rows)
-
-    def drop_final(self, feed: int, count: int) -> None:
-        """Delete the first `count` final items of a feed, which are in its file."""
-        self._file.execute(
-            "DELETE FROM items WHERE id IN (SELECT id FROM items"
-            " WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ?)",
-            (feed, count),
-        )
+        for (item,) in self._file.iterate(query, (feed.id, limit, skip)):
+            yield item
 
     def drop_unfinished(self) -> None:
         """Delete the items of requests that earlier runs have not acknowledged."""
         self._file.execute("DELETE FROM items WHERE request IS NOT NULL")
         self._file.execute("UPDATE start_items SET again = 0")
-
-    def note_start_item(self, feed: int, digest: bytes) -> None:
-        """Count an item of `start()` that becomes final with this commit."""
-        self._file.execute(
-            "INSERT INTO start_items VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET"
-            " taken = taken + 1, again = again + 1",
-            (feed, digest),
-        )
-
-    def has_start_item(self, feed: int, digest: bytes) -> bool:
-        """Return True if earlier runs have taken an item of `start()` more often than this run has
-        met it so far, and count it as met."""
-        cursor = self._file.execute(
-            "UPDATE start_items SET again = again + 1"
-            " WHERE feed = ? AND digest = ? AND again < taken",
-            (feed, digest),
-        )
-        return cursor.rowcount > 0
 
     def empty(self) -> None:
         """Delete all rows, at the end of the round."""

@@ -18,16 +18,15 @@ from scrapy.utils.defer import ensure_awaitable
 from ..errors import FeedError
 from ..files import make_directory, replacing
 from .file import FeedFile, chunks
-from .plans import OpenFeed, is_local, local_path, overwrites
+from .open_feed import OpenFeed, is_local, local_path, overwrites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedStorageProtocol
 
-    from .outbox import Batch, Feed
-    from .plans import Plans
+    from .outbox import Batch
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.storing")
 
@@ -43,10 +42,11 @@ class WaitingFeed(OpenFeed):
     each item when it is scraped, and writes nowhere.
     """
 
-    def __init__(self, plans: Plans, feed: Feed, options: dict[str, Any], directory: Path) -> None:
-        super().__init__(plans, feed, options, directory)
-        storage = plans.storage_of(feed.template, options)
-        self._is_whole = is_local(storage) or overwrites(storage, options)
+    in_place = False
+    _overwrites = True
+
+    def _prepare(self, storage: FeedStorageProtocol) -> None:
+        self._is_whole = is_local(storage) or overwrites(storage, self.options)
         self._trial: BaseItemExporter | None = None
         self._tried = 0
 
@@ -56,24 +56,20 @@ class WaitingFeed(OpenFeed):
     # -- one item ------------------------------------------------------------------
 
     def export(self, item: Any) -> bytes:
-        """Return `item`, pickled. Raises any exception of pickle, and of the exporter."""
+        """Return `item`, pickled. Raises any exception of pickle, and of the exporter; if that
+        cannot begin, this is an error of the feed when it is stored."""
         data = pickle.dumps(item)
-        self._require_accepted(data)
-        return data
-
-    def _require_accepted(self, data: bytes) -> None:
-        """Raise what the exporter raises for an item, pickled in `data`. One that cannot begin is
-        an error of the feed when that is stored."""
         if self._tried == _TRIED_AT_ONCE:
             self._end_trial()  # one that keeps its items would keep them all
         if self._tried == 0:
             with suppress(Exception):
-                trial = self.build(_Nowhere())
+                trial = self._build(_Nowhere())
                 trial.start_exporting()
                 self._trial = trial
         self._tried += 1
         if self._trial is not None:
             self._trial.export_item(pickle.loads(data))  # noqa: S301 - pickled just now
+        return data
 
     def _end_trial(self) -> None:
         """Drop the exporter that gets each item, up to the next item."""
@@ -126,20 +122,24 @@ class WaitingFeed(OpenFeed):
         stored = batch.stored
         since = 0 if self._is_whole else stored.get("length", 0)
         self._end_trial()  # the exporter that writes may use the same files
-        exporter = self.build(target)
+        exporter = self._build(target)
         if since:  # the columns of csv, which the first item has given
             exporter.fields_to_export = exporter.fields_to_export or stored.get("columns")
         exporter.start_exporting()
-        for item in _unpickled(batch.file.path, since, batch.length):
-            try:
-                exporter.export_item(item)
-            except Exception:  # noqa: PERF203
-                if watched.has_failed:
-                    raise  # the feed is stored again
-                logger.exception(
-                    "The exporter of %(uri)s has refused an item, whose page is done: %(item)r",
-                    {"uri": batch.uri, "item": item},
-                )
+        with batch.file.path.open("rb") as part:
+            part.seek(since)
+            while part.tell() < batch.length:
+                # this job's own file; its directory contains pickled requests, too
+                item = pickle.load(part)  # noqa: S301
+                try:
+                    exporter.export_item(item)
+                except Exception:
+                    if watched.has_failed:
+                        raise  # the feed is stored again
+                    logger.exception(
+                        "The exporter of %(uri)s has refused an item, whose page is done: %(item)r",
+                        {"uri": batch.uri, "item": item},
+                    )
         exporter.finish_exporting()
         if isinstance(exporter, CsvItemExporter):
             stored["columns"] = [*(exporter.fields_to_export or ())]
@@ -198,15 +198,6 @@ class _Watched:
         count = self._file.write(data)
         self.has_failed = False
         return count
-
-
-def _unpickled(path: Path, since: int, end: int) -> Iterator[Any]:
-    """Yield the items that are pickled in a part file between two positions."""
-    with path.open("rb") as file:
-        file.seek(since)
-        while file.tell() < end:
-            # this job's own file; its directory contains pickled requests, too
-            yield pickle.load(file)  # noqa: S301
 
 
 def _mode_of(path: Path) -> int:

@@ -62,7 +62,7 @@ class WorkerFeeds(CommitHook):
         begins = not (over and self._round.is_over)
         parts = self._job.worker_parts
         try:
-            self._exporter.attach(ledger, self._round, parts, repeats=True, stores_empty=begins)
+            self._exporter.attach(ledger, self._round, parts, stores_empty=begins)
         except BaseException:
             self._file.close(clean=True)
             raise

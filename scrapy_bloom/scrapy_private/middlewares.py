@@ -31,19 +31,34 @@ class StartMiddleware(Protocol):
         """Yield the input of the next middleware."""
 
 
-class OutputMiddleware(Protocol):
-    """A spider middleware for the output of callbacks."""
-
-    def process_spider_output_async(
-        self, response: Response, result: AsyncIterator[Any]
-    ) -> AsyncIterator[Any]:
-        """Yield the input of the next middleware."""
+class OutputFilter:
+    """A spider middleware that leaves requests out of the output of callbacks."""
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
-        """Yield the input of the next middleware."""
+        """Yield the result of the callback, less the requests that are skipped."""
+        for thing in result:
+            if not (isinstance(thing, Request) and self._skips(thing, response)):
+                yield thing
+        self._complete(response)
+
+    async def process_spider_output_async(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Yield the result of the callback, less the requests that are skipped."""
+        async for thing in result:
+            if not (isinstance(thing, Request) and self._skips(thing, response)):
+                yield thing
+        self._complete(response)
+
+    def _skips(self, request: Request, response: Response) -> bool:
+        """Return True if `request`, of the callback of `response`, goes no further."""
+        raise NotImplementedError
+
+    def _complete(self, response: Response) -> None:
+        """Called when the callback has ended without an error."""
 
 
-def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputMiddleware) -> None:
+def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputFilter) -> None:
     """Make `middleware` the last spider middleware before the engine.
 
     Works only while the scheduler is built, before Scrapy uses the list of middlewares. Raises

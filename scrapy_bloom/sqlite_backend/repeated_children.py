@@ -4,21 +4,21 @@ crash."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
-
-from scrapy import Request
 
 from ..job.delays import NOT_BEFORE
 from ..job.failed_request import TIMES_KEYS
 from ..job.ledger import CommitHook
 from ..job.origins import origins_of
 from ..job.request_text import DEFAULTS, ORDER
+from ..scrapy_private.middlewares import OutputFilter
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
@@ -102,7 +102,7 @@ class TakenChildren:
         return blake2b(repr(ordered).encode("utf-8", "backslashreplace"), digest_size=16).digest()
 
 
-class RepeatedChildren(CommitHook):
+class RepeatedChildren(OutputFilter, CommitHook):
     """Spider middleware, the last one before the engine, that leaves out requests with
     `dont_filter` that the page has yielded before; the filter handles the others.
 
@@ -134,22 +134,6 @@ class RepeatedChildren(CommitHook):
         self._ledger = ledger
         self._fingerprint = fingerprint
         ledger.commit_hooks.append(self)
-
-    async def process_spider_output_async(
-        self, response: Response, result: AsyncIterator[Any]
-    ) -> AsyncIterator[Any]:
-        """Yield the result of the callback, less the requests that are skipped."""
-        async for thing in result:
-            if isinstance(thing, Request) and thing.dont_filter and self._skips(response, thing):
-                continue
-            yield thing
-
-    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
-        """Do the same for synchronous callbacks of Scrapy 2.14."""
-        for thing in result:
-            if isinstance(thing, Request) and thing.dont_filter and self._skips(response, thing):
-                continue
-            yield thing
 
     def stored(self, request: Request, sources: Iterable[Request]) -> None:
         """Record that `request`, as which `sources` are sent again, has a row now. Raises
@@ -195,9 +179,9 @@ class RepeatedChildren(CommitHook):
             return ROWLESS - 1 - number % -ROWLESS
         return None
 
-    def _skips(self, response: Response, child: Request) -> bool:
+    def _skips(self, child: Request, response: Response) -> bool:
         page = self._origins.get(response, response.request)
-        if page is None:
+        if page is None or not child.dont_filter:
             return False
         parent = self._store.row_of(page)
         if parent is None:

@@ -55,7 +55,7 @@ class Round:
         late: bool = False,
     ) -> None:
         self.file = file
-        self._crawl = crawl
+        self.crawl = crawl
         self.commit = commit
         """Make what was written through `file` durable. Raises sqlite3.Error."""
         self.awaits_feeds = False
@@ -132,11 +132,11 @@ class Round:
     def _enter(self, phase: str) -> None:
         self._phase = phase
         self.file.execute("DELETE FROM rounds")
-        values = (self.number, phase, self._crawl)
+        values = (self.number, phase, self.crawl)
         self.file.execute("INSERT INTO rounds VALUES (?, ?, ?)", values)
 
     def _end(self) -> None:
-        if self._crawl or self.has_failed:
+        if self.crawl or self.has_failed:
             self._enter(KEPT)
             return
         self._leave()
@@ -169,13 +169,7 @@ class RoundFeeds(Protocol):
         """Raise FeedError if a feed of the round cannot continue; change nothing."""
 
     def attach(
-        self,
-        ledger: Ledger,
-        round_: Round,
-        directory: Path,
-        *,
-        repeats: bool = False,
-        stores_empty: bool = True,
+        self, ledger: Ledger, round_: Round, directory: Path, *, stores_empty: bool = True
     ) -> None:
         """Take part in the commits of `ledger`. Raises FeedError as `look` does."""
 

@@ -135,7 +135,7 @@ def dropped_items_count(opened, self):
 def waiting_marks_are_lost():
     """A process that dies when the round is over takes its marks with it."""
     DeltaCrawl._close = lambda self: None
-    DeltaCrawl._is_live = lambda self: False
+    DeltaCrawl.after_commit = lambda self: self._fresh.clear()
     add = DeltaCrawl._add
     DeltaCrawl._add = lambda self, marks: add(self, [] if isinstance(marks, Marks) else marks)
 
@@ -144,7 +144,7 @@ def waiting_marks_are_lost():
 def test_crawls_mark(begin, self):
     """BLOOM_DELTA_READ_ONLY does not keep a page from being marked."""
     self._settings = dataclasses.replace(self._settings, read_only=False)
-    self.pages._read_only = False
+    self.pages.settings = self._settings
     begin(self)
 
 

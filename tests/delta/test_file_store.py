@@ -439,6 +439,10 @@ def test_a_file_that_is_still_empty_is_none(tmp_path):
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "delta.sqlite").touch()
     assert not knows(tmp_path, 1)
+    store(tmp_path).clear()
+    looking = store(tmp_path)
+    looking.look()
+    assert (looking.findings(), looking.counts(NOON)[0], [*looking.marks()]) == ("", 0, [])
     store(tmp_path).add([(key(1), NOON)])
     assert knows(tmp_path, 1)
 

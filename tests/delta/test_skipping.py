@@ -13,7 +13,7 @@ from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.marks import Marks, Temporary
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
-from scrapy_bloom.delta.settings import Lifetime
+from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.delta.skipping import Skipping
 from scrapy_bloom.errors import BloomError, FilterFileError
 from tests.job.engine import Job
@@ -37,12 +37,11 @@ def test_a_page_is_skipped_until_its_mark_expires(crawler, tmp_path):
     """By its URL, too, where that is remembered from the first time."""
     now = [NOON]
     memory = FileDeltaStore(tmp_path / "memory", Lifetime(8 * HOUR), lambda: now[0])
-    pages = Pages(crawler, Marks(Temporary()), "item", memory.clock)
+    pages = Pages(crawler, Marks(Temporary()), DeltaSettings("item"), memory)
     request = Request("http://example.com/page")
     memory.add([(pages.key_of(request), NOON)])
     memory.open()
-    delta = SimpleNamespace(store=memory, pages=pages, marks=pages.marks)
-    skipping = Skipping(crawler, delta, url_cache=100)
+    skipping = Skipping(crawler, pages, url_cache=100)
     page = Response("http://example.com/list", request=Request("http://example.com/list"))
     for hours, is_done in ((0, True), (1, True), (8, True), (8.1, False), (20, False)):
         now[0] = NOON + hours * HOUR
@@ -53,9 +52,8 @@ def test_a_page_is_skipped_until_its_mark_expires(crawler, tmp_path):
 def test_a_page_that_is_asked_for_once_more_keeps_its_key(crawler, tmp_path):
     """A callback that sends its own request again copies its meta, and means that page."""
     memory = FileDeltaStore(tmp_path, Lifetime())
-    pages = Pages(crawler, Marks(Temporary()), "item", memory.clock)
-    delta = SimpleNamespace(store=memory, pages=pages, marks=pages.marks)
-    skipping = Skipping(crawler, delta, url_cache=100)
+    pages = Pages(crawler, Marks(Temporary()), DeltaSettings("item"), memory)
+    skipping = Skipping(crawler, pages, url_cache=100)
     meta = {"bloom_delta_key": "page", "download_latency": 0.1}
     request = Request("http://example.com/page", meta=meta)
     page = Response(request.url, request=request)
@@ -76,9 +74,8 @@ def test_a_store_that_fails_is_left_alone_for_a_while(crawler, caplog, monkeypat
             asked.append(key)
             raise FilterFileError("database is locked")
 
-    pages = Pages(crawler, Marks(Temporary()), "item", lambda: NOON)
-    delta = SimpleNamespace(store=Locked(), pages=pages, marks=pages.marks)
-    skipping = Skipping(crawler, delta, url_cache=100)
+    pages = Pages(crawler, Marks(Temporary()), DeltaSettings("item"), Locked())
+    skipping = Skipping(crawler, pages, url_cache=100)
     page = Response("http://example.com/list", request=Request("http://example.com/list"))
     requests = [Request(f"http://example.com/{number}") for number in range(4)]
     assert not any(skipping.is_done(each, page) for each in requests)
@@ -93,9 +90,11 @@ def test_a_store_that_fails_is_left_alone_for_a_while(crawler, caplog, monkeypat
 
 @pytest.mark.parametrize("reason", [None, "callback", "item", "download/timeout", "of the spider"])
 @pytest.mark.parametrize("mode", ["item", "success", "response"])
-def test_a_page_that_has_failed_is_not_done(crawler, mode, reason):
+def test_a_page_that_has_failed_is_not_done(crawler, tmp_path, mode, reason):
     """Under `response` what has failed after the response is."""
-    pages = Pages(crawler, Marks(Temporary()), mode, lambda: NOON)
+    pages = Pages(
+        crawler, Marks(Temporary()), DeltaSettings(mode), FileDeltaStore(tmp_path, Lifetime())
+    )
     request = Request("http://example.com/page")
     outcome = pages.begin(request)
     outcome.is_complete, outcome.items = True, 1

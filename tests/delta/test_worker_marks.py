@@ -1,8 +1,8 @@
 """Marks of a worker on Redis: from its commits to the delta store."""
 
+import logging
 import re
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -32,7 +32,7 @@ class Marking:
         crawler.engine.scheduler = self.scheduler
         self.ledger = self.scheduler.ledger
         self.store = RedisDeltaStore(url, key, Lifetime(), 5.0)
-        marking = DeltaSettings("success", key, Path(key), read_only=read_only)
+        marking = DeltaSettings("success", key, read_only=read_only)
         self.delta = DeltaCrawl(crawler, marking, self.store)
         self.keys = {}
         self.is_open = True
@@ -180,7 +180,7 @@ def test_marks_follow_soon_after_the_server_was_slow(begin, monkeypatch):
 def test_a_crawl_that_ends_without_its_store_says_so_in_its_summary(caplog):
     """In one line, with what it knows itself."""
     middleware = SimpleNamespace(
-        _crawler=SimpleNamespace(spider=None),
+        _logger=logging.getLogger(),
         _store=SimpleNamespace(name="the store"),
         _update_stats=broken,
         _skipped=3,

@@ -9,9 +9,9 @@ from scrapy.core import scraper
 
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.feeds import file as feedfile
+from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.outbox import Outbox
-from scrapy_bloom.feeds.writing import FeedWriter
 from scrapy_bloom.job import overlay
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.sqlite_backend.records import SqliteRecords
@@ -130,27 +130,27 @@ def length_recorded_before_the_sync():
 @mutant
 def rows_dropped_before_the_length_is_recorded():
     """Items leave the outbox a commit before the length is recorded."""
-    record = FeedWriter._record
+    record = Outbox.record
 
     def drop(self):
         late, self.changed = self.changed, set(getattr(self, "late", ()))
         record(self)
         self.late, self.changed = late, self.changed | late
 
-    FeedWriter._record = drop
+    Outbox.record = drop
 
 
 @mutant
 def acknowledged_before_the_items_are_final():
     """The items of a request become final a commit after its end."""
-    before_commit = FeedWriter.before_commit
+    before_commit = DurableFeeds.before_commit
 
     def late(self, acknowledged):
         due = getattr(self, "due", [])
         self.due = acknowledged
         before_commit(self, due)
 
-    FeedWriter.before_commit = late
+    DurableFeeds.before_commit = late
 
 
 @mutant
@@ -159,7 +159,7 @@ def no_cut_at_recovery():
 
     def open_whole(self):
         if self._file == -1:
-            self._hash, self.length = feedfile._hash(), 0
+            self._hash, self.length = FeedFile(self.path)._hash, 0
             self.keep()
             open_(self)
 
@@ -177,7 +177,12 @@ def children_given_twice():
 def items_final_at_once():
     """Items that wait in the outbox are nobody's at once."""
     add_item = Outbox.add_item
-    Outbox.add_item = lambda self, feed, request, item: add_item(self, feed, None, item)
+
+    def add_final(self, feed, request, item, **options):
+        add_item(self, feed, request, item, **options)
+        self._file.execute("UPDATE items SET request = NULL")
+
+    Outbox.add_item = add_final
 
 
 @mutant

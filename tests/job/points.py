@@ -15,8 +15,8 @@ from pathlib import Path
 from scrapy_bloom import files, sqlite_file
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.bloom import layers
+from scrapy_bloom.feeds import durable_feeds, outbox, waiting
 from scrapy_bloom.feeds import file as feedfile
-from scrapy_bloom.feeds import waiting, writing
 from scrapy_bloom.job import overlay
 from scrapy_bloom.sqlite_backend import job_file as requestfile
 from scrapy_bloom.sqlite_backend import records, scheduler
@@ -137,10 +137,10 @@ class Points:
             (requestfile.RequestFile, "commit"),
             (records.SqliteRecords, "push"),
             (records.SqliteRecords, "done"),
-            (writing.FeedWriter, "before_commit"),
-            (writing.FeedWriter, "after_commit"),
-            (writing.FeedWriter, "record"),
-            (writing.FeedWriter, "recover"),
+            (durable_feeds.DurableFeeds, "before_commit"),
+            (durable_feeds.DurableFeeds, "after_commit"),
+            (outbox.Outbox, "record"),
+            (durable_feeds.DurableFeeds, "recover"),
             (feedfile.FeedFile, "append"),
             (waiting.WaitingFeed, "_write"),
             (waiting.WaitingFeed, "_replace"),

@@ -50,9 +50,8 @@ class DeltaFetch:
             memory.add(marks_in(path, time.time()))
         memory.open()
         marks = Marks(Temporary())
-        self.pages = Pages(self.crawler, marks, "item", time.time)
-        delta = SimpleNamespace(store=memory, pages=self.pages, marks=marks)
-        self.skipping = Skipping(self.crawler, delta, 0)
+        self.pages = Pages(self.crawler, marks, DeltaSettings("item"), memory)
+        self.skipping = Skipping(self.crawler, self.pages, 0)
         self.db = SimpleNamespace(keys=lambda: [key for key, _ in marks])
 
     def spider_closed(self, spider):

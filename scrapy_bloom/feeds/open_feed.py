@@ -1,10 +1,15 @@
-"""How each feed of an exporter is written, and what it was begun with."""
+"""How each feed of an exporter is written, from what it was begun with to the last item in its
+files."""
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import os
+from collections.abc import Mapping
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,14 +28,15 @@ from scrapy.utils.python import global_object_name
 from ..errors import FeedError
 from ..scrapy_private.feeds import FeedExporterView
 from .file import FeedFile
+from .outbox import BEGINNING, OPEN, WAITING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol
 
-    from .outbox import Batch, Feed
+    from .outbox import Batch, Feed, Outbox
 
 
 class Plans:
@@ -64,8 +70,7 @@ class Plans:
             "exporter": self.exporter.exporters[options["format"]],
             "storage": type(self.storage_of(template, options)),
         }
-        described: dict[str, Any] = _plain({**options, **classes})
-        return described
+        return dict(_plain({**options, **classes}))
 
     def require_same(self, feed: Feed) -> None:
         """Raise FeedError if `feed` has options now other than those that it was begun with."""
@@ -86,31 +91,48 @@ class Plans:
 
 
 class OpenFeed:
-    """A feed that this run writes, by its `options`, with part files in `directory`.
+    """A feed that this run writes, by its `options`. Its batches are rows of `outbox`; one ends at
+    `limit` items, if that is not None.
 
-    A batch ends at `limit` items, if that is not None. Its file is the feed's own one if that grows
-    `in_place`, and `overwrites` drops what was there; else it is a part file in the directory
-    `job`.
+    Items are appended to the feed's own file, that of Scrapy's storage, as soon as they are final,
+    as the text that the exporter makes of them. The feed's head, the bytes before the first item,
+    and the columns of csv are those that earlier runs have written; else they are known after the
+    first export. See WaitingFeed for feeds with part files in `directory`.
     """
 
-    in_place = False
-    overwrites = True
+    in_place = True
+    columns: list[str] | None = None
     is_left = False
     """True for a feed of an earlier run that is only to be completed."""
 
-    def __init__(self, plans: Plans, feed: Feed, options: dict[str, Any], directory: Path) -> None:
+    def __init__(
+        self, plans: Plans, outbox: Outbox, feed: Feed, options: dict[str, Any], directory: Path
+    ) -> None:
         self.feed = feed
         self.options = options
         self.limit: int | None = options["batch_item_count"] or None
-        self.job = directory.parent.resolve()
+        self._job = directory.parent.resolve()
+        self._outbox = outbox
         self._directory = directory
         self._exporter, self._view = plans.exporter, plans.view
+        self._prepare(plans.storage_of(feed.template, options))
+
+    def _prepare(self, storage: FeedStorageProtocol) -> None:
+        """Prepare the export of items into a storage like this one."""
+        self._overwrites = overwrites(storage, self.options)
+        """Whether what was in the file is dropped."""
+        self._writes = _Writes()
+        self._text = self._build(self._writes)
+        if (head := self.feed.head) is not None:
+            self.feed.head = None
+            self.export(dict.fromkeys(self.feed.columns or ("item",), ""))
+            self.feed.head = head
 
     def is_full(self, batch: Batch) -> bool:
         """Return True if `batch` takes no more items."""
         return self.limit is not None and batch.items >= self.limit
 
-    def build(self, file: Any) -> BaseItemExporter:
+    def _build(self, file: Any) -> BaseItemExporter:
         """Return the exporter over `file`. Raises what its constructor raises."""
         options = self.options
         exporter: BaseItemExporter = build_from_crawler(
@@ -124,40 +146,119 @@ class OpenFeed:
         )
         return exporter
 
-    def evaluate(self, number: int) -> str:
-        """Return the URI of the batch of this number."""
-        spider, function = self._exporter.crawler.spider, self.options["uri_params"]
-        before = SimpleNamespace(batch_id=number - 1) if number > 1 else None
-        return self._view.evaluate(spider, self.feed.template, function, before)
-
-    def accepts(self, item: Any) -> bool:
-        """Return True unless the feed's filter keeps `item` out."""
-        return bool(self._exporter.filters[self.feed.template].accepts(item))
-
     def slot(self, batch: Batch) -> FeedSlot:
         """Return Scrapy's object for `batch`, with its storage."""
         spider, template = self._exporter.crawler.spider, self.feed.template
         self._exporter.filters.setdefault(template, self._view.filter(self.options))
         return self._view.slot(spider, template, self.options, batch.number, batch.uri)
 
-    def use_file(self, batch: Batch, *, emptied: bool) -> None:
+    # -- its files ---------------------------------------------------------------------
+
+    def check(self, file: str) -> None:
+        """Make a feed of an earlier run ready to go on, in a job that has `file`. Raises FeedError
+        if a file is not as that run left it; changes nothing. Cost: reads the files."""
+        skip = 0
+        for batch in self.feed.batches:
+            if follow_job(batch, self._job, file):
+                self._outbox.changed.add(batch)
+            self.check_stored(batch)
+            self._use_file(batch, emptied=batch.state == BEGINNING)
+            room = -1 if self.limit is None else max(self.limit - batch.items, 0)
+            items = self._outbox.final_items(self.feed, skip, room)
+            skip += room
+            if batch.state == OPEN:
+                batch.file.check(batch.length, batch.digest, self._placed(batch, items))
+
+    def next_batch(self) -> Batch:
+        """Add a batch to the feed."""
+        number = self.feed.last_batch + 1
+        spider, function = self._exporter.crawler.spider, self.options["uri_params"]
+        before = SimpleNamespace(batch_id=number - 1) if number > 1 else None
+        uri = self._view.evaluate(spider, self.feed.template, function, before)
+        return self._outbox.add_batch(self.feed, number, uri)
+
+    def make_room(self, items: int) -> None:
+        """Begin the batches for so many more `items`, with the next commit."""
+        for batch, _ in self._batches(items):
+            if not batch.items:
+                self._outbox.save_head(self.feed, self.columns)
+            if batch.state == WAITING:
+                self.begin_batch(batch)
+
+    def begin_batch(self, batch: Batch) -> None:
+        """Begin the file of `batch`, recorded with the next commit."""
+        self._use_file(batch, emptied=self._overwrites)
+        file = batch.file
+        if not self._overwrites:
+            file.keep()
+        batch.path, batch.stored["job"] = str(file.path), str(self._job)
+        batch.state = BEGINNING if self._overwrites else OPEN
+        batch.length, batch.digest = file.length, file.digest
+        self._outbox.save_batch(batch)
+
+    def write(self, count: int) -> Iterator[Batch]:
+        """Append the next `count` final items to the files, durably; yield each batch that has got
+        some. Raises FeedError."""
+        items = self._outbox.final_items(self.feed)
+        for batch, share in self._batches(count):
+            file = batch.file
+            try:
+                file.append(self._placed(batch, islice(items, share)))
+            except OSError as error:
+                raise FeedError(f"the feed {batch.uri} cannot be written: {error}") from error
+            batch.items += share
+            batch.length, batch.digest, batch.state = file.length, file.digest, OPEN
+            self._outbox.changed.add(batch)
+            self._outbox.written[self.feed.id] += share
+            yield batch
+
+    def _batches(self, items: int) -> Iterator[tuple[Batch, int]]:
+        """Yield the batches for so many more `items`, with the number of those in each. It may be
+        a new one."""
+        batches = iter([batch for batch in self.feed.batches if not self.is_full(batch)])
+        while items > 0:
+            batch = next(batches, None) or self.next_batch()
+            share = items if self.limit is None else min(items, self.limit - batch.items)
+            items -= share
+            yield batch, share
+
+    def _placed(self, batch: Batch, items: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield `items` for the end of `batch`, the first ones of it after the head."""
+        return chain([] if batch.items else [self.feed.head or b""], items)
+
+    def _use_file(self, batch: Batch, *, emptied: bool) -> None:
         """Let `batch` have the file that it is written to."""
         batch.file = FeedFile(self._place(batch), emptied=emptied, private=not self.in_place)
 
-    # -- what kinds of feeds differ in -------------------------------------------------
+    # -- what is otherwise in a WaitingFeed ----------------------------------------------
 
     def _place(self, batch: Batch) -> Path:
         """Return the path of the file that `batch` is written to."""
-        raise NotImplementedError
+        return Path(batch.path or local_path(self._view.storage(batch.uri, self.options)))
 
     def export(self, item: Any) -> bytes:
-        """Return `item` as it is in the file. Raises any exception of the exporter."""
-        raise NotImplementedError
-
-    def take_head(self) -> None:
-        """Give the feed what is in a file before its first item, and the columns, both known when
-        an item was exported."""
-        self.feed.head = b""
+        """Return `item` as it is in the file, without the head. Raises any exception of the
+        exporter."""
+        feed, head = self.feed, b""
+        if is_first := feed.head is None:
+            self._text.start_exporting()
+            head = b"".join(self._writes.take())
+        try:
+            self._text.export_item(item)
+        except BaseException:
+            taken = b"".join(self._writes.take())
+            if is_first:  # the exporter writes its head once, even if the item fails
+                feed.head = head + taken
+            raise
+        before, alone = self._writes.take()
+        if is_first:
+            mark = _byte_order_mark(self._text)
+            if not before and mark and alone.startswith(mark):
+                before, alone = mark, alone.removeprefix(mark)
+            feed.head = head + before
+        if self.columns is None:
+            self.columns = _columns_of(self._text)
+        return alone
 
     def check_stored(self, batch: Batch) -> None:
         """Raise FeedError if what was stored of `batch` has changed since."""
@@ -171,6 +272,38 @@ class OpenFeed:
     ) -> None:
         """Store `batch`, if its file is a part; `save` makes `batch.stored` durable. Raises any
         exception of the storage."""
+
+
+class _Writes(io.BytesIO):
+    """A file that knows where its last write begins. Its position 0 has encoders write a byte order
+    mark."""
+
+    last = 0
+
+    def write(self, data: Any) -> int:
+        self.last = self.tell()
+        return super().write(data)
+
+    def take(self) -> tuple[bytes, bytes]:
+        """Remove all writes, and return the last one behind the others."""
+        taken = self.getvalue()
+        self.seek(0)
+        self.truncate()
+        return taken[: self.last], taken[self.last :]
+
+
+def _columns_of(exporter: BaseItemExporter) -> list[str] | None:
+    """Return the columns of csv, given by the first item; else None."""
+    fields = exporter.fields_to_export
+    is_csv = isinstance(exporter, CsvItemExporter)
+    return [*fields] if is_csv and fields and not isinstance(fields, Mapping) else None
+
+
+def _byte_order_mark(exporter: BaseItemExporter) -> bytes:
+    """Return the byte order mark of the exporter's encoding, empty without one."""
+    if not isinstance(exporter, CsvItemExporter):
+        return b""  # the others encode each item separately
+    return codecs.getincrementalencoder(exporter.encoding or "utf-8")().encode("")
 
 
 def is_local(storage: object) -> bool:
