@@ -133,7 +133,7 @@ def load_scrapy_redis(
 
     def stored() -> Iterator[Entry]:
         # the last one pushed is the newest
-        for fields in queue.requests(next_first=not codec.queues.kind.newest_first):
+        for fields in queue.requests(next_first=not codec.queues.newest_first[0]):
             if seen is None and not fields["dont_filter"]:
                 raise BloomError(
                     f"{queue.name} holds requests that a dupefilter has seen, and {queue.set_key}"

@@ -123,7 +123,6 @@ class SqliteStore:
         self._file = file
         self._path = path
         self._settings = settings
-        self._format = settings.kind.format, (settings.start or settings.kind).format
         self._dispatched: dict[Request, int] = {}
         """The record of each dispatched request."""
         self.codec = Codec(
@@ -275,12 +274,12 @@ class SqliteStore:
     def _record(self, request: Request) -> tuple[str, int, bytes]:
         """Return slot, rank and payload of `request`. Raises ValueError if it cannot be
         serialized."""
-        start = bool(self._settings.start and request.meta.get("is_start_request"))
+        start = self._settings.is_start(request.meta)
         if abs(request.priority) > MOST_PRIORITY:
             raise ValueError(f"the priority {request.priority} does not fit into 62 bits")
         slot = encodable(self._slot_of(request))
         fields = self.codec.fields(request)
-        stored = self.codec.dump(fields, slot, self._format[start])
+        stored = self.codec.dump(fields, slot, self._settings.formats[start])
         return slot, rank_of(request.priority, start=start), stored.payload
 
     def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:

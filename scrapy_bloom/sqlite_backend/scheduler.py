@@ -27,11 +27,7 @@ from ..job.ledger_scheduler import (
     require_same_spider,
 )
 from ..job.overlay import Keeper
-from ..job.queue_settings import (
-    QueueSettings,
-    memory_order,
-    slots_of,
-)
+from ..job.queue_settings import QueueSettings
 from ..job.settings import BUDGET, FailedSettings
 from ..jobdir import JobDirectory, session_of
 from ..scrapy_private.engine import EngineView
@@ -120,7 +116,7 @@ class DurableScheduler(LedgerScheduler):
             return cls(crawler, build_from_crawler(dupefilter_class, crawler))
         if job is None:
             try:
-                memory_order(crawler.settings)
+                QueueSettings.read(crawler.settings, "MEMORY")
             except ValueError as error:
                 logger.warning(
                     "%(error)s, which this crawl has now: without delays, holds and BLOOM_BUDGET",
@@ -224,8 +220,8 @@ class DurableScheduler(LedgerScheduler):
             if not file.clean:
                 self._recover(file, keeper)
             queues = QueueSettings.read(settings)
-            slots = slots_of(crawler, by_slot=queues.by_slot)
-            records = SqliteRecords(file, slots, queues.newest_first, self._budget)
+            slots, newest_first = queues.slots(crawler), queues.newest_first
+            records = SqliteRecords(file, slots, newest_first, self._budget)
             self._failures.retry(records, partial(records.retry, "3"))
             retry = FailedSettings.read(settings).retry
             self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
@@ -334,7 +330,7 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
     if left_by_scrapy is not None and not queues.pickles:
         raise JobDirectoryError(
             f"{job.scrapy_queue} holds pending requests of Scrapy's own scheduler, which are"
-            f" stored by {queues.kind.format}, and BLOOM_PICKLE is False: start the job once with"
+            f" stored by {queues.formats[0]}, and BLOOM_PICKLE is False: start the job once with"
             " BLOOM_PICKLE = True, which takes them over, or use a new JOBDIR"
         )
     check_header(job.requests)
