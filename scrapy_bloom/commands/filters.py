@@ -24,8 +24,8 @@ from ..delta.importing import is_deltafetchs
 from ..errors import BloomError
 from ..fingerprint import FingerprinterIdentity, fingerprinter_in
 from ..jobdir import JobDirectory
-from ..migration.clean_stop import why_unclean
-from ..migration.scrapy_redis_set import RedisSet
+from ..migration.scrapy_job import why_unclean
+from ..migration.scrapy_redis import RedisSet
 from ..migration.sources import Imported, Source, import_into, make_filter, source_in
 from ..redis_backend.client import REDIS_SCHEMES, RedisClient, public_url
 from ..redis_backend.layout import in_one_slot

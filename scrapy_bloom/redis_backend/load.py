@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprint import FingerprinterIdentity
-from ..migration.scrapy_redis_queue import RedisQueue
-from ..migration.scrapy_redis_set import RedisSet
+from ..migration.scrapy_redis import RedisQueue, RedisSet
 from ..settings import BloomSettings
 from ..sqlite_backend.job_file import whole_job
 from ..sqlite_backend.listing import stopped_job
