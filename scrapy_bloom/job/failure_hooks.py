@@ -33,7 +33,7 @@ from .origins import request_of
 from .records import KEPT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
@@ -59,8 +59,8 @@ class Kept(Protocol):
     def reasons(self) -> Mapping[str, int]:
         """Return how many there are for each reason, most first."""
 
-    def scan(self, chosen: Filter) -> Iterator[Record]:
-        """Yield the chosen ones."""
+    def scan(self, chosen: Filter) -> Iterable[Record]:
+        """Return the chosen ones."""
 
 
 class Failures:

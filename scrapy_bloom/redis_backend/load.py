@@ -98,7 +98,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                     Entry(0, packed, due=due + offset)
                     for packed, due in left.delayed(codec.dump_fields)
                 )
-            return Loaded(len(local), left.pending + left.later, left.failed, left.items)
+            return Loaded(len(local), left.pending, left.failed, left.items)
 
 
 def load_scrapy_redis(

@@ -42,7 +42,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("number", "pages", "items", "duplicates", "retries"), (int,)),
     **dict.fromkeys(("due", "MIN(due)", "until", "pause"), (float, _NONE)),
     **dict.fromkeys(("round", "newest_start"), (int, _NONE)),
-    "detail": (str, _NONE),
     "time": (float,),
 }
 """Of the columns with these names; SQLite has values of any type in each."""

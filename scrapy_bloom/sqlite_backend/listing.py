@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import RequestFileError
 from ..job.choice import Counts, Filter, Record
-from ..job.codec import Stored, plain_fields, stored_fields
+from ..job.codec import Stored, plain_fields, stored_fields, url_and_method
 from ..job.failed_request import CAPPED, FailedRequest, matches
 from ..job.records import State
-from .job_file import naming, reading
+from .job_file import reading
 from .rounds import OVER
+from .schema import REASON
 
 if TYPE_CHECKING:
     from ..job.choice import By
@@ -29,13 +30,11 @@ _ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"
 _DUE = f"{_ROW} WHERE state <= 1 ORDER BY id"
 _HOLDS = "SELECT name, until, times FROM slot WHERE times IS NOT NULL"
 _COUNTS = (
-    "SELECT COUNT(*) FILTER (WHERE state <= 1), COUNT(*) FILTER (WHERE state = 2),"
-    " COUNT(*) FILTER (WHERE state > 2) FROM request"
-)
-_ITEMS = (
-    "SELECT (SELECT COUNT(*) FROM items WHERE request IS NULL) + (SELECT COALESCE(SUM(items"
+    "SELECT unreleased, (SELECT COUNT(*) FROM request WHERE state <= 2),"
+    " (SELECT COUNT(*) FROM request WHERE state > 2),"
+    " (SELECT COUNT(*) FROM items WHERE request IS NULL) + (SELECT COALESCE(SUM(items"
     " - COALESCE(json_extract(stored, '$.items'), 0)), 0) FROM batches"
-    " WHERE state != 'stored' AND path GLOB '*feeds/[0-9]*.part')"
+    " WHERE state != 'stored' AND path GLOB '*feeds/[0-9]*.part') FROM job"
 )
 _TAKEN = (
     "SELECT fingerprint, occurrence FROM taken_start_requests"  # noqa: S608 - no input
@@ -57,7 +56,7 @@ def all_of(state: State) -> str:
 
 def groups_of(state: State) -> str:
     """Return the statement that counts those in `state` by slot, rank and reason."""
-    reason = {State.FAILED: "json_extract(detail, '$.reason')", State.CAPPED: f"'{CAPPED}'"}
+    reason = {State.FAILED: REASON, State.CAPPED: f"'{CAPPED}'"}
     by = ", reason" if state is State.FAILED else ""
     return (
         f"SELECT slot, rank, {reason.get(state, repr(''))} AS reason, COUNT(*) FROM request"  # noqa: S608 - no input
@@ -76,10 +75,9 @@ def part_of(states: Iterable[State]) -> str:
 
 class Listing:
     """The requests that `ask` reads, of a job that `is_running` or not. Any method may raise
-    sqlite3.Error, which calls the file `name`, if that is given."""
+    sqlite3.Error."""
 
-    def __init__(self, ask: Query, *, is_running: bool, name: str = "") -> None:
-        self.name = name
+    def __init__(self, ask: Query, *, is_running: bool) -> None:
         self._ask = ask
         self._is_running = is_running
         self._names: dict[int, str] = {}
@@ -114,7 +112,6 @@ class Listing:
             if record.state in chosen.states and chosen.includes(record):
                 yield record
 
-    @naming
     def record(self, row: Sequence[Any], *, reads: bool = True) -> Record:
         """Return a row as an operator sees it, its payload only if the caller `reads` it."""
         _, slot, rank, number, payload, due, detail = row
@@ -130,9 +127,12 @@ class Listing:
             return record._replace(failed=FailedRequest.capped(record.url, record.method))
         if state is State.FAILED:
             try:
-                return record._replace(failed=FailedRequest.decode(detail))
-            except (TypeError, ValueError) as error:
-                raise sqlite3.DatabaseError(f"request {row[0]} is damaged: {error}") from error
+                failed = FailedRequest.decode(detail)
+            except (TypeError, ValueError, RecursionError) as error:
+                why = f"the record of its failure is damaged: {error}"
+                failed = FailedRequest.unreadable(*url_and_method(Stored(name, payload)), why)
+                failed = failed._replace(time=due or 0.0)
+            return record._replace(failed=failed)
         return record
 
     def _each(self, chosen: Filter) -> Iterator[Record]:
@@ -144,7 +144,6 @@ class Listing:
     def _seen(self, state: State) -> State:
         return State.PENDING if state is State.CLAIMED and not self._is_running else state
 
-    @naming
     def _name(self, slot: int) -> str:
         if slot not in self._names:
             self._names.update((id_, name) for id_, name in self._ask("SELECT id, name FROM slot"))
@@ -157,18 +156,16 @@ class StoppedJob(Listing):
     """The requests in the file at `path`, read through a `connection`, to continue the crawl
     elsewhere. The job is not changed.
 
-    `pending` and `later` count those that are due and those that are not. `unreleased` are
-    fingerprints of stored requests that may be missing in the filter. `failed` and `items` count
-    what stays in the job: failed requests, and items that are in no feed yet.
+    `pending` counts them, due or not. `unreleased` are fingerprints of stored requests that may be
+    missing in the filter. `failed` and `items` count what stays in the job: failed requests, and
+    items that are in no feed yet.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         super().__init__(connection.execute, is_running=False)
         self._path = path
-        ((self.pending, self.later, self.failed),) = self._ask(_COUNTS)
-        ((unreleased,),) = self._ask("SELECT unreleased FROM job")
+        ((unreleased, self.pending, self.failed, self.items),) = self._ask(_COUNTS)
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
-        ((self.items,),) = self._ask(_ITEMS)
 
     def requests(self, move: Callable[[dict[str, Any]], T]) -> Iterator[T]:
         """Yield what `move` makes of the fields of each request that is due, oldest first, as

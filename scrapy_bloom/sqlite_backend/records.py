@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..job.records import Claimed, State
@@ -61,7 +61,7 @@ PENDING_BY_SLOT = (
 )
 FAILED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 3"
 REASONS = (
-    "SELECT CASE state WHEN 4 THEN 'capped' ELSE json_extract(detail, '$.reason') END AS reason,"
+    f"SELECT CASE state WHEN 4 THEN 'capped' ELSE {schema.REASON} END AS reason,"  # noqa: S608 - no input
     " COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4) GROUP BY 1 ORDER BY 2 DESC"
 )
 _KEPT = (
@@ -280,12 +280,12 @@ class SqliteRecords:
         """Return how many requests are kept for each reason, most first."""
         return dict(self._file.query(REASONS))
 
-    def scan(self, chosen: Filter) -> Iterator[Record]:
-        """Yield what is chosen, as an operator sees it."""
+    @naming
+    def scan(self, chosen: Filter) -> list[Record]:
+        """Return what is chosen, as an operator sees it."""
         from .listing import Listing
 
-        listing = Listing(self._file.iterate, is_running=True, name=self.name)
-        return listing.scan(chosen)
+        return [*Listing(self._file.iterate, is_running=True).scan(chosen)]
 
     def wake(self, ids: Sequence[int]) -> int:
         """Do the same with these; what there is no room for stays as it is."""

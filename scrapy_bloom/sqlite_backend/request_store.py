@@ -19,6 +19,7 @@ from ..scrapy_private.slots import slot_keys
 from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords
 from .rounds import KEPT, REOPEN
+from .schema import REASON
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,8 +37,7 @@ logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
 _STORED = "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state < 3"
 _COMING_BACK = (
-    f"{_STORED} OR state = 3 AND CASE WHEN json_valid(detail)"  # noqa: S608 - no input
-    " THEN json_extract(detail, '$.reason') = 'unreadable' END"
+    f"{_STORED} OR state = 3 AND {REASON} = 'unreadable'"  # noqa: S608 - no input
     " OR payload != x'' AND (state = 5 OR ?1 AND state > 2) AND"
     " (state = 3 AND round = (SELECT number FROM rounds) OR counted < COALESCE("
     "(SELECT value FROM json_each(?2) WHERE key = name),"

@@ -73,14 +73,17 @@ _TABLES = (
     PAGES_OF_A_ROUND,
 )
 
-
+REASON = (
+    "COALESCE(CASE WHEN json_valid(detail) THEN CASE json_type(detail, '$.reason')"
+    " WHEN 'text' THEN json_extract(detail, '$.reason') END END, 'unreadable')"
+)
+"""Why a request has failed: also one whose `detail` is damaged counts as unreadable."""
 RECOVER = (
     "UPDATE job SET clean = 0",
     # what was claimed is next again, and what could not be read is tried again, in their places
     "UPDATE request SET state = 0 WHERE state > 0 AND state = 1",
-    "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL WHERE state > 0"
-    " AND state = 3 AND CASE WHEN json_valid(detail)"
-    " THEN json_extract(detail, '$.reason') = 'unreadable' END",
+    "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL"  # noqa: S608 - no input
+    f" WHERE state > 0 AND state = 3 AND {REASON} = 'unreadable'",
 )
 
 

@@ -313,7 +313,7 @@ def test_what_is_delayed_is_shown(new_job, tmp_path, clock):
     found = json.loads(run.stdout)
     assert (found["unfinished_requests"], found["later"]) == (2, 1)
     with stopped_job(tmp_path / "job" / "requests.sqlite") as left:
-        assert (left.pending, left.later) == (1, 1)
+        assert left.pending == 2
         assert [fields["url"] for fields in left.requests(fields_of)] == ["http://example.com/b"]
         ((fields, due),) = left.delayed(fields_of)
         assert (fields["url"], due) == ("http://example.com/a", clock.now + 41)
