@@ -55,7 +55,7 @@ _ROUND = "(SELECT number FROM rounds) - (state = 5)"
 FAIL = f"UPDATE request SET state = 3, due = ?, round = {_ROUND}, detail = ? WHERE id = ?"  # noqa: S608 - no input
 _IN = "IN (SELECT value FROM json_each(?))"
 ASK = (
-    "UPDATE request SET state = 5, due = NULL, detail = NULL"
+    "UPDATE request SET state = 5, due = CASE state WHEN 4 THEN due END, detail = NULL"
     " WHERE (state = 4 OR round < (SELECT number FROM rounds)) AND id"
 )
 

@@ -172,14 +172,13 @@ class SqliteStore:
     ) -> None:
         """Add a record for `request`, delayed with a `delay`. Raises ValueError if it cannot be
         serialized."""
-        due = None if delay is None else time.time() + delay
-        self.last_pushed = self.records.push(*self._record(request), due)
+        self.last_pushed = self.records.push(*self._record(request), _due_in(delay))
 
-    def cap(self, request: Request) -> None:
+    def cap(self, request: Request, delay: float | None = None) -> None:
         """Keep `request`, which is over the budget, and is not pending. Raises ValueError if it
         cannot be serialized: then its record is kept."""
         try:
-            self.records.cap(*self._record(request))
+            self.records.cap(*self._record(request), _due_in(delay))
         except ValueError:
             slot = encodable(self._slot_of(request))
             self.records.add_lost(slot, lost(request, slot))
@@ -262,8 +261,7 @@ class SqliteStore:
         """Move the pending requests of Scrapy's own scheduler here; return their number."""
 
         def take(request: Request) -> None:
-            delay = take_delay(request)
-            due = None if delay is None else time.time() + delay
+            due = _due_in(take_delay(request))
             slot, rank, payload = self._record(request)
             if self.records.budget is not None:
                 self.records.budget.admits(slot)
@@ -295,3 +293,7 @@ class SqliteStore:
             {"row": id_, "error": class_and_message(error)},
             extra={"spider": self._crawler.spider},
         )
+
+
+def _due_in(seconds: float | None) -> float | None:
+    return None if seconds is None else time.time() + seconds

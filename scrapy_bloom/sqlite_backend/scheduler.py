@@ -191,8 +191,8 @@ class DurableScheduler(LedgerScheduler):
             self.round.begin()  # a handler of spider_opened may be the first
         return super()._is_over(budget, request)
 
-    def _store_capped(self, request: Request) -> None:
-        self._store.cap(request)
+    def _store_capped(self, request: Request, delay: float | None) -> None:
+        self._store.cap(request, delay)
 
     def _begin_round(self) -> None:
         self._begins_round = True

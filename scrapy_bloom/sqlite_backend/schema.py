@@ -26,8 +26,9 @@ _TABLES = (
     # NULL: `until` in seconds since 1970, NULL until its release, `pause` its length in seconds
     "CREATE TABLE slot (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
     " counted INTEGER NOT NULL DEFAULT 0, until REAL, times INTEGER, pause REAL)",
-    # job/records.py; of equal ranks the lowest `place` is next. `due` is when a delayed one is due
-    # or a failed one has failed, `round` the round in which it was kept, `detail` its failure
+    # job/records.py; of equal ranks the lowest `place` is next. `due` is when a delayed or capped
+    # one is due, or a failed one has failed, `round` the round in which it was kept, `detail` its
+    # failure
     "CREATE TABLE request (id INTEGER PRIMARY KEY, slot INTEGER NOT NULL, rank INTEGER NOT NULL,"
     " place INTEGER NOT NULL, state INTEGER NOT NULL, payload BLOB NOT NULL, due REAL,"
     " round INTEGER, detail TEXT)",
