@@ -156,9 +156,7 @@ class RedisDesk:
         for state in sorted(states):
             if not reads and (state is State.PENDING or (state, by) == (State.CAPPED, "slot")):
                 for record, count in self._lengths(state):
-                    if chosen.includes(record):
-                        found.by[getattr(record, by)] += count
-                        found.states[state] += count
+                    found.add(record, chosen, by, count)
             else:
                 for record in self._records(state, chosen, reads=reads):
                     found.add(record, chosen, by)

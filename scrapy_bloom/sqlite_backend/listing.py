@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..errors import RequestFileError
 from ..job.choice import Counts, Filter, Record
 from ..job.codec import Stored, plain_fields, stored_fields, url_and_method
-from ..job.failed_request import CAPPED, FailedRequest, matches
+from ..job.failed_request import CAPPED, FailedRequest
 from ..job.records import State
 from .job_file import reading
 from .rounds import OVER
@@ -96,14 +96,9 @@ class Listing:
             return found
         for state in self.states(chosen):
             for slot, rank, reason, count in self._ask(groups_of(state)):
-                name = self._name(slot)
-                if not (chosen.includes_slot(name) and matches(chosen.reasons, reason)):
-                    continue
-                if state is State.CLAIMED and self._is_running:
-                    found.in_flight += count
-                    continue
-                found.by[{"slot": name, "reason": reason}.get(by, -(rank >> 1))] += count
-                found.states[self._seen(state)] += count
+                failed = FailedRequest("", "", reason) if reason else None
+                name, seen = self._name(slot), self._seen(state)
+                found.add(Record(seen, name, -(rank >> 1), {}, None, failed), chosen, by, count)
         return found
 
     def scan(self, chosen: Filter) -> Iterator[Record]:

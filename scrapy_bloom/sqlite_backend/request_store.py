@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
-_STORED = "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state < 3"
 _COMING_BACK = (
-    f"{_STORED} OR state = 3 AND {REASON} = 'unreadable'"  # noqa: S608 - no input
+    "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state < 3"  # noqa: S608 - no input
+    f" OR state = 3 AND {REASON} = 'unreadable'"
     " OR payload != x'' AND (state = 5 OR ?1 AND state > 2) AND"
     " (state = 3 AND round = (SELECT number FROM rounds) OR counted < COALESCE("
     "(SELECT value FROM json_each(?2) WHERE key = name),"
@@ -250,7 +250,7 @@ class SqliteStore:
         Cost: reads the stored requests of a round that is over, up to the first such one."""
         kept = self._file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))
         # the others fail again when they are popped
-        if kept and self.codec.loads_any(self._file.iterate(_STORED)):
+        if kept and self.codec.loads_any(coming_back(self._file, {}, retry=False)):
             self._file.execute(REOPEN)
 
     def close(self, *, clean: bool) -> None:

@@ -41,7 +41,7 @@ from .repeated_children import RepeatedChildren, TakenChildren
 from .request_store import SqliteStore, coming_back
 from .rounds import Round, feeds_of
 from .spider_state import KeptSpiderState
-from .status import Progress, Waiting
+from .status import Progress, waiting_in
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
@@ -216,7 +216,8 @@ class DurableScheduler(LedgerScheduler):
                 keeper.note_commit(file.id, file.commits)
 
             note_commit()
-            file.name_spider(self.spider.name)
+            if file.spider != self.spider.name:
+                file.execute("UPDATE job SET spider = ?", (self.spider.name,))
             if not file.clean:
                 self._recover(file, keeper)
             queues = QueueSettings.read(settings)
@@ -265,7 +266,7 @@ class DurableScheduler(LedgerScheduler):
                 file.close(clean=False)
             raise
         pending = f"{counted(len(records) + records.delayed, 'request')} pending"
-        waits = waiting_text(*Waiting.of(file.query))
+        waits = waiting_text(*waiting_in(file.query))
         announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
         return ledger
 
