@@ -116,11 +116,6 @@ class FailedRequest(NamedTuple):
         attempts = attempts_of(fields.get("meta") or {})
         return cls(url, method, DROPPED, None, None, attempts, time.time(), before)
 
-    @classmethod
-    def capped(cls, url: str, method: str) -> FailedRequest:
-        """Return the record of a request over its budget."""
-        return cls(url, method, CAPPED)
-
     def encode(self) -> str:
         """Return it as a JSON object."""
         return json.dumps(self._asdict())

@@ -98,8 +98,8 @@ class Failures:
         if self._settings.retry:
             self.tell("Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)", retry())
         if LOST in kept.reasons():
-            records = kept.scan(Filter(KEPT, reasons=[LOST]))
-            found = [each.failed for each in records if each.failed]
+            chosen = Filter(KEPT, reasons=[LOST])
+            found = [each.failed for each in kept.scan(chosen) if each.failed]
             self._warn(
                 "%(requests)s over BLOOM_BUDGET could not be serialized, and will not be asked,"
                 " such as %(url)s (%(what)s). Give them a method of the spider as callback, and a"

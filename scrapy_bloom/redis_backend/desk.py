@@ -333,7 +333,7 @@ class RedisDesk:
                     yield Record(state, slot, priority, {}), count
         else:
             for slot, count in capped_in(self._client, self._key)[0].items():
-                yield Record(state, slot, 0, {}, failed=FailedRequest.capped("", "")), count
+                yield Record(state, slot, 0, {}, failed=FailedRequest("", "", CAPPED)), count
 
     def _places(self, state: State, chosen: Filter) -> Iterator[str]:
         """Yield the places of requests in that state which may be chosen."""
@@ -390,7 +390,7 @@ class RedisDesk:
         if state is State.FAILED:
             return record._replace(failed=_failure(parts, record.url, record.method))
         if state is State.CAPPED:
-            return record._replace(failed=FailedRequest.capped(record.url, record.method))
+            return record._replace(failed=FailedRequest(record.url, record.method, CAPPED))
         return record
 
 

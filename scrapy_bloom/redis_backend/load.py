@@ -87,16 +87,15 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                 pusher.push(
                     Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
                 )
-                pusher.push(Entry(0, packed) for packed in left.requests(codec.dump_fields))
+                offset = monotonic() - time()
+                pusher.push(
+                    Entry(0, packed, due=due and due + offset)
+                    for packed, due in left.requests(codec.dump_fields)
+                )
                 pusher.hold(
                     Holding(slot, until - time(), times)
                     for slot, until, times in left.holds()
                     if until > time() and is_storable_slot(slot)
-                )
-                offset = monotonic() - time()
-                pusher.push(
-                    Entry(0, packed, due=due + offset)
-                    for packed, due in left.delayed(codec.dump_fields)
                 )
             return Loaded(len(local), left.pending, left.failed, left.items)
 

@@ -279,9 +279,16 @@ class SqliteDesk:
     def _give(self, order: Order | HoldOrder) -> Mapping[str, Any] | None:
         """Give an order to the running job, or carry it out on the stopped one, behind those that
         stand. Return its figures, None if they do not come in time."""
-        if self._job.is_locked:
-            return send(self._job, order)
         path = self._job.requests
+        if self._job.is_locked:
+            done, until = give(self._job, order), time.monotonic() + PATIENCE
+            while time.monotonic() < until:
+                with suppress(FileNotFoundError):
+                    figures: Mapping[str, Any] = json.loads(done.read_bytes())
+                    done.unlink()
+                    return figures
+                time.sleep(0.05)
+            return None
         with self._job.locked():
             file = RequestFile.open(path, starts=False)
             file.name = ""  # the error below has it
@@ -306,19 +313,6 @@ def _carried_out(
         file.commit(None)
         figures = part[1]
     return figures
-
-
-def send(job: JobDirectory, what: Order | HoldOrder) -> Mapping[str, Any] | None:
-    """Write an order to the process that has `job`, durably, and wait for the answer: its figures,
-    None if it does not come in time. Raises OSError."""
-    done, until = give(job, what), time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        with suppress(FileNotFoundError):
-            figures: Mapping[str, Any] = json.loads(done.read_bytes())
-            done.unlink()
-            return figures
-        time.sleep(0.05)
-    return None
 
 
 def give(job: JobDirectory, what: Order | HoldOrder) -> Path:

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import inf
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +18,7 @@ from ..job.failed_request import CAPPED, FailedRequest
 from ..job.records import State
 from .job_file import reading
 from .rounds import OVER
-from .schema import REASON
+from .schema import HOLDS, REASON
 
 if TYPE_CHECKING:
     from ..job.choice import By
@@ -28,7 +28,6 @@ T = TypeVar("T")
 
 _ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"
 _DUE = f"{_ROW} WHERE state <= 1 ORDER BY id"
-_HOLDS = "SELECT name, until, times FROM slot WHERE times IS NOT NULL"
 _COUNTS = (
     "SELECT unreleased, (SELECT COUNT(*) FROM request WHERE state <= 2),"
     " (SELECT COUNT(*) FROM request WHERE state > 2),"
@@ -119,7 +118,7 @@ class Listing:
             # a damaged one has no time, and can be listed and dropped all the same
             return record._replace(due=max(0.0, (due or 0.0) - time.time()))
         if state is State.CAPPED:
-            return record._replace(failed=FailedRequest.capped(record.url, record.method))
+            return record._replace(failed=FailedRequest(record.url, record.method, CAPPED))
         if state is State.FAILED:
             try:
                 failed = FailedRequest.decode(detail)
@@ -162,24 +161,12 @@ class StoppedJob(Listing):
         ((unreleased, self.pending, self.failed, self.items),) = self._ask(_COUNTS)
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
 
-    def requests(self, move: Callable[[dict[str, Any]], T]) -> Iterator[T]:
-        """Yield what `move` makes of the fields of each request that is due, oldest first, as
-        `stored_fields` returns them. Raises RequestFileError for one that cannot be moved."""
-        return (moved for moved, _ in self._read(_DUE, move))
-
-    def delayed(self, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
-        """Yield the same of each other request, and when it is due (seconds since 1970), in that
-        order. Raises as `requests` does."""
-        return self._read(all_of(State.DELAYED), move)
-
-    def holds(self) -> Iterator[tuple[str, float, int]]:
-        """Yield each slot that is held, until when (seconds since 1970, infinite until its release)
-        and how many times in a row."""
-        for slot, until, times in self._ask(_HOLDS):
-            yield slot, inf if until is None else until, times
-
-    def _read(self, rows: str, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
-        for row, slot, _, _, payload, due, _ in self._ask(rows):
+    def requests(self, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float | None]]:
+        """Yield what `move` makes of the fields of each request, as `stored_fields` returns them:
+        those that are due, the oldest first, then each other one, with when it is due (seconds
+        since 1970), in that order. Raises RequestFileError for one that cannot be moved."""
+        rows = chain(self._ask(_DUE), self._ask(all_of(State.DELAYED)))
+        for row, slot, _, _, payload, due, _ in rows:
             try:
                 moved = move(stored_fields(Stored(self._name(slot), payload)))
             except Exception as error:
@@ -189,10 +176,15 @@ class StoppedJob(Listing):
                 ) from error
             yield moved, due
 
-    def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:
-        """Yield (key, occurrence) of each start request that the round has taken, none after its
+    def holds(self) -> Iterable[Sequence[Any]]:
+        """Return each slot that is held, until when (seconds since 1970, infinite until its
+        release) and how many times in a row."""
+        return self._ask(HOLDS)
+
+    def taken_start_requests(self) -> Iterable[Sequence[Any]]:
+        """Return (key, occurrence) of each start request that the round has taken, none after its
         end: the occurrence counts equal keys."""
-        return ((key, occurrence) for key, occurrence in self._ask(_TAKEN))
+        return self._ask(_TAKEN)
 
 
 @contextmanager

@@ -92,7 +92,7 @@ class StoredHolds:
         if hold is None:
             self._records.hold(slot, None, None, None)
         elif until < inf:
-            self._records.hold(slot, until, hold.times, self._holds.pauses[slot])
+            self._records.hold(slot, until, hold.times, hold.pause)
         else:
             self._records.hold(slot, None, hold.times, None)
         if before is not None:

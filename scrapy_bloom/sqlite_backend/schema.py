@@ -79,6 +79,10 @@ REASON = (
     " WHEN 'text' THEN json_extract(detail, '$.reason') END END, 'unreadable')"
 )
 """Why a request has failed: also one whose `detail` is damaged counts as unreadable."""
+HOLDS = (
+    "SELECT name, COALESCE(until, 9e999) AS until, times FROM slot WHERE times IS NOT NULL"
+    " ORDER BY name"
+)
 RECOVER = (
     "UPDATE job SET clean = 0",
     # what was claimed is next again, and what could not be read is tried again, in their places

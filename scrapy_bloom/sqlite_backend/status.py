@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..amounts import without_user
 from ..job.choice import Filter
@@ -29,6 +29,7 @@ from ..job.records import KEPT as KEPT_STATES
 from ..jobdir import JobDirectory
 from .job_file import UNFINISHED, check_header, reading
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
+from .schema import HOLDS
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -148,9 +149,7 @@ def held_in(ask: Query) -> dict[str, float]:
     """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
     the release."""
     now = time.time()
-    holds = ask("SELECT name, until FROM slot WHERE times IS NOT NULL ORDER BY name")
-    left = {slot: inf if until is None else until - now for slot, until in holds}
-    return {slot: seconds for slot, seconds in left.items() if seconds > 0}
+    return {slot: until - now for slot, until, _ in ask(HOLDS) if until > now}
 
 
 class JobState(NamedTuple):
@@ -240,15 +239,14 @@ class JobStatus:
                 "log_bytes": sum(stat.st_size for stat in sizes[1:]),
                 "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in sizes)),
             }
-            return with_rates(cast("Figures", figures), samples)
+            return with_rates(figures, samples)
 
 
 def _state(connection: sqlite3.Connection, is_running: bool) -> JobState:
     (clean,) = connection.execute("SELECT clean FROM job").fetchone()
     is_empty = not connection.execute(UNFINISHED).fetchone()
-    number, phase = None, OVER if is_empty else RUNNING
-    for found in connection.execute("SELECT number, phase FROM rounds"):
-        number, phase = found
+    last = connection.execute("SELECT number, phase FROM rounds").fetchone()
+    number, phase = last or (None, OVER if is_empty else RUNNING)
     (failed,) = connection.execute(COUNT_KEPT).fetchone()
     state: State = "finished" if phase in (OVER, KEPT) else "stopped"
     if is_running:

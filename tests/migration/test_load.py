@@ -100,7 +100,7 @@ def has_committed(site, folder):
     path = JobDirectory(folder / "job").requests
     with reading(path) as connection:
         pending = [*StoppedJob(path, connection).requests(fields_of)]
-    for fields in pending:
+    for fields, _ in pending:
         path = fields["url"].removeprefix(site.url)
         page = (
             fields.get("method", "GET"),
