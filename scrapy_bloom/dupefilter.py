@@ -385,8 +385,7 @@ class BloomDupeFilter(FilterDupeFilter):
         warning = identity.require_same(stored_identity(job.filter), str(job.filter))
         take_over = None
         if job.has_only_seen_file:
-            from .migration.clean_stop import why_unclean
-            from .migration.sources import import_job
+            from .migration.scrapy_job import import_job, why_unclean
 
             take_over = partial(import_job, job, why_unclean(job), settings, identity.to_text())
         session_of(self.crawler).begin(self)

@@ -26,7 +26,7 @@ from ..amounts import escaped, in_brief
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprint import FingerprinterIdentity
 from ..job.records import PATIENCE, Desk
-from ..migration.url_list import open_list, url_in
+from ..migration.sources import open_list, url_in
 from ..redis_backend.client import RedisClient
 from ..redis_backend.desk import RedisDesk
 from ..redis_backend.layout import in_one_slot

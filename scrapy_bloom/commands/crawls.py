@@ -14,7 +14,7 @@ from scrapy import Request
 from ..amounts import counted, in_brief, in_bytes, waiting_text
 from ..errors import BloomError
 from ..job.figures import rates_of
-from ..migration.url_list import open_list, url_in
+from ..migration.sources import open_list, url_in
 from ..redis_backend.client import RedisClient, public_url
 from ..redis_backend.copying import load_into_redis, save_from_redis
 from ..redis_backend.layout import in_one_slot

@@ -24,8 +24,8 @@ from ..delta.importing import is_deltafetchs
 from ..errors import BloomError
 from ..fingerprint import FingerprinterIdentity, fingerprinter_in
 from ..jobdir import JobDirectory
-from ..migration.clean_stop import why_unclean
-from ..migration.scrapy_redis_set import RedisSet
+from ..migration.scrapy_job import why_unclean
+from ..migration.scrapy_redis import RedisSet
 from ..migration.sources import Imported, Source, import_into, make_filter, source_in
 from ..redis_backend.client import REDIS_SCHEMES, RedisClient, public_url
 from ..redis_backend.layout import in_one_slot
@@ -175,18 +175,18 @@ class FilterPlace(Place):
         """Return its description."""
         target = self.target
         description = describe(self.name, target.path, fingerprinter_in)
-        state, unfinished, waits = JobView() if target.job is None else job_view(target.job.path)
+        state, unfinished, waiting = JobView() if target.job is None else job_view(target.job.path)
         figures = {
             **asdict(description),
             "job": state and state._asdict(),
             "unfinished_requests": unfinished,
-            **waits._asdict(),
+            **dict(zip(("later", "next_due", "held"), waiting, strict=True)),
         }
         rows = [
             ("closed", _closed(description)),
             ("job", _job(state)),
             ("pending", _pending(description, unfinished)),
-            ("waiting", waiting_text(*waits)),
+            ("waiting", waiting_text(*waiting)),
         ]
         return figures, _info_lines(description, f"{description.file_bytes:,} bytes", rows)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..amounts import counted, in_bytes, pages_text
 from ..bloom.sizing import check_error_rate
 from ..errors import BloomError
-from ..migration.url_list import open_list, url_in
+from ..migration.sources import open_list, url_in
 from ..settings import BloomSettings
 from ..study.comparison import (
     FingerprintSet,

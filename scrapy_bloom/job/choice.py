@@ -116,14 +116,14 @@ class Counts:
     in_flight: int = 0
     unknown: int = 0
 
-    def add(self, record: Record, chosen: Filter, by: By = "slot") -> bool:
-        """Count `record`; return True if it is chosen."""
+    def add(self, record: Record, chosen: Filter, by: By = "slot", count: int = 1) -> bool:
+        """Count `record`, which stands for so many of them; return True if it is chosen."""
         if not chosen.includes(record):
             self.unknown += chosen.reads and not record.url and chosen.includes_slot(record.slot)
             return False
         if record.state is State.CLAIMED:
-            self.in_flight += 1
+            self.in_flight += count
             return False
-        self.by[getattr(record, by)] += 1
-        self.states[record.state] += 1
+        self.by[getattr(record, by)] += count
+        self.states[record.state] += count
         return True

@@ -33,10 +33,12 @@ _FARTHEST = 1e12
 class Hold(NamedTuple):
     """A download slot that is not asked before `until` by `monotonic`, infinite until its release.
     `times` counts the holds in a row, 0 for one by hand. Below 0 the slot is not held: so many
-    answers are missing to full speed, or refusals are counted, each `holds.FRESH`."""
+    answers are missing to full speed, or refusals are counted, each `holds.FRESH`. `pause` is how
+    many seconds it had when it began, or was extended last, if this process has begun it."""
 
     until: float
     times: int
+    pause: float = 0.0
 
     def met(self, until: float, times: int) -> Hold:
         """Return what this hold and that one make together: by hand, while either is. With -inf the
@@ -44,9 +46,11 @@ class Hold(NamedTuple):
         if until == -math.inf:
             if self.times > 0 or self.until > monotonic():
                 return self
-            return Hold(0.0, self.times + times) if self.times + times < 0 else NO_HOLD
+            times += self.times
+            return self._replace(until=0.0, times=times) if times < 0 else NO_HOLD
         by_hand = not times or (not self.times and self.until > monotonic())
-        return Hold(max(self.until, until), 0 if by_hand else max(self.times, times))
+        times = 0 if by_hand else max(self.times, times)
+        return self._replace(until=max(self.until, until), times=times)
 
 
 NO_HOLD = Hold(0.0, 0)
@@ -57,8 +61,12 @@ def take_delay(request: Request) -> float | None:
     in seconds from now, None for now. A value that is no time is logged as an ERROR, and is now."""
     if NOT_BEFORE not in request.meta:
         return None
-    value = request.meta.pop(NOT_BEFORE)
-    if (seconds := _seconds_from_now(value)) is not None:
+    value = when = request.meta.pop(NOT_BEFORE)
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        when = max(value.timestamp(), EPOCH_FROM)
+    is_number = isinstance(when, (int, float)) and not isinstance(when, bool)
+    if is_number and -_FARTHEST < when < _FARTHEST:  # NaN is neither
+        seconds = when if when < EPOCH_FROM else when - time.time()
         return seconds if seconds > 0 else None
     logger.error(
         "%(key)s is %(value)r in %(request)s, which is asked at once: it must be seconds from now,"
@@ -66,19 +74,6 @@ def take_delay(request: Request) -> float | None:
         {"key": NOT_BEFORE, "value": value, "request": request},
     )
     return None
-
-
-def _seconds_from_now(value: object) -> float | None:
-    """Return None for what is no time."""
-    if isinstance(value, datetime):
-        if value.utcoffset() is None:
-            return None
-        value = max(value.timestamp(), EPOCH_FROM)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    if not -_FARTHEST < value < _FARTHEST:  # NaN is neither
-        return None
-    return value if value < EPOCH_FROM else value - time.time()
 
 
 class Alarm:

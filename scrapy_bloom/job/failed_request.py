@@ -73,11 +73,11 @@ class FailedRequest(NamedTuple):
     url: str
     method: str
     reason: str
-    status: int | None
-    exception: str | None
-    attempts: int
-    time: float
-    referer: str | None
+    status: int | None = None
+    exception: str | None = None
+    attempts: int = 0
+    time: float = 0.0
+    referer: str | None = None
 
     @classmethod
     def of(
@@ -105,7 +105,7 @@ class FailedRequest(NamedTuple):
     @classmethod
     def unreadable(cls, url: str, method: str, why: str) -> FailedRequest:
         """Return the record of a stored request that cannot be read back."""
-        return cls(url, method, UNREADABLE, None, encodable(why), 1, time.time(), None)
+        return cls(url, method, UNREADABLE, None, encodable(why), 1, time.time())
 
     @classmethod
     def dropped(cls, url: str, method: str, fields: Mapping[str, Any]) -> FailedRequest:
@@ -115,11 +115,6 @@ class FailedRequest(NamedTuple):
         before = referer.decode("utf-8", "backslashreplace") if isinstance(referer, bytes) else None
         attempts = attempts_of(fields.get("meta") or {})
         return cls(url, method, DROPPED, None, None, attempts, time.time(), before)
-
-    @classmethod
-    def capped(cls, url: str, method: str) -> FailedRequest:
-        """Return the record of a request over its budget."""
-        return cls(url, method, CAPPED, None, None, 0, 0.0, None)
 
     def encode(self) -> str:
         """Return it as a JSON object."""

@@ -33,7 +33,7 @@ from .origins import request_of
 from .records import KEPT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
@@ -59,8 +59,8 @@ class Kept(Protocol):
     def reasons(self) -> Mapping[str, int]:
         """Return how many there are for each reason, most first."""
 
-    def scan(self, chosen: Filter) -> Iterator[Record]:
-        """Yield the chosen ones."""
+    def scan(self, chosen: Filter) -> Iterable[Record]:
+        """Return the chosen ones."""
 
 
 class Failures:
@@ -98,8 +98,8 @@ class Failures:
         if self._settings.retry:
             self.tell("Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)", retry())
         if LOST in kept.reasons():
-            records = kept.scan(Filter(KEPT, reasons=[LOST]))
-            found = [each.failed for each in records if each.failed]
+            chosen = Filter(KEPT, reasons=[LOST])
+            found = [each.failed for each in kept.scan(chosen) if each.failed]
             self._warn(
                 "%(requests)s over BLOOM_BUDGET could not be serialized, and will not be asked,"
                 " such as %(url)s (%(what)s). Give them a method of the spider as callback, and a"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import isinf
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, cast
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -118,21 +118,21 @@ def longest_held(held: Mapping[str, float]) -> dict[str, float | None]:
     return {slot: None if isinf(left) else left for slot, left in longest}
 
 
-def with_rates(figures: Figures, samples: Sequence[Sample]) -> Figures:
-    """Return `figures` with the rates of a running job, and with what follows if these stay."""
+def with_rates(figures: Mapping[str, Any], samples: Sequence[Sample]) -> Figures:
+    """Return the other `figures` of a job or a crawl with the rates of a running one, and with what
+    follows if these stay."""
     growth = rates_of(samples) if figures["state"] == "running" else {}
     room = None
     if figures["filter_capacity"] is not None and figures["filter_items"] is not None:
         room = max(0, figures["filter_capacity"] - figures["filter_items"])
-    return {
+    found = {
         **figures,
         "pending_count": figures["pending"],
-        "pages_per_second": growth.get("pages"),
-        "items_per_second": growth.get("items"),
-        "pending_per_second": growth.get("pending"),
+        **{f"{name}_per_second": growth.get(name) for name in ("pages", "items", "pending")},
         "seconds_left": _seconds_to(figures["pending"], _fall(samples) if growth else None, -1),
         "seconds_to_growth": _seconds_to(room, growth.get("filter_items"), 1),
     }
+    return cast("Figures", found)
 
 
 def rates_of(samples: Sequence[Sample]) -> dict[str, float]:

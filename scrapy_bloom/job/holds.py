@@ -143,19 +143,15 @@ class HoldMiddleware:
             request.meta.pop("dont_cache", None)
             request.meta.update(own_meta)
         scheduler = self._scheduler
-        if scheduler is None:
-            return response
-        if "cached" in response.flags:
+        if scheduler is not None and "cached" in response.flags:
             self._ask_another(scheduler, request)
-            return response
-        if not self._is_refusal(request, response):
-            return response
-        if goes_back is None:  # it is the answer of another middleware
-            goes_back = self._note_refusal(scheduler, request, response)
-        if not goes_back or not scheduler.has_dispatched(request):
-            return response
-        self._crawler.stats.inc_value("scheduler/held")
-        return sent_again(request)
+        elif scheduler is not None and self._is_refusal(request, response):
+            if goes_back is None:  # it is the answer of another middleware
+                goes_back = self._note_refusal(scheduler, request, response)
+            if goes_back and scheduler.has_dispatched(request):
+                self._crawler.stats.inc_value("scheduler/held")
+                return sent_again(request)
+        return response
 
     def process_exception(self, request: Request, exception: Exception) -> None:
         """Let another request ask whether a hold may end, if `request` was to and is ignored."""
@@ -294,8 +290,6 @@ class LocalHolds:
         self.queues: list[Slots] = []
         self.keep: Callable[[str], None] = lambda slot: None
         self._longest_probe = longest_probe
-        self.pauses: dict[str, float] = {}
-        """How many seconds each had when it began, or was extended last."""
         self._ends: list[tuple[float, str]] = []
         """A heap, with ends that have changed since."""
 
@@ -311,17 +305,16 @@ class LocalHolds:
     def hold(self, slot: str, seconds: float, times: int, *, pause: float | None = None) -> None:
         """Hold `slot` as a RequestStore does; for the rest of a hold of `pause` seconds."""
         until, before = monotonic() + seconds, self.holds.get(slot, NO_HOLD)
-        if until > before.until or slot not in self.pauses:
-            self.pauses[slot] = max(0.0, seconds) if pause is None else pause
         if (hold := before.met(until, times)) is NO_HOLD:
             self.release(slot)
-        else:
-            self._set(slot, *hold)
+            return
+        if until > before.until or slot not in self.holds:
+            hold = hold._replace(pause=max(0.0, seconds) if pause is None else pause)
+        self._set(slot, hold)
 
     def release(self, slot: str) -> None:
         """Release `slot` as a RequestStore does."""
         if self.holds.pop(slot, None) is not None:
-            del self.pauses[slot]
             for queue in self.queues:
                 queue.release(slot)
             self.keep(slot)
@@ -330,7 +323,7 @@ class LocalHolds:
         """Return True if the last in line is to find out whether the hold of `slot` may end: it
         takes turns with the first."""
         hold = self.holds.get(slot, NO_HOLD)
-        return hold.times % 2 == 1 and hold.until <= monotonic() and self.pauses[slot] > 0
+        return hold.times % 2 == 1 and hold.until <= monotonic() and hold.pause > 0
 
     def add(self, queue: Slots) -> None:
         """Apply the holds to `queue`."""
@@ -353,20 +346,20 @@ class LocalHolds:
         now = monotonic()
         if hold.until > now:
             return False
-        probe = min(self.pauses[slot], self._longest_probe)
+        probe = min(hold.pause, self._longest_probe)
         if not hold.times:
             self.release(slot)
         elif probe > 0:
-            self._set(slot, now + probe, hold.times)
+            self._set(slot, hold._replace(until=now + probe))
         return True
 
-    def _set(self, slot: str, until: float, times: int) -> None:
-        self.holds[slot] = Hold(until, times)
-        if until > monotonic():
+    def _set(self, slot: str, hold: Hold) -> None:
+        self.holds[slot] = hold
+        if hold.until > monotonic():
             for queue in self.queues:
                 queue.hold(slot)
-            if until < inf:
-                heappush(self._ends, (until, slot))
+            if hold.until < inf:
+                heappush(self._ends, (hold.until, slot))
         self.keep(slot)
 
 

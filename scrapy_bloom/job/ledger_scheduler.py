@@ -222,7 +222,7 @@ class LedgerScheduler(BaseScheduler):
                 return False
             delay = take_delay(request)
             if self._budget is not None and self._is_over(self._budget, request):
-                self._cap(request)
+                self._cap(request, delay)
             elif ledger is None or not self._push_to_store(ledger, request, delay):
                 self._push_to_memory(request, delay)
         except Exception as error:  # foreign code: queues, dupefilter, downloader
@@ -279,7 +279,7 @@ class LedgerScheduler(BaseScheduler):
         again = [*map(self._slot_of, self._engine.sent_again_as(request))]
         return bool(again) and self._slot_of(request) in again
 
-    def _cap(self, request: Request) -> None:
+    def _cap(self, request: Request, delay: float | None) -> None:
         """Keep `request`, which is over the budget, in a job."""
         self.stats.inc_value("scheduler/capped")
         if self._ledger is None:
@@ -287,7 +287,7 @@ class LedgerScheduler(BaseScheduler):
         self._ledger.leave_out(request)
         is_kept = True
         try:
-            self._store_capped(request)
+            self._store_capped(request, delay)
         except ValueError as error:
             is_kept = False
             self._tell_of_unserializable(request, error)
@@ -296,7 +296,7 @@ class LedgerScheduler(BaseScheduler):
         if is_kept and request.dont_filter:
             self._note_stored(request, ())
 
-    def _store_capped(self, request: Request) -> None:
+    def _store_capped(self, request: Request, delay: float | None) -> None:
         """Store `request`, which is over the budget. Raises ValueError if it cannot be
         serialized: then its record is kept."""
 

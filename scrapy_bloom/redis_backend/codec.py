@@ -91,9 +91,8 @@ class RedisCodec:
         if fields.get("dont_filter"):
             # no filter keeps it from being there twice
             fields = {**fields, _PAGE: fields.get(_PAGE) or secrets.token_hex(8)}
-        stored = self._codec.dump(fields, slot, self.queues.kind.format)
-        is_start = self.queues.start is not None and bool(meta.get("is_start_request", False))
-        return Packed(str(-2 * priority + is_start), slot, stored.payload)
+        stored = self._codec.dump(fields, slot, self.queues.formats[0])
+        return Packed(str(-2 * priority + self.queues.is_start(meta)), slot, stored.payload)
 
     def load(self, claim: Claim) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code."""

@@ -156,9 +156,7 @@ class RedisDesk:
         for state in sorted(states):
             if not reads and (state is State.PENDING or (state, by) == (State.CAPPED, "slot")):
                 for record, count in self._lengths(state):
-                    if chosen.includes(record):
-                        found.by[getattr(record, by)] += count
-                        found.states[state] += count
+                    found.add(record, chosen, by, count)
             else:
                 for record in self._records(state, chosen, reads=reads):
                     found.add(record, chosen, by)
@@ -335,7 +333,7 @@ class RedisDesk:
                     yield Record(state, slot, priority, {}), count
         else:
             for slot, count in capped_in(self._client, self._key)[0].items():
-                yield Record(state, slot, 0, {}, failed=FailedRequest.capped("", "")), count
+                yield Record(state, slot, 0, {}, failed=FailedRequest("", "", CAPPED)), count
 
     def _places(self, state: State, chosen: Filter) -> Iterator[str]:
         """Yield the places of requests in that state which may be chosen."""
@@ -392,7 +390,7 @@ class RedisDesk:
         if state is State.FAILED:
             return record._replace(failed=_failure(parts, record.url, record.method))
         if state is State.CAPPED:
-            return record._replace(failed=FailedRequest.capped(record.url, record.method))
+            return record._replace(failed=FailedRequest(record.url, record.method, CAPPED))
         return record
 
 

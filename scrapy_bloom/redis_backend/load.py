@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprint import FingerprinterIdentity
-from ..migration.scrapy_redis_queue import RedisQueue
-from ..migration.scrapy_redis_set import RedisSet
+from ..migration.scrapy_redis import RedisQueue, RedisSet
 from ..settings import BloomSettings
 from ..sqlite_backend.job_file import whole_job
 from ..sqlite_backend.listing import stopped_job
@@ -88,18 +87,17 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                 pusher.push(
                     Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
                 )
-                pusher.push(Entry(0, packed) for packed in left.requests(codec.dump_fields))
+                offset = monotonic() - time()
+                pusher.push(
+                    Entry(0, packed, due=due and due + offset)
+                    for packed, due in left.requests(codec.dump_fields)
+                )
                 pusher.hold(
                     Holding(slot, until - time(), times)
                     for slot, until, times in left.holds()
                     if until > time() and is_storable_slot(slot)
                 )
-                offset = monotonic() - time()
-                pusher.push(
-                    Entry(0, packed, due=due + offset)
-                    for packed, due in left.delayed(codec.dump_fields)
-                )
-            return Loaded(len(local), left.pending + left.later, left.failed, left.items)
+            return Loaded(len(local), left.pending, left.failed, left.items)
 
 
 def load_scrapy_redis(
@@ -133,7 +131,7 @@ def load_scrapy_redis(
 
     def stored() -> Iterator[Entry]:
         # the last one pushed is the newest
-        for fields in queue.requests(next_first=not codec.queues.kind.newest_first):
+        for fields in queue.requests(next_first=not codec.queues.newest_first[0]):
             if seen is None and not fields["dont_filter"]:
                 raise BloomError(
                     f"{queue.name} holds requests that a dupefilter has seen, and {queue.set_key}"

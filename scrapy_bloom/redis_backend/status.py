@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SLOTS_AT_ONCE = 100
 """In a call, which takes some ms of the server."""
 _WORKERS_AT_ONCE = 20
+_OF_CRAWL = ("time", "state", "seconds", "in_flight", "failed", "later", "next_due", "held")
 READ_AT_ONCE = 200
 """So many requests are read by a call, which takes two ms of the server at most."""
 
@@ -54,21 +55,11 @@ class CrawlStatus:
         self._refresh.of(self._filter)
         found, slots = self._filter, pending.by_slot
         layers = zip(found.layers, found.loads, strict=True)
-        figures: Figures = {
-            "time": crawl.time,
-            "state": crawl.state,
+        figures = {
+            **{name: getattr(crawl, name) for name in _OF_CRAWL},
+            **crawl.counted,
             "round": crawl.round or None,
-            "seconds": crawl.seconds,
-            "pages": crawl.counted["pages"],
-            "items": crawl.counted["items"],
-            "duplicates": crawl.counted["duplicates"],
-            "retries": crawl.counted["retries"],
             "pending": crawl.waiting,
-            "in_flight": crawl.in_flight,
-            "failed": crawl.failed,
-            "later": crawl.later,
-            "next_due": crawl.next_due,
-            "held": crawl.held,
             "held_slots": longest_held(self._held.of(self._key)) if crawl.held else {},
             "pending_by_slot": dict(slots.most_common(SLOTS)),
             "slots": len(slots),

@@ -45,6 +45,9 @@ logger = logging.getLogger("scrapy_bloom.durable.orders")
 
 AT_ONCE = 2000
 """So many requests are looked at in a transaction, before the engine has its turn again."""
+Parts = Iterator[tuple[bool, dict[str, Any], str]]
+"""The work on an order: with each part, whether there are more, what is done so far, and that in
+words. May raise sqlite3.Error."""
 _LISTS = ("slots", "reasons", "urls", "callbacks")
 _DONE = {"drop": "Dropped", "fail": "Failed", "retry": "Retried"}
 _ROUND = "(SELECT number FROM rounds) - (state = 5)"
@@ -52,7 +55,7 @@ _ROUND = "(SELECT number FROM rounds) - (state = 5)"
 FAIL = f"UPDATE request SET state = 3, due = ?, round = {_ROUND}, detail = ? WHERE id = ?"  # noqa: S608 - no input
 _IN = "IN (SELECT value FROM json_each(?))"
 ASK = (
-    "UPDATE request SET state = 5, due = NULL, detail = NULL"
+    "UPDATE request SET state = 5, due = CASE state WHEN 4 THEN due END, detail = NULL"
     " WHERE (state = 4 OR round < (SELECT number FROM rounds)) AND id"
 )
 
@@ -86,6 +89,51 @@ class Order(NamedTuple):
             raise ValueError(f"it ends at the request {end}")
         return cls(Filter(states, **lists), action, end, float(found["time"]))
 
+    def parts(self, file: RequestFile, records: SqliteRecords, holds: Holds | None) -> Parts:
+        """Carry out the order on the `records` in `file`, of a job that runs with these `holds`, or
+        of one that is stopped. The caller commits each part."""
+        counts, after, has_more = Counts(), 0, True
+        listing = Listing(file.execute, is_running=holds is not None)
+        part = part_of(listing.states(self.chosen))
+        reads = self.chosen.reads or self.action == "fail"
+
+        def change(what: str) -> int:
+            return file.execute(f"{what} {_IN}", (json.dumps(ids),)).rowcount
+
+        while has_more:
+            ids: list[int] = []
+            left: Counter[str] = Counter()
+            rows = file.execute(part, (after, self.end, AT_ONCE)).fetchall()
+            for row in rows:
+                id_, _, _, state, payload, due, _ = row
+                if state == State.FAILED and (due or 0.0) > self.time:
+                    continue  # since the order was given
+                if state == State.FAILED and self.action == "retry" and not payload:
+                    continue  # it could not be serialized
+                record = listing.record(row, reads=reads)
+                if not counts.add(record, self.chosen):
+                    continue
+                ids.append(id_)
+                left[record.slot] += record.state is State.PENDING
+                if self.action == "fail":
+                    failed = FailedRequest.dropped(record.url, record.method, record.fields)
+                    file.execute(FAIL, (failed.time, failed.encode(), id_))
+            if self.action == "drop":
+                change("DELETE FROM request WHERE id")
+            elif self.action == "fail":
+                change("DELETE FROM taken_children WHERE parent")
+            else:
+                asked = change(ASK) if holds is None else 0
+                counts.states[State.CAPPED] -= len(ids) - asked - records.wake(ids)
+            if holds is None:
+                file.execute(REOPEN)
+            records.dropped(left)
+            after = rows[-1][0] if rows else self.end
+            has_more = len(rows) == AT_ONCE
+            count = counted(counts.states.total(), "request")
+            told = f"{_DONE[self.action]} {count}, {counts.in_flight:,} more are in flight"
+            yield has_more, {**vars(counts), "by": {}}, told
+
 
 class HoldOrder(NamedTuple):
     """Holds download slots by hand until a time, in seconds since 1970, `inf` until their release;
@@ -104,8 +152,12 @@ class HoldOrder(NamedTuple):
         until = found["until"]
         return cls(_texts(found["hold"]), None if until is None else float(until))
 
-    def apply(self, holds: Holds) -> int:
-        """Hold or release the slots in `holds`; return how many are held now, or were."""
+    def parts(self, file: RequestFile, records: SqliteRecords, holds: Holds | None) -> Parts:
+        """Carry out the order as the other one does; it tells how many slots are held now, or
+        were."""
+        if holds is None:
+            StoredHolds(records, of_stopped := LocalHolds(0.0))
+            holds = of_stopped
         changed, now = 0, time.time()
         for slot in self.slots:
             if self.until is None:
@@ -114,51 +166,8 @@ class HoldOrder(NamedTuple):
             elif self.until > now:
                 holds.hold(slot, self.until - now, 0)
                 changed += 1
-        return changed
-
-
-def work_on(
-    order: Order, file: RequestFile, records: SqliteRecords, *, is_running: bool
-) -> Iterator[tuple[bool, Counts]]:
-    """Carry out an order on the `records` in `file`, of a job that `is_running` or not, in parts
-    that the caller commits. Yield with each whether there are more, and what is done so far. Raises
-    sqlite3.Error."""
-    chosen, counts, after, has_more = order.chosen, Counts(), 0, True
-    listing = Listing(file.execute, is_running=is_running)
-    part = part_of(listing.states(chosen))
-
-    def change(what: str) -> int:
-        return file.execute(f"{what} {_IN}", (json.dumps(ids),)).rowcount
-
-    while has_more:
-        ids: list[int] = []
-        left: Counter[str] = Counter()
-        rows = file.execute(part, (after, order.end, AT_ONCE)).fetchall()
-        for row in rows:
-            id_, _, _, state, payload, due, _ = row
-            if state == State.FAILED and (due or 0.0) > order.time:
-                continue  # since the order was given
-            if state == State.FAILED and order.action == "retry" and not payload:
-                continue  # it could not be serialized
-            record = listing.record(row, reads=chosen.reads or order.action == "fail")
-            if not counts.add(record, chosen):
-                continue
-            ids.append(id_)
-            left[record.slot] += record.state is State.PENDING
-            if order.action == "fail":
-                failed = FailedRequest.dropped(record.url, record.method, record.fields)
-                file.execute(FAIL, (failed.time, failed.encode(), id_))
-        if order.action == "drop":
-            change("DELETE FROM request WHERE id")
-        elif order.action == "fail":
-            change("DELETE FROM taken_children WHERE parent")
-        else:
-            asked = 0 if is_running else change(ASK)
-            counts.states[State.CAPPED] -= len(ids) - asked - records.wake(ids)
-        records.dropped(left)
-        after = rows[-1][0] if rows else order.end
-        has_more = len(rows) == AT_ONCE
-        yield has_more, counts
+        done = "released" if self.until is None else "held"
+        yield False, {"slots": changed}, f"{counted(changed, 'download slot')} {done}"
 
 
 class Orders:
@@ -174,11 +183,9 @@ class Orders:
     ) -> None:
         self._job = job
         self._ledger = ledger
-        self._file = file
-        self._records = records
-        self._holds = holds
+        self._about = file, records, holds
         self._refused: set[Path] = set()
-        self._work: tuple[Path, Iterator[tuple[bool, Counts]]] | None = None
+        self._work: tuple[Path, Parts] | None = None
 
     def proceed(self) -> bool:
         """Carry out a part of the oldest order. Return True if there is more to do. Cost: 10 µs for
@@ -200,29 +207,18 @@ class Orders:
         return False
 
     def _proceed(self, path: Path) -> None:
-        ledger, order = self._ledger, read_order(path)
-        if isinstance(order, HoldOrder):
-            changed = order.apply(self._holds)
-            ledger.commit()
-            done = "released" if order.until is None else "held"
-            self._finish(path, {"slots": changed}, f"{counted(changed, 'download slot')} {done}")
-            return
+        order = read_order(path)
         if self._work is None or self._work[0] != path:
-            self._work = path, work_on(order, self._file, self._records, is_running=True)
-        has_more = True
-        with ledger.guarded():
-            self._file.write()
-            has_more, counts = next(self._work[1])
-            ledger.commit()
-        if not has_more:
-            count = counted(counts.states.total(), "request")
-            text = f"{_DONE[order.action]} {count}, {counts.in_flight:,} more are in flight"
-            self._finish(path, figures_of(counts), text)
-
-    def _finish(self, path: Path, figures: Mapping[str, Any], text: str) -> None:
-        if not self._ledger.stopped:
+            self._work = path, order.parts(*self._about)
+        part: tuple[bool, Mapping[str, Any], str] = True, {}, ""
+        with self._ledger.guarded():
+            self._about[0].write()
+            part = next(self._work[1])
+            self._ledger.commit()
+        has_more, figures, told = part
+        if not (has_more or self._ledger.stopped):
             answer(path, figures)
-            logger.info("%(text)s, by the order %(order)s", {"text": text, "order": path})
+            logger.info("%(text)s, by the order %(order)s", {"text": told, "order": path})
 
 
 class SqliteDesk:
@@ -259,17 +255,18 @@ class SqliteDesk:
     def change(self, chosen: Filter, action: Action) -> Counts | None:
         """Do `action` with what is chosen; None if a running job has not answered in time."""
         order = Order(chosen, action)
-        if not self._job.is_locked:
-            return counts_of(self._carry_out(order))
-        with reading(self._job.requests) as connection:
-            ((end,),) = connection.execute("SELECT last FROM job")
-        found = send(self._job, order._replace(end=end, time=time.time()))
-        return None if found is None else counts_of(found)
+        if self._job.is_locked:
+            with reading(self._job.requests) as connection:
+                ((end,),) = connection.execute("SELECT last FROM job")
+            order = order._replace(end=end, time=time.time())
+        if (found := self._give(order)) is None:
+            return None
+        states = {State(int(state)): count for state, count in found["states"].items()}
+        return Counts(Counter(), Counter(states), found["in_flight"], found["unknown"])
 
     def hold(self, slots: Sequence[str], seconds: float | None) -> int | None:
         """Hold `slots` for so many seconds, with None release them; see Desk."""
-        order = HoldOrder(slots, None if seconds is None else time.time() + seconds)
-        found = send(self._job, order) if self._job.is_locked else self._carry_out(order)
+        found = self._give(HoldOrder(slots, None if seconds is None else time.time() + seconds))
         return None if found is None else int(found["slots"])
 
     @contextmanager
@@ -279,9 +276,19 @@ class SqliteDesk:
             connection.execute("BEGIN")
             yield Listing(connection.execute, is_running=is_running)
 
-    def _carry_out(self, what: Order | HoldOrder) -> Mapping[str, Any]:
-        """Carry out an order on the stopped job, behind those that stand; return its figures."""
+    def _give(self, order: Order | HoldOrder) -> Mapping[str, Any] | None:
+        """Give an order to the running job, or carry it out on the stopped one, behind those that
+        stand. Return its figures, None if they do not come in time."""
         path = self._job.requests
+        if self._job.is_locked:
+            done, until = give(self._job, order), time.monotonic() + PATIENCE
+            while time.monotonic() < until:
+                with suppress(FileNotFoundError):
+                    figures: Mapping[str, Any] = json.loads(done.read_bytes())
+                    done.unlink()
+                    return figures
+                time.sleep(0.05)
+            return None
         with self._job.locked():
             file = RequestFile.open(path, starts=False)
             file.name = ""  # the error below has it
@@ -289,7 +296,7 @@ class SqliteDesk:
                 records = SqliteRecords(file, Slots())
                 for stands in sorted(self._job.orders.glob("*.json")):
                     answer(stands, _carried_out(file, records, read_order(stands)))
-                return _carried_out(file, records, what)
+                return _carried_out(file, records, order)
             except sqlite3.Error as error:
                 raise RequestFileError(
                     f"{path} cannot be changed: {error}; it was left as it is"
@@ -299,32 +306,13 @@ class SqliteDesk:
 
 
 def _carried_out(
-    file: RequestFile, records: SqliteRecords, what: Order | HoldOrder
+    file: RequestFile, records: SqliteRecords, order: Order | HoldOrder
 ) -> Mapping[str, Any]:
     figures: Mapping[str, Any] = {}
-    if isinstance(what, HoldOrder):
-        StoredHolds(records, holds := LocalHolds(0.0))
-        figures = {"slots": what.apply(holds)}
+    for part in order.parts(file, records, None):
         file.commit(None)
-        return figures
-    for _, counts in work_on(what, file, records, is_running=False):
-        file.execute(REOPEN)
-        file.commit(None)
-        figures = figures_of(counts)
+        figures = part[1]
     return figures
-
-
-def send(job: JobDirectory, what: Order | HoldOrder) -> Mapping[str, Any] | None:
-    """Write an order to the process that has `job`, durably, and wait for the answer: its figures,
-    None if it does not come in time. Raises OSError."""
-    done, until = give(job, what), time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        with suppress(FileNotFoundError):
-            figures: Mapping[str, Any] = json.loads(done.read_bytes())
-            done.unlink()
-            return figures
-        time.sleep(0.05)
-    return None
 
 
 def give(job: JobDirectory, what: Order | HoldOrder) -> Path:
@@ -339,17 +327,6 @@ def answer(path: Path, figures: Mapping[str, Any]) -> None:
     """Answer an order that was committed. Raises OSError."""
     replace(path.with_suffix(".done"), json.dumps(figures).encode())
     path.unlink()
-
-
-def figures_of(counts: Counts) -> dict[str, Any]:
-    """Return the answer to an order."""
-    return {**vars(counts), "by": {}}
-
-
-def counts_of(figures: Mapping[str, Any]) -> Counts:
-    """Return what an answer says."""
-    states = {State(int(state)): count for state, count in figures["states"].items()}
-    return Counts(Counter(), Counter(states), figures["in_flight"], figures["unknown"])
 
 
 def read_order(path: Path) -> Order | HoldOrder:

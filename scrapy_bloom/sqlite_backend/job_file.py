@@ -42,7 +42,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("number", "pages", "items", "duplicates", "retries"), (int,)),
     **dict.fromkeys(("due", "MIN(due)", "until", "pause"), (float, _NONE)),
     **dict.fromkeys(("round", "newest_start"), (int, _NONE)),
-    "detail": (str, _NONE),
     "time": (float,),
 }
 """Of the columns with these names; SQLite has values of any type in each."""
@@ -188,17 +187,6 @@ class RequestFile:
         )
         self._connection.execute("COMMIT")
         self.commits += 1
-
-    def name_spider(self, name: str) -> None:
-        """Record the spider of the requests, with the next commit."""
-        if self.spider != name:
-            self.execute("UPDATE job SET spider = ?", (name,))
-            self.spider = name
-
-    def take_over(self, stamp: str) -> None:
-        """Record that the queues of Scrapy with that `stamp` were moved here, with the next
-        commit."""
-        self.execute("UPDATE job SET taken_over = ?", (stamp,))
 
     def rollback(self) -> None:
         """Drop all changes since the last commit; afterwards only `close` may be called."""

@@ -7,17 +7,18 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import inf
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import RequestFileError
 from ..job.choice import Counts, Filter, Record
-from ..job.codec import Stored, plain_fields, stored_fields
-from ..job.failed_request import CAPPED, FailedRequest, matches
+from ..job.codec import Stored, plain_fields, stored_fields, url_and_method
+from ..job.failed_request import CAPPED, FailedRequest
 from ..job.records import State
-from .job_file import naming, reading
+from .job_file import reading
 from .rounds import OVER
+from .schema import HOLDS, REASON
 
 if TYPE_CHECKING:
     from ..job.choice import By
@@ -27,15 +28,12 @@ T = TypeVar("T")
 
 _ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"
 _DUE = f"{_ROW} WHERE state <= 1 ORDER BY id"
-_HOLDS = "SELECT name, until, times FROM slot WHERE times IS NOT NULL"
 _COUNTS = (
-    "SELECT COUNT(*) FILTER (WHERE state <= 1), COUNT(*) FILTER (WHERE state = 2),"
-    " COUNT(*) FILTER (WHERE state > 2) FROM request"
-)
-_ITEMS = (
-    "SELECT (SELECT COUNT(*) FROM items WHERE request IS NULL) + (SELECT COALESCE(SUM(items"
+    "SELECT unreleased, (SELECT COUNT(*) FROM request WHERE state <= 2),"
+    " (SELECT COUNT(*) FROM request WHERE state > 2),"
+    " (SELECT COUNT(*) FROM items WHERE request IS NULL) + (SELECT COALESCE(SUM(items"
     " - COALESCE(json_extract(stored, '$.items'), 0)), 0) FROM batches"
-    " WHERE state != 'stored' AND path GLOB '*feeds/[0-9]*.part')"
+    " WHERE state != 'stored' AND path GLOB '*feeds/[0-9]*.part') FROM job"
 )
 _TAKEN = (
     "SELECT fingerprint, occurrence FROM taken_start_requests"  # noqa: S608 - no input
@@ -57,7 +55,7 @@ def all_of(state: State) -> str:
 
 def groups_of(state: State) -> str:
     """Return the statement that counts those in `state` by slot, rank and reason."""
-    reason = {State.FAILED: "json_extract(detail, '$.reason')", State.CAPPED: f"'{CAPPED}'"}
+    reason = {State.FAILED: REASON, State.CAPPED: f"'{CAPPED}'"}
     by = ", reason" if state is State.FAILED else ""
     return (
         f"SELECT slot, rank, {reason.get(state, repr(''))} AS reason, COUNT(*) FROM request"  # noqa: S608 - no input
@@ -76,10 +74,9 @@ def part_of(states: Iterable[State]) -> str:
 
 class Listing:
     """The requests that `ask` reads, of a job that `is_running` or not. Any method may raise
-    sqlite3.Error, which calls the file `name`, if that is given."""
+    sqlite3.Error."""
 
-    def __init__(self, ask: Query, *, is_running: bool, name: str = "") -> None:
-        self.name = name
+    def __init__(self, ask: Query, *, is_running: bool) -> None:
         self._ask = ask
         self._is_running = is_running
         self._names: dict[int, str] = {}
@@ -98,14 +95,9 @@ class Listing:
             return found
         for state in self.states(chosen):
             for slot, rank, reason, count in self._ask(groups_of(state)):
-                name = self._name(slot)
-                if not (chosen.includes_slot(name) and matches(chosen.reasons, reason)):
-                    continue
-                if state is State.CLAIMED and self._is_running:
-                    found.in_flight += count
-                    continue
-                found.by[{"slot": name, "reason": reason}.get(by, -(rank >> 1))] += count
-                found.states[self._seen(state)] += count
+                failed = FailedRequest("", "", reason) if reason else None
+                name, seen = self._name(slot), self._seen(state)
+                found.add(Record(seen, name, -(rank >> 1), {}, None, failed), chosen, by, count)
         return found
 
     def scan(self, chosen: Filter) -> Iterator[Record]:
@@ -114,7 +106,6 @@ class Listing:
             if record.state in chosen.states and chosen.includes(record):
                 yield record
 
-    @naming
     def record(self, row: Sequence[Any], *, reads: bool = True) -> Record:
         """Return a row as an operator sees it, its payload only if the caller `reads` it."""
         _, slot, rank, number, payload, due, detail = row
@@ -127,12 +118,15 @@ class Listing:
             # a damaged one has no time, and can be listed and dropped all the same
             return record._replace(due=max(0.0, (due or 0.0) - time.time()))
         if state is State.CAPPED:
-            return record._replace(failed=FailedRequest.capped(record.url, record.method))
+            return record._replace(failed=FailedRequest(record.url, record.method, CAPPED))
         if state is State.FAILED:
             try:
-                return record._replace(failed=FailedRequest.decode(detail))
-            except (TypeError, ValueError) as error:
-                raise sqlite3.DatabaseError(f"request {row[0]} is damaged: {error}") from error
+                failed = FailedRequest.decode(detail)
+            except (TypeError, ValueError, RecursionError) as error:
+                why = f"the record of its failure is damaged: {error}"
+                failed = FailedRequest.unreadable(*url_and_method(Stored(name, payload)), why)
+                failed = failed._replace(time=due or 0.0)
+            return record._replace(failed=failed)
         return record
 
     def _each(self, chosen: Filter) -> Iterator[Record]:
@@ -144,7 +138,6 @@ class Listing:
     def _seen(self, state: State) -> State:
         return State.PENDING if state is State.CLAIMED and not self._is_running else state
 
-    @naming
     def _name(self, slot: int) -> str:
         if slot not in self._names:
             self._names.update((id_, name) for id_, name in self._ask("SELECT id, name FROM slot"))
@@ -157,37 +150,23 @@ class StoppedJob(Listing):
     """The requests in the file at `path`, read through a `connection`, to continue the crawl
     elsewhere. The job is not changed.
 
-    `pending` and `later` count those that are due and those that are not. `unreleased` are
-    fingerprints of stored requests that may be missing in the filter. `failed` and `items` count
-    what stays in the job: failed requests, and items that are in no feed yet.
+    `pending` counts them, due or not. `unreleased` are fingerprints of stored requests that may be
+    missing in the filter. `failed` and `items` count what stays in the job: failed requests, and
+    items that are in no feed yet.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         super().__init__(connection.execute, is_running=False)
         self._path = path
-        ((self.pending, self.later, self.failed),) = self._ask(_COUNTS)
-        ((unreleased,),) = self._ask("SELECT unreleased FROM job")
+        ((unreleased, self.pending, self.failed, self.items),) = self._ask(_COUNTS)
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
-        ((self.items,),) = self._ask(_ITEMS)
 
-    def requests(self, move: Callable[[dict[str, Any]], T]) -> Iterator[T]:
-        """Yield what `move` makes of the fields of each request that is due, oldest first, as
-        `stored_fields` returns them. Raises RequestFileError for one that cannot be moved."""
-        return (moved for moved, _ in self._read(_DUE, move))
-
-    def delayed(self, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
-        """Yield the same of each other request, and when it is due (seconds since 1970), in that
-        order. Raises as `requests` does."""
-        return self._read(all_of(State.DELAYED), move)
-
-    def holds(self) -> Iterator[tuple[str, float, int]]:
-        """Yield each slot that is held, until when (seconds since 1970, infinite until its release)
-        and how many times in a row."""
-        for slot, until, times in self._ask(_HOLDS):
-            yield slot, inf if until is None else until, times
-
-    def _read(self, rows: str, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float]]:
-        for row, slot, _, _, payload, due, _ in self._ask(rows):
+    def requests(self, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float | None]]:
+        """Yield what `move` makes of the fields of each request, as `stored_fields` returns them:
+        those that are due, the oldest first, then each other one, with when it is due (seconds
+        since 1970), in that order. Raises RequestFileError for one that cannot be moved."""
+        rows = chain(self._ask(_DUE), self._ask(all_of(State.DELAYED)))
+        for row, slot, _, _, payload, due, _ in rows:
             try:
                 moved = move(stored_fields(Stored(self._name(slot), payload)))
             except Exception as error:
@@ -197,10 +176,15 @@ class StoppedJob(Listing):
                 ) from error
             yield moved, due
 
-    def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:
-        """Yield (key, occurrence) of each start request that the round has taken, none after its
+    def holds(self) -> Iterable[Sequence[Any]]:
+        """Return each slot that is held, until when (seconds since 1970, infinite until its
+        release) and how many times in a row."""
+        return self._ask(HOLDS)
+
+    def taken_start_requests(self) -> Iterable[Sequence[Any]]:
+        """Return (key, occurrence) of each start request that the round has taken, none after its
         end: the occurrence counts equal keys."""
-        return ((key, occurrence) for key, occurrence in self._ask(_TAKEN))
+        return self._ask(_TAKEN)
 
 
 @contextmanager

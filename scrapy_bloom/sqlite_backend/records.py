@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..job.records import Claimed, State
@@ -61,17 +62,20 @@ PENDING_BY_SLOT = (
 )
 FAILED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 3"
 REASONS = (
-    "SELECT CASE state WHEN 4 THEN 'capped' ELSE json_extract(detail, '$.reason') END AS reason,"
+    f"SELECT CASE state WHEN 4 THEN 'capped' ELSE {schema.REASON} END AS reason,"  # noqa: S608 - no input
     " COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4) GROUP BY 1 ORDER BY 2 DESC"
 )
 _KEPT = (
-    # with 1 if the round has not counted it
-    "SELECT id, slot, rank, state > 3 OR round < COALESCE((SELECT number FROM rounds), 0)"
-    " FROM request WHERE {} AND payload != x''"
+    # with 1 if the round has not counted it, and when a capped one is due
+    "SELECT id, slot, rank, state > 3 OR round < COALESCE((SELECT number FROM rounds), 0),"
+    " CASE WHEN state > 3 THEN due END AS due FROM request WHERE {} AND payload != x''"
 )
 # by their numbers, not by their states
 CHOSEN = _KEPT.format("state IN (3, 4) AND id IN (SELECT value FROM json_each(?))")
-CAP = "UPDATE request SET state = 4, due = NULL, detail = NULL WHERE id = ?"
+CAP = (
+    "UPDATE request SET state = 4, due = CASE WHEN state > 3 THEN due END, detail = NULL"
+    " WHERE id = ?"
+)
 _COUNT_STORED = (
     "UPDATE slot SET counted = n FROM (SELECT slot, SUM(n) AS n FROM (SELECT slot, COUNT(*) AS n"
     " FROM request WHERE state = 0 GROUP BY slot UNION ALL SELECT slot, COUNT(*) FROM request"
@@ -167,9 +171,10 @@ class SqliteRecords:
         self.slots.add(slot)
         return id_
 
-    def cap(self, slot: str, rank: int, payload: bytes) -> int:
-        """Add a record that is over the budget, and is not pending; return its id."""
-        return self._put(slot, rank, payload, State.CAPPED, None, self.round())
+    def cap(self, slot: str, rank: int, payload: bytes, due: float | None = None) -> int:
+        """Add a record that is over the budget, and is not pending, nor before it is `due` when it
+        is retried; return its id."""
+        return self._put(slot, rank, payload, State.CAPPED, due, self.round())
 
     def add_lost(self, slot: str, failed: FailedRequest) -> None:
         """Add the failure of a request that cannot be stored."""
@@ -280,12 +285,12 @@ class SqliteRecords:
         """Return how many requests are kept for each reason, most first."""
         return dict(self._file.query(REASONS))
 
-    def scan(self, chosen: Filter) -> Iterator[Record]:
-        """Yield what is chosen, as an operator sees it."""
+    @naming
+    def scan(self, chosen: Filter) -> list[Record]:
+        """Return what is chosen, as an operator sees it."""
         from .listing import Listing
 
-        listing = Listing(self._file.iterate, is_running=True, name=self.name)
-        return listing.scan(chosen)
+        return [*Listing(self._file.iterate, is_running=True).scan(chosen)]
 
     def wake(self, ids: Sequence[int]) -> int:
         """Do the same with these; what there is no room for stays as it is."""
@@ -334,18 +339,24 @@ class SqliteRecords:
         found = self._file.query("SELECT counted FROM slot WHERE name = ?", (slot,))
         return int(found[0][0]) if found else 0
 
-    def _retry(self, rows: Sequence[tuple[int, int, int, int]], refuse: str = "") -> int:
+    def _retry(
+        self, rows: Sequence[tuple[int, int, int, int, float | None]], refuse: str = ""
+    ) -> int:
         found, refused = [], []
-        for id_, slot, rank, counts in sorted(rows):
+        later, now = 0, time.time()
+        for id_, slot, rank, counts, due in sorted(rows):
             if counts and self.budget is not None and not self.budget.admits(self._name(slot)):
                 refused.append((id_,))
+            elif due is not None and due > now:
+                self.put_off(id_, due)
+                later += 1
             else:
                 found.append((id_, slot, rank))
         self._wake(found)
         if refuse:
             self._file.execute_many(refuse, refused)
         self.dropped({})
-        return len(found)
+        return len(found) + later
 
     def _put(
         self,

@@ -19,6 +19,7 @@ from ..scrapy_private.slots import slot_keys
 from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords
 from .rounds import KEPT, REOPEN
+from .schema import REASON
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,10 +35,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
-_STORED = "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state < 3"
 _COMING_BACK = (
-    f"{_STORED} OR state = 3 AND CASE WHEN json_valid(detail)"  # noqa: S608 - no input
-    " THEN json_extract(detail, '$.reason') = 'unreadable' END"
+    "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state < 3"  # noqa: S608 - no input
+    f" OR state = 3 AND {REASON} = 'unreadable'"
     " OR payload != x'' AND (state = 5 OR ?1 AND state > 2) AND"
     " (state = 3 AND round = (SELECT number FROM rounds) OR counted < COALESCE("
     "(SELECT value FROM json_each(?2) WHERE key = name),"
@@ -92,7 +92,7 @@ class StoredHolds:
         if hold is None:
             self._records.hold(slot, None, None, None)
         elif until < inf:
-            self._records.hold(slot, until, hold.times, self._holds.pauses[slot])
+            self._records.hold(slot, until, hold.times, hold.pause)
         else:
             self._records.hold(slot, None, hold.times, None)
         if before is not None:
@@ -123,7 +123,6 @@ class SqliteStore:
         self._file = file
         self._path = path
         self._settings = settings
-        self._format = settings.kind.format, (settings.start or settings.kind).format
         self._dispatched: dict[Request, int] = {}
         """The record of each dispatched request."""
         self.codec = Codec(
@@ -173,14 +172,13 @@ class SqliteStore:
     ) -> None:
         """Add a record for `request`, delayed with a `delay`. Raises ValueError if it cannot be
         serialized."""
-        due = None if delay is None else time.time() + delay
-        self.last_pushed = self.records.push(*self._record(request), due)
+        self.last_pushed = self.records.push(*self._record(request), _due_in(delay))
 
-    def cap(self, request: Request) -> None:
+    def cap(self, request: Request, delay: float | None = None) -> None:
         """Keep `request`, which is over the budget, and is not pending. Raises ValueError if it
         cannot be serialized: then its record is kept."""
         try:
-            self.records.cap(*self._record(request))
+            self.records.cap(*self._record(request), _due_in(delay))
         except ValueError:
             slot = encodable(self._slot_of(request))
             self.records.add_lost(slot, lost(request, slot))
@@ -252,7 +250,7 @@ class SqliteStore:
         Cost: reads the stored requests of a round that is over, up to the first such one."""
         kept = self._file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))
         # the others fail again when they are popped
-        if kept and self.codec.loads_any(self._file.iterate(_STORED)):
+        if kept and self.codec.loads_any(coming_back(self._file, {}, retry=False)):
             self._file.execute(REOPEN)
 
     def close(self, *, clean: bool) -> None:
@@ -263,8 +261,7 @@ class SqliteStore:
         """Move the pending requests of Scrapy's own scheduler here; return their number."""
 
         def take(request: Request) -> None:
-            delay = take_delay(request)
-            due = None if delay is None else time.time() + delay
+            due = _due_in(take_delay(request))
             slot, rank, payload = self._record(request)
             if self.records.budget is not None:
                 self.records.budget.admits(slot)
@@ -275,12 +272,12 @@ class SqliteStore:
     def _record(self, request: Request) -> tuple[str, int, bytes]:
         """Return slot, rank and payload of `request`. Raises ValueError if it cannot be
         serialized."""
-        start = bool(self._settings.start and request.meta.get("is_start_request"))
+        start = self._settings.is_start(request.meta)
         if abs(request.priority) > MOST_PRIORITY:
             raise ValueError(f"the priority {request.priority} does not fit into 62 bits")
         slot = encodable(self._slot_of(request))
         fields = self.codec.fields(request)
-        stored = self.codec.dump(fields, slot, self._format[start])
+        stored = self.codec.dump(fields, slot, self._settings.formats[start])
         return slot, rank_of(request.priority, start=start), stored.payload
 
     def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:
@@ -296,3 +293,7 @@ class SqliteStore:
             {"row": id_, "error": class_and_message(error)},
             extra={"spider": self._crawler.spider},
         )
+
+
+def _due_in(seconds: float | None) -> float | None:
+    return None if seconds is None else time.time() + seconds

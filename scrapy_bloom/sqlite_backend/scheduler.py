@@ -27,11 +27,7 @@ from ..job.ledger_scheduler import (
     require_same_spider,
 )
 from ..job.overlay import Keeper
-from ..job.queue_settings import (
-    QueueSettings,
-    memory_order,
-    slots_of,
-)
+from ..job.queue_settings import QueueSettings
 from ..job.settings import BUDGET, FailedSettings
 from ..jobdir import JobDirectory, session_of
 from ..scrapy_private.engine import EngineView
@@ -45,7 +41,7 @@ from .repeated_children import RepeatedChildren, TakenChildren
 from .request_store import SqliteStore, coming_back
 from .rounds import Round, feeds_of
 from .spider_state import KeptSpiderState
-from .status import Progress, Waiting
+from .status import Progress, waiting_in
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
@@ -120,7 +116,7 @@ class DurableScheduler(LedgerScheduler):
             return cls(crawler, build_from_crawler(dupefilter_class, crawler))
         if job is None:
             try:
-                memory_order(crawler.settings)
+                QueueSettings.read(crawler.settings, "MEMORY")
             except ValueError as error:
                 logger.warning(
                     "%(error)s, which this crawl has now: without delays, holds and BLOOM_BUDGET",
@@ -195,8 +191,8 @@ class DurableScheduler(LedgerScheduler):
             self.round.begin()  # a handler of spider_opened may be the first
         return super()._is_over(budget, request)
 
-    def _store_capped(self, request: Request) -> None:
-        self._store.cap(request)
+    def _store_capped(self, request: Request, delay: float | None) -> None:
+        self._store.cap(request, delay)
 
     def _begin_round(self) -> None:
         self._begins_round = True
@@ -220,12 +216,13 @@ class DurableScheduler(LedgerScheduler):
                 keeper.note_commit(file.id, file.commits)
 
             note_commit()
-            file.name_spider(self.spider.name)
+            if file.spider != self.spider.name:
+                file.execute("UPDATE job SET spider = ?", (self.spider.name,))
             if not file.clean:
                 self._recover(file, keeper)
             queues = QueueSettings.read(settings)
-            slots = slots_of(crawler, by_slot=queues.by_slot)
-            records = SqliteRecords(file, slots, queues.newest_first, self._budget)
+            slots, newest_first = queues.slots(crawler), queues.newest_first
+            records = SqliteRecords(file, slots, newest_first, self._budget)
             self._failures.retry(records, partial(records.retry, "3"))
             retry = FailedSettings.read(settings).retry
             self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
@@ -269,7 +266,7 @@ class DurableScheduler(LedgerScheduler):
                 file.close(clean=False)
             raise
         pending = f"{counted(len(records) + records.delayed, 'request')} pending"
-        waits = waiting_text(*Waiting.of(file.query))
+        waits = waiting_text(*waiting_in(file.query))
         announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
         return ledger
 
@@ -334,7 +331,7 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
     if left_by_scrapy is not None and not queues.pickles:
         raise JobDirectoryError(
             f"{job.scrapy_queue} holds pending requests of Scrapy's own scheduler, which are"
-            f" stored by {queues.kind.format}, and BLOOM_PICKLE is False: start the job once with"
+            f" stored by {queues.formats[0]}, and BLOOM_PICKLE is False: start the job once with"
             " BLOOM_PICKLE = True, which takes them over, or use a new JOBDIR"
         )
     check_header(job.requests)

@@ -26,8 +26,9 @@ _TABLES = (
     # NULL: `until` in seconds since 1970, NULL until its release, `pause` its length in seconds
     "CREATE TABLE slot (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
     " counted INTEGER NOT NULL DEFAULT 0, until REAL, times INTEGER, pause REAL)",
-    # job/records.py; of equal ranks the lowest `place` is next. `due` is when a delayed one is due
-    # or a failed one has failed, `round` the round in which it was kept, `detail` its failure
+    # job/records.py; of equal ranks the lowest `place` is next. `due` is when a delayed or capped
+    # one is due, or a failed one has failed, `round` the round in which it was kept, `detail` its
+    # failure
     "CREATE TABLE request (id INTEGER PRIMARY KEY, slot INTEGER NOT NULL, rank INTEGER NOT NULL,"
     " place INTEGER NOT NULL, state INTEGER NOT NULL, payload BLOB NOT NULL, due REAL,"
     " round INTEGER, detail TEXT)",
@@ -73,14 +74,21 @@ _TABLES = (
     PAGES_OF_A_ROUND,
 )
 
-
+REASON = (
+    "COALESCE(CASE WHEN json_valid(detail) THEN CASE json_type(detail, '$.reason')"
+    " WHEN 'text' THEN json_extract(detail, '$.reason') END END, 'unreadable')"
+)
+"""Why a request has failed: also one whose `detail` is damaged counts as unreadable."""
+HOLDS = (
+    "SELECT name, COALESCE(until, 9e999) AS until, times FROM slot WHERE times IS NOT NULL"
+    " ORDER BY name"
+)
 RECOVER = (
     "UPDATE job SET clean = 0",
     # what was claimed is next again, and what could not be read is tried again, in their places
     "UPDATE request SET state = 0 WHERE state > 0 AND state = 1",
-    "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL WHERE state > 0"
-    " AND state = 3 AND CASE WHEN json_valid(detail)"
-    " THEN json_extract(detail, '$.reason') = 'unreadable' END",
+    "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL"  # noqa: S608 - no input
+    f" WHERE state > 0 AND state = 3 AND {REASON} = 'unreadable'",
 )
 
 

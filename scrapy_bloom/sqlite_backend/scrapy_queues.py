@@ -75,7 +75,7 @@ class ScrapyQueues:
                     file.write()
 
             self._read(self._copy, crawler, push)
-            file.take_over(self._stamp)
+            file.execute("UPDATE job SET taken_over = ?", (self._stamp,))
             file.commit()
         self._put_aside()
         return count

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..amounts import without_user
 from ..job.choice import Filter
@@ -29,11 +29,11 @@ from ..job.records import KEPT as KEPT_STATES
 from ..jobdir import JobDirectory
 from .job_file import UNFINISHED, check_header, reading
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
+from .schema import HOLDS
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
-    from typing_extensions import Self
 
     from ..dupefilter import BloomDupeFilter
     from ..job.choice import Counts
@@ -137,30 +137,19 @@ class Progress(CommitHook):
         self._file.execute("INSERT INTO progress VALUES (?, ?)", (self._noted, json.dumps(figures)))
 
 
-class Waiting(NamedTuple):
-    """How many requests of a job are `later`, seconds until the `next_due` of them (None if no time
-    is known), and how many slots are `held`."""
-
-    later: int = 0
-    next_due: float | None = None
-    held: int = 0
-
-    @classmethod
-    def of(cls, query: Query) -> Self:
-        """Read the tables of a job."""
-        ((later, due),) = query(COUNT_DELAYED)
-        is_known = due is not None and due < inf  # infinite until a release
-        left = max(0.0, due - time.time()) if is_known else None
-        return cls(later, left, len(held_in(query)))
+def waiting_in(ask: Query) -> tuple[int, float | None, int]:
+    """Return how many requests of a job are delayed, seconds until the next of them is due, None if
+    no time is known, and how many slots are held."""
+    ((later, due),) = ask(COUNT_DELAYED)
+    is_known = due is not None and due < inf  # infinite until a release
+    return later, max(0.0, due - time.time()) if is_known else None, len(held_in(ask))
 
 
 def held_in(ask: Query) -> dict[str, float]:
     """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
     the release."""
     now = time.time()
-    holds = ask("SELECT name, until FROM slot WHERE times IS NOT NULL ORDER BY name")
-    left = {slot: inf if until is None else until - now for slot, until in holds}
-    return {slot: seconds for slot, seconds in left.items() if seconds > 0}
+    return {slot: until - now for slot, until, _ in ask(HOLDS) if until > now}
 
 
 class JobState(NamedTuple):
@@ -175,11 +164,11 @@ class JobState(NamedTuple):
 
 class JobView(NamedTuple):
     """A job at one moment: its `state`, how many of its requests are pending, delayed or
-    dispatched, and what `waits`. The first two are None without `requests.sqlite`."""
+    dispatched, and `waiting_in` it. The first two are None without `requests.sqlite`."""
 
     state: JobState | None = None
     unfinished: int | None = None
-    waits: Waiting = Waiting()
+    waiting: tuple[int, float | None, int] = 0, None, 0
 
 
 def job_view(job: Path) -> JobView:
@@ -190,7 +179,8 @@ def job_view(job: Path) -> JobView:
     is_running = directory.is_locked
     with reading(directory.requests) as connection:
         (unfinished,) = connection.execute(COUNT_UNFINISHED).fetchone()
-        return JobView(_state(connection, is_running), unfinished, Waiting.of(connection.execute))
+        waiting = waiting_in(connection.execute)
+        return JobView(_state(connection, is_running), unfinished, waiting)
 
 
 class JobStatus:
@@ -199,9 +189,11 @@ class JobStatus:
     def __init__(self, job: Path) -> None:
         self._job = job
         self._path = JobDirectory(job).requests
-        self._waiting = Costly(_waiting)
-        self._failed = Costly(_failed)
-        self._feeds = Costly(_feeds)
+        self._pending: Costly[Listing, Counts] = Costly(lambda found: found.count(Filter()))
+        kept = Filter(KEPT_STATES)
+        self._kept: Costly[Listing, Counts] = Costly(lambda found: found.count(kept, "reason"))
+        self._feeds: Costly[sqlite3.Connection, list[tuple[str, int]]]
+        self._feeds = Costly(lambda connection: connection.execute(_FEEDS).fetchall())
 
     def figures(self) -> Figures:
         """Return the figures that were noted last, and what the file itself tells now."""
@@ -213,10 +205,8 @@ class JobStatus:
             state = _state(connection, is_running)
             samples = _samples(connection)
             listing = Listing(connection.execute, is_running=is_running)
-            pending = self._waiting.of(listing)
-            feeds = self._feeds.of(connection)
-            waiting = Waiting.of(connection.execute)
-            held = held_in(connection.execute)
+            pending = self._pending.of(listing)
+            later, next_due, held = waiting_in(connection.execute)
             of_round = connection.execute(ROUND_COUNTS).fetchone()
             log = self._path.with_name(f"{self._path.name}-wal")
             sizes = [path.stat() for path in (self._path, log) if path.exists()]
@@ -233,34 +223,30 @@ class JobStatus:
                 else None,
                 **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *OF_FILTER)},
                 **{f"round_{name}": n for name, n in zip(COUNTED, of_round, strict=True)},
-                "feeds": [{"uri": without_user(uri), "items": count} for uri, count in feeds],
+                "feeds": [
+                    {"uri": without_user(uri), "items": count}
+                    for uri, count in self._feeds.of(connection)
+                ],
                 "failed": state.failed,
-                **waiting._asdict(),
-                "held_slots": longest_held(held),
+                "later": later,
+                "next_due": next_due,
+                "held": held,
+                "held_slots": longest_held(held_in(connection.execute)),
                 "pending_by_slot": dict(pending.by.most_common(SLOTS)),
                 "slots": len(pending.by),
-                "failed_by_reason": dict(self._failed.of(listing).by.most_common()),
+                "failed_by_reason": dict(self._kept.of(listing).by.most_common()),
                 "file_bytes": sizes[0].st_size,
                 "log_bytes": sum(stat.st_size for stat in sizes[1:]),
                 "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in sizes)),
             }
-            return with_rates(cast("Figures", figures), samples)
-
-
-def _waiting(listing: Listing) -> Counts:
-    return listing.count(Filter())
-
-
-def _failed(listing: Listing) -> Counts:
-    return listing.count(Filter(KEPT_STATES), "reason")
+            return with_rates(figures, samples)
 
 
 def _state(connection: sqlite3.Connection, is_running: bool) -> JobState:
     (clean,) = connection.execute("SELECT clean FROM job").fetchone()
     is_empty = not connection.execute(UNFINISHED).fetchone()
-    number, phase = None, OVER if is_empty else RUNNING
-    for found in connection.execute("SELECT number, phase FROM rounds"):
-        number, phase = found
+    last = connection.execute("SELECT number, phase FROM rounds").fetchone()
+    number, phase = last or (None, OVER if is_empty else RUNNING)
     (failed,) = connection.execute(COUNT_KEPT).fetchone()
     state: State = "finished" if phase in (OVER, KEPT) else "stopped"
     if is_running:
@@ -285,8 +271,3 @@ def _of_this_start(
     counts = zip(COUNTED, of_round, of_earlier_starts or (), strict=False)
     # a round that has just begun is not in the figures yet
     return {name: now - before for name, now, before in counts if now >= before}
-
-
-def _feeds(connection: sqlite3.Connection) -> list[tuple[str, int]]:
-    """Return each feed of the round, and how many final items it has."""
-    return connection.execute(_FEEDS).fetchall()

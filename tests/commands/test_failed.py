@@ -2,12 +2,15 @@
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from scrapy_bloom.commands import main
+from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis_backend.client import RedisClient
@@ -241,6 +244,24 @@ def test_failed_requests_are_forgotten_when_that_is_meant(failed):
     assert result.lines == ["forgot 1 failed request"]
     assert len(failed.run("failed", "--json").json) == MANY
     assert failed.unfinished() == 0
+
+
+@pytest.mark.parametrize("detail", ["{", "{}", '{"reason": 1}', "[" * 100_000, 5, b"\0", None])
+def test_a_damaged_record_hides_no_other(run, failed_job, detail):
+    """It has failed as unreadable, under its own URL, and can be retried like the others."""
+    with closing(sqlite3.connect(failed_job / "requests.sqlite")) as file, file:
+        ((slot,),) = file.execute("SELECT name FROM slot")
+        stored = Codec(None, 10**6).dump({"url": "http://example.com/page"}, slot, "pickle")
+        change = "UPDATE request SET detail = ?, payload = ? WHERE id = 1"
+        assert file.execute(change, (detail, stored.payload)).rowcount == 1
+    found = run(failed_job, "failed", ".", "--json").json
+    assert len(found) == MANY + 1
+    (damaged,) = (each for each in found if each["reason"] == "unreadable")
+    assert damaged["url"] == "http://example.com/page"
+    assert damaged["exception"].startswith("the record of its failure is damaged")
+    figures = run(failed_job, "top", ".", "--json").json
+    assert figures["failed_by_reason"]["unreadable"] == 1
+    assert run(failed_job, "retry", ".", "--json").json == {"retried": MANY + 1}
 
 
 def test_a_place_without_requests_is_refused(run, tmp_path):

@@ -189,7 +189,7 @@ def test_pending_requests_are_loaded_or_spoken_of(run, job, redis_server, key):
     with stored(job / "requests.sqlite") as found:
         for _ in range(2):
             found.put(payload, "example.com")
-        found.fail(FailedRequest.capped(URL, "GET"), payload)
+        found.fail(FailedRequest(URL, "GET", "capped"), payload)
         found.file.execute("INSERT INTO items VALUES (NULL, 1, NULL, x'00')")
     alone = run(folder, "load", "job", url, "--key", key)
     assert "has 2 pending requests" in alone.error

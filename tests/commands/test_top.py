@@ -17,7 +17,6 @@ from scrapy_bloom.errors import RequestFileError, SharedFilterError
 from scrapy_bloom.job.choice import Counts
 from scrapy_bloom.job.figures import with_rates
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend import status
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import JobStatus
 from tests.bloom.test_inspection import contents
@@ -212,11 +211,10 @@ def test_the_time_left_is_said_when_pending_has_fallen_for_a_minute(watched, pen
 
 def test_what_reads_many_rows_is_asked_rarely(watched, monkeypatch):
     """However often the figures are: the counts by slot cost a look at all rows."""
-    asked = []
-    monkeypatch.setattr(status, "_waiting", lambda _: asked.append(1) or Counts())
+    asked, watch = [], JobStatus(watched)
+    monkeypatch.setattr(watch._pending, "_ask", lambda _: asked.append(1) or Counts())
     clock = iter(range(10_000))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock) / 2)
-    watch = JobStatus(watched)
     for _ in range(20):
         watch.figures()
     assert len(asked) == 1

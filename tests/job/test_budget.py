@@ -98,6 +98,28 @@ def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(make_round,
     assert job.names() == ["start"]
 
 
+@pytest.mark.parametrize("how", ["start", "order", "running"])
+def test_what_is_capped_before_its_time_is_not_sent_before_it(make_round, tmp_path, how):
+    """Whichever retry asks it; what has become due meanwhile is sent at once."""
+    job = make_round(BLOOM_BUDGET={"*": 1}).started("start")
+    for name, delay in ("later", 10_000), ("due", 10_000), ("now", 0):
+        job.push(name, meta={"bloom_not_before": delay})
+    assert job.names() == ["start"]
+    job.commit()
+    assert capped(tmp_path / "job") == ["now", "later", "due"]
+    job.close()
+    query(tmp_path / "job", "UPDATE request SET due = 1 WHERE id = 3")
+    if how == "order":
+        assert Failed(tmp_path / "job").retry() == 3
+    job = make_round(BLOOM_BUDGET={"*": 9}, BLOOM_RETRY_FAILED=how == "start")
+    store = job.scheduler.ledger.store
+    if how == "running":
+        assert store.records.wake([1, 2, 3, 4]) == 3
+    assert (len(store.pending), store.later) == (2, 1)
+    assert 9_000 < store.next_due <= 10_000
+    assert sorted(job.names()) == ["due", "now"]
+
+
 def test_only_named_slots_have_a_budget_without_a_star(make_round):
     job = make_round(BLOOM_BUDGET={"none.example": 0}).started().pushed(*"abc")
     push(job, "d", slot="none.example")

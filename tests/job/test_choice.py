@@ -43,7 +43,7 @@ def test_what_a_glob_means(glob, text, expected):
 
 def failed(reason, url):
     """Return the record of a request that has failed."""
-    record = FailedRequest.capped(url, "GET")._replace(reason=reason)
+    record = FailedRequest(url, "GET", "capped")._replace(reason=reason)
     return Record(State.FAILED, "", 0, {}, failed=record)
 
 
@@ -80,8 +80,8 @@ def test_a_glob_that_is_too_long_is_a_bad_value():
 @pytest.mark.parametrize(
     "text",
     [
-        FailedRequest.capped("u", "GET").encode().replace("0.0", '"now"'),
-        FailedRequest.capped("u", "GET").encode().replace('"url"', '"uri"'),
+        FailedRequest("u", "GET", "capped").encode().replace("0.0", '"now"'),
+        FailedRequest("u", "GET", "capped").encode().replace('"url"', '"uri"'),
         "{",
         "[]",
     ],

@@ -574,7 +574,7 @@ def test_a_hold_by_hand_stays_one(crawl, clock):
     """Whatever the host says meanwhile."""
     crawl.scheduler.hold("example.com", 60, 0)
     crawl.scheduler.hold("example.com", 90, 3)
-    assert crawl.scheduler.holds["example.com"] == Hold(clock.now + 90, 0)
+    assert crawl.scheduler.holds["example.com"] == Hold(clock.now + 90, 0, 90)
 
 
 def test_a_worker_may_not_have_heard_of_the_end_of_a_hold_by_hand(crawl, clock, monkeypatch):

@@ -103,7 +103,7 @@ def test_the_stamp_of_queues_that_were_taken_over_is_kept(open_file):
     """Until others are taken over."""
     file = open_file()
     assert file.taken_over == ""
-    file.take_over("now")
+    file.execute("UPDATE job SET taken_over = 'now'")
     file.commit()
     file.commit()
     assert open_file().taken_over == "now"

@@ -16,7 +16,7 @@ from scrapy_bloom.job import codec as codecs
 from scrapy_bloom.job.codec import Codec, Stored
 from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest
 from scrapy_bloom.job.request_text import MARSHALLED, OBJECTS, PICKLED, checksum, pack
-from scrapy_bloom.migration.scrapy_redis_queue import _loads
+from scrapy_bloom.migration.scrapy_redis import _loads
 from scrapy_bloom.redis_backend.codec import RedisCodec
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.sqlite_backend.listing import stopped_job

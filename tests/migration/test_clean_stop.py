@@ -12,7 +12,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.migration.clean_stop import why_unclean
+from scrapy_bloom.migration.scrapy_job import why_unclean
 
 QUEUES = ["PickleFifoDiskQueue", "PickleLifoDiskQueue", "PickleLifoSQLiteQueue"]
 QUEUES = [name for name in QUEUES if hasattr(__import__("scrapy.squeues").squeues, name)]

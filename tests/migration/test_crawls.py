@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scrapy_bloom.migration.seen_file import SeenFile
+from scrapy_bloom.migration.sources import SeenFile
 from tests.commands.command_line import bloom
 from tests.small_site import PAGES, SmallSite, crawl, crawl_until
 from tests.test_crawls import REFUSED, STOP_AT, scenarios

@@ -23,7 +23,7 @@ from scrapy_bloom import (
 )
 from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.migration import scrapy_redis_queue
+from scrapy_bloom.migration import scrapy_redis
 from scrapy_bloom.redis_backend import load as loading
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.layout import in_one_slot
@@ -100,7 +100,7 @@ def has_committed(site, folder):
     path = JobDirectory(folder / "job").requests
     with reading(path) as connection:
         pending = [*StoppedJob(path, connection).requests(fields_of)]
-    for fields in pending:
+    for fields, _ in pending:
         path = fields["url"].removeprefix(site.url)
         page = (
             fields.get("method", "GET"),
@@ -260,8 +260,8 @@ def test_queues_of_scrapy_redis_keep_their_order(client, key, monkeypatch, kind)
         queue.push(Request("http://e.com", dont_filter=True, meta=meta, priority=priority))
     name = f"scrapy_redis.queue.{kind}"
     settings = get_crawler(settings_dict={"SCHEDULER_QUEUE_CLASS": name}).settings
-    monkeypatch.setattr(scrapy_redis_queue, "_AT_ONCE", 3)
-    queue_of = scrapy_redis_queue.RedisQueue(client, settings, key)
+    monkeypatch.setattr(scrapy_redis, "_AT_ONCE", 3)
+    queue_of = scrapy_redis.RedisQueue(client, settings, key)
     order = [fields["meta"]["n"] for fields in queue_of.requests(next_first=True)]
     back = [fields["meta"]["n"] for fields in queue_of.requests(next_first=False)]
     assert order == [queue.pop().meta["n"] for _ in range(7)] == back[::-1]
@@ -466,7 +466,7 @@ def test_a_load_that_has_slept_leaves_the_next_one_alone(
     redis, client, key, left, settings, monkeypatch
 ):
     """Who was taken for dead removes nothing of whoever came after."""
-    stored = scrapy_redis_queue.RedisQueue.requests
+    stored = scrapy_redis.RedisQueue.requests
 
     def slept(self, **options):
         monkeypatch.undo()
@@ -474,7 +474,7 @@ def test_a_load_that_has_slept_leaves_the_next_one_alone(
         load_left(other, key, settings)
         yield from stored(self, **options)
 
-    monkeypatch.setattr(scrapy_redis_queue.RedisQueue, "requests", slept)
+    monkeypatch.setattr(scrapy_redis.RedisQueue, "requests", slept)
     with RedisClient(redis.url) as other, pytest.raises(BloomError, match="is gone"):
         load_left(client, key, settings)
     assert waiting(client, in_one_slot(key)).total() == 9

@@ -7,7 +7,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomError, IncompatibleFilterError, ScrapyRedisFingerprinter
-from scrapy_bloom.migration.scrapy_redis_set import RedisSet
+from scrapy_bloom.migration.scrapy_redis import RedisSet
 from tests.redis_backend.server import missing
 
 pytest_plugins = ["tests.redis_backend.fixtures"]

@@ -9,7 +9,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import JobDirectoryError
-from scrapy_bloom.migration.seen_file import SeenFile, is_seen_file
+from scrapy_bloom.migration.sources import SeenFile, form_of_seen
 
 
 def binary(fingerprints):
@@ -31,7 +31,7 @@ def digests(count, seed=0):
 def read(path, data):
     """Return what is read from a file with that content, and how much was skipped."""
     path.write_bytes(data)
-    assert is_seen_file(path)
+    assert form_of_seen(path)
     seen = SeenFile(path)
     found, position = [], 0
     for batch, done in seen.batches():
@@ -94,7 +94,7 @@ def test_torn_tail_costs_its_own_record_only(tmp_path, written):
 @pytest.mark.parametrize("whole", [400, 500], ids=["end of batch", "in batch"])
 def test_lines_behind_a_torn_one_are_found(tmp_path, monkeypatch, torn, whole):
     """An unclean stop tears a line and the next run writes behind it: all others are read."""
-    monkeypatch.setattr("scrapy_bloom.migration.seen_file._BATCH", 200)
+    monkeypatch.setattr("scrapy_bloom.migration.sources._BATCH", 200)
     before, after = digests(whole), digests(500, 1)
     found, skipped = read(tmp_path / "seen", text(before)[:-torn] + text(after))
     assert skipped == 1
@@ -129,6 +129,6 @@ def test_other_files_are_refused(tmp_path, data):
     """What begins like no fingerprint is no requests.seen."""
     path = tmp_path / "seen"
     path.write_bytes(data)
-    assert not is_seen_file(path)
+    assert not form_of_seen(path)
     with pytest.raises(JobDirectoryError, match=r"seen is no requests\.seen"):
         SeenFile(path)

@@ -16,9 +16,14 @@ from scrapy_bloom import BloomFilter, JobDirectoryError
 from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.bloom.growing import ScalableBloomFilter
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.migration.seen_file import SeenFile
-from scrapy_bloom.migration.sources import import_into, import_job, make_filter, source_in
-from scrapy_bloom.migration.url_list import UrlList
+from scrapy_bloom.migration.scrapy_job import import_job
+from scrapy_bloom.migration.sources import (
+    SeenFile,
+    UrlList,
+    import_into,
+    make_filter,
+    source_in,
+)
 from scrapy_bloom.settings import BloomSettings
 from tests.job.harness import fork
 
@@ -54,7 +59,7 @@ def test_job_gets_its_filter_whole_or_not_at_all(tmp_path, monkeypatch):
     fingerprints = [sha1(str(n).encode()).digest() for n in range(3000)]
     data = b"".join(b"\0\x14" + each for each in fingerprints)
     (tmp_path / "requests.seen").write_bytes(data + b"\0\x14torn")
-    monkeypatch.setattr("scrapy_bloom.migration.seen_file._BATCH", 1000)
+    monkeypatch.setattr("scrapy_bloom.migration.sources._BATCH", 1000)
     batches = SeenFile.batches
 
     def dying(self):

@@ -12,7 +12,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomError
 from scrapy_bloom.fingerprints.fast import fingerprint_of_url
-from scrapy_bloom.migration.url_list import UrlList
+from scrapy_bloom.migration.sources import UrlList
 from tests.commands.command_line import URLS
 
 DEFAULT = RequestFingerprinter.from_crawler(get_crawler())

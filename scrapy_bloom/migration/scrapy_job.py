@@ -1,6 +1,7 @@
-"""Whether a job of Scrapy's own scheduler and RFPDupeFilter was stopped cleanly.
+"""A job of Scrapy's own scheduler and RFPDupeFilter goes on with a filter, if it was stopped
+cleanly.
 
-It matters since `requests.seen` also holds the requests that were pending; after an unclean stop
+That matters since `requests.seen` also holds the requests that were pending; after an unclean stop
 these are in no queue any more. No file of such a job directory records it.
 
 What a clean stop does, in Scrapy 2.14 to 2.19 (`Scheduler.close`): it closes all
@@ -18,7 +19,13 @@ import json
 from hashlib import md5
 from itertools import chain
 
+from ..amounts import counted
+from ..bloom.removal import remove_filter
+from ..errors import JobDirectoryError
+from ..files import sync_directory
 from ..jobdir import JobDirectory
+from ..settings import BloomSettings
+from .sources import SeenFile, import_into
 
 SECONDS_TO_CLOSE = 1.0
 """How long `requests.seen` may take to close after `active.json` was written."""
@@ -51,6 +58,34 @@ def why_unclean(job: JobDirectory) -> str | None:
     if late > SECONDS_TO_CLOSE * 1e9:
         return f"{job.seen_file} was written to after {state_file}"
     return None
+
+
+def import_job(
+    job: JobDirectory, unclean: str | None, settings: BloomSettings, identity: str
+) -> str:
+    """Make the filter of `job`, which has none, from its `requests.seen`, all of it or nothing;
+    return a line about it. Raises JobDirectoryError if `unclean` says why the job was not stopped
+    cleanly, FilterLockedError if another process is at it, what making a filter raises."""
+    if unclean is not None:
+        raise JobDirectoryError(
+            f"{job.path} holds a requests.seen of Scrapy's RFPDupeFilter and no Bloom filter, and"
+            f" the job was not stopped cleanly ({unclean}): requests.seen also holds what was"
+            " pending then, which Scrapy has lost and which would never be fetched. Use a new"
+            f" JOBDIR, or import it all the same: scrapy bloom add {job.path} {job.seen_file}"
+        )
+    seen = SeenFile(job.seen_file)
+    for leftover in (job.unfinished_import, job.filter):
+        if leftover.is_dir():
+            remove_filter(leftover)
+    with settings.open_filter(job.unfinished_import, identity, seen.keys) as bloom_filter:
+        imported = import_into(bloom_filter, seen)
+    job.unfinished_import.rename(job.filter)
+    sync_directory(job.path)
+    torn = f" ({counted(imported.skipped, 'torn record')} left out)" if imported.skipped else ""
+    return (
+        f"Imported {counted(imported.added, 'request')} from {seen.name}{torn}: the job goes on"
+        f" with the filter in {job.filter}"
+    )
 
 
 def _queues(state: object) -> list[str]:

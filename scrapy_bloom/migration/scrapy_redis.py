@@ -1,19 +1,22 @@
-"""The queue of pending requests that scrapy-redis keeps in Redis."""
+"""What scrapy-redis keeps in Redis: the set of seen requests, and the queue of pending ones."""
 
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import BloomError
+from ..errors import BloomError, IncompatibleFilterError
+from ..fingerprint import FingerprinterIdentity
+from ..fingerprints.scrapy_redis import ScrapyRedisFingerprinter
 from ..settings import PICKLE
+from .sources import Source
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
-
-    from .scrapy_redis_set import Connection
+    from scrapy.utils.request import RequestFingerprinterProtocol
 
 QUEUE_KEY = "%(spider)s:requests"
 SET_KEY = "%(spider)s:dupefilter"
@@ -22,6 +25,80 @@ _STACKS = ("LifoQueue", "SpiderStack")
 _PICKLES = {"pickle", "marshal", "scrapy_redis.picklecompat"}
 _NEEDED = {"url", "priority", "meta", "dont_filter"}
 _COMMANDS = {"zset": ("zcard", "zrange"), "list": ("llen", "lrange"), "none": ("zcard", "zrange")}
+_BATCH = 10_000
+_is_hexadecimal = re.compile(rb"(?:[0-9a-fA-F]{2})+").fullmatch
+
+
+class Connection(Protocol):
+    """A connection to Redis: `name` is its URL without secrets."""
+
+    name: str
+
+    def call(self, command: str, *arguments: str | bytes | int) -> Any:
+        """Return what the method `command` of redis-py's client does. Raises BloomError."""
+
+
+class RedisSet(Source):
+    """The fingerprints in the set `key` of seen requests, in hexadecimal digits.
+
+    Raises IncompatibleFilterError unless `fingerprinter` makes scrapy-redis's fingerprints: a
+    filter full of others would know nothing. Raises BloomError if there is no fingerprint in the
+    set.
+    """
+
+    unit = "fingerprint"
+    noun = "member"
+
+    def __init__(
+        self, connection: Connection, key: str, fingerprinter: RequestFingerprinterProtocol
+    ) -> None:
+        now = FingerprinterIdentity.of(fingerprinter)
+        if now.plain != FingerprinterIdentity.of(ScrapyRedisFingerprinter()).plain:
+            raise IncompatibleFilterError(
+                f"the fingerprinter here is {now.name}, and scrapy-redis has fingerprints of its"
+                " own: set REQUEST_FINGERPRINTER_CLASS to 'scrapy_bloom.ScrapyRedisFingerprinter'"
+                " for this command and the crawl"
+            )
+        self.name = f"{connection.name} {key}"
+        self._connection = connection
+        self._key = key
+        found = connection.call("type", key).decode()
+        if found != "set":
+            raise BloomError(
+                f"{self.name} is {'not there' if found == 'none' else f'a {found}'}: --key must"
+                " name the set of a scrapy-redis dupefilter"
+            )
+        self.size = self.keys = int(connection.call("scard", key))
+        if not any(fingerprints for fingerprints, _ in self.batches()):
+            raise BloomError(
+                f"{self.name} holds no fingerprint ({self.first_skipped}): --key must name the set"
+                " of a scrapy-redis dupefilter"
+            )
+
+    def _batches(self) -> Iterator[tuple[list[bytes], int]]:
+        done = cursor = 0
+        while True:
+            try:
+                cursor, members = self._connection.call(
+                    "execute_command", "SSCAN", self._key, cursor, "COUNT", _BATCH
+                )
+            except BloomError as error:
+                raise BloomError(f"{error}; run it again to finish") from None
+            done += len(members)
+            yield list(self._fingerprints(members)), done
+            if not cursor:
+                break
+        if done < self.size:
+            raise BloomError(
+                f"{self.name} has lost members meanwhile: {done:,} of {self.size:,} were read"
+            )
+
+    def _fingerprints(self, members: list[bytes]) -> Iterator[bytes]:
+        for member in members:
+            if _is_hexadecimal(member):
+                yield bytes.fromhex(member.decode())
+            else:
+                self._skip(f"{member!r}: not hexadecimal")
 
 
 class RedisQueue:
