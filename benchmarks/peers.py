@@ -1,10 +1,9 @@
 """The other Bloom filters, each in its obvious use, with `add` that answers whether the
 key was there, and `__contains__`. What is not installed is left out, with a line that says so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
+from types import SimpleNamespace
 
 
 def filters() -> dict[str, Callable[[int, float], object]]:
@@ -17,20 +16,13 @@ def filters() -> dict[str, Callable[[int, float], object]]:
         ("rbloom", rust_bloom),
         ("fastbloom-rs", fastbloom),
     ):
-        if is_there(make):
-            found[name] = make
-        else:
+        try:
+            make(10, 0.1)
+        except ImportError:
             print(f"{name} is not installed, and left out")
+        else:
+            found[name] = make
     return found
-
-
-def is_there(make: Callable[[int, float], object]) -> bool:
-    """Return whether what `make` needs is installed."""
-    try:
-        make(10, 0.1)
-    except ImportError:
-        return False
-    return True
 
 
 def answering(module: str, name: str = "BloomFilter") -> Callable[[int, float], object]:
@@ -52,7 +44,7 @@ def rust_bloom(capacity: int, error_rate: float) -> object:
         new(key)
         return False
 
-    return Answering(add, made.__contains__)
+    return SimpleNamespace(add=add, __contains__=made.__contains__)
 
 
 def stable_hash(key: bytes) -> int:
@@ -65,12 +57,4 @@ def fastbloom(capacity: int, error_rate: float) -> object:
     from fastbloom_rs import FilterBuilder
 
     made = FilterBuilder(capacity, error_rate).build_bloom_filter()
-    return Answering(made.add_if_not_contains, made.contains_bytes)
-
-
-class Answering:
-    """Functions of a filter under the names that the others have."""
-
-    def __init__(self, add: Callable[[bytes], bool], contains: Callable[[bytes], bool]) -> None:
-        self.add = add
-        self.__contains__ = contains
+    return SimpleNamespace(add=made.add_if_not_contains, __contains__=made.contains_bytes)

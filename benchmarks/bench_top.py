@@ -1,10 +1,11 @@
 """What `scrapy bloom top` takes of a core, beside a job with a million pending requests.
 
+    python benchmarks/bench_top.py [--requests N] [--seconds N]
+
 The job is held open by this process, which notes once a second how far it is; `top` draws
 into a terminal of 80 columns.
 """
 
-import argparse
 import fcntl
 import json
 import os
@@ -18,11 +19,13 @@ import termios
 import time
 from pathlib import Path
 
+from sidebyside import parser_of
+
 from scrapy_bloom.jobdir import JobDirectory
 from tests.stored import Stored
 
 SLOTS = 40
-COLUMNS, LINES = 80, 24
+SIZE = struct.pack("HHHH", 24, 80, 0, 0)
 FIGURES = {
     "pages": 1,
     "items": 1,
@@ -39,16 +42,15 @@ FIGURES = {
 }
 
 
-def make(path, count):
+def filled(path, count):
     """Return the open file of a job with so many pending requests."""
     job = Stored(path)
-    file = job.file
     for number in range(count):
         job.put(bytes(200), f"slot{number % SLOTS}.example.com")
         if number % 10_000 == 0:
-            file.commit()
-    file.commit()
-    return file
+            job.file.commit()
+    job.file.commit()
+    return job.file
 
 
 def note(file, began, second):
@@ -64,33 +66,35 @@ def seconds_of_cpu(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def watched(folder, file, seconds):
+    """Run `top` for so long; return its share of a core, and the bytes that it has drawn."""
+    pid, terminal = pty.fork()
+    if not pid:
+        os.environ.pop("COLUMNS", None)
+        os.execv(sys.executable, [sys.executable, "-m", "scrapy_bloom", "top", folder])
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, SIZE)
+    began, drawn = time.time(), 0
+    for second in range(seconds):
+        note(file, began, second)
+        until = time.monotonic() + 1
+        while (left := until - time.monotonic()) > 0:
+            if select.select([terminal], [], [], left)[0]:
+                drawn += len(os.read(terminal, 1 << 16))
+        if second == seconds // 4:  # what Python takes to start is not meant
+            start, used = time.monotonic(), seconds_of_cpu(pid)
+    share = (seconds_of_cpu(pid) - used) / (time.monotonic() - start)
+    os.kill(pid, signal.SIGINT)
+    os.waitpid(pid, 0)
+    return share, drawn
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=float, default=1e6)
-    parser.add_argument("--seconds", type=int, default=40)
-    options = parser.parse_args()
+    options = parser_of(__doc__, requests=1e6, seconds=40).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         job = JobDirectory(Path(folder))
-        file = make(job.requests, int(options.requests))
+        file = filled(job.requests, int(options.requests))
         with job.locked():
-            pid, terminal = pty.fork()
-            if not pid:
-                os.environ.pop("COLUMNS", None)
-                os.execv(sys.executable, [sys.executable, "-m", "scrapy_bloom", "top", folder])
-            size = struct.pack("HHHH", LINES, COLUMNS, 0, 0)
-            fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
-            began, drawn, start = time.time(), 0, None
-            for second in range(options.seconds):
-                note(file, began, second)
-                until = time.monotonic() + 1
-                while (left := until - time.monotonic()) > 0:
-                    if select.select([terminal], [], [], left)[0]:
-                        drawn += len(os.read(terminal, 1 << 16))
-                if second == options.seconds // 4:  # what Python takes to start is not meant
-                    start = time.monotonic(), seconds_of_cpu(pid)
-            share = (seconds_of_cpu(pid) - start[1]) / (time.monotonic() - start[0])
-            os.kill(pid, signal.SIGINT)
-            os.waitpid(pid, 0)
+            share, drawn = watched(folder, file, options.seconds)
         file.close(clean=True)
     print(
         f"{options.requests:,.0f} pending: top takes {share:.2%} of a core ({drawn:,} bytes drawn)"

@@ -4,25 +4,19 @@ All three are given the same real streams, one after the other, on one server th
 starts; round trips are the server's own count of what it has read. Run it with
 SCRAPY_BLOOM_DATA for more streams than the sample:
 
-    python tests/benchmarks/bench_redis.py [--most LINES]
+    python benchmarks/bench_redis.py [--most LINES]
 """
 
-import argparse
 import contextlib
 import io
 import logging
-import os
 import time
-from pathlib import Path
 
-from sidebyside import SAMPLES, read, redis_server
-
-# isort: split
 from scrapy import Request
 from scrapy.utils.misc import load_object
 from scrapy.utils.test import get_crawler
-
-from tests.redis_backend.server import missing
+from sidebyside import parser_of, redis_server, table
+from streams import DATA, read
 
 OURS = "scrapy_bloom.RedisBloomDupeFilter"
 PEERS = {
@@ -30,13 +24,6 @@ PEERS = {
     "scrapy-redis-bloomfilter": "scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter",
     "scrapy-bloom": OURS,
 }
-
-
-def streams(most):
-    """Yield the name of each stream and its URLs."""
-    folder = Path(os.environ.get("SCRAPY_BLOOM_DATA", SAMPLES))
-    for path in sorted(folder.glob("stream_*.txt.gz")):
-        yield path.name.partition(".")[0], read(path)[:most]
 
 
 def make(path, url):
@@ -50,6 +37,7 @@ def make(path, url):
 
 
 def reads(servers):
+    """Return how many times servers have read what a client has sent."""
     total = 0
     for server in servers:
         with server.client() as client:
@@ -57,15 +45,16 @@ def reads(servers):
     return total
 
 
-def measure(paths, urls, servers, url):
-    """Return for each class seconds, how many URLs were new, and round trips.
+def measure(paths, urls, server):
+    """Return for each class microseconds a request, how many URLs were new, and round trips.
 
     The dupefilters take turns, a thousand requests each, so that whatever else the
     machine does slows all of them. Making the requests is not counted.
     """
-    for server in servers:
-        server.command("FLUSHALL")
-    dupefilters = [make(path, url) for path in paths]
+    servers = getattr(server, "nodes", [server])
+    for each in servers:
+        each.command("FLUSHALL")
+    dupefilters = [make(path, server.url) for path in paths]
     totals = [[0.0, 0, 0] for _ in paths]
     for dupefilter in dupefilters:
         dupefilter.request_seen(Request("http://warm.up/"))
@@ -76,50 +65,30 @@ def measure(paths, urls, servers, url):
             before = reads(servers)
             started = time.perf_counter()
             seen = sum(map(dupefilter.request_seen, requests))
-            total[0] += time.perf_counter() - started
+            total[0] += (time.perf_counter() - started) * 1e6 / len(urls)
             total[1] += len(requests) - seen
             total[2] += reads(servers) - before - looking
     return totals
 
 
-def report(name, urls, server):
-    print(f"\n{name}: {len(urls):,} requests")
-    totals = measure(PEERS.values(), urls, [server], server.url)
-    ours = totals[-1][0]
-    for peer, (seconds, new, trips) in zip(PEERS, totals, strict=True):
-        times = "" if seconds == ours else f", scrapy-bloom is {seconds / ours:.1f} times as fast"
-        print(
-            f"  {peer:<26} {1e6 * seconds / len(urls):8.1f} µs a request, {new:,} new,"
-            f" {trips:,} round trips{times}"
-        )
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--most", type=int, default=60_000, help="lines of each stream")
-    options = parser.parse_args()
-    if reason := missing():
-        print(reason)
-        return
+    most = parser_of(__doc__, most=(60_000, "lines of each stream")).parse_args().most
     logging.disable()
+    rows = []
     with redis_server() as server:
-        for name, urls in streams(options.most):
-            report(name, urls, server)
-    new_requests()
-
-
-def new_requests():
-    """Print what a request costs of which nobody has heard, on a server and a Cluster."""
-    print("\nnew requests only")
+        for path in sorted(DATA.glob("stream_*.txt.gz")):
+            urls = read(path)[:most]
+            totals = measure(PEERS.values(), urls, server)
+            for peer, (each, new, trips) in zip(PEERS, totals, strict=True):
+                stream = f"{path.name.partition('.')[0]}, {len(urls):,}: {peer}"
+                rows.append([stream, each, new, trips, f"{each / totals[-1][0]:.1f}"])
     urls = [f"http://example.com/{number}" for number in range(10_000)]
     for kind in ("Server", "Cluster"):
         with redis_server(kind) as server:
-            nodes = getattr(server, "nodes", [server])
-            ((seconds, _, trips),) = measure([OURS], urls, nodes, server.url)
-            print(
-                f"  {kind:<8} {1e6 * seconds / len(urls):8.1f} µs a request, {trips:,}"
-                f" round trips for {len(urls):,}"
-            )
+            ((each, new, trips),) = measure([OURS], urls, server)
+            rows.append([f"new requests only, {kind}: scrapy-bloom", each, new, trips, "1.0"])
+    head = ["stream", "µs a request", "new", "round trips", "times ours"]
+    table(head, [[name, f"{each:.1f}", *rest] for name, each, *rest in rows])
 
 
 if __name__ == "__main__":

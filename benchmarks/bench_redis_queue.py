@@ -1,4 +1,4 @@
-"""RedisDurableScheduler beside scrapy-redis: `python tests/benchmarks/bench_redis_queue.py`.
+"""RedisDurableScheduler beside scrapy-redis: `python benchmarks/bench_redis_queue.py`.
 
 On one server that this starts: the memory of pending requests; how soon a new worker has its
 first request out where 100,000 wait; then the demo's site, crawled by four workers of each in
@@ -7,36 +7,36 @@ before it waits for an answer; the server's own count is of what it has read.
 """
 
 import contextlib
+import statistics
 import tempfile
 import time
 from pathlib import Path
 
-from sidebyside import parser_of, redis_server
-
-# isort: split
-import harness
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.queue import PriorityQueue
+from sidebyside import in_turns, parser_of, redis_server, spread, table
 
 from tests.redis_backend.server import described
 from tests.redis_backend.workers import StoreWorker
 
 PENDING = 100_000
-FIRST_SHARE = 0.1
+ENDS = 0.1
 """Of the pages, left out at either end of what is timed: workers start and stop there."""
-OURS = {
-    "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-    "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
-    "BLOOM_CAPACITY": 10_000,
-}
-SCRAPY_REDISS = {
-    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-    "SCHEDULER_PERSIST": True,
-    # without it a worker that finds the queue empty for a moment ends
-    "SCHEDULER_IDLE_BEFORE_CLOSE": 5,
+SIDES = {
+    "scrapy-bloom": {
+        "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+        "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
+        "BLOOM_CAPACITY": 10_000,
+    },
+    "scrapy-redis": {
+        "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "SCHEDULER_PERSIST": True,
+        # without it a worker that finds the queue empty for a moment ends
+        "SCHEDULER_IDLE_BEFORE_CLOSE": 5,
+    },
 }
 
 
@@ -50,10 +50,10 @@ def page(number, slots):
     )
 
 
-def used(server):
-    """Return the bytes that the server has allocated for data."""
+def info(server, section, name):
+    """Return what the server says of itself."""
     with server.client() as client:
-        return client.info("memory")["used_memory"]
+        return client.info(section).get(name, 0)
 
 
 def join(server, **settings):
@@ -62,9 +62,9 @@ def join(server, **settings):
     return StoreWorker(server.url, "bench", **settings)
 
 
-def push(worker, numbers, slots):
-    """Push those pages that are new, in one call."""
-    for number in numbers:
+def push(worker, first, slots):
+    """Push those of fifty pages that are new, in one call."""
+    for number in range(first, first + 50):
         request = page(number, slots)
         if not worker.dupefilter.request_seen(request):
             worker.store.push(request, ())
@@ -74,32 +74,32 @@ def push(worker, numbers, slots):
 def fill(server, slots):
     """Push PENDING requests to our crawl; return bytes a request, and those of the filter."""
     server.command("FLUSHALL")
-    before = used(server)
+    before = info(server, "memory", "used_memory")
     worker = join(server)
     worker.store._leaving = True  # it claims nothing
     strings = worker.dupefilter.shared.nbytes
     for first in range(0, PENDING, 50):
-        push(worker, range(first, first + 50), slots)
+        push(worker, first, slots)
     while worker.store.unsent:
         worker.exchange()
     worker.leave()
-    return (used(server) - before) / PENDING, strings / PENDING
+    used = info(server, "memory", "used_memory") - before
+    return (used - strings) / PENDING, strings / PENDING
 
 
 def fill_scrapy_redis(server):
     """Push the same with scrapy-redis's queue and dupefilter; return bytes a request."""
     server.command("FLUSHALL")
-    before = used(server)
+    before = info(server, "memory", "used_memory")
     crawler = get_crawler(Spider, settings_dict={"REDIS_URL": server.url})
     crawler.spider = spider = Spider.from_crawler(crawler, "spider")
     with server.client() as client:
         queue = PriorityQueue(client, spider, "%(spider)s:requests")
         seen = RFPDupeFilter(client, "spider:dupefilter")
-        for number in range(PENDING):
-            request = page(number, 1000)
+        for request in (page(number, 1000) for number in range(PENDING)):
             if not seen.request_seen(request):
                 queue.push(request)
-    return (used(server) - before) / PENDING
+    return (info(server, "memory", "used_memory") - before) / PENDING
 
 
 def first_request(server):
@@ -119,70 +119,86 @@ def server_time(server, count=20_000):
     worker = join(server, capacity=50)
     server.command("CONFIG", "RESETSTAT")
     for first in range(0, count, 50):
-        push(worker, range(first, first + 50), 1000)
+        push(worker, first, 1000)
         while worker.store.pending:
             worker.store.done(worker.store.next())
-    each = spent(server) / count
+    each = info(server, "commandstats", "cmdstat_evalsha")["usec"] / count
     server.command("CONFIG", "RESETSTAT")
     for _ in range(1000):
         worker.exchange()
-    idle = spent(server) / 1000
+    idle = info(server, "commandstats", "cmdstat_evalsha")["usec"] / 1000
     worker.close()
     return each, idle
 
 
-def spent(server):
-    """Return the microseconds that the server has spent in scripts."""
-    with server.client() as client:
-        return client.info("commandstats")["cmdstat_evalsha"]["usec"]
+def crawl(folder, server, side, workers):
+    """Crawl the demo's site; return pages a second, the site's account, and reads and calls a
+    page."""
+    import harness
 
-
-def reads(server):
-    """Return how many times the server has read what a client has sent."""
-    with server.client() as client:
-        return client.info("stats").get("total_reads_processed", 0)
-
-
-def crawl(folder, server, settings, workers):
-    """Crawl the demo's site; return its pages, pages a second, and reads and calls a page."""
     folder.mkdir()
     server.command("FLUSHALL")
+    urls = {"REDIS_URL": server.url, "BLOOM_REDIS_URL": server.url, "LOG_LEVEL": "WARNING"}
     total = len(harness.pages(harness.SESSION))
-    low, high = int(total * FIRST_SHARE), int(total * (1 - FIRST_SHARE))
+    marks = {int(total * share): None for share in (ENDS, 1 - ENDS)}
+    stats = [folder / f"{number}.stats" for number in range(workers)]
     with contextlib.ExitStack() as ends:
         site = ends.enter_context(harness.serve(folder))
-        before, began, ended = reads(server), None, None
-        processes = []
-        for number in range(workers):
-            stats = folder / f"{number}.stats"
-            options = {
-                **settings,
-                "REDIS_URL": server.url,
-                "BLOOM_REDIS_URL": server.url,
-                "STATS_FILE": stats,
-                "LOG_LEVEL": "WARNING",
-            }
+        before, processes = info(server, "stats", "total_reads_processed"), []
+        for place in stats:
+            options = {**SIDES[side], **urls, "STATS_FILE": place}
             pairs = [w for name, value in options.items() for w in ("-s", f"{name}={value}")]
             command = ("scrapy", "crawl", "site", "-a", f"start={site.url}", *pairs)
-            processes.append(
-                ends.enter_context(harness.started(*command, log=folder / f"{number}.log"))
-            )
+            started = harness.started(*command, log=place.with_suffix(".log"))
+            processes.append(ends.enter_context(started))
         until = time.monotonic() + 300
         while any(process.poll() is None for process in processes):
             fetched = site.fetched()
-            if began is None and fetched >= low:
-                began = time.perf_counter(), fetched
-            if ended is None and fetched >= high:
-                ended = time.perf_counter(), fetched
+            for mark, reached in marks.items():
+                if reached is None and fetched >= mark:
+                    marks[mark] = time.perf_counter(), fetched
             if time.monotonic() > until:
                 raise RuntimeError(harness.tail(folder / "0.log"))
             time.sleep(0.01)
         found = harness.account(site)
-        calls = sum(
-            harness.read(folder / f"{n}.stats").get("scheduler/calls", 0) for n in range(workers)
-        )
-    seconds, pages = ended[0] - began[0], ended[1] - began[1]
-    return found, pages / seconds, (reads(server) - before) / found.fetched, calls / found.fetched
+    (began, low), (ended, high) = marks.values()
+    calls = sum(harness.read(place).get("scheduler/calls", 0) for place in stats)
+    reads = info(server, "stats", "total_reads_processed") - before
+    counts = found.fetched, len(found.missed), len(found.twice)
+    return (high - low) / (ended - began), *counts, reads / found.fetched, calls / found.fetched
+
+
+def memory(server):
+    """Print bytes a pending request, and how soon the first is out."""
+    sample = page(12345, 1000)
+    print(f"requests such as {sample.url} with a Referer and a depth, {PENDING:,} pending:")
+    rows = []
+    for slots in (1, 1000, 6000, 20_000, PENDING):
+        rows.append([f"scrapy-bloom, {slots:,} slots", *(f"{n:.1f}" for n in fill(server, slots))])
+        if slots == 1000:
+            first = statistics.median(first_request(server) for _ in range(5))
+    rows.append(["scrapy-redis", f"{fill_scrapy_redis(server):.1f}", "with its set"])
+    table(["", "bytes a request", "of the filter"], rows)
+    each, idle = server_time(server)
+    print(f"a new worker has its first request after {first:.2f} s")
+    print(f"the server works {each:.0f} µs a request, fifty a call; {idle:.0f} µs an empty call")
+
+
+def speed(server, folder, options):
+    """Print pages a second and calls a page, in turns."""
+    print(f"the demo's site, {options.workers} workers, in turns:")
+    runs = in_turns(
+        SIDES,
+        options.rounds,
+        lambda side: crawl(folder / f"{time.monotonic_ns()}", server, side, options.workers),
+    )
+    rows = []
+    for side, found in runs.items():
+        medians = [statistics.median(each) for each in zip(*found, strict=True)]
+        ratio = spread(*([run[0] for run in runs[which]] for which in (side, "scrapy-redis")))[0]
+        rows.append([side, ratio, *(f"{each:,.2f}" for each in medians)])
+    head = ["", "times scrapy-redis", "pages a second", "pages", "missed", "twice"]
+    table([*head, "reads a page", "calls a page"], rows)
 
 
 def main():
@@ -191,45 +207,6 @@ def main():
     with tempfile.TemporaryDirectory() as name, redis_server() as server:
         memory(server)
         speed(server, Path(name), options)
-
-
-def memory(server):
-    """Print bytes a pending request, and how soon the first is out."""
-    sample = page(12345, 1000)
-    print(f"requests such as {sample.url} with a Referer and a depth, {PENDING:,} pending:")
-    for slots in (1, 1000, 6000, 20_000, PENDING):
-        each, strings = fill(server, slots)
-        print(
-            f"  scrapy-bloom, {slots:>7,} slots  {each - strings:6.0f} bytes a request, and"
-            f" {strings:.1f} of the filter"
-        )
-        if slots == 1000:
-            times = sorted(first_request(server) for _ in range(5))
-            print(f"  a new worker has its first request after {times[2]:.2f} s")
-    each, idle = server_time(server)
-    print(f"  the server works {each:.0f} µs a request, fifty a call; {idle:.0f} µs an empty call")
-    theirs = fill_scrapy_redis(server)
-    print(f"  scrapy-redis                {theirs:6.0f} bytes a request, with its set")
-
-
-def speed(server, folder, options):
-    """Print pages a second and calls a page, in turns."""
-    print(f"the demo's site, {options.workers} workers, in turns:")
-    rates = {}
-    for number in range(options.rounds):
-        for name, settings in (("scrapy-bloom", OURS), ("scrapy-redis", SCRAPY_REDISS)):
-            place = folder / f"{name}{number}"
-            found, rate, read, calls = crawl(place, server, settings, options.workers)
-            rates.setdefault(name, []).append(rate)
-            print(
-                f"  {name:<12}  {found.fetched:,} pages, {len(found.missed)} missed,"
-                f" {len(found.twice)} twice; {rate:6.0f} pages a second;"
-                f" {read:.2f} reads of the server a page"
-                + (f", {calls:.2f} calls of the scheduler" if calls else ""),
-                flush=True,
-            )
-    ours, theirs = (sorted(rates[name])[options.rounds // 2] for name in rates)
-    print(f"  medians: {ours / theirs:.2f} times the pages a second")
 
 
 if __name__ == "__main__":

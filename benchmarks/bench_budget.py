@@ -1,6 +1,6 @@
 """What BLOOM_BUDGET costs in a job: the push of a request, and the bytes of a capped one.
 
-    python tests/benchmarks/bench_budget.py [--items 20000] [--rounds 3]
+    python benchmarks/bench_budget.py [--items 20000] [--rounds 3]
 
 A real DurableScheduler is given requests as Scrapy makes them of the links of a page, with Referer
 and depth: days of a calendar of one host, and pages of a thousand shops. They are pushed without a
@@ -8,68 +8,63 @@ budget, under one that has room for all, and over one; a commit is made after ea
 those of `requests.sqlite`, less those of an empty one.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from scrapy import Request
 from sidebyside import Clock, parser_of, table
+
+from tests.job.engine import Job
 
 BUDGETS = {"none": {}, "with room": {"*": 10**9}, "over it": {"*": 1}}
 
 
-def of_calendar(number: int) -> tuple[str, str]:
+def calendar(number: int) -> tuple[str, str]:
     """Return the URLs of a day and of its month."""
     month = f"https://town.example/events/{2000 + number // 336}-{number // 28 % 12 + 1:02}"
     return f"{month}-{number % 28 + 1:02}", month
 
 
-def of_shops(number: int) -> tuple[str, str]:
+def shops(number: int) -> tuple[str, str]:
     """Return the URLs of an item and of its list."""
     host = f"https://shop-{number % 1000:05}.example.com/catalogue/part-{number % 30:02}"
     return f"{host}/item-{number}.html", f"{host}/"
 
 
-def run(clock: Clock, site: Callable[[int], tuple[str, str]], name: str, items: int) -> int:
-    """Push so many requests; return the bytes of them."""
-    from scrapy import Request
-
-    from tests.job.engine import Job
-
-    budget = BUDGETS[name]
+def push(clock: Clock, site: Callable[[int], tuple[str, str]], name: str, items: int) -> float:
+    """Push so many requests; return the bytes of one."""
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(Path(folder, "job"), BLOOM_BUDGET=budget, BLOOM_CAPACITY=10 * items).open()
-        file = Path(folder, "job", "requests.sqlite")
+        job = Job(Path(folder), BLOOM_BUDGET=BUDGETS[name], BLOOM_CAPACITY=10 * items).open()
+        file = Path(folder, "requests.sqlite")
         empty = file.stat().st_size
         pages = [
             Request(url, job.spider.parse_other, headers={"Referer": of}, meta={"depth": 3})
             for url, of in map(site, range(items))
         ]
 
-        def push(page: tuple[int, Request]) -> None:
+        def push_one(page: tuple[int, Request]) -> None:
             job.scheduler.enqueue_request(page[1])
             if page[0] % 200 == 0:
                 job.commit()
 
-        clock.run(f"{site.__name__} {name}", push, [*enumerate(pages)])
-        if name == "over it":
-            assert job.stat("scheduler/capped") >= items - 1000
+        clock.run(f"{site.__name__} {name}", push_one, [*enumerate(pages)])
+        assert name != "over it" or job.stat("scheduler/capped") >= items - 1000
         job.close("shutdown")
-        return file.stat().st_size - empty
+        return (file.stat().st_size - empty) / items
 
 
 def main() -> None:
-    options = parser_of(__doc__, items=20_000.0, rounds=3).parse_args()
-    items, clock, rows = int(options.items), Clock(), []
-    for site in (of_calendar, of_shops):
+    options = parser_of(__doc__, items=20_000, rounds=3).parse_args()
+    clock, rows = Clock(), []
+    for site in (calendar, shops):
         for _ in range(options.rounds):
-            nbytes = {name: run(clock, site, name, items) for name in BUDGETS}
+            nbytes = {name: push(clock, site, name, options.items) for name in BUDGETS}
         alone = clock.each(f"{site.__name__} none")
         for name in BUDGETS:
             each = clock.each(f"{site.__name__} {name}")
-            found = f"{each:.1f} µs", f"{each / alone:.2f}", f"{nbytes[name] / items:.0f} B"
-            rows.append((site.__name__.removeprefix("of_"), name, *found))
+            found = f"{each:.1f} µs", f"{each / alone:.2f}", f"{nbytes[name]:.0f} B"
+            rows.append((site.__name__, name, *found))
     table(("requests", "budget", "a push", "to none", "a request"), rows)
 
 
