@@ -9,11 +9,11 @@ those of `requests.sqlite`, less those of an empty one.
 """
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from scrapy import Request
 from sidebyside import Clock, parser_of, table
+from streams import shop
 
 from tests.job.engine import Job
 
@@ -26,13 +26,10 @@ def calendar(number: int) -> tuple[str, str]:
     return f"{month}-{number % 28 + 1:02}", month
 
 
-def shops(number: int) -> tuple[str, str]:
-    """Return the URLs of an item and of its list."""
-    host = f"https://shop-{number % 1000:05}.example.com/catalogue/part-{number % 30:02}"
-    return f"{host}/item-{number}.html", f"{host}/"
+SITES = {"calendar": calendar, "shops": lambda number: shop(number, number % 1000)}
 
 
-def push(clock: Clock, site: Callable[[int], tuple[str, str]], name: str, items: int) -> float:
+def push(clock: Clock, site: str, name: str, items: int) -> float:
     """Push so many requests; return the bytes of one."""
     with tempfile.TemporaryDirectory() as folder:
         job = Job(Path(folder), BLOOM_BUDGET=BUDGETS[name], BLOOM_CAPACITY=10 * items).open()
@@ -40,7 +37,7 @@ def push(clock: Clock, site: Callable[[int], tuple[str, str]], name: str, items:
         empty = file.stat().st_size
         pages = [
             Request(url, job.spider.parse_other, headers={"Referer": of}, meta={"depth": 3})
-            for url, of in map(site, range(items))
+            for url, of in map(SITES[site], range(items))
         ]
 
         def push_one(page: tuple[int, Request]) -> None:
@@ -48,7 +45,7 @@ def push(clock: Clock, site: Callable[[int], tuple[str, str]], name: str, items:
             if page[0] % 200 == 0:
                 job.commit()
 
-        clock.run(f"{site.__name__} {name}", push_one, [*enumerate(pages)])
+        clock.run(f"{site} {name}", push_one, [*enumerate(pages)])
         assert name != "over it" or job.stat("scheduler/capped") >= items - 1000
         job.close("shutdown")
         return (file.stat().st_size - empty) / items
@@ -57,14 +54,14 @@ def push(clock: Clock, site: Callable[[int], tuple[str, str]], name: str, items:
 def main() -> None:
     options = parser_of(__doc__, items=20_000, rounds=3).parse_args()
     clock, rows = Clock(), []
-    for site in (calendar, shops):
+    for site in SITES:
         for _ in range(options.rounds):
             nbytes = {name: push(clock, site, name, options.items) for name in BUDGETS}
-        alone = clock.each(f"{site.__name__} none")
+        alone = clock.each(f"{site} none")
         for name in BUDGETS:
-            each = clock.each(f"{site.__name__} {name}")
+            each = clock.each(f"{site} {name}")
             found = f"{each:.1f} µs", f"{each / alone:.2f}", f"{nbytes[name]:.0f} B"
-            rows.append((site.__name__, name, *found))
+            rows.append((site, name, *found))
     table(("requests", "budget", "a push", "to none", "a request"), rows)
 
 

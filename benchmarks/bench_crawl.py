@@ -17,7 +17,7 @@ import tempfile
 from itertools import product
 from pathlib import Path
 
-from crawls import OURS, crawl_links, serve_demo, serve_folder
+from crawls import OURS, Folder, crawl_links, serve_demo
 from scrapy.utils.request import fingerprint
 from sidebyside import in_turns, medians, parser_of, spread, table
 
@@ -57,11 +57,9 @@ def companies(folder: Path) -> dict[str, dict]:
     rule = {"urlPattern": {"include": ["127.0.0.1"]}, "processor": "queryRemoval"}
     rules = folder / "rules.json"
     rules.write_text(json.dumps([{"order": 1, "args": ["sid"], **rule}]))
-    poet = {"ADDONS": {"scrapy_poet.Addon": 100}}
     return {
         "nothing": {},
-        "scrapy-poet": poet,
-        "page-params": poet,
+        "scrapy-poet": {"ADDONS": {"scrapy_poet.Addon": 100}},
         "duplicate-url-discarder": {
             "ADDONS": {"duplicate_url_discarder.Addon": 100},
             "DUD_LOAD_RULE_PATHS": [str(rules)],
@@ -108,27 +106,26 @@ def documentation() -> Path:
     sys.exit("no documentation package can be fetched here: name a folder of HTML pages")
 
 
+def turns(site: str, arms: dict, pairs: int, pages: int, place: str) -> dict:
+    """Crawl a site by turns in each of `arms`, a way and settings."""
+    print(site, place, file=sys.stderr)
+    job = place == "JOBDIR"
+    return in_turns(arms, pairs, lambda arm: crawl_links(site, *arms[arm], pages, job=job))
+
+
 def compare(title: str, site: str, pairs: int, pages: int) -> None:
     """Print the medians of each way, and of the ratios of crawls that followed each other."""
+    arms = {("stock", way): (way, {}) for way, _ in WAYS.values()}
+    arms |= {("ours", way): (way, OURS) for _, way in WAYS.values()}
     rows = []
-    sides = [zip(("stock", "ours"), pair, strict=True) for pair in WAYS.values()]
-    arms = sorted({arm for side in sides for arm in side})
     for place in PLACES:
-        print(f"{title}, {place}", file=sys.stderr)
-        has_job = place == "JOBDIR"
-        runs = in_turns(
-            arms,
-            pairs,
-            lambda arm, job=has_job: crawl_links(
-                site, arm[1], OURS if arm[0] == "ours" else {}, pages, job=job
-            ),
-        )
-        for label, (stock_way, our_way) in WAYS.items():
-            stock, ours = runs["stock", stock_way], runs["ours", our_way]
-            each = [[run["each"] for run in side] for side in (ours, stock)]
-            row = [f"{place}: {label}", *spread(*each), *medians(".2f", *each[::-1])]
+        runs = turns(site, arms, pairs, pages, place)
+        for label, (stock, ours) in WAYS.items():
+            sides = runs["stock", stock], runs["ours", ours]
+            each = [[run["each"] for run in side] for side in sides]
+            row = [f"{place}: {label}", *spread(*each[::-1]), *medians(".2f", *each)]
             for count in COUNTED:
-                row += medians(",.0f", *([run[count] for run in side] for side in (stock, ours)))
+                row += medians(",.0f", *([run[count] for run in side] for side in sides))
             rows.append(row)
     print(f"\n{title}: milliseconds of CPU time a page, medians of {pairs}")
     table(["", "ratio", "from, to", "stock", "ours", "pages", "ours", "dropped", "ours"], rows)
@@ -138,27 +135,16 @@ def compare_in_company(names: list[str], pairs: int) -> None:
     """Print the CPU time with this package, times that without it, beside each of `names`."""
     rows = []
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        write_site(folder)
-        known = companies(folder)
-        with serve_folder(folder) as site:
+        write_site(Path(place))
+        known = companies(Path(place))
+        with Folder(Path(place)) as site:
             for name, where in product(known if "all" in names else names, PLACES):
-                # fingerprints of scrapy-poet depend on this key, so that no URL is enough
-                meta = {"page_params": {"shop": 1}} if name == "page-params" else None
-                both = {
-                    **known[name],
-                    "ADDONS": {**known[name].get("ADDONS", {}), **OURS["ADDONS"]},
-                }
-                sides = {"stock": known[name], "ours": both}
-
-                def run(whose: str, sides=sides, meta=meta, job=where == "JOBDIR") -> float:
-                    found = crawl_links(site, "follow_all", sides[whose], job=job, meta=meta)
-                    return found["seconds"]
-
-                print(name, where, file=sys.stderr)
-                runs = in_turns(sides, pairs, run)
-                ratio = spread(runs["ours"], runs["stock"])
-                rows.append([f"{name}, {where}", *ratio, *medians(".2f", runs["stock"])])
+                stock = known[name]
+                ours = {**stock, "ADDONS": {**stock.get("ADDONS", {}), **OURS["ADDONS"]}}
+                arms = {"stock": ("follow_all", stock), "ours": ("follow_all", ours)}
+                runs = turns(site.start, arms, pairs, 0, where)
+                each = [[run["seconds"] for run in runs[whose]] for whose in ("ours", "stock")]
+                rows.append([f"{name}, {where}", *spread(*each), *medians(".2f", each[1])])
     print(f"\nCPU time times that without scrapy-bloom, medians of {pairs}")
     table(["", "ratio", "from, to", "stock, s"], rows)
 
@@ -173,8 +159,8 @@ def main() -> None:
         compare_in_company(arguments.company, arguments.pairs)
         return
     if arguments.only != "demo":
-        with serve_folder(arguments.folder or documentation()) as site:
-            compare("real pages", site, arguments.pairs, arguments.pages)
+        with Folder(arguments.folder or documentation()) as served:
+            compare("real pages", served.start, arguments.pairs, arguments.pages)
     if arguments.only != "real":
         with serve_demo() as site:
             compare("the demo's site", site, arguments.pairs, arguments.pages)

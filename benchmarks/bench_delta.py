@@ -100,10 +100,8 @@ def store(pages: int) -> None:
             looked = microseconds(table.digest if digest else table.knows, keys)
             nbytes = sum(path.stat().st_size for path in Path(place).rglob("*") if path.is_file())
             table.close()
-        figures = (
-            f"{nbytes / pages:.1f} bytes a page, {marked:.1f} µs a mark, {looked:.1f} µs a look"
-        )
-        print(f"  {kind}: {figures}")
+        each = f"{nbytes / pages:.1f} bytes, {marked:.1f} µs a mark, {looked:.1f} µs a look"
+        print(f"  {kind}, a page: {each}")
     item = {"url": "https://shop.example/p/1", "title": TEXT[:60], "price": 9.5, "text": TEXT[:600]}
     digests = Digests(get_crawler(), None, None, ["at"])
     page = Response("https://shop.example/p/1")
@@ -121,12 +119,7 @@ def microseconds(work, things) -> float:
 
 
 def main() -> None:
-    parser = parser_of(
-        __doc__,
-        lists=200,
-        new=(1, "new details of each list"),
-        pages=(200_000, "of each store"),
-    )
+    parser = parser_of(__doc__, lists=200, new=(1, "new details of each"), pages=200_000)
     parser.add_argument("--store", action="store_true", help="the stores by themselves")
     options = parser.parse_args()
     if options.store:

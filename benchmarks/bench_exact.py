@@ -53,9 +53,8 @@ def sizes(capacity: int) -> None:
 
 
 def main() -> None:
-    options = parser_of(
-        __doc__, capacity=1_000_000, keys=(10_000, "timed in each round"), rounds=10
-    ).parse_args()
+    parser = parser_of(__doc__, capacity=1_000_000, keys=(10_000, "timed a round"), rounds=10)
+    options = parser.parse_args()
     times(options.capacity, options.keys, options.rounds)
     sizes(options.capacity)
 

@@ -11,9 +11,8 @@ from scrapy_bloom import BloomFilter, ScalableBloomFilter
 
 
 def main() -> None:
-    options = parser_of(
-        __doc__, capacity=1_000_000, keys=(10_000, "timed in each round"), rounds=10
-    ).parse_args()
+    parser = parser_of(__doc__, capacity=1_000_000, keys=(10_000, "timed a round"), rounds=10)
+    options = parser.parse_args()
     makers = {"BloomFilter": BloomFilter, "ScalableBloomFilter": ScalableBloomFilter, **filters()}
     made = {name: maker(options.capacity, 1e-6) for name, maker in makers.items()}
     operations({**made, "set": set()}, options.capacity, options.keys, options.rounds)

@@ -1,9 +1,8 @@
 """RedisDurableScheduler beside scrapy-redis: `python benchmarks/bench_redis_queue.py`.
 
-On one server that this starts: the memory of pending requests; how soon a new worker has its
-first request out where 100,000 wait; then the demo's site, crawled by four workers of each in
-turn, without kills: calls that a page costs, and pages a second. A call is what a client sends
-before it waits for an answer; the server's own count is of what it has read.
+On one server that this starts: the memory of pending requests; then the demo's site, crawled by
+four workers of each in turn, without kills: calls that a page costs, and pages a second. A call is
+what a client sends before it waits for an answer; the server's own count is of what it has read.
 """
 
 import contextlib
@@ -17,6 +16,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.queue import PriorityQueue
 from sidebyside import in_turns, parser_of, redis_server, spread, table
+from streams import shop
 
 from tests.redis_backend.server import described
 from tests.redis_backend.workers import StoreWorker
@@ -42,12 +42,9 @@ SIDES = {
 
 def page(number, slots):
     """Return a request as a callback's output has it after Scrapy's middlewares."""
-    site = f"http://shop-{number % slots:05}.example.com"
-    return Request(
-        f"{site}/catalogue/part-{number % 30:02}/item-{number}.html",
-        meta={"depth": 3, "download_slot": f"shop-{number % slots:05}.example.com"},
-        headers={"Referer": f"{site}/catalogue/part-{number % 30:02}/"},
-    )
+    url, referer = shop(number, number % slots)
+    meta = {"depth": 3, "download_slot": url.split("/")[2]}
+    return Request(url, meta=meta, headers={"Referer": referer})
 
 
 def info(server, section, name):
@@ -100,16 +97,6 @@ def fill_scrapy_redis(server):
             if not seen.request_seen(request):
                 queue.push(request)
     return (info(server, "memory", "used_memory") - before) / PENDING
-
-
-def first_request(server):
-    """Return the seconds from nothing to the first request of what `fill` has left."""
-    began = time.perf_counter()
-    worker = join(server)
-    assert worker.next() is not None
-    took = time.perf_counter() - began
-    worker.close()
-    return took
 
 
 def server_time(server, count=20_000):
@@ -169,18 +156,16 @@ def crawl(folder, server, side, workers):
 
 
 def memory(server):
-    """Print bytes a pending request, and how soon the first is out."""
+    """Print bytes a pending request, and the time of the server."""
     sample = page(12345, 1000)
     print(f"requests such as {sample.url} with a Referer and a depth, {PENDING:,} pending:")
-    rows = []
-    for slots in (1, 1000, 6000, 20_000, PENDING):
-        rows.append([f"scrapy-bloom, {slots:,} slots", *(f"{n:.1f}" for n in fill(server, slots))])
-        if slots == 1000:
-            first = statistics.median(first_request(server) for _ in range(5))
+    rows = [
+        [f"scrapy-bloom, {slots:,} slots", *(f"{n:.1f}" for n in fill(server, slots))]
+        for slots in (1, 1000, 6000, 20_000, PENDING)
+    ]
     rows.append(["scrapy-redis", f"{fill_scrapy_redis(server):.1f}", "with its set"])
     table(["", "bytes a request", "of the filter"], rows)
     each, idle = server_time(server)
-    print(f"a new worker has its first request after {first:.2f} s")
     print(f"the server works {each:.0f} µs a request, fifty a call; {idle:.0f} µs an empty call")
 
 

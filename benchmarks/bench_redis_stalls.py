@@ -7,6 +7,7 @@ longest call of each by the server's SLOWLOG; more than 20 ms is a failure.
 """
 
 import sys
+from functools import partial
 
 from scrapy import Request
 from scrapy.settings import Settings
@@ -60,13 +61,6 @@ if kind == 'claims' then redis.call('HSET', key('crawl'), 'claims', last) end
 """
 
 
-def join(server, **settings):
-    """Return a worker."""
-    return StoreWorker(
-        server.url, "bench", BLOOM_CAPACITY=100_000, BLOOM_REDIS_LEASE=3600, **settings
-    )
-
-
 def fill(server, worker, options):
     """Make the crawl."""
     worker.enqueue("page")
@@ -105,19 +99,11 @@ def bury(server, worker):
 def push_many(client):
     """Push a thousand requests, as `scrapy bloom push` does."""
     requests = [Request(f"http://example.com/pushed/{number}") for number in range(1000)]
-    options = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
-    push(client, KEY, requests, **options)
+    push(client, KEY, requests, settings=Settings(), fingerprinter=RequestFingerprinter())
 
 
-def next_round(server):
-    """Join the next round of a crawl that is over."""
-    server.command("HSET", f"{KEY}:crawl", "over", 1)
-    join(server, BLOOM_REDIS_ROUND="next")
-
-
-def wait(server, workers):
+def wait(server, worker, workers):
     """Call with nothing left, and so many workers that wait."""
-    worker = join(server)
     until = int(server.command("TIME")[0]) * 1000 + 3_600_000
     for number in range(workers):
         server.command("ZADD", f"{KEY}:workers", until, f"idle{number}")
@@ -144,12 +130,14 @@ def main():
     with redis_server() as server:
         server.command("CONFIG", "SET", "slowlog-log-slower-than", 1000)
         server.command("CONFIG", "SET", "slowlog-max-len", 1_000_000)
-        worker = join(server)
+        shared = {"BLOOM_CAPACITY": 100_000, "BLOOM_REDIS_LEASE": 3600}
+        join = partial(StoreWorker, server.url, "bench", **shared)
+        worker = join()
         fill(server, worker, options)
-        client, other = worker.client, join(server, capacity=1000)
+        client, other = worker.client, join(capacity=1000)
         desk = RedisDesk(client, KEY)
         all_of_it = {
-            "a worker joins": lambda: join(server),
+            "a worker joins": join,
             "a worker pushes, claims, acknowledges": lambda: work(worker),
             "a worker that wants a thousand": lambda: [other.exchange() for _ in range(9)],
             "scrapy bloom push": lambda: push_many(client),
@@ -161,9 +149,10 @@ def main():
             "scrapy bloom retry": lambda: Failed(desk).retry(),
             "a dead worker with many claims": lambda: bury(server, worker),
             "a worker leaves": other.leave,
-            "a new round": lambda: next_round(server),
+            "the end of a round": lambda: client.call("hset", f"{KEY}:crawl", "over", 1),
+            "a new round": lambda: join(BLOOM_REDIS_ROUND="next"),
             "scrapy bloom clear": lambda: remove_queue(client, KEY),
-            "a worker that waits with others": lambda: wait(server, options.workers),
+            "a worker that waits with others": lambda: wait(server, join(), options.workers),
         }
         times = {name: longest(server, function) for name, function in all_of_it.items()}
     table(["longest call", "ms"], [[name, f"{took:.1f}"] for name, took in times.items()])

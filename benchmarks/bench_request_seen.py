@@ -1,10 +1,9 @@
 """`request_seen` on streams of requests, against RFPDupeFilter and dupefilters made of
 other Bloom filters in the obvious way. All use Scrapy's default fingerprinter.
 
-    python benchmarks/bench_request_seen.py [--requests N] [--rounds N] [files…]
+    python benchmarks/bench_request_seen.py [--requests N] [--rounds N]
 """
 
-import sys
 import tempfile
 import tracemalloc
 from contextlib import suppress
@@ -70,7 +69,6 @@ def memory(urls: list[str]) -> tuple[float, float]:
 
 def main() -> None:
     parser = parser_of(__doc__, requests=(60_000, "of each stream at most"), rounds=3)
-    parser.add_argument("files", nargs="*", help="lists of URLs, one a line, plain or .gz")
     arguments = parser.parse_args()
     kinds = {
         "RFPDupeFilter": (RFPDupeFilter, False),
@@ -80,7 +78,7 @@ def main() -> None:
         **{name: (kind, False) for name, kind in filters().items()},
     }
     ratios, times, ours = [], [], []
-    for name, urls in streams(arguments.files):
+    for name, urls in streams():
         stream = urls[: arguments.requests]
         clock, verdicts = Clock(), {}
         for _ in range(arguments.rounds):
@@ -94,16 +92,13 @@ def main() -> None:
         hits, taken = memory(urls)
         known = sum(verdicts["ours"]) / len(verdicts["ours"])
         ours.append(each["RFPDupeFilter"] / each["ours"])
-        print(f"{name}: {ours[-1]:.1f}", file=sys.stderr, flush=True)
         ratios.append([name, *(f"{each['RFPDupeFilter'] / each[kind]:.2f}" for kind in kinds)])
         shares = [f"{known:.1%}", f"{hits:.1%}", f"{taken / 1e6:.1f} MB", wrong]
         times.append([name, *(f"{each[kind]:.2f}" for kind in kinds), *shares])
     print("times as fast as RFPDupeFilter without JOBDIR")
     table(["stream", *kinds], ratios)
     print(f"ours: {mean(ours):.1f} times as the geometric mean, {min(ours):.1f} at least")
-    print(
-        "\nmicroseconds a request; duplicates; recent URLs: share answered, memory; verdicts wrong"
-    )
+    print("\nmicroseconds; duplicates; recent URLs: share answered, memory; verdicts wrong")
     table(["stream", *kinds, "dupl.", "recent", "memory", "wrong"], times)
 
 

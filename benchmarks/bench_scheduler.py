@@ -1,7 +1,6 @@
 """What durability costs: `python benchmarks/bench_scheduler.py [--pairs 20]`.
 
-All ratios are of figures taken in turns in one run; the time of an fsync stands beside
-them, because Scrapy's SQLite queues take one for each push.
+All ratios are of figures taken in turns in one run; the time of an fsync stands beside them.
 """
 
 import contextlib
@@ -15,9 +14,7 @@ import time
 from pathlib import Path
 
 from scrapy import Request
-from scrapy.squeues import PickleLifoSQLiteQueue
-from scrapy.utils.misc import build_from_crawler
-from sidebyside import forked, in_turns, parser_of, seconds_of, spread, table
+from sidebyside import forked, in_turns, parser_of, resident, seconds_of, spread, table
 
 from tests.job.engine import STOCK, Job
 
@@ -37,18 +34,6 @@ def requests(spider, count, start=0):
         )
         for n in range(start, start + count)
     ]
-
-
-def fsync_time(folder):
-    """Return the median of 200 fsyncs of 4 KiB, in seconds."""
-    times = []
-    with (folder / "fsync").open("wb", buffering=0) as file:
-        for _ in range(200):
-            file.write(bytes(4096))
-            began = time.perf_counter()
-            os.fsync(file.fileno())
-            times.append(time.perf_counter() - began)
-    return statistics.median(times)
 
 
 @contextlib.contextmanager
@@ -80,30 +65,25 @@ def push_all(job, batch):
         job.commit()
 
 
-def pushes(jobs, folder, rounds):
-    """Pushes of real requests: Scrapy's SQLite queue, the scheduler over Scrapy's disk queues."""
-    crawler = jobs["durable"].crawler
-    sqlite = build_from_crawler(PickleLifoSQLiteQueue, crawler, str(folder / "q" / "0"))
-    figures = {"sqlite": [], "stock": [], "durable": []}
+def pushes(jobs, rounds):
+    """Pushes of real requests: the scheduler over Scrapy's disk queues, and ours with commits."""
+    figures = {name: [] for name in jobs}
     for _ in range(rounds):
         batch = requests(jobs["durable"].spider, BATCH)
-        with timed(figures["sqlite"], BATCH // 5):
-            for request in batch[: BATCH // 5]:
-                sqlite.push(request)
         for name, job in jobs.items():
             with timed(figures[name], BATCH):
                 push_all(job, batch)
+    show(figures)
+
+
+def show(figures):
+    """Print medians of what was timed."""
     rows = []
-    for name, label in (
-        ("sqlite", "Scrapy's SQLite queue, push alone"),
-        ("stock", "Scrapy's scheduler, disk queues"),
-        ("durable", "DurableScheduler, with commits"),
-    ):
-        median, cpu = map(statistics.median, zip(*figures[name], strict=True))
-        ratio = spread(*([each for each, _ in figures[which]] for which in (name, "durable")))[0]
-        rows.append([label, f"{median * 1e6:.1f}", f"{cpu * 1e6:.1f}", f"{1 / median:,.0f}", ratio])
-    table(["", "µs a push", "of CPU", "a second", "times durable"], rows)
-    sqlite.close()
+    for name, times in figures.items():
+        wall, cpu = map(statistics.median, zip(*times, strict=True))
+        ratio = spread(*([cpu for _, cpu in figures[which]] for which in (name, "stock")))[0]
+        rows.append([name, f"{wall * 1e6:.1f}", f"{cpu * 1e6:.1f}", ratio])
+    table(["", "µs a request", "of CPU", "CPU, of stock"], rows)
 
 
 def rounds_of_requests(jobs, rounds):
@@ -119,10 +99,7 @@ def rounds_of_requests(jobs, rounds):
                     for _ in range(10):
                         job.done(job.pop())
                 push_all(job, ())
-    for name, times in figures.items():
-        print(
-            f"  {name:8} {statistics.median(cpu for _, cpu in times) * 1e6:6.1f} µs of CPU a request"
-        )
+    show(figures)
 
 
 def million(folder, count):
@@ -138,7 +115,7 @@ def million(folder, count):
     print(
         f"  opened {found['count']:,} in {found['opened'][0]:.3f} s ({found['opened'][1]:.3f} s of"
         f" CPU), popped 10,000 at {found['popped'][1] * 1e6:.0f} µs of CPU;"
-        f" memory grew by {found['memory'] / 1024:.1f} MiB, the file has {size / 1e6:,.0f} MB"
+        f" memory grew by {found['memory'] / 2**20:.1f} MiB, the file has {size / 1e6:,.0f} MB"
     )
 
 
@@ -147,17 +124,17 @@ def opened(folder):
     small = Job(folder / "small").open().pushed("a")
     small.names()
     small.close()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident()
     job, times = Job(folder / "million"), []
     with timed(times):
         job.open()
     with timed(times, 10_000):
         for _ in range(10_000):
             job.done(job.pop())
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    found = {"count": len(job.scheduler) + 10_000, "opened": times[0], "popped": times[1]}
+    grown = resident() - before
+    count = len(job.scheduler) + 10_000
     job.drop()
-    return {**found, "memory": grown}
+    return {"count": count, "opened": times[0], "popped": times[1], "memory": grown}
 
 
 def crawls(folder, pairs):
@@ -182,16 +159,22 @@ def crawls(folder, pairs):
 
 
 def main():
-    options = parser_of(
-        __doc__, pairs=(0, "of whole crawls"), pending=1_000_000, rounds=9
-    ).parse_args()
+    parser = parser_of(__doc__, pairs=(0, "of whole crawls"), pending=1_000_000, rounds=9)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         gc.freeze()
-        print(f"An fsync takes {fsync_time(folder) * 1e3:.2f} ms; load {os.getloadavg()[0]:.1f}")
+        syncs = []
+        with (folder / "fsync").open("wb", buffering=0) as file:
+            for _ in range(200):
+                file.write(bytes(4096))
+                with timed(syncs):
+                    os.fsync(file.fileno())
+        sync = statistics.median(wall for wall, _ in syncs)
+        print(f"An fsync takes {sync * 1e3:.2f} ms; load {os.getloadavg()[0]:.1f}")
         print("Pushes of real requests, median of rounds in turns:")
         with both(folder / "pushes") as jobs:
-            pushes(jobs, folder, options.rounds)
+            pushes(jobs, options.rounds)
         print("Push, pop and finish:")
         with both(folder / "rounds") as jobs:
             rounds_of_requests(jobs, options.rounds)

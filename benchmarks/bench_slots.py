@@ -1,7 +1,7 @@
 """CPU time a request in crawls of few and of many hosts, with this package's queue and with
 Scrapy's own disk queues by turns.
 
-    python benchmarks/bench_slots.py [--pairs N] [--pages N] [--memory] [slots…]
+    python benchmarks/bench_slots.py [--pairs N] [--pages N] [slots…]
 
 Each crawl first fills its slots, with as many requests in all as the others; then its pages are
 counted, each of which yields one request more. There is no network: a download handler answers
@@ -60,12 +60,11 @@ class BroadSpider(Spider):
 def main() -> None:
     parser = parser_of(__doc__, pairs=1, pages=(300, "to count in each crawl"))
     parser.add_argument("slots", nargs="*", type=int, default=[20, 4_000, 20_000])
-    parser.add_argument("--memory", action="store_true", help="without JOBDIR")
     arguments = parser.parse_args()
     most = open_files() - NOT_FILES
     all_slots = [min(slots, most) for slots in arguments.slots]
     pending = max(all_slots) * 3 // 2
-    options = {"pending": pending, "pages": arguments.pages, "job": not arguments.memory}
+    options = {"pending": pending, "pages": arguments.pages}
     rows, first = [], None
     for slots in all_slots:
         runs = in_turns(

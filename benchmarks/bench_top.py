@@ -26,18 +26,12 @@ from tests.stored import Stored
 
 SLOTS = 40
 SIZE = struct.pack("HHHH", 24, 80, 0, 0)
+NAMES = "pages items duplicates retries pending commits filter_items filter_layers"
 FIGURES = {
-    "pages": 1,
-    "items": 1,
-    "duplicates": 1,
-    "retries": 0,
-    "pending": 1,
+    **dict.fromkeys(NAMES.split(), 1),
     "in_flight": 16,
-    "commits": 1,
     "commit_seconds_max": 0.01,
-    "filter_items": 1,
     "filter_capacity": 2_000_000,
-    "filter_layers": 1,
     "filter_bytes": 8_000_000,
 }
 
@@ -51,13 +45,6 @@ def filled(path, count):
             job.file.commit()
     job.file.commit()
     return job.file
-
-
-def note(file, began, second):
-    """Note how far the job is."""
-    figures = {"began": began, **{name: value * (second + 1) for name, value in FIGURES.items()}}
-    file.execute("INSERT INTO progress VALUES (?, ?)", (time.time(), json.dumps(figures)))
-    file.commit()
 
 
 def seconds_of_cpu(pid):
@@ -75,7 +62,10 @@ def watched(folder, file, seconds):
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, SIZE)
     began, drawn = time.time(), 0
     for second in range(seconds):
-        note(file, began, second)
+        figures = {name: value * (second + 1) for name, value in FIGURES.items()}
+        line = json.dumps({"began": began, **figures})
+        file.execute("INSERT INTO progress VALUES (?, ?)", (time.time(), line))
+        file.commit()
         until = time.monotonic() + 1
         while (left := until - time.monotonic()) > 0:
             if select.select([terminal], [], [], left)[0]:
@@ -96,9 +86,8 @@ def main():
         with job.locked():
             share, drawn = watched(folder, file, options.seconds)
         file.close(clean=True)
-    print(
-        f"{options.requests:,.0f} pending: top takes {share:.2%} of a core ({drawn:,} bytes drawn)"
-    )
+    found = f"top takes {share:.2%} of a core ({drawn:,} bytes drawn)"
+    print(f"{options.requests:,.0f} pending: {found}")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,7 @@ answers that are made in the process."""
 
 import asyncio
 import gc
-import os
 import resource
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ from sidebyside import forked, seconds_of
 
 from scrapy_bloom import NewLinkExtractor, follow_new
 from tests.job.harness import preload
-from tests.web_server import serve
+from tests.web_server import ServedInThread
 
 preload()  # once, for all forks
 
@@ -74,7 +72,6 @@ class LinkSpider(Spider):
     """Yields an item for each page, and follows its links in one of the usual ways."""
 
     name = "links"
-    meta = None
 
     def parse(self, response):
         if isinstance(response, HtmlResponse):
@@ -82,7 +79,7 @@ class LinkSpider(Spider):
             yield from getattr(self, self.way)(response)
 
     def follow_all(self, response):
-        return response.follow_all(css=LINKS, meta=self.meta)
+        return response.follow_all(css=LINKS)
 
     def follow_new(self, response):
         return follow_new(response, css=LINKS)
@@ -96,7 +93,7 @@ class LinkSpider(Spider):
 
 def crawl(spider: type, settings: dict, *, job: bool = True, **attributes: Any) -> Any:
     """Crawl in a forked process, with a new JOBDIR or without; return what the spider has handed
-    to its `answer`, or the stats COUNTED, `seconds` of CPU time and the most `bytes` of memory.
+    to its `answer`, or the stats COUNTED and `seconds` of CPU time.
     """
 
     def work(answer):
@@ -110,11 +107,7 @@ def crawl(spider: type, settings: dict, *, job: bool = True, **attributes: Any) 
     with tempfile.TemporaryDirectory() as name:
         place = {"JOBDIR": f"{name}/job"} if job else {}
         found, used = forked(f"a crawl with {settings}", work)
-    return {
-        **found,
-        "seconds": found.get("seconds", seconds_of(used)),
-        "bytes": used.ru_maxrss * 1024,
-    }
+    return {"seconds": seconds_of(used), **found}
 
 
 def crawl_links(site: str, way: str, settings: dict, pages: int = 0, **options: Any) -> dict:
@@ -135,39 +128,22 @@ def open_files() -> int:
     return most
 
 
-@contextmanager
-def serve_folder(folder: Path) -> Iterator[str]:
-    """Serve a folder in a process of its own; yield the URL of the page to start at."""
-    start = max(folder.rglob("index.html"), key=lambda page: page.read_bytes().count(b"<a "))
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            asyncio.run(_serve(start.parent, writing))
-        finally:
-            os._exit(1)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        port = int(pipe.read())
-    try:
-        yield f"http://127.0.0.1:{port}/index.html"
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+class Folder(ServedInThread):
+    """Serves a folder; `start` is the page to start at, the one with the most links."""
 
+    def __init__(self, folder: Path) -> None:
+        page = max(folder.rglob("index.html"), key=lambda page: page.read_bytes().count(b"<a "))
+        self._folder = page.parent
 
-async def _serve(folder: Path, writing: int) -> None:
-    async def answer(method: str, path: str, body: str) -> tuple[int, dict[str, str], bytes]:
-        page = folder / path.partition("?")[0].lstrip("/")
+    @property
+    def start(self) -> str:
+        return f"{self.url}/index.html"
+
+    async def _answer(self, method: str, path: str, body: str) -> tuple[int, dict, bytes]:
+        page = self._folder / path.partition("?")[0].lstrip("/")
         found = page.suffix in TYPES and page.is_file()
         kind = {"Content-Type": TYPES.get(page.suffix, "text/plain")}
         return (200, kind, page.read_bytes()) if found else (404, kind, b"")
-
-    def ready(port: int) -> None:
-        os.write(writing, str(port).encode())
-        os.close(writing)
-
-    await serve(answer, ready)
 
 
 @contextmanager

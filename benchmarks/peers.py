@@ -8,26 +8,28 @@ from types import SimpleNamespace
 
 def filters() -> dict[str, Callable[[int, float], object]]:
     """Return makers of filters from a capacity and an error rate, by name."""
-    found = {}
-    for name, make in (
-        ("pybloom_live", answering("pybloom_live")),
-        ("pybloom_live scalable", answering("pybloom_live", "ScalableBloomFilter")),
-        ("pybloomfiltermmap3", answering("pybloomfilter")),
-        ("rbloom", rust_bloom),
-        ("fastbloom-rs", fastbloom),
-    ):
-        try:
-            make(10, 0.1)
-        except ImportError:
-            print(f"{name} is not installed, and left out")
-        else:
-            found[name] = make
-    return found
+    makers = {
+        "pybloom_live": answering("pybloom_live"),
+        "pybloomfiltermmap3": answering("pybloomfilter"),
+        "rbloom": rust_bloom,
+        "fastbloom-rs": fastbloom,
+    }
+    return {name: make for name, make in makers.items() if is_there(name, make)}
 
 
-def answering(module: str, name: str = "BloomFilter") -> Callable[[int, float], object]:
+def is_there(name: str, make: Callable[[int, float], object]) -> bool:
+    """Return whether what `make` needs is installed."""
+    try:
+        make(10, 0.1)
+    except ImportError:
+        print(f"{name} is not installed, and left out")
+        return False
+    return True
+
+
+def answering(module: str) -> Callable[[int, float], object]:
     """Return a maker of filters of a class whose `add` answers."""
-    return lambda capacity, rate: getattr(import_module(module), name)(capacity, rate)
+    return lambda capacity, rate: import_module(module).BloomFilter(capacity, rate)
 
 
 def rust_bloom(capacity: int, error_rate: float) -> object:

@@ -1,10 +1,12 @@
-"""The request streams of the benchmarks: lists of URLs, and two that are made of them."""
+"""The request streams of the benchmarks: lists of URLs, and requests that are made up."""
 
 import gzip
 import os
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from sidebyside import ROOT
 
@@ -13,58 +15,51 @@ DATA = Path(os.environ.get("SCRAPY_BLOOM_DATA", SAMPLES))
 
 
 def read(path: Path) -> list[str]:
-    """The lines of a list of URLs, plain or gzip."""
-    data = path.read_bytes()
-    text = gzip.decompress(data) if path.suffix == ".gz" else data
-    return [line for line in text.decode("utf-8", "surrogateescape").split("\n") if line]
+    """The lines of a list of URLs."""
+    text = gzip.decompress(path.read_bytes()).decode("utf-8", "surrogateescape")
+    return [line for line in text.split("\n") if line]
 
 
-def streams(files: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """The files given, or those of SCRAPY_BLOOM_DATA, or samples; then two made from them."""
-    paths = [Path(file) for file in files] or sorted(
-        [*DATA.glob("stream_*.txt.gz"), *DATA.glob("urls_[kt]*.txt.gz")]
-    )
-    for path in paths:
-        yield path.name.removesuffix(".gz").removesuffix(".txt"), read(path)
-    if not files:
-        real = [url for path in paths if path.name.startswith("urls_") for url in read(path)]
-        yield "made: links with queries", crawl_of([url for url in real if "?" in url], real)
-        yield "made: shop", crawl_of(list(shop()), [f"http://shop.example/{n}" for n in range(40)])
+def streams() -> Iterator[tuple[str, list[str]]]:
+    """The lists of SCRAPY_BLOOM_DATA, or samples, by name."""
+    for path in sorted([*DATA.glob("stream_*.txt.gz"), *DATA.glob("urls_[kt]*.txt.gz")]):
+        yield path.name.removesuffix(".txt.gz"), read(path)
 
 
-def crawl_of(queries: list[str], others: list[str], pages: int = 6_000) -> list[str]:
-    """A crawl of a site of `pages` pages, 95 % of them with a query: each links to two
-    dozen, the popular ones much more often than the others, some with a fragment."""
-    chance = random.Random(95)
-    urls = list(dict.fromkeys(queries))
-    chance.shuffle(urls)
-    urls = urls[: pages * 95 // 100]
-    urls += chance.sample(others, min(len(others), len(urls) // 19))
-    chance.shuffle(urls)
-    weights = [1 / (rank + 5) for rank in range(len(urls))]
-    stream = []
-    for page in urls:
-        stream += [page, *chance.choices(urls, weights, k=15)]
-        at = chance.randrange(len(urls))
-        stream += urls[at : at + 8]
-    return [
-        f"{url}#p{n % 9}" if n % 5 == 0 and "#" not in url else url for n, url in enumerate(stream)
-    ]
+URLS = read(SAMPLES / "urls_kasztp_20000.txt.gz")
+PATHS = [urlsplit(url).path for url in URLS if url.isascii() and '"' not in url and " " not in url]
+WORDS = re.findall("[a-z]{3,12}", " ".join(PATHS))[::5]
+"""Words of real paths, the frequent ones more often."""
+SITE_WORDS = WORDS[:400]
+_CHANCE = random.Random(20)
+FOLDERS = ["/".join(_CHANCE.choices(SITE_WORDS, k=1 + n % 4)) for n in range(150)]
 
 
-def shop() -> Iterator[str]:
-    """The URLs of a shop: lists with filters in any order, items, sessions and searches."""
-    chance = random.Random(7)
-    while True:
-        fields = [
-            f"category={chance.randrange(60)}",
-            f"page={chance.randrange(30)}",
-            chance.choice(["sort=price_asc", "sort=name", "order=desc"]),
-            chance.choice(["filter%5Bcolor%5D=red", "q=blue+shoes", "q=caf%C3%A9", "view=grid"]),
-            chance.choice(["ref=/home", "date=2024-01-01T10:00", "per_page=48", "in_stock"]),
-        ]
-        chance.shuffle(fields)
-        query = "&".join(fields[: chance.randrange(1, 6)])
-        yield f"http://shop.example/{chance.choice(['list', 'search', 'item.php'])}?{query}"
-        if chance.random() < 1 / 20_000:
-            return
+def shop(number: int, slot: int) -> tuple[str, str | None]:
+    """Return the URL and the referer of an item; the shops are all alike."""
+    folder = f"http://shop-{slot:05}.example.com/catalogue/part-{number % 30:02}/"
+    return f"{folder}item-{number}.html", folder
+
+
+def one_site(number: int, slot: int) -> tuple[str, str | None]:
+    """The same of a page of one large site in folders of very different sizes; further slots are
+    mirrors."""
+    chance = random.Random(number)
+    folder = FOLDERS[int(len(FOLDERS) * chance.random() ** 3)]
+    kind = chance.choice(["struct", "trait", "fn", "page", "enum", "page"])
+    site = f"https://docs{slot}.example.org/{folder}/"
+    return f"{site}{kind}.{chance.choice(SITE_WORDS)}{number}.html", f"{site}index.html"
+
+
+def the_web(number: int, slot: int) -> tuple[str, str | None]:
+    """The same of a page of many sites that have nothing in common; links between them have no
+    referer."""
+    chance = random.Random(slot)
+    host = f"www.{chance.choice(WORDS)}{slot}.{chance.choice(['com', 'org', 'co.uk'])}"
+    chance = random.Random(number)
+    folder, slash, _ = chance.choice(PATHS).rpartition("/")
+    name = chance.choice(PATHS).rpartition("/")[2] or number
+    return f"https://{host}{folder}{slash}{name}", f"https://{host}/" if number % 2 else None
+
+
+CORPORA = {"shop": shop, "one site": one_site, "the web": the_web}
