@@ -55,10 +55,11 @@ class Later(Spider):
         begin, chance = time.time() + 2, random.Random(1)
         for number in range(self.items):
             due = begin + chance.uniform(0, self.items / 20)
-            yield Request(f"data:,{number}", meta={"bloom_not_before": due}, dont_filter=True)
+            meta = {"bloom_not_before": due, "due": due}
+            yield Request(f"data:,{number}", meta=meta, dont_filter=True)
 
     def note(self, request):
-        self.late.append(time.time() - request.meta["bloom_not_before"])
+        self.late.append(time.time() - request.meta["due"])
 
     def parse(self, response):
         if len(self.late) == self.items:

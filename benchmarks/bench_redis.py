@@ -1,8 +1,7 @@
 """RedisBloomDupeFilter beside scrapy-redis's and scrapy-redis-bloomfilter's dupefilters.
 
-All three are given the same real streams, one after the other, on one server that this
-starts; round trips are the server's own count of what it has read. Run it with
-SCRAPY_BLOOM_DATA for more streams than the sample:
+All three are given the same real streams (SCRAPY_BLOOM_DATA, or the sample) by turns, on one
+server that this starts; round trips are the server's own count of what it has read.
 
     python benchmarks/bench_redis.py [--most LINES]
 """

@@ -68,8 +68,7 @@ def memory(urls: list[str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = parser_of(__doc__, requests=(60_000, "of each stream at most"), rounds=3)
-    arguments = parser.parse_args()
+    arguments = parser_of(__doc__, requests=(60_000, "of each at most"), rounds=3).parse_args()
     kinds = {
         "RFPDupeFilter": (RFPDupeFilter, False),
         "ours": (BloomDupeFilter, False),

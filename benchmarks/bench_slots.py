@@ -78,10 +78,8 @@ def main() -> None:
         ratios = spread(ours, stock)[0], spread(ours, first)[0]
         row = f"{slots:,} slots", *medians(".2f", stock, ours), *ratios, *medians(".0f", *nbytes)
         rows.append(row)
-    print(
-        f"Milliseconds of CPU time a page, {pending:,} requests pending, {arguments.pages} pages,"
-        f" {arguments.pairs} pairs; MB of memory"
-    )
+    counts = f"{pending:,} requests pending, {arguments.pages} pages, {arguments.pairs} pairs"
+    print(f"Milliseconds of CPU time a page, {counts}; MB of memory")
     relative = f"of ours with {all_slots[0]:,}"
     table(["", "stock", "ours", "of stock", relative, "stock MB", "ours MB"], rows)
 

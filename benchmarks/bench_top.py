@@ -86,8 +86,7 @@ def main():
         with job.locked():
             share, drawn = watched(folder, file, options.seconds)
         file.close(clean=True)
-    found = f"top takes {share:.2%} of a core ({drawn:,} bytes drawn)"
-    print(f"{options.requests:,.0f} pending: {found}")
+    print(f"top takes {share:.2%} of a core ({drawn:,} bytes drawn)")
 
 
 if __name__ == "__main__":

@@ -26,12 +26,9 @@ from tests.job.engine import Job
 from tests.redis_backend.server import described
 from tests.redis_backend.workers import StoreWorker
 
-ROWS = ("20 slots", "1,000 slots", "one a slot", "two a slot")
 CHUNK = 2_000
 """Requests that are pushed or popped in one turn."""
 TURNS = 15
-FEW = 100_000
-"""Pending requests of the last row, in 1,000 slots."""
 _OF_FILTER = re.compile(rb"\{[^}]*\}(:\d+){0,2}")
 
 
@@ -173,8 +170,9 @@ def main() -> None:
     logging.disable()
     # the slots of Scrapy's downloader
     fakes.Downloader.get_slot_key = lambda self, request: urlparse_cached(request).hostname
-    few, chunk = min(FEW, options.items // 10), min(CHUNK, options.items // 10)
-    rows = [*((row, options.items) for row in ROWS), ("1,000 slots", few)]
+    few, chunk = min(100_000, options.items // 10), min(CHUNK, options.items // 10)
+    names = ("20 slots", "1,000 slots", "one a slot", "two a slot")
+    rows = [*((name, options.items) for name in names), ("1,000 slots", few)]
     if options.only != "sqlite":
         print(described())
         with redis_server() as server:
