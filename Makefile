@@ -22,11 +22,11 @@ test: .venv/.test
 	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 bench: .venv/.bench
-	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m benchmarks
 
 # five minutes of them
 bench-quick: .venv/.bench
-	$(BIN)/python -m tests.benchmarks --quick
+	$(BIN)/python -m benchmarks --quick
 
 torture: .venv/.test
 	$(BIN)/python -m pytest -s -m "torture or hypothesis" --hypothesis-profile torture

@@ -181,7 +181,7 @@ def cpu_picture() -> Picture:
             picture.text(left + wide * share + 6, top + 11, f"{share:.2f}", size=12)
     picture.line([(left, 78), (left, 86 + high * len(rows) - 8)], LINE)
     picture.text(
-        16, 104 + high * len(rows), "python tests/benchmarks/bench_crawl.py, with JOBDIR, medians"
+        16, 104 + high * len(rows), "python benchmarks/bench_crawl.py, with JOBDIR, medians"
         " of 5 pairs: the table in speed.md", colour=GREY, size=12,
     )  # fmt: skip
     return picture
@@ -218,7 +218,7 @@ def memory_picture() -> Picture:
         picture.box(x, 44, 14, 14, fill=colour, stroke="none", radius=2)
         picture.text(x + 20, 56, name, colour=GREY)
     picture.text(
-        16, top + high + 60, "python tests/benchmarks/bench_memory.py, measured: the table in"
+        16, top + high + 60, "python benchmarks/bench_memory.py, measured: the table in"
         " exactness.md; the scale is logarithmic", colour=GREY, size=12,
     )  # fmt: skip
     return picture

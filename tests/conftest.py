@@ -4,7 +4,9 @@ import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import date
 from functools import partial
+from operator import attrgetter
 
 import pytest
 from hypothesis import settings
@@ -31,9 +33,34 @@ for _name in ("SCRAPY_SETTINGS_MODULE", "SCRAPY_PROJECT"):
     os.environ.pop(_name, None)
 
 
+SLOW_DAY = "SLOW_DAY"
+"""The environment's name for the day whose fifth of the slow tests runs: a number, or `all`."""
+
+
+def pytest_configure():
+    """Choose the day once, for the workers of pytest-xdist, too."""
+    os.environ.setdefault(SLOW_DAY, str(date.today().toordinal() % 5))
+
+
 def pytest_report_header():
-    """Say on which server the tests of the shared filter run."""
-    return f"server: {server.described()}"
+    """Say on which server the tests of the shared filter run, and which of the slow tests do."""
+    return f"server: {server.described()}", f"slow tests: {SLOW_DAY}={os.environ[SLOW_DAY]}"
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out the slow tests of the four other days, but those that are asked for by name.
+
+    In any five days in a row each of them runs.
+    """
+    day = os.environ[SLOW_DAY]
+    if day == "all" or any("::" in name for name in config.args):
+        return
+    slow = sorted(
+        (item for item in items if item.get_closest_marker("slow")), key=attrgetter("nodeid")
+    )
+    left = {item for number, item in enumerate(slow) if number % 5 != int(day) % 5}
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture

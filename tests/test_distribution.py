@@ -68,7 +68,7 @@ def test_the_source_distribution_can_test_itself(built):
         names = {name.partition("/")[2] for name in file.getnames()}
     wanted = [
         path.relative_to(ROOT).as_posix()
-        for folder in ("scrapy_bloom", "tests", "docs", "example_project")
+        for folder in ("scrapy_bloom", "tests", "benchmarks", "docs", "example_project")
         for path in (ROOT / folder).rglob("*")
         if path.is_file()
         and not re.search(r"/(\.|__pycache__|_build/)", f"/{path.relative_to(ROOT).as_posix()}")

@@ -334,7 +334,7 @@ def test_commands_of_the_repository_exist():
             for target in re.findall(r"`make ([a-z][a-z-]*)`", text)
             if not re.search(rf"^{target}:", makefile, re.MULTILINE)
         ]
-        commands = re.findall(r"`(?:python )?(tests/[\w/]+\.py)([^`]*)`", text)
+        commands = re.findall(r"`(?:python )?((?:tests|benchmarks)/[\w/]+\.py)([^`]*)`", text)
         modules = re.findall(r"`python -m (tests[.\w]+)([^`]*)`", text)
         commands += [(f"{name.replace('.', '/')}.py", rest) for name, rest in modules]
         for script, rest in commands:

@@ -2,9 +2,8 @@
 
 Most of the time is waiting for cache lines. The first probe rejects half of the absent keys, so
 the first three probes are tested one by one; for the others the block is copied, in one read.
-Bits are set in one call, which waits for all of their lines at once
-(tests/benchmarks/bench_probes.py). The code of hashing.py is in line: calls would take half of the
-time.
+Bits are set in one call, which waits for all of their lines at once. The code of hashing.py is in
+line: calls would take half of the time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What the benchmarks share: fair clocks, tables, and the request streams."""
-
-from __future__ import annotations
+"""What the benchmarks share: fair clocks, runs by turns, ratios, and tables."""
 
 import argparse
 import gc
-import gzip
 import json
 import os
 import random
@@ -19,20 +16,18 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-sys.path.insert(0, str(ROOT))  # the package of this checkout, in processes started too
-sys.path.append(str(ROOT / "example_project"))
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-SAMPLES = HERE.parent / "data"
+ROOT = Path(__file__).resolve().parent.parent
+TREE = Path(os.environ.get("BENCH_TREE", ROOT))
+"""The checkout whose package is measured: this one, or that of `python -m benchmarks --tree`."""
+sys.path[:0] = [str(TREE), str(TREE / "example_project")]  # before what is installed
+os.environ["PYTHONPATH"] = os.pathsep.join([str(TREE), os.environ.get("PYTHONPATH", "")])
 CHUNK = 500
 OPERATIONS = ("add new", "add known", "test known", "test absent")
-OURS = {"ADDONS": {"scrapy_bloom.Addon": 300}}
 
 
-def parser_of(about: str | None, **given: Any) -> argparse.ArgumentParser:
+def parser_of(about: str, **given: Any) -> argparse.ArgumentParser:
     """Return a parser of options, each given as its default, or as that and its help."""
-    parser = argparse.ArgumentParser(description=about and about.partition("\n\n")[0])
+    parser = argparse.ArgumentParser(description=about.partition("\n\n")[0])
     for name, each in given.items():
         default, told = each if isinstance(each, tuple) else (each, None)
         parser.add_argument(f"--{name}", type=type(default), default=default, help=told)
@@ -50,7 +45,7 @@ class Clock:
         self.best: dict[str, dict[int, float]] = {}
         self.items: dict[str, int] = {}
 
-    def run(self, name: str, call: Callable[[object], object], items: Sequence[object]) -> list:
+    def run(self, name: str, call: Callable[[Any], object], items: Sequence[object]) -> list:
         """Call with each item, once; return the answers."""
         best = self.best.setdefault(name, {})
         self.items[name] = len(items)
@@ -72,8 +67,8 @@ class Clock:
         return sum(self.best[name].values()) / self.items[name] * 1e6
 
 
-def operations(made: Mapping[str, Any], capacity: int, keys: int, rounds: int) -> dict[str, list]:
-    """Fill sets to half of `capacity`; return microseconds of each of OPERATIONS, by name."""
+def operations(made: Mapping[str, Any], capacity: int, keys: int, rounds: int) -> None:
+    """Fill sets to half of `capacity`; print what OPERATIONS take, relative to BloomFilter's."""
     for _ in range(capacity // 2 - keys * rounds):
         key = os.urandom(20)
         for tested in made.values():
@@ -85,8 +80,14 @@ def operations(made: Mapping[str, Any], capacity: int, keys: int, rounds: int) -
             calls = (tested.add, tested.add, tested.__contains__, tested.__contains__)
             for what, call, these in zip(OPERATIONS, calls, (new, new, new, absent), strict=True):
                 clock.run(f"{name} {what}", call, these)
+    each = {name: [clock.each(f"{name} {what}") for what in OPERATIONS] for name in made}
+    rows = []
+    for name, times in each.items():
+        ratios = [time / own for time, own in zip(times, each["BloomFilter"], strict=True)]
+        numbers = [f"{ratio:.2f}" for ratio in (*ratios, mean(ratios))]
+        rows.append([name, *numbers, *(f"{time * 1000:.0f}" for time in times)])
     print(f"half full, capacity {capacity:,}: time relative to BloomFilter's, and in ns")
-    return {name: [clock.each(f"{name} {what}") for what in OPERATIONS] for name in made}
+    table(["", *OPERATIONS, "mean", *(f"{operation}/ns" for operation in OPERATIONS)], rows)
 
 
 def in_turns(arms: Iterable[Any], rounds: int, run: Callable[[Any], Any]) -> dict[Any, list]:
@@ -105,7 +106,20 @@ def spread(ours: Iterable[float], theirs: Iterable[float]) -> list[str]:
     return [f"{statistics.median(ratios):.2f}", f"{ratios[0]:.2f} to {ratios[-1]:.2f}"]
 
 
-def forked(what: str, work: Callable[[Callable[[object], None]], object]) -> tuple[Any, Any]:
+def medians(form: str, *arms: Iterable[float]) -> list[str]:
+    """Return the median of each of `arms`, formatted."""
+    return [format(statistics.median(arm), form) for arm in arms]
+
+
+def mean(ratios: Iterable[float]) -> float:
+    """Return the geometric mean."""
+    logs = [log(ratio) for ratio in ratios]
+    return exp(sum(logs) / len(logs))
+
+
+def forked(
+    what: str, work: Callable[[Callable[[object], None]], object]
+) -> tuple[Any, resource.struct_rusage]:
     """Return what `work` hands to the function it is given, in a forked process, which has
     imported everything already; and the resource usage of that."""
     reading, writing = os.pipe()
@@ -129,6 +143,11 @@ def forked(what: str, work: Callable[[Callable[[object], None]], object]) -> tup
     return json.loads(found), used
 
 
+def seconds_of(used: resource.struct_rusage) -> float:
+    """Return the CPU seconds of a process."""
+    return used.ru_utime + used.ru_stime
+
+
 def resident() -> int:
     """Bytes of this process in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
@@ -147,12 +166,6 @@ def redis_server(kind: str = "Server") -> Iterator[Any]:
             started.stop()
 
 
-def server_seconds(client: Any) -> float:
-    """The CPU seconds of the server so far."""
-    used = client.info("cpu")
-    return float(used["used_cpu_user"] + used["used_cpu_sys"])
-
-
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print aligned columns, the first to the left."""
     lines = [[str(cell) for cell in row] for row in (head, *rows)]
@@ -160,67 +173,3 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     for line in lines:
         cells = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
         print("  ".join([line[0].ljust(widths[0]), *cells]).rstrip(), flush=True)
-
-
-def mean(ratios: Iterable[float]) -> float:
-    logs = [log(ratio) for ratio in ratios]
-    return exp(sum(logs) / len(logs))
-
-
-def read(path: Path) -> list[str]:
-    """The lines of a list of URLs, plain or gzip."""
-    data = path.read_bytes()
-    text = gzip.decompress(data) if path.suffix == ".gz" else data
-    return [line for line in text.decode("utf-8", "surrogateescape").split("\n") if line]
-
-
-def streams(files: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """The files given, or those of SCRAPY_BLOOM_DATA, or samples; then two made from them."""
-    folder = Path(os.environ.get("SCRAPY_BLOOM_DATA", SAMPLES))
-    paths = [Path(file) for file in files] or sorted(
-        [*folder.glob("stream_*.txt.gz"), *folder.glob("urls_[kt]*.txt.gz")]
-    )
-    for path in paths:
-        yield path.name.removesuffix(".gz").removesuffix(".txt"), read(path)
-    if not files:
-        real = [url for path in paths if path.name.startswith("urls_") for url in read(path)]
-        yield "made: links with queries", crawl_of([url for url in real if "?" in url], real)
-        yield "made: shop", crawl_of(list(shop()), [f"http://shop.example/{n}" for n in range(40)])
-
-
-def crawl_of(queries: list[str], others: list[str], pages: int = 6_000) -> list[str]:
-    """A crawl of a site of `pages` pages, 95 % of them with a query: each links to two
-    dozen, the popular ones much more often than the others, some with a fragment."""
-    chance = random.Random(95)
-    urls = list(dict.fromkeys(queries))
-    chance.shuffle(urls)
-    urls = urls[: pages * 95 // 100]
-    urls += chance.sample(others, min(len(others), len(urls) // 19))
-    chance.shuffle(urls)
-    weights = [1 / (rank + 5) for rank in range(len(urls))]
-    stream = []
-    for page in urls:
-        stream += [page, *chance.choices(urls, weights, k=15)]
-        at = chance.randrange(len(urls))
-        stream += urls[at : at + 8]
-    return [
-        f"{url}#p{n % 9}" if n % 5 == 0 and "#" not in url else url for n, url in enumerate(stream)
-    ]
-
-
-def shop() -> Iterator[str]:
-    """The URLs of a shop: lists with filters in any order, items, sessions and searches."""
-    chance = random.Random(7)
-    while True:
-        fields = [
-            f"category={chance.randrange(60)}",
-            f"page={chance.randrange(30)}",
-            chance.choice(["sort=price_asc", "sort=name", "order=desc"]),
-            chance.choice(["filter%5Bcolor%5D=red", "q=blue+shoes", "q=caf%C3%A9", "view=grid"]),
-            chance.choice(["ref=/home", "date=2024-01-01T10:00", "per_page=48", "in_stock"]),
-        ]
-        chance.shuffle(fields)
-        query = "&".join(fields[: chance.randrange(1, 6)])
-        yield f"http://shop.example/{chance.choice(['list', 'search', 'item.php'])}?{query}"
-        if chance.random() < 1 / 20_000:
-            return

@@ -1,23 +1,19 @@
 """`request_seen` on streams of requests, against RFPDupeFilter and dupefilters made of
 other Bloom filters in the obvious way. All use Scrapy's default fingerprinter.
 
-    python tests/benchmarks/bench_request_seen.py [--requests N] [files…]
+    python benchmarks/bench_request_seen.py [--requests N] [--rounds N]
 """
 
-from __future__ import annotations
-
-import shutil
-import sys
 import tempfile
 import tracemalloc
-from collections.abc import Callable
 from contextlib import suppress
 
 from peers import filters
 from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.test import get_crawler
-from sidebyside import Clock, mean, parser_of, streams, table
+from sidebyside import Clock, mean, parser_of, table
+from streams import streams
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.speed import RecentKeys
@@ -27,8 +23,6 @@ CAPACITY, ERROR_RATE = 1_000_000, 1e-6
 
 class PeerDupeFilter(RFPDupeFilter):
     """RFPDupeFilter with a Bloom filter in place of its set."""
-
-    add: Callable[[bytes], object]
 
     def request_seen(self, request: Request) -> bool:
         """Return what the Bloom filter says."""
@@ -74,9 +68,7 @@ def memory(urls: list[str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = parser_of(__doc__, requests=(60_000, "of each stream at most"), rounds=3)
-    parser.add_argument("files", nargs="*", help="lists of URLs, one a line, plain or .gz")
-    arguments = parser.parse_args()
+    arguments = parser_of(__doc__, requests=(60_000, "of each at most"), rounds=3).parse_args()
     kinds = {
         "RFPDupeFilter": (RFPDupeFilter, False),
         "ours": (BloomDupeFilter, False),
@@ -85,35 +77,27 @@ def main() -> None:
         **{name: (kind, False) for name, kind in filters().items()},
     }
     ratios, times, ours = [], [], []
-    for name, urls in streams(arguments.files):
+    for name, urls in streams():
         stream = urls[: arguments.requests]
         clock, verdicts = Clock(), {}
         for _ in range(arguments.rounds):
             for kind, (made, has_job) in kinds.items():
-                job = tempfile.mkdtemp() if has_job else None
-                tested = dupefilter(made, job)
-                verdicts[kind] = clock.run(kind, tested.request_seen, requests(stream))
-                tested.close("finished")
-                if job:
-                    shutil.rmtree(job)
-        differ = sum(
-            a != b for a, b in zip(verdicts["ours"], verdicts["RFPDupeFilter"], strict=True)
-        )
+                with tempfile.TemporaryDirectory() as job:
+                    tested = dupefilter(made, job if has_job else None)
+                    verdicts[kind] = clock.run(kind, tested.request_seen, requests(stream))
+                    tested.close("finished")
+        wrong = sum(map(bool.__ne__, verdicts["ours"], verdicts["RFPDupeFilter"]))
         each = {kind: clock.each(kind) for kind in kinds}
         hits, taken = memory(urls)
         known = sum(verdicts["ours"]) / len(verdicts["ours"])
-        ratio = {kind: each["RFPDupeFilter"] / each[kind] for kind in kinds}
-        ours.append(ratio["ours"])
-        print(f"{name}: {ratio['ours']:.1f}", file=sys.stderr, flush=True)
-        ratios.append([name, *(f"{ratio[kind]:.2f}" for kind in kinds)])
-        shares = [f"{known:.1%}", f"{hits:.1%}", f"{taken / 1e6:.1f} MB", differ]
+        ours.append(each["RFPDupeFilter"] / each["ours"])
+        ratios.append([name, *(f"{each['RFPDupeFilter'] / each[kind]:.2f}" for kind in kinds)])
+        shares = [f"{known:.1%}", f"{hits:.1%}", f"{taken / 1e6:.1f} MB", wrong]
         times.append([name, *(f"{each[kind]:.2f}" for kind in kinds), *shares])
     print("times as fast as RFPDupeFilter without JOBDIR")
     table(["stream", *kinds], ratios)
     print(f"ours: {mean(ours):.1f} times as the geometric mean, {min(ours):.1f} at least")
-    print(
-        "\nmicroseconds a request; duplicates; recent URLs: share answered, memory; verdicts wrong"
-    )
+    print("\nmicroseconds; duplicates; recent URLs: share answered, memory; verdicts wrong")
     table(["stream", *kinds, "dupl.", "recent", "memory", "wrong"], times)
 
 

@@ -1,41 +1,35 @@
 """The other Bloom filters, each in its obvious use, with `add` that answers whether the
 key was there, and `__contains__`. What is not installed is left out, with a line that says so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
+from types import SimpleNamespace
 
 
 def filters() -> dict[str, Callable[[int, float], object]]:
     """Return makers of filters from a capacity and an error rate, by name."""
-    found = {}
-    for name, make in (
-        ("pybloom_live", answering("pybloom_live")),
-        ("pybloom_live scalable", answering("pybloom_live", "ScalableBloomFilter")),
-        ("pybloomfiltermmap3", answering("pybloomfilter")),
-        ("rbloom", rust_bloom),
-        ("fastbloom-rs", fastbloom),
-    ):
-        if is_there(make):
-            found[name] = make
-        else:
-            print(f"{name} is not installed, and left out")
-    return found
+    makers = {
+        "pybloom_live": answering("pybloom_live"),
+        "pybloomfiltermmap3": answering("pybloomfilter"),
+        "rbloom": rust_bloom,
+        "fastbloom-rs": fastbloom,
+    }
+    return {name: make for name, make in makers.items() if is_there(name, make)}
 
 
-def is_there(make: Callable[[int, float], object]) -> bool:
+def is_there(name: str, make: Callable[[int, float], object]) -> bool:
     """Return whether what `make` needs is installed."""
     try:
         make(10, 0.1)
     except ImportError:
+        print(f"{name} is not installed, and left out")
         return False
     return True
 
 
-def answering(module: str, name: str = "BloomFilter") -> Callable[[int, float], object]:
+def answering(module: str) -> Callable[[int, float], object]:
     """Return a maker of filters of a class whose `add` answers."""
-    return lambda capacity, rate: getattr(import_module(module), name)(capacity, rate)
+    return lambda capacity, rate: import_module(module).BloomFilter(capacity, rate)
 
 
 def rust_bloom(capacity: int, error_rate: float) -> object:
@@ -52,7 +46,7 @@ def rust_bloom(capacity: int, error_rate: float) -> object:
         new(key)
         return False
 
-    return Answering(add, made.__contains__)
+    return SimpleNamespace(add=add, __contains__=made.__contains__)
 
 
 def stable_hash(key: bytes) -> int:
@@ -65,12 +59,4 @@ def fastbloom(capacity: int, error_rate: float) -> object:
     from fastbloom_rs import FilterBuilder
 
     made = FilterBuilder(capacity, error_rate).build_bloom_filter()
-    return Answering(made.add_if_not_contains, made.contains_bytes)
-
-
-class Answering:
-    """Functions of a filter under the names that the others have."""
-
-    def __init__(self, add: Callable[[bytes], bool], contains: Callable[[bytes], bool]) -> None:
-        self.add = add
-        self.__contains__ = contains
+    return SimpleNamespace(add=made.add_if_not_contains, __contains__=made.contains_bytes)

@@ -1,0 +1,104 @@
+"""Memory for each item, time to open and close a job, and bytes on the disk, against
+RFPDupeFilter with JOBDIR: of the filter, without recent URLs. Each is made, closed, opened again
+and closed in processes of their own.
+
+    python benchmarks/bench_memory.py [--items 1e6 1e7]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from scrapy import Request
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.utils.test import get_crawler
+from sidebyside import parser_of, resident, table
+
+from scrapy_bloom import BloomDupeFilter
+from tests.fakes import Engine
+
+KINDS = {
+    "RFPDupeFilter": {},
+    "ours, grown from 1 M": {"BLOOM_CAPACITY": 1_000_000},
+    "ours, capacity set": {},
+    "ours, exact, capacity set": {"BLOOM_EXACT": True},
+}
+
+
+class RandomFingerprinter:
+    """Every request is a new one."""
+
+    def fingerprint(self, request: object) -> bytes:
+        """Return 20 random bytes, or the same for the probes of the fingerprinter's identity."""
+        return bytes(20) if isinstance(request, Request) else os.urandom(20)
+
+
+def run(kind: str, capacity: int, items: int, job: str) -> None:
+    """Open the job, add `items` requests, close; print what it took as JSON."""
+    settings = {
+        "JOBDIR": job,
+        "REQUEST_FINGERPRINTER_CLASS": RandomFingerprinter,
+        "BLOOM_URL_CACHE": 0,  # recent URLs take the same for any number of requests
+        "BLOOM_CAPACITY": capacity,
+        **KINDS[kind],
+    }
+    crawler = get_crawler(settings_dict=settings)
+    crawler.spider, crawler.engine = None, Engine()
+    before, times = resident(), [time.perf_counter()]
+    made = RFPDupeFilter if kind == "RFPDupeFilter" else BloomDupeFilter
+    dupefilter = made.from_crawler(crawler)
+    dupefilter.open()
+    times.append(time.perf_counter())
+    seen = dupefilter.request_seen
+    for _ in range(items):
+        seen(object())
+    took = resident() - before
+    times.append(time.perf_counter())
+    dupefilter.close("finished")
+    times.append(time.perf_counter())
+    files = [*Path(job).rglob("*.bloom"), *Path(job).rglob("requests.seen")]
+    size = sum(file.stat().st_blocks * 512 for file in files)
+    answer = {"memory": took, "size": size}
+    answer |= {"open": times[1] - times[0], "close": times[3] - times[2]}
+    print(json.dumps(answer))
+
+
+def measured(*arguments: object) -> dict[str, float]:
+    """What `run` of a process of its own says."""
+    command = [sys.executable, __file__, "--run", *map(str, arguments)]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    return dict(json.loads(output.splitlines()[-1]))
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--items", type=float, nargs="+", default=[1e6])
+    parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run:
+        kind, capacity, items, job = arguments.run
+        run(kind, int(capacity), int(items), job)
+        return
+    rows = []
+    for items in map(int, arguments.items):
+        base = 0.0
+        for kind in KINDS:
+            with tempfile.TemporaryDirectory() as job:
+                first, again = (measured(kind, items, count, job) for count in (items, 0))
+            each = first["memory"] / items
+            base = base or each
+            row = [f"{items:,} items: {kind}", f"{base / each:.1f}", f"{each:.1f}"]
+            times = (first["close"], again["open"], again["close"])
+            size = f"{first['size'] / items:.1f}"
+            rows.append([*row, size, *(f"{seconds * 1000:.0f}" for seconds in times)])
+    head = ["", "memory, ratio", "B/item", "file B/item"]
+    table([*head, "close/ms", "open again/ms", "close again/ms"], rows)
+
+
+if __name__ == "__main__":
+    main()
