@@ -11,6 +11,7 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..amounts import MOST, whole_number
+from ..study.plots import CHARTS
 from . import crawls, delta, filters, requests, study, top
 from .context import fail
 
@@ -313,7 +314,7 @@ SUBCOMMANDS: tuple[
         _argument(
             "chart CHART",
             "error-by-bits, error-by-probes or memory",
-            choices=("error-by-bits", "error-by-probes", "memory"),
+            choices=tuple(CHARTS),
         ),
         _argument("file FILE", "the file to write, .png or .svg"),
         _curves("--probes K", "probes", "error-by-bits", number, 1, 2, 3, 6, 10, 14, 22),

@@ -13,18 +13,17 @@ from ..errors import BloomError
 from ..migration.url_list import open_list, url_in
 from ..settings import BloomSettings
 from ..study.comparison import (
-    FingerprintSet,
-    Method,
-    PageLocal,
     Row,
-    UrlSet,
     classic_bloom,
     expected_false_positives,
+    fingerprint_set,
     multiplicative,
+    page_local,
     single_hash,
+    url_set,
 )
 from ..study.comparison import compare as compare_methods
-from ..study.planning import Plan, plan, set_bytes
+from ..study.planning import Plan, set_bytes
 from ..study.plots import draw
 from .context import flush, table
 
@@ -43,15 +42,15 @@ def size(session: Context) -> None:
     start = options.start or settings.capacity
     capacities = [options.urls, start] if start < options.urls else [options.urls]
     plans, exact = (
-        [plan(options.urls, rate, capacity, exact=table) for capacity in capacities]
+        [Plan(options.urls, rate, capacity, exact=table) for capacity in capacities]
         for table in (False, True)
     )
     memory = set_bytes(options.urls)
     figures = {
         "urls": options.urls,
         "error_rate": rate,
-        "filters": [asdict(each) for each in plans],
-        "exact_filters": [asdict(each) for each in exact],
+        "filters": [vars(each) for each in plans],
+        "exact_filters": [vars(each) for each in exact],
         "rfpdupefilter_bytes": memory,
     }
     rows = [["BLOOM_CAPACITY", "memory", "bits/URL", "layers", "probes", "pages lost"]]
@@ -100,8 +99,8 @@ def compare(session: Context) -> None:
     rate = BloomSettings.read(session.crawler.settings).error_rate
     one, eight = single_hash(options.slots), multiplicative()
     classic = classic_bloom(options.bits, options.hashes)
-    ours, exact = PageLocal(len(urls), rate), PageLocal(len(urls), rate, exact=True)
-    methods: list[Method] = [UrlSet(), FingerprintSet(), one, classic, eight, ours, exact]
+    ours, exact = page_local(len(urls), rate), page_local(len(urls), rate, exact=True)
+    methods = [url_set(), fingerprint_set(), one, classic, eight, ours, exact]
     theory = {one.name: (options.slots, 1), classic.name: (options.bits, options.hashes)}
     names = [one.name, classic.name, eight.name, ours.name]
     rows = []
@@ -115,7 +114,7 @@ def compare(session: Context) -> None:
     found: list[dict[str, Any]] = [
         {
             "name": method.name,
-            "bytes": method.nbytes,
+            "bytes": method.measure(),
             "seconds": last.seconds[method.name],
             "false_positives": last.false_positives[method.name],
             "share": last.share(method.name),
@@ -181,11 +180,10 @@ def plot(session: Context) -> None:
     for bits in options.bits:
         if not 0 < bits <= 1000:
             raise ValueError(f"--bits is {bits!r}: it must be above 0 and at most 1000")
-    draw(
-        options.chart,
-        Path(options.file),
-        probes=options.probes,
-        bits=options.bits,
-        error_rates=options.error_rate,
-    )
+    curves = {
+        "error-by-bits": options.probes,
+        "error-by-probes": options.bits,
+        "memory": options.error_rate,
+    }
+    draw(options.chart, Path(options.file), curves[options.chart])
     session.print_lines([f"wrote {options.file}"])

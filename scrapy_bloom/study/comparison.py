@@ -31,53 +31,50 @@ _TAIL = 31
 _FACTORS = [[pow(1 + seed, n, MULTIPLICATIVE_BITS) for n in range(_TAIL)] for seed in SEEDS]
 
 
-class UrlSet:
-    """Python's `set` of the URLs as text."""
+@dataclass
+class Method:
+    """A way to remember URLs, called `name`. `add` returns True for a URL that was seen before, or
+    is taken for it, else remembers it; `measure` returns the memory in bytes."""
 
-    name = "set of URLs"
+    name: str
+    add: Callable[[str], bool]
+    measure: Callable[[], int]
 
-    def __init__(self) -> None:
-        self._seen: set[str | bytes] = set()
 
-    def add(self, url: str) -> bool:
-        """Return True if `url` was seen before, else remember it."""
-        key = self._key(url)
-        if key in self._seen:
+def url_set() -> Method:
+    """Return Python's `set` of the URLs as text."""
+    return _set("set of URLs", str)
+
+
+def fingerprint_set() -> Method:
+    """Return a set of SHA-1 digests, as Scrapy's dupefilter keeps them (here of the URL as it
+    is)."""
+    return _set(
+        "set of fingerprints", lambda url: sha1(url.encode(), usedforsecurity=False).digest()
+    )
+
+
+def _set(name: str, key_of: Callable[[str], str | bytes]) -> Method:
+    seen: set[str | bytes] = set()
+
+    def add(url: str) -> bool:
+        key = key_of(url)
+        if key in seen:
             return True
-        self._seen.add(key)
+        seen.add(key)
         return False
 
-    def _key(self, url: str) -> str | bytes:
-        return url
-
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes, with what the set refers to."""
-        return sys.getsizeof(self._seen) + sum(map(sys.getsizeof, self._seen))
+    # with what the set refers to
+    return Method(name, add, lambda: sys.getsizeof(seen) + sum(map(sys.getsizeof, seen)))
 
 
-class FingerprintSet(UrlSet):
-    """A set of SHA-1 digests, as Scrapy's dupefilter keeps them (here of the URL as it is)."""
+def _bit_table(name: str, bits: int, positions_of: Callable[[str], list[int]]) -> Method:
+    """Return a table of `bits`, in which a URL sets one bit for each of its positions."""
+    table = bitarray(bits)
+    table.setall(False)
 
-    name = "set of fingerprints"
-
-    def _key(self, url: str) -> str | bytes:
-        return sha1(url.encode(), usedforsecurity=False).digest()
-
-
-class BitTable:
-    """A table of `bits`, in which a URL sets one bit for each of its positions."""
-
-    def __init__(self, name: str, bits: int, positions: Callable[[str], list[int]]) -> None:
-        self.name = name
-        self._table = bitarray(bits)
-        self._table.setall(False)
-        self._positions = positions
-
-    def add(self, url: str) -> bool:
-        """Return True if `url` was seen before (or is taken for it), else remember it."""
-        table = self._table
-        positions = self._positions(url)
+    def add(url: str) -> bool:
+        positions = positions_of(url)
         for position in positions:
             if not table[position]:
                 break
@@ -87,32 +84,23 @@ class BitTable:
             table[position] = 1
         return False
 
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes."""
-        return len(self._table) // 8
+    return Method(name, add, lambda: bits // 8)
 
 
-class PageLocal:
-    """The filter of this package, with an exact table if `exact`."""
-
-    def __init__(self, capacity: int, error_rate: float, *, exact: bool = False) -> None:
-        self.name = "scrapy-bloom, exact" if exact else "scrapy-bloom"
-        self._filter = BloomFilter(capacity, error_rate, exact=exact)
-        self.add = self._filter.add
-
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes, with the table, which in a job is on the disk."""
-        return self._filter.nbytes + self._filter.table_nbytes
+def page_local(capacity: int, error_rate: float, *, exact: bool = False) -> Method:
+    """Return the filter of this package, with an exact table if `exact`, which in a job is on the
+    disk."""
+    made = BloomFilter(capacity, error_rate, exact=exact)
+    name = "scrapy-bloom, exact" if exact else "scrapy-bloom"
+    return Method(name, made.add, lambda: made.nbytes + made.table_nbytes)
 
 
-def single_hash(slots: int) -> BitTable:
+def single_hash(slots: int) -> Method:
     """Return a table of bits with one hash function."""
-    return BitTable("one hash", slots, lambda url: [hash64(url, signed=False)[0] % slots])
+    return _bit_table("one hash", slots, lambda url: [hash64(url, signed=False)[0] % slots])
 
 
-def classic_bloom(bits: int, hashes: int) -> BitTable:
+def classic_bloom(bits: int, hashes: int) -> Method:
     """Return the Bloom filter of textbooks, with hash functions f1 + i·f2 (Kirsch and
     Mitzenmacher 2006)."""
     numbers = range(hashes)
@@ -121,13 +109,13 @@ def classic_bloom(bits: int, hashes: int) -> BitTable:
         first, second = hash64(url, signed=False)
         return [(first + i * second) % bits for i in numbers]
 
-    return BitTable("classic Bloom", bits, positions)
+    return _bit_table("classic Bloom", bits, positions)
 
 
-def multiplicative() -> BitTable:
+def multiplicative() -> Method:
     """Return the filter that has been copied from crawler to crawler: 2^31 bits, eight
     functions h = h + seed·h + ord(c). Takes 256 MiB once all pages were touched."""
-    return BitTable("eight multiplicative", MULTIPLICATIVE_BITS, multiplicative_positions)
+    return _bit_table("eight multiplicative", MULTIPLICATIVE_BITS, multiplicative_positions)
 
 
 def multiplicative_positions(url: str) -> list[int]:
@@ -145,9 +133,6 @@ def expected_false_positives(bits: int, hashes: int, urls: int) -> float:
     return width * sum(
         (1 - exp(-hashes * (step + 0.5) * width / bits)) ** hashes for step in range(steps)
     )
-
-
-Method = UrlSet | FingerprintSet | BitTable | PageLocal
 
 
 @dataclass

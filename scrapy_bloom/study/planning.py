@@ -5,7 +5,6 @@ a smaller start, and in the set of Scrapy's RFPDupeFilter.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
 from ..bloom import sizing
 from ..bloom.header import PAGE
@@ -17,55 +16,42 @@ _ALIGNMENT = 16
 _FINGERPRINT_BYTES = 20  # SHA-1
 
 
-@dataclass(frozen=True)
 class Plan:
-    """A filter with `urls` in it: `bytes` of bits, in memory as in the files, and of the
-    exact tables in the files, `probes` of the first and the last layer, and the pages that
-    are probably lost on the way."""
-
-    capacity: int
-    layers: int
-    bits: int
-    bytes: int
-    table_bytes: int
-    file_bytes: int
-    first_probes: int
-    last_probes: int
-    pages_lost: float
-
-
-def plan(urls: int, error_rate: float, capacity: int | None = None, *, exact: bool = False) -> Plan:
-    """Return the growing filter that holds `urls`, made for `capacity` (default: all).
+    """A growing filter with `urls` in it, made for `capacity` (default: all): `bytes` of bits, in
+    memory as in the files, and of the exact tables in the files, `probes` of the first and the last
+    layer, and the pages that are probably lost on the way.
 
     Exact to the byte: this is how `ScalableBloomFilter` grows. Raises ValueError for
     numbers out of range.
     """
-    capacity = urls if capacity is None else capacity
-    sizing.check_capacity(urls, "urls")
-    sizing.check_error_rate(error_rate)
-    layers: list[sizing.LayerLoad] = []
-    held, room = 0, capacity
-    while held < urls:
-        if layers:
-            room = sizing.layer_capacity(room, capacity, held)
-        shape = sizing.shape(room, sizing.layer_error_rate(error_rate, len(layers)))
-        keys = min(room, urls - held)
-        table = sizing.pages_in_table(room) if exact else 0
-        layers.append(sizing.LayerLoad(*shape, keys, table_pages=table))
-        held += keys
-    blocks = sum(layer.blocks for layer in layers)
-    table_pages = sum(layer.table_pages for layer in layers)
-    return Plan(
-        capacity=capacity,
-        layers=len(layers),
-        bits=blocks * sizing.BLOCK_BITS,
-        bytes=blocks * PAGE,
-        table_bytes=table_pages * PAGE,
-        file_bytes=(blocks + table_pages + 2 * len(layers)) * PAGE,
-        first_probes=layers[0].probes,
-        last_probes=layers[-1].probes,
-        pages_lost=sizing.total_false_positives(layers),
-    )
+
+    def __init__(
+        self, urls: int, error_rate: float, capacity: int | None = None, *, exact: bool = False
+    ) -> None:
+        sizing.check_capacity(urls, "urls")
+        sizing.check_error_rate(error_rate)
+        capacity = room = urls if capacity is None else capacity
+        layers: list[sizing.LayerLoad] = []
+        held = 0
+        while held < urls:
+            if layers:
+                room = sizing.layer_capacity(room, capacity, held)
+            shape = sizing.shape(room, sizing.layer_error_rate(error_rate, len(layers)))
+            keys = min(room, urls - held)
+            table = sizing.pages_in_table(room) if exact else 0
+            layers.append(sizing.LayerLoad(*shape, keys, table_pages=table))
+            held += keys
+        blocks = sum(layer.blocks for layer in layers)
+        table_pages = sum(layer.table_pages for layer in layers)
+        self.capacity = capacity
+        self.layers = len(layers)
+        self.bits = blocks * sizing.BLOCK_BITS
+        self.bytes = blocks * PAGE
+        self.table_bytes = table_pages * PAGE
+        self.file_bytes = (blocks + table_pages + 2 * len(layers)) * PAGE
+        self.first_probes = layers[0].probes
+        self.last_probes = layers[-1].probes
+        self.pages_lost = sizing.total_false_positives(layers)
 
 
 def set_bytes(urls: int) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ..bloom import sizing
 from ..errors import BloomError
-from .planning import plan, set_bytes
+from .planning import Plan, set_bytes
 
 Axes = Any
 """Of matplotlib, which need not be installed."""
@@ -22,17 +22,10 @@ _KEYS_PER_BLOCK_AT_LEAST = 200  # a filter of any size: whole blocks do not matt
 _LOWEST = 1e-12
 
 
-def draw(
-    chart: str,
-    path: Path,
-    *,
-    probes: Sequence[int],
-    bits: Sequence[float],
-    error_rates: Sequence[float],
-) -> None:
-    """Write a chart to `path`, whose suffix says the format: `error-by-bits` with a curve
-    for each of `probes`, `error-by-probes` for each of `bits` an item, `memory` for each
-    of `error_rates`.
+def draw(chart: str, path: Path, curves: Sequence[Any]) -> None:
+    """Write a chart to `path`, whose suffix says the format: `error-by-bits` with `curves` for
+    these numbers of probes, `error-by-probes` for these bits an item, `memory` for these error
+    rates.
 
     Raises BloomError without matplotlib, ValueError for another format.
     """
@@ -45,12 +38,7 @@ def draw(
     figure = figures.Figure(figsize=(8, 5.5), dpi=130, layout="constrained")
     axes = figure.add_subplot()
     axes.set_prop_cycle(**_STYLES)
-    if chart == "error-by-bits":
-        _error_by_bits(axes, probes)
-    elif chart == "error-by-probes":
-        _error_by_probes(axes, bits)
-    else:
-        _memory(axes, error_rates)
+    CHARTS[chart](axes, curves)
     axes.grid(visible=True, which="major", color="0.85", linewidth=0.6)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
@@ -75,17 +63,26 @@ def _memory(axes: Axes, error_rates: Sequence[float]) -> None:
     sets = [(n, float(set_bytes(round(n)))) for n in urls]
     _curve(axes, sets, "RFPDupeFilter", linestyle="-", marker="", linewidth=2.6)
     for rate in error_rates:
-        curve = [(n, float(plan(round(n), rate).bytes)) for n in urls]
+        curve = [(n, float(Plan(round(n), rate).bytes)) for n in urls]
         _curve(axes, curve, f"Bloom filter, p = {rate:g}")
-    axes.set_title("Memory by the number of URLs, BLOOM_CAPACITY set to it")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("URLs (log scale)")
-    axes.set_ylabel("memory in bytes (log scale), with BLOOM_EXACT the same")
+    axes.set(
+        title="Memory by the number of URLs, BLOOM_CAPACITY set to it",
+        xscale="log",
+        yscale="log",
+        xlabel="URLs (log scale)",
+        ylabel="memory in bytes (log scale), with BLOOM_EXACT the same",
+    )
     units = ("B", "kB", "MB", "GB", "TB")
     ticks = [(10**n, f"{10 ** (n % 3)} {units[n // 3]}") for n in range(4, 12)]
     axes.set_yticks([size for size, _ in ticks], [label for _, label in ticks])
     axes.legend()
+
+
+CHARTS: dict[str, Callable[[Axes, Sequence[Any]], None]] = {
+    "error-by-bits": _error_by_bits,
+    "error-by-probes": _error_by_probes,
+    "memory": _memory,
+}
 
 
 def error_rate(bits_per_item: float, probes: int) -> float:
@@ -102,9 +99,7 @@ def _curve(axes: Axes, points: Sequence[tuple[float, float]], label: str, **styl
 
 
 def _error_axes(axes: Axes, title: str, below: str) -> None:
-    axes.set_title(title)
-    axes.set_xlabel(below)
-    axes.set_yscale("log")
+    beside = "error rate: share of new URLs taken for seen ones (log scale)"
+    axes.set(title=title, xlabel=below, yscale="log", ylabel=beside)
     axes.set_ylim(max(axes.get_ylim()[0], _LOWEST), 1)
-    axes.set_ylabel("error rate: share of new URLs taken for seen ones (log scale)")
     axes.legend(fontsize="small")
