@@ -140,7 +140,7 @@ class SharedPlace(Place):
         with self.session.shared_filter(self.target.name) as shared:
             description = shared.describe()
             queue, lines = queue_in(shared.client, shared.key)
-        return {**asdict(description), "queue": queue}, [*_info_lines(description), *lines]
+        return {**description.figures, "queue": queue}, [*_info_lines(description), *lines]
 
     @contextmanager
     def knowing(self) -> Iterator[Known]:
@@ -177,7 +177,7 @@ class FilterPlace(Place):
         description = describe(self.name, target.path, fingerprinter_in)
         state, unfinished, waits = JobView() if target.job is None else job_view(target.job.path)
         figures = {
-            **asdict(description),
+            **description.figures,
             "job": state and state._asdict(),
             "unfinished_requests": unfinished,
             **waits._asdict(),
