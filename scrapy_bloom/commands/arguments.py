@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..amounts import MOST, whole_number
 from ..study.plots import CHARTS
 from . import crawls, delta, filters, requests, study, top
-from .context import fail
+from .context import Context, fail
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from .context import Context
 
 Argument = tuple[str, dict[str, Any]]
 """What `add_argument` of a parser takes."""

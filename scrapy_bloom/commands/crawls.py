@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy import Request
 
@@ -24,11 +24,8 @@ from ..redis_backend.scheduler import RedisDurableScheduler
 from ..redis_backend.status import look_at, pending_of, reasons_in, require_crawl, total_bytes
 from ..sqlite_backend.status import job_view
 from ..startup import is_component
-from .context import aligned, table
+from .context import Context, aligned, table
 from .target import Kind, Target
-
-if TYPE_CHECKING:
-    from .context import Context
 
 PATIENCE = 30.0
 """Seconds to wait for a large set in Redis."""

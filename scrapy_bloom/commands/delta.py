@@ -7,25 +7,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..amounts import DAY, counted, in_bytes, in_utc, seconds
 from ..bloom.inspection import Finding
 from ..delta.file_store import FileDeltaStore
 from ..delta.importing import is_deltafetchs, marks_in
+from ..delta.redis_store import RedisDeltaStore, Slice
 from ..delta.settings import DELTA_DAYS, DELTA_DIR, KEY_BYTES, Lifetime, key_of_fingerprint
 from ..errors import BloomError, FilterFileError
 from ..fingerprint import FingerprinterIdentity
 from ..migration.sources import source_in
-from .context import Known, Place, Printed, fingerprints_of, table
+from .context import Context, Known, Place, Printed, fingerprints_of, table
 from .target import Kind, Target
 
-if TYPE_CHECKING:
-    from ..delta.redis_store import RedisDeltaStore, Slice
-    from .context import Context
-
-    Store = FileDeltaStore | RedisDeltaStore
-
+Store = FileDeltaStore | RedisDeltaStore
 PATIENCE = 5.0
 """Seconds to wait for Redis."""
 ACTIONS = ("count", "list", "forget")
@@ -175,8 +170,6 @@ def _store(session: Context, place: str, action: str) -> Store:
             store.roll_back()
         store.look()
         return store
-    from ..delta.redis_store import RedisDeltaStore
-
     name = DELTA_DIR.read(session.crawler.settings)
     if session.options.spider:
         name = name.replace("%(spider)s", session.options.spider.replace("/", "_"))

@@ -13,9 +13,11 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..amounts import counted, in_bytes, in_percent, in_short, pages_text, waiting_text
+from ..bloom.fixed import BloomFilter
+from ..bloom.growing import ScalableBloomFilter
 from ..bloom.inspection import Description, Finding, describe, open_filter
 from ..bloom.inspection import verify as findings_in
 from ..bloom.merging import merge as merge_filters
@@ -34,15 +36,10 @@ from ..redis_backend.status import places_of
 from ..redis_backend.verify import queue_findings
 from ..settings import BloomSettings
 from ..sqlite_backend.status import JobState, JobView, job_view
-from .context import Known, Place, Printed, aligned, fingerprints_of, table
+from .context import Context, Known, Place, Printed, aligned, fingerprints_of, table
 from .crawls import PATIENCE, queue_in
 from .delta import DeltaPlace
 from .target import Kind, Target
-
-if TYPE_CHECKING:
-    from ..bloom.fixed import BloomFilter
-    from ..bloom.growing import ScalableBloomFilter
-    from .context import Context
 
 _ON_DISK = (Kind.FILTER, Kind.FILE)
 _READABLE = (*_ON_DISK, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf, isinf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..amounts import counted, held_for, in_brief, in_utc
 from ..amounts import seconds as seconds_of
@@ -17,10 +17,7 @@ from ..job.choice import Counts, Filter, Record
 from ..job.failed_request import DROPPED, FailedRequest
 from ..job.records import KEPT, State
 from ..redis_backend.codec import is_storable_slot
-from .context import table
-
-if TYPE_CHECKING:
-    from .context import Context
+from .context import Context, table
 
 SHOWN = 20
 """So many requests are listed, and so many slots, without --limit."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..amounts import counted, in_bytes, pages_text
 from ..bloom.sizing import check_error_rate
@@ -25,10 +25,7 @@ from ..study.comparison import (
 from ..study.comparison import compare as compare_methods
 from ..study.planning import Plan, set_bytes
 from ..study.plots import draw
-from .context import flush, table
-
-if TYPE_CHECKING:
-    from .context import Context
+from .context import Context, flush, table
 
 
 def size(session: Context) -> None:

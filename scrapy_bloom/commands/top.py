@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..amounts import (
     counted,
@@ -22,14 +22,10 @@ from ..amounts import (
 )
 from ..errors import BloomError, RequestFileError, SharedFilterError
 from ..job.failed_request import CAPPED
-from ..job.figures import COUNTED
+from ..job.figures import COUNTED, Figures
 from ..redis_backend.status import CrawlStatus
 from ..sqlite_backend.status import JobStatus
-from .context import aligned, table
-
-if TYPE_CHECKING:
-    from ..job.figures import Figures
-    from .context import Context
+from .context import Context, aligned, table
 
 SECONDS = 1.0
 """Between two readings of the figures."""
