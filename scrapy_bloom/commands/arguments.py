@@ -70,17 +70,15 @@ def add_subcommands(
         parser_class=Parser,
     )
     for run, help_, *arguments in SUBCOMMANDS:
-        description = cleandoc(run.__doc__ or "")
-        # a description of several paragraphs is laid out already
-        layout = (
-            argparse.RawDescriptionHelpFormatter
-            if "\n\n" in description
-            else argparse.HelpFormatter
-        )
+        description, layout = cleandoc(run.__doc__ or ""), argparse.HelpFormatter
+        if "\n\n" in description:  # it is laid out already
+            layout = argparse.RawDescriptionHelpFormatter
         subparser = subcommands.add_parser(
             run.__name__, help=help_, description=description, formatter_class=layout
         )
         subparser.set_defaults(run=run)
+        if run not in _LINES_ONLY and _JSON not in arguments:
+            arguments.append(_JSON)
         for argument, options in arguments:
             subparser.add_argument(argument, **options)
         add_options(subparser)
@@ -147,12 +145,13 @@ _REQUESTS = (
 )
 _YES = _flag("--yes", "needed: there is no way back")
 _JSON = _flag("--json", "print JSON instead of text")
+_LINES_ONLY = (filters.clear, requests.drop, study.plot)
 
 
 SUBCOMMANDS: tuple[
     tuple[Callable[[Context], int | None], str, Unpack[tuple[Argument, ...]]], ...
 ] = (
-    (filters.info, "what is in a filter, a job or a crawl in Redis", _PLACE, _KEY, _JSON),
+    (filters.info, "what is in a filter, a job or a crawl in Redis", _PLACE, _KEY),
     (
         study.size,
         "what a crawl of N URLs needs",
@@ -171,7 +170,6 @@ SUBCOMMANDS: tuple[
             dest="start",
             type=number,
         ),
-        _JSON,
     ),
     (
         filters.check,
@@ -180,7 +178,6 @@ SUBCOMMANDS: tuple[
         _KEY,
         _argument("urls URL", "a URL, or - for one a line on standard input", nargs="+"),
         *_REQUESTS,
-        _JSON,
     ),
     (
         filters.add,
@@ -199,7 +196,6 @@ SUBCOMMANDS: tuple[
         ),
         _argument("--error-rate P", "of a new filter (default: BLOOM_ERROR_RATE)", type=float),
         _SPIDER,
-        _JSON,
     ),
     (
         crawls.load,
@@ -211,7 +207,6 @@ SUBCOMMANDS: tuple[
         _argument("url URL", "redis://HOST/DB, where the crawl goes on"),
         _KEY,
         _SPIDER,
-        _JSON,
     ),
     (
         crawls.export,
@@ -219,7 +214,6 @@ SUBCOMMANDS: tuple[
         _argument("url URL", "redis://HOST/DB"),
         _argument("place PLACE", "a job directory"),
         _KEY,
-        _JSON,
     ),
     (
         crawls.push,
@@ -230,9 +224,8 @@ SUBCOMMANDS: tuple[
         _argument("--priority", "of the requests (default: 0)", type=int, default=0),
         _argument("--callback", "the spider's method (default: parse)"),
         _SPIDER,
-        _JSON,
     ),
-    (crawls.workers, "who works on a crawl in Redis", _REDIS, _KEY, _JSON),
+    (crawls.workers, "who works on a crawl in Redis", _REDIS, _KEY),
     (
         filters.merge,
         "join filters of one origin into one of them",
@@ -242,7 +235,6 @@ SUBCOMMANDS: tuple[
             "--over-capacity",
             "accept more items than a layer was made for, and a higher error rate",
         ),
-        _JSON,
     ),
     (filters.clear, "forget everything: remove a filter", _PLACE, _KEY, _YES),
     (
@@ -267,16 +259,14 @@ SUBCOMMANDS: tuple[
         _flag("--keep", "drop: they have failed, and 'scrapy bloom retry' brings them back"),
         _argument("--for AGE", "hold: such as 30m or 12h (default: until release)"),
         _YES,
-        _JSON,
     ),
     (
         requests.failed,
         "which requests of a job have failed",
         *_FAILED,
         _argument("-o FILE", "write their URLs to a new file, - to print them", dest="output"),
-        _JSON,
     ),
-    (requests.retry, "ask failed requests once more", *_FAILED, _JSON),
+    (requests.retry, "ask failed requests once more", *_FAILED),
     (requests.drop, "forget failed requests", *_FAILED, _YES),
     (
         delta.delta,
@@ -291,9 +281,8 @@ SUBCOMMANDS: tuple[
             "--key HEX", "forget the pages of these keys, as list prints them", dest="hex_keys"
         ),
         *_REQUESTS,
-        _JSON,
     ),
-    (filters.verify, "find out whether a filter can be trusted", _PLACE, _KEY, _JSON),
+    (filters.verify, "find out whether a filter can be trusted", _PLACE, _KEY),
     (
         study.compare,
         "ways to remember URLs, side by side",
@@ -304,7 +293,6 @@ SUBCOMMANDS: tuple[
             "--hashes K", "hashes of the classic filter", type=partial(number, most=100), default=3
         ),
         _argument("--every N", "lines between two rows", type=number, default=10_000),
-        _JSON,
     ),
     (
         study.plot,
@@ -321,4 +309,4 @@ SUBCOMMANDS: tuple[
     ),
 )
 """The function that runs each, whose name and docstring are the subcommand's; a line of help; the
-arguments."""
+arguments, but --json."""
