@@ -7,7 +7,6 @@ the file is that of the last flush.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
@@ -19,7 +18,7 @@ from ..errors import BloomError
 from ..files import is_held
 from . import sizing
 from .directory import layer_paths, lock_path
-from .file import BitStore, read_state
+from .file import read_state
 from .fixed import BloomFilter
 from .growing import ScalableBloomFilter
 
@@ -167,21 +166,19 @@ def _series_at(path: Path) -> str:
 
 def _state_of(path: Path) -> str:
     """Return the results of the checks of a sound layer. Raises BloomError."""
-    with closing(BitStore.open(path, read_only=True)) as store:
+    with BloomFilter.open(path, read_only=True) as layer:
+        store, items, clean, exact = layer._store, len(layer), layer.clean, layer.exact
         counts = list(store.block_counts())
         low, high = _likely_bits(counts, store.header.probes)
         if store.table is not None:
             _require_likely_buckets(path, store.table.counts())
-    odd = [number for number, count in enumerate(counts) if not low <= count <= high]
-    if odd:
-        raise BloomError(
-            f"{path} has {len(odd):,} blocks that chance does not explain, the first is block"
-            f" {odd[0]:,} with {counts[odd[0]]:,} bits set ({low:,} to {high:,} are likely): it was"
-            " damaged or polluted; restore it from a backup, or start a new filter"
-        )
-    with BloomFilter.open(path, read_only=True) as layer:
+        if odd := [number for number, count in enumerate(counts) if not low <= count <= high]:
+            raise BloomError(
+                f"{path} has {len(odd):,} blocks that chance does not explain, the first is block"
+                f" {odd[0]:,} with {counts[odd[0]]:,} bits set ({low:,} to {high:,} are likely): it"
+                " was damaged or polluted; restore it from a backup, or start a new filter"
+            )
         layer.check()
-        items, clean, exact = len(layer), layer.clean, layer.exact
     if clean:
         parts = "state, bits and exact table" if exact else "state and bits"
         return f"header, size, {parts} agree on {items:,} items"
@@ -196,8 +193,7 @@ def _require_likely_buckets(path: Path, counts: bytes) -> None:
     """Raise BloomError if a bucket has fewer keys than chance gives it."""
     keys = median(counts)
     reach = 6 * sqrt(keys) + 5
-    odd = [number for number, count in enumerate(counts) if keys - count > reach]
-    if odd:
+    if odd := [number for number, count in enumerate(counts) if keys - count > reach]:
         raise BloomError(
             f"{path} has {len(odd):,} buckets in its exact table that chance does not explain, the"
             f" first is bucket {odd[0]:,} with {counts[odd[0]]} keys: it was damaged; restore it"

@@ -42,7 +42,7 @@ from .delta import DeltaPlace
 from .target import Kind, Target
 
 _ON_DISK = (Kind.FILTER, Kind.FILE)
-_READABLE = (*_ON_DISK, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
+_READABLE = (*_ON_DISK, Kind.LAYER, Kind.DELTA_STORE)
 
 
 def info(session: Context) -> None:
@@ -54,9 +54,8 @@ def info(session: Context) -> None:
 
 
 def check(session: Context) -> int:
-    """Say for each URL whether the filter has seen it, through the job's own fingerprinter. 'seen
-    (start request)' is a page that start() asked, to which a link is new. The exit status is 1 if
-    any is new. Changes nothing."""
+    """Say for each URL whether the filter has seen it, through the job's own fingerprinter. The
+    exit status is 1 if any is new. Changes nothing."""
     answers = []
     with _place(session, *_READABLE).knowing() as (name, identity, knows):
         for url, fingerprint in fingerprints_of(session, identity, name):
@@ -88,36 +87,35 @@ def add(session: Context) -> None:
     fingerprints: a requests.seen of Scrapy in either format, which its content tells, or the set of
     a scrapy-redis dupefilter. A PLACE that holds no filter gets one. What is known already stays as
     it is, so an interrupted import can be run again."""
-    session.print(*_place_on_disk(session, *_ON_DISK, Kind.NEW, Kind.DELTA_STORE).add())
+    session.print(*_on_disk(session, *_ON_DISK, Kind.NEW, Kind.DELTA_STORE).add())
 
 
 def merge(session: Context) -> None:
     """Join filters into one of them, DEST. They must be of one origin: copies of one filter that
     have gone separate ways (same secret, shape and fingerprinter)."""
-    session.print(*_place_on_disk(session, *_ON_DISK, Kind.DELTA_STORE).merge())
+    session.print(*_on_disk(session, *_ON_DISK, Kind.DELTA_STORE).merge())
 
 
 def clear(session: Context) -> None:
     """Remove a filter from the disk, sound or not, or from Redis. What else is in the job directory
     stays."""
-    place = _place(session, *_ON_DISK, Kind.DELTA_STORE, Kind.REDIS)
+    place = _place(session, *_ON_DISK, Kind.DELTA_STORE)
     if not session.options.yes:
         raise BloomError(f"{place.name} would be forgotten for good: say so with --yes")
     session.print_lines(place.clear())
 
 
 def _place(session: Context, *takes: Kind) -> SharedPlace | FilterPlace | DeltaPlace:
-    """Return the PLACE, of a kind that is taken. Raises BloomError."""
-    target = Target.find(session.options.place).require(*takes)
+    """Return the PLACE, of a kind that is taken, or in Redis. Raises BloomError."""
+    target = Target.find(session.options.place)
     if Kind.REDIS in target.kinds:
         return SharedPlace(session, target)
-    return _place_on_disk(session, *takes)
+    return _on_disk(session, *takes, Kind.REDIS)
 
 
-def _place_on_disk(session: Context, *takes: Kind) -> FilterPlace | DeltaPlace:
+def _on_disk(session: Context, *takes: Kind) -> FilterPlace | DeltaPlace:
     target = Target.find(session.options.place).require(*takes)
-    is_delta = Kind.DELTA_STORE in target.kinds
-    return DeltaPlace(session, target) if is_delta else FilterPlace(session, target)
+    return (DeltaPlace if Kind.DELTA_STORE in target.kinds else FilterPlace)(session, target)
 
 
 class SharedPlace(Place):
