@@ -15,7 +15,7 @@ from ..amounts import seconds as seconds_of
 from ..errors import BloomError
 from ..job.choice import Counts, Filter, Record
 from ..job.failed_request import DROPPED, FailedRequest
-from ..job.records import KEPT, State
+from ..job.records import KEPT, Action, State
 from ..redis_backend.codec import is_storable_slot
 from .context import Context, table
 
@@ -125,20 +125,27 @@ def _drop(session: Context, chosen: Filter) -> int:
     options = session.options
     if not (chosen.slots or chosen.reads):
         raise BloomError("say what to drop: --slot, --url or --callback")
-    with session.desk() as (name, desk):
-        if not options.yes:
-            count = desk.count(chosen, "priority").states.total()
-            end = f"fail, for the reason {DROPPED}" if options.keep else "be dropped for good"
-            raise BloomError(
-                f"{counted(count, 'pending request')} of {name} would {end}: say so with --yes"
-            )
-        found = desk.change(chosen, "fail" if options.keep else "drop")
+    action: Action = "fail" if options.keep else "drop"
+    end = f"fail, for the reason {DROPPED}" if options.keep else "be dropped for good"
+    name, found = _changed(session, chosen, action, "pending request", end)
     if found is None:
         return session.print_standing(name)
     dropped = found.states.total()
     figures = {"stands": False, "dropped": dropped, **_figures(found)}
     session.print(figures, _drop_lines(name, found))
     return 0 if dropped else 1
+
+
+def _changed(
+    session: Context, chosen: Filter, action: Action, noun: str, end: str
+) -> tuple[str, Counts | None]:
+    """Return the name of the JOB, and the answer of its Desk to `action`. Raises BloomError that
+    tells their `end` without --yes."""
+    with session.desk() as (name, desk):
+        if not session.options.yes:
+            count = desk.count(chosen).states.total()
+            raise BloomError(f"{counted(count, noun)} of {name} would {end}: say so with --yes")
+        return name, desk.change(chosen, action)
 
 
 def _drop_lines(name: str, found: Counts) -> Iterator[str]:
@@ -223,15 +230,8 @@ def retry(session: Context) -> int:
 
 def drop(session: Context) -> int:
     """Forget requests of a job or a crawl that have failed: they count as done."""
-    chosen = _kept(session)
-    with session.desk() as (name, desk):
-        if not session.options.yes:
-            count = desk.count(chosen, "reason").states.total()
-            raise BloomError(
-                f"{counted(count, 'failed request')} of {name} would be forgotten for good: say so"
-                " with --yes"
-            )
-        found = desk.change(chosen, "drop")
+    end = "be forgotten for good"
+    name, found = _changed(session, _kept(session), "drop", "failed request", end)
     if found is None:
         return session.print_standing(name)
     session.print_lines([f"forgot {counted(found.states.total(), 'failed request')}"])
