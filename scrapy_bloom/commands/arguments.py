@@ -47,7 +47,7 @@ def _exit(parser: argparse.ArgumentParser, program: str, message: str) -> NoRetu
         parser.print_help()
         parser.exit()
     if found := re.match("argument <subcommand>: invalid choice: '(.*?)'", message):
-        like = get_close_matches(found[1], [run.__name__ for run, *_ in SUBCOMMANDS], n=1)
+        like = get_close_matches(found[1], [run.__name__ for run in SUBCOMMANDS], n=1)
         meant = f": did you mean {like[0]}?" if like else ""
         message = f"{found[1]!r} is no subcommand{meant}"
     parser.exit(fail(program, f"{message} (see {program} --help)"))
@@ -69,7 +69,7 @@ def add_subcommands(
         prog=program,
         parser_class=Parser,
     )
-    for run, help_, *arguments in SUBCOMMANDS:
+    for run, (help_, *arguments) in SUBCOMMANDS.items():
         description, layout = cleandoc(run.__doc__ or ""), argparse.HelpFormatter
         if "\n\n" in description:  # it is laid out already
             layout = argparse.RawDescriptionHelpFormatter
@@ -148,12 +148,10 @@ _JSON = _flag("--json", "print JSON instead of text")
 _LINES_ONLY = (filters.clear, requests.drop, study.plot)
 
 
-SUBCOMMANDS: tuple[
-    tuple[Callable[[Context], int | None], str, Unpack[tuple[Argument, ...]]], ...
-] = (
-    (filters.info, "what is in a filter, a job or a crawl in Redis", _PLACE, _KEY),
-    (
-        study.size,
+Subcommand = Callable[[Context], int | None]
+SUBCOMMANDS: dict[Subcommand, tuple[str, Unpack[tuple[Argument, ...]]]] = {
+    filters.info: ("what is in a filter, a job or a crawl in Redis", _PLACE, _KEY),
+    study.size: (
         "what a crawl of N URLs needs",
         _argument(
             "--urls N", "requests expected, such as 5000000, 5M or 5e6", type=number, required=True
@@ -171,16 +169,14 @@ SUBCOMMANDS: tuple[
             type=number,
         ),
     ),
-    (
-        filters.check,
+    filters.check: (
         "which URLs were seen",
         _PLACE,
         _KEY,
         _argument("urls URL", "a URL, or - for one a line on standard input", nargs="+"),
         *_REQUESTS,
     ),
-    (
-        filters.add,
+    filters.add: (
         "import URLs, a requests.seen or a scrapy-redis set",
         _PLACE_ON_DISK,
         _argument(
@@ -197,8 +193,7 @@ SUBCOMMANDS: tuple[
         _argument("--error-rate P", "of a new filter (default: BLOOM_ERROR_RATE)", type=float),
         _SPIDER,
     ),
-    (
-        crawls.load,
+    crawls.load: (
         "copy a filter, or a whole crawl, into Redis",
         _argument(
             "place SOURCE",
@@ -208,15 +203,13 @@ SUBCOMMANDS: tuple[
         _KEY,
         _SPIDER,
     ),
-    (
-        crawls.export,
+    crawls.export: (
         "copy a filter in Redis into a job",
         _argument("url URL", "redis://HOST/DB"),
         _argument("place PLACE", "a job directory"),
         _KEY,
     ),
-    (
-        crawls.push,
+    crawls.push: (
         "add URLs to a crawl in Redis",
         _REDIS,
         _argument("urls URL", "a URL, or - for one a line", nargs="+"),
@@ -225,9 +218,8 @@ SUBCOMMANDS: tuple[
         _argument("--callback", "the spider's method (default: parse)"),
         _SPIDER,
     ),
-    (crawls.workers, "who works on a crawl in Redis", _REDIS, _KEY),
-    (
-        filters.merge,
+    crawls.workers: ("who works on a crawl in Redis", _REDIS, _KEY),
+    filters.merge: (
         "join filters of one origin into one of them",
         _argument("place DEST", f"{_A_FILTER}; it gets what the others know"),
         _argument("sources SRC", _A_FILTER, nargs="+"),
@@ -236,17 +228,15 @@ SUBCOMMANDS: tuple[
             "accept more items than a layer was made for, and a higher error rate",
         ),
     ),
-    (filters.clear, "forget everything: remove a filter", _PLACE, _KEY, _YES),
-    (
-        top.top,
+    filters.clear: ("forget everything: remove a filter", _PLACE, _KEY, _YES),
+    top.top: (
         "how far a job is, live in the terminal",
         *_JOB,
         _flag("--once", "print it once"),
         _JSON,
         _flag("--follow", "with --json: a line of JSON a second"),
     ),
-    (
-        requests.queue,
+    requests.queue: (
         "which requests are pending",
         _argument("action ACTION", "count, list, drop, hold or release", choices=requests.ACTIONS),
         *_JOB,
@@ -260,16 +250,14 @@ SUBCOMMANDS: tuple[
         _argument("--for AGE", "hold: such as 30m or 12h (default: until release)"),
         _YES,
     ),
-    (
-        requests.failed,
+    requests.failed: (
         "which requests of a job have failed",
         *_FAILED,
         _argument("-o FILE", "write their URLs to a new file, - to print them", dest="output"),
     ),
-    (requests.retry, "ask failed requests once more", *_FAILED),
-    (requests.drop, "forget failed requests", *_FAILED, _YES),
-    (
-        delta.delta,
+    requests.retry: ("ask failed requests once more", *_FAILED),
+    requests.drop: ("forget failed requests", *_FAILED, _YES),
+    delta.delta: (
         "count, list or forget what crawls have done",
         _argument("action", "what to do", choices=delta.ACTIONS),
         _argument("place MEMORY", "a delta store"),
@@ -282,9 +270,8 @@ SUBCOMMANDS: tuple[
         ),
         *_REQUESTS,
     ),
-    (filters.verify, "find out whether a filter can be trusted", _PLACE, _KEY),
-    (
-        study.compare,
+    filters.verify: ("find out whether a filter can be trusted", _PLACE, _KEY),
+    study.compare: (
         "ways to remember URLs, side by side",
         _argument("files FILE", "URLs, one a line, plain or gzip", nargs="+"),
         _argument("--slots N", "bits of the one-hash table", type=_bits, default=1_000_000),
@@ -294,8 +281,7 @@ SUBCOMMANDS: tuple[
         ),
         _argument("--every N", "lines between two rows", type=number, default=10_000),
     ),
-    (
-        study.plot,
+    study.plot: (
         "draw error rates and memory",
         _argument(
             "chart CHART",
@@ -307,6 +293,6 @@ SUBCOMMANDS: tuple[
         _curves("--bits B", "bits an item", "error-by-probes", float, 8, 12, 16, 24, 32),
         _curves("--error-rate P", "error rates", "memory", float, 1e-2, 1e-4, 1e-6, 1e-9),
     ),
-)
-"""The function that runs each, whose name and docstring are the subcommand's; a line of help; the
-arguments, but --json."""
+}
+"""By the function that runs it, whose name and docstring are the subcommand's: a line of help, and
+the arguments, but --json."""

@@ -12,17 +12,7 @@ from ..bloom.sizing import check_error_rate
 from ..errors import BloomError
 from ..migration.url_list import open_list, url_in
 from ..settings import BloomSettings
-from ..study.comparison import (
-    Row,
-    classic_bloom,
-    expected_false_positives,
-    fingerprint_set,
-    multiplicative,
-    page_local,
-    single_hash,
-    url_set,
-)
-from ..study.comparison import compare as compare_methods
+from ..study import comparison
 from ..study.planning import Plan, set_bytes
 from ..study.plots import draw
 from .context import Context, flush, table
@@ -94,15 +84,18 @@ def compare(session: Context) -> None:
     options = session.options
     urls = [url for name in options.files for url in _urls(name)]
     rate = BloomSettings.read(session.crawler.settings).error_rate
-    one, eight = single_hash(options.slots), multiplicative()
-    classic = classic_bloom(options.bits, options.hashes)
-    ours, exact = page_local(len(urls), rate), page_local(len(urls), rate, exact=True)
-    methods = [url_set(), fingerprint_set(), one, classic, eight, ours, exact]
+    one, eight = comparison.single_hash(options.slots), comparison.multiplicative()
+    classic = comparison.classic_bloom(options.bits, options.hashes)
+    ours, exact = (
+        comparison.page_local(len(urls), rate),
+        comparison.page_local(len(urls), rate, exact=True),
+    )
+    methods = [comparison.url_set(), comparison.fingerprint_set(), one, classic, eight, ours, exact]
     theory = {one.name: (options.slots, 1), classic.name: (options.bits, options.hashes)}
     names = [one.name, classic.name, eight.name, ours.name]
     rows = []
     session.print_now(_heading(names))
-    for row in compare_methods(methods, urls, options.every):
+    for row in comparison.compare(methods, urls, options.every):
         rows.append(row)
         shares = [_in_percent(row.share(name)) for name in names]
         session.print_now([_columns([f"{row.lines:,}", f"{row.urls:,}", *shares], names)])
@@ -115,7 +108,7 @@ def compare(session: Context) -> None:
             "seconds": last.seconds[method.name],
             "false_positives": last.false_positives[method.name],
             "share": last.share(method.name),
-            "expected": expected_false_positives(*theory[method.name], last.urls)
+            "expected": comparison.expected_false_positives(*theory[method.name], last.urls)
             if method.name in theory
             else None,
         }
@@ -155,7 +148,7 @@ def _in_percent(share: float) -> str:
     return f"{100 * share:.3f} %"
 
 
-def _summary(methods: Sequence[Mapping[str, Any]], last: Row) -> Iterator[list[str]]:
+def _summary(methods: Sequence[Mapping[str, Any]], last: comparison.Row) -> Iterator[list[str]]:
     yield ["", "memory", "µs/URL", "false positives", "share", "in theory"]
     for each in methods:
         expected = each["expected"]
