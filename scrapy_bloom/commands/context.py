@@ -148,10 +148,10 @@ class Context:
         self.print({"stands": True}, [line])
         return 0
 
-    def print(self, figures: object, lines: Iterable[str]) -> None:
-        """Print `figures` as JSON with --json, else `lines`."""
+    def print(self, figures: object, lines: Iterable[str], indent: int | None = 2) -> None:
+        """Print `figures` as JSON with --json, in one line without `indent`; else `lines`."""
         if getattr(self.options, "json", False):
-            self.print_json(figures, indent=2)
+            self.print_json(figures, indent)
         else:
             self.print_lines(lines)
 
@@ -161,7 +161,7 @@ class Context:
             self.print_lines(lines)
 
     def print_json(self, figures: object, indent: int | None = None) -> None:
-        """Print `figures` as JSON, in one line without `indent`."""
+        """Print `figures` as JSON."""
         print(json.dumps(figures, indent=indent))  # noqa: T201 - this is what a command is for
 
     def print_lines(self, lines: Iterable[str]) -> None:

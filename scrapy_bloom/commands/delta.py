@@ -200,10 +200,7 @@ def _list(session: Context, store: Store, before: float | None) -> None:
     for key, when, digest in store.marks(before):
         time_ = None if when is None else in_utc(when)
         figures = {"key": key.hex(), "time": time_, "digest": digest and digest.hex()}
-        if session.options.json:
-            session.print_json(figures)
-        else:
-            session.print_lines(["  ".join(text or "-" for text in figures.values())])
+        session.print(figures, ["  ".join(text or "-" for text in figures.values())], indent=None)
 
 
 def _forget(session: Context, store: Store, keys: list[bytes], older: float | None) -> None:
