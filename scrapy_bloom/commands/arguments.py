@@ -103,6 +103,9 @@ def _argument(usage: str, help_: str, **options: Any) -> Argument:
     return name, {"help": help_, **({"metavar": metavar[0]} if metavar else {}), **options}
 
 
+_number = partial(_argument, type=number)
+
+
 def _flag(usage: str, help_: str) -> Argument:
     return _argument(usage, help_, action="store_true")
 
@@ -147,26 +150,20 @@ _YES = _flag("--yes", "needed: there is no way back")
 _JSON = _flag("--json", "print JSON instead of text")
 _LINES_ONLY = (filters.clear, requests.drop, study.plot)
 
-
 Subcommand = Callable[[Context], int | None]
 SUBCOMMANDS: dict[Subcommand, tuple[str, Unpack[tuple[Argument, ...]]]] = {
     filters.info: ("what is in a filter, a job or a crawl in Redis", _PLACE, _KEY),
     study.size: (
         "what a crawl of N URLs needs",
-        _argument(
-            "--urls N", "requests expected, such as 5000000, 5M or 5e6", type=number, required=True
-        ),
+        _number("--urls N", "requests expected, such as 5000000, 5M or 5e6", required=True),
         _argument(
             "--error-rate P",
             "bound on the chance that a new request is taken for a seen one"
             " (default: BLOOM_ERROR_RATE)",
             type=float,
         ),
-        _argument(
-            "--from N",
-            "the smaller capacity to grow from (default: BLOOM_CAPACITY)",
-            dest="start",
-            type=number,
+        _number(
+            "--from N", "the smaller capacity to grow from (default: BLOOM_CAPACITY)", dest="start"
         ),
     ),
     filters.check: (
@@ -185,10 +182,9 @@ SUBCOMMANDS: dict[Subcommand, tuple[str, Unpack[tuple[Argument, ...]]]] = {
             nargs="+",
         ),
         _argument("--key", "of the scrapy-redis set, such as myspider:dupefilter"),
-        _argument(
+        _number(
             "--capacity N",
             "of a new filter (default: BLOOM_CAPACITY, or what is imported if that is more)",
-            type=number,
         ),
         _argument("--error-rate P", "of a new filter (default: BLOOM_ERROR_RATE)", type=float),
         _SPIDER,
@@ -245,7 +241,7 @@ SUBCOMMANDS: dict[Subcommand, tuple[str, Unpack[tuple[Argument, ...]]]] = {
         _URLS,
         _several("--callback NAME", "only for these methods of the spider"),
         _argument("--by", "count them by this", choices=("slot", "callback", "priority")),
-        _argument("--limit N", f"print so many (default: {requests.SHOWN})", type=number),
+        _number("--limit N", f"print so many (default: {requests.SHOWN})"),
         _flag("--keep", "drop: they have failed, and 'scrapy bloom retry' brings them back"),
         _argument("--for AGE", "hold: such as 30m or 12h (default: until release)"),
         _YES,
@@ -279,15 +275,11 @@ SUBCOMMANDS: dict[Subcommand, tuple[str, Unpack[tuple[Argument, ...]]]] = {
         _argument(
             "--hashes K", "hashes of the classic filter", type=partial(number, most=100), default=3
         ),
-        _argument("--every N", "lines between two rows", type=number, default=10_000),
+        _number("--every N", "lines between two rows", default=10_000),
     ),
     study.plot: (
         "draw error rates and memory",
-        _argument(
-            "chart CHART",
-            "error-by-bits, error-by-probes or memory",
-            choices=tuple(CHARTS),
-        ),
+        _argument("chart CHART", "error-by-bits, error-by-probes or memory", choices=[*CHARTS]),
         _argument("file FILE", "the file to write, .png or .svg"),
         _curves("--probes K", "probes", "error-by-bits", number, 1, 2, 3, 6, 10, 14, 22),
         _curves("--bits B", "bits an item", "error-by-probes", float, 8, 12, 16, 24, 32),
