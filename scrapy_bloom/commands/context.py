@@ -145,15 +145,18 @@ class Context:
             f"the order stands: the process that has {name} has not answered in {PATIENCE:.0f} s;"
             " it, or the next start, carries it out"
         )
-        self.print({"stands": True}, [line])
-        return 0
+        return self.print({"stands": True}, [line])
 
-    def print(self, figures: object, lines: Iterable[str], indent: int | None = 2) -> None:
-        """Print `figures` as JSON with --json, in one line without `indent`; else `lines`."""
+    def print(
+        self, figures: object, lines: Iterable[str], indent: int | None = 2, *, found: bool = True
+    ) -> int:
+        """Print `figures` as JSON with --json, in one line without `indent`; else `lines`. Return
+        the exit status, 1 if nothing was `found`."""
         if getattr(self.options, "json", False):
             self.print_json(figures, indent)
         else:
             self.print_lines(lines)
+        return 0 if found else 1
 
     def print_now(self, lines: Iterable[str]) -> None:
         """Print `lines` while the work goes on, nothing with --json."""

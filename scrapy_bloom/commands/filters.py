@@ -62,8 +62,7 @@ def check(session: Context) -> int:
             seen = knows(fingerprint)
             answers.append({"url": url, "seen": seen})
             session.print_now([f"{'seen' if seen else 'new '} {url}"])
-    session.print(answers, [])
-    return 0 if all(answer["seen"] for answer in answers) else 1
+    return session.print(answers, [], found=all(answer["seen"] for answer in answers))
 
 
 def verify(session: Context) -> None:

@@ -53,8 +53,7 @@ def _count(session: Context, chosen: Filter) -> int:
     if by:
         ordered = found.by.most_common()
         figures["by"] = [{by: value, "pending": count} for value, count in ordered]
-    session.print(figures, _count_lines(session, name, found, held))
-    return 0 if total else 1
+    return session.print(figures, _count_lines(session, name, found, held), found=total > 0)
 
 
 def _figures(found: Counts) -> dict[str, Any]:
@@ -102,8 +101,7 @@ def _list(session: Context, chosen: Filter) -> int:
         found = [*islice(desk.scan(chosen), session.options.limit or SHOWN)]
     names = ("url", "method", "slot", "priority", "callback", "due")
     figures = [{name: getattr(each, name) for name in names} for each in found]
-    session.print(figures, _list_lines(found))
-    return 0 if found else 1
+    return session.print(figures, _list_lines(found), found=bool(found))
 
 
 def _title(each: Record | FailedRequest) -> str:
@@ -132,8 +130,7 @@ def _drop(session: Context, chosen: Filter) -> int:
         return session.print_standing(name)
     dropped = found.states.total()
     figures = {"stands": False, "dropped": dropped, **_figures(found)}
-    session.print(figures, _drop_lines(name, found))
-    return 0 if dropped else 1
+    return session.print(figures, _drop_lines(name, found), found=dropped > 0)
 
 
 def _changed(
@@ -185,8 +182,8 @@ def _hold(session: Context, chosen: Filter) -> int:
         figures["seconds"] = None if isinf(seconds) else seconds
         line += f" {held_for(seconds)}"
     shown = ", ".join(islice(slots, SHOWN))
-    session.print(figures, [f"{line}{': ' if slots else ''}{shown}{_and_more(len(slots) - SHOWN)}"])
-    return 0 if slots else 1
+    line += f"{': ' if slots else ''}{shown}{_and_more(len(slots) - SHOWN)}"
+    return session.print(figures, [line], found=bool(slots))
 
 
 _ACTIONS: dict[str, tuple[Callable[[Context, Filter], int], set[str]]] = {
@@ -224,8 +221,8 @@ def retry(session: Context) -> int:
     if found is None:
         return session.print_standing(name)
     count = found.states.total()
-    session.print({"retried": count}, [f"{counted(count, 'request')} pending again, for {taker}"])
-    return 0
+    line = f"{counted(count, 'request')} pending again, for {taker}"
+    return session.print({"retried": count}, [line])
 
 
 def drop(session: Context) -> int:
