@@ -11,7 +11,7 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..amounts import MOST, whole_number
-from ..study.plots import CHARTS
+from ..study import CHARTS
 from . import crawls, delta, filters, requests, study, top
 from .context import Context, fail
 

@@ -7,14 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from .. import study
 from ..amounts import counted, in_bytes, pages_text
 from ..bloom.sizing import check_error_rate
 from ..errors import BloomError
 from ..migration.url_list import open_list, url_in
 from ..settings import BloomSettings
-from ..study import comparison
-from ..study.planning import Plan, set_bytes
-from ..study.plots import draw
 from .context import Context, flush, table
 
 
@@ -29,10 +27,10 @@ def size(session: Context) -> None:
     start = options.start or settings.capacity
     capacities = [options.urls, start] if start < options.urls else [options.urls]
     plans, exact = (
-        [Plan(options.urls, rate, capacity, exact=table) for capacity in capacities]
+        [study.Plan(options.urls, rate, capacity, exact=table) for capacity in capacities]
         for table in (False, True)
     )
-    memory = set_bytes(options.urls)
+    memory = study.set_bytes(options.urls)
     figures = {
         "urls": options.urls,
         "error_rate": rate,
@@ -55,7 +53,7 @@ def size(session: Context) -> None:
     session.print(figures, lines)
 
 
-def _size_row(each: Plan, urls: int) -> list[str]:
+def _size_row(each: study.Plan, urls: int) -> list[str]:
     probes = {each.first_probes, each.last_probes}
     return [
         _capacity(each, urls),
@@ -67,12 +65,12 @@ def _size_row(each: Plan, urls: int) -> list[str]:
     ]
 
 
-def _exact_row(each: Plan, urls: int) -> list[str]:
+def _exact_row(each: study.Plan, urls: int) -> list[str]:
     table_bytes, lost = in_bytes(each.table_bytes), f"{each.pages_lost:.1g}"
     return [_capacity(each, urls), in_bytes(each.bytes), table_bytes, lost]
 
 
-def _capacity(each: Plan, urls: int) -> str:
+def _capacity(each: study.Plan, urls: int) -> str:
     return f"{each.capacity:_}{' (grows)' if each.capacity < urls else ''}"
 
 
@@ -84,18 +82,18 @@ def compare(session: Context) -> None:
     options = session.options
     urls = [url for name in options.files for url in _urls(name)]
     rate = BloomSettings.read(session.crawler.settings).error_rate
-    one, eight = comparison.single_hash(options.slots), comparison.multiplicative()
-    classic = comparison.classic_bloom(options.bits, options.hashes)
+    one, eight = study.single_hash(options.slots), study.multiplicative()
+    classic = study.classic_bloom(options.bits, options.hashes)
     ours, exact = (
-        comparison.page_local(len(urls), rate),
-        comparison.page_local(len(urls), rate, exact=True),
+        study.page_local(len(urls), rate),
+        study.page_local(len(urls), rate, exact=True),
     )
-    methods = [comparison.url_set(), comparison.fingerprint_set(), one, classic, eight, ours, exact]
+    methods = [study.url_set(), study.fingerprint_set(), one, classic, eight, ours, exact]
     theory = {one.name: (options.slots, 1), classic.name: (options.bits, options.hashes)}
     names = [one.name, classic.name, eight.name, ours.name]
     rows = []
     session.print_now(_heading(names))
-    for row in comparison.compare(methods, urls, options.every):
+    for row in study.compare(methods, urls, options.every):
         rows.append(row)
         shares = [_in_percent(row.share(name)) for name in names]
         session.print_now([_columns([f"{row.lines:,}", f"{row.urls:,}", *shares], names)])
@@ -108,7 +106,7 @@ def compare(session: Context) -> None:
             "seconds": last.seconds[method.name],
             "false_positives": last.false_positives[method.name],
             "share": last.share(method.name),
-            "expected": comparison.expected_false_positives(*theory[method.name], last.urls)
+            "expected": study.expected_false_positives(*theory[method.name], last.urls)
             if method.name in theory
             else None,
         }
@@ -148,7 +146,7 @@ def _in_percent(share: float) -> str:
     return f"{100 * share:.3f} %"
 
 
-def _summary(methods: Sequence[Mapping[str, Any]], last: comparison.Row) -> Iterator[list[str]]:
+def _summary(methods: Sequence[Mapping[str, Any]], last: study.Row) -> Iterator[list[str]]:
     yield ["", "memory", "µs/URL", "false positives", "share", "in theory"]
     for each in methods:
         expected = each["expected"]
@@ -175,5 +173,5 @@ def plot(session: Context) -> None:
         "error-by-probes": options.bits,
         "memory": options.error_rate,
     }
-    draw(options.chart, Path(options.file), curves[options.chart])
+    study.draw(options.chart, Path(options.file), curves[options.chart])
     session.print_lines([f"wrote {options.file}"])

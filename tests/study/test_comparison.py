@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mmh3 import hash64
 
-from scrapy_bloom.study.comparison import (
+from scrapy_bloom.study import (
     SEEDS,
     classic_bloom,
     compare,

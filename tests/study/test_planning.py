@@ -7,7 +7,7 @@ from hashlib import sha1
 import pytest
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
-from scrapy_bloom.study.planning import Plan, _table_bytes, set_bytes
+from scrapy_bloom.study import Plan, _table_bytes, set_bytes
 
 
 @pytest.mark.parametrize(("urls", "rate"), [(1, 0.5), (70_000, 1e-3), (1_000_000, 1e-6)])

@@ -2,10 +2,8 @@
 
 import pytest
 
-from scrapy_bloom import BloomFilter
-from scrapy_bloom.study import plots
-from scrapy_bloom.study.planning import Plan
-from scrapy_bloom.study.plots import draw, error_rate
+from scrapy_bloom import BloomFilter, study
+from scrapy_bloom.study import Plan, draw, error_rate
 
 
 @pytest.mark.parametrize(
@@ -31,7 +29,7 @@ def test_memory_is_drawn_without_the_table_on_the_disk(tmp_path, monkeypatch):
     axes = pytest.importorskip("matplotlib.axes").Axes
     drawn = {}
     monkeypatch.setattr(
-        plots, "_curve", lambda _, points, label, *__, **___: drawn.update({label: points})
+        study, "_curve", lambda _, points, label, *__, **___: drawn.update({label: points})
     )
     monkeypatch.setattr(axes, "legend", lambda self, **_: None)
     draw("memory", tmp_path / "chart.svg", [1e-2, 1e-6])
