@@ -24,7 +24,7 @@ from .growing import ScalableBloomFilter
 
 
 class Layer(NamedTuple):
-    """One filter file."""
+    """One layer of a filter."""
 
     capacity: int
     items: int
@@ -33,6 +33,12 @@ class Layer(NamedTuple):
     bits: int
     probes: int
     fill_ratio: float
+
+    @classmethod
+    def of(cls, load: sizing.LayerLoad, capacity: int, error_rate_bound: float, bits: int) -> Layer:
+        """Return the layer with this load."""
+        rate, fill = sizing.total_error_rate([load]), sizing.total_fill_ratio([load])
+        return cls(capacity, int(load.keys), error_rate_bound, rate, bits, load.probes, fill)
 
 
 class Description:
@@ -114,15 +120,7 @@ def describe(
             layers[0].header,
             fingerprinter_in(bloom_filter.identity),
             [
-                Layer(
-                    capacity=layer.capacity,
-                    items=len(layer),
-                    error_rate_bound=layer.error_rate,
-                    error_rate=layer.current_error_rate,
-                    bits=layer.nbytes * 8,
-                    probes=layer.header.probes,
-                    fill_ratio=layer.fill_ratio,
-                )
+                Layer.of(layer._store.load, layer.capacity, layer.error_rate, layer.nbytes * 8)
                 for layer in layers
             ],
             file_bytes=sum(layer.header.file_bytes for layer in layers),

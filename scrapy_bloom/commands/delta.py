@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
 
@@ -148,16 +148,13 @@ def delta(session: Context) -> None:
 
 
 def _key(text: str) -> bytes:
-    try:
-        key = bytes.fromhex(text)
-    except ValueError:
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise BloomError(
-            f"--key is {text!r}: it must be {2 * KEY_BYTES} hexadecimal digits, as 'delta list'"
-            " prints them"
-        )
-    return key
+    with suppress(ValueError):
+        if len(key := bytes.fromhex(text)) == KEY_BYTES:
+            return key
+    raise BloomError(
+        f"--key is {text!r}: it must be {2 * KEY_BYTES} hexadecimal digits, as 'delta list' prints"
+        " them"
+    )
 
 
 def _store(session: Context, place: str, action: str) -> Store:

@@ -121,13 +121,9 @@ class SharedPlace(Place):
     """A filter in Redis, and the crawl beside it."""
 
     @cached_property
-    def _key(self) -> str:
-        return self.session.key(self.target.name)
-
-    @cached_property
     def name(self) -> str:
         """URL and key."""
-        return f"{public_url(self.target.name)} {self._key}"
+        return f"{public_url(self.target.name)} {self.session.key(self.target.name)}"
 
     def described(self) -> Printed:
         """Return the description of both."""
@@ -149,12 +145,13 @@ class SharedPlace(Place):
 
     def clear(self) -> list[str]:
         """Remove both."""
+        key = self.session.key(self.target.name)
         with RedisClient(self.target.name) as client:
-            removed, places = 0, places_of(client, self._key)
+            removed, places = 0, places_of(client, key)
             for each in places:
                 stored_header(client, each)  # of another format nothing is removed
             for each in places:
-                if each == in_one_slot(self._key):
+                if each == in_one_slot(key):
                     removed += remove_queue(client, each)
                 removed += delete_filter(client, each)
             if not removed:

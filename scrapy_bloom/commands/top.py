@@ -217,7 +217,6 @@ def _rows(counts: Mapping[str, int]) -> list[list[str]]:
 
 def _workers(workers: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return rows of the workers, with the oldest request first."""
-    by_age = sorted(workers, key=lambda worker: -(worker["oldest_seconds"] or 0))
     return [
         [
             worker["name"],
@@ -225,7 +224,7 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             duration(worker["oldest_seconds"]),
             "run out" if worker["lease_seconds"] < 0 else duration(worker["lease_seconds"]),
         ]
-        for worker in by_age
+        for worker in sorted(workers, key=lambda worker: -(worker["oldest_seconds"] or 0))
     ]
 
 

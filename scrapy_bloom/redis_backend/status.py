@@ -365,17 +365,10 @@ class FilterView:
     def _layer(self, number: int) -> Layer:
         """Return the layer of that number in all shards that have it; each shard grows alone."""
         header, load = self.filter.header, self.filter.loads[number]
-        shape = header.layer(number)
         sizes = [shard.sizes[number] for shard in self.filter.shards if len(shard.counts) > number]
-        return Layer(
-            capacity=int(shape.capacity * load.share),
-            items=int(load.keys),
-            error_rate_bound=sizing.layer_error_rate(header.error_rate, number),
-            error_rate=sizing.total_error_rate([load]),
-            bits=sum(sizes) * sizing.BLOCK_BITS,
-            probes=shape.probes,
-            fill_ratio=sizing.total_fill_ratio([load]),
-        )
+        capacity = int(header.layer(number).capacity * load.share)
+        bound = sizing.layer_error_rate(header.error_rate, number)
+        return Layer.of(load, capacity, bound, sum(sizes) * sizing.BLOCK_BITS)
 
     def verify(self) -> Finding:
         """Read all strings, and compare them with the counts."""
