@@ -84,10 +84,7 @@ def compare(session: Context) -> None:
     rate = BloomSettings.read(session.crawler.settings).error_rate
     one, eight = study.single_hash(options.slots), study.multiplicative()
     classic = study.classic_bloom(options.bits, options.hashes)
-    ours, exact = (
-        study.page_local(len(urls), rate),
-        study.page_local(len(urls), rate, exact=True),
-    )
+    ours, exact = (study.page_local(len(urls), rate, exact=exact) for exact in (False, True))
     methods = [study.url_set(), study.fingerprint_set(), one, classic, eight, ours, exact]
     theory = {one.name: (options.slots, 1), classic.name: (options.bits, options.hashes)}
     names = [one.name, classic.name, eight.name, ours.name]

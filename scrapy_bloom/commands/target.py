@@ -80,10 +80,8 @@ class Target:
     def _described(self, wanted: Kind) -> tuple[str, str]:
         """Return what this is and the remedy, empty where that is to give what is wanted."""
         if Kind.REDIS in self.kinds:
-            return (
-                f"{public_url(self.name)} is a URL of Redis",
-                "" if wanted is Kind.DELTA_STORE else _COPIES,
-            )
+            remedy = "" if wanted is Kind.DELTA_STORE else _COPIES
+            return f"{public_url(self.name)} is a URL of Redis", remedy
         if wanted is Kind.REDIS or _is_url(self.name):
             # what follows the first word may be a password
             (start,) = re.findall(r"^\s*[\w+.-]*", self.name)
