@@ -70,14 +70,12 @@ class Context:
         """The fingerprinter that requests of that crawler get. Raises BloomError."""
         setting = self.crawler.settings["REQUEST_FINGERPRINTER_CLASS"]
         try:
-            fingerprinter: RequestFingerprinterProtocol = build_from_crawler(
-                load_object(setting), self.crawler
-            )
+            component: type[RequestFingerprinterProtocol] = load_object(setting)
+            return build_from_crawler(component, self.crawler)
         except Exception as error:
             raise BloomError(
                 f"REQUEST_FINGERPRINTER_CLASS is {setting!r}, which fails: {error}"
             ) from error
-        return fingerprinter
 
     def require_fingerprinter(self, identity: str, place: str) -> None:
         """Raise IncompatibleFilterError if the filter at `place`, of that identity, knows other
