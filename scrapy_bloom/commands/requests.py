@@ -51,8 +51,7 @@ def _count(session: Context, chosen: Filter) -> int:
         "held_slots": {slot: None if isinf(left) else left for slot, left in held.items()},
     }
     if by:
-        ordered = found.by.most_common()
-        figures["by"] = [{by: value, "pending": count} for value, count in ordered]
+        figures["by"] = [{by: each, "pending": count} for each, count in found.by.most_common()]
     return session.print(figures, _count_lines(session, name, found, held), found=total > 0)
 
 
@@ -73,9 +72,7 @@ def _count_lines(
         shown = ", ".join(f"{slot} {held_for(left)}" for slot, left in islice(held.items(), most))
         yield f"held: {shown}{_and_more(len(held) - most)}"
     if by := session.options.by:
-        rows = [(_shown(by, value), f"{n:,}") for value, n in found.by.most_common(most)]
-        if rows:
-            yield from table(rows)
+        yield from table([(_shown(by, each), f"{n:,}") for each, n in found.by.most_common(most)])
         if len(found.by) > most:
             yield f"and {len(found.by) - most:,} more (--limit N, or all with --json)"
 
