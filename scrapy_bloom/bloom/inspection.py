@@ -7,24 +7,23 @@ the file is that of the last flush.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import BloomError
 from ..files import is_held
 from . import sizing
-from .file import BitStore, read_state
+from .file import read_state
 from .fixed import BloomFilter
 from .growing import ScalableBloomFilter, layer_paths, lock_path
 
 
-@dataclass(frozen=True)
-class Layer:
-    """One filter file."""
+class Layer(NamedTuple):
+    """One layer of a filter."""
 
     capacity: int
     items: int
@@ -34,37 +33,21 @@ class Layer:
     probes: int
     fill_ratio: float
 
-
-@dataclass(frozen=True)
-class Description:
-    """A filter. `items` are exact if it was closed cleanly or has an exact table, else
-    estimated from the bits. `held_by` is the process that has it open. `bytes` are those
-    of the bits, in memory as in the file, `table_bytes` those of the exact table."""
-
-    place: str
-    items: int
-    items_exact: bool
-    capacity: int
-    layers: list[Layer]
-    bits: int
-    bytes: int
-    table_bytes: int
-    file_bytes: int
-    fill_ratio: float
-    error_rate: float
-    error_rate_bound: float
-    expected_pages_lost: float
-    has_secret: bool
-    fingerprinter: str | None
-    fingerprinter_identity: str | None
-    created: str
-    software: str
-    clean: bool
-    held_by: int | None
-
     @classmethod
-    def of(
-        cls,
+    def of(cls, load: sizing.LayerLoad, capacity: int, error_rate_bound: float, bits: int) -> Layer:
+        """Return the layer with this load."""
+        rate, fill = sizing.total_error_rate([load]), sizing.total_fill_ratio([load])
+        return cls(capacity, int(load.keys), error_rate_bound, rate, bits, load.probes, fill)
+
+
+class Description:
+    """A filter of any kind, whose header tells when it was made, and by what. `items` are exact if
+    it was closed cleanly or has an exact table, else estimated from the bits. `held_by` is the
+    process that has it open. `bytes` are those of the bits, in memory as in the file, `table_bytes`
+    those of the exact table."""
+
+    def __init__(
+        self,
         place: str,
         bloom_filter: Any,
         header: Any,
@@ -74,31 +57,31 @@ class Description:
         file_bytes: int,
         clean: bool = True,
         held_by: int | None = None,
-    ) -> Description:
-        """Return the description of a filter of any kind, whose header tells when it was made, and
-        by what."""
-        return cls(
-            place=place,
-            items=len(bloom_filter),
-            items_exact=clean or bloom_filter.exact,
-            capacity=sum(layer.capacity for layer in layers),
-            layers=layers,
-            bits=bloom_filter.nbytes * 8,
-            bytes=bloom_filter.nbytes,
-            table_bytes=bloom_filter.table_nbytes,
-            file_bytes=file_bytes,
-            fill_ratio=bloom_filter.fill_ratio,
-            error_rate=bloom_filter.current_error_rate,
-            error_rate_bound=bloom_filter.error_rate,
-            expected_pages_lost=bloom_filter.expected_false_positives,
-            has_secret=any(header.secret),
-            fingerprinter=fingerprinter[0],
-            fingerprinter_identity=fingerprinter[1],
-            created=header.created,
-            software=header.software,
-            clean=clean,
-            held_by=held_by,
-        )
+    ) -> None:
+        self.place = place
+        self.items = len(bloom_filter)
+        self.items_exact: bool = clean or bloom_filter.exact
+        self.capacity = sum(layer.capacity for layer in layers)
+        self.layers = layers
+        self.bits: int = bloom_filter.nbytes * 8
+        self.bytes: int = bloom_filter.nbytes
+        self.table_bytes: int = bloom_filter.table_nbytes
+        self.file_bytes = file_bytes
+        self.fill_ratio: float = bloom_filter.fill_ratio
+        self.error_rate: float = bloom_filter.current_error_rate
+        self.error_rate_bound: float = bloom_filter.error_rate
+        self.expected_pages_lost: float = bloom_filter.expected_false_positives
+        self.has_secret = any(header.secret)
+        self.fingerprinter, self.fingerprinter_identity = fingerprinter
+        self.created: str = header.created
+        self.software: str = header.software
+        self.clean = clean
+        self.held_by = held_by
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {**vars(self), "layers": [layer._asdict() for layer in self.layers]}
 
 
 @dataclass(frozen=True)
@@ -108,6 +91,14 @@ class Finding:
     path: str
     sound: bool
     text: str
+
+    @classmethod
+    def of(cls, path: str, check: Callable[[], str]) -> Finding:
+        """Return what `check` has found, or the error that it raises."""
+        try:
+            return cls(path, sound=True, text=check())
+        except (BloomError, OSError) as error:
+            return cls(path, sound=False, text=str(error))
 
 
 def describe(
@@ -122,21 +113,13 @@ def describe(
     """
     with open_filter(path, read_only=True) as bloom_filter:
         layers = bloom_filter.layers
-        return Description.of(
+        return Description(
             name,
             bloom_filter,
             layers[0].header,
             fingerprinter_in(bloom_filter.identity),
             [
-                Layer(
-                    capacity=layer.capacity,
-                    items=len(layer),
-                    error_rate_bound=layer.error_rate,
-                    error_rate=layer.current_error_rate,
-                    bits=layer.nbytes * 8,
-                    probes=layer.header.probes,
-                    fill_ratio=layer.fill_ratio,
-                )
+                Layer.of(layer._store.load, layer.capacity, layer.error_rate, layer.nbytes * 8)
                 for layer in layers
             ],
             file_bytes=sum(layer.header.file_bytes for layer in layers),
@@ -164,44 +147,35 @@ def verify(path: Path) -> Iterator[Finding]:
     """
     sound = True
     for file in layer_paths(path) if path.is_dir() else [path]:
-        finding = _check_layer(file)
+        finding = Finding.of(str(file), partial(_state_of, file))
         sound = sound and finding.sound
         yield finding
     if sound and path.is_dir():
-        try:
-            with closing(ScalableBloomFilter.open(path, read_only=True)) as bloom_filter:
-                bloom_filter.check()
-        except (BloomError, OSError) as error:
-            yield Finding("", sound=False, text=str(error))
-        else:
-            layers = len(bloom_filter.layers)
-            yield Finding("", sound=True, text=f"the series of layers is complete ({layers})")
+        yield Finding.of("", partial(_series_at, path))
 
 
-def _check_layer(path: Path) -> Finding:
-    try:
-        return Finding(str(path), sound=True, text=_state_of(path))
-    except (BloomError, OSError) as error:
-        return Finding(str(path), sound=False, text=str(error))
+def _series_at(path: Path) -> str:
+    """Return the result of the checks of the whole. Raises BloomError."""
+    with ScalableBloomFilter.open(path, read_only=True) as bloom_filter:
+        bloom_filter.check()
+        return f"the series of layers is complete ({len(bloom_filter.layers)})"
 
 
 def _state_of(path: Path) -> str:
     """Return the results of the checks of a sound layer. Raises BloomError."""
-    with closing(BitStore.open(path, read_only=True)) as store:
+    with BloomFilter.open(path, read_only=True) as layer:
+        store, items, clean, exact = layer._store, len(layer), layer.clean, layer.exact
         counts = list(store.block_counts())
         low, high = _likely_bits(counts, store.header.probes)
         if store.table is not None:
             _require_likely_buckets(path, store.table.counts())
-    odd = [number for number, count in enumerate(counts) if not low <= count <= high]
-    if odd:
-        raise BloomError(
-            f"{path} has {len(odd):,} blocks that chance does not explain, the first is block"
-            f" {odd[0]:,} with {counts[odd[0]]:,} bits set ({low:,} to {high:,} are likely): it was"
-            " damaged or polluted; restore it from a backup, or start a new filter"
-        )
-    with BloomFilter.open(path, read_only=True) as layer:
+        if odd := [number for number, count in enumerate(counts) if not low <= count <= high]:
+            raise BloomError(
+                f"{path} has {len(odd):,} blocks that chance does not explain, the first is block"
+                f" {odd[0]:,} with {counts[odd[0]]:,} bits set ({low:,} to {high:,} are likely): it"
+                " was damaged or polluted; restore it from a backup, or start a new filter"
+            )
         layer.check()
-        items, clean, exact = len(layer), layer.clean, layer.exact
     if clean:
         parts = "state, bits and exact table" if exact else "state and bits"
         return f"header, size, {parts} agree on {items:,} items"
@@ -216,8 +190,7 @@ def _require_likely_buckets(path: Path, counts: bytes) -> None:
     """Raise BloomError if a bucket has fewer keys than chance gives it."""
     keys = median(counts)
     reach = 6 * sqrt(keys) + 5
-    odd = [number for number, count in enumerate(counts) if keys - count > reach]
-    if odd:
+    if odd := [number for number, count in enumerate(counts) if keys - count > reach]:
         raise BloomError(
             f"{path} has {len(odd):,} buckets in its exact table that chance does not explain, the"
             f" first is bucket {odd[0]:,} with {counts[odd[0]]} keys: it was damaged; restore it"

@@ -40,8 +40,7 @@ def merge(
             _require_one_origin(there)
             if not over_capacity:
                 _require_room(number, [layer for _, layer in there])
-        bloom_filter = open_filter(destination)
-        stack.callback(bloom_filter.close)
+        bloom_filter = stack.enter_context(open_filter(destination))
         before = len(bloom_filter)
         for other in looked_at[1:]:
             match bloom_filter, other:

@@ -7,13 +7,10 @@ imported when it is asked for.
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DESCRIPTION = (
     "Look at crawls, their jobs and Bloom filters, fill them with what was crawled before, and find"

@@ -11,13 +11,12 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..amounts import MOST, whole_number
+from ..study import CHARTS
 from . import crawls, delta, filters, requests, study, top
-from .context import fail
+from .context import Context, fail
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from .context import Context
 
 Argument = tuple[str, dict[str, Any]]
 """What `add_argument` of a parser takes."""
@@ -48,7 +47,7 @@ def _exit(parser: argparse.ArgumentParser, program: str, message: str) -> NoRetu
         parser.print_help()
         parser.exit()
     if found := re.match("argument <subcommand>: invalid choice: '(.*?)'", message):
-        like = get_close_matches(found[1], [run.__name__ for run, *_ in SUBCOMMANDS], n=1)
+        like = get_close_matches(found[1], [run.__name__ for run in SUBCOMMANDS], n=1)
         meant = f": did you mean {like[0]}?" if like else ""
         message = f"{found[1]!r} is no subcommand{meant}"
     parser.exit(fail(program, f"{message} (see {program} --help)"))
@@ -70,18 +69,16 @@ def add_subcommands(
         prog=program,
         parser_class=Parser,
     )
-    for run, help_, *arguments in SUBCOMMANDS:
-        description = cleandoc(run.__doc__ or "")
-        # a description of several paragraphs is laid out already
-        layout = (
-            argparse.RawDescriptionHelpFormatter
-            if "\n\n" in description
-            else argparse.HelpFormatter
-        )
+    for run, (help_, *arguments) in SUBCOMMANDS.items():
+        description, layout = cleandoc(run.__doc__ or ""), argparse.HelpFormatter
+        if "\n\n" in description:  # it is laid out already
+            layout = argparse.RawDescriptionHelpFormatter
         subparser = subcommands.add_parser(
             run.__name__, help=help_, description=description, formatter_class=layout
         )
         subparser.set_defaults(run=run)
+        if run not in _LINES_ONLY and _JSON not in arguments:
+            arguments.append(_JSON)
         for argument, options in arguments:
             subparser.add_argument(argument, **options)
         add_options(subparser)
@@ -104,6 +101,9 @@ def _argument(usage: str, help_: str, **options: Any) -> Argument:
     """Return an argument: `usage` is its name, and a metavar where that is another word."""
     name, *metavar = usage.split()
     return name, {"help": help_, **({"metavar": metavar[0]} if metavar else {}), **options}
+
+
+_number = partial(_argument, type=number)
 
 
 def _flag(usage: str, help_: str) -> Argument:
@@ -148,43 +148,32 @@ _REQUESTS = (
 )
 _YES = _flag("--yes", "needed: there is no way back")
 _JSON = _flag("--json", "print JSON instead of text")
+_LINES_ONLY = (filters.clear, requests.drop, study.plot)
 
-
-SUBCOMMANDS: tuple[
-    tuple[Callable[[Context], int | None], str, Unpack[tuple[Argument, ...]]], ...
-] = (
-    (filters.info, "what is in a filter, a job or a crawl in Redis", _PLACE, _KEY, _JSON),
-    (
-        study.size,
+Subcommand = Callable[[Context], int | None]
+SUBCOMMANDS: dict[Subcommand, tuple[str, Unpack[tuple[Argument, ...]]]] = {
+    filters.info: ("what is in a filter, a job or a crawl in Redis", _PLACE, _KEY),
+    study.size: (
         "what a crawl of N URLs needs",
-        _argument(
-            "--urls N", "requests expected, such as 5000000, 5M or 5e6", type=number, required=True
-        ),
+        _number("--urls N", "requests expected, such as 5000000, 5M or 5e6", required=True),
         _argument(
             "--error-rate P",
             "bound on the chance that a new request is taken for a seen one"
             " (default: BLOOM_ERROR_RATE)",
             type=float,
         ),
-        _argument(
-            "--from N",
-            "the smaller capacity to grow from (default: BLOOM_CAPACITY)",
-            dest="start",
-            type=number,
+        _number(
+            "--from N", "the smaller capacity to grow from (default: BLOOM_CAPACITY)", dest="start"
         ),
-        _JSON,
     ),
-    (
-        filters.check,
+    filters.check: (
         "which URLs were seen",
         _PLACE,
         _KEY,
         _argument("urls URL", "a URL, or - for one a line on standard input", nargs="+"),
         *_REQUESTS,
-        _JSON,
     ),
-    (
-        filters.add,
+    filters.add: (
         "import URLs, a requests.seen or a scrapy-redis set",
         _PLACE_ON_DISK,
         _argument(
@@ -193,17 +182,14 @@ SUBCOMMANDS: tuple[
             nargs="+",
         ),
         _argument("--key", "of the scrapy-redis set, such as myspider:dupefilter"),
-        _argument(
+        _number(
             "--capacity N",
             "of a new filter (default: BLOOM_CAPACITY, or what is imported if that is more)",
-            type=number,
         ),
         _argument("--error-rate P", "of a new filter (default: BLOOM_ERROR_RATE)", type=float),
         _SPIDER,
-        _JSON,
     ),
-    (
-        crawls.load,
+    crawls.load: (
         "copy a filter, or a whole crawl, into Redis",
         _argument(
             "place SOURCE",
@@ -212,18 +198,14 @@ SUBCOMMANDS: tuple[
         _argument("url URL", "redis://HOST/DB, where the crawl goes on"),
         _KEY,
         _SPIDER,
-        _JSON,
     ),
-    (
-        crawls.export,
+    crawls.export: (
         "copy a filter in Redis into a job",
         _argument("url URL", "redis://HOST/DB"),
         _argument("place PLACE", "a job directory"),
         _KEY,
-        _JSON,
     ),
-    (
-        crawls.push,
+    crawls.push: (
         "add URLs to a crawl in Redis",
         _REDIS,
         _argument("urls URL", "a URL, or - for one a line", nargs="+"),
@@ -231,11 +213,9 @@ SUBCOMMANDS: tuple[
         _argument("--priority", "of the requests (default: 0)", type=int, default=0),
         _argument("--callback", "the spider's method (default: parse)"),
         _SPIDER,
-        _JSON,
     ),
-    (crawls.workers, "who works on a crawl in Redis", _REDIS, _KEY, _JSON),
-    (
-        filters.merge,
+    crawls.workers: ("who works on a crawl in Redis", _REDIS, _KEY),
+    filters.merge: (
         "join filters of one origin into one of them",
         _argument("place DEST", f"{_A_FILTER}; it gets what the others know"),
         _argument("sources SRC", _A_FILTER, nargs="+"),
@@ -243,19 +223,16 @@ SUBCOMMANDS: tuple[
             "--over-capacity",
             "accept more items than a layer was made for, and a higher error rate",
         ),
-        _JSON,
     ),
-    (filters.clear, "forget everything: remove a filter", _PLACE, _KEY, _YES),
-    (
-        top.top,
+    filters.clear: ("forget everything: remove a filter", _PLACE, _KEY, _YES),
+    top.top: (
         "how far a job is, live in the terminal",
         *_JOB,
         _flag("--once", "print it once"),
         _JSON,
         _flag("--follow", "with --json: a line of JSON a second"),
     ),
-    (
-        requests.queue,
+    requests.queue: (
         "which requests are pending",
         _argument("action ACTION", "count, list, drop, hold or release", choices=requests.ACTIONS),
         *_JOB,
@@ -264,23 +241,19 @@ SUBCOMMANDS: tuple[
         _URLS,
         _several("--callback NAME", "only for these methods of the spider"),
         _argument("--by", "count them by this", choices=("slot", "callback", "priority")),
-        _argument("--limit N", f"print so many (default: {requests.SHOWN})", type=number),
+        _number("--limit N", f"print so many (default: {requests.SHOWN})"),
         _flag("--keep", "drop: they have failed, and 'scrapy bloom retry' brings them back"),
         _argument("--for AGE", "hold: such as 30m or 12h (default: until release)"),
         _YES,
-        _JSON,
     ),
-    (
-        requests.failed,
+    requests.failed: (
         "which requests of a job have failed",
         *_FAILED,
         _argument("-o FILE", "write their URLs to a new file, - to print them", dest="output"),
-        _JSON,
     ),
-    (requests.retry, "ask failed requests once more", *_FAILED, _JSON),
-    (requests.drop, "forget failed requests", *_FAILED, _YES),
-    (
-        delta.delta,
+    requests.retry: ("ask failed requests once more", *_FAILED),
+    requests.drop: ("forget failed requests", *_FAILED, _YES),
+    delta.delta: (
         "count, list or forget what crawls have done",
         _argument("action", "what to do", choices=delta.ACTIONS),
         _argument("place MEMORY", "a delta store"),
@@ -292,11 +265,9 @@ SUBCOMMANDS: tuple[
             "--key HEX", "forget the pages of these keys, as list prints them", dest="hex_keys"
         ),
         *_REQUESTS,
-        _JSON,
     ),
-    (filters.verify, "find out whether a filter can be trusted", _PLACE, _KEY, _JSON),
-    (
-        study.compare,
+    filters.verify: ("find out whether a filter can be trusted", _PLACE, _KEY),
+    study.compare: (
         "ways to remember URLs, side by side",
         _argument("files FILE", "URLs, one a line, plain or gzip", nargs="+"),
         _argument("--slots N", "bits of the one-hash table", type=_bits, default=1_000_000),
@@ -304,22 +275,16 @@ SUBCOMMANDS: tuple[
         _argument(
             "--hashes K", "hashes of the classic filter", type=partial(number, most=100), default=3
         ),
-        _argument("--every N", "lines between two rows", type=number, default=10_000),
-        _JSON,
+        _number("--every N", "lines between two rows", default=10_000),
     ),
-    (
-        study.plot,
+    study.plot: (
         "draw error rates and memory",
-        _argument(
-            "chart CHART",
-            "error-by-bits, error-by-probes or memory",
-            choices=("error-by-bits", "error-by-probes", "memory"),
-        ),
+        _argument("chart CHART", "error-by-bits, error-by-probes or memory", choices=[*CHARTS]),
         _argument("file FILE", "the file to write, .png or .svg"),
         _curves("--probes K", "probes", "error-by-bits", number, 1, 2, 3, 6, 10, 14, 22),
         _curves("--bits B", "bits an item", "error-by-probes", float, 8, 12, 16, 24, 32),
         _curves("--error-rate P", "error rates", "memory", float, 1e-2, 1e-4, 1e-6, 1e-9),
     ),
-)
-"""The function that runs each, whose name and docstring are the subcommand's; a line of help; the
-arguments."""
+}
+"""By the function that runs it, whose name and docstring are the subcommand's: a line of help, and
+the arguments, but --json."""

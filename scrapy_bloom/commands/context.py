@@ -70,14 +70,12 @@ class Context:
         """The fingerprinter that requests of that crawler get. Raises BloomError."""
         setting = self.crawler.settings["REQUEST_FINGERPRINTER_CLASS"]
         try:
-            fingerprinter: RequestFingerprinterProtocol = build_from_crawler(
-                load_object(setting), self.crawler
-            )
+            component: type[RequestFingerprinterProtocol] = load_object(setting)
+            return build_from_crawler(component, self.crawler)
         except Exception as error:
             raise BloomError(
                 f"REQUEST_FINGERPRINTER_CLASS is {setting!r}, which fails: {error}"
             ) from error
-        return fingerprinter
 
     def require_fingerprinter(self, identity: str, place: str) -> None:
         """Raise IncompatibleFilterError if the filter at `place`, of that identity, knows other
@@ -145,15 +143,18 @@ class Context:
             f"the order stands: the process that has {name} has not answered in {PATIENCE:.0f} s;"
             " it, or the next start, carries it out"
         )
-        self.print({"stands": True}, [line])
-        return 0
+        return self.print({"stands": True}, [line])
 
-    def print(self, figures: object, lines: Iterable[str]) -> None:
-        """Print `figures` as JSON with --json, else `lines`."""
+    def print(
+        self, figures: object, lines: Iterable[str], indent: int | None = 2, *, found: bool = True
+    ) -> int:
+        """Print `figures` as JSON with --json, in one line without `indent`; else `lines`. Return
+        the exit status, 1 if nothing was `found`."""
         if getattr(self.options, "json", False):
-            self.print_json(figures, indent=2)
+            self.print_json(figures, indent)
         else:
             self.print_lines(lines)
+        return 0 if found else 1
 
     def print_now(self, lines: Iterable[str]) -> None:
         """Print `lines` while the work goes on, nothing with --json."""
@@ -161,7 +162,7 @@ class Context:
             self.print_lines(lines)
 
     def print_json(self, figures: object, indent: int | None = None) -> None:
-        """Print `figures` as JSON, in one line without `indent`."""
+        """Print `figures` as JSON."""
         print(json.dumps(figures, indent=indent))  # noqa: T201 - this is what a command is for
 
     def print_lines(self, lines: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy import Request
 
@@ -24,11 +24,8 @@ from ..redis_backend.scheduler import RedisDurableScheduler
 from ..redis_backend.status import look_at, pending_of, reasons_in, require_crawl, total_bytes
 from ..sqlite_backend.status import job_view
 from ..startup import is_component
-from .context import aligned, table
+from .context import Context, aligned, table
 from .target import Kind, Target
-
-if TYPE_CHECKING:
-    from .context import Context
 
 PATIENCE = 30.0
 """Seconds to wait for a large set in Redis."""
@@ -202,20 +199,19 @@ def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
 def _worker_lines(workers: Sequence[Mapping[str, Any]]) -> list[str]:
     if not workers:
         return ["no worker is at work on it"]
-    heads = ["worker", "lease left", "claimed", "oldest", "dispatched", "start()"]
-    return table([heads, *(_row(worker) for worker in workers)])
-
-
-def _row(worker: Mapping[str, Any]) -> list[str]:
-    left, oldest = worker["lease_seconds"], worker["oldest_seconds"]
-    return [
-        worker["name"],
-        f"{left:.0f} s" if left >= 0 else "run out",
-        f"{worker['in_flight']:,}",
-        "" if oldest is None else f"{oldest:,.0f} s",
-        f"{worker['dispatched']:,}",
-        "runs" if worker["in_start"] else "",
-    ]
+    rows = [["worker", "lease left", "claimed", "oldest", "dispatched", "start()"]]
+    for worker in workers:
+        left, oldest = worker["lease_seconds"], worker["oldest_seconds"]
+        row = [
+            worker["name"],
+            f"{left:.0f} s" if left >= 0 else "run out",
+            f"{worker['in_flight']:,}",
+            "" if oldest is None else f"{oldest:,.0f} s",
+            f"{worker['dispatched']:,}",
+            "runs" if worker["in_start"] else "",
+        ]
+        rows.append(row)
+    return table(rows)
 
 
 def _requests(urls: list[str], priority: int) -> Iterator[Request]:

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..amounts import DAY, counted, in_bytes, in_utc, seconds
 from ..bloom.inspection import Finding
 from ..delta.file_store import FileDeltaStore
 from ..delta.importing import is_deltafetchs, marks_in
+from ..delta.redis_store import RedisDeltaStore, Slice
 from ..delta.settings import DELTA_DAYS, DELTA_DIR, KEY_BYTES, Lifetime, key_of_fingerprint
 from ..errors import BloomError, FilterFileError
 from ..fingerprint import FingerprinterIdentity
 from ..migration.sources import source_in
-from .context import Known, Place, Printed, fingerprints_of, table
+from .context import Context, Known, Place, Printed, fingerprints_of, table
 from .target import Kind, Target
 
-if TYPE_CHECKING:
-    from ..delta.redis_store import RedisDeltaStore, Slice
-    from .context import Context
-
-    Store = FileDeltaStore | RedisDeltaStore
-
+Store = FileDeltaStore | RedisDeltaStore
 PATIENCE = 5.0
 """Seconds to wait for Redis."""
 ACTIONS = ("count", "list", "forget")
@@ -153,16 +148,13 @@ def delta(session: Context) -> None:
 
 
 def _key(text: str) -> bytes:
-    try:
-        key = bytes.fromhex(text)
-    except ValueError:
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise BloomError(
-            f"--key is {text!r}: it must be {2 * KEY_BYTES} hexadecimal digits, as 'delta list'"
-            " prints them"
-        )
-    return key
+    with suppress(ValueError):
+        if len(key := bytes.fromhex(text)) == KEY_BYTES:
+            return key
+    raise BloomError(
+        f"--key is {text!r}: it must be {2 * KEY_BYTES} hexadecimal digits, as 'delta list' prints"
+        " them"
+    )
 
 
 def _store(session: Context, place: str, action: str) -> Store:
@@ -175,8 +167,6 @@ def _store(session: Context, place: str, action: str) -> Store:
             store.roll_back()
         store.look()
         return store
-    from ..delta.redis_store import RedisDeltaStore
-
     name = DELTA_DIR.read(session.crawler.settings)
     if session.options.spider:
         name = name.replace("%(spider)s", session.options.spider.replace("/", "_"))
@@ -207,10 +197,7 @@ def _list(session: Context, store: Store, before: float | None) -> None:
     for key, when, digest in store.marks(before):
         time_ = None if when is None else in_utc(when)
         figures = {"key": key.hex(), "time": time_, "digest": digest and digest.hex()}
-        if session.options.json:
-            session.print_json(figures)
-        else:
-            session.print_lines(["  ".join(text or "-" for text in figures.values())])
+        session.print(figures, ["  ".join(text or "-" for text in figures.values())], indent=None)
 
 
 def _forget(session: Context, store: Store, keys: list[bytes], older: float | None) -> None:

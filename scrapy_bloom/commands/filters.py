@@ -13,9 +13,11 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..amounts import counted, in_bytes, in_percent, in_short, pages_text, waiting_text
+from ..bloom.fixed import BloomFilter
+from ..bloom.growing import ScalableBloomFilter
 from ..bloom.inspection import Description, Finding, describe, open_filter
 from ..bloom.inspection import verify as findings_in
 from ..bloom.merging import merge as merge_filters
@@ -34,18 +36,13 @@ from ..redis_backend.status import places_of
 from ..redis_backend.verify import queue_findings
 from ..settings import BloomSettings
 from ..sqlite_backend.status import JobState, JobView, job_view
-from .context import Known, Place, Printed, aligned, fingerprints_of, table
+from .context import Context, Known, Place, Printed, aligned, fingerprints_of, table
 from .crawls import PATIENCE, queue_in
 from .delta import DeltaPlace
 from .target import Kind, Target
 
-if TYPE_CHECKING:
-    from ..bloom.fixed import BloomFilter
-    from ..bloom.growing import ScalableBloomFilter
-    from .context import Context
-
 _ON_DISK = (Kind.FILTER, Kind.FILE)
-_READABLE = (*_ON_DISK, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
+_READABLE = (*_ON_DISK, Kind.LAYER, Kind.DELTA_STORE)
 
 
 def info(session: Context) -> None:
@@ -57,17 +54,15 @@ def info(session: Context) -> None:
 
 
 def check(session: Context) -> int:
-    """Say for each URL whether the filter has seen it, through the job's own fingerprinter. 'seen
-    (start request)' is a page that start() asked, to which a link is new. The exit status is 1 if
-    any is new. Changes nothing."""
+    """Say for each URL whether the filter has seen it, through the job's own fingerprinter. The
+    exit status is 1 if any is new. Changes nothing."""
     answers = []
     with _place(session, *_READABLE).knowing() as (name, identity, knows):
         for url, fingerprint in fingerprints_of(session, identity, name):
             seen = knows(fingerprint)
             answers.append({"url": url, "seen": seen})
             session.print_now([f"{'seen' if seen else 'new '} {url}"])
-    session.print(answers, [])
-    return 0 if all(answer["seen"] for answer in answers) else 1
+    return session.print(answers, [], found=all(answer["seen"] for answer in answers))
 
 
 def verify(session: Context) -> None:
@@ -91,56 +86,51 @@ def add(session: Context) -> None:
     fingerprints: a requests.seen of Scrapy in either format, which its content tells, or the set of
     a scrapy-redis dupefilter. A PLACE that holds no filter gets one. What is known already stays as
     it is, so an interrupted import can be run again."""
-    session.print(*_place_on_disk(session, *_ON_DISK, Kind.NEW, Kind.DELTA_STORE).add())
+    session.print(*_on_disk(session, *_ON_DISK, Kind.NEW, Kind.DELTA_STORE).add())
 
 
 def merge(session: Context) -> None:
     """Join filters into one of them, DEST. They must be of one origin: copies of one filter that
     have gone separate ways (same secret, shape and fingerprinter)."""
-    session.print(*_place_on_disk(session, *_ON_DISK, Kind.DELTA_STORE).merge())
+    session.print(*_on_disk(session, *_ON_DISK, Kind.DELTA_STORE).merge())
 
 
 def clear(session: Context) -> None:
     """Remove a filter from the disk, sound or not, or from Redis. What else is in the job directory
     stays."""
-    place = _place(session, *_ON_DISK, Kind.DELTA_STORE, Kind.REDIS)
+    place = _place(session, *_ON_DISK, Kind.DELTA_STORE)
     if not session.options.yes:
         raise BloomError(f"{place.name} would be forgotten for good: say so with --yes")
     session.print_lines(place.clear())
 
 
 def _place(session: Context, *takes: Kind) -> SharedPlace | FilterPlace | DeltaPlace:
-    """Return the PLACE, of a kind that is taken. Raises BloomError."""
-    target = Target.find(session.options.place).require(*takes)
+    """Return the PLACE, of a kind that is taken, or in Redis. Raises BloomError."""
+    target = Target.find(session.options.place)
     if Kind.REDIS in target.kinds:
         return SharedPlace(session, target)
-    return _place_on_disk(session, *takes)
+    return _on_disk(session, *takes, Kind.REDIS)
 
 
-def _place_on_disk(session: Context, *takes: Kind) -> FilterPlace | DeltaPlace:
+def _on_disk(session: Context, *takes: Kind) -> FilterPlace | DeltaPlace:
     target = Target.find(session.options.place).require(*takes)
-    is_delta = Kind.DELTA_STORE in target.kinds
-    return DeltaPlace(session, target) if is_delta else FilterPlace(session, target)
+    return (DeltaPlace if Kind.DELTA_STORE in target.kinds else FilterPlace)(session, target)
 
 
 class SharedPlace(Place):
     """A filter in Redis, and the crawl beside it."""
 
     @cached_property
-    def _key(self) -> str:
-        return self.session.key(self.target.name)
-
-    @cached_property
     def name(self) -> str:
         """URL and key."""
-        return f"{public_url(self.target.name)} {self._key}"
+        return f"{public_url(self.target.name)} {self.session.key(self.target.name)}"
 
     def described(self) -> Printed:
         """Return the description of both."""
         with self.session.shared_filter(self.target.name) as shared:
             description = shared.describe()
             queue, lines = queue_in(shared.client, shared.key)
-        return {**asdict(description), "queue": queue}, [*_info_lines(description), *lines]
+        return {**description.figures, "queue": queue}, [*_info_lines(description), *lines]
 
     @contextmanager
     def knowing(self) -> Iterator[Known]:
@@ -155,12 +145,13 @@ class SharedPlace(Place):
 
     def clear(self) -> list[str]:
         """Remove both."""
+        key = self.session.key(self.target.name)
         with RedisClient(self.target.name) as client:
-            removed, places = 0, places_of(client, self._key)
+            removed, places = 0, places_of(client, key)
             for each in places:
                 stored_header(client, each)  # of another format nothing is removed
             for each in places:
-                if each == in_one_slot(self._key):
+                if each == in_one_slot(key):
                     removed += remove_queue(client, each)
                 removed += delete_filter(client, each)
             if not removed:
@@ -177,7 +168,7 @@ class FilterPlace(Place):
         description = describe(self.name, target.path, fingerprinter_in)
         state, unfinished, waiting = JobView() if target.job is None else job_view(target.job.path)
         figures = {
-            **asdict(description),
+            **description.figures,
             "job": state and state._asdict(),
             "unfinished_requests": unfinished,
             **dict(zip(("later", "next_due", "held"), waiting, strict=True)),

@@ -8,19 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf, isinf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..amounts import counted, held_for, in_brief, in_utc
 from ..amounts import seconds as seconds_of
 from ..errors import BloomError
 from ..job.choice import Counts, Filter, Record
 from ..job.failed_request import DROPPED, FailedRequest
-from ..job.records import KEPT, State
+from ..job.records import KEPT, Action, State
 from ..redis_backend.codec import is_storable_slot
-from .context import table
-
-if TYPE_CHECKING:
-    from .context import Context
+from .context import Context, table
 
 SHOWN = 20
 """So many requests are listed, and so many slots, without --limit."""
@@ -54,10 +51,8 @@ def _count(session: Context, chosen: Filter) -> int:
         "held_slots": {slot: None if isinf(left) else left for slot, left in held.items()},
     }
     if by:
-        ordered = found.by.most_common()
-        figures["by"] = [{by: value, "pending": count} for value, count in ordered]
-    session.print(figures, _count_lines(session, name, found, held))
-    return 0 if total else 1
+        figures["by"] = [{by: each, "pending": count} for each, count in found.by.most_common()]
+    return session.print(figures, _count_lines(session, name, found, held), found=total > 0)
 
 
 def _figures(found: Counts) -> dict[str, Any]:
@@ -77,9 +72,7 @@ def _count_lines(
         shown = ", ".join(f"{slot} {held_for(left)}" for slot, left in islice(held.items(), most))
         yield f"held: {shown}{_and_more(len(held) - most)}"
     if by := session.options.by:
-        rows = [(_shown(by, value), f"{n:,}") for value, n in found.by.most_common(most)]
-        if rows:
-            yield from table(rows)
+        yield from table([(_shown(by, each), f"{n:,}") for each, n in found.by.most_common(most)])
         if len(found.by) > most:
             yield f"and {len(found.by) - most:,} more (--limit N, or all with --json)"
 
@@ -105,8 +98,7 @@ def _list(session: Context, chosen: Filter) -> int:
         found = [*islice(desk.scan(chosen), session.options.limit or SHOWN)]
     names = ("url", "method", "slot", "priority", "callback", "due")
     figures = [{name: getattr(each, name) for name in names} for each in found]
-    session.print(figures, _list_lines(found))
-    return 0 if found else 1
+    return session.print(figures, _list_lines(found), found=bool(found))
 
 
 def _title(each: Record | FailedRequest) -> str:
@@ -128,20 +120,26 @@ def _drop(session: Context, chosen: Filter) -> int:
     options = session.options
     if not (chosen.slots or chosen.reads):
         raise BloomError("say what to drop: --slot, --url or --callback")
-    with session.desk() as (name, desk):
-        if not options.yes:
-            count = desk.count(chosen, "priority").states.total()
-            end = f"fail, for the reason {DROPPED}" if options.keep else "be dropped for good"
-            raise BloomError(
-                f"{counted(count, 'pending request')} of {name} would {end}: say so with --yes"
-            )
-        found = desk.change(chosen, "fail" if options.keep else "drop")
+    action: Action = "fail" if options.keep else "drop"
+    end = f"fail, for the reason {DROPPED}" if options.keep else "be dropped for good"
+    name, found = _changed(session, chosen, action, "pending request", end)
     if found is None:
         return session.print_standing(name)
     dropped = found.states.total()
     figures = {"stands": False, "dropped": dropped, **_figures(found)}
-    session.print(figures, _drop_lines(name, found))
-    return 0 if dropped else 1
+    return session.print(figures, _drop_lines(name, found), found=dropped > 0)
+
+
+def _changed(
+    session: Context, chosen: Filter, action: Action, noun: str, end: str
+) -> tuple[str, Counts | None]:
+    """Return the name of the JOB, and the answer of its Desk to `action`. Raises BloomError that
+    tells their `end` without --yes."""
+    with session.desk() as (name, desk):
+        if not session.options.yes:
+            count = desk.count(chosen).states.total()
+            raise BloomError(f"{counted(count, noun)} of {name} would {end}: say so with --yes")
+        return name, desk.change(chosen, action)
 
 
 def _drop_lines(name: str, found: Counts) -> Iterator[str]:
@@ -181,8 +179,8 @@ def _hold(session: Context, chosen: Filter) -> int:
         figures["seconds"] = None if isinf(seconds) else seconds
         line += f" {held_for(seconds)}"
     shown = ", ".join(islice(slots, SHOWN))
-    session.print(figures, [f"{line}{': ' if slots else ''}{shown}{_and_more(len(slots) - SHOWN)}"])
-    return 0 if slots else 1
+    line += f"{': ' if slots else ''}{shown}{_and_more(len(slots) - SHOWN)}"
+    return session.print(figures, [line], found=bool(slots))
 
 
 _ACTIONS: dict[str, tuple[Callable[[Context, Filter], int], set[str]]] = {
@@ -220,21 +218,14 @@ def retry(session: Context) -> int:
     if found is None:
         return session.print_standing(name)
     count = found.states.total()
-    session.print({"retried": count}, [f"{counted(count, 'request')} pending again, for {taker}"])
-    return 0
+    line = f"{counted(count, 'request')} pending again, for {taker}"
+    return session.print({"retried": count}, [line])
 
 
 def drop(session: Context) -> int:
     """Forget requests of a job or a crawl that have failed: they count as done."""
-    chosen = _kept(session)
-    with session.desk() as (name, desk):
-        if not session.options.yes:
-            count = desk.count(chosen, "reason").states.total()
-            raise BloomError(
-                f"{counted(count, 'failed request')} of {name} would be forgotten for good: say so"
-                " with --yes"
-            )
-        found = desk.change(chosen, "drop")
+    end = "be forgotten for good"
+    name, found = _changed(session, _kept(session), "drop", "failed request", end)
     if found is None:
         return session.print_standing(name)
     session.print_lines([f"forgot {counted(found.states.total(), 'failed request')}"])

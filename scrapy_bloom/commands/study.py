@@ -5,31 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .. import study
 from ..amounts import counted, in_bytes, pages_text
 from ..bloom.sizing import check_error_rate
 from ..errors import BloomError
 from ..migration.sources import open_list, url_in
 from ..settings import BloomSettings
-from ..study.comparison import (
-    FingerprintSet,
-    Method,
-    PageLocal,
-    Row,
-    UrlSet,
-    classic_bloom,
-    expected_false_positives,
-    multiplicative,
-    single_hash,
-)
-from ..study.comparison import compare as compare_methods
-from ..study.planning import Plan, plan, set_bytes
-from ..study.plots import draw
-from .context import flush, table
-
-if TYPE_CHECKING:
-    from .context import Context
+from .context import Context, flush, table
 
 
 def size(session: Context) -> None:
@@ -43,15 +27,15 @@ def size(session: Context) -> None:
     start = options.start or settings.capacity
     capacities = [options.urls, start] if start < options.urls else [options.urls]
     plans, exact = (
-        [plan(options.urls, rate, capacity, exact=table) for capacity in capacities]
+        [study.Plan(options.urls, rate, capacity, exact=table) for capacity in capacities]
         for table in (False, True)
     )
-    memory = set_bytes(options.urls)
+    memory = study.set_bytes(options.urls)
     figures = {
         "urls": options.urls,
         "error_rate": rate,
-        "filters": [asdict(each) for each in plans],
-        "exact_filters": [asdict(each) for each in exact],
+        "filters": [vars(each) for each in plans],
+        "exact_filters": [vars(each) for each in exact],
         "rfpdupefilter_bytes": memory,
     }
     rows = [["BLOOM_CAPACITY", "memory", "bits/URL", "layers", "probes", "pages lost"]]
@@ -69,7 +53,7 @@ def size(session: Context) -> None:
     session.print(figures, lines)
 
 
-def _size_row(each: Plan, urls: int) -> list[str]:
+def _size_row(each: study.Plan, urls: int) -> list[str]:
     probes = {each.first_probes, each.last_probes}
     return [
         _capacity(each, urls),
@@ -81,12 +65,12 @@ def _size_row(each: Plan, urls: int) -> list[str]:
     ]
 
 
-def _exact_row(each: Plan, urls: int) -> list[str]:
+def _exact_row(each: study.Plan, urls: int) -> list[str]:
     table_bytes, lost = in_bytes(each.table_bytes), f"{each.pages_lost:.1g}"
     return [_capacity(each, urls), in_bytes(each.bytes), table_bytes, lost]
 
 
-def _capacity(each: Plan, urls: int) -> str:
+def _capacity(each: study.Plan, urls: int) -> str:
     return f"{each.capacity:_}{' (grows)' if each.capacity < urls else ''}"
 
 
@@ -98,15 +82,15 @@ def compare(session: Context) -> None:
     options = session.options
     urls = [url for name in options.files for url in _urls(name)]
     rate = BloomSettings.read(session.crawler.settings).error_rate
-    one, eight = single_hash(options.slots), multiplicative()
-    classic = classic_bloom(options.bits, options.hashes)
-    ours, exact = PageLocal(len(urls), rate), PageLocal(len(urls), rate, exact=True)
-    methods: list[Method] = [UrlSet(), FingerprintSet(), one, classic, eight, ours, exact]
+    one, eight = study.single_hash(options.slots), study.multiplicative()
+    classic = study.classic_bloom(options.bits, options.hashes)
+    ours, exact = (study.page_local(len(urls), rate, exact=exact) for exact in (False, True))
+    methods = [study.url_set(), study.fingerprint_set(), one, classic, eight, ours, exact]
     theory = {one.name: (options.slots, 1), classic.name: (options.bits, options.hashes)}
     names = [one.name, classic.name, eight.name, ours.name]
     rows = []
     session.print_now(_heading(names))
-    for row in compare_methods(methods, urls, options.every):
+    for row in study.compare(methods, urls, options.every):
         rows.append(row)
         shares = [_in_percent(row.share(name)) for name in names]
         session.print_now([_columns([f"{row.lines:,}", f"{row.urls:,}", *shares], names)])
@@ -115,11 +99,11 @@ def compare(session: Context) -> None:
     found: list[dict[str, Any]] = [
         {
             "name": method.name,
-            "bytes": method.nbytes,
+            "bytes": method.measure(),
             "seconds": last.seconds[method.name],
             "false_positives": last.false_positives[method.name],
             "share": last.share(method.name),
-            "expected": expected_false_positives(*theory[method.name], last.urls)
+            "expected": study.expected_false_positives(*theory[method.name], last.urls)
             if method.name in theory
             else None,
         }
@@ -159,7 +143,7 @@ def _in_percent(share: float) -> str:
     return f"{100 * share:.3f} %"
 
 
-def _summary(methods: Sequence[Mapping[str, Any]], last: Row) -> Iterator[list[str]]:
+def _summary(methods: Sequence[Mapping[str, Any]], last: study.Row) -> Iterator[list[str]]:
     yield ["", "memory", "µs/URL", "false positives", "share", "in theory"]
     for each in methods:
         expected = each["expected"]
@@ -181,11 +165,10 @@ def plot(session: Context) -> None:
     for bits in options.bits:
         if not 0 < bits <= 1000:
             raise ValueError(f"--bits is {bits!r}: it must be above 0 and at most 1000")
-    draw(
-        options.chart,
-        Path(options.file),
-        probes=options.probes,
-        bits=options.bits,
-        error_rates=options.error_rate,
-    )
+    curves = {
+        "error-by-bits": options.probes,
+        "error-by-probes": options.bits,
+        "memory": options.error_rate,
+    }
+    study.draw(options.chart, Path(options.file), curves[options.chart])
     session.print_lines([f"wrote {options.file}"])

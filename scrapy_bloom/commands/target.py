@@ -57,13 +57,12 @@ class Target:
             return cls(name, _kinds_of_file(path), path)
         if (path / TABLE).exists():
             return cls(name, frozenset({Kind.DELTA_STORE}), path)
-        if not layer_path(path, 0).exists():
-            job = JobDirectory(path)
-            return cls(name, _kinds_of_job(job), job.filter, job)
-        job = JobDirectory(path.parent)
-        if path == job.filter:
-            return cls(name, _kinds_of_job(job), path, job)
-        return cls(name, frozenset({Kind.FILTER}), path)
+        job = JobDirectory(path)
+        if layer_path(path, 0).exists():
+            job = JobDirectory(path.parent)
+            if path != job.filter:
+                return cls(name, frozenset({Kind.FILTER}), path)
+        return cls(name, _kinds_of_job(job), job.filter, job)
 
     def require(self, *takes: Kind) -> Target:
         """Return this if it is of a kind that is taken; else raise BloomError: what it is, and what
@@ -81,10 +80,8 @@ class Target:
     def _described(self, wanted: Kind) -> tuple[str, str]:
         """Return what this is and the remedy, empty where that is to give what is wanted."""
         if Kind.REDIS in self.kinds:
-            return (
-                f"{public_url(self.name)} is a URL of Redis",
-                "" if wanted is Kind.DELTA_STORE else _COPIES,
-            )
+            remedy = "" if wanted is Kind.DELTA_STORE else _COPIES
+            return f"{public_url(self.name)} is a URL of Redis", remedy
         if wanted is Kind.REDIS or _is_url(self.name):
             # what follows the first word may be a password
             (start,) = re.findall(r"^\s*[\w+.-]*", self.name)
@@ -95,21 +92,19 @@ class Target:
         return f"{self.name} {what}", remedy
 
     def _without_job(self) -> tuple[str, str]:
-        whole = f"give {self.path.parent}"
-        if Kind.LAYER in self.kinds:
-            return "is one file of a growing filter", whole
-        if Kind.DELTA_STORE in self.kinds:
-            return "is a delta store", ""
-        if Kind.FILTER in self.kinds:
-            return "is a filter alone", ""
-        job = JobDirectory(self.path.parent)
-        if self.path in {job.requests, job.seen_file, job.worker_feeds}:
-            return "is one file of a job", whole
-        if self.path.name == TABLE:
-            return "is one file of a delta store", whole
-        if not self.path.exists():
-            return "is not there, and by its name is one file", ""
-        return "is one file" if Kind.FILE in self.kinds else "is one file, and no filter", ""
+        job, kinds, whole = JobDirectory(self.path.parent), self.kinds, f"give {self.path.parent}"
+        files_of_job = {job.requests, job.seen_file, job.worker_feeds}
+        cases = (
+            (Kind.LAYER in kinds, "is one file of a growing filter", whole),
+            (Kind.DELTA_STORE in kinds, "is a delta store", ""),
+            (Kind.FILTER in kinds, "is a filter alone", ""),
+            (self.path in files_of_job, "is one file of a job", whole),
+            (self.path.name == TABLE, "is one file of a delta store", whole),
+            (not self.path.exists(), "is not there, and by its name is one file", ""),
+            (Kind.FILE in kinds, "is one file", ""),
+            (True, "is one file, and no filter", ""),
+        )
+        return next((what, remedy) for is_so, what, remedy in cases if is_so)
 
     def _of_job(self, job: JobDirectory, wanted: Kind) -> tuple[str, str]:
         if wanted is Kind.DELTA_STORE:

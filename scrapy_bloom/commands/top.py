@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..amounts import (
     counted,
@@ -22,14 +22,10 @@ from ..amounts import (
 )
 from ..errors import BloomError, RequestFileError, SharedFilterError
 from ..job.failed_request import CAPPED
-from ..job.figures import COUNTED
+from ..job.figures import COUNTED, Figures
 from ..redis_backend.status import CrawlStatus
 from ..sqlite_backend.status import JobStatus
-from .context import aligned, table
-
-if TYPE_CHECKING:
-    from ..job.figures import Figures
-    from .context import Context
+from .context import Context, aligned, table
 
 SECONDS = 1.0
 """Between two readings of the figures."""
@@ -46,6 +42,8 @@ NAME = 40
 LEAST_NAME = 12
 BETWEEN = 4
 """Columns between two tables side by side."""
+ENDLESS = sys.maxsize
+"""The width and the height of what is no terminal."""
 OVER = "\x1b[H\x1b[J"
 """Puts the cursor into the first column of the first line, and clears the terminal from there."""
 
@@ -66,8 +64,8 @@ def top(session: Context) -> None:
             if options.json:
                 session.print_json(figures)
             else:
-                width, height = get_terminal_size() if sys.stdout.isatty() else (None, None)
-                text = "\n".join(lines(name, figures, width, height))
+                size = get_terminal_size() if sys.stdout.isatty() else ()
+                text = "\n".join(lines(name, figures, *size))
                 sys.stdout.write(f"{OVER if is_live else ''}{text}\n")
             sys.stdout.flush()
 
@@ -91,36 +89,32 @@ def _looks(status: JobStatus | CrawlStatus, *, once: bool) -> Iterator[Figures]:
         time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
 
 
-def lines(
-    name: str, figures: Figures, width: int | None = None, height: int | None = None
-) -> list[str]:
+def lines(name: str, figures: Figures, width: int = ENDLESS, height: int = ENDLESS) -> list[str]:
     """Return the lines of `figures` for a terminal of that size: tables stand side by side where
     there is room, lists are shorter where there is none. Without a size all is below each other."""
     state = _state(figures)
-    most = None if width is None else max(LEAST_NAME, width - len(state) - 2)
     first = [
-        f"{state}  {escaped(name) if most is None else shortened(name, most)}",
+        f"{state}  {shortened(name, max(LEAST_NAME, width - len(state) - 2))}",
         "",
         *_beside(table(_counts(figures)), table(_present(figures)), width),
         "",
         *aligned(_books(figures)),
     ]
-    longest = NAME if width is None else max(LEAST_NAME, min(NAME, width // 2 - 16))
+    longest = max(LEAST_NAME, min(NAME, width // 2 - 16))
     for shown in range(SHOWN, LEAST_SHOWN - 1, -1):
         slots, reasons, *more = (_listing(each, shown, longest) for each in _lists(figures))
         found = [*first, "", *_beside(slots, reasons, width)]
         found += [line for each in more for line in ("", *each)]
-        if height is None or len(found) < height:
+        if len(found) < height:
             break
-    if width is not None:
-        found = [line if len(line) <= width else f"{line[: width - 1]}…" for line in found]
-    return found if height is None else found[: height - 1]
+    found = [line if len(line) <= width else f"{line[: width - 1]}…" for line in found]
+    return found[: height - 1]
 
 
-def _beside(left: list[str], right: list[str], width: int | None) -> list[str]:
+def _beside(left: list[str], right: list[str], width: int) -> list[str]:
     """Return two tables side by side if `width` allows it, else one below the other."""
     start = max(map(len, left)) + BETWEEN
-    if width is None or start + max(map(len, right)) > width:
+    if not start + max(map(len, right)) <= width < ENDLESS:
         return [*left, "", *right]
     pairs = zip_longest(left, right, fillvalue="")
     return [f"{one:<{start}}{other}".rstrip() for one, other in pairs]
@@ -223,7 +217,6 @@ def _rows(counts: Mapping[str, int]) -> list[list[str]]:
 
 def _workers(workers: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return rows of the workers, with the oldest request first."""
-    by_age = sorted(workers, key=lambda worker: -(worker["oldest_seconds"] or 0))
     return [
         [
             worker["name"],
@@ -231,7 +224,7 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             duration(worker["oldest_seconds"]),
             "run out" if worker["lease_seconds"] < 0 else duration(worker["lease_seconds"]),
         ]
-        for worker in by_age
+        for worker in sorted(workers, key=lambda worker: -(worker["oldest_seconds"] or 0))
     ]
 
 

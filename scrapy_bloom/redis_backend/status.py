@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..bloom import sizing
 from ..bloom.inspection import Description, Finding, Layer
-from ..errors import BloomError, SharedFilterError
+from ..errors import SharedFilterError
 from ..fingerprint import fingerprinter_in
 from ..job.failed_request import CAPPED, UNREADABLE
 from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
@@ -351,29 +351,20 @@ class FilterView:
         shared, header = self.filter, self.filter.header
         layers = [self._layer(number) for number in range(len(shared.layers))]
         known = fingerprinter_in(header.identity)
-        return Description.of(self.name, shared, header, known, layers, file_bytes=shared.nbytes)
+        return Description(self.name, shared, header, known, layers, file_bytes=shared.nbytes)
 
     def _layer(self, number: int) -> Layer:
         """Return the layer of that number in all shards that have it; each shard grows alone."""
         header, load = self.filter.header, self.filter.loads[number]
-        shape = header.layer(number)
         sizes = [shard.sizes[number] for shard in self.filter.shards if len(shard.counts) > number]
-        return Layer(
-            capacity=int(shape.capacity * load.share),
-            items=int(load.keys),
-            error_rate_bound=sizing.layer_error_rate(header.error_rate, number),
-            error_rate=sizing.total_error_rate([load]),
-            bits=sum(sizes) * sizing.BLOCK_BITS,
-            probes=shape.probes,
-            fill_ratio=sizing.total_fill_ratio([load]),
-        )
+        capacity = int(header.layer(number).capacity * load.share)
+        bound = sizing.layer_error_rate(header.error_rate, number)
+        return Layer.of(load, capacity, bound, sum(sizes) * sizing.BLOCK_BITS)
 
     def verify(self) -> Finding:
         """Read all strings, and compare them with the counts."""
-        try:
-            self.filter.check()
-        except BloomError as error:
-            return Finding(self.name, sound=False, text=str(error))
-        return Finding(
-            self.name, sound=True, text=f"sizes and bits agree on {len(self.filter):,} items"
-        )
+        return Finding.of(self.name, self._checked)
+
+    def _checked(self) -> str:
+        self.filter.check()
+        return f"sizes and bits agree on {len(self.filter):,} items"

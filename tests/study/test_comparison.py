@@ -10,17 +10,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mmh3 import hash64
 
-from scrapy_bloom.study.comparison import (
+from scrapy_bloom.study import (
     SEEDS,
-    FingerprintSet,
-    PageLocal,
-    UrlSet,
     classic_bloom,
     compare,
     expected_false_positives,
+    fingerprint_set,
     multiplicative,
     multiplicative_positions,
+    page_local,
     single_hash,
+    url_set,
 )
 from tests.commands.command_line import URLS
 
@@ -68,8 +68,8 @@ def false_positives(urls, positions):
 
 def run(urls, every=10_000, slots=1_000_000, bits=480_833, hashes=3):
     methods = [
-        UrlSet(), FingerprintSet(), single_hash(slots), classic_bloom(bits, hashes),
-        multiplicative(), PageLocal(max(len(urls), 1), 1e-6),
+        url_set(), fingerprint_set(), single_hash(slots), classic_bloom(bits, hashes),
+        multiplicative(), page_local(max(len(urls), 1), 1e-6),
     ]  # fmt: skip
     return methods, list(compare(methods, urls, every))
 
@@ -132,7 +132,7 @@ def test_real_lists_agree_with_an_independent_count(path):
 def test_memory_is_that_of_the_sizes():
     """Bits in bytes; the sets with what they hold."""
     methods, _ = run(SAMPLE[:1000], slots=8000, bits=16_000)
-    sizes = [method.nbytes for method in methods]
+    sizes = [method.measure() for method in methods]
     assert sizes[2:5] == [1000, 2000, 2**28]
     assert sizes[0] > sum(map(len, SAMPLE[:1000]))
     assert sizes[1] > 1000 * 53

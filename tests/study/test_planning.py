@@ -7,14 +7,14 @@ from hashlib import sha1
 import pytest
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
-from scrapy_bloom.study.planning import _table_bytes, plan, set_bytes
+from scrapy_bloom.study import Plan, _table_bytes, set_bytes
 
 
 @pytest.mark.parametrize(("urls", "rate"), [(1, 0.5), (70_000, 1e-3), (1_000_000, 1e-6)])
 def test_plan_is_exact(urls, rate):
     """A filter of that shape takes as many bytes."""
-    assert plan(urls, rate).bytes == ScalableBloomFilter(urls, rate).nbytes
-    assert plan(urls, rate).bytes >= BloomFilter(urls, rate).nbytes
+    assert Plan(urls, rate).bytes == ScalableBloomFilter(urls, rate).nbytes
+    assert Plan(urls, rate).bytes >= BloomFilter(urls, rate).nbytes
 
 
 def test_set_of_fingerprints_is_measured_right():

@@ -2,21 +2,23 @@
 
 import pytest
 
-from scrapy_bloom import BloomFilter
-from scrapy_bloom.study import plots
-from scrapy_bloom.study.planning import plan
-from scrapy_bloom.study.plots import draw, error_rate
+from scrapy_bloom import BloomFilter, study
+from scrapy_bloom.study import Plan, draw, error_rate
 
 
 @pytest.mark.parametrize(
-    ("chart", "suffix"),
-    [("error-by-bits", ".png"), ("error-by-probes", ".svg"), ("memory", ".png")],
+    ("chart", "suffix", "curves"),
+    [
+        ("error-by-bits", ".png", [1, 6, 14]),
+        ("error-by-probes", ".svg", [8, 16]),
+        ("memory", ".png", [1e-2, 1e-6]),
+    ],
 )
-def test_charts_are_drawn(tmp_path, chart, suffix):
+def test_charts_are_drawn(tmp_path, chart, suffix, curves):
     """Every chart, with units on its axes and a title."""
     pytest.importorskip("matplotlib")
     path = tmp_path / f"chart{suffix}"
-    draw(chart, path, probes=[1, 6, 14], bits=[8, 16], error_rates=[1e-2, 1e-6])
+    draw(chart, path, curves)
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
     assert len(data) > 10_000
@@ -27,13 +29,13 @@ def test_memory_is_drawn_without_the_table_on_the_disk(tmp_path, monkeypatch):
     axes = pytest.importorskip("matplotlib.axes").Axes
     drawn = {}
     monkeypatch.setattr(
-        plots, "_curve", lambda _, points, label, *__, **___: drawn.update({label: points})
+        study, "_curve", lambda _, points, label, *__, **___: drawn.update({label: points})
     )
     monkeypatch.setattr(axes, "legend", lambda self, **_: None)
-    draw("memory", tmp_path / "chart.svg", probes=[], bits=[], error_rates=[1e-2, 1e-6])
+    draw("memory", tmp_path / "chart.svg", [1e-2, 1e-6])
     assert [*drawn] == ["RFPDupeFilter", "Bloom filter, p = 0.01", "Bloom filter, p = 1e-06"]
     for urls, size in drawn["Bloom filter, p = 1e-06"]:
-        assert size == plan(round(urls), 1e-6).bytes == plan(round(urls), 1e-6, exact=True).bytes
+        assert size == Plan(round(urls), 1e-6).bytes == Plan(round(urls), 1e-6, exact=True).bytes
 
 
 def test_curves_have_the_values_of_the_filter():

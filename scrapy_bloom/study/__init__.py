@@ -1,1 +1,0 @@
-"""Plans, compares and draws ways to remember URLs."""
