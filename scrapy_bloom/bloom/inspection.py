@@ -179,11 +179,9 @@ def _state_of(path: Path) -> str:
     if clean:
         parts = "state, bits and exact table" if exact else "state and bits"
         return f"header, size, {parts} agree on {items:,} items"
-    held = f"by its {'exact table' if exact else 'bits'} it holds"
-    held += f" {items:,} items" if exact else f" about {items:,} items"
-    if read_state(path).pid == 0:
-        return f"the state page is damaged; {held}"
-    return f"not closed cleanly (or in use); {held}"
+    what, about = ("exact table", "") if exact else ("bits", "about ")
+    why = "not closed cleanly (or in use)" if read_state(path).pid else "the state page is damaged"
+    return f"{why}; by its {what} it holds {about}{items:,} items"
 
 
 def _require_likely_buckets(path: Path, counts: bytes) -> None:

@@ -43,14 +43,8 @@ def size(session: Context) -> None:
     rows.append(["Scrapy's RFPDupeFilter", in_bytes(memory), "", "", "", "none"])
     exact_rows = [["with BLOOM_EXACT", "memory", "table, on the disk", "pages lost"]]
     exact_rows += [_exact_row(each, options.urls) for each in exact]
-    lines = [
-        f"{counted(options.urls, 'URL')} at an error rate of at most {rate:g}",
-        "",
-        *table(rows),
-        "",
-        *table(exact_rows),
-    ]
-    session.print(figures, lines)
+    title = f"{counted(options.urls, 'URL')} at an error rate of at most {rate:g}"
+    session.print(figures, [title, "", *table(rows), "", *table(exact_rows)])
 
 
 def _size_row(each: study.Plan, urls: int) -> list[str]:

@@ -70,8 +70,7 @@ class Target:
         if self.kinds.isdisjoint(takes):
             first, *others = takes
             hidden = {*Kind} if first is Kind.NEW else {Kind.LAYER, Kind.NEW}
-            others = [each for each in others if each not in hidden]
-            *most, last = (each.value for each in (first, *others))
+            *most, last = (each.value for each in (first, *others) if each not in hidden - {first})
             what, remedy = self._described(first)
             instead = f"give {', '.join(most)} or {last}" if most else f"give {last}"
             raise BloomError(f"{what}: {remedy or instead}")

@@ -76,16 +76,14 @@ def _looks(status: JobStatus | CrawlStatus, *, once: bool) -> Iterator[Figures]:
     while True:
         began = time.monotonic()
         try:
-            figures = status.figures()
+            yield status.figures()
+            if once:
+                return
+            failures = 0
         except (RequestFileError, SharedFilterError):
             failures += 1
             if once or failures > PATIENCE:
                 raise
-        else:
-            failures = 0
-            yield figures
-            if once:
-                return
         time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
 
 
