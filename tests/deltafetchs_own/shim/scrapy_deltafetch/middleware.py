@@ -52,7 +52,7 @@ class DeltaFetch:
         marks = Marks(Temporary())
         self.pages = Pages(self.crawler, marks, DeltaSettings("item"), memory)
         self.skipping = Skipping(self.crawler, self.pages, 0)
-        self.db = SimpleNamespace(keys=lambda: [key for key, _ in marks])
+        self.db = SimpleNamespace(keys=lambda: [row.key for row in marks])
 
     def spider_closed(self, spider):
         del self.db
