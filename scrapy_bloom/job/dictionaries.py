@@ -115,13 +115,10 @@ class Dictionaries:
             return
         self._samples.append(text[:_SAMPLE_BYTES])
         if self._count >= end and len(self._samples) >= _FEWEST:
-            self.proposal = self._proposed()
-
-    def _proposed(self) -> bytes:
-        text = b"".join(self._samples)[-SIZE:]
-        while id_of(text) in self.texts:
-            text = text[1:]
-        return text
+            proposed = b"".join(self._samples)[-SIZE:]
+            while id_of(proposed) in self.texts:
+                proposed = proposed[1:]
+            self.proposal = proposed
 
 
 def id_of(text: bytes) -> str:

@@ -69,7 +69,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
     loaded; then Redis is left as it was. No code of a stored request is run.
     """
     codec = RedisCodec(settings)
-    with job.locked(), whole_job(job):
+    with job.locked(), whole_job(job) as file:
         if ScrapyQueues(job).state:
             raise JobDirectoryError(
                 f"{job.scrapy_queue} holds pending requests of Scrapy's own scheduler: start the"
@@ -83,7 +83,8 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
             header = redis_header(local)
             with _crawl(client, key, header, codec) as pusher:
                 put_layers(client, key, header, local, pusher.beat)
-                pusher.push(Entry(0, None, fingerprint) for fingerprint in left.unreleased)
+                unreleased = file.unreleased if file else []
+                pusher.push(Entry(0, None, fingerprint) for fingerprint in unreleased)
                 pusher.push(
                     Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
                 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,11 +28,11 @@ T = TypeVar("T")
 _ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"
 _DUE = f"{_ROW} WHERE state <= 1 ORDER BY id"
 _COUNTS = (
-    "SELECT unreleased, (SELECT COUNT(*) FROM request WHERE state <= 2),"
+    "SELECT (SELECT COUNT(*) FROM request WHERE state <= 2),"
     " (SELECT COUNT(*) FROM request WHERE state > 2),"
     " (SELECT COUNT(*) FROM items WHERE request IS NULL) + (SELECT COALESCE(SUM(items"
     " - COALESCE(json_extract(stored, '$.items'), 0)), 0) FROM batches"
-    " WHERE state != 'stored' AND path GLOB '*feeds/[0-9]*.part') FROM job"
+    " WHERE state != 'stored' AND path GLOB '*feeds/[0-9]*.part')"
 )
 _TAKEN = (
     "SELECT fingerprint, occurrence FROM taken_start_requests"  # noqa: S608 - no input
@@ -150,16 +149,14 @@ class StoppedJob(Listing):
     """The requests in the file at `path`, read through a `connection`, to continue the crawl
     elsewhere. The job is not changed.
 
-    `pending` counts them, due or not. `unreleased` are fingerprints of stored requests that may be
-    missing in the filter. `failed` and `items` count what stays in the job: failed requests, and
-    items that are in no feed yet.
+    `pending` counts them, due or not. `failed` and `items` count what stays in the job: failed
+    requests, and items that are in no feed yet.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         super().__init__(connection.execute, is_running=False)
         self._path = path
-        ((unreleased, self.pending, self.failed, self.items),) = self._ask(_COUNTS)
-        self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
+        ((self.pending, self.failed, self.items),) = self._ask(_COUNTS)
 
     def requests(self, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float | None]]:
         """Yield what `move` makes of the fields of each request, as `stored_fields` returns them:

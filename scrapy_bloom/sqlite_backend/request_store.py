@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
+AT_ONCE = 1000
+"""Requests in memory at a time, of those that are taken over."""
 _COMING_BACK = (
     "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state < 3"  # noqa: S608 - no input
     f" OR state = 3 AND {REASON} = 'unreadable'"
@@ -265,7 +267,8 @@ class SqliteStore:
             slot, rank, payload = self._record(request)
             if self.records.budget is not None:
                 self.records.budget.admits(slot)
-            self.records.push(slot, rank, payload, due, behind=True)
+            if self.records.push(slot, rank, payload, due, behind=True) % AT_ONCE == 0:
+                self._file.write()
 
         return left.move(self._file, self._crawler, take)
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from ..jobdir import JobDirectory
     from .job_file import RequestFile
 
-AT_ONCE = 1000
-"""Requests in memory at a time."""
-
 
 class ScrapyQueues:
     """The queues of Scrapy's scheduler in a job directory, after a clean stop.
@@ -66,24 +63,25 @@ class ScrapyQueues:
         count = 0
         if self._stamp != file.taken_over:
             shutil.rmtree(self._copy, ignore_errors=True)
-
-            def push(request: Request) -> None:
-                nonlocal count
-                store(request)
-                count += 1
-                if count % AT_ONCE == 0:
-                    file.write()
-
-            self._read(self._copy, crawler, push)
+            count = self._read(self._copy, crawler, store)
             file.execute("UPDATE job SET taken_over = ?", (self._stamp,))
             file.commit()
         self._put_aside()
         return count
 
-    def _read(self, copy: Path, crawler: Crawler, take: Callable[[Request], object]) -> None:
+    def _read(self, copy: Path, crawler: Crawler, take: Callable[[Request], object]) -> int:
         shutil.copytree(self._folder, copy)
+        settings = crawler.settings
+        start = settings["SCHEDULER_START_DISK_QUEUE"]
         try:
-            stored = _open_queue(crawler, str(copy), self.state)
+            stored: ScrapyPriorityQueue = build_from_crawler(
+                load_object(settings["SCHEDULER_PRIORITY_QUEUE"]),
+                crawler,
+                downstream_queue_cls=load_object(settings["SCHEDULER_DISK_QUEUE"]),
+                key=str(copy),
+                startprios=self.state,
+                start_queue_cls=load_object(start) if start else None,
+            )
             try:
                 wanted = len(stored)
                 for count in range(wanted):
@@ -91,6 +89,7 @@ class ScrapyQueues:
                     if request is None:
                         raise ValueError(f"only {count} of {wanted} requests can be read")
                     take(request)
+                return wanted
             finally:
                 stored.close()
         except Exception as error:
@@ -109,17 +108,3 @@ class ScrapyQueues:
             f" over ({error}): finish that job with SCHEDULER set to"
             " 'scrapy.core.scheduler.Scheduler', or use a new JOBDIR"
         )
-
-
-def _open_queue(crawler: Crawler, folder: str, state: Any) -> ScrapyPriorityQueue:
-    settings = crawler.settings
-    start = settings["SCHEDULER_START_DISK_QUEUE"]
-    queue: ScrapyPriorityQueue = build_from_crawler(
-        load_object(settings["SCHEDULER_PRIORITY_QUEUE"]),
-        crawler,
-        downstream_queue_cls=load_object(settings["SCHEDULER_DISK_QUEUE"]),
-        key=folder,
-        startprios=state,
-        start_queue_cls=load_object(start) if start else None,
-    )
-    return queue

@@ -211,7 +211,9 @@ class JobStatus:
             log = self._path.with_name(f"{self._path.name}-wal")
             sizes = [path.stat() for path in (self._path, log) if path.exists()]
             at, last = samples[-1] if samples else (now, {})
-            last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
+            # up to the last commit, which may be newer; a round that has just begun is not noted
+            counts = zip(COUNTED, of_round, last.get("of_earlier_starts") or (), strict=False)
+            last = {**last, **{name: n - before for name, n, before in counts if n >= before}}
             if not is_running:
                 last |= {"pending": pending.states.total(), "in_flight": 0}
             figures = {
@@ -261,13 +263,3 @@ def _samples(connection: sqlite3.Connection) -> list[Sample]:
     rows = connection.execute("SELECT time, figures FROM progress ORDER BY time")
     samples: list[tuple[float, dict[str, Any]]] = [(at, json.loads(text)) for at, text in rows]
     return [each for each in samples if each[1]["began"] == samples[-1][1]["began"]]
-
-
-def _of_this_start(
-    of_round: Sequence[int], of_earlier_starts: Sequence[int] | None
-) -> dict[str, int]:
-    """Return what this start has counted up to its last commit, which may be newer than its last
-    figures."""
-    counts = zip(COUNTED, of_round, of_earlier_starts or (), strict=False)
-    # a round that has just begun is not in the figures yet
-    return {name: now - before for name, now, before in counts if now >= before}
