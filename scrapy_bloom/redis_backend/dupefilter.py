@@ -20,9 +20,9 @@ from ..seen import FingerprintFilter, Seen
 from ..settings import BloomSettings
 from ..startup import announce
 from .client import RedisClient
-from .filter import RedisBloomFilter
+from .filter import RedisBloomFilter, stored_header
 from .layout import in_one_slot
-from .lifecycle import require_no_eviction, stored_header
+from .lifecycle import require_no_eviction
 from .settings import RedisSettings, scrapy_redis_clears
 
 if TYPE_CHECKING:

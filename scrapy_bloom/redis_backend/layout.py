@@ -277,11 +277,6 @@ def shard_keys(key: str, shard: int) -> list[str]:
     return [tag, *(f"{tag}:{layer}" for layer in range(MOST_LAYERS))]
 
 
-def shards_of(key: str, header: RedisHeader) -> tuple[Shard, ...]:
-    """Return the shards of a filter in their order, with counts of 0."""
-    return tuple(Shard(key, number, header) for number in range(SHARDS))
-
-
 class Shard:
     """One shard, as a process knows it, and its arguments for scripts.
 

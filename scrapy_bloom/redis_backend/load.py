@@ -22,17 +22,10 @@ from ..sqlite_backend.listing import stopped_job
 from ..sqlite_backend.scrapy_queues import ScrapyQueues
 from .call import Entry, Holding
 from .codec import RedisCodec, is_storable_slot
-from .copying import open_inexact, put_layers, redis_header
-from .filter import RedisBloomFilter, fresh_header
-from .layout import RedisHeader, crawl_id
-from .lifecycle import (
-    delete_filter,
-    filling,
-    make_shards,
-    open_crawl,
-    remove_queue,
-    require_no_eviction,
-)
+from .copying import open_inexact, put_layers, to_fill
+from .filter import RedisBloomFilter, delete_filter, fresh_header
+from .layout import crawl_id
+from .lifecycle import open_crawl, remove_queue, require_no_eviction
 from .push import Pusher
 from .scripts import LOADING, MAKE_HEADER
 from .settings import WorkerSettings
@@ -81,9 +74,9 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
             stopped_job(job.requests) as left,
             open_inexact(job.filter, read_only=True) as local,
         ):
-            header = redis_header(local)
-            with _crawl(client, key, header, codec) as pusher:
-                put_layers(client, key, header, local, pusher.beat)
+            shared = to_fill(client, key, local)
+            with _crawl(shared, codec) as pusher:
+                put_layers(shared, local, pusher.beat)
                 pusher.push(Entry(0, None, fingerprint) for fingerprint in left.unreleased)
                 pusher.push(
                     Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
@@ -130,6 +123,7 @@ def load_scrapy_redis(
     sizes = pending, items = len(queue), queue.set_size()
     identity = FingerprinterIdentity.of(fingerprinter).to_text()
     header = fresh_header(wanted.capacity, wanted.error_rate, identity)
+    shared = RedisBloomFilter(client, key, header.capacity, header.error_rate, loading=header)
 
     def stored() -> Iterator[Entry]:
         # the last one pushed is the newest
@@ -141,8 +135,8 @@ def load_scrapy_redis(
                 )
             yield Entry(0, codec.dump_fields(fields))
 
-    with _crawl(client, key, header, codec) as pusher:
-        make_shards(client, key, header)
+    with _crawl(shared, codec) as pusher:
+        shared.make_shards()
         pusher.push(stored())
         for fingerprints, _ in seen.batches() if seen else ():
             pusher.push(Entry(0, None, fingerprint) for fingerprint in fingerprints)
@@ -155,21 +149,16 @@ def load_scrapy_redis(
 
 
 @contextmanager
-def _crawl(
-    client: RedisClient, key: str, header: RedisHeader, codec: RedisCodec
-) -> Iterator[Pusher]:
+def _crawl(shared: RedisBloomFilter, codec: RedisCodec) -> Iterator[Pusher]:
     """Yield a pusher into a new crawl, whose filter has no shards yet. Workers can join it after
     the context; if the context fails, the crawl is removed."""
-    settings = WorkerSettings(lease=LEASE)
+    settings, client, key = WorkerSettings(lease=LEASE), shared.client, shared.key
     require_no_eviction(client)
     _remove_interrupted(client, key)
-    with filling(client, key, header):
-        open_crawl(client, key, header.generation, settings)
+    with shared.filling():
+        open_crawl(client, key, shared.header.generation, settings)
         try:
-            shared = RedisBloomFilter(
-                client, key, header.capacity, header.error_rate, loading=header
-            )
-            pusher = Pusher(client, key, shared, settings, codec, "load")
+            pusher = Pusher(shared, settings, codec, "load")
             pusher.beat()
             yield pusher
             pusher.leave()
@@ -177,7 +166,7 @@ def _crawl(
             with suppress(SharedFilterError):
                 # another load may have replaced this one
                 found = client.call("hget", f"{key}:crawl", "id")
-                if found == crawl_id(header.generation).encode():
+                if found == crawl_id(shared.header.generation).encode():
                     remove_queue(client, key)
             raise
 

@@ -26,22 +26,17 @@ if TYPE_CHECKING:
 
 
 class Pusher:
-    """Pushes into the crawl beside `bloom_filter`, the filter at `key`, as a worker without claims;
-    `what` begins its name. Raises SharedFilterError if the crawl is gone, the lease was lost, or
-    Redis does not answer or has gone back in time: an answer proves that the calls before it were
-    kept."""
+    """Pushes into the crawl beside `bloom_filter` as a worker without claims; `what` begins its
+    name. Raises SharedFilterError if the crawl is gone, the lease was lost, or Redis does not
+    answer or has gone back in time: an answer proves that the calls before it were kept."""
 
     def __init__(
         self,
-        client: RedisClient,
-        key: str,
         bloom_filter: RedisBloomFilter,
         settings: WorkerSettings,
         codec: RedisCodec,
         what: str,
     ) -> None:
-        self._client = client
-        self._key = key
         self._filter = bloom_filter
         self._dictionaries = codec.dictionaries
         self._worker = worker_name(what)
@@ -91,7 +86,7 @@ class Pusher:
         while reply.asked_for:
             batch.offer(reply.asked_for)
             reply, again = self._send(batch)
-        name = f"the crawl at {self._key!r} in Redis at {self._client.name}"
+        name = f"the crawl at {self._filter.key!r} in Redis at {self._filter.client.name}"
         if reply.gone:
             raise gone(name)
         # a worker that has left is unknown when its last call is repeated
@@ -108,7 +103,7 @@ class Pusher:
     def _send(self, batch: Call) -> tuple[Reply, bool]:
         generation = self._filter.header.generation
         arguments = batch.encode(generation, self._worker, self._policy, self._filter)
-        answer, again = self._client.insist(COMMIT, [self._key], *arguments)
+        answer, again = self._filter.client.insist(COMMIT, [self._filter.key], *arguments)
         return Reply(answer), again
 
 
@@ -133,7 +128,7 @@ def push(
     workers = replace(WorkerSettings.read(settings), lease=state.lease, round="")
     shared = RedisBloomFilter.open(client, key)
     open_crawl(client, key, shared.header.generation, workers)
-    pusher = Pusher(client, key, shared, workers, codec, "push")
+    pusher = Pusher(shared, workers, codec, "push")
     pushed = pusher.push(entries)
     pusher.leave()
     return pushed

@@ -204,9 +204,7 @@ class SeedList:
         unreadable: list[Element],
     ) -> None:
         """Push the requests of `elements`, always under the same worker's name."""
-        self._pusher = self._pusher or Pusher(
-            self._crawl_client, self._key, shared, self._settings, self._codec, "seeds"
-        )
+        self._pusher = self._pusher or Pusher(shared, self._settings, self._codec, "seeds")
         self._pusher.push(entries)
         marks: dict[bytes, list[bytes]] = {name: [] for name, _ in elements}
         for entry in entries:

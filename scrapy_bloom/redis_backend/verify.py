@@ -14,8 +14,9 @@ from ..job.dictionaries import id_of
 from ..job.failed_request import LOST
 from .codec import stored_dictionaries
 from .desk import Element, RedisDesk, elements_of
+from .filter import stored_header
 from .layout import ODD_BYTES, crawl_id
-from .lifecycle import stored_header, why_not
+from .lifecycle import why_not
 from .scripts import CRAWL_NAMES, SCAN, VERIFY_BOOKS, VERIFY_PLACE
 from .status import READ_AT_ONCE, look_at, priorities_of
 

@@ -289,7 +289,7 @@ def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Pusher, "push", killed)
         patch.setattr(loading, "remove_queue", nothing)
-        patch.setattr("scrapy_bloom.redis_backend.lifecycle.delete_shards", nothing)
+        patch.setattr("scrapy_bloom.redis_backend.filter.delete_shards", nothing)
         try:
             load_left(client, key, settings)
         except Killed:
