@@ -110,11 +110,9 @@ def to_fill(client: RedisClient, key: str, local: ScalableBloomFilter) -> RedisB
     ValueError if it does not fit."""
     first = local.layers[0].header
     layers = tuple(
-        LayerShape.of_local(layer.capacity, layer.header.blocks, layer.header.probes)
+        LayerShape.of_local(layer.capacity, layer.header.blocks, layer.header.probes).fitting()
         for layer in local.layers
     )
-    for shape in layers:
-        shape.require_fit()
     created = datetime.now(timezone.utc).isoformat(timespec="microseconds")
     header = RedisHeader.like(first, local.error_rate, layers, created)
     return RedisBloomFilter(client, key, header.capacity, header.error_rate, loading=header)

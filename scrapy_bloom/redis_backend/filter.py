@@ -16,7 +16,7 @@ from ..bloom.header import PAGE, new_header
 from ..errors import IncompatibleFilterError, SharedFilterError
 from ..speed import RecentKeys
 from .client import RedisClient
-from .layout import SHARDS, LayerShape, RedisHeader, Shard, first_layer, shard_keys, shard_of
+from .layout import SHARDS, LayerShape, RedisHeader, Shard, shard_keys, shard_of
 from .lifecycle import gone
 from .scripts import (
     DELETE,
@@ -201,7 +201,7 @@ class RedisBloomFilter:
     def refresh(self) -> None:
         """Read the counts of all shards: 64 round trips. Raises SharedFilterError."""
         for shard in self.shards:
-            counts = self.client.run(READ_SHARD, shard.all_keys, self._generation)
+            counts = self.client.run(READ_SHARD, shard.all_keys, self.generation)
             if counts is None:
                 raise gone(self.name)
             shard.learn(counts)
@@ -251,7 +251,7 @@ class RedisBloomFilter:
         wanted = fresh_header(self.capacity, self.error_rate, self._identity)
         text = wanted.to_text()
         _, found, ready = self.client.run(MAKE_HEADER, [self.key], text, "")
-        header = _read(found, self.name)
+        header = RedisHeader.from_text(found, self.name)
         for setting, stored, asked in (
             ("BLOOM_CAPACITY", header.capacity, wanted.capacity),
             ("BLOOM_ERROR_RATE", header.error_rate, wanted.error_rate),
@@ -306,12 +306,13 @@ class RedisBloomFilter:
     def make_shards(self) -> None:
         """Make empty shards. 64 round trips."""
         for shard in self.shards:
-            self.client.run(MAKE_SHARD, shard.all_keys, self._generation, shard.sizes[0], 0)
+            self.client.run(MAKE_SHARD, shard.all_keys, self.generation, shard.sizes[0], 0)
 
     def _use(self, header: RedisHeader) -> None:
         self.header = header
         """The parameters of the filter, which never change."""
-        self._generation = header.generation
+        self.generation = header.generation
+        """Its id among all that may be made at its key."""
         self.shards = [Shard(self.key, number, header) for number in range(SHARDS)]
         """With their counts as of the last answers."""
         self._count = 0
@@ -329,7 +330,7 @@ class RedisBloomFilter:
         while True:
             shard, *arguments = self.locate(key)
             (answer, layers, count), repeated = self.client.insist(
-                TEST_AND_SET, shard.keys, self._generation, mode, *arguments
+                TEST_AND_SET, shard.keys, self.generation, mode, *arguments
             )
             doubtful = doubtful or repeated
             if answer == GONE:
@@ -344,7 +345,7 @@ class RedisBloomFilter:
         """Return True if Redis answers and has the filter; else this is an outage."""
         try:
             shard = self.shards[0]
-            return self.client.run(READ_SHARD, shard.all_keys, self._generation) is not None
+            return self.client.run(READ_SHARD, shard.all_keys, self.generation) is not None
         except SharedFilterError:
             return False
 
@@ -359,7 +360,8 @@ class RedisBloomFilter:
 def fresh_header(capacity: int, error_rate: float, identity: str) -> RedisHeader:
     """Return the header of a new filter, with a secret of its own. Raises ValueError."""
     local = new_header(capacity, error_rate, None, identity)
-    return RedisHeader.like(local, error_rate, (first_layer(capacity, error_rate),), local.created)
+    first = LayerShape.sized(capacity, sizing.layer_error_rate(error_rate, 0)).fitting()
+    return RedisHeader.like(local, error_rate, (first,), local.created)
 
 
 def stored_header(client: RedisClient, key: str) -> RedisHeader | None:
@@ -368,7 +370,7 @@ def stored_header(client: RedisClient, key: str) -> RedisHeader | None:
     kind, text, _ = client.run(MAKE_HEADER, [key], "", "")
     if kind == b"none":
         return None
-    return _read(text, f"the key {key!r} in Redis at {client.name}")
+    return RedisHeader.from_text(text, f"the key {key!r} in Redis at {client.name}")
 
 
 def delete_filter(client: RedisClient, key: str) -> bool:
@@ -387,9 +389,3 @@ def delete_shards(client: RedisClient, key: str, header: RedisHeader | None) -> 
     if header:
         deleted += client.run(DELETE, [key], "header", header.to_text())
     return deleted
-
-
-def _read(text: bytes, name: str) -> RedisHeader:
-    if not text:
-        raise IncompatibleFilterError(f"{name} is no filter; use another BLOOM_REDIS_KEY")
-    return RedisHeader.from_text(text, name)

@@ -29,7 +29,7 @@ from .lifecycle import open_crawl, remove_queue, require_no_eviction
 from .push import Pusher
 from .scripts import LOADING, MAKE_HEADER
 from .settings import WorkerSettings
-from .status import look_at
+from .status import CrawlReader
 from .taken_starts import mark_of
 
 if TYPE_CHECKING:
@@ -70,10 +70,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                 " job once with SCHEDULER = 'scrapy_bloom.DurableScheduler', which takes them over,"
                 " stop it, and load it then"
             )
-        with (
-            stopped_job(job.requests) as left,
-            open_inexact(job.filter, read_only=True) as local,
-        ):
+        with stopped_job(job.requests) as left, open_inexact(job.filter, read_only=True) as local:
             shared = to_fill(client, key, local)
             with _crawl(shared, codec) as pusher:
                 put_layers(shared, local, pusher.beat)
@@ -156,7 +153,7 @@ def _crawl(shared: RedisBloomFilter, codec: RedisCodec) -> Iterator[Pusher]:
     require_no_eviction(client)
     _remove_interrupted(client, key)
     with shared.filling():
-        open_crawl(client, key, shared.header.generation, settings)
+        open_crawl(client, key, shared.generation, settings)
         try:
             pusher = Pusher(shared, settings, codec, "load")
             pusher.beat()
@@ -166,7 +163,7 @@ def _crawl(shared: RedisBloomFilter, codec: RedisCodec) -> Iterator[Pusher]:
             with suppress(SharedFilterError):
                 # another load may have replaced this one
                 found = client.call("hget", f"{key}:crawl", "id")
-                if found == crawl_id(shared.header.generation).encode():
+                if found == crawl_id(shared.generation).encode():
                     remove_queue(client, key)
             raise
 
@@ -176,7 +173,7 @@ def _remove_interrupted(client: RedisClient, key: str) -> None:
     runs."""
     if client.run(MAKE_HEADER, [key], "", "")[2] != LOADING.encode():
         return
-    queue = look_at(client, key)
+    queue = CrawlReader(client, key).look()
     for worker in queue.workers if queue else ():
         if worker.lease_seconds > 0:
             raise SharedFilterError(

@@ -57,7 +57,15 @@ class RedisDurableScheduler(LedgerScheduler):
         refuse_without_delays(crawler)
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         try:
-            _require_shared(dupefilter_class)
+            if not (
+                isinstance(dupefilter_class, type)
+                and issubclass(dupefilter_class, RedisBloomDupeFilter)
+            ):
+                raise ValueError(
+                    f"RedisDurableScheduler cannot work with {global_object_name(dupefilter_class)}"
+                    ", which does not share its filter: set DUPEFILTER_CLASS to"
+                    " 'scrapy_bloom.RedisBloomDupeFilter'"
+                )
             if fetches_one_page(crawler):
                 keep_off_the_job(crawler)
                 return cls(crawler, dupefilter_class.from_crawler(crawler))
@@ -139,17 +147,6 @@ class RedisDurableScheduler(LedgerScheduler):
         else:
             self.stats.inc_value("scheduler/capped")
             self._ledger.dispatch(request)  # and so it is done
-
-
-def _require_shared(dupefilter_class: object) -> None:
-    if not (
-        isinstance(dupefilter_class, type) and issubclass(dupefilter_class, RedisBloomDupeFilter)
-    ):
-        raise ValueError(
-            f"RedisDurableScheduler cannot work with {global_object_name(dupefilter_class)}, which"
-            " does not share its filter: set DUPEFILTER_CLASS to"
-            " 'scrapy_bloom.RedisBloomDupeFilter'"
-        )
 
 
 def _leave_directory(crawler: Crawler) -> None:

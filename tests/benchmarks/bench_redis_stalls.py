@@ -19,7 +19,7 @@ from scrapy_bloom.commands.crawls import queue_in
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.push import push
-from scrapy_bloom.redis_backend.status import CrawlStatus, look_at
+from scrapy_bloom.redis_backend.status import CrawlReader, CrawlStatus
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.failures import Failed
 from tests.redis_backend.server import described
@@ -128,7 +128,7 @@ class Stalls:
                 **pushing,
             ),
         )
-        self.time("scrapy bloom workers", lambda: look_at(client, self.key))
+        self.time("scrapy bloom workers", lambda: CrawlReader(client, self.key).look())
         self.time("scrapy bloom info", lambda: queue_in(client, self.key))
         self.time("scrapy bloom top", lambda: CrawlStatus(client, self.key).figures())
         self.time("scrapy bloom failed", lambda: Failed(RedisDesk(client, self.key)).requests())

@@ -8,7 +8,7 @@ from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.scripts import CHANGE, OPEN_CRAWL
-from scrapy_bloom.redis_backend.status import CrawlStatus, pending_of
+from scrapy_bloom.redis_backend.status import CrawlReader, CrawlStatus
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.failures import Failed
 from tests.job.engine import name_of, request
@@ -417,7 +417,7 @@ def test_a_damaged_crawl_can_be_removed(join, redis_server, damage):
         redis_server.command("SET", f"{worker.key}:{name}", "x")
     else:
         redis_server.command("ZADD", f"{worker.key}:{name}", 1, "junk")
-        assert pending_of(worker.client, worker.key).counts[0]["example.com"] == 2
+        assert CrawlReader(worker.client, worker.key).pending().counts[0]["example.com"] == 2
         found = "".join(each.text for each in queue_findings(worker.client, worker.key))
         assert "'junk' in 'parked', 'priorities'" in found
     while remove_queue(worker.client, worker.key):
@@ -535,7 +535,7 @@ def test_a_page_does_not_wait_for_what_is_over_the_budget(build):
     talk(scheduler)
     talk(scheduler)
     assert not scheduler.ledger.has(page)
-    assert scheduler._worker.store.claims.is_idle
+    assert not scheduler._worker.store.claims.all
 
 
 def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):

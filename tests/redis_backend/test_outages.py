@@ -129,14 +129,14 @@ def test_an_outage_in_the_replay_loses_nothing(worker, durable_server, monkeypat
     with stopped(durable_server):
         assert offer(tested, 0, 10) == [False] * 10
     wait_for_an_attempt(tested)
-    insist, calls = tested._client.insist, count()
+    insist, calls = tested.shared.client.insist, count()
 
     def answer(*arguments):
         if next(calls) == 1:
             raise SharedFilterError("no answer")
         return insist(*arguments)
 
-    monkeypatch.setattr(tested._client, "insist", answer)
+    monkeypatch.setattr(tested.shared.client, "insist", answer)
     assert offer(tested, 10, 12) == [False] * 2
     tested.close("finished")
     assert offer(worker(), 0, 13) == [True] * 12 + [False]
