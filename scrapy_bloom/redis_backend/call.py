@@ -68,8 +68,7 @@ class Entry:
         return [kind, *probes, *stored, self.mark, delay], shard
 
 
-@dataclass(eq=False, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A request that this worker has claimed; `number` is unique in the crawl."""
 
     number: str

@@ -49,13 +49,12 @@ class RedisCodec:
         stats: StatsCollector | None = None,
     ) -> None:
         self.queues = QueueSettings.read(settings)
-        has_cache = settings.getbool("HTTPCACHE_ENABLED")
         self.dictionaries = Dictionaries()
         """The dictionaries of the crawl that this worker knows."""
         self._codec = Codec(
             spider,
             MAX_BYTES,
-            has_cache=has_cache,
+            has_cache=settings.getbool("HTTPCACHE_ENABLED"),
             pickles=self.queues.pickles,
             stats=stats,
             dictionaries=self.dictionaries,

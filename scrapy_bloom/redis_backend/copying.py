@@ -121,15 +121,14 @@ def to_fill(client: RedisClient, key: str, local: ScalableBloomFilter) -> RedisB
 def _keys_in_shards(layer: BloomFilter, shape: LayerShape) -> list[int]:
     """Return how many keys of `layer` are in each shard: an estimate by its bits, and the exact
     number in sum."""
-    set_bits = [
-        int.from_bytes(layer.read_blocks(block, 1), "little").bit_count()
-        for block in range(shape.blocks)
-    ]
-    estimates = []
-    for shard in range(SHARDS):
+
+    def estimate(shard: int) -> int:
         first = shape.first_block(shard)
-        bits = set_bits[first : first + shape.shard_blocks(shard)]
-        estimates.append(sizing.estimate_keys(shape.probes, bits))
+        blocks = (layer.read_blocks(first + at, 1) for at in range(shape.shard_blocks(shard)))
+        bits = (int.from_bytes(block, "little").bit_count() for block in blocks)
+        return sizing.estimate_keys(shape.probes, bits)
+
+    estimates = [*map(estimate, range(SHARDS))]
     total, whole = len(layer), sum(estimates) or 1
     return [
         total * end // whole - total * start // whole

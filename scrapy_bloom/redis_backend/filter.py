@@ -28,8 +28,8 @@ from .scripts import (
     LOOK,
     MAKE_HEADER,
     MAKE_SHARD,
-    MARK_READY,
     READ_SHARD,
+    READY,
     SEEN,
     TEST_AND_SET,
 )
@@ -295,7 +295,8 @@ class RedisBloomFilter:
         this process has made its header."""
         try:
             yield
-            if not self.client.run(MARK_READY, [self.key], self.header.to_text()):
+            text = self.header.to_text()
+            if self.client.run(MAKE_HEADER, [self.key], text, READY)[1] != text.encode():
                 raise gone(self.name)
         except BaseException:
             if is_ours:

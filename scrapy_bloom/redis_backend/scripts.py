@@ -67,9 +67,9 @@ MAKE_SHARD = Script("make_shard")
 READ_SHARD = Script("read_shard")
 DELETE = Script("delete")
 MAKE_HEADER = Script("make_header")
-LOADING = "loading"
-"""The state of a filter in its header during `load_into_redis`, or after that was killed."""
-MARK_READY = Script("mark_ready")
+LOADING, READY = "loading", "1"
+"""The states of a filter in its header: during `load_into_redis`, or after that was killed; with
+all shards."""
 
 # the crawl beside it, in one hash slot
 SlotScript = partial(Script, in_slot=True)

@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from scrapy import FormRequest, Request
 
@@ -79,12 +79,9 @@ class SeedList:
         dupefilter: RedisBloomDupeFilter,
         settings: WorkerSettings,
     ) -> None:
-        spider = crawler.spider
-        assert spider is not None
-        self._spider: Any = spider
+        self._spider = spider = cast("Any", crawler.spider)
         self._log = logging.LoggerAdapter(logger, {"spider": spider})
-        redis_key: object = getattr(spider, "redis_key", None)
-        self._list = str(redis_key).replace("%(name)s", spider.name)
+        self._list = str(spider.redis_key).replace("%(name)s", spider.name)
         slot = self._list if "{" in self._list else in_one_slot(self._list)
         self._keys = [self._list, f"{slot}:taken", f"{slot}:workers"]
         self._unreadable = f"{slot}:unreadable"

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..bloom import sizing
 from ..bloom.inspection import Description, Finding, Layer
@@ -99,8 +99,7 @@ class CrawlView:
         return "finished" if self.over else "at rest"
 
 
-@dataclass(frozen=True)
-class PendingView:
+class PendingView(NamedTuple):
     """The numbers of pending requests by Scrapy's priority and slot, without those that are
     quarantined or not due. `nbytes` as in CrawlView."""
 

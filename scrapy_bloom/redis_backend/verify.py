@@ -109,9 +109,8 @@ class _Check(RedisDesk):
     def books(self) -> None:
         """Look at what the crawl says of itself."""
         crawl, over, strangers, claims, waits = self._client.run(VERIFY_BOOKS, [self._key])
-        crawl = crawl or b""
         header = stored_header(self._client, self._key)
-        present = crawl.decode(errors=ODD_BYTES)
+        present = (crawl or b"").decode(errors=ODD_BYTES)
         if header is None or present != crawl_id(header.generation):
             why = why_not(present, header.generation if header else "-")
             self.wrong.append(f"the queue{why}")

@@ -83,7 +83,6 @@ class Worker:
         self._timer: CallLaterResult | None = None
         self._outage_since = self._reminded = 0.0
         self._quiet_since = 0.0
-        self._gone = False
         self._stats_set = 0.0
         self._is_open = False
 
@@ -206,7 +205,7 @@ class Worker:
         self.ledger.end(lambda: self.feeds.conclude(over=finished or self._is_late))
         self.feeds.close()
         over = finished and not self.start_requests.failed and not self.ledger.failed
-        if self._gone:
+        if self.store.last.gone:
             pass
         elif self.store.leave(over=over, seconds=self._redis.timeout):
             self._set_stats()
@@ -339,7 +338,6 @@ class Worker:
         )
 
     def _on_gone(self) -> None:
-        self._gone = True
         self.ledger.stop(gone(f"the crawl of {self._name}"))
 
     def _on_outage(self, error: SharedFilterError) -> None:

@@ -161,13 +161,10 @@ class SyncedFeeds(CommitHook):
         synced = {}
         for slot in exporter.slots:
             synced[slot] = slot.itemcount
-            if self._synced.get(slot, 0) != slot.itemcount:
-                _sync(slot)
+            is_local = isinstance(slot.storage, FileFeedStorage)
+            if slot.file is None or isinstance(slot.file, PostProcessingManager):
+                continue
+            if is_local and self._synced.get(slot, 0) != slot.itemcount:
+                slot.file.flush()
+                os.fsync(slot.file.fileno())
         self._synced = synced
-
-
-def _sync(slot: FeedSlot) -> None:
-    is_local = isinstance(slot.storage, FileFeedStorage)
-    if slot.file is not None and is_local and not isinstance(slot.file, PostProcessingManager):
-        slot.file.flush()
-        os.fsync(slot.file.fileno())

@@ -134,7 +134,7 @@ def build(redis_server, key):
 
     yield build
     for scheduler in opened:
-        if scheduler._worker._transport._thread.is_alive():
+        if scheduler.worker._transport._thread.is_alive():
             scheduler.close("shutdown")
 
 

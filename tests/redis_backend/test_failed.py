@@ -363,11 +363,11 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
     first.enqueue_request(request("page"))
     first.enqueue_request(request("other"))
     sent_again(first, take(first, 2)["page", 0])
-    first._worker.store._take = lambda *_: None  # after it the page would be acknowledged
+    first.worker.store._take = lambda *_: None  # after it the page would be acknowledged
     first._ledger.commit()
-    assert first._worker._transport.wait(30)
-    del first._worker.store._take
-    redis_server.command("ZADD", f"{{{key}}}:workers", 1, first._worker.store.worker)
+    assert first.worker._transport.wait(30)
+    del first.worker.store._take
+    redis_server.command("ZADD", f"{{{key}}}:workers", 1, first.worker.store.worker)
     found = take(other, 3)
     retry, page = found["page", 1], found["page", 0]
     fail_in(other, found["other", 0])
@@ -377,10 +377,10 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
         (page,) = take(other).values()
     fail_in(other, retry)
     fail_in(other, page)
-    store = Failed(RedisDesk(other._worker._transport._client, f"{{{key}}}"))
+    store = Failed(RedisDesk(other.worker._transport._client, f"{{{key}}}"))
     assert sorted(names(store.requests())) == ["other", "page"]
     assert store.by_reason() == {"callback": 2}
-    assert other._worker.store.failed == 2
+    assert other.worker.store.failed == 2
     assert store.retry() == 2
 
 
@@ -475,14 +475,14 @@ def test_stats_that_can_be_alerted_on(build, locked_server, key, caplog):
     other.leave()
     scheduler = build(BLOOM_REDIS_URL=url)
     talk(scheduler)
-    scheduler._worker._set_stats()
+    scheduler.worker._set_stats()
     stats = {name: scheduler.stats.get_value(f"scheduler/{name}") for name in STATS}
     assert (stats["pending"], stats["in_flight"], stats["failed"]) == (5, 0, 1)
     assert 0 < stats["commit_seconds_max"] < 60
     request = scheduler.next_request()
     scheduler.crawler.engine._slot.inprogress.add(request)
-    scheduler._worker.store.slowest_call = 50.0  # a commit waits for no answer
-    scheduler._worker._set_stats()
+    scheduler.worker.store.slowest_call = 50.0  # a commit waits for no answer
+    scheduler.worker._set_stats()
     assert scheduler.stats.get_value("scheduler/in_flight") == 1
     assert scheduler.stats.get_value("scheduler/commit_seconds_max") == 50.0
     scheduler.crawler.engine._slot.inprogress.clear()

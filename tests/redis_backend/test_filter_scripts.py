@@ -24,7 +24,7 @@ COMMANDS = {
     name: sorted(set(re.findall(r"redis\.call\('(\w+)'", vars(scripts)[name].text)))
     for name in NAMES
 }
-WRITING = ["TEST_AND_SET", "MAKE_SHARD", "DELETE", "MAKE_HEADER", "MARK_READY"]
+WRITING = ["TEST_AND_SET", "MAKE_SHARD", "DELETE", "MAKE_HEADER"]
 CAPACITY = 100  # few enough for every shard to grow
 
 
@@ -113,7 +113,7 @@ def test_growing_over_what_was_left(redis_server, key):
     tested.close()
 
 
-@pytest.mark.parametrize("name", ["MAKE_HEADER", "MAKE_SHARD", "MARK_READY", "READ_SHARD"])
+@pytest.mark.parametrize("name", ["MAKE_HEADER", "MAKE_SHARD", "READ_SHARD"])
 @pytest.mark.parametrize("before", ["nothing", "a filter without header", "a filter"])
 def test_opening_that_is_cut_off(redis_server, key, monkeypatch, name, before):
     """Before any command: the next worker gets a filter that knows what it should."""
@@ -197,7 +197,7 @@ def test_a_right_that_is_missing_makes_nothing_seen(worker, redis_server, key, c
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [(name, command) for name in ("MAKE_HEADER", "MAKE_SHARD", "MARK_READY", "READ_SHARD")
+    [(name, command) for name in ("MAKE_HEADER", "MAKE_SHARD", "READ_SHARD")
      for command in COMMANDS[name]],
 )  # fmt: skip
 @pytest.mark.parametrize("there", [False, True])

@@ -277,13 +277,13 @@ def aborting(chance):
 
 def talk(scheduler):
     """Let a scheduler whose reactor stands still send all it has, and have the answers."""
-    transport = scheduler._worker._transport
+    transport = scheduler.worker._transport
     for _ in range(3):
         while not transport.wait(5):
             pass
         scheduler._ledger.commit()
         if not transport.busy:
-            scheduler._worker.store._call()
+            scheduler.worker.store._call()
     while not transport.wait(5):
         pass
 
