@@ -21,7 +21,7 @@ from ..redis_backend.layout import in_one_slot
 from ..redis_backend.load import Loaded, load_job, load_scrapy_redis
 from ..redis_backend.push import push as push_into
 from ..redis_backend.scheduler import RedisDurableScheduler
-from ..redis_backend.status import look_at, pending_of, reasons_in, require_crawl, total_bytes
+from ..redis_backend.status import CrawlReader, total_bytes
 from ..sqlite_backend.status import job_view
 from ..startup import is_component
 from .context import Context, aligned, table
@@ -138,7 +138,7 @@ def workers(session: Context) -> None:
     if Path(name).is_dir():
         raise BloomError(f"{name} is a job without workers: 'scrapy bloom top' shows it")
     with session.crawl(name) as (client, key):
-        crawl = require_crawl(client, key)
+        crawl = CrawlReader(client, key).require()
     figures = [*map(asdict, crawl.workers)]
     session.print(figures, _worker_lines(figures))
 
@@ -146,10 +146,11 @@ def workers(session: Context) -> None:
 def queue_in(client: RedisClient, key: str) -> tuple[dict[str, Any] | None, list[str]]:
     """Return the figures that `info` has of the crawl beside the filter at `key`, and its lines:
     None and no lines without a crawl."""
-    crawl = look_at(client, key)
+    reader = CrawlReader(client, key)
+    crawl = reader.look()
     if crawl is None:
         return None, []
-    pending = pending_of(client, key)
+    pending = reader.pending()
     lately = rates_of(crawl.samples) if crawl.state == "running" else {}
     figures = {
         **asdict(crawl),
@@ -160,7 +161,7 @@ def queue_in(client: RedisClient, key: str) -> tuple[dict[str, Any] | None, list
         "pending": pending.counts,
         "pending_count": crawl.quarantined + crawl.later + sum(pending.by_slot.values()),
         "in_flight": crawl.in_flight,
-        "failed_by_reason": reasons_in(client, key),
+        "failed_by_reason": reader.reasons(most=None),
         "bytes": total_bytes(crawl.nbytes, pending.nbytes),
     }
     for name in ("samples", "nbytes", "waiting"):

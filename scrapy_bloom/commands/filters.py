@@ -30,8 +30,9 @@ from ..migration.scrapy_job import why_unclean
 from ..migration.scrapy_redis import RedisSet
 from ..migration.sources import Imported, Source, import_into, make_filter, source_in
 from ..redis_backend.client import REDIS_SCHEMES, RedisClient, public_url
+from ..redis_backend.filter import delete_filter, stored_header
 from ..redis_backend.layout import in_one_slot
-from ..redis_backend.lifecycle import delete_filter, remove_queue, stored_header
+from ..redis_backend.lifecycle import remove_queue
 from ..redis_backend.status import places_of
 from ..redis_backend.verify import queue_findings
 from ..settings import BloomSettings

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, isinf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ..job.delays import Hold
 from ..job.dictionaries import Dictionaries, id_of
 from ..job.figures import COUNTED
 from .scripts import GROWN
@@ -28,8 +29,7 @@ LEAVE, OVER = "leave", "over"
 """The action of a worker's last call: leave the crawl, or end it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(NamedTuple):
     """A request as it is stored: in the list of `priority` (lower first) and `slot`."""
 
     priority: str
@@ -48,32 +48,27 @@ class Entry:
     mark: bytes = b""
     due: float | None = None
     """When the request may be asked, by `monotonic`; at once if that is over, or None."""
-    counted: bool = True
-    """Whether it counts in the budget of its slot."""
-    when_counted: Callable[[bool], None] | None = None
-    """For a request in memory, which is only counted: is told whether the budget has room."""
+    kind: Literal["push", "again", "count"] = "push"
+    """`again` for one that does not count in the budget of its slot. A request in memory is only
+    counted, …"""
+    when_counted: Callable[[bool], None] = lambda _: None
+    """… and this is told whether the budget has room."""
 
     def encode(self, bloom_filter: RedisBloomFilter) -> tuple[list[Argument], Shard | None]:
         """Return the script's arguments for it, and the shard of its fingerprint."""
-        kind = ""
-        if self.packed is not None:
-            has_key = self.fingerprint is not None
-            kind = "4" if self.when_counted is not None else str(has_key + 2 * (not self.counted))
         shard: Shard | None = None
         probes: list[Argument] = ["", "", "", ""]
         if self.fingerprint is not None:
             shard, *rest = bloom_filter.locate(self.fingerprint)
             probes = [shard.number, *rest]
-        packed = self.packed or Packed("", "", b"")
-        stored = packed.priority, packed.slot, packed.payload
+        kind, stored = (self.kind, self.packed) if self.packed else ("", ("", "", b""))
         left = 0.0 if self.due is None else self.due - monotonic()
         # a millisecond more: the script's clock has whole ones
         delay = ceil(1000 * left) + 1 if left > 0 else ""
         return [kind, *probes, *stored, self.mark, delay], shard
 
 
-@dataclass(eq=False, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A request that this worker has claimed; `number` is unique in the crawl."""
 
     number: str
@@ -85,23 +80,6 @@ class Claim:
     """By the server's clock (ms): until then its slot is held for this request alone."""
 
 
-@dataclass(frozen=True)
-class HeldSlot:
-    """A hold as the server has it: until when by its clock (ms), for how many seconds from now,
-    below 0 after its end, and how many in a row."""
-
-    slot: str
-    until: float
-    seconds: float
-    times: int
-
-    @classmethod
-    def told(cls, text: bytes) -> HeldSlot:
-        """Return the hold of which a reply tells."""
-        slot, until, left, times = text.decode(errors="replace").split("\0")
-        return cls(slot, float(until), float(left) / 1000, int(times))
-
-
 class Holding(NamedTuple):
     """Holds `slot` for so many seconds, which may be infinite, for the `times`-th time in a row, 0
     by hand; with -inf changes the times of a slot that is not held; without a number of seconds
@@ -111,16 +89,14 @@ class Holding(NamedTuple):
     seconds: float | None = None
     times: int = 0
 
-    @property
-    def pause(self) -> str:
-        """Its seconds as scripts take them: ms, `inf` or `-inf`, empty without a number."""
-        if self.seconds is None:
-            return ""
-        return str(self.seconds if isinf(self.seconds) else ceil(1000 * self.seconds))
+    def told(self) -> str:
+        """Return it as scripts take it, with its seconds as ms, `inf`, `-inf` or nothing."""
+        left = self.seconds
+        pause = "" if left is None else left if isinf(left) else ceil(1000 * left)
+        return f"{self.slot}\0{pause}\0{self.times}\0"
 
 
-@dataclass(frozen=True)
-class Failing:
+class Failing(NamedTuple):
     """A claim whose request has failed: the key of its page, the reason, the number of attempts,
     details as JSON, and the payload of a retry, empty for the same."""
 
@@ -188,13 +164,11 @@ class Call:
         """Send these dictionaries along, for which the server has asked."""
         self._offered |= {each: self._named[each] for each in ids}
 
-    def encode(
-        self, crawl: str, worker: str, policy: Policy, bloom_filter: RedisBloomFilter
-    ) -> list[Argument]:
+    def encode(self, worker: str, policy: Policy, bloom_filter: RedisBloomFilter) -> list[Argument]:
         """Return the arguments of the script."""
         claims = self.claims
         arguments: list[Argument] = [
-            crawl,
+            bloom_filter.generation,
             worker,
             policy.lease,
             self.number,
@@ -216,14 +190,13 @@ class Call:
             " ".join(self._named),
             len(self._offered),
             " ".join(claims.returned),
-            "".join(f"{each.slot}\0{each.pause}\0{each.times}\0" for each in self.holds),
+            "".join(each.told() for each in self.holds),
             policy.longest_probe,
         ]
         for id_and_text in self._offered.items():
             arguments += id_and_text
         for each in claims.failed:
-            arguments += [each.claim, each.page, each.reason]
-            arguments += [each.attempts, each.details, each.payload]
+            arguments += each
         self.shards = []
         for entry in self.entries:
             encoded, shard = entry.encode(bloom_filter)
@@ -256,14 +229,19 @@ class Reply:
         """Seconds until the next of them is, or the next hold is over; infinite until a release."""
         self.only_later = bool(only_later)
         """True if nothing else is pending or claimed."""
-        self.holds = [HeldSlot.told(each) for each in holds]
+        self.holds: dict[str, Hold] = {}
         """Those of the slots of which the worker has claims."""
-        held_until = {each.slot: each.until for each in self.holds}
+        self.held_until: dict[str, float] = {}
+        """Their ends by the server's clock (ms)."""
+        for each in holds:
+            slot, until, left, times = each.decode(errors="replace").split("\0")
+            self.holds[slot] = Hold(monotonic() + float(left) / 1000, int(times))
+            self.held_until[slot] = float(until)
         self.claimed: list[Claim] = []
         for each in claimed:
             number, priority, slot, quarantined, payload = each.split(b"\0", 4)
             slot = slot.decode(errors="replace")
-            held = held_until.get(slot)
+            held = self.held_until.get(slot)
             self.claimed.append(
                 Claim(number.decode(), int(priority), slot, payload, quarantined == b"1", held)
             )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
-from itertools import count
+from heapq import heapify, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from .call import Call, Claim, ClaimReport, Failing
@@ -35,49 +34,20 @@ class Claims:
 
     def __init__(self) -> None:
         self.all: dict[str, Claim] = {}
-        """By number."""
+        """By number, until the server knows that they are given up."""
         self.stock: deque[Claim] = deque()
         self.ready: list[tuple[int, int, Claim]] = []
         self.uncommitted: dict[Request, Finished] = {}
         self.given_up: list[Finished] = []
-        self._returned: list[str] = []
-        self.dispatched: dict[Request, str] = {}
-        """The numbers of the claims that the engine has and has not finished."""
-        self._arrivals = count()
-
-    @property
-    def is_idle(self) -> bool:
-        """True if the worker has no claims, and none to give up."""
-        return not (self.all or self.uncommitted or self.given_up)
-
-    @property
-    def has_news(self) -> bool:
-        """True if a call would give up claims."""
-        return bool(self.given_up or self._returned)
-
-    @property
-    def has_returned(self) -> bool:
-        """True if a call would put back claims of held slots."""
-        return bool(self._returned)
+        self.returned: list[str] = []
+        """Those of held slots that the next call puts back."""
+        self.dispatched: dict[Request, Claim] = {}
+        """Those that the engine has and has not finished."""
 
     @property
     def spare(self) -> int:
         """How many claims are not dispatched."""
         return len(self.stock) + len(self.ready)
-
-    @property
-    def has_quarantined(self) -> bool:
-        """True if a claimed request is quarantined."""
-        return any(claim.quarantined for claim in self.all.values())
-
-    @property
-    def by_slot(self) -> dict[str, int]:
-        """How many claims each slot has."""
-        return Counter(claim.slot for claim in self.all.values())
-
-    def pop(self) -> Claim | None:
-        """Return the next claim that is ready, or None."""
-        return heappop(self.ready)[2] if self.ready else None
 
     def fail(self, failing: Failing) -> None:
         """Give up a claim that the engine does not get."""
@@ -91,22 +61,17 @@ class Claims:
             return claim.slot == slot and (held_until is None or claim.held_until != held_until)
 
         ready = [claim for _, _, claim in self.ready if goes(claim)]
-        self._returned += [c.number for c in (*ready, *filter(goes, self.stock))]
+        self.returned += [c.number for c in (*ready, *filter(goes, self.stock))]
         self.ready = [each for each in self.ready if not goes(each[2])]
         heapify(self.ready)
         self.stock = deque(claim for claim in self.stock if not goes(claim))
-
-    def claim_of(self, request: Request) -> Claim | None:
-        """Return the claim that was dispatched as `request`, or None."""
-        number = self.dispatched.get(request)
-        return None if number is None else self.all[number]
 
     def finish(self, request: Request, tail: int, failing: Failing | None = None) -> None:
         """Give up the claim that was dispatched as `request` with the next commit. Does nothing
         for any other request."""
         claim = self.dispatched.pop(request, None)
         if claim is not None:
-            self.uncommitted[request] = Finished(tail, claim, failing)
+            self.uncommitted[request] = Finished(tail, claim.number, failing)
 
     def commit(self) -> None:
         """Give up what is finished."""
@@ -124,9 +89,9 @@ class Claims:
         due = [each for each in self.given_up if each.tail <= answered][:MOST_GIVEN_UP]
         told = {each.claim for each in due}
         self.given_up = [each for each in self.given_up if each.claim not in told]
-        returned = sorted(self._returned, key=int, reverse=True)
+        returned = sorted(self.returned, key=int, reverse=True)
         gone = {*told, *returned}
-        self._returned = []
+        self.returned = []
         return ClaimReport(
             acknowledged=[each.claim for each in due if each.failing is None],
             dispatched=[] if leaving else [claim.number for claim in self.stock],
@@ -144,7 +109,7 @@ class Claims:
         dispatched = {*report.dispatched}
         for claim in [claim for claim in self.stock if claim.number in dispatched]:
             self.stock.remove(claim)
-            heappush(self.ready, (claim.priority, next(self._arrivals), claim))
+            heappush(self.ready, (claim.priority, int(claim.number), claim))
         for claim in claimed:
             self.all[claim.number] = claim
             self.stock.append(claim)

@@ -225,10 +225,8 @@ class RedisClient:
 
     def _is_reached(self) -> bool:
         try:
-            if self._clustered:
-                self._redis.ping(target_nodes=self._redis.PRIMARIES)
-            else:
-                self._redis.ping()
+            nodes = {"target_nodes": self._redis.PRIMARIES} if self._clustered else {}
+            self._redis.ping(**nodes)
         except Exception:  # noqa: BLE001 - whatever it is, no server was reached
             return False
         return True

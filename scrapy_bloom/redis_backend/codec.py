@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from scrapy.statscollectors import StatsCollector
 
-    from .client import RedisClient
-
 _MOST_PRIORITY = 2**51
 """Integers that a score in Redis represents exactly, less a bit for start requests."""
 MAX_BYTES = 100_000_000
@@ -51,13 +49,12 @@ class RedisCodec:
         stats: StatsCollector | None = None,
     ) -> None:
         self.queues = QueueSettings.read(settings)
-        has_cache = settings.getbool("HTTPCACHE_ENABLED")
         self.dictionaries = Dictionaries()
         """The dictionaries of the crawl that this worker knows."""
         self._codec = Codec(
             spider,
             MAX_BYTES,
-            has_cache=has_cache,
+            has_cache=settings.getbool("HTTPCACHE_ENABLED"),
             pickles=self.queues.pickles,
             stats=stats,
             dictionaries=self.dictionaries,
@@ -126,9 +123,8 @@ class RedisCodec:
 
 def details_of(failed: FailedRequest) -> str:
     """Return what the server is told of a failed request beside its reason and attempts."""
-    details = failed._asdict()
-    del details["reason"], details["attempts"], details["time"]  # which is by its own clock
-    return json.dumps(details)
+    known = {"reason", "attempts", "time"}  # the last by its own clock
+    return json.dumps({name: what for name, what in failed._asdict().items() if name not in known})
 
 
 def page_in(fields: Mapping[str, Any], slot: str, payload: bytes) -> str:
@@ -143,22 +139,6 @@ def page_in(fields: Mapping[str, Any], slot: str, payload: bytes) -> str:
 def is_storable_slot(slot: str) -> bool:
     """Return True if requests of that download slot can be in Redis."""
     return "\0" not in slot and slot == encodable(slot)
-
-
-def stored_dictionaries(client: RedisClient, key: str) -> dict[str, bytes | None]:
-    """Return the dictionaries of the crawl beside the filter at `key` by their ids, None for one
-    that is gone. Cost: two round trips. Raises SharedFilterError."""
-    crawl = f"{key}:crawl"
-    ids = (client.call("hget", crawl, "dictionaries") or b"").decode().split()
-    if not ids:
-        return {}
-    texts = client.call("hmget", crawl, *(f"dictionary:{each}" for each in ids))
-    return dict(zip(ids, texts, strict=True))
-
-
-def known_dictionaries(client: RedisClient, key: str) -> Dictionaries:
-    """Return what `stored_dictionaries` finds, without those that are gone."""
-    return Dictionaries(filter(None, stored_dictionaries(client, key).values()))
 
 
 def _stored(claim: Claim) -> Stored:

@@ -20,8 +20,8 @@ from ..errors import IncompatibleFilterError
 from ..files import sync_directory
 from .client import RedisClient
 from .filter import RedisBloomFilter
-from .layout import SHARDS, LayerShape, RedisHeader, shards_of
-from .lifecycle import filling, gone
+from .layout import SHARDS, LayerShape, RedisHeader
+from .lifecycle import gone
 from .scripts import MAKE_SHARD
 
 _CHUNK_BLOCKS = 256  # 1 MiB
@@ -37,26 +37,23 @@ def load_into_redis(path: PathArgument, url: str, key: str) -> int:
     filter is exact; then Redis is left as it was.
     """
     with open_inexact(path) as local, RedisClient(url) as client:
-        header = redis_header(local)
-        with filling(client, key, header):
-            put_layers(client, key, header, local)
+        shared = to_fill(client, key, local)
+        with shared.filling():
+            put_layers(shared, local)
         return len(local)
 
 
 def put_layers(
-    client: RedisClient,
-    key: str,
-    header: RedisHeader,
-    local: ScalableBloomFilter,
-    beat: Callable[[], object] = lambda: None,
+    shared: RedisBloomFilter, local: ScalableBloomFilter, beat: Callable[[], object] = lambda: None
 ) -> None:
-    """Fill the shards of the filter at `key`, which has `header`, with the layers of `local`. Calls
-    `beat` before each MB; it may raise."""
+    """Make the shards of `shared` with the layers of `local`. Calls `beat` before each MB; it may
+    raise."""
+    client, header = shared.client, shared.header
     counts = [
         _keys_in_shards(layer, shape)
         for layer, shape in zip(local.layers, header.layers, strict=True)
     ]
-    for number, shard in enumerate(shards_of(key, header)):
+    for number, shard in enumerate(shared.shards):
         shard.learn([keys[number] for keys in counts])
         shapes = zip(shard.sizes, shard.counts, strict=False)
         arguments = [argument for shape in shapes for argument in shape]
@@ -64,6 +61,7 @@ def put_layers(
         for string, layer in enumerate(local.layers):
             first = header.layers[string].first_block(number)
             _put(client, shard.keys[1 + string], layer, first, shard.sizes[string], beat)
+    shared.refresh()
 
 
 def save_from_redis(url: str, key: str, path: PathArgument) -> int:
@@ -87,7 +85,7 @@ def save_from_redis(url: str, key: str, path: PathArgument) -> int:
         with ExitStack() as undo:
             undo.callback(remove_filter, unfinished)
             for number, layer in enumerate(shared.layers):
-                _save_layer(client, shared, number, layer, unfinished / f"{number}.bloom")
+                _save_layer(shared, number, layer, unfinished / f"{number}.bloom")
             unfinished.rename(path)
             undo.pop_all()
         sync_directory(path.parent)
@@ -107,31 +105,30 @@ def open_inexact(path: PathArgument, *, read_only: bool = False) -> ScalableBloo
     return local
 
 
-def redis_header(local: ScalableBloomFilter) -> RedisHeader:
-    """Return the header that `local` has in Redis. Raises ValueError if it does not fit."""
+def to_fill(client: RedisClient, key: str, local: ScalableBloomFilter) -> RedisBloomFilter:
+    """Return the filter at `key` that gets the layers of `local`, which is yet to be made. Raises
+    ValueError if it does not fit."""
     first = local.layers[0].header
     layers = tuple(
-        LayerShape.of_local(layer.capacity, layer.header.blocks, layer.header.probes)
+        LayerShape.of_local(layer.capacity, layer.header.blocks, layer.header.probes).fitting()
         for layer in local.layers
     )
-    for shape in layers:
-        shape.require_fit()
     created = datetime.now(timezone.utc).isoformat(timespec="microseconds")
-    return RedisHeader.like(first, local.error_rate, layers, created)
+    header = RedisHeader.like(first, local.error_rate, layers, created)
+    return RedisBloomFilter(client, key, header.capacity, header.error_rate, loading=header)
 
 
 def _keys_in_shards(layer: BloomFilter, shape: LayerShape) -> list[int]:
     """Return how many keys of `layer` are in each shard: an estimate by its bits, and the exact
     number in sum."""
-    set_bits = [
-        int.from_bytes(layer.read_blocks(block, 1), "little").bit_count()
-        for block in range(shape.blocks)
-    ]
-    estimates = []
-    for shard in range(SHARDS):
+
+    def estimate(shard: int) -> int:
         first = shape.first_block(shard)
-        bits = set_bits[first : first + shape.shard_blocks(shard)]
-        estimates.append(sizing.estimate_keys(shape.probes, bits))
+        blocks = (layer.read_blocks(first + at, 1) for at in range(shape.shard_blocks(shard)))
+        bits = (int.from_bytes(block, "little").bit_count() for block in blocks)
+        return sizing.estimate_keys(shape.probes, bits)
+
+    estimates = [*map(estimate, range(SHARDS))]
     total, whole = len(layer), sum(estimates) or 1
     return [
         total * end // whole - total * start // whole
@@ -155,9 +152,7 @@ def _put(
         client.call("setrange", name, done * PAGE, piece.translate(_REVERSED))
 
 
-def _save_layer(
-    client: RedisClient, shared: RedisBloomFilter, number: int, layer: LayerShape, path: Path
-) -> None:
+def _save_layer(shared: RedisBloomFilter, number: int, layer: LayerShape, path: Path) -> None:
     header = shared.header
     local = Header(
         capacity=layer.capacity,
@@ -174,7 +169,7 @@ def _save_layer(
         for shard in shared.shards:
             if len(shard.counts) > number:
                 first = layer.first_block(shard.number)
-                _get(client, shard.keys[1 + number], store, first, shard.sizes[number])
+                _get(shared.client, shard.keys[1 + number], store, first, shard.sizes[number])
                 store.count += shard.counts[number]
     finally:
         store.close()

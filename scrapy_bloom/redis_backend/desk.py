@@ -22,32 +22,17 @@ from ..job.dictionaries import Dictionaries
 from ..job.failed_request import CAPPED, UNREADABLE, FailedRequest, matches
 from ..job.records import KEPT, WAITING, Action, State
 from .call import Holding
-from .codec import details_of, known_dictionaries, page_in
+from .codec import details_of, page_in
 from .layout import ODD_BYTES
 from .lifecycle import no_crawl
 from .scripts import CHANGE, HOLD_SLOTS, SCAN, Script
-from .status import (
-    READ_AT_ONCE,
-    SLOTS_AT_ONCE,
-    capped_in,
-    held_in,
-    listed,
-    pairs_of,
-    pending_of,
-    priorities_of,
-    reasons_in,
-    require_crawl,
-    scrapys_priority,
-    slot_of,
-)
+from .status import SLOTS_AT_ONCE, CrawlReader, pairs_of, scrapys_priority, slot_of
 
 if TYPE_CHECKING:
     from .client import RedisClient
 
 AT_ONCE = 100
 """So many requests are changed by a call."""
-MOST_TOLD = 10_000
-"""The most failed requests whose reasons a worker counts."""
 REST = 4
 """While workers are at work, the pause after a call is so many times as long as the call."""
 _STATES = {
@@ -85,28 +70,25 @@ class Element(NamedTuple):
 
 def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
     """Yield what `lua/scan.lua` tells of a `place`."""
-    kind, _, rest = place.partition(":")
-    state = _STATES[kind]
+    kind, _, of = place.partition(":")
+    rest = of.encode(errors=ODD_BYTES)
     is_plain = kind in {"pending", "lobby", "capped"}
     for stored, more in zip(found, found, strict=True) if is_plain else pairs_of(found):
         before, has_nul, after = stored.partition(b"\0")
-        parts = more
+        parts, due = more, None
         if kind == "pending":
-            priority, _, named = rest.partition(":")
-            yield Element(state, stored, priority, slot_of(named), stored)
-            continue
-        if kind == "lobby":
+            priority, _, named = rest.partition(b":")
+            parts = priority, named.partition(b"\0")[0], stored
+        elif kind == "lobby":
             # one without a slot is that of an empty one
-            slot, entry = (before, after) if has_nul else (b"", stored)
-            yield Element(state, stored, rest, slot.decode(errors=ODD_BYTES), entry)
-            continue
-        if kind == "capped":
-            parts = before, rest.encode(errors=ODD_BYTES), b"0" + after
+            parts = rest, *((before, after) if has_nul else (b"", stored))
+        elif kind == "capped":
+            parts = before, rest, b"0" + after
         elif kind == "later":
-            parts = stored[4:].split(b"\0", 2)  # behind a hash
+            parts, due = stored[4:].split(b"\0", 2), more / 1000  # behind a hash
         number, slot, entry = parts[:3] if len(parts) > 2 else (b"",) * 3
-        texts = number.decode(), slot.decode(errors=ODD_BYTES)
-        yield Element(state, stored, *texts, entry, more / 1000 if kind == "later" else None, parts)
+        texts = number.decode(errors=ODD_BYTES), slot.decode(errors=ODD_BYTES)
+        yield Element(_STATES[kind], stored, *texts, entry, due, parts)
 
 
 @dataclass
@@ -126,7 +108,7 @@ class _Task:
         return self.chosen.reads or self.action == "fail"
 
 
-class RedisDesk:
+class RedisDesk(CrawlReader):
     """The Desk of the crawl beside the filter at `key`. `starts` is True for a worker that joins.
 
     While workers are at work, a request that they move meanwhile may count twice or not at all, and
@@ -139,8 +121,7 @@ class RedisDesk:
     taker = "all workers"
 
     def __init__(self, client: RedisClient, key: str, *, starts: bool = False) -> None:
-        self._client = client
-        self._key = key
+        super().__init__(client, key)
         self._starts = starts
         self._dictionaries = Dictionaries()
         self._rest = 0
@@ -162,11 +143,6 @@ class RedisDesk:
                     found.add(record, chosen, by)
         return found
 
-    def reasons(self) -> dict[str, int]:
-        """Return how many requests have failed for each reason, most first, of very many the first
-        ones only."""
-        return reasons_in(self._client, self._key, MOST_TOLD)
-
     def unfinished(self) -> Counter[str]:
         """Return how many requests each slot has, waiting or claimed."""
         claimed = self._records(State.CLAIMED, Filter(), reads=False)
@@ -185,7 +161,7 @@ class RedisDesk:
         and a crawl that is over goes on. Capped ones, and with a budget failed ones of earlier
         rounds, are retried as far as it has room: while workers are at work, or at the next
         start."""
-        is_at_work = not self._starts and bool(require_crawl(self._client, self._key).living)
+        is_at_work = not self._starts and bool(self.require().living)
         self._rest, self._since = REST if is_at_work else 0, time.perf_counter()
         task = _Task(chosen, action, is_now=self._starts or is_at_work)
         states = _CHANGED[action].intersection(chosen.states)
@@ -204,24 +180,19 @@ class RedisDesk:
             task.found.in_flight = sum(map(chosen.includes, claimed))
         return task.found
 
-    def held(self) -> dict[str, float]:
-        """Return the slots on hold, and for how many seconds, `inf` until the release. Cost: a call
-        for 200 holds."""
-        return held_in(self._client, self._key)
-
     def hold(self, slots: Sequence[str], seconds: float | None) -> int:
         """Hold `slots` by hand for so many seconds, for all workers; with None release them. Return
         how many are held now, or were. Cost: a call for 100 slots."""
-        pause, changed = Holding("", seconds).pause, 0
-        for first in range(0, len(slots), SLOTS_AT_ONCE):
-            changed += self._run(HOLD_SLOTS, pause, *slots[first : first + SLOTS_AT_ONCE])
+        holds, changed = [Holding(slot, seconds).told() for slot in slots], 0
+        for first in range(0, len(holds), SLOTS_AT_ONCE):
+            changed += self._run(HOLD_SLOTS, "".join(holds[first : first + SLOTS_AT_ONCE]))
         return changed
 
     def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
-        for priority, named, _ in listed(self._client, self._key, []):
+        for priority, named, _ in self.listed([]):
             yield priority, named
-        for priority in priorities_of(self._client, self._key):
+        for priority in self.priorities():
             for each in self._elements(f"lobby:{priority}"):
                 if not each.entry:
                     yield priority, each.slot
@@ -322,23 +293,23 @@ class RedisDesk:
 
     def _learn(self) -> None:
         """Read the dictionaries that the crawl has now. Cost: two round trips."""
-        self._dictionaries = known_dictionaries(self._client, self._key)
+        self._dictionaries = Dictionaries(filter(None, self.dictionaries().values()))
 
     def _lengths(self, state: State) -> Iterator[tuple[Record, int]]:
         """Yield a record without fields for each priority and slot of pending ones, or for each
         slot of capped ones, and how many there are."""
         if state is State.PENDING:
-            for priority, slots in pending_of(self._client, self._key).counts.items():
+            for priority, slots in self.pending().counts.items():
                 for slot, count in slots.items():
                     yield Record(state, slot, priority, {}), count
         else:
-            for slot, count in capped_in(self._client, self._key)[0].items():
+            for slot, count in self.capped([]).items():
                 yield Record(state, slot, 0, {}, failed=FailedRequest("", "", CAPPED)), count
 
     def _places(self, state: State, chosen: Filter) -> Iterator[str]:
         """Yield the places of requests in that state which may be chosen."""
         if state is State.PENDING:
-            for priority in priorities_of(self._client, self._key):
+            for priority in self.priorities():
                 lobby = f"lobby:{priority}"
                 slots = (each.slot for each in self._elements(lobby))
                 if not chosen.slots or any(map(chosen.includes_slot, slots)):
@@ -351,7 +322,7 @@ class RedisDesk:
                     if chosen.includes_slot(slot_of(named)):
                         yield f"pending:{priority}:{named}"
         elif state is State.CLAIMED:
-            for worker in require_crawl(self._client, self._key).workers:
+            for worker in self.require().workers:
                 yield f"claims:{worker.name}"
         elif state is State.CAPPED:
             if matches(chosen.reasons, CAPPED):
@@ -362,7 +333,7 @@ class RedisDesk:
 
     def _elements(self, place: str, *, reads: bool = True) -> Iterator[Element]:
         """Yield what a place has, without the longest parts unless it `reads` them."""
-        pieces = self._client.scan(SCAN, self._key, place, READ_AT_ONCE, "1" * (not reads))
+        pieces = self._pieces(place, "1" * (not reads))
         elements = (each for piece in pieces for each in elements_of(place, piece))
         if place != "failed":
             return elements

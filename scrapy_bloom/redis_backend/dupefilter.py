@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from itertools import islice
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from scrapy import Request, Spider, signals
@@ -20,16 +19,15 @@ from ..seen import FingerprintFilter, Seen
 from ..settings import BloomSettings
 from ..startup import announce
 from .client import RedisClient
-from .filter import RedisBloomFilter
+from .filter import RedisBloomFilter, stored_header
 from .layout import in_one_slot
-from .lifecycle import require_no_eviction, stored_header
-from .settings import RedisSettings, scrapy_redis_clears
+from .lifecycle import require_no_eviction
+from .settings import RedisSettings
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
-    from ..jobdir import JobDirectory
 
 logger = logging.getLogger("scrapy_bloom.shared.dupefilter")
 
@@ -49,8 +47,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     remedy_when_full = "Set BLOOM_ON_FULL to 'grow' to go on"
     _shared: RedisBloomFilter | None = None
-    _client: RedisClient | None = None
-    _redis = RedisSettings()
     _outage = False
     _replays_at_close = True
     _beside_queue = False
@@ -69,7 +65,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self._start()
         self.open()
         crawler.signals.connect(self.close, signals.spider_closed)
-        if scrapy_redis_clears(crawler.settings):
+        if not crawler.settings.getbool("SCHEDULER_PERSIST"):
             self._log.warning(
                 "SCHEDULER_PERSIST is not set: the first worker to finish will clear the shared"
                 " filter (and scrapy-redis's queue), and the others will stop with an error. Set"
@@ -87,7 +83,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self = cls(crawler)
         self._beside_queue = True
         self._start()
-        self._client = None
         return self
 
     def _use_spider(self, spider: Spider | None) -> None:
@@ -114,8 +109,8 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         """Clear the caches of seen requests, and remove these fingerprints from the overlay."""
         self.forget_recent()
         self.shared.known.clear()
-        for fingerprint in uncommitted:
-            if isinstance(self._seen, Overlay):
+        if isinstance(self._seen, Overlay):
+            for fingerprint in uncommitted:
                 self._seen.forget(fingerprint)
 
     @property
@@ -130,20 +125,17 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def request_seen(self, request: Request) -> bool:
         """Return True if any worker has seen `request`, else remember it. Never raises."""
-        # Redis may have lost what the cache has; in line, since most requests need only the cache
-        client = self._client
-        if client is not None and monotonic() >= client.confirmed_until:
-            self.shared.confirm()
+        self.confirm_recent()
         return self._ask(request)
 
     def confirm_recent(self) -> None:
         """Clear the caches if Redis may have forgotten what they have."""
-        if self._client is not None and monotonic() >= self._client.confirmed_until:
-            self.shared.confirm()
+        if self._seen is not None and self._shared is not None and not self._beside_queue:
+            self._shared.confirm()
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the connection. The filter stays."""
-        if isinstance(self._seen, Overlay) and self._shared is not None:
+        if isinstance(self._seen, Overlay):
             if self._beside_queue:
                 self._seen.clear()
             if self.uncommitted and self._replays_at_close:
@@ -152,22 +144,22 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 self._log.error(
                     "%(held)d requests of the outage are not in %(filter)s: they may be fetched"
                     " again.",
-                    {"held": len(self.uncommitted), "filter": self._shared.name},
+                    {"held": len(self.uncommitted), "filter": self.shared.name},
                 )
-            elif not self._shared.deleted:
-                self._refresh(self._shared)
+            elif not self.shared.deleted:
+                self._refresh()
         super().close(reason)
 
     def clear(self) -> None:
         """Delete the shared filter, for all workers; the next request makes a new one.
         Called by scrapy-redis's scheduler."""
-        if not isinstance(self._seen, Overlay) or self._shared is None:
+        if not isinstance(self._seen, Overlay):
             return
         self.forget_recent()
         self._seen.clear()
-        self._refresh(self._shared)
+        self._refresh()
         try:
-            self._shared.delete()
+            self.shared.delete()
         except BloomError as error:
             self._log.error("Cannot clear the filter: %s", error)
 
@@ -181,24 +173,30 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 " out, or set DUPEFILTER_CLASS to 'scrapy_bloom.BloomDupeFilter' for a filter of"
                 " one process"
             )
-        self._redis = redis = RedisSettings.read(self.crawler.settings, self._spider.name)
+        redis = RedisSettings.read(self.crawler.settings, self._spider.name)
+        key = in_one_slot(redis.key) if self._beside_queue else redis.key
         with ExitStack() as undo:
-            self._client = client = undo.enter_context(RedisClient(redis.url, redis.timeout))
-            self._shared = self._open_shared(client, settings, identity)
+            client = undo.enter_context(RedisClient(redis.url, redis.timeout))
+            self._shared = self._open_shared(client, key, settings, identity)
             undo.pop_all()
         return self._shared
 
-    def _close_filter(self) -> None:
-        self._client = None
-        super()._close_filter()
-
     def _open_shared(
-        self, client: RedisClient, settings: BloomSettings, identity: FingerprinterIdentity
+        self,
+        client: RedisClient,
+        key: str,
+        settings: BloomSettings,
+        identity: FingerprinterIdentity,
     ) -> RedisBloomFilter:
-        key = in_one_slot(self._redis.key) if self._beside_queue else self._redis.key
         is_new = stored_header(client, key) is None
-        if settings.job is not None and is_new:
-            _refuse_local_job(settings.job, key)
+        job = settings.job
+        for path in (job.filter, job.seen_file) if job is not None and is_new else ():
+            if path.exists():
+                raise JobDirectoryError(
+                    f"{path.parent} holds {path.name}, which the new filter {key!r} in Redis would"
+                    " know nothing of: what that job has seen would be fetched again. Load it with"
+                    " scrapy_bloom.load_into_redis, or use a new JOBDIR"
+                )
         if self._beside_queue:
             self._require_kept(client, is_new=is_new)
         shared = RedisBloomFilter(
@@ -277,8 +275,8 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def _replay(self, count: int) -> None:
         """Move up to `count` fingerprints from memory into the filter."""
-        overlay, shared = self._seen, self._shared
-        if not isinstance(overlay, Overlay) or shared is None:
+        overlay = self._seen
+        if not isinstance(overlay, Overlay):
             return
         try:
             for fingerprint in list(islice(overlay.uncommitted, count)):
@@ -290,12 +288,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             self.watches_each_new = self._settings.on_full == "close"
             self._log.warning(
                 "Redis answers again: %(filter)s has what was remembered in memory.",
-                {"filter": shared.name},
+                {"filter": self.shared.name},
             )
 
-    def _refresh(self, shared: RedisBloomFilter) -> None:
+    def _refresh(self) -> None:
         try:
-            shared.refresh()
+            self.shared.refresh()
         except BloomError as error:
             self._log.warning("The last stats are not up to date: %s", error)
 
@@ -307,13 +305,3 @@ class BesideQueue(Uncommitted):
 
     def _look_in(self, filter: FingerprintFilter) -> Callable[[bytes], bool]:  # noqa: A002
         return self.filter.known.urls.__contains__
-
-
-def _refuse_local_job(job: JobDirectory, key: str) -> None:
-    for path in (job.filter, job.seen_file):
-        if path.exists():
-            raise JobDirectoryError(
-                f"{job.path} holds {path.name}, which the new filter {key!r} in Redis would know"
-                " nothing of: what that job has seen would be fetched again. Load it with"
-                " scrapy_bloom.load_into_redis, or use a new JOBDIR"
-            )

@@ -6,17 +6,33 @@ It hashes, sizes and grows as ScalableBloomFilter does, each of its 64 shards by
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ..bloom import sizing
 from ..bloom.hashing import Key, first_lanes, to_bytes
 from ..bloom.header import PAGE, new_header
-from ..errors import SharedFilterError
+from ..errors import IncompatibleFilterError, SharedFilterError
 from ..speed import RecentKeys
 from .client import RedisClient
-from .layout import LayerShape, RedisHeader, Shard, first_layer, shard_of, shards_of
-from .lifecycle import delete_shards, find_or_make, gone, name_of, stored_header
-from .scripts import FILL, GONE, GROW, GROWN, LOOK, READ_SHARD, SEEN, TEST_AND_SET
+from .layout import SHARDS, LayerShape, RedisHeader, Shard, shard_keys, shard_of
+from .lifecycle import gone
+from .scripts import (
+    DELETE,
+    FILL,
+    GONE,
+    GROW,
+    GROWN,
+    LOADING,
+    LOOK,
+    MAKE_HEADER,
+    MAKE_SHARD,
+    READ_SHARD,
+    READY,
+    SEEN,
+    TEST_AND_SET,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +49,7 @@ class RedisBloomFilter:
     new. A key counts as new if a call was repeated and its first attempt may have added it. Raises
     ValueError for bad arguments, IncompatibleFilterError for a filter with other parameters,
     SharedFilterError for one that cannot be reached or is gone. `loading` is the header of a filter
-    that is being filled; then the constructor makes no call.
+    that is yet to be made, by `filling`; then the constructor makes no call.
 
     Redis may go back in time: it restarts from a snapshot, or a replica takes over that lacks the
     last writes. It may have lost keys that this process remembers as seen, whose pages would never
@@ -61,9 +77,9 @@ class RedisBloomFilter:
         identity: str = "",
         loading: RedisHeader | None = None,
     ) -> None:
-        self._client = client
-        self._key = key
-        self.name = name_of(client, key)
+        self.client = client
+        self.key = key
+        self.name = f"the filter {key!r} in Redis at {client.name}"
         self.capacity = capacity
         self.error_rate = error_rate
         self.on_forget: Callable[[], None] = lambda: None
@@ -129,9 +145,9 @@ class RedisBloomFilter:
         times the duration of the answer. Never raises: while no server can be reached, the cache
         stays.
         """
-        if time.monotonic() < self._client.confirmed_until or not self._client.confirm():
+        if time.monotonic() < self.client.confirmed_until or not self.client.confirm():
             return
-        if self._client.servers != self._servers and self._is_there():
+        if self.client.servers != self._servers and self._is_there():
             self._forget()
 
     def __len__(self) -> int:
@@ -185,7 +201,7 @@ class RedisBloomFilter:
     def refresh(self) -> None:
         """Read the counts of all shards: 64 round trips. Raises SharedFilterError."""
         for shard in self.shards:
-            counts = self._client.run(READ_SHARD, shard.all_keys, self._generation)
+            counts = self.client.run(READ_SHARD, shard.all_keys, self.generation)
             if counts is None:
                 raise gone(self.name)
             shard.learn(counts)
@@ -193,13 +209,13 @@ class RedisBloomFilter:
 
     def delete(self) -> None:
         """Delete the filter for all processes; `add` makes a new one. 65 round trips."""
-        delete_shards(self._client, self._key, self.header)
+        delete_shards(self.client, self.key, self.header)
         self.known.clear()
         self.deleted = True
 
     def close(self) -> None:
         """Close the connection; the filter stays in Redis."""
-        self._client.close()
+        self.client.close()
 
     def check(self) -> None:
         """Raise SharedFilterError unless the strings have their sizes, and about as many bits as
@@ -208,7 +224,7 @@ class RedisBloomFilter:
         for shard in self.shards:
             for number, count in enumerate(shard.counts):
                 name = shard.keys[1 + number]
-                bits = self._client.call("get", name)
+                bits = self.client.call("get", name)
                 if len(bits) != PAGE * shard.sizes[number]:
                     raise SharedFilterError(f"{name} has {len(bits):,} bytes")
                 set_bits = [
@@ -230,21 +246,78 @@ class RedisBloomFilter:
         return f"<{type(self).__name__} {len(self):,} keys, {self.name}>"
 
     def _join(self) -> None:
-        """Use the filter at the key; make it if there is none."""
+        """Use the filter at the key; make it if there is none. Several processes may do so at
+        once."""
         wanted = fresh_header(self.capacity, self.error_rate, self._identity)
-        self._use(find_or_make(self._client, self._key, wanted))
+        text = wanted.to_text()
+        _, found, ready = self.client.run(MAKE_HEADER, [self.key], text, "")
+        header = RedisHeader.from_text(found, self.name)
+        for setting, stored, asked in (
+            ("BLOOM_CAPACITY", header.capacity, wanted.capacity),
+            ("BLOOM_ERROR_RATE", header.error_rate, wanted.error_rate),
+        ):
+            if stored != asked:
+                raise IncompatibleFilterError(
+                    f"{self.name} was made with {setting} = {stored!r}, and this worker has"
+                    f" {asked!r}: all workers need the same; set it to {stored!r}, or use another"
+                    " BLOOM_REDIS_KEY"
+                )
+        if ready == LOADING.encode():
+            raise SharedFilterError(
+                f"{self.name} is being loaded; wait for the end, or, if the loading was killed,"
+                " remove it with 'scrapy bloom clear' and load it again"
+            )
+        self._use(header)
+        if not ready:
+            with self._making(is_ours=found == text.encode()):
+                self.make_shards()
         self.refresh()
-        self._servers = self._client.servers
+        self._servers = self.client.servers
+        self.deleted = False
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Make the header of a new filter, which cannot be opened before the context ends. If the
+        context fails, the filter is removed. Raises IncompatibleFilterError if the key exists,
+        SharedFilterError."""
+        text = self.header.to_text()
+        if self.client.run(MAKE_HEADER, [self.key], text, LOADING)[1] != text.encode():
+            raise IncompatibleFilterError(
+                f"the key {self.key!r} in Redis at {self.client.name} is there already; remove it,"
+                " a filter with 'scrapy bloom clear', or choose another one"
+            )
+        with self._making(is_ours=True):
+            yield
+
+    @contextmanager
+    def _making(self, *, is_ours: bool) -> Iterator[None]:
+        """Allow processes to open the filter after the context. If that fails, it is removed if
+        this process has made its header."""
+        try:
+            yield
+            text = self.header.to_text()
+            if self.client.run(MAKE_HEADER, [self.key], text, READY)[1] != text.encode():
+                raise gone(self.name)
+        except BaseException:
+            if is_ours:
+                with suppress(SharedFilterError):
+                    delete_shards(self.client, self.key, self.header)
+            raise
+
+    def make_shards(self) -> None:
+        """Make empty shards. 64 round trips."""
+        for shard in self.shards:
+            self.client.run(MAKE_SHARD, shard.all_keys, self.generation, shard.sizes[0], 0)
 
     def _use(self, header: RedisHeader) -> None:
         self.header = header
         """The parameters of the filter, which never change."""
-        self._generation = header.generation
-        self.shards = shards_of(self._key, header)
+        self.generation = header.generation
+        """Its id among all that may be made at its key."""
+        self.shards = [Shard(self.key, number, header) for number in range(SHARDS)]
         """With their counts as of the last answers."""
         self._count = 0
-        self.deleted = False
-        self._servers = self._client.servers
+        self._servers = self.client.servers
 
     def _remembers(self, key: bytes) -> bool:
         if key not in self.known.urls:
@@ -257,13 +330,13 @@ class RedisBloomFilter:
         doubtful = False
         while True:
             shard, *arguments = self.locate(key)
-            (answer, layers, count), repeated = self._client.insist(
-                TEST_AND_SET, shard.keys, self._generation, mode, *arguments
+            (answer, layers, count), repeated = self.client.insist(
+                TEST_AND_SET, shard.keys, self.generation, mode, *arguments
             )
             doubtful = doubtful or repeated
             if answer == GONE:
                 raise gone(self.name)
-            if self._client.servers != self._servers or shard.has_lost(layers, count):
+            if self.client.servers != self._servers or shard.has_lost(layers, count):
                 self._forget()
             self.learn(shard, layers, count)
             if answer != GROWN:
@@ -273,12 +346,12 @@ class RedisBloomFilter:
         """Return True if Redis answers and has the filter; else this is an outage."""
         try:
             shard = self.shards[0]
-            return self._client.run(READ_SHARD, shard.all_keys, self._generation) is not None
+            return self.client.run(READ_SHARD, shard.all_keys, self.generation) is not None
         except SharedFilterError:
             return False
 
     def _forget(self) -> None:
-        self._servers = self._client.servers
+        self._servers = self.client.servers
         self.known.clear()
         for shard in self.shards:
             shard.forget()
@@ -288,4 +361,32 @@ class RedisBloomFilter:
 def fresh_header(capacity: int, error_rate: float, identity: str) -> RedisHeader:
     """Return the header of a new filter, with a secret of its own. Raises ValueError."""
     local = new_header(capacity, error_rate, None, identity)
-    return RedisHeader.like(local, error_rate, (first_layer(capacity, error_rate),), local.created)
+    first = LayerShape.sized(capacity, sizing.layer_error_rate(error_rate, 0)).fitting()
+    return RedisHeader.like(local, error_rate, (first,), local.created)
+
+
+def stored_header(client: RedisClient, key: str) -> RedisHeader | None:
+    """Return the header of the filter at `key`, None if the key does not exist. Raises
+    IncompatibleFilterError if it is no filter, SharedFilterError."""
+    kind, text, _ = client.run(MAKE_HEADER, [key], "", "")
+    if kind == b"none":
+        return None
+    return RedisHeader.from_text(text, f"the key {key!r} in Redis at {client.name}")
+
+
+def delete_filter(client: RedisClient, key: str) -> bool:
+    """Delete the filter at `key`, whole or not, also if its header is gone; return True if any of
+    its keys existed. 65 round trips. Raises what `stored_header` raises."""
+    return delete_shards(client, key, stored_header(client, key)) > 0
+
+
+def delete_shards(client: RedisClient, key: str, header: RedisHeader | None) -> int:
+    """Delete the filter with that header at `key`, or all shards if there is no header; return how
+    many keys were deleted. Keys of another filter stay."""
+    deleted = 0
+    generation = header.generation if header else ""
+    for shard in range(SHARDS):
+        deleted += client.run(DELETE, shard_keys(key, shard), "generation", generation)
+    if header:
+        deleted += client.run(DELETE, [key], "header", header.to_text())
+    return deleted

@@ -150,14 +150,15 @@ class LayerShape:
         """True if no string is longer than 256 MiB."""
         return self.blocks <= SHARDS * _LARGEST_STRING_BLOCKS
 
-    def require_fit(self) -> None:
-        """Raise ValueError if the strings would be too long for Redis."""
+    def fitting(self) -> LayerShape:
+        """Return it. Raises ValueError if the strings would be too long for Redis."""
         if not self.fits:
             raise ValueError(
                 f"BLOOM_CAPACITY is {self.capacity!r}: that takes {SHARDS} strings of"
                 f" {self.blocks // SHARDS * sizing.BLOCK_BITS // 8:,} bytes, and 268,435,456 is the"
                 " limit; set a smaller one, the filter grows"
             )
+        return self
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,8 @@ class RedisHeader:
     @classmethod
     def from_text(cls, text: bytes, place: str) -> RedisHeader:
         """Return the header in `text`; errors name `place`."""
+        if not text:
+            raise IncompatibleFilterError(f"{place} is no filter; use another BLOOM_REDIS_KEY")
         try:
             fields = json.loads(text)
             found = [fields.pop(name) for name in ("format", "scheme", "shards")]
@@ -242,13 +245,6 @@ def _rooms(blocks: int) -> tuple[int, int]:
     return (allocated - _STRING_OVERHEAD) // PAGE, (allocated - step - _STRING_OVERHEAD) // PAGE
 
 
-def first_layer(capacity: int, error_rate: float) -> LayerShape:
-    """Return layer 0 of a new filter. Raises ValueError if it does not fit."""
-    layer = LayerShape.sized(capacity, sizing.layer_error_rate(error_rate, 0))
-    layer.require_fit()
-    return layer
-
-
 def in_one_slot(key: str) -> str:
     """Return the key of the filter of a crawl: its shards, and all other keys that begin with it,
     are in one hash slot."""
@@ -275,11 +271,6 @@ def shard_keys(key: str, shard: int) -> list[str]:
     that it can get."""
     tag = f"{key}:{shard}" if is_in_one_slot(key) else f"{{{key}:{shard}}}"
     return [tag, *(f"{tag}:{layer}" for layer in range(MOST_LAYERS))]
-
-
-def shards_of(key: str, header: RedisHeader) -> tuple[Shard, ...]:
-    """Return the shards of a filter in their order, with counts of 0."""
-    return tuple(Shard(key, number, header) for number in range(SHARDS))
 
 
 class Shard:

@@ -1,25 +1,15 @@
-"""Filters and crawls in Redis: found, made, opened and deleted."""
+"""Crawls in Redis: opened and removed, or why they cannot be."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..amounts import waiting_text
-from ..errors import IncompatibleFilterError, SharedFilterError
-from .layout import CRAWL_FORMAT, ODD_BYTES, SHARDS, RedisHeader, crawl_id, shard_keys, shards_of
-from .scripts import (
-    CRAWL_NAMES,
-    DELETE_HEADER,
-    DELETE_SHARD,
-    LOADING,
-    MAKE_HEADER,
-    MAKE_SHARD,
-    MARK_READY,
-    OPEN_CRAWL,
-)
+from ..errors import SharedFilterError
+from .layout import CRAWL_FORMAT, ODD_BYTES, crawl_id
+from .scripts import CRAWL_NAMES, OPEN_CRAWL
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -27,101 +17,6 @@ if TYPE_CHECKING:
 
 NO_BUDGET = "{}"
 """The budget of a crawl without one, as JSON."""
-
-
-def name_of(client: RedisClient, key: str) -> str:
-    """Return the name of the filter at `key` in errors and the log."""
-    return f"the filter {key!r} in Redis at {client.name}"
-
-
-def stored_header(client: RedisClient, key: str) -> RedisHeader | None:
-    """Return the header of the filter at `key`, None if the key does not exist. Raises
-    IncompatibleFilterError if it is no filter, SharedFilterError."""
-    kind, text, _ = client.run(MAKE_HEADER, [key], "", "")
-    if kind == b"none":
-        return None
-    return _read(text, f"the key {key!r} in Redis at {client.name}")
-
-
-def find_or_make(client: RedisClient, key: str, wanted: RedisHeader) -> RedisHeader:
-    """Return the header of the filter at `key`. If there is none it is made like `wanted`; several
-    processes may do so at once. Cost: 65 round trips for a new one. Raises IncompatibleFilterError
-    unless it has the parameters of `wanted`, SharedFilterError."""
-    name, text = name_of(client, key), wanted.to_text()
-    _, found, ready = client.run(MAKE_HEADER, [key], text, "")
-    header = _read(found, name)
-    for setting, stored, asked in (
-        ("BLOOM_CAPACITY", header.capacity, wanted.capacity),
-        ("BLOOM_ERROR_RATE", header.error_rate, wanted.error_rate),
-    ):
-        if stored != asked:
-            raise IncompatibleFilterError(
-                f"{name} was made with {setting} = {stored!r}, and this worker has {asked!r}: all"
-                f" workers need the same; set it to {stored!r}, or use another BLOOM_REDIS_KEY"
-            )
-    if ready == LOADING.encode():
-        raise SharedFilterError(
-            f"{name} is being loaded; wait for the end, or, if the loading was killed, remove it"
-            " with 'scrapy bloom clear' and load it again"
-        )
-    if not ready:
-        with _making(client, key, header, is_ours=found == text.encode()):
-            make_shards(client, key, header)
-    return header
-
-
-@contextmanager
-def filling(client: RedisClient, key: str, header: RedisHeader) -> Iterator[None]:
-    """Make the header of a new filter at `key`, which cannot be opened before the context ends. If
-    the context fails, the filter is removed. Raises IncompatibleFilterError if `key` exists,
-    SharedFilterError."""
-    text = header.to_text()
-    if client.run(MAKE_HEADER, [key], text, LOADING)[1] != text.encode():
-        raise IncompatibleFilterError(
-            f"the key {key!r} in Redis at {client.name} is there already; remove it, a filter with"
-            " 'scrapy bloom clear', or choose another one"
-        )
-    with _making(client, key, header, is_ours=True):
-        yield
-
-
-@contextmanager
-def _making(client: RedisClient, key: str, header: RedisHeader, *, is_ours: bool) -> Iterator[None]:
-    """Allow processes to open the filter after the context. If that fails, it is removed if this
-    process has made its header."""
-    try:
-        yield
-        if not client.run(MARK_READY, [key], header.to_text()):
-            raise gone(name_of(client, key))
-    except BaseException:
-        if is_ours:
-            with suppress(SharedFilterError):
-                delete_shards(client, key, header)
-        raise
-
-
-def make_shards(client: RedisClient, key: str, header: RedisHeader) -> None:
-    """Make the empty shards of a filter. 64 round trips."""
-    for shard in shards_of(key, header):
-        client.run(MAKE_SHARD, shard.all_keys, header.generation, shard.sizes[0], 0)
-
-
-def delete_filter(client: RedisClient, key: str) -> bool:
-    """Delete the filter at `key`, whole or not, also if its header is gone; return True if any of
-    its keys existed. 65 round trips. Raises what `stored_header` raises."""
-    return delete_shards(client, key, stored_header(client, key)) > 0
-
-
-def delete_shards(client: RedisClient, key: str, header: RedisHeader | None) -> int:
-    """Delete the filter with that header at `key`, or all shards if there is no header; return how
-    many keys were deleted. Keys of another filter stay."""
-    deleted = 0
-    generation = header.generation if header else ""
-    for shard in range(SHARDS):
-        deleted += client.run(DELETE_SHARD, shard_keys(key, shard), generation)
-    if header:
-        deleted += client.run(DELETE_HEADER, [key], header.to_text())
-    return deleted
 
 
 @dataclass(frozen=True)
@@ -260,9 +155,3 @@ def gone(name: str) -> SharedFilterError:
         " persistence, or has evicted keys (maxmemory-policy). To begin anew, remove what is left"
         " with 'scrapy bloom clear', or use another BLOOM_REDIS_KEY"
     )
-
-
-def _read(text: bytes, name: str) -> RedisHeader:
-    if not text:
-        raise IncompatibleFilterError(f"{name} is no filter; use another BLOOM_REDIS_KEY")
-    return RedisHeader.from_text(text, name)

@@ -21,21 +21,14 @@ from ..sqlite_backend.listing import stopped_job
 from ..sqlite_backend.scrapy_queues import ScrapyQueues
 from .call import Entry, Holding
 from .codec import RedisCodec, is_storable_slot
-from .copying import open_inexact, put_layers, redis_header
-from .filter import RedisBloomFilter, fresh_header
-from .layout import RedisHeader, crawl_id
-from .lifecycle import (
-    delete_filter,
-    filling,
-    make_shards,
-    open_crawl,
-    remove_queue,
-    require_no_eviction,
-)
+from .copying import open_inexact, put_layers, to_fill
+from .filter import RedisBloomFilter, delete_filter, fresh_header
+from .layout import crawl_id
+from .lifecycle import open_crawl, remove_queue, require_no_eviction
 from .push import Pusher
 from .scripts import LOADING, MAKE_HEADER
 from .settings import WorkerSettings
-from .status import look_at
+from .status import CrawlReader
 from .taken_starts import mark_of
 
 if TYPE_CHECKING:
@@ -76,13 +69,10 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                 " job once with SCHEDULER = 'scrapy_bloom.DurableScheduler', which takes them over,"
                 " stop it, and load it then"
             )
-        with (
-            stopped_job(job.requests) as left,
-            open_inexact(job.filter, read_only=True) as local,
-        ):
-            header = redis_header(local)
-            with _crawl(client, key, header, codec) as pusher:
-                put_layers(client, key, header, local, pusher.beat)
+        with stopped_job(job.requests) as left, open_inexact(job.filter, read_only=True) as local:
+            shared = to_fill(client, key, local)
+            with _crawl(shared, codec) as pusher:
+                put_layers(shared, local, pusher.beat)
                 unreleased = file.unreleased if file else []
                 pusher.push(Entry(0, None, fingerprint) for fingerprint in unreleased)
                 pusher.push(
@@ -129,6 +119,7 @@ def load_scrapy_redis(
     sizes = pending, items = len(queue), queue.set_size()
     identity = FingerprinterIdentity.of(fingerprinter).to_text()
     header = fresh_header(wanted.capacity, wanted.error_rate, identity)
+    shared = RedisBloomFilter(client, key, header.capacity, header.error_rate, loading=header)
 
     def stored() -> Iterator[Entry]:
         # the last one pushed is the newest
@@ -140,8 +131,8 @@ def load_scrapy_redis(
                 )
             yield Entry(0, codec.dump_fields(fields))
 
-    with _crawl(client, key, header, codec) as pusher:
-        make_shards(client, key, header)
+    with _crawl(shared, codec) as pusher:
+        shared.make_shards()
         pusher.push(stored())
         for fingerprints, _ in seen.batches() if seen else ():
             pusher.push(Entry(0, None, fingerprint) for fingerprint in fingerprints)
@@ -154,21 +145,16 @@ def load_scrapy_redis(
 
 
 @contextmanager
-def _crawl(
-    client: RedisClient, key: str, header: RedisHeader, codec: RedisCodec
-) -> Iterator[Pusher]:
+def _crawl(shared: RedisBloomFilter, codec: RedisCodec) -> Iterator[Pusher]:
     """Yield a pusher into a new crawl, whose filter has no shards yet. Workers can join it after
     the context; if the context fails, the crawl is removed."""
-    settings = WorkerSettings(lease=LEASE)
+    settings, client, key = WorkerSettings(lease=LEASE), shared.client, shared.key
     require_no_eviction(client)
     _remove_interrupted(client, key)
-    with filling(client, key, header):
-        open_crawl(client, key, header.generation, settings)
+    with shared.filling():
+        open_crawl(client, key, shared.generation, settings)
         try:
-            shared = RedisBloomFilter(
-                client, key, header.capacity, header.error_rate, loading=header
-            )
-            pusher = Pusher(client, key, shared, settings, codec, "load")
+            pusher = Pusher(shared, settings, codec, "load")
             pusher.beat()
             yield pusher
             pusher.leave()
@@ -176,7 +162,7 @@ def _crawl(
             with suppress(SharedFilterError):
                 # another load may have replaced this one
                 found = client.call("hget", f"{key}:crawl", "id")
-                if found == crawl_id(header.generation).encode():
+                if found == crawl_id(shared.generation).encode():
                     remove_queue(client, key)
             raise
 
@@ -186,7 +172,7 @@ def _remove_interrupted(client: RedisClient, key: str) -> None:
     runs."""
     if client.run(MAKE_HEADER, [key], "", "")[2] != LOADING.encode():
         return
-    queue = look_at(client, key)
+    queue = CrawlReader(client, key).look()
     for worker in queue.workers if queue else ():
         if worker.lease_seconds > 0:
             raise SharedFilterError(

@@ -15,7 +15,7 @@ from .lifecycle import gone, open_crawl
 from .request_store import MOST_ENTRIES, worker_name
 from .scripts import CAPPED, COMMIT, GROWN, NEW
 from .settings import WorkerSettings
-from .status import require_crawl
+from .status import CrawlReader
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -26,22 +26,13 @@ if TYPE_CHECKING:
 
 
 class Pusher:
-    """Pushes into the crawl beside `bloom_filter`, the filter at `key`, as a worker without claims;
-    `what` begins its name. Raises SharedFilterError if the crawl is gone, the lease was lost, or
-    Redis does not answer or has gone back in time: an answer proves that the calls before it were
-    kept."""
+    """Pushes into the crawl beside `bloom_filter` as a worker without claims; `what` begins its
+    name. Raises SharedFilterError if the crawl is gone, the lease was lost, or Redis does not
+    answer or has gone back in time: an answer proves that the calls before it were kept."""
 
     def __init__(
-        self,
-        client: RedisClient,
-        key: str,
-        bloom_filter: RedisBloomFilter,
-        settings: WorkerSettings,
-        codec: RedisCodec,
-        what: str,
+        self, bloom_filter: RedisBloomFilter, settings: WorkerSettings, codec: RedisCodec, what: str
     ) -> None:
-        self._client = client
-        self._key = key
         self._filter = bloom_filter
         self._dictionaries = codec.dictionaries
         self._worker = worker_name(what)
@@ -87,11 +78,15 @@ class Pusher:
     def _call(self, entries: list[Entry], action: str = "", holds: Sequence[Holding] = ()) -> Reply:
         self._number += 1
         batch = Call(self._number, entries, self._dictionaries, action, holds=holds)
-        reply, again = self._send(batch)
-        while reply.asked_for:
+        client, key = self._filter.client, self._filter.key
+        while True:
+            arguments = batch.encode(self._worker, self._policy, self._filter)
+            answer, again = client.insist(COMMIT, [key], *arguments)
+            reply = Reply(answer)
+            if not reply.asked_for:
+                break
             batch.offer(reply.asked_for)
-            reply, again = self._send(batch)
-        name = f"the crawl at {self._key!r} in Redis at {self._client.name}"
+        name = f"the crawl at {key!r} in Redis at {client.name}"
         if reply.gone:
             raise gone(name)
         # a worker that has left is unknown when its last call is repeated
@@ -104,12 +99,6 @@ class Pusher:
         if not reply.fenced:
             reply.teach(self._filter, batch)
         return reply
-
-    def _send(self, batch: Call) -> tuple[Reply, bool]:
-        generation = self._filter.header.generation
-        arguments = batch.encode(generation, self._worker, self._policy, self._filter)
-        answer, again = self._client.insist(COMMIT, [self._key], *arguments)
-        return Reply(answer), again
 
 
 def push(
@@ -127,13 +116,13 @@ def push(
     Raises SharedFilterError if there is no crawl, or Redis does not answer: some requests may be
     pushed then, and all can be pushed again. Raises ValueError if one cannot be stored.
     """
-    state = require_crawl(client, key)
+    state = CrawlReader(client, key).require()
     codec = RedisCodec(settings)
     entries = (entry_of(each, codec, fingerprinter, callback) for each in requests)
     workers = replace(WorkerSettings.read(settings), lease=state.lease, round="")
     shared = RedisBloomFilter.open(client, key)
-    open_crawl(client, key, shared.header.generation, workers)
-    pusher = Pusher(client, key, shared, workers, codec, "push")
+    open_crawl(client, key, shared.generation, workers)
+    pusher = Pusher(shared, workers, codec, "push")
     pushed = pusher.push(entries)
     pusher.leave()
     return pushed

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from ..job.figures import COUNTED
 from .call import FENCED, LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply
 from .claims import Claims
 from .codec import RedisCodec, details_of, is_storable_slot
-from .scripts import CAPPED, GROWN, NEW
+from .scripts import GROWN, NEW
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -54,8 +55,8 @@ class Observers:
     """For each reply to this worker."""
     fenced: Callable[[], None]
     """The lease was lost, or Redis went back in time."""
-    answered: Callable[[Entry, bool], None]
-    """An entry was pushed (True), or was seen."""
+    answered: Callable[[Entry, int], None]
+    """An entry is NEW and was pushed, SEEN, or CAPPED."""
     changed: Callable[[], None]
     """Requests are ready, or the crawl may be at rest."""
     unreadable: Callable[[str, Exception], None]
@@ -64,8 +65,6 @@ class Observers:
     """The crawl is not there any more."""
     held: Callable[[str], None]
     """A slot is held, perhaps by another worker."""
-    capped: Callable[[], None] = lambda: None
-    """A request that was pushed is over the budget of its slot."""
 
 
 class RedisStore:
@@ -98,7 +97,6 @@ class RedisStore:
         self._observers = observers
         self._counted = counted
         self._told = self._counting = _NOTHING
-        self._crawl = dupefilter.shared.header.generation
         self.calls = 0
         self.slowest_call = 0.0  # seconds
         self.waiting = self.failed = self.nbytes = 0
@@ -136,7 +134,7 @@ class RedisStore:
     @property
     def is_idle(self) -> bool:
         """True if this worker has nothing to send, to dispatch or to acknowledge."""
-        return not self._unsent and self.claims.is_idle
+        return not (self._unsent or self.claims.all)
 
     @property
     def is_quiet(self) -> bool:
@@ -194,8 +192,7 @@ class RedisStore:
     ) -> None:
         """Store `request`, as which the dispatched `sources` are sent again, for `delay` seconds
         from now on. Raises ValueError if it cannot be serialized."""
-        claims = map(self.claims.claim_of, sources)
-        claim = next(filter(None, claims), None)
+        claim = next(filter(None, map(self.claims.dispatched.get, sources)), None)
         packed = self._codec.dump(request, again=claim)
         fingerprint = None
         if not request.dont_filter:
@@ -203,18 +200,19 @@ class RedisStore:
             # a seen request that was let pass is not held back, and bypasses the filter
             fingerprint = known if known in self._dupefilter.uncommitted else None
             self._own.add(known)
-        self._enqueue(packed, fingerprint, b"")
-        # what is sent again within its slot has been counted
-        self._unsent[-1].counted = packed.slot not in map(self._codec.slot_of, sources)
-        if delay is not None:
-            self._unsent[-1].due = monotonic() + delay
+        self._enqueue(
+            packed=packed,
+            fingerprint=fingerprint,
+            # what is sent again within its slot has been counted
+            kind="again" if packed.slot in map(self._codec.slot_of, sources) else "push",
+            due=None if delay is None else monotonic() + delay,
+        )
 
     def count(self, request: Request, slot: str, then: Callable[[bool], None]) -> None:
         """Count `request` of `slot`, which is in memory only. `then` is called with the answer:
         whether the budget has room for it. If not, its record is kept."""
-        details = details_of(lost(request, slot)).encode()
-        self._enqueue(Packed("0", slot, details), None, b"")
-        self._unsent[-1].when_counted = then
+        packed = Packed("0", slot, details_of(lost(request, slot)).encode())
+        self._enqueue(packed=packed, kind="count", when_counted=then)
 
     def mark(self, mark: bytes) -> None:
         """Give the request that was pushed last the mark of a start request."""
@@ -222,11 +220,12 @@ class RedisStore:
 
     def note(self, *, fingerprint: bytes | None = None, mark: bytes = b"") -> None:
         """Store a fingerprint or a mark without a request."""
-        self._enqueue(None, fingerprint, mark)
+        self._enqueue(fingerprint=fingerprint, mark=mark)
 
     def next(self) -> Request | None:
         """Return the next claimed request; None without one, and then claim more."""
-        while (claim := self.claims.pop()) is not None:
+        while self.claims.ready:
+            *_, claim = heappop(self.claims.ready)
             try:
                 request = self._codec.load(claim)
                 if not request.dont_filter:
@@ -236,7 +235,7 @@ class RedisStore:
                 self.claims.fail(self._codec.unreadable(claim, error))
                 self._observers.unreadable(claim.number, error)
                 continue
-            self.claims.dispatched[request] = claim.number
+            self.claims.dispatched[request] = claim
             return request
         self.flush(hungry=True)
         return None
@@ -248,7 +247,7 @@ class RedisStore:
     def fail(self, request: Request, failed: FailedRequest) -> bool:
         """Record a dispatched request as failed, after all entries so far. If its claim was lost,
         its new owner records the failure. Return False, and do nothing, for any other request."""
-        claim = self.claims.claim_of(request)
+        claim = self.claims.dispatched.get(request)
         if claim is None:
             return request in self._lost
         self.claims.finish(request, self._tail, self._codec.failing(claim, failed))
@@ -283,8 +282,9 @@ class RedisStore:
         if self._sender.busy:
             return
         since = monotonic() - self._last_call
-        has_news = self._unsent or self._unsent_holds or self.claims.has_news
-        wants = self.claims.stock or (self._wanted and (hungry or not self.claims.all))
+        claims = self.claims
+        has_news = self._unsent or self._unsent_holds or claims.given_up or claims.returned
+        wants = claims.stock or (self._wanted and (hungry or not claims.all))
         is_due = self._due is not None and self._due <= monotonic()
         found = self.last.fenced or self.last.claimed or has_news or is_due
         if (
@@ -318,14 +318,14 @@ class RedisStore:
         """Requests of the crawl that are not due, as of the last reply."""
         self._due: float | None = None
 
-    def _enqueue(self, packed: Any, fingerprint: bytes | None, mark: bytes) -> None:
+    def _enqueue(self, **what: Any) -> None:
         self._tail += 1
-        self._unsent.append(Entry(self._tail, packed, fingerprint, mark))
+        self._unsent.append(Entry(self._tail, **what))
 
     @property
     def _wanted(self) -> int:
         """How many more requests to claim; none beside a quarantined one."""
-        if self._leaving or self.claims.has_quarantined:
+        if self._leaving or any(claim.quarantined for claim in self.claims.all.values()):
             return 0
         return max(0, min(MOST_CLAIMED, self._capacity - self.claims.spare))
 
@@ -336,7 +336,7 @@ class RedisStore:
         self._send(self._batch(action))
 
     def _send(self, batch: Call) -> None:
-        arguments = batch.encode(self._crawl, self.worker, self._policy, self._dupefilter.shared)
+        arguments = batch.encode(self.worker, self._policy, self._dupefilter.shared)
         self._sender.send(arguments, lambda answer: self._take(batch, Reply(answer)))
 
     def _batch(self, action: str) -> Call:
@@ -353,7 +353,7 @@ class RedisStore:
             starting=self.starting,
             start_done=self.start_done and len(entries) == len(self._unsent),
             wanted=self._wanted,
-            slots=self.claims.by_slot,
+            slots=Counter(claim.slot for claim in self.claims.all.values()),
             counted=[now - then for now, then in zip(self._counting, self._told, strict=True)],
             holds=[*self._unsent_holds],
         )
@@ -387,7 +387,7 @@ class RedisStore:
         self._observers.heard(reply)
         starves = bool(self.claims.stock) and not self.claims.ready
         if not self._leaving and (
-            starves or self.claims.has_returned or len(self._unsent) >= MOST_ENTRIES
+            starves or self.claims.returned or len(self._unsent) >= MOST_ENTRIES
         ):
             self._call()
         self._observers.changed()
@@ -401,12 +401,10 @@ class RedisStore:
                 continue
             if entry.fingerprint is not None:
                 self._dupefilter.settle(entry.fingerprint)
-            if entry.when_counted is not None:
+            if entry.kind == "count":
                 entry.when_counted(answer == NEW)
-            elif answer == CAPPED:
-                self._observers.capped()
             else:
-                self._observers.answered(entry, answer == NEW)
+                self._observers.answered(entry, answer)
         self._unsent.extendleft(reversed(again))
 
     def _take_holds(self, batch: Call, reply: Reply) -> None:
@@ -415,19 +413,18 @@ class RedisStore:
         self.later = reply.later
         self._due = None if reply.due_in is None else now + reply.due_in
         del self._unsent_holds[: len(batch.holds)]
-        told = {each.slot: Hold(now + each.seconds, each.times) for each in reply.holds}
         unsent = {each.slot for each in self._unsent_holds}
         for slot in [*self._holds]:
             # the others are over, or were released by another worker
             is_known = slot in unsent or slot not in batch.slots
-            if slot not in told and not (is_known and self._holds[slot].until > now):
+            if slot not in reply.holds and not (is_known and self._holds[slot].until > now):
                 del self._holds[slot]
-        for each in reply.holds:
-            if each.slot not in unsent:
-                self._holds[each.slot] = told[each.slot]
-                if each.seconds > 0:
-                    self.claims.put_back(each.slot, each.until)
-                    self._observers.held(each.slot)
+        for slot, hold in reply.holds.items():
+            if slot not in unsent:
+                self._holds[slot] = hold
+                if hold.until > now:
+                    self.claims.put_back(slot, reply.held_until[slot])
+                    self._observers.held(slot)
 
     def _be_fenced(self) -> None:
         """Go on as a new worker. Requests in memory are not marked as done, and start() has not

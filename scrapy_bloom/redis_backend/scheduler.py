@@ -42,7 +42,9 @@ class RedisDurableScheduler(LedgerScheduler):
     medium = "redis"
     _counts_stored = False
     df: RedisBloomDupeFilter
-    _worker: Worker | None = None
+    worker: Worker | None = None
+    """The worker that this process is. None in a command for one page, which joins no crawl:
+    requests live in memory then."""
     _has_budget = False
     _uncounted = 0
     """Requests in memory that Redis has yet to count."""
@@ -57,7 +59,15 @@ class RedisDurableScheduler(LedgerScheduler):
         refuse_without_delays(crawler)
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         try:
-            _require_shared(dupefilter_class)
+            if not (
+                isinstance(dupefilter_class, type)
+                and issubclass(dupefilter_class, RedisBloomDupeFilter)
+            ):
+                raise ValueError(
+                    f"RedisDurableScheduler cannot work with {global_object_name(dupefilter_class)}"
+                    ", which does not share its filter: set DUPEFILTER_CLASS to"
+                    " 'scrapy_bloom.RedisBloomDupeFilter'"
+                )
             if fetches_one_page(crawler):
                 keep_off_the_job(crawler)
                 return cls(crawler, dupefilter_class.from_crawler(crawler))
@@ -69,7 +79,7 @@ class RedisDurableScheduler(LedgerScheduler):
         except BaseException:
             _leave_directory(crawler)
             raise
-        self._worker, self._start_requests = worker, worker.start_requests
+        self.worker, self._start_requests = worker, worker.start_requests
         return self
 
     def open(self, spider: Spider) -> Deferred[None] | None:
@@ -77,39 +87,33 @@ class RedisDurableScheduler(LedgerScheduler):
         self.spider = spider
         try:
             self._open_memory()
-            if self._worker is None:
+            if self.worker is None:
                 self.df.open()
                 return None
-            self._worker.open(self.df, in_memory=lambda: self._in_memory, held=self.send_back)
+            self.worker.open(self.df, in_memory=lambda: self._in_memory, held=self.send_back)
         except Exception as error:  # noqa: BLE001 - see from_crawler
             self.df.abandon()
             _leave_directory(self.crawler)
             refuse(self.crawler, error)
-        self._ledger = self._worker.ledger
+        self._ledger = self.worker.ledger
         # Redis counts
         self._has_budget, self._budget = self._budget is not None, None
         self.df.open()
-        self._worker.begin()
+        self.worker.begin()
         return None
-
-    @property
-    def worker(self) -> Worker | None:
-        """The worker that this process is. None in a command for one page, which joins no crawl:
-        requests live in memory then."""
-        return self._worker
 
     def close(self, reason: str) -> Deferred[None] | None:
         """Acknowledge what is finished, send new requests, give back other claims, and leave the
         crawl, which ends if no requests are left. The reactor waits for that."""
         self._alarm.cancel()
-        if self._worker is not None:
-            self._worker.end(finished=self._worker.idle_checks.has_closed and not self.mqs)
+        if self.worker is not None:
+            self.worker.end(finished=self.worker.idle_checks.has_closed and not self.mqs)
         self.df.close(reason)
         return None
 
     def has_pending_requests(self) -> bool:
         """Return True unless the crawl is at rest: no request is pending, delayed or claimed."""
-        worker = self._worker
+        worker = self.worker
         if worker is None:
             return len(self) > 0
         if self._asks_for_rest:
@@ -126,9 +130,9 @@ class RedisDurableScheduler(LedgerScheduler):
         if not self._has_budget or self._is_again(request) or not is_storable_slot(slot):
             super()._put_in_memory(request, delay)
             return
-        assert self._worker is not None
+        assert self.worker is not None
         self._uncounted += 1
-        self._worker.store.count(request, slot, partial(self._take_counted, request, delay))
+        self.worker.store.count(request, slot, partial(self._take_counted, request, delay))
 
     def _take_counted(self, request: Request, delay: float | None, has_room: bool) -> None:
         assert self._ledger is not None
@@ -139,17 +143,6 @@ class RedisDurableScheduler(LedgerScheduler):
         else:
             self.stats.inc_value("scheduler/capped")
             self._ledger.dispatch(request)  # and so it is done
-
-
-def _require_shared(dupefilter_class: object) -> None:
-    if not (
-        isinstance(dupefilter_class, type) and issubclass(dupefilter_class, RedisBloomDupeFilter)
-    ):
-        raise ValueError(
-            f"RedisDurableScheduler cannot work with {global_object_name(dupefilter_class)}, which"
-            " does not share its filter: set DUPEFILTER_CLASS to"
-            " 'scrapy_bloom.RedisBloomDupeFilter'"
-        )
 
 
 def _leave_directory(crawler: Crawler) -> None:

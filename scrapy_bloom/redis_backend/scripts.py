@@ -65,12 +65,11 @@ CAPPED = 5
 """Answer of COMMIT for an entry that is over the budget of its slot."""
 MAKE_SHARD = Script("make_shard")
 READ_SHARD = Script("read_shard")
-DELETE_SHARD = Script("delete_shard")
+DELETE = Script("delete")
 MAKE_HEADER = Script("make_header")
-LOADING = "loading"
-"""The state of a filter in its header during `load_into_redis`, or after that was killed."""
-MARK_READY = Script("mark_ready")
-DELETE_HEADER = Script("delete_header")
+LOADING, READY = "loading", "1"
+"""The states of a filter in its header: during `load_into_redis`, or after that was killed; with
+all shards."""
 
 # the crawl beside it, in one hash slot
 SlotScript = partial(Script, in_slot=True)

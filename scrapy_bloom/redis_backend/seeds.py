@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from scrapy import FormRequest, Request
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from .call import Entry
     from .dupefilter import RedisBloomDupeFilter
-    from .settings import RedisSettings, WorkerSettings
 
 logger = logging.getLogger("scrapy_bloom.distributed.seed_list")
 
@@ -54,7 +53,8 @@ MOST_NOTED = 50_000
 
 Element = tuple[bytes, bytes]
 """A seed that was taken: the name of its note, and its bytes."""
-Made = tuple[list["Entry"], list[Element]]
+Made = list[tuple[bytes, bytes, "list[Entry] | None"]]
+"""Seeds that were taken, each with what is to be pushed, None if it makes no request."""
 
 
 class SeedList:
@@ -79,12 +79,9 @@ class SeedList:
         dupefilter: RedisBloomDupeFilter,
         settings: WorkerSettings,
     ) -> None:
-        spider = crawler.spider
-        assert spider is not None
-        self._spider: Any = spider
+        self._spider = spider = cast("Any", crawler.spider)
         self._log = logging.LoggerAdapter(logger, {"spider": spider})
-        redis_key: object = getattr(spider, "redis_key", None)
-        self._list = str(redis_key).replace("%(name)s", spider.name)
+        self._list = str(spider.redis_key).replace("%(name)s", spider.name)
         slot = self._list if "{" in self._list else in_one_slot(self._list)
         self._keys = [self._list, f"{slot}:taken", f"{slot}:workers"]
         self._unreadable = f"{slot}:unreadable"
@@ -158,8 +155,7 @@ class SeedList:
             except (SharedFilterError, KeyError) as error:
                 if not is_down and not self._ending.is_set():
                     self._log.warning(
-                        "Seeds of %(list)s wait: %(error)s",
-                        {"list": self._list, "error": error},
+                        "Seeds of %(list)s wait: %(error)s", {"list": self._list, "error": error}
                     )
                 is_down = True
         if self._pusher is not None:
@@ -172,7 +168,7 @@ class SeedList:
             elements = self._look()
             made = self._made_in_reactor(elements) if elements else None
             if made is not None:
-                self._push(shared, elements, *made)
+                self._push(shared, made)
         except SharedFilterError:
             # noted seeds are taken again when the lease of this name has run out
             self._name, self._pusher = secrets.token_hex(8), None
@@ -196,25 +192,18 @@ class SeedList:
             self._crawl_client.call("srem", f"{self._key}:start", *marks)
         return elements  # type: ignore[no-any-return]
 
-    def _push(
-        self,
-        shared: RedisBloomFilter,
-        elements: Sequence[Element],
-        entries: list[Entry],
-        unreadable: list[Element],
-    ) -> None:
-        """Push the requests of `elements`, always under the same worker's name."""
-        self._pusher = self._pusher or Pusher(
-            self._crawl_client, self._key, shared, self._settings, self._codec, "seeds"
-        )
-        self._pusher.push(entries)
-        marks: dict[bytes, list[bytes]] = {name: [] for name, _ in elements}
-        for entry in entries:
-            marks[entry.mark.rpartition(b":")[0]].append(entry.mark)
+    def _push(self, shared: RedisBloomFilter, made: Made) -> None:
+        """Push the requests of seeds, always under the same worker's name."""
+        self._pusher = self._pusher or Pusher(shared, self._settings, self._codec, "seeds")
+        self._pusher.push(entry for *_, entries in made for entry in entries or ())
+        marks = {
+            name: [e.mark for e in entries] for name, _, entries in made if entries is not None
+        }
         self._pushed.append((monotonic(), marks))
-        for name, element in unreadable:
-            self._client.call("rpush", self._unreadable, element)
-            self._pushed.appendleft((-inf, {name: marks.pop(name)}))
+        for name, element, entries in made:
+            if entries is None:
+                self._client.call("rpush", self._unreadable, element)
+                self._pushed.appendleft((-inf, {name: []}))
 
     def _settled(self) -> dict[bytes, list[bytes]]:
         """Return the notes, with the marks, of seeds whose push is older than `_keeps` and was not
@@ -241,15 +230,11 @@ class SeedList:
         return None
 
     def _make_all(self, elements: Sequence[Element]) -> Made:
-        """Return the entries to push, and the seeds that make no request."""
+        """Return what each seed makes."""
         if hasattr(self._spider, "spider_idle_start_time"):
             # for scrapy-redis's MAX_IDLE_TIME_BEFORE_CLOSE: the list was not empty
             self._spider.spider_idle_start_time = int(time())
-        made = [(each, self._make_entries(*each)) for each in elements]
-        return (
-            [entry for _, entries in made for entry in entries or ()],
-            [each for each, entries in made if entries is None],
-        )
+        return [(*each, self._make_entries(*each)) for each in elements]
 
     def _make_entries(self, name: bytes, element: bytes) -> list[Entry] | None:
         try:

@@ -9,15 +9,7 @@ from urllib.parse import parse_qs, quote, urlencode
 from scrapy.settings import BaseSettings
 
 from ..amounts import MOST
-from ..settings import (
-    Group,
-    Setting,
-    Values,
-    number,
-    one_of,
-    require,
-    whole,
-)
+from ..settings import Group, Setting, Values, number, one_of, require, whole
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -114,12 +106,6 @@ class WorkerSettings(Group):
     max_attempts: int = REDIS_MAX_ATTEMPTS.field()
     idle: float = REDIS_IDLE.field()
     round: str = REDIS_ROUND.field()
-
-
-def scrapy_redis_clears(settings: BaseSettings) -> bool:
-    """Return True unless SCHEDULER_PERSIST is set: scrapy-redis's scheduler clears the
-    queue and the filter when a worker closes."""
-    return not settings.getbool("SCHEDULER_PERSIST")
 
 
 def scrapy_redis_url(settings: BaseSettings) -> str | None:

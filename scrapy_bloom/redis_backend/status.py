@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..bloom import sizing
 from ..bloom.inspection import Description, Finding, Layer
@@ -32,47 +32,8 @@ _WORKERS_AT_ONCE = 20
 _OF_CRAWL = ("time", "state", "seconds", "in_flight", "failed", "later", "next_due", "held")
 READ_AT_ONCE = 200
 """So many requests are read by a call, which takes two ms of the server at most."""
-
-
-class CrawlStatus:
-    """The figures of the crawl beside the filter at `key`, with all its workers. Raises
-    SharedFilterError if there is no filter."""
-
-    def __init__(self, client: RedisClient, key: str) -> None:
-        self._client = client
-        self._key = key
-        self._filter = RedisBloomFilter.open(client, key)
-        self._refresh = Costly(RedisBloomFilter.refresh)
-        self._pending = Costly(partial(pending_of, client))
-        self._held = Costly(partial(held_in, client))
-        self._reasons = Costly(partial(reasons_in, client))
-
-    def figures(self) -> Figures:
-        """Return the figures that the workers noted last, and what Redis tells now. Raises
-        SharedFilterError."""
-        crawl = require_crawl(self._client, self._key)
-        pending = self._pending.of(self._key)
-        self._refresh.of(self._filter)
-        found, slots = self._filter, pending.by_slot
-        layers = zip(found.layers, found.loads, strict=True)
-        figures = {
-            **{name: getattr(crawl, name) for name in _OF_CRAWL},
-            **crawl.counted,
-            "round": crawl.round or None,
-            "pending": crawl.waiting,
-            "held_slots": longest_held(self._held.of(self._key)) if crawl.held else {},
-            "pending_by_slot": dict(slots.most_common(SLOTS)),
-            "slots": len(slots),
-            "failed_by_reason": self._reasons.of(self._key),
-            "filter_items": len(found),
-            # each shard grows by itself
-            "filter_capacity": sum(int(layer.capacity * load.share) for layer, load in layers),
-            "filter_layers": len(found.layers),
-            "filter_bytes": found.nbytes,
-            "memory_bytes": total_bytes(found.nbytes, crawl.nbytes, pending.nbytes),
-            "workers": [*map(asdict, crawl.workers)],
-        }
-        return with_rates(figures, crawl.samples)
+MOST_TOLD = 10_000
+"""The most failed requests whose reasons a worker counts."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +100,7 @@ class CrawlView:
         return "finished" if self.over else "at rest"
 
 
-@dataclass(frozen=True)
-class PendingView:
+class PendingView(NamedTuple):
     """The numbers of pending requests by Scrapy's priority and slot, without those that are
     quarantined or not due. `nbytes` as in CrawlView."""
 
@@ -153,99 +113,184 @@ class PendingView:
         return sum(map(Counter, self.counts.values()), Counter[str]())
 
 
-def require_crawl(client: RedisClient, key: str) -> CrawlView:
-    """Return the crawl beside the filter at `key`. Raises SharedFilterError if there is none."""
-    crawl = look_at(client, key)
-    if crawl is None:
-        raise no_crawl(client, key)
-    return crawl
+class CrawlReader:
+    """Reads the crawl beside the filter at `key`. Any method may raise SharedFilterError."""
 
+    def __init__(self, client: RedisClient, key: str) -> None:
+        self._client = client
+        self._key = key
 
-def look_at(client: RedisClient, key: str) -> CrawlView | None:
-    """Return the crawl beside the filter at `key`, None if there is none. Cost: a round trip,
-    and one for twenty workers."""
-    if not is_in_one_slot(key):
-        return None
-    told = client.run(CRAWL_STATUS, [key], *COUNTED)
-    crawl, now, names, failed, quarantined, notes, nbytes, later, due, held, slots = told
-    if crawl[0] is None:
-        return None
-    lease, round_, start_done, over, began, done, waiting, *counted = crawl
-    require_whole(client, key, round_, began)
-    workers: list[WorkerView] = []
-    capped, of_capped = capped_in(client, key) if slots else ({}, [])
-    sizes = [nbytes, *of_capped]
-    names = [*pairs_of(names)]
-    for first in range(0, len(names), _WORKERS_AT_ONCE):
-        group = names[first : first + _WORKERS_AT_ONCE]
-        found, nbytes = client.run(WORKER_STATUS, [key], *(name for name, _ in group))
-        sizes.append(nbytes)
-        for (name, until), (claimed, handed, in_start, oldest) in zip(group, found, strict=True):
-            age = max(0.0, (now - oldest) / 1000) if oldest else None
-            left = (float(until) - now) / 1000
-            workers.append(
-                WorkerView(
-                    name.decode(errors=ODD_BYTES), claimed, age, handed, left, bool(in_start)
-                )
+    def require(self) -> CrawlView:
+        """Return the crawl. Raises SharedFilterError if there is none."""
+        crawl = self.look()
+        if crawl is None:
+            raise no_crawl(self._client, self._key)
+        return crawl
+
+    def look(self) -> CrawlView | None:
+        """Return the crawl, None if there is none. Cost: a round trip, and one for twenty
+        workers."""
+        if not is_in_one_slot(self._key):
+            return None
+        told = self._client.run(CRAWL_STATUS, [self._key], *COUNTED)
+        crawl, now, leases, failed, quarantined, notes, nbytes, later, due, held, slots = told
+        if crawl[0] is None:
+            return None
+        lease, round_, start_done, over, began, done, waiting, *counted = crawl
+        require_whole(self._client, self._key, round_, began)
+        workers: list[WorkerView] = []
+        sizes = [nbytes]
+        capped = self.capped(sizes) if slots else {}
+        names = [*pairs_of(leases)]
+        for first in range(0, len(names), _WORKERS_AT_ONCE):
+            group = names[first : first + _WORKERS_AT_ONCE]
+            found, nbytes = self._client.run(
+                WORKER_STATUS, [self._key], *(name for name, _ in group)
             )
-    return CrawlView(
-        round=round_.decode(errors=ODD_BYTES),
-        start_done=start_done == b"1",
-        over=over == b"1",
-        lease=int(lease) / 1000,
-        time=now / 1000,
-        began=int(began) / 1000,
-        done=int(done or 0),
-        workers=workers,
-        failed=failed + sum(capped.values()),
-        quarantined=quarantined,
-        waiting=max(0, int(waiting or 0)),
-        counted={name: int(value or 0) for name, value in zip(COUNTED, counted, strict=True)},
-        samples=[*filter(None, map(_sample, reversed(notes)))],
-        nbytes=total_bytes(*sizes),
-        later=later,
-        next_due=None if due == b"" else due / 1000,
-        held=held,
-    )
+            sizes.append(nbytes)
+            for (name, until), (claimed, handed, in_start, oldest) in zip(
+                group, found, strict=True
+            ):
+                age = max(0.0, (now - oldest) / 1000) if oldest else None
+                left = (float(until) - now) / 1000
+                named = name.decode(errors=ODD_BYTES)
+                workers.append(WorkerView(named, claimed, age, handed, left, bool(in_start)))
+        return CrawlView(
+            round=round_.decode(errors=ODD_BYTES),
+            start_done=start_done == b"1",
+            over=over == b"1",
+            lease=int(lease) / 1000,
+            time=now / 1000,
+            began=int(began) / 1000,
+            done=int(done or 0),
+            workers=workers,
+            failed=failed + sum(capped.values()),
+            quarantined=quarantined,
+            waiting=max(0, int(waiting or 0)),
+            counted={name: int(value or 0) for name, value in zip(COUNTED, counted, strict=True)},
+            samples=[*filter(None, map(_sample, reversed(notes)))],
+            nbytes=total_bytes(*sizes),
+            later=later,
+            next_due=None if due == b"" else due / 1000,
+            held=held,
+        )
+
+    def pending(self) -> PendingView:
+        """Return the pending requests. Cost: a round trip for a hundred slots of a priority."""
+        sizes: list[int] = []
+        pending: dict[int, Counter[str]] = {}
+        for priority, named, count in self.listed(sizes, ("slots", "lobby")):
+            pending.setdefault(scrapys_priority(priority), Counter())[slot_of(named)] += count
+        counts_by_priority = {priority: dict(+counts) for priority, counts in pending.items()}
+        return PendingView(counts_by_priority, total_bytes(*sizes))
+
+    def capped(self, sizes: list[int]) -> dict[str, int]:
+        """Return how many requests are over the budget of each slot, the first slot first, and add
+        the bytes of their lists to `sizes`. Cost: a round trip for a hundred slots."""
+        return dict(self._counts_of("capped", sizes))
+
+    def listed(
+        self, sizes: list[int], kinds: Sequence[str] = ("slots",)
+    ) -> Iterator[tuple[str, str, int]]:
+        """Yield priority, name and length of the lists of slots that are parked, or in places of
+        these `kinds`, and add the bytes of their keys to `sizes`."""
+        for name, count in self._counts_of("parked", sizes):
+            priority, _, named = name.partition(":")
+            yield priority, named, count
+        for priority in self.priorities():
+            for kind in kinds:
+                for named, count in self._counts_of(f"{kind}:{priority}", sizes):
+                    yield priority, named, count
+
+    def priorities(self) -> Sequence[str]:
+        """Return the priorities that may have pending requests, the first one first."""
+        found = self._client.call("zrange", f"{self._key}:priorities", 0, -1)
+        return [priority.decode(errors=ODD_BYTES) for priority in found]
+
+    def reasons(self, most: int | None = MOST_TOLD) -> dict[str, int]:
+        """Return how many requests have failed for each reason, most first; of more than `most`
+        those that it has not looked at as `others`. Cost: a call for 200 of them, and of the slots
+        with capped ones."""
+        seen: dict[bytes, str] = {}
+        others = 0
+        for page, parts in chain.from_iterable(map(pairs_of, self._pieces("failed", "1"))):
+            seen[page] = parts[3].decode(errors=ODD_BYTES) if parts else UNREADABLE
+            if len(seen) == most:
+                others = self._client.call("hlen", f"{self._key}:failed") - len(seen)
+                break
+        counts = Counter(seen.values()) + Counter({CAPPED: sum(self.capped([]).values())})
+        return dict(counts.most_common()) | ({"others": others} if others > 0 else {})
+
+    def held(self) -> dict[str, float]:
+        """Return the held slots, with the seconds of their holds that are left, `inf` until the
+        release. Cost: a call for 200 holds."""
+        held: dict[str, float] = {}
+        for found in self._pieces("holds"):
+            for slot, left in pairs_of(found):
+                if float(left) > 0:
+                    held[slot.decode(errors=ODD_BYTES)] = float(left) / 1000
+        return held
+
+    def dictionaries(self) -> dict[str, bytes | None]:
+        """Return the dictionaries by their ids, None for one that is gone. Cost: two round
+        trips."""
+        crawl = f"{self._key}:crawl"
+        ids = (self._client.call("hget", crawl, "dictionaries") or b"").decode().split()
+        if not ids:
+            return {}
+        texts = self._client.call("hmget", crawl, *(f"dictionary:{each}" for each in ids))
+        return dict(zip(ids, texts, strict=True))
+
+    def _pieces(self, place: str, without: str = "", cursor: int = 0) -> Iterator[Any]:
+        """Yield what `lua/scan.lua` tells of a `place`, in pieces."""
+        return self._client.scan(SCAN, self._key, place, READ_AT_ONCE, without, cursor=cursor)
+
+    def _counts_of(self, place: str, sizes: list[int]) -> Iterator[tuple[str, int]]:
+        """Yield what a place names, and how many each has; -1 bytes are not known."""
+        for found, nbytes in self._client.scan(SCAN, self._key, place, SLOTS_AT_ONCE, "count"):
+            sizes.append(nbytes)
+            for name, count in pairs_of(found):
+                yield name.decode(errors=ODD_BYTES), count
 
 
-def pending_of(client: RedisClient, key: str) -> PendingView:
-    """Return the pending requests of the crawl beside the filter at `key`. Cost: a round trip for a
-    hundred slots of a priority."""
-    sizes: list[int] = []
-    pending: dict[int, Counter[str]] = {}
-    for priority, named, count in listed(client, key, sizes, ("slots", "lobby")):
-        pending.setdefault(scrapys_priority(priority), Counter())[slot_of(named)] += count
-    counts_by_priority = {priority: dict(+counts) for priority, counts in pending.items()}
-    return PendingView(counts_by_priority, total_bytes(*sizes))
+class CrawlStatus(CrawlReader):
+    """The figures of the crawl beside the filter at `key`, with all its workers. Raises
+    SharedFilterError if there is no filter."""
 
+    def __init__(self, client: RedisClient, key: str) -> None:
+        super().__init__(client, key)
+        self._filter = RedisBloomFilter.open(client, key)
+        self._refresh = Costly(RedisBloomFilter.refresh)
+        self._by_slot = Costly(CrawlReader.pending)
+        self._holds = Costly(CrawlReader.held)
+        self._failed = Costly(partial(CrawlReader.reasons, most=None))
 
-def capped_in(client: RedisClient, key: str) -> tuple[dict[str, int], Sequence[int]]:
-    """Return how many requests are over the budget of each slot, the first slot first, and the
-    bytes of their lists, in parts, -1 if the user may not ask for it. Cost: a round trip for a
-    hundred slots."""
-    sizes: list[int] = []
-    return dict(_counts_of(client, key, "capped", sizes)), sizes
-
-
-def listed(
-    client: RedisClient, key: str, sizes: list[int], kinds: Sequence[str] = ("slots",)
-) -> Iterator[tuple[str, str, int]]:
-    """Yield priority, name and length of the lists of slots that are parked, or in places of these
-    `kinds`, and add the bytes of their keys to `sizes`."""
-    for name, count in _counts_of(client, key, "parked", sizes):
-        priority, _, named = name.partition(":")
-        yield priority, named, count
-    for priority in priorities_of(client, key):
-        for kind in kinds:
-            for named, count in _counts_of(client, key, f"{kind}:{priority}", sizes):
-                yield priority, named, count
-
-
-def priorities_of(client: RedisClient, key: str) -> Sequence[str]:
-    """Return the priorities that may have pending requests, the first one first."""
-    found = client.call("zrange", f"{key}:priorities", 0, -1)
-    return [priority.decode(errors=ODD_BYTES) for priority in found]
+    def figures(self) -> Figures:
+        """Return the figures that the workers noted last, and what Redis tells now. Raises
+        SharedFilterError."""
+        crawl = self.require()
+        pending = self._by_slot.of(self)
+        self._refresh.of(self._filter)
+        found, slots = self._filter, pending.by_slot
+        layers = zip(found.layers, found.loads, strict=True)
+        figures = {
+            **{name: getattr(crawl, name) for name in _OF_CRAWL},
+            **crawl.counted,
+            "round": crawl.round or None,
+            "pending": crawl.waiting,
+            "held_slots": longest_held(self._holds.of(self)) if crawl.held else {},
+            "pending_by_slot": dict(slots.most_common(SLOTS)),
+            "slots": len(slots),
+            "failed_by_reason": self._failed.of(self),
+            "filter_items": len(found),
+            # each shard grows by itself
+            "filter_capacity": sum(int(layer.capacity * load.share) for layer, load in layers),
+            "filter_layers": len(found.layers),
+            "filter_bytes": found.nbytes,
+            "memory_bytes": total_bytes(found.nbytes, crawl.nbytes, pending.nbytes),
+            "workers": [*map(asdict, crawl.workers)],
+        }
+        return with_rates(figures, crawl.samples)
 
 
 def slot_of(named: str) -> str:
@@ -258,31 +303,6 @@ def pairs_of(found: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(found[::2], found[1::2], strict=True)
 
 
-def _counts_of(
-    client: RedisClient, key: str, place: str, sizes: list[int]
-) -> Iterator[tuple[str, int]]:
-    for found, nbytes in client.scan(SCAN, key, place, SLOTS_AT_ONCE, "count"):
-        sizes.append(nbytes)
-        for name, count in pairs_of(found):
-            yield name.decode(errors=ODD_BYTES), count
-
-
-def reasons_in(client: RedisClient, key: str, most: int | None = None) -> dict[str, int]:
-    """Return how many requests have failed for each reason, most first; of more than `most` those
-    that it has not looked at as `others`. Cost: a call for 200 of them, and of the slots with
-    capped ones."""
-    seen: dict[bytes, str] = {}
-    others = 0
-    pieces = client.scan(SCAN, key, "failed", READ_AT_ONCE, "1")
-    for page, parts in chain.from_iterable(map(pairs_of, pieces)):
-        seen[page] = parts[3].decode(errors=ODD_BYTES) if parts else UNREADABLE
-        if len(seen) == most:
-            others = client.call("hlen", f"{key}:failed") - len(seen)
-            break
-    counts = Counter(seen.values()) + Counter({CAPPED: sum(capped_in(client, key)[0].values())})
-    return dict(counts.most_common()) | ({"others": others} if others > 0 else {})
-
-
 def scrapys_priority(stored: str | bytes) -> int:
     """Return the priority of requests that are stored under another: two for each of Scrapy's,
     others and start requests; 0 for a damaged one, which `verify` tells."""
@@ -290,17 +310,6 @@ def scrapys_priority(stored: str | bytes) -> int:
         return -(int(stored) // 2)
     except ValueError:
         return 0
-
-
-def held_in(client: RedisClient, key: str) -> dict[str, float]:
-    """Return the held slots of the crawl beside the filter at `key`, with the seconds of their
-    holds that are left, `inf` until the release. Cost: a call for 200 holds."""
-    held: dict[str, float] = {}
-    for found in client.scan(SCAN, key, "holds", READ_AT_ONCE):
-        for slot, left in pairs_of(found):
-            if float(left) > 0:
-                held[slot.decode(errors=ODD_BYTES)] = float(left) / 1000
-    return held
 
 
 def total_bytes(*sizes: int | None) -> int | None:

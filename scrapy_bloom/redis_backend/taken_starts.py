@@ -11,12 +11,7 @@ from scrapy import Request
 from scrapy.utils.defer import deferred_from_coro
 
 from ..job.settings import REPEAT_START
-from ..job.start_requests import (
-    AT_ONCE,
-    StartRequests,
-    give_turn,
-    key_of,
-)
+from ..job.start_requests import AT_ONCE, StartRequests, give_turn, key_of
 from ..scrapy_private.engine import start_again
 
 if TYPE_CHECKING:
@@ -56,12 +51,7 @@ class SharedStartRequests(StartRequests[bytes]):
         """True if start() has raised an error."""
 
     def open(
-        self,
-        store: RedisStore,
-        ledger: Ledger,
-        dupefilter: RedisBloomDupeFilter,
-        *,
-        done: bool,
+        self, store: RedisStore, ledger: Ledger, dupefilter: RedisBloomDupeFilter, *, done: bool
     ) -> None:
         """Begin to work; `done` if start() has ended for the crawl."""
         self._store = store

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ..amounts import counted
@@ -12,12 +13,11 @@ from ..bloom.inspection import Finding
 from ..job.codec import DEFLATED
 from ..job.dictionaries import id_of
 from ..job.failed_request import LOST
-from .codec import stored_dictionaries
 from .desk import Element, RedisDesk, elements_of
+from .filter import stored_header
 from .layout import ODD_BYTES, crawl_id
-from .lifecycle import stored_header, why_not
-from .scripts import CRAWL_NAMES, SCAN, VERIFY_BOOKS, VERIFY_PLACE
-from .status import READ_AT_ONCE, look_at, priorities_of
+from .lifecycle import why_not
+from .scripts import CRAWL_NAMES, VERIFY_BOOKS, VERIFY_PLACE
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -44,16 +44,16 @@ def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
     """Yield what is wrong with the crawl beside the filter at `key`, or that it is sound; nothing
     without a crawl. Reads all requests, 200 in a call, while workers go on. Raises
     SharedFilterError."""
-    crawl = look_at(client, key)
+    check = _Check(client, key)
+    crawl = check.look()
     if crawl is None:
         return
     name = f"{client.name} {key}:crawl"
-    check = _Check(client, key)
     counts, wrong = check.places(), check.wrong
     waiting = sum(counts[kind] for kind in ("later", "quarantined", "lobby:", "pending:"))
     failed = counts["failed"] + counts["capped:"]
     check.books()
-    check.dictionaries()
+    check.texts()
     if not crawl.living and waiting < crawl.waiting:
         missing = counted(crawl.waiting - waiting, "request")
         wrong.append(f"{waiting:,} requests wait, and {crawl.waiting:,} should: {missing} is gone")
@@ -71,30 +71,28 @@ def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
         yield Finding(name, sound=True, text=text)
 
 
-class _Check:
+class _Check(RedisDesk):
     """Looks through the crawl beside the filter at `key`, and notes what is `wrong`."""
 
     def __init__(self, client: RedisClient, key: str) -> None:
-        self._client = client
-        self._key = key
-        self._desk = RedisDesk(client, key)
-        found = (name for names in client.scan(CRAWL_NAMES, key, "") for name in names)
-        self._names = sorted({name.decode(errors=ODD_BYTES) for name in found})
+        super().__init__(client, key)
         self._has_dictionary: dict[str, bool] = {}
         self.wrong: list[str] = []
 
     def places(self) -> Counter[str]:
         """Return how many requests or claims are in the places of each kind."""
+        found = chain.from_iterable(self._client.scan(CRAWL_NAMES, self._key, ""))
+        names = sorted({name.decode(errors=ODD_BYTES) for name in found})
         # after what is delayed the lobbies, the lists, the rings: so a slot's list goes on
         counts = {
             name: self._read(name, what, _of(name))
             for kind, (what, _) in _KINDS.items()
-            for name in self._names
+            for name in names
             if _kind_of(name) == kind
         }
         # the lists that workers find, or will when a hold is over
-        priorities, found = priorities_of(self._client, self._key), {*self._desk.lists()}
-        for each in sorted({*priorities, *(priority for priority, _ in found)}):
+        priorities, lists = self.priorities(), {*self.lists()}
+        for each in sorted({*priorities, *(priority for priority, _ in lists)}):
             if not _PRIORITY.fullmatch(each):
                 self.wrong.append(f"{each!r} in 'parked', 'priorities' or 'lobby:' is no priority")
         sums: Counter[str] = Counter()
@@ -103,7 +101,7 @@ class _Check:
             sums[kind] += count
             what, why = _KINDS[kind]
             # a ring turns while it is read, and to read all of it at once takes long
-            is_found = kind == "pending:" and (priority, slot) in found
+            is_found = kind == "pending:" and (priority, slot) in lists
             if why and not is_found and self._client.run(VERIFY_PLACE, [self._key], name):
                 self.wrong.append(counted(count, what) + _of(name) + why.format(priority))
         return sums
@@ -111,9 +109,8 @@ class _Check:
     def books(self) -> None:
         """Look at what the crawl says of itself."""
         crawl, over, strangers, claims, waits = self._client.run(VERIFY_BOOKS, [self._key])
-        crawl = crawl or b""
         header = stored_header(self._client, self._key)
-        present = crawl.decode(errors=ODD_BYTES)
+        present = (crawl or b"").decode(errors=ODD_BYTES)
         if header is None or present != crawl_id(header.generation):
             why = why_not(present, header.generation if header else "-")
             self.wrong.append(f"the queue{why}")
@@ -124,9 +121,9 @@ class _Check:
         if over and (claims or waits):
             self.wrong.append("the crawl is over, but something waits or is claimed")
 
-    def dictionaries(self) -> None:
+    def texts(self) -> None:
         """Look for dictionaries that are not as they were made."""
-        for name, text in stored_dictionaries(self._client, self._key).items():
+        for name, text in self.dictionaries().items():
             if text is None or id_of(text) != name:
                 what = "gone" if text is None else "damaged"
                 self.wrong.append(
@@ -138,7 +135,7 @@ class _Check:
         count = bad = 0
         # from the end, since requests leave the lobby at its front while it is read
         cursor = 0 if place.startswith(("failed", "claims:")) else -1
-        pieces = self._client.scan(SCAN, self._key, place, READ_AT_ONCE, "", cursor=cursor)
+        pieces = self._pieces(place, cursor=cursor)
         for each in (each for piece in pieces for each in elements_of(place, piece)):
             if each.entry or not (place.startswith("lobby:") or place.endswith("\0")):
                 count += 1

@@ -38,6 +38,7 @@ from .desk import RedisDesk
 from .layout import in_one_slot
 from .lifecycle import NO_BUDGET, CrawlState, gone, open_crawl
 from .request_store import Observers, RedisStore
+from .scripts import CAPPED, NEW
 from .seeds import SeedList
 from .settings import RedisSettings, WorkerSettings
 from .taken_starts import SharedStartRequests
@@ -82,7 +83,6 @@ class Worker:
         self._timer: CallLaterResult | None = None
         self._outage_since = self._reminded = 0.0
         self._quiet_since = 0.0
-        self._gone = False
         self._stats_set = 0.0
         self._is_open = False
 
@@ -104,7 +104,7 @@ class Worker:
         codec = RedisCodec(
             crawler.settings, spider, lambda request: slot_keys(crawler)(request), crawler.stats
         )
-        generation = dupefilter.shared.header.generation
+        generation = dupefilter.shared.generation
         with ExitStack() as undo:
             # before the crawl is changed
             self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)
@@ -134,7 +134,6 @@ class Worker:
                 self._on_unreadable,
                 self._on_gone,
                 held,
-                lambda: crawler.stats.inc_value("scheduler/capped"),
             ),
             round_=self._state.round,
             counted=lambda: tuple(counts_of(crawler).values()),
@@ -206,7 +205,7 @@ class Worker:
         self.ledger.end(lambda: self.feeds.conclude(over=finished or self._is_late))
         self.feeds.close()
         over = finished and not self.start_requests.failed and not self.ledger.failed
-        if self._gone:
+        if self.store.last.gone:
             pass
         elif self.store.leave(over=over, seconds=self._redis.timeout):
             self._set_stats()
@@ -307,17 +306,14 @@ class Worker:
         if self.store.pending or self.is_at_rest or self.store.next_due is not None:
             self._engine.wake()
 
-    def _on_answered(self, entry: Entry, is_new: bool) -> None:
-        stats = self._crawler.stats
-        if entry.packed is None:
-            return
-        if is_new:
-            stats.inc_value("scheduler/enqueued/redis")
-            stats.inc_value("scheduler/enqueued")
-        elif entry.mark:
-            stats.inc_value("scheduler/start_skipped")
-        else:
-            stats.inc_value("dupefilter/filtered")
+    def _on_answered(self, entry: Entry, answer: int) -> None:
+        names = ["scheduler/start_skipped" if entry.mark else "dupefilter/filtered"]
+        if answer == NEW:
+            names = ["scheduler/enqueued/redis", "scheduler/enqueued"]
+        elif answer == CAPPED:
+            names = ["scheduler/capped"]
+        for name in names if entry.packed is not None else ():
+            self._crawler.stats.inc_value(name)
 
     def _on_fenced(self) -> None:
         self._crawler.stats.inc_value("scheduler/fenced")
@@ -342,7 +338,6 @@ class Worker:
         )
 
     def _on_gone(self) -> None:
-        self._gone = True
         self.ledger.stop(gone(f"the crawl of {self._name}"))
 
     def _on_outage(self, error: SharedFilterError) -> None:

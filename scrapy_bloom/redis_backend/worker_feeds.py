@@ -123,7 +123,8 @@ class SyncedFeeds(CommitHook):
         lost = [
             uri
             for uri, options in settings.getdict("FEEDS").items()
-            if not _is_local(str(uri)) or options.get("postprocessing")
+            if ("://" in str(uri) and not str(uri).startswith(("file:", "stdout:")))
+            or options.get("postprocessing")
         ]
         if tells and lost and self._exporter is not None:
             why, way_out = "there is no JOBDIR", "set one"
@@ -160,17 +161,10 @@ class SyncedFeeds(CommitHook):
         synced = {}
         for slot in exporter.slots:
             synced[slot] = slot.itemcount
-            if self._synced.get(slot, 0) != slot.itemcount:
-                _sync(slot)
+            is_local = isinstance(slot.storage, FileFeedStorage)
+            if slot.file is None or isinstance(slot.file, PostProcessingManager):
+                continue
+            if is_local and self._synced.get(slot, 0) != slot.itemcount:
+                slot.file.flush()
+                os.fsync(slot.file.fileno())
         self._synced = synced
-
-
-def _sync(slot: FeedSlot) -> None:
-    is_local = isinstance(slot.storage, FileFeedStorage)
-    if slot.file is not None and is_local and not isinstance(slot.file, PostProcessingManager):
-        slot.file.flush()
-        os.fsync(slot.file.fileno())
-
-
-def _is_local(uri: str) -> bool:
-    return "://" not in uri or uri.startswith(("file:", "stdout:"))

@@ -16,7 +16,7 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.layout import in_one_slot
-from scrapy_bloom.redis_backend.status import look_at, pending_of
+from scrapy_bloom.redis_backend.status import CrawlReader
 from scrapy_bloom.sqlite_backend import desk as orders
 from scrapy_bloom.sqlite_backend.status import job_view
 from tests.failures import Failed
@@ -91,8 +91,8 @@ class FailedPlace:
             return job_view(self.folder).unfinished
         url, _, key = self.place
         with RedisClient(url) as client:
-            crawl = look_at(client, in_one_slot(key))
-            waiting = pending_of(client, in_one_slot(key)).by_slot.total()
+            crawl = CrawlReader(client, in_one_slot(key)).look()
+            waiting = CrawlReader(client, in_one_slot(key)).pending().by_slot.total()
         assert (crawl.waiting, crawl.over) == (waiting, waiting == 0)
         return waiting
 
@@ -283,7 +283,7 @@ def test_what_was_asked_again_goes_on(failed_job, failed_crawl, redis_server):
     assert Failed(failed_job).retry() == MANY + 1
     assert job_view(failed_job).unfinished == MANY + 1
     with RedisClient(redis_server.url) as client:
-        assert look_at(client, in_one_slot(failed_crawl)).over
+        assert CrawlReader(client, in_one_slot(failed_crawl)).look().over
         assert Failed(RedisDesk(client, in_one_slot(failed_crawl))).retry() == MANY + 1
     worker = StoreWorker(redis_server.url, failed_crawl)
     assert not worker.state.over

@@ -44,7 +44,7 @@ class Marking:
         for _ in names:
             while (fetched := self.scheduler.next_request()) is None:
                 self.ledger.commit()
-                self.scheduler._worker._transport.wait(1)
+                self.scheduler.worker._transport.wait(1)
             name = name_of(fetched)
             self.keys[self.delta.pages.key_of(fetched)] = name
             self.delta.pages.begin(fetched).is_complete = True

@@ -29,7 +29,7 @@ from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.load import load_job, load_scrapy_redis
 from scrapy_bloom.redis_backend.push import Pusher
-from scrapy_bloom.redis_backend.status import FilterView, look_at
+from scrapy_bloom.redis_backend.status import CrawlReader, FilterView
 from scrapy_bloom.redis_backend.taken_starts import mark_of
 from scrapy_bloom.sqlite_backend.job_file import reading
 from scrapy_bloom.sqlite_backend.listing import StoppedJob
@@ -234,7 +234,7 @@ def test_requests_of_scrapy_redis_keep_what_they_are(redis, client, key, left, s
         slots = [counts[priority, f"shop{number}.example.com"] for number in range(2)]
         assert sum(slots) == 3
         assert all(slots)
-    assert not look_at(client, in_one_slot(key)).workers
+    assert not CrawlReader(client, in_one_slot(key)).look().workers
     worker = StoreWorker(
         redis.url, key, capacity=20, REQUEST_FINGERPRINTER_CLASS=ScrapyRedisFingerprinter
     )
@@ -289,7 +289,7 @@ def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Pusher, "push", killed)
         patch.setattr(loading, "remove_queue", nothing)
-        patch.setattr("scrapy_bloom.redis_backend.lifecycle.delete_shards", nothing)
+        patch.setattr("scrapy_bloom.redis_backend.filter.delete_shards", nothing)
         try:
             load_left(client, key, settings)
         except Killed:
@@ -297,7 +297,7 @@ def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypat
                 load_left(client, key, settings)
             with pytest.raises(BloomError, match="is being loaded"):
                 FilterView(client, key)
-            monkeypatch.setattr(loading, "look_at", lambda *_: None)
+            monkeypatch.setattr(loading.CrawlReader, "look", lambda _: None)
             patch.undo()
             load_left(client, key, settings)
     assert waiting(client, in_one_slot(key)).total() == 9
@@ -339,7 +339,7 @@ def test_a_source_that_changes_meanwhile_is_refused(client, key, left, settings,
     monkeypatch.setattr(Pusher, "beat", beat_and_push)
     with pytest.raises(BloomError, match="has changed meanwhile: stop the workers"):
         load_left(client, key, settings)
-    assert look_at(client, in_one_slot(key)) is None
+    assert CrawlReader(client, in_one_slot(key)).look() is None
     monkeypatch.undo()
     assert load_left(client, key, settings).pending == 9
 
@@ -447,7 +447,7 @@ def test_the_holds_of_a_job_go_on(redis, client, key, settings, job):
     assert worker.next().meta["download_slot"] == "over"
     assert worker.next() is None
     assert 900 < worker.store.next_due <= 1000
-    assert look_at(client, in_one_slot(key)).held == 2
+    assert CrawlReader(client, in_one_slot(key)).look().held == 2
     worker.close()
 
 

@@ -8,7 +8,8 @@ from scrapy import Request
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom.redis_backend import copying, layout, lifecycle
+from scrapy_bloom.redis_backend import copying, layout
+from scrapy_bloom.redis_backend import filter as filters
 from scrapy_bloom.redis_backend.client import RedisClient
 from tests.fakes import Engine
 from tests.job.engine import TestSpider
@@ -81,7 +82,7 @@ def key():
 @pytest.fixture
 def few_shards(monkeypatch):
     """Filters of two shards: 64, of at least a block each, are full with 200,000 keys only."""
-    for module in (layout, lifecycle, copying):
+    for module in (layout, filters, copying):
         monkeypatch.setattr(module, "SHARDS", 2)
     monkeypatch.setattr(layout, "SHARD_BITS", 1)
 
@@ -133,7 +134,7 @@ def build(redis_server, key):
 
     yield build
     for scheduler in opened:
-        if scheduler._worker._transport._thread.is_alive():
+        if scheduler.worker._transport._thread.is_alive():
             scheduler.close("shutdown")
 
 

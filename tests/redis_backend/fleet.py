@@ -27,7 +27,7 @@ from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.push import push
-from scrapy_bloom.redis_backend.status import look_at
+from scrapy_bloom.redis_backend.status import CrawlReader
 from tests.failures import Failed
 from tests.job.harness import ASYNCIO, SELECT, Crawl, Run, World, fork, side_by_side, write_stats
 from tests.job.site import KINDS, kind_of
@@ -409,7 +409,7 @@ def scene_close_spider(world, server, crawl, reference):
     fleet.start_all(WORKERS, CLOSESPIDER_PAGECOUNT=12, **options)
     yield from to_the_end(fleet)
     with RedisClient(server.url) as client:
-        left = look_at(client, in_one_slot(crawl.name))
+        left = CrawlReader(client, in_one_slot(crawl.name)).look()
     closed = [run.reason for run in fleet.workers]
     first = fleet.answers.total()
     fleet.workers.clear()

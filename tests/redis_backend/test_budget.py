@@ -8,7 +8,7 @@ from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.scripts import CHANGE, OPEN_CRAWL
-from scrapy_bloom.redis_backend.status import CrawlStatus, pending_of
+from scrapy_bloom.redis_backend.status import CrawlReader, CrawlStatus
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.failures import Failed
 from tests.job.engine import name_of, request
@@ -417,7 +417,7 @@ def test_a_damaged_crawl_can_be_removed(join, redis_server, damage):
         redis_server.command("SET", f"{worker.key}:{name}", "x")
     else:
         redis_server.command("ZADD", f"{worker.key}:{name}", 1, "junk")
-        assert pending_of(worker.client, worker.key).counts[0]["example.com"] == 2
+        assert CrawlReader(worker.client, worker.key).pending().counts[0]["example.com"] == 2
         found = "".join(each.text for each in queue_findings(worker.client, worker.key))
         assert "'junk' in 'parked', 'priorities'" in found
     while remove_queue(worker.client, worker.key):
@@ -430,7 +430,7 @@ def fetched(scheduler):
     found = []
     while (popped := scheduler.next_request()) is not None:
         found.append(name_of(popped))
-        scheduler._worker.store.done(popped)
+        scheduler.worker.store.done(popped)
         talk(scheduler)
     return found
 
@@ -477,11 +477,11 @@ def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build,
     def start(round_, most, *names):
         caplog.clear()
         scheduler = build(BLOOM_REDIS_ROUND=round_, BLOOM_BUDGET={"*": most})
-        state = scheduler._worker._state
+        state = scheduler.worker._state
         found = asked(scheduler, names)
-        scheduler._worker.store.start_done = True
+        scheduler.worker.store.start_done = True
         talk(scheduler)
-        scheduler._worker.end(finished=True)
+        scheduler.worker.end(finished=True)
         with RedisClient(scheduler.crawler.settings["BLOOM_REDIS_URL"]) as client:
             Failed(RedisDesk(client, f"{{{key}}}")).retry(**CAPPED)
         return state.round, state.begins, found
@@ -507,7 +507,7 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):
     assert (stats.get_value("scheduler/capped"), stats.get_value("scheduler/enqueued")) == (1, 2)
     talk(scheduler)
     assert len(scheduler) == 0
-    failed = Failed(scheduler._worker._desk)
+    failed = Failed(scheduler.worker._desk)
     (found,) = failed.requests()
     assert (name_of(found), found.reason, found.attempts) == ("c", "unserializable", 0)
     assert found.exception == "callback parse, slot 'example.com'"
@@ -516,12 +516,12 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):
     assert "1 request failed and stays in the crawl: 1 unserializable." in caplog.text
     assert "such as" not in caplog.text
     with RedisClient(scheduler.crawler.settings["BLOOM_REDIS_URL"]) as client:
-        books = next(queue_findings(client, scheduler._worker.key)).text
+        books = next(queue_findings(client, scheduler.worker.key)).text
         assert "1 failed one can be read" in books
     scheduler = build(BLOOM_BUDGET={"*": 2}, BLOOM_RETRY_FAILED=True)
     assert "such as http://example.com/c (callback parse, slot 'example.com')" in caplog.text
-    assert Failed(scheduler._worker._desk).drop() == 1
-    assert Failed(scheduler._worker._desk).by_reason() == {}
+    assert Failed(scheduler.worker._desk).drop() == 1
+    assert Failed(scheduler.worker._desk).by_reason() == {}
     scheduler.close("finished")
 
 
@@ -535,7 +535,7 @@ def test_a_page_does_not_wait_for_what_is_over_the_budget(build):
     talk(scheduler)
     talk(scheduler)
     assert not scheduler.ledger.has(page)
-    assert scheduler._worker.store.claims.is_idle
+    assert not scheduler.worker.store.claims.all
 
 
 def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):

@@ -12,7 +12,7 @@ from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis_backend.call import Reply
 from scrapy_bloom.redis_backend.push import Pusher
 from scrapy_bloom.redis_backend.scripts import COMMIT, HEARTBEAT
-from scrapy_bloom.redis_backend.status import look_at
+from scrapy_bloom.redis_backend.status import CrawlReader
 from tests.job.engine import name_of
 from tests.redis_backend.workers import (
     StoreWorker,
@@ -53,7 +53,7 @@ def test_aborted_anywhere(join, seed, fails):
     assert {*crawl(workers, tree(PAGES), chance)} == {*range(PAGES)}
     assert sorted(map(name_of, workers[0].failed.requests())) == sorted(fails)
     # what an aborted call has pushed without counting it is not counted later
-    assert look_at(workers[0].client, workers[0].key).waiting == 0
+    assert CrawlReader(workers[0].client, workers[0].key).look().waiting == 0
 
 
 @pytest.mark.parametrize("position", range(12, 60, 3))
@@ -129,7 +129,9 @@ def test_a_lost_lease_is_fenced(join, redis_server):
     name = sleeper.store.worker
 
     def beat():
-        return sleeper.client.run(HEARTBEAT, [sleeper.key], sleeper.store._crawl, name, 60_000)
+        return sleeper.client.run(
+            HEARTBEAT, [sleeper.key], sleeper.dupefilter.shared.generation, name, 60_000
+        )
 
     assert beat() == [b"done"]
     redis_server.command("ZADD", f"{sleeper.key}:workers", 1, name)
@@ -194,7 +196,7 @@ def test_a_crawl_that_lacks_a_field_is_told(join, redis_server, field):
     made = join()
     redis_server.command("HDEL", f"{made.key}:crawl", field)
     with pytest.raises(SharedFilterError, match=rf"{re.escape(made.key)}:crawl .* is damaged"):
-        look_at(made.client, made.key)
+        CrawlReader(made.client, made.key).look()
     if field == "round":
         with pytest.raises(SharedFilterError, match=r":crawl .* is damaged"):
             join()
@@ -672,7 +674,7 @@ def test_full_memory_is_drained(own_server):
     assert own_server.command("HLEN", f"{one.key}:claims:{one.store.worker}") == held - 1
     lease = own_server.command("ZSCORE", f"{one.key}:workers", one.store.worker)
     time.sleep(0.002)
-    beat = [one.store._crawl, one.store.worker, 60_000]
+    beat = [one.dupefilter.shared.generation, one.store.worker, 60_000]
     assert one.client.run(HEARTBEAT, [one.key], *beat) == [b"done"]
     assert own_server.command("ZSCORE", f"{one.key}:workers", one.store.worker) > lease
     assert waiting(one.client, one.key).total() == left

@@ -14,9 +14,8 @@ from scrapy_bloom import (
 from scrapy_bloom.bloom.hashing import first_lanes
 from scrapy_bloom.redis_backend import copying
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.filter import RedisBloomFilter
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter, delete_filter
 from scrapy_bloom.redis_backend.layout import shard_of
-from scrapy_bloom.redis_backend.lifecycle import delete_filter
 from tests.redis_backend.fixtures import keys
 
 SECRET = b"that of the test"

@@ -16,7 +16,7 @@ from scrapy_bloom.redis_backend import desk
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.scripts import CHANGE
-from scrapy_bloom.redis_backend.status import look_at
+from scrapy_bloom.redis_backend.status import CrawlReader
 from tests.commands.command_line import environment
 from tests.failures import Failed
 from tests.job.engine import name_of
@@ -103,7 +103,7 @@ def test_what_is_selected_by_url_is_read(join, monkeypatch, order, keep):
         worker.exchange()
     worker.leave()
     worker = join(**order)
-    assert look_at(worker.client, worker.key).in_flight == 0
+    assert CrawlReader(worker.client, worker.key).look().in_flight == 0
     before = pending(worker)
     assert drop(worker, keep, urls=["*/nothing"])["dropped"] == 0
     found = drop(worker, keep, urls=["*[3-6]"])

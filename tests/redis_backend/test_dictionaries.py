@@ -189,7 +189,7 @@ def test_a_worker_that_leaves_is_asked(join, redis_server):
     redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
     fill(worker, 20, 1)
     outages = []
-    where = worker.client, worker.key, worker.store._crawl, 60
+    where = worker.client, worker.key, worker.dupefilter.shared.generation, 60
     worker.store._sender = Transport(*where, lambda *_: None, outages.append)
     assert worker.store.leave(over=False, seconds=10)
     assert outages == []

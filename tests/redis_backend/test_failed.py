@@ -19,10 +19,9 @@ from scrapy_bloom.job.codec import Codec, Stored, plain_fields
 from scrapy_bloom.job.dictionaries import Dictionaries
 from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.job.records import State
-from scrapy_bloom.redis_backend import desk
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
-from scrapy_bloom.redis_backend.status import CrawlStatus, look_at, pending_of
+from scrapy_bloom.redis_backend.status import CrawlReader, CrawlStatus
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.failures import Failed
 from tests.job.engine import name_of, request
@@ -101,10 +100,10 @@ def test_what_waits_is_counted(join, redis_server):
 
     def check(worker):
         """Return what is counted, and what there is."""
-        seen = look_at(worker.client, worker.key)
-        return seen.waiting, pending_of(
+        seen = CrawlReader(worker.client, worker.key).look()
+        return seen.waiting, CrawlReader(
             worker.client, worker.key
-        ).by_slot.total() + seen.quarantined
+        ).pending().by_slot.total() + seen.quarantined
 
     worker = join()
     worker.enqueue_all(range(30))
@@ -219,7 +218,7 @@ def test_stored_requests_are_read_without_running_anything(tmp_path):
         assert read(damaged) == {}
 
 
-def test_reasons_of_very_many_are_not_all_counted(join, monkeypatch):
+def test_reasons_of_very_many_are_not_all_counted(join):
     """At the end of a worker: what it has not looked at is told as others."""
     worker = join(capacity=300)
     worker.enqueue_all(range(250))
@@ -227,9 +226,8 @@ def test_reasons_of_very_many_are_not_all_counted(join, monkeypatch):
         fail(worker, worker.next(), f"reason {number % 2}")
     while len(kept(worker)) < 250:
         worker.exchange()
-    monkeypatch.setattr(desk, "MOST_TOLD", 100)
     told = RedisDesk(worker.client, worker.key)
-    counted = told.reasons()
+    counted = told.reasons(100)
     assert (sum(counted.values()), counted.pop("others")) == (250, 150)
     assert worker.failed.by_reason() == {"reason 0": 125, "reason 1": 125}
     assert worker.failed.drop() == 250
@@ -365,11 +363,11 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
     first.enqueue_request(request("page"))
     first.enqueue_request(request("other"))
     sent_again(first, take(first, 2)["page", 0])
-    first._worker.store._take = lambda *_: None  # after it the page would be acknowledged
+    first.worker.store._take = lambda *_: None  # after it the page would be acknowledged
     first._ledger.commit()
-    assert first._worker._transport.wait(30)
-    del first._worker.store._take
-    redis_server.command("ZADD", f"{{{key}}}:workers", 1, first._worker.store.worker)
+    assert first.worker._transport.wait(30)
+    del first.worker.store._take
+    redis_server.command("ZADD", f"{{{key}}}:workers", 1, first.worker.store.worker)
     found = take(other, 3)
     retry, page = found["page", 1], found["page", 0]
     fail_in(other, found["other", 0])
@@ -379,10 +377,10 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
         (page,) = take(other).values()
     fail_in(other, retry)
     fail_in(other, page)
-    store = Failed(RedisDesk(other._worker._transport._client, f"{{{key}}}"))
+    store = Failed(RedisDesk(other.worker._transport._client, f"{{{key}}}"))
     assert sorted(names(store.requests())) == ["other", "page"]
     assert store.by_reason() == {"callback": 2}
-    assert other._worker.store.failed == 2
+    assert other.worker.store.failed == 2
     assert store.retry() == 2
 
 
@@ -397,7 +395,9 @@ def test_equal_requests_that_fail_are_as_many(join, redis_server):
     (died_with,) = worker.store.claims.all.values()
     worker.die()
     last = other.next()
-    assert other.codec.page_of(other.store.claims.claim_of(last)) == other.codec.page_of(died_with)
+    assert other.codec.page_of(other.store.claims.dispatched[last]) == other.codec.page_of(
+        died_with
+    )
     fail(other, last)
     other.exchange()
     assert names(kept(other)) == ["page"] * 3
@@ -431,7 +431,7 @@ def test_a_retry_counts_from_the_beginning(join):
     fail(worker, worker.next())
     worker.exchange()
     assert worker.failed.retry() == 1
-    assert pending_of(worker.client, worker.key).counts == {3: {"example.com": 1}}
+    assert CrawlReader(worker.client, worker.key).pending().counts == {3: {"example.com": 1}}
     request = worker.next()
     assert (request.priority, request.meta["bloom_attempts"]) == (3, 3)
     assert "retry_times" not in request.meta
@@ -453,9 +453,9 @@ def test_each_start_asks_again_and_not_each_worker(build, join, key):
     scheduler.close("shutdown")
     worker.exchange()
     worker.store.leave(over=True, seconds=1)
-    assert look_at(worker.client, worker.key).over
+    assert CrawlReader(worker.client, worker.key).look().over
     again = build(BLOOM_RETRY_FAILED=True)
-    assert not look_at(worker.client, worker.key).over
+    assert not CrawlReader(worker.client, worker.key).look().over
     talk(again)
     assert kept(worker) == []
     assert again.next_request().url == "http://example.com/page"
@@ -475,14 +475,14 @@ def test_stats_that_can_be_alerted_on(build, locked_server, key, caplog):
     other.leave()
     scheduler = build(BLOOM_REDIS_URL=url)
     talk(scheduler)
-    scheduler._worker._set_stats()
+    scheduler.worker._set_stats()
     stats = {name: scheduler.stats.get_value(f"scheduler/{name}") for name in STATS}
     assert (stats["pending"], stats["in_flight"], stats["failed"]) == (5, 0, 1)
     assert 0 < stats["commit_seconds_max"] < 60
     request = scheduler.next_request()
     scheduler.crawler.engine._slot.inprogress.add(request)
-    scheduler._worker.store.slowest_call = 50.0  # a commit waits for no answer
-    scheduler._worker._set_stats()
+    scheduler.worker.store.slowest_call = 50.0  # a commit waits for no answer
+    scheduler.worker._set_stats()
     assert scheduler.stats.get_value("scheduler/in_flight") == 1
     assert scheduler.stats.get_value("scheduler/commit_seconds_max") == 50.0
     scheduler.crawler.engine._slot.inprogress.clear()

@@ -20,9 +20,8 @@ from scrapy_bloom import IncompatibleFilterError, ScalableBloomFilter, SharedFil
 from scrapy_bloom.bloom.hashing import first_lanes
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.copying import save_from_redis
-from scrapy_bloom.redis_backend.filter import RedisBloomFilter
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter, delete_filter, stored_header
 from scrapy_bloom.redis_backend.layout import SHARDS, shard_of
-from scrapy_bloom.redis_backend.lifecycle import delete_filter, stored_header
 from tests.processes import PACKAGE, Process
 from tests.redis_backend.fixtures import keys
 
@@ -117,7 +116,7 @@ def test_a_client_that_missed_a_layer_adds_to_a_full_one(redis_server, few_shard
 def test_an_answer_that_was_lost_while_the_filter_grew(redis_server, few_shards, join, monkeypatch):
     """What the server has then is the key of that very call: it is new."""
     shared, other = (join(redis_server, 100) for _ in range(2))
-    insist, lost = shared._client.insist, []
+    insist, lost = shared.client.insist, []
 
     def lose_the_first(*arguments):
         if lost:
@@ -126,7 +125,7 @@ def test_an_answer_that_was_lost_while_the_filter_grew(redis_server, few_shards,
         fill(other, 0, 400)
         return insist(*arguments)[0], True
 
-    monkeypatch.setattr(shared._client, "insist", lose_the_first)
+    monkeypatch.setattr(shared.client, "insist", lose_the_first)
     assert not shared.add(b"key")
     assert len(shared.layers) > 1
     assert other.add(b"key")

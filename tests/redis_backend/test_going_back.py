@@ -24,12 +24,12 @@ def worker(own_server, make_dupefilter):
 
 def later(tested):
     """Let as much time pass as an answer stands for, at most."""
-    tested._shared._client.confirmed_until = 0.0
+    tested._shared.client.confirmed_until = 0.0
 
 
 def busy(tested):
     """Let the last answer stand for as long as the test takes, as if there always were one."""
-    tested._shared._client.confirmed_until = float("inf")
+    tested._shared.client.confirmed_until = float("inf")
 
 
 def push_past(worker, server):

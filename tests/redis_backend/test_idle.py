@@ -6,7 +6,7 @@ import pytest
 
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.layout import in_one_slot
-from scrapy_bloom.redis_backend.status import look_at
+from scrapy_bloom.redis_backend.status import CrawlReader
 from tests.processes import PACKAGE, run
 
 
@@ -19,7 +19,7 @@ def crawl(redis_server, key):
         done = run(module, cwd=PACKAGE, text=True)
         assert "Traceback" not in done.stderr, done.stderr
         with RedisClient(redis_server.url) as client:
-            state = look_at(client, in_one_slot(key)).state
+            state = CrawlReader(client, in_one_slot(key)).look().state
         return json.loads(done.stdout) | {"state": state}
 
     return crawl

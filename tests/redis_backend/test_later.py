@@ -12,7 +12,7 @@ from scrapy_bloom.job.holds import FRESH
 from scrapy_bloom.redis_backend.call import Reply
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL
-from scrapy_bloom.redis_backend.status import look_at, pending_of
+from scrapy_bloom.redis_backend.status import CrawlReader
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.job.engine import name_of
 from tests.patience import wait_until
@@ -270,7 +270,7 @@ def test_a_held_slot_is_left_alone(join):
     other.exchange()
     assert other.store.holds["held"].times == 1
     assert {*taken(one)[0], *taken(other)[0]} == {*"xyz"}
-    assert pending_of(one.client, one.key).by_slot == {"held": 10}
+    assert CrawlReader(one.client, one.key).pending().by_slot == {"held": 10}
     assert is_sound(one)
     let_pass(one, 1000)
     ((probe,), (request,)) = taken(one)
@@ -646,7 +646,7 @@ def test_the_status_of_what_waits(join):
     while worker.next() is not None:
         pass
     worker.exchange()
-    crawl = look_at(worker.client, worker.key)
+    crawl = CrawlReader(worker.client, worker.key).look()
     assert (crawl.later, crawl.held, crawl.waiting) == (1, 2, 6)
     assert 4400 < crawl.next_due <= 4500
     found = join().state.waits
@@ -726,7 +726,7 @@ def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
     if jumps[0] < 0:
         assert worker.next() is None
         assert 90 < worker.store.next_due <= 101
-        assert 90 < look_at(worker.client, worker.key).next_due <= 101
+        assert 90 < CrawlReader(worker.client, worker.key).look().next_due <= 101
         assert join().state.waits.startswith("1 later, the next in 1 min")
         worker.enqueue("after", 200)
         worker.exchange()

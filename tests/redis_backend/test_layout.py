@@ -7,12 +7,12 @@ import pytest
 from scrapy_bloom import IncompatibleFilterError
 from scrapy_bloom.bloom import sizing
 from scrapy_bloom.bloom.hashing import first_lanes, positions
+from scrapy_bloom.redis_backend.filter import fresh_header
 from scrapy_bloom.redis_backend.layout import (
     SHARDS,
     LayerShape,
     RedisHeader,
     Shard,
-    first_layer,
     shard_of,
 )
 
@@ -21,7 +21,7 @@ BLOCKS = [1, 13, 63, 64, 65, 100, 1000, 4032]
 
 
 def header(capacity=1_000, error_rate=1e-6, **others):
-    layers = (first_layer(capacity, error_rate),)
+    layers = (LayerShape.sized(capacity, sizing.layer_error_rate(error_rate, 0)),)
     return RedisHeader(capacity, error_rate, SECRET, **{"layers": layers, **others})
 
 
@@ -108,7 +108,7 @@ def test_no_string_gets_too_long():
     assert max(sizes) <= 2**28 < 2**29
     assert sizes[-1] >= 2**27
     with pytest.raises(ValueError, match=r"BLOOM_CAPACITY is 10000000000: .* limit"):
-        first_layer(10**10, 1e-6)
+        fresh_header(10**10, 1e-6, "")
 
 
 def test_header_survives_its_text():

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
-from scrapy_bloom.redis_backend.status import pending_of
+from scrapy_bloom.redis_backend.status import CrawlReader
 from tests.job.engine import name_of
 from tests.redis_backend.workers import (
     StoreWorker,
@@ -237,7 +237,7 @@ def test_the_commands_know_the_lobby(join, redis_server, kind):
     worker = join(**kind)
     fill(worker, 3, 4)
     counts = {0: {f"s{slot}": 4 for slot in range(3)}}
-    assert pending_of(worker.client, worker.key).counts == counts
+    assert CrawlReader(worker.client, worker.key).pending().counts == counts
     assert findings_of(worker) == []
     request = worker.next()
     worker.fail(request)
@@ -245,7 +245,7 @@ def test_the_commands_know_the_lobby(join, redis_server, kind):
     worker.leave()
     store = worker.failed
     assert store.retry() == 1
-    assert pending_of(worker.client, worker.key).counts == counts
+    assert CrawlReader(worker.client, worker.key).pending().counts == counts
     assert findings_of(worker) == []
     assert remove_queue(worker.client, worker.key) > 3
     assert lists(redis_server, worker) == set()

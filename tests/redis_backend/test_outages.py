@@ -129,14 +129,14 @@ def test_an_outage_in_the_replay_loses_nothing(worker, durable_server, monkeypat
     with stopped(durable_server):
         assert offer(tested, 0, 10) == [False] * 10
     wait_for_an_attempt(tested)
-    insist, calls = tested._client.insist, count()
+    insist, calls = tested.shared.client.insist, count()
 
     def answer(*arguments):
         if next(calls) == 1:
             raise SharedFilterError("no answer")
         return insist(*arguments)
 
-    monkeypatch.setattr(tested._client, "insist", answer)
+    monkeypatch.setattr(tested.shared.client, "insist", answer)
     assert offer(tested, 10, 12) == [False] * 2
     tested.close("finished")
     assert offer(worker(), 0, 13) == [True] * 12 + [False]
@@ -170,7 +170,7 @@ def test_what_scrapy_redis_could_not_queue_in_an_outage_is_new_to_others(durable
 
 def wait_for_an_attempt(tested):
     """Wait until the worker may ask Redis again."""
-    time.sleep(max(0, tested._shared._client._not_before - time.monotonic()))
+    time.sleep(max(0, tested._shared.client._not_before - time.monotonic()))
 
 
 @pytest.mark.parametrize("kind", ["own_server", "own_cluster"])
@@ -178,7 +178,7 @@ def test_an_outage_blocks_the_crawl_for_a_bounded_time(worker, request, monkeypa
     """Redis is asked for the time that is set, and then not before ten times of that."""
     server = request.getfixturevalue(kind)
     tested = worker(server)
-    client, asked = tested._shared._client, []
+    client, asked = tested._shared.client, []
     ask = client._run
 
     def asking(*arguments):
@@ -234,7 +234,7 @@ def test_an_answer_that_was_lost_is_no_wrong_answer(worker, request, kind, monke
     server = request.getfixturevalue(kind)
     nodes = getattr(server, "nodes", [server])
     tested = worker(server, BLOOM_REDIS_TIMEOUT=1.5)
-    client = tested._shared._client
+    client = tested._shared.client
     # however long it takes after the first try
     monkeypatch.setattr(client, "_patience", PATIENCE)
     ask, tries = client._run, []

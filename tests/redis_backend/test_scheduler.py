@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("few_shards")
 
 def let_die(scheduler):
     """Release the job of a worker as the end of its process does."""
-    scheduler._worker.feeds._file.close(clean=True)
+    scheduler.worker.feeds._file.close(clean=True)
     session_of(scheduler.crawler).abandon()
 
 
@@ -159,7 +159,7 @@ def test_a_start_request_is_pushed_once_by_all_workers(build, redis_server, key)
     workers = [build(), build(), build()]
     start(workers[0], *requests([4, 2, 2]))
     start(workers[1], *requests([1, 2, 3, 4]))
-    workers[0]._worker.store.leave = lambda **_: True  # who is killed says no more
+    workers[0].worker.store.leave = lambda **_: True  # who is killed says no more
     start(workers[2], *requests([2, 4, 3, 2, 1]))
     assert [each.stats.get_value("scheduler/enqueued", 0) for each in workers] == [3, 2, 0]
 
@@ -194,7 +194,7 @@ def test_start_that_fails_in_old_middlewares_is_over(build):
     with pytest.raises(ValueError, match="no more"):
         list(scheduler._start_requests.process_start_requests(things(), scheduler.spider))
     assert scheduler._start_requests.failed
-    assert not scheduler._worker.store.starting
+    assert not scheduler.worker.store.starting
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key,
     redis_server.command("RPUSH", f"{key}:seeds", "http://example.com/seed")
     scheduler = build()
     start(scheduler)
-    worker, taken = scheduler._worker, f"{{{key}:seeds}}:taken"
+    worker, taken = scheduler.worker, f"{{{key}:seeds}}:taken"
     worker.store.starting, worker.store.start_done = False, True
     wait_until(lambda: redis_server.command("EXISTS", taken), "the seed to be taken")
     talk(scheduler)
@@ -321,8 +321,8 @@ def test_memory_that_is_full_is_named(own_server, build, caplog):
     scheduler = build(BLOOM_REDIS_URL=own_server.url)
     talk(scheduler)
     own_server.command("CONFIG", "SET", "maxmemory", "1")
-    scheduler._worker.store._call()
-    assert scheduler._worker._transport.wait(10)
+    scheduler.worker.store._call()
+    assert scheduler.worker._transport.wait(10)
     assert any("has no memory left (maxmemory)" in line for line in caplog.messages)
     assert scheduler.stats.get_value("bloom/outages") == 1
 
@@ -338,12 +338,12 @@ def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
     """The worker closes, and does not wait for it to be otherwise."""
     scheduler = build()
     talk(scheduler)
-    transport = scheduler._worker._transport
+    transport = scheduler.worker._transport
     told = SimpleQueue()
     transport._in_reactor = lambda function, *arguments: told.put((function, arguments))
     redis_server.command("DEL", f"{{{key}}}:priorities")
     redis_server.command("SET", f"{{{key}}}:priorities", "x")
-    scheduler._worker.store._call()
+    scheduler.worker.store._call()
     function, (error,) = told.get(timeout=60)
     function(error)
     assert "WRONGTYPE" in str(error)
@@ -394,13 +394,13 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
         run(signal(signals.spider_opened, spider=worker.spider))
         for item in items:
             run(signal(signals.item_scraped, item=item, spider=worker.spider, response=None))
-        worker._worker.store.start_done = True
+        worker.worker.store.start_done = True
         if ends == "killed":
             talk(worker)
             let_die(worker)
-            worker._worker._transport.close()
+            worker.worker._transport.close()
             return []
-        worker._worker.idle_checks.has_closed = ends == "finished"
+        worker.worker.idle_checks.has_closed = ends == "finished"
         worker.close(ends)
         run(signal(signals.spider_closed, spider=worker.spider, reason=ends))
         # a compressed one says when it was stored
@@ -489,7 +489,7 @@ def fetch(*schedulers):
 
 def close_idle(scheduler):
     """Do what the engine does that has asked the handlers of spider_idle."""
-    scheduler._worker.idle_checks.has_closed = True
+    scheduler.worker.idle_checks.has_closed = True
     scheduler.close("finished")
 
 
@@ -514,7 +514,7 @@ def test_a_worker_of_the_round_before_does_not_end_the_next(build, comes):
     assert fetch(*workers) == STARTS
     assert not any(each.has_pending_requests() for each in workers)
     close_idle(workers[-1])
-    assert build(BLOOM_REDIS_ROUND="2")._worker._state.over
+    assert build(BLOOM_REDIS_ROUND="2").worker._state.over
 
 
 def test_who_has_only_heard_that_start_is_through_does_not_say_so(
@@ -534,7 +534,7 @@ def test_who_has_only_heard_that_start_is_through_does_not_say_so(
 
     monkeypatch.setattr(worker_module, "open_crawl", hears_of_the_end)
     last = build()
-    assert last._worker._state.start_done
+    assert last.worker._state.start_done
     run_start(last)
     assert fetch(last) == STARTS[1:]
     assert not last.has_pending_requests()

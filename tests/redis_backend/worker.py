@@ -15,13 +15,13 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import RedisBloomDupeFilter
+from scrapy_bloom.redis_backend import filter as redis_filter
 from scrapy_bloom.redis_backend import layout as redis_layout
-from scrapy_bloom.redis_backend import lifecycle as redis_making
 
 
 def run(settings, path, seed, shard_bits=6):
     redis_layout.SHARD_BITS = shard_bits
-    redis_layout.SHARDS = redis_making.SHARDS = 1 << shard_bits
+    redis_layout.SHARDS = redis_filter.SHARDS = 1 << shard_bits
     crawler = get_crawler(settings_dict=settings)
     crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
     dupefilter = build_from_crawler(RedisBloomDupeFilter, crawler)

@@ -22,7 +22,7 @@ from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
 from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
-from scrapy_bloom.redis_backend.scripts import CHANGE, COMMIT
+from scrapy_bloom.redis_backend.scripts import CAPPED, CHANGE, COMMIT, NEW
 from scrapy_bloom.redis_backend.settings import WorkerSettings
 from scrapy_bloom.redis_backend.verify import queue_findings
 from scrapy_bloom.redis_backend.worker import budget_text, require_budget
@@ -132,7 +132,6 @@ class StoreWorker:
                 self._unreadable,
                 self._gone,
                 lambda _slot: None,
-                self._capped,
             ),
             round_=self.state.round,
         )
@@ -144,11 +143,10 @@ class StoreWorker:
     def _gone(self):
         self.is_gone = True
 
-    def _capped(self):
-        self.capped += 1
-
-    def _answered(self, entry, is_new):
-        self.heard.append((entry, is_new))
+    def _answered(self, entry, answer):
+        self.capped += answer == CAPPED
+        if answer != CAPPED:
+            self.heard.append((entry, answer == NEW))
 
     def _unreadable(self, claim, error):
         self.heard.append((claim, error))
@@ -279,13 +277,13 @@ def aborting(chance):
 
 def talk(scheduler):
     """Let a scheduler whose reactor stands still send all it has, and have the answers."""
-    transport = scheduler._worker._transport
+    transport = scheduler.worker._transport
     for _ in range(3):
         while not transport.wait(5):
             pass
         scheduler._ledger.commit()
         if not transport.busy:
-            scheduler._worker.store._call()
+            scheduler.worker.store._call()
     while not transport.wait(5):
         pass
 

@@ -22,17 +22,15 @@
 --   20     ids of the dictionaries that the worker knows, as words: its requests may use any of them
 --   21     how many dictionaries it offers: those that it was asked for, and a proposal
 --   22     claims that it returns, since their slot is held, the last one first
---   23     holds as text with NUL: slot, pause (ms, or inf), how many in a row, 0 by hand; without
---          a pause, to release it, how many in a row the worker knows; with -inf, a change of them
+--   23     holds, as take_holds of include/later.lua reads them
 --   24     longest pause (ms) while one request asks whether a hold may end
 -- then for each dictionary: id; text.
 -- then for each failed claim: claim; page; reason; attempts; details as JSON, or ''; the payload of
 -- a retry, or '' for the same.
--- then for each entry: '1' to test its fingerprint first, '0' to push it anyway, '3' or '2' for the
--- same without counting it in the budget of its slot, '4' to count it and no more (the payload has
--- the details of its record if it is over), '' for a fingerprint or a mark without a request; shard;
--- positions, blocks and shape as for test_and_set; priority; slot; payload; the mark of a start
--- request, or ''; in how many ms it is due, or ''.
+-- then for each entry: 'push', 'again' for the same without counting it in the budget of its slot,
+-- 'count' to do no more (the payload has the details of its record if it is over), '' for a fingerprint
+-- or a mark without a request; shard; positions, blocks and shape as for test_and_set; priority; slot;
+-- payload; the mark of a start request, or ''; in how many ms it is due, or ''.
 --
 -- Returns {'fenced'}, {'gone'}, {'dictionary', ids} if the crawl lacks some that the worker knows:
 -- nothing was done, and the call is to be sent again with them; or {'done', answers, layers, counts,
@@ -93,14 +91,8 @@ if not expiry and number > 1 then return {'fenced'} end
 if expiry and tonumber(last[1]) == number then return cmsgpack.unpack(last[2]) end
 if (tonumber(last[1]) or 0) ~= number - 1 then return {'fenced'} end
 
-local newest = {}
-local function is_newest(priority)
-  if newest[priority] == nil then
-    local kind = tonumber(priority) % 2 + 1
-    newest[priority] = ARGV[10]:sub(kind, kind) == '1'
-  end
-  return newest[priority]
-end
+local newest = {[0] = ARGV[10]:sub(1, 1) == '1', ARGV[10]:sub(2, 2) == '1'}
+local function is_newest(priority) return newest[priority % 2] end
 local most_probe = tonumber(ARGV[24])
 
 -- include later
@@ -166,13 +158,7 @@ end
 redis.call('ZADD', key('workers'), now + lease, worker)
 redis.call(ARGV[5] == '1' and 'SADD' or 'SREM', key('starting'), worker)
 
-for slot, pause, times in ARGV[23]:gmatch('(%Z*)%z(%Z*)%z(%Z*)%z') do
-  if pause == '' then
-    release_slot(slot, times == '0')
-  else
-    hold_slot(slot, tonumber(pause), tonumber(times))
-  end
-end
+take_holds(ARGV[23])
 
 -- A call that is made again has pushed so many entries: of these, it leaves out those that no
 -- fingerprint and no mark would.
@@ -191,10 +177,10 @@ for at = first_entry, #ARGV, 10 do
     answer, top, in_layer, add = probe(key(shard), crawl, positions, blocks, shape)
     if answer == 3 then return {'gone'} end
   end
-  local is_raw = kind ~= '' and kind ~= '4' and not add and mark == ''
+  local is_raw = (kind == 'push' or kind == 'again') and not add and mark == ''
   if is_raw and answer == 0 and #answers < pushed then
     kind = ''
-  elseif answer == 0 and counting and kind ~= '' and kind ~= '2' and kind ~= '3' then
+  elseif answer == 0 and counting and (kind == 'push' or kind == 'count') then
     if room_of(slot) > 0 then
       if counts:find('f') then
         counts = counts:sub(1, 1)
@@ -202,7 +188,7 @@ for at = first_entry, #ARGV, 10 do
       end
       count(slot)
     else
-      if kind == '4' then
+      if kind == 'count' then
         redis.call('HSET', key('failed'), payload, cmsgpack.pack({'0', slot, '0', 'unserializable', 0,
           worker, now, payload, tonumber(redis.call('HGET', key('crawl'), 'claims') or 0)}))
       else
@@ -211,7 +197,7 @@ for at = first_entry, #ARGV, 10 do
       answer = 5
     end
   end
-  if answer == 0 and kind ~= '' and kind ~= '4' then
+  if answer == 0 and (kind == 'push' or kind == 'again') then
     if found[4] == '1' then
       redis.call('HSET', key('crawl'), 'over', '')
       found[4] = ''
@@ -241,8 +227,7 @@ end
 local function each_of(text, command, name)
   local claims = {}
   for claim in words(text) do claims[#claims + 1] = claim end
-  if #claims == 0 then return 0 end
-  return redis.call(command, name, unpack(claims))
+  return #claims > 0 and redis.call(command, name, unpack(claims)) or 0
 end
 local done = each_of(ARGV[13], 'HDEL', mine)
 each_of(ARGV[13], 'SREM', dispatched)

@@ -26,13 +26,8 @@ for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now + lease + 
 end
 -- slots that are parked by such a clock: each is parked again if its hold is not over
 local function wake_parked()
-  local members = redis.call('ZRANGE', key('parked'), 0, -1)
-  for first = 1, #members, 1000 do
-    local scores = {}
-    for at = first, math.min(first + 999, #members) do
-      scores[#scores + 1], scores[#scores + 2] = 0, members[at]
-    end
-    redis.call('ZADD', key('parked'), unpack(scores))
+  for _, each in ipairs(redis.call('ZRANGE', key('parked'), 0, -1)) do
+    redis.call('ZADD', key('parked'), 0, each)
   end
 end
 if gap < -1000 then wake_parked() end

@@ -117,6 +117,18 @@ local function release_slot(slot, by_hand)
   return true
 end
 
+-- Holds and releases slots: of each as text with NUL the slot, a pause (ms, or inf), how many in a row,
+-- 0 by hand; without a pause, to release it, how many in a row the worker knows; with -inf, a change of
+-- them. Returns how many are held now, or were.
+local function take_holds(text)
+  local changed = 0
+  for slot, pause, times in text:gmatch('(%Z*)%z(%Z*)%z(%Z*)%z') do
+    if pause ~= '' then hold_slot(slot, tonumber(pause), tonumber(times)) end
+    if pause ~= '' or release_slot(slot, times == '0') then changed = changed + 1 end
+  end
+  return changed
+end
+
 -- Moves at most a hundred of each: requests that are due, and slots whose hold is over.
 local function move_due()
   if first_of('parked') and redis.call('EXISTS', key('holds')) == 0 then

@@ -1,8 +1,0 @@
--- Marks a filter whose shards are all made.
--- KEYS: header.
--- ARGV: its text.
--- Returns 0 if the header is that of another filter.
-
-if redis.call('HGET', KEYS[1], 'header') ~= ARGV[1] then return 0 end
-redis.call('HSET', KEYS[1], 'ready', 1)
-return 1
