@@ -17,6 +17,7 @@ from mutmut.mutation.pragma_handling import IgnoredCode
 
 NOT_CHANGED = {"cast", "TypeVar", "print", "warn", "overload", "getLogger"}
 LOGS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+DECLARATIONS = {"usedforsecurity", "strict", "encoding", "stacklevel"}
 AT_IMPORT = (cst.BaseNumber, cst.ComparisonTarget, cst.BooleanOperation, cst.BinaryOperation)
 
 
@@ -53,7 +54,14 @@ def _string(node: cst.SimpleString) -> Iterator[cst.CSTNode]:
 
 def _argument(node: cst.Call) -> Iterator[cst.CSTNode]:
     if not any(_is_text(argument.value) for argument in node.args):
-        yield from mutators.operator_arg_removal(node)
+        declared = [argument for argument in node.args if _declares(argument)]
+        for changed in mutators.operator_arg_removal(node):
+            if all(any(each is kept for kept in changed.args) for each in declared):
+                yield changed
+
+
+def _declares(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Arg) and bool(node.keyword) and node.keyword.value in DECLARATIONS
 
 
 def _dropped(node: cst.Expr) -> Iterator[cst.CSTNode]:
@@ -78,7 +86,9 @@ class _Finder(MutationVisitor):
             logs = _name(node) in LOGS and "log" in cst.Module([]).code_for_node(node.func).lower()
             if logs or _name(node) in NOT_CHANGED:
                 return True
-        return isinstance(node, cst.Raise) or super()._skip_node_and_children(node)
+        if isinstance(node, cst.Raise) or _declares(node):
+            return True
+        return super()._skip_node_and_children(node)
 
 
 def of_python(path: Path) -> Iterator[Change]:
