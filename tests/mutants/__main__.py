@@ -34,14 +34,15 @@ from tests.mutants.reach import LUA, Reach
 TESTS = {
     "bloom": "tests/bloom tests/contracts/test_seen.py tests/test_dupefilter.py",
     "fingerprints": "tests/fingerprints tests/test_audit.py tests/migration/test_url_list.py",
-    "speed": "tests/test_speed.py tests/test_recent.py tests/test_streams.py tests/test_audit.py",
+    "speed": "tests/test_speed.py tests/test_recent.py tests/test_streams.py tests/test_audit.py"
+    " tests/test_early.py tests/delta/test_skipping.py",
     "job": "tests/job tests/contracts",
     "sqlite_backend": "tests/job tests/contracts tests/commands/test_queue.py"
     " tests/commands/test_failed.py tests/commands/test_top.py",
     "feeds": "tests/job/test_feeds.py tests/job/test_feed_kills.py tests/test_traps.py",
     "early": "tests/test_early.py tests/test_early_crawls.py",
     "delta": "tests/delta tests/commands/test_delta.py",
-    "migration": "tests/migration",
+    "migration": "tests/migration tests/commands/test_changes.py",
     "study": "tests/study tests/commands/test_study.py",
     "commands": "tests/commands",
     "redis_backend": "tests/redis_backend tests/contracts tests/delta/test_redis_store.py",

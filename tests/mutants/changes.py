@@ -46,6 +46,12 @@ def _is_text(node: cst.CSTNode) -> bool:
     )
 
 
+def _is_sentence(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.FormattedString) and any(
+        isinstance(part, cst.FormattedStringText) and " " in part.value for part in node.parts
+    )
+
+
 def _string(node: cst.SimpleString) -> Iterator[cst.CSTNode]:
     """Change a string that is no message and no SQL, but for its case."""
     if not _is_text(node):
@@ -86,7 +92,7 @@ class _Finder(MutationVisitor):
             logs = _name(node) in LOGS and "log" in cst.Module([]).code_for_node(node.func).lower()
             if logs or _name(node) in NOT_CHANGED:
                 return True
-        if isinstance(node, cst.Raise) or _declares(node):
+        if isinstance(node, cst.Raise) or _declares(node) or _is_sentence(node):
             return True
         return super()._skip_node_and_children(node)
 
