@@ -14,8 +14,6 @@ from statistics import fmean
 
 HOOKS = Path(__file__).parent / "hooks"
 LUA = Path("scrapy_bloom/redis_backend/lua")
-BUDGET = 90.0
-"""Seconds of tests, as they took before, for one change."""
 
 
 class Reach:
@@ -41,7 +39,7 @@ class Reach:
     def tests_of(self, path: Path, line: int) -> list[str]:
         """Return the tests that may notice a change of a line, in the order to run them: those
         that call the function around it, or any of its file if none is known to, as for a line
-        that runs at import. The quick files come first, and no more than there is time for."""
+        that runs at import. The quick files come first."""
         spans = [*_functions_around(path, line), range(1, 1 << 30)]
         called = [
             (at, tests) for each in _users(path) for at, tests in self._calls[str(each)].items()
@@ -57,11 +55,7 @@ class Reach:
         for file, tests in of_file.items():
             mean = fmean(map(self.took.get, tests))
             order += [(self.took[test] > 1, mean, file, self.took[test], test) for test in tests]
-        left, result = BUDGET, []
-        for _, _, _, seconds, test in sorted(order):
-            left -= seconds
-            result += [test] if left > 0 else []
-        return result
+        return [test for *_, test in sorted(order)]
 
 
 def _kept(package: Path, tests: list[str], folder: Path) -> Path:
