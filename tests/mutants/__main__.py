@@ -168,7 +168,10 @@ def main(target: Path, seed: str, sample: int, folder: Path) -> int:
     room = target.parts[1] if len(target.parts) > 1 and target.parts[1] in TESTS else ""
     patterns = TESTS[room].split()
     print(f"{target}, seed {seed}, tests: {' '.join(patterns)}", flush=True)
-    tests = [str(path) for each in patterns for path in sorted(Path().glob(each))]
+    found = {each: sorted(map(str, Path().glob(each))) for each in patterns}
+    if absent := [each for each, paths in found.items() if not paths]:
+        sys.exit(f"{absent} of TESTS are not there")
+    tests = [path for paths in found.values() for path in paths]
     copy = Copy(folder, seed)
     reach = Reach(Path(*target.parts[:2]), tests, folder)
     copy.took = reach.took
