@@ -268,6 +268,15 @@ def test_where_nothing_is(place):
     assert desk.held() == {}
 
 
+def test_where_no_scheduler_was(tmp_path):
+    """A directory that only a dupefilter has is no reason for an error, and stays as it is."""
+    desk = SqliteDesk(tmp_path)
+    assert [*desk.scan(Filter(KEPT))] == []
+    assert desk.count(Filter(KEPT), "slot").states.total() == 0
+    assert desk.held() == {}
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_what_could_not_be_serialized_is_not_asked_again(tmp_path, rounds):
     """It is listed, and can be forgotten, also in a later round."""
