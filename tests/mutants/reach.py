@@ -60,7 +60,7 @@ class Reach:
 
 def _kept(package: Path, tests: list[str], folder: Path) -> Path:
     """Run the tests, unless that was done; return the file of what was seen."""
-    folders = [package, *map(Path, tests)]
+    folders = [HOOKS, package, *map(Path, tests)]
     files = [f for each in folders for f in (sorted(each.rglob("*")) if each.is_dir() else [each])]
     state = sha256(b"".join(f.read_bytes() for f in files if f.suffix in {".py", ".lua"}))
     kept = Path(sys.prefix, "mutants", state.hexdigest()[:16])

@@ -39,6 +39,7 @@ def pytest_runtest_logreport(report):
     if "PYTEST_XDIST_WORKER" not in os.environ:
         os.write(_file, f"time\t{took}".encode())
     _known.clear()
+    sys.settrace(_call)  # a test may have set another one
 
 
 @HookimplMarker("pytest")(wrapper=True)
