@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo demo-delta demo-redis test bench bench-quick torture oldest next-scrapy scrapys-own deltafetchs-own field lint docs dist clean
+.PHONY: demo demo-delta demo-redis test bench bench-quick torture mutants oldest next-scrapy scrapys-own deltafetchs-own field lint docs dist clean
 
 demo: .venv/.demo
 	@$(BIN)/python example_project/demo.py
@@ -30,6 +30,13 @@ bench-quick: .venv/.bench
 
 torture: .venv/.test
 	$(BIN)/python -m pytest -s -m "torture or hypothesis" --hypothesis-profile torture
+
+# small changes of a package, a file or `lua`, of which the tests must notice 90 %
+PACKAGE ?= scrapy_bloom/bloom
+SEED ?= 20261123
+SAMPLE ?= 60
+mutants: .venv/.mutants
+	$(BIN)/python -m tests.mutants $(PACKAGE) --seed $(SEED) --sample $(SAMPLE)
 
 # the filter, the dupefilter and the scheduler with the oldest releases that we support
 oldest: .venv-oldest/.made

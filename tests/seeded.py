@@ -7,8 +7,8 @@ from tests import processes
 
 
 def seed_of(variable):
-    """Return the seed that an environment variable has, to repeat a run, or a new one."""
-    return int(os.environ.get(variable, random.randrange(1 << 32)))
+    """Return the seed that an environment variable has, or SEED, to repeat a run, or a new one."""
+    return int(os.environ.get(variable) or os.environ.get("SEED") or random.randrange(1 << 32))
 
 
 def run_module(module, *arguments, seed):

@@ -32,6 +32,7 @@ from scrapy_bloom import (
     NewLinkExtractor,
     follow_new,
 )
+from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.dupefilter import FilterDupeFilter
 from scrapy_bloom.scrapy_private.middlewares import output_methods
 from scrapy_bloom.speed.known import known_urls
@@ -848,6 +849,21 @@ def test_scrapys_own_handlers_do_not_count(crawl):
         kept.append(OffsiteMiddleware.from_crawler(tested.crawler))
 
     assert crawl(connect).is_on
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("cls", [Addon, DeltaMiddleware])
+def test_our_own_handlers_do_not_count(crawl, cls, changed):
+    """Of those that can do without the signals, unless they were changed."""
+    owner = cls.__new__(cls)
+    if changed:
+        owner._request_scheduled = MethodType(handler, owner)
+    receiver = owner._request_scheduled
+
+    def connect(tested):
+        tested.crawler.signals.connect(receiver, signals.request_dropped)
+
+    assert crawl(connect).is_on != changed
 
 
 def test_a_bad_setting_is_refused(caplog):

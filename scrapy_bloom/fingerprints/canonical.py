@@ -79,7 +79,7 @@ class CanonicalRequestFingerprinter:
             # not made canonical again after the cut, which could change it once more
             "url": self._cut(canonicalize_url(request.url)),
         }
-        text = json.dumps(parts, sort_keys=True)
+        text = json.dumps(parts)  # in the order of their names, as Scrapy sorts them
         return sha1(text.encode(), usedforsecurity=False).digest()
 
     def fingerprint_of_url(self, url: str) -> bytes | None:

@@ -119,7 +119,8 @@ class SeenFile(Source):
         text = 0
         if not self._binary and self.size:
             with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-                text = data.find(b"\0") if data.find(b"\0") >= 0 else self.size
+                zero = data.find(b"\0")
+            text = self.size if zero == -1 else zero
         line, record = 2 * self._length + 1, _LENGTH_BYTES + self._length
         return -(-text // line) + -(-(self.size - text) // record)
 

@@ -27,7 +27,7 @@ def by_callback_or_fingerprint(
     """
     known, fingerprinter = known_urls(df), df._fingerprinter
     urls = df._recent.urls
-    caches_fingerprints = df._recent.size > 0 and not fingerprinter.reads_key
+    caches_fingerprints = df._recent.size and not fingerprinter.reads_key
 
     def request_seen(request: Request) -> bool:
         """Return True if `request` was seen before, else add it. Never raises."""

@@ -83,6 +83,14 @@ def test_filters_of_other_origin_do_not_join(other, what):
     assert b"theirs" not in ours
 
 
+@pytest.mark.parametrize("keys", [1, 1_000, 60_000, 65_000])
+def test_a_filter_that_errs_often_is_sound(keys):
+    """Near an error rate of a tenth its bits tell of more keys than it counts."""
+    bloom_filter = BloomFilter(60_000, 0.095)
+    bloom_filter.update(b"%d" % i for i in range(keys))
+    bloom_filter.check()
+
+
 def test_check_finds_a_wrong_count():
     """`check` compares the count with the bits."""
     bloom_filter = BloomFilter(10_000, 1e-6)

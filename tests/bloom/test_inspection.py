@@ -44,18 +44,52 @@ def test_layers_are_described(path):
     description = describe(path)
     assert contents(path) == before
     with ScalableBloomFilter.open(path) as bloom_filter:
-        assert [layer.items for layer in description.layers] == [
-            len(layer) for layer in bloom_filter.layers
-        ]
+        for told, layer in zip(description.layers, bloom_filter.layers, strict=True):
+            assert told.items == len(layer)
+            assert told.error_rate <= told.error_rate_bound == layer.error_rate
+            assert told.error_rate == layer.current_error_rate
+            assert told.bits == 8 * layer.nbytes
+            assert told.probes == layer.header.probes
+            assert told.fill_ratio == layer.fill_ratio
+        assert description.items == len(bloom_filter)
+        assert description.items_exact
+        assert description.bits == 8 * description.bytes == 8 * bloom_filter.nbytes
+        assert description.bits == sum(layer.bits for layer in description.layers)
+        assert description.file_bytes == sum(file.stat().st_size for file in path.glob("*.bloom"))
+        assert description.fill_ratio == bloom_filter.fill_ratio
+        assert description.error_rate == bloom_filter.current_error_rate
+        assert (description.clean, description.held_by) == (True, None)
         assert description.capacity == 20_000 + 40_000 + 80_000
         assert description.expected_pages_lost == bloom_filter.expected_false_positives
         assert description.error_rate_bound == bloom_filter.error_rate == 1e-3
 
 
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", ["new.bloom", "new"])
+def test_an_open_filter_is_held_by_its_process(tmp_path, name, exact):
+    """Its number of keys is estimated meanwhile, unless it is exact."""
+    kind, path = BloomFilter if "." in name else ScalableBloomFilter, tmp_path / name
+    with kind(1_000, 1e-3, path, exact=exact) as bloom_filter:
+        bloom_filter.update(map(str, range(500)))
+        description = describe(path)
+        assert description.held_by == os.getpid()
+        assert (description.clean, description.items_exact) == (False, exact)
+        assert description.items == pytest.approx(500, abs=0 if exact else 25)
+        assert description.table_bytes == bloom_filter.table_nbytes
+        assert (description.table_bytes > 0) is exact
+        text = next(iter(verify(path))).text
+        assert "(or in use)" in text
+        assert f"by its {'exact table it holds 500' if exact else 'bits it holds about '}" in text
+    assert describe(path).held_by is None
+
+
 def test_sound_filter_is_trusted(path):
     """One finding a file, one for the series."""
     findings = list(verify(path))
-    assert len(findings) == 4
+    assert [finding.path for finding in findings[:-1]] == [
+        str(path / f"{number}.bloom") for number in range(3)
+    ]
+    assert findings[-1].path == ""
     assert all(finding.sound for finding in findings)
 
 

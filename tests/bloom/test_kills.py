@@ -18,6 +18,7 @@ import scrapy_bloom
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
 from tests.patience import PATIENCE
 from tests.processes import Process
+from tests.seeded import seed_of
 
 CHILD = Path(__file__).resolve().with_name("adding_process.py")
 PACKAGE = Path(scrapy_bloom.__file__).resolve().parent.parent
@@ -63,7 +64,7 @@ class Adding:
 
 def killed_at_random(kind, capacity, folder, *, exact=False):
     """Kill processes that add to filters; return seed, number of keys, and unknown ones."""
-    seed = random.randrange(10**9)
+    seed = seed_of("SEED")
     chance = random.Random(seed)
     added, unknown = 0, []
     for series in range(2):

@@ -71,9 +71,20 @@ def test_refused_merge_changes_nothing(tmp_path):
     full = made(BloomFilter, tmp_path / "full.bloom", range(3_000, 5_900), secret)
     foreign = made(BloomFilter, tmp_path / "foreign.bloom", range(10), bytes(range(16)))
     before = ours.read_bytes()
-    for unfit, why in ((full, "was made for 3,000"), (foreign, "different secret")):
-        with pytest.raises(IncompatibleFilterError, match=why):
+    grows = made(ScalableBloomFilter, tmp_path / "grows", range(10), secret)
+    refused = {
+        full: "was made for 3,000",
+        foreign: "different secret",
+        ours: "destination itself",
+        grows: "in a directory",
+    }
+    for unfit, why in refused.items():
+        with pytest.raises(IncompatibleFilterError, match=why) as _refused:
             merge(ours, [fits, unfit])
         assert ours.read_bytes() == before
+        if os.path.isdir("/proc/self/fd"):  # also while the error is looked at
+            opened = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+            places = [os.readlink(name) for name in opened if os.path.lexists(name)]
+            assert not [place for place in places if place.startswith(str(tmp_path))]
     before, after = merge(ours, [full], over_capacity=True)
     assert after == pytest.approx(4_900, rel=0.03)

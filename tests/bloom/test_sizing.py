@@ -51,16 +51,21 @@ def test_error_rate_grows_with_the_keys():
     assert rates[-1] == pytest.approx(1)
 
 
-def test_expected_false_positives_is_the_integral():
-    """Simpson's rule agrees with a sum over every key, and parts add up."""
+@pytest.mark.parametrize("pages", [0, 2])
+def test_expected_false_positives_is_the_integral(pages):
+    """Simpson's rule agrees with a sum over every key, and parts add up, with an exact table or
+    without one."""
     blocks, probes = sizing.shape(5_000, 1e-3)
-    by_key = sum(sizing.error_rate_at(blocks, probes, n) for n in range(5_000))
-    whole = sizing.expected_false_positives(blocks, probes, 0, 5_000)
-    parts = sum(
-        sizing.expected_false_positives(blocks, probes, n, n + 500) for n in range(0, 5_000, 500)
-    )
-    assert whole == pytest.approx(by_key, rel=0.01)
-    assert parts == pytest.approx(by_key, rel=0.01)
+    by_key = sum(sizing.error_rate_at(blocks, probes, n + 0.5, pages) for n in range(5_000))
+
+    def between(start, stop):
+        return sizing.expected_false_positives(blocks, probes, start, stop, pages)
+
+    assert between(0, 5_000) == pytest.approx(by_key, rel=1e-4)
+    parts = sum(between(n, n + 500) for n in range(0, 5_000, 500))
+    assert parts == pytest.approx(by_key, rel=1e-4)
+    assert between(0, 1) == pytest.approx(between(0, 5_000) - between(1, 5_000), abs=1e-9)
+    assert between(7, 7) == 0
 
 
 def test_layer_error_rates_stay_under_the_bound():

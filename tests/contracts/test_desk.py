@@ -14,6 +14,7 @@ from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.sqlite_backend.desk import SqliteDesk
 from tests.failures import Failed
 from tests.job.engine import Job, name_of, unserializable
+from tests.job.rounds import RoundJob
 from tests.redis_backend.workers import StoreWorker
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
@@ -267,13 +268,27 @@ def test_where_nothing_is(place):
     assert desk.held() == {}
 
 
-def test_what_could_not_be_serialized_is_not_asked_again(tmp_path):
-    """It is listed, and can be forgotten."""
-    job = Job(tmp_path, BLOOM_BUDGET={"*": 0}).open()
-    job.scheduler.enqueue_request(unserializable("lost"))
-    job.push("capped")
-    job.commit()
-    job.drop()
+def test_where_no_scheduler_was(tmp_path):
+    """A directory that only a dupefilter has is no reason for an error, and stays as it is."""
+    desk = SqliteDesk(tmp_path)
+    assert [*desk.scan(Filter(KEPT))] == []
+    assert desk.count(Filter(KEPT), "slot").states.total() == 0
+    assert desk.held() == {}
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_what_could_not_be_serialized_is_not_asked_again(tmp_path, rounds):
+    """It is listed, and can be forgotten, also in a later round."""
+    for number in range(rounds):
+        job = RoundJob(tmp_path, BLOOM_BUDGET={"*": 0}).open()
+        assert job.round.number == number + 1
+        job.start()
+        if number == 0:
+            job.scheduler.enqueue_request(unserializable("lost"))
+            job.push("capped")
+        job.close("finished")
+        job.drop()
     desk = Failed(tmp_path)
     assert desk.by_reason() == {"unserializable": 1, "capped": 1}
     assert desk.retry(reasons=["unser*"]) == 0

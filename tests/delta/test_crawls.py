@@ -2,7 +2,7 @@
 
 Each test runs stories of `tests.delta.delta_crawls` in a process of its own, which forks the
 crawls. `make torture` kills a hundred crawls on each of three days. Set DELTA_SEED to repeat a
-run. What notices a mutant stands in `tests.delta.delta_mutants`.
+run.
 """
 
 import json
@@ -25,7 +25,6 @@ from tests.delta.test_digests import digest as digest_of_items
 from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DELTA_SEED")
-MUTANT = ("--mutant", os.environ["DELTA_MUTANT"]) if "DELTA_MUTANT" in os.environ else ()
 ALWAYS = {f"list/{number + 1}" for number in range(LISTS)} | {"always/1", "once/1", "once/2"}
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
 def tell(*arguments):
     """Return what became of the crawls of a story."""
-    run = run_module("tests.delta.delta_crawls", *arguments, *MUTANT, seed=SEED)
+    run = run_module("tests.delta.delta_crawls", *arguments, seed=SEED)
     assert run.returncode == 0
     return {report["crawl"]: report["runs"] for report in map(json.loads, run.stdout.splitlines())}
 

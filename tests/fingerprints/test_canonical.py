@@ -98,6 +98,7 @@ def test_path_parameters_are_ignored():
         assert same(tested, page, "http://a.example" + url)
     for url in ("/p/q;v=1", "/p/q;Jsessionid=1", "/p/q;jsessionid=1/r", "/p/q?x=;jsessionid=1"):
         assert not same(tested, page, "http://a.example" + url)
+    assert not same(tested, f"{page};v=1", f"{page};v=2")
     assert same(tested, "http://a.example/p;v=1;sid=2;w=3", "http://a.example/p;v=1;w=3")
     inner = "http://a.example/p%s/http://b.example/q%s"
     assert same(tested, inner % (";sid=1", ";sid=2"), inner % ("", ""))
@@ -195,7 +196,10 @@ def test_identity_holds_the_settings(one, other, make_dupefilter, tmp_path):
 def test_identity_knows_no_order():
     """The same names in another order, or as text, are the same settings."""
     assert make(query_params=["b", "a"]).identity == make(query_params="a, b").identity
-    assert make(query_params="True").identity == make(query_params=["*"]).identity
+    for all_of_them in (True, "True", "true"):
+        assert make(query_params=all_of_them).identity == make(query_params=["*"]).identity
+    for none in (False, "False", "false", "", []):
+        assert make(query_params=none).identity == make().identity
 
 
 @pytest.mark.parametrize("value", [[""], "a,,b", 3, [1], ["a", None]])

@@ -343,6 +343,12 @@ def test_other_fingerprints_of_scrapy_are_noticed(another_scrapy):
     assert not is_default(FastRequestFingerprinter())
 
 
+def test_a_scrapy_without_such_fingerprints_is_noticed(another_scrapy, monkeypatch):
+    """One whose function takes something else is used as it is, too."""
+    monkeypatch.setattr(module, "scrapy_fingerprint", lambda: None)
+    assert not agrees_with_scrapy()
+
+
 def test_probes_take_the_fast_way():
     """The check of the installed releases checks the fast way, not Scrapy against itself."""
     assert agrees_with_scrapy()

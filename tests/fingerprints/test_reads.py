@@ -245,6 +245,15 @@ def test_a_subclass_of_one_in_the_table_says_nothing(foreign):
         reads_of(imitation)
 
 
+@pytest.mark.parametrize("name", ["Foreign", "__file__"])
+def test_a_module_that_has_lost_its_class_or_its_file_says_nothing(foreign, monkeypatch, name):
+    """As one that was made by hand, or removed."""
+    _, cls = foreign()
+    monkeypatch.delattr(sys.modules[cls.__module__], name)
+    with pytest.raises(ValueError, match=CHANGED):
+        reads_of(cls())
+
+
 @pytest.mark.parametrize(
     "path",
     ["scrapy_poet.ScrapyPoetRequestFingerprinter", "duplicate_url_discarder.Fingerprinter"],

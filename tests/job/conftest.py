@@ -1,12 +1,10 @@
 """Jobs of `tests.job.engine` and `tests.job.rounds`, for the modules that ask for them."""
 
-import os
 import shutil
 
 import pytest
 
 from tests.job.engine import Job
-from tests.job.mutants import MUTANTS
 from tests.job.rounds import RoundJob
 
 
@@ -60,7 +58,3 @@ def crash(tmp_path, make):
 def crash_round(tmp_path, make_round):
     """The same for a RoundJob."""
     return lambda **options: make_round(killed(tmp_path), **options)
-
-
-if "DURABLE_MUTANT" in os.environ:
-    MUTANTS[os.environ["DURABLE_MUTANT"]]()

@@ -31,7 +31,6 @@ from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.failures import Failed
 from tests.job.harness import ASYNCIO, SELECT, Crawl, World, command_line, parsed, side_by_side
-from tests.job.mutants import MUTANTS
 from tests.redis_backend.server import Server
 
 REASONS = {
@@ -247,7 +246,7 @@ class Step:
     settings: dict = field(default_factory=dict)
 
 
-def story(world, crawl, steps, mutant=None):
+def story(world, crawl, steps):
     """Start a crawl once for each step; yield what became of it."""
     settings, runs = dict(crawl.settings), []
     folder = world.folder / crawl.name
@@ -258,7 +257,7 @@ def story(world, crawl, steps, mutant=None):
         flag.touch() if step.down else flag.unlink(missing_ok=True)
         retried = world.of_failed(crawl, "retry") if step.retry else 0
         began = len(world.asked(crawl))
-        run = world.begin(crawl, prepared(folder, step.down, mutant))
+        run = world.begin(crawl, prepared(folder, step.down))
         while not run.ended:
             if step.kill is not None and len(world.asked(crawl)) - began >= step.kill:
                 run.kill()
@@ -268,13 +267,11 @@ def story(world, crawl, steps, mutant=None):
     yield {"crawl": crawl.name, "runs": runs}
 
 
-def prepared(folder, down, mutant):
+def prepared(folder, down):
     """Return what is done first in each process of a crawl."""
 
     def before():
         os.chdir(folder)
-        if mutant:
-            MUTANTS[mutant]()
         DurableScheduler.commit_operations = 5
         Ledger.preparing_share = 1
 
@@ -329,14 +326,14 @@ def mended(world, options):
     """The site is down, then it is up, and what failed is asked again."""
     again = Step(down=False, settings={"BLOOM_REDIS_ROUND": "2"})
     steps = [Step(), Step(down=False, retry=True), again]
-    return [story(world, Crawl("mended", spider=FailingSpider), steps, options.mutant)]
+    return [story(world, Crawl("mended", spider=FailingSpider), steps)]
 
 
 def unmended(world, options):
     """It stays down: what failed fails again, at each start that is told to ask again."""
     crawl = Crawl("unmended", spider=FailingSpider)
     again = Step(settings={"BLOOM_RETRY_FAILED": True})
-    return [story(world, crawl, [Step(), again], options.mutant)]
+    return [story(world, crawl, [Step(), again])]
 
 
 def all_kinds(world, options):
@@ -348,14 +345,14 @@ def all_kinds(world, options):
         HTTPCACHE_DIR=str(world.folder / "cache"),
     )
     steps = [Step(), Step(down=False, retry=True)]
-    return [story(world, crawl, steps, options.mutant)]
+    return [story(world, crawl, steps)]
 
 
 def off(world, options):
     """Nothing is kept."""
     crawl = Crawl("off", spider=FailingSpider)
     crawl.settings["BLOOM_KEEP_FAILED"] = False
-    return [story(world, crawl, [Step()], options.mutant)]
+    return [story(world, crawl, [Step()])]
 
 
 def kills(world, options):
@@ -372,7 +369,7 @@ def kills(world, options):
             Step(down=False, retry=True, kill=chance.randrange(20)),
             Step(down=False),
         ]
-        stories.append(story(world, crawl, steps, options.mutant))
+        stories.append(story(world, crawl, steps))
     return stories
 
 
@@ -381,7 +378,7 @@ STORIES = {function.__name__: function for function in (mended, unmended, all_ki
 
 def main():
     """Run from the command line."""
-    parser = command_line("tests.job.failing_crawls", MUTANTS)
+    parser = command_line("tests.job.failing_crawls")
     parser.add_argument("stories", nargs="*", choices=[[], *STORIES])
     parser.add_argument("--count", type=int, default=4, help="of killed crawls")
     parser.add_argument("--redis", action="store_true", help="share the crawls in Redis")

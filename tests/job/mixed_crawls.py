@@ -38,7 +38,6 @@ from tests.job.mixed_spider import (
     note,
     slot_of,
 )
-from tests.job.mutants import MUTANTS
 from tests.job.powercut import Cut
 from tests.job.torture import VARIANTS
 from tests.stored import found_in, size_of, wrong_books
@@ -55,7 +54,6 @@ class Tale:
     world: MixedWorld
     crawl: Crawl
     chance: random.Random
-    mutant: str | None = None
     cut: Cut | None = None
     wrong: list = field(default_factory=list)
     kills: int = 0
@@ -162,8 +160,6 @@ class Tale:
         """Return what is done first in each process."""
 
         def before():
-            if self.mutant:
-                MUTANTS[self.mutant]()
             scheduler.ORDERS_SECONDS = 0.02
             scheduler.DurableScheduler.commit_operations = operations
             commit = Ledger.commit
@@ -273,7 +269,7 @@ def killed(world, options, tales):
         chance = random.Random(f"{options.seed} {number}")
         reactor, _ = VARIANTS[number % len(VARIANTS)]
         crawl = Crawl(f"mixed{number}", options.pages, reactor, spider=MixedSpider)
-        tales.append(Tale(world, crawl, chance, options.mutant))
+        tales.append(Tale(world, crawl, chance))
         yield tales[-1].tell([chance.randint(2, 5), chance.randint(1, 4), chance.randint(0, 2)])
 
 
@@ -284,13 +280,13 @@ def cut(world, options, tales):
             return
         crawl = Crawl(f"cut{half / 2}", options.pages, spider=MixedSpider)
         of_crawl = Cut(world.folder / crawl.name, half // 2, is_synced=bool(half % 2))
-        tales.append(Tale(world, crawl, random.Random(options.seed), options.mutant, of_crawl))
+        tales.append(Tale(world, crawl, random.Random(options.seed), of_crawl))
         yield tales[-1].tell([0, 0, 0])
 
 
 def main():
     """Run from the command line."""
-    parser = command_line("tests.job.mixed_crawls", MUTANTS)
+    parser = command_line("tests.job.mixed_crawls")
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--cuts", action="store_true", help="cut the power at each sync instead")
     parser.add_argument("--pages", type=int, default=90, help="of each crawl")

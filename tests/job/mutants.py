@@ -1,7 +1,4 @@
-"""Functions that break the package, to see that tests notice.
-
-`DURABLE_MUTANT=<name> pytest tests/job/<module>` runs tests with one of them, `--mutant` crawls.
-"""
+"""Functions that break the package, to see that the torture notices: `--mutant NAME`."""
 
 import os
 

@@ -16,7 +16,6 @@ from tests.redis_backend.server import missing
 from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DURABLE_SEED")
-MUTANT = ("--mutant", os.environ["DURABLE_MUTANT"]) if "DURABLE_MUTANT" in os.environ else ()
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
@@ -28,7 +27,7 @@ MEDIA = ("job", REDIS)
 
 def tell(*arguments):
     """Return what became of the crawls of a story."""
-    run = run_module("tests.job.failing_crawls", *arguments, *MUTANT, seed=SEED)
+    run = run_module("tests.job.failing_crawls", *arguments, seed=SEED)
     assert run.returncode == 0
     return {report["crawl"]: report["runs"] for report in map(json.loads, run.stdout.splitlines())}
 

@@ -10,6 +10,7 @@ from scrapy.exceptions import CloseSpider
 
 from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.jobdir import session_of
+from scrapy_bloom.sqlite_backend.status import job_view
 from tests.fakes import Engine
 from tests.job.engine import STOCK, Job, query, request
 
@@ -206,12 +207,14 @@ def test_a_round_is_over_when_its_feeds_are_stored(make_round, tmp_path):
     job.start(start("a"))
     job.finish()
     assert (ended, phases(tmp_path / "job")) == ([], [(1, "to be stored")])
+    assert job_view(tmp_path / "job").state == ("running", 1, 0, True)
     assert (tmp_path / "job" / "bloom.lock").exists()
     assert len(job.round.file.query("SELECT * FROM spider_state")) == 1
     job.round.feeds_stored()
     session_of(job.crawler).end(FEEDS)
     assert len(ended) == 1
     assert phases(tmp_path / "job") == [(1, "over")]
+    assert job_view(tmp_path / "job").state == ("finished", 1, 0, False)
     assert not (tmp_path / "job" / "bloom.lock").exists()
     assert query(tmp_path / "job", "SELECT * FROM spider_state") == []
     assert query(tmp_path / "job", "SELECT clean FROM job") == [(1,)]

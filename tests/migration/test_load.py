@@ -1,6 +1,8 @@
 """Crawls that begin with scrapy-redis, or in a job, and go on with RedisDurableScheduler."""
 
+import json
 import os
+import pickle
 from collections import Counter, OrderedDict
 from functools import partial
 from pathlib import Path
@@ -10,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from scrapy import Request, Spider
+from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 from w3lib.url import canonicalize_url
@@ -24,6 +27,7 @@ from scrapy_bloom import (
 from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration import scrapy_redis
+from scrapy_bloom.migration.scrapy_redis import RedisQueue
 from scrapy_bloom.redis_backend import load as loading
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.layout import in_one_slot
@@ -261,7 +265,7 @@ def test_queues_of_scrapy_redis_keep_their_order(client, key, monkeypatch, kind)
     name = f"scrapy_redis.queue.{kind}"
     settings = get_crawler(settings_dict={"SCHEDULER_QUEUE_CLASS": name}).settings
     monkeypatch.setattr(scrapy_redis, "_AT_ONCE", 3)
-    queue_of = scrapy_redis.RedisQueue(client, settings, key)
+    queue_of = RedisQueue(client, settings, key)
     order = [fields["meta"]["n"] for fields in queue_of.requests(next_first=True)]
     back = [fields["meta"]["n"] for fields in queue_of.requests(next_first=False)]
     assert order == [queue.pop().meta["n"] for _ in range(7)] == back[::-1]
@@ -302,6 +306,28 @@ def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypat
             load_left(client, key, settings)
     assert waiting(client, in_one_slot(key)).total() == 9
     assert len(FilterView(client, key).filter) == 8
+
+
+@pytest.mark.parametrize(
+    ("serializer", "name"),
+    [("", "pickle"), ("marshal", "marshal"), (pickle, "pickle"), ("json", ""), (json, "")],
+)
+def test_settings_of_scrapy_redis_name_its_queue(client, key, serializer, name):
+    """Its keys, and what reads its requests: pickles only if they are allowed."""
+    settings = Settings({"SCHEDULER_SERIALIZER": serializer, "BLOOM_PICKLE": False})
+    settings.set("SCHEDULER_QUEUE_KEY", "%(spider)s:q")
+    settings.set("SCHEDULER_DUPEFILTER_KEY", "%(spider)s:seen")
+    client.call("zadd", f"{key}:q", {b'{"url": "", "priority": 1, "meta": {}}': 5})
+    client.call("sadd", f"{key}:seen", "a", "b")
+    if name:
+        with pytest.raises(BloomError, match=f"stored by {name}, and BLOOM_PICKLE is False"):
+            RedisQueue(client, settings, key)
+        settings.set("BLOOM_PICKLE", True)
+    queue = RedisQueue(client, settings, key)
+    assert (queue.key, queue.set_key) == (f"{key}:q", f"{key}:seen")
+    assert (len(queue), queue.set_size()) == (1, 2)
+    with pytest.raises(BloomError, match="cannot be read" if name else "it has no dont_filter"):
+        next(queue.requests(next_first=True))
 
 
 def test_what_cannot_be_loaded_is_refused(client, key, left, settings, monkeypatch):

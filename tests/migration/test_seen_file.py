@@ -113,8 +113,9 @@ def test_what_is_behind_a_torn_record_is_left_out(tmp_path, torn):
 
 def test_fingerprints_of_any_length_are_read(tmp_path):
     """A fingerprinter of one's own may give other and unequal lengths."""
-    fingerprints = [b"x" * (1 + n % 40) for n in range(1000)]
+    fingerprints = [b"x" * (1 + n % 64) for n in range(1000)]
     assert read(tmp_path / "seen", binary(fingerprints)) == (fingerprints, 0)
+    assert read(tmp_path / "seen", binary([b"x" * 65])) == ([], 1)
     fingerprints = [bytes([n % 256]) * 16 for n in range(1000)]
     assert read(tmp_path / "seen", text(fingerprints)) == (fingerprints, 0)
 

@@ -73,7 +73,7 @@ def test_job_gets_its_filter_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(SeenFile, "batches", batches)
     line = import_job(JobDirectory(tmp_path), None, BloomSettings(100, 1e-9), "me")
     assert "Imported 3,000 requests" in line
-    assert "1 torn record" in line
+    assert "(1 torn record left out)" in line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bloom", "requests.seen"]
     with ScalableBloomFilter.open(tmp_path / "bloom") as bloom_filter:
         assert len(bloom_filter.layers) == 1

@@ -81,6 +81,22 @@ def test_what_is_skipped_is_counted_once(tmp_path):
         assert urls.first_skipped.startswith("line 1, b'nonsense': ")
 
 
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (b"", r"it is empty"),
+        (b"\n \n", "there are empty lines only"),
+        (b"\nnonsense\n", "line 2, b'nonsense': Missing scheme in request url: nonsense"),
+    ],
+)
+def test_list_without_a_url_is_refused(tmp_path, lines, why):
+    """With what is there instead."""
+    path = tmp_path / "urls"
+    path.write_bytes(lines)
+    with pytest.raises(BloomError, match=rf"urls holds no URL \({why}\): give a list"):
+        UrlList(path, DEFAULT)
+
+
 def test_list_that_is_damaged_meanwhile_is_noticed(tmp_path):
     """Whoever reads a compressed list gets an error at the place where it ends too early."""
     path = tmp_path / "urls.gz"
