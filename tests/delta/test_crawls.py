@@ -28,7 +28,7 @@ SEED = seed_of("DELTA_SEED")
 MUTANT = ("--mutant", os.environ["DELTA_MUTANT"]) if "DELTA_MUTANT" in os.environ else ()
 ALWAYS = {f"list/{number + 1}" for number in range(LISTS)} | {"always/1", "once/1", "once/2"}
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")]
 
 
 def tell(*arguments):
@@ -60,7 +60,7 @@ def item_of(page):
 
 @pytest.fixture(scope="module")
 def stories():
-    """What became of the crawls of all stories, each once."""
+    """What became of the crawls of all stories, each once, in forked processes."""
     told = ["days", "modes", "periods", "unsound", "beside", "read_only", "spiders", "odd"]
     return tell(*told, "thrown_away", "undelivered")
 
