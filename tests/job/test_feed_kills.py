@@ -32,7 +32,7 @@ def test_random_stops_leave_each_item_once():
 
 @pytest.mark.slow
 def test_each_item_once_wherever_the_process_dies():
-    """A crawl each: after any write, sync, record, cut and store, in a first run and a later one."""
+    """A crawl each: after any write, sync, record, cut, store, in a first run and a later one."""
     result = feed_torture("--points", 0, "--sides", "after")
     assert result["killed"] >= 9  # of 12: some may come to fewer writes
     assert result["odd"] == []
