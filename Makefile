@@ -17,6 +17,7 @@ demo-redis: .venv/.test
 
 # compiled once, and not in each process of a run
 test oldest next-scrapy: export PYTHONDONTWRITEBYTECODE :=
+torture: export SLOW_DAY := all
 
 test: .venv/.test
 	$(BIN)/python -m pytest -n 4 --dist worksteal

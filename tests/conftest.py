@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import date
 from functools import partial
-from operator import attrgetter
 
 import pytest
 from hypothesis import settings
@@ -50,17 +49,25 @@ def pytest_report_header():
 def pytest_collection_modifyitems(config, items):
     """Leave out the slow tests of the four other days, but those that are asked for by name.
 
-    In any five days in a row each of them runs.
+    In any five days in a row each of them runs; those of a module that is marked run together,
+    since what they share is slow.
     """
     day = os.environ[SLOW_DAY]
     if day == "all" or any("::" in name for name in config.args):
         return
-    slow = sorted(
-        (item for item in items if item.get_closest_marker("slow")), key=attrgetter("nodeid")
-    )
-    left = {item for number, item in enumerate(slow) if number % 5 != int(day) % 5}
-    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    unit_of = {item: _unit(item) for item in items if item.get_closest_marker("slow")}
+    units = sorted({*unit_of.values()})
+    today = units[int(day) % 5 :: 5]
+    left = [item for item, unit in unit_of.items() if unit not in today]
+    config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
+
+
+def _unit(item):
+    """Return the name of what runs on one day: the module if that is marked, else the test."""
+    module = item.getparent(pytest.Module)
+    is_marked = any(mark.name == "slow" for mark in module.own_markers)
+    return module.nodeid if is_marked else item.nodeid
 
 
 @pytest.fixture

@@ -62,9 +62,10 @@ def require_same(results):
             assert early["filtered"] == without["filtered"] > 100, name
 
 
+@pytest.mark.slow
 def test_pages_and_items_are_those_of_scrapy():
-    """However a spider comes to its requests, with middlewares that rewrite URLs, fragments,
-    `verbatim_url`, retries, redirects and fingerprinters of all kinds."""
+    """In many crawls: however a spider comes to its requests, with middlewares that rewrite URLs,
+    fragments, `verbatim_url`, retries, redirects and fingerprinters of all kinds."""
     # with Scrapy 2.14 or scopes two crawls without the add-on differ, too, where the order counts
     has_one = scrapy.version_info >= (2, 15) and not HAS_SCOPES
     names = [n for n in MOST_TELLING if has_one or not has_order(n)]

@@ -27,7 +27,7 @@ from tests.seeded import run_module, seed_of
 SEED = seed_of("DELTA_SEED")
 ALWAYS = {f"list/{number + 1}" for number in range(LISTS)} | {"always/1", "once/1", "once/2"}
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")]
 
 
 def tell(*arguments):
@@ -59,7 +59,7 @@ def item_of(page):
 
 @pytest.fixture(scope="module")
 def stories():
-    """What became of the crawls of all stories, each once."""
+    """What became of the crawls of all stories, each once, in forked processes."""
     told = ["days", "modes", "periods", "unsound", "beside", "read_only", "spiders", "odd"]
     return tell(*told, "thrown_away", "undelivered")
 

@@ -22,8 +22,9 @@ pytestmark = [
     ("payloads", "damages", "seed"),
     [(2, 4, 7000), pytest.param(99, 200, SEED, marks=pytest.mark.torture)],
 )
+@pytest.mark.slow
 def test_payloads_and_damages(payloads, damages, seed):
-    """A healthy page beside them is fetched, or the refused start has changed nothing."""
+    """In many jobs: a healthy page beside them is fetched, or a refused start changes nothing."""
     words = ("--payloads", payloads, "--damages", damages)
     run = run_module("tests.job.damages", *words, seed=seed)
     assert run.returncode == 0

@@ -17,7 +17,7 @@ from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DURABLE_SEED")
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")]
 
 REDIS = pytest.param(
     "redis", marks=pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -86,7 +86,7 @@ def medium(request):
 
 @pytest.fixture(scope="module")
 def reports(medium):
-    """What became of the crawls of all stories but the kills."""
+    """What became of the crawls of all stories but the kills, in forked processes."""
     return tell("mended", "unmended", "all_kinds", "off", *in_medium(medium))
 
 

@@ -44,8 +44,9 @@ def torture(*arguments, module="tests.job.torture", seed=SEED):
     return json.loads(run.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_only_what_was_in_flight_or_uncommitted_is_repeated():
-    """Of what was answered before the last commit, only what was in progress."""
+    """In killed crawls: of what was answered before the last commit, only what was in progress."""
     kinds = ("moved", "gone", "raising", "swapped")
     result = torture("--kills", 4, "--pages", 50, "--kinds", *kinds)
     assert result["kills"] >= 4
@@ -53,51 +54,58 @@ def test_only_what_was_in_flight_or_uncommitted_is_repeated():
     assert result["stale"] <= result["kills"] * (IN_PROGRESS * CONCURRENCY + 2)
 
 
+@pytest.mark.slow
 def test_no_page_is_lost_wherever_the_process_dies():
-    """After the first of each kind of call on the database, on files and on bits."""
+    """A crawl each: after the first of each kind of call on the database, on files and on bits."""
     result = torture("--points", 0, "--pages", 10, "--sides", "after")
     assert result["killed"] >= 25
     assert result["odd"] == []
 
 
+@pytest.mark.slow
 def test_no_page_is_lost_around_any_commit():
-    """Before and after each commit of a small crawl."""
+    """Before and after each commit of a small crawl: two crawls for each."""
     result = torture("--points", 100, "--names", "sql COMMIT", "--pages", 8)
     assert result["killed"] >= 8
     assert result["odd"] == []
 
 
+@pytest.mark.slow
 def test_no_delayed_page_is_lost_or_early():
-    """With half of the pages delayed, over kills."""
+    """With half of the pages delayed, over kills: crawls that wait."""
     result = torture("--kills", 3, "--pages", 40, "--later", 0.5)
     assert result["kills"] >= 3
     assert result["odd"] == []
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_twice_where_all_is_mixed():
-    """Requests in every state, with orders and other settings at each start."""
+    """Requests in every state, with orders and other settings at each start of many crawls."""
     result = torture("--kills", 2, "--pages", 40, module=MIXED)
     assert result["kills"] >= 2
     assert result["wrong"] == []
 
 
+@pytest.mark.slow
 def test_no_page_is_lost_by_a_power_cut():
-    """Whatever the disk has of what was not synced, the job is resumed in full."""
+    """Whatever the disk has of what was not synced, each of many jobs is resumed in full."""
     result = torture("--cuts", 4, "--pages", 40)
     assert result["kills"] >= 4
     assert result["odd"] == []
 
 
+@pytest.mark.slow
 def test_no_page_is_lost_by_failing_calls():
-    """Where a call fails, once or for good, the run ends, and the next fetches the rest."""
+    """A crawl each: where a call fails, once or for good, the run ends, the next has the rest."""
     result = torture("--faults", 8)
     assert result["crawls"] == 8
     assert result["odd"] == []
     assert result["killed"] == 0
 
 
+@pytest.mark.slow
 def test_no_page_is_lost_on_a_disk_that_is_too_small():
-    """Where files cannot grow any more, the same holds."""
+    """Where files cannot grow any more, the same holds, in whole crawls."""
     result = torture("--short", 2, "--pages", 60)
     assert result["odd"] == []
     assert result["killed"] == 0

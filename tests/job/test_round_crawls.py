@@ -15,7 +15,7 @@ from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DURABLE_SEED")
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")]
 
 
 def tell(*arguments):
@@ -27,7 +27,7 @@ def tell(*arguments):
 
 @pytest.fixture(scope="module")
 def reports():
-    """What became of the crawls of the other stories, by their names."""
+    """What became of the forked crawls of the other stories, by their names."""
     found = {}
     for report in tell("second", "stops", "stock", "daily", "refused", "gone", "fed"):
         found[report["crawl"]] = report

@@ -168,8 +168,9 @@ def test_a_budget_that_is_new_counts_what_is_retried(join):
 
 
 @pytest.mark.parametrize("before", [{}, {"*": 1}, {"*": 5, "example.com": 9}])
+@pytest.mark.slow
 def test_a_start_that_is_aborted_at_any_command_sets_no_other_budget(join, redis_server, before):
-    """The next one sets its own, and counts all."""
+    """Once before each command; the next one sets its own, and counts all."""
     for position in range(14, 34):
         worker = join(BLOOM_BUDGET=before)
         push(worker, "a")
@@ -235,8 +236,9 @@ def test_start_requests_count_and_are_not_counted_twice(join):
 
 
 @pytest.mark.parametrize("dont_filter", [False, True])
+@pytest.mark.slow
 def test_a_call_that_is_aborted_at_any_command_admits_no_more(join, redis_server, dont_filter):
-    """And one fewer at most: it is made again."""
+    """Once before each command; one fewer at most: it is made again."""
     for position in range(12, 80):
         worker = join(BLOOM_BUDGET={"*": 4})
         worker.abort_next(position)
@@ -342,8 +344,9 @@ def failed_of_start(worker):
 
 
 @pytest.mark.parametrize("place", ["capped:example.com", "failed"])
+@pytest.mark.slow
 def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_server, place):
-    """And loses nothing."""
+    """Once before each command; it loses nothing."""
     for position in range(1, 60):
         worker = join(BLOOM_BUDGET={"*": 2})
         push(worker, *"abcd")

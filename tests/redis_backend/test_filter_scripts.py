@@ -65,8 +65,9 @@ def opened(server, key, patience=5):
 
 
 @pytest.mark.parametrize("patience", [0, 0.06], ids=["once", "again"])
+@pytest.mark.slow
 def test_adding_that_is_cut_off(redis_server, key, monkeypatch, patience):
-    """Before any command: the keys are new afterwards, also to that worker, and then known."""
+    """Before each command: the keys are new afterwards, also to that worker, and then known."""
     commands = set()
     for n in range(12):
         cut_off = adding_is_cut_off(redis_server, f"{key}after{n}", monkeypatch, n, patience)
@@ -115,8 +116,9 @@ def test_growing_over_what_was_left(redis_server, key):
 
 @pytest.mark.parametrize("name", ["MAKE_HEADER", "MAKE_SHARD", "READ_SHARD"])
 @pytest.mark.parametrize("before", ["nothing", "a filter without header", "a filter"])
+@pytest.mark.slow
 def test_opening_that_is_cut_off(redis_server, key, monkeypatch, name, before):
-    """Before any command: the next worker gets a filter that knows what it should."""
+    """Once before each command: the next worker gets a filter that knows what it should."""
     n = 0
     while opening_is_cut_off(redis_server, f"{key}after{n}", monkeypatch, name, n, before):
         n += 1

@@ -17,6 +17,7 @@ HELD = 40
 waits for a request in memory."""
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks"),
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
 ]
@@ -45,7 +46,7 @@ SCENES += ["start_urls"] if importlib.util.find_spec("scrapy_redis") else []
 
 @pytest.fixture(scope="module")
 def reports():
-    """The reports of all crawls, by name; they run side by side."""
+    """The reports of all crawls with several workers each, by name; they run side by side."""
     found = fleet(
         *("--kills", 4, "--stops", 1, "--restarts", 1, "--wipes", 1, "--cluster", 1),
         *("--budgets", 1),

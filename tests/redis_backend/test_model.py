@@ -11,6 +11,7 @@ SEEDS = 400
 SEEDS_WITHOUT = 20_000
 
 
+@pytest.mark.slow
 def test_no_page_is_lost_and_every_crawl_ends():
     """Hundreds of crawls under kills, pauses, lost replies, aborted scripts and full servers."""
     wrong = {seed: what for seed in range(SEEDS) if (what := World(seed).run())}
@@ -26,14 +27,16 @@ def require_budgets(seed, crawls):
     assert sum(world.server.aborted > 0 for world in worlds.values()) > crawls / 2
 
 
+@pytest.mark.slow
 def test_no_budget_is_exceeded():
-    """And all of it is used, but for one page for each call that was aborted."""
+    """In hundreds of crawls; and all of it is used, but for one page for each aborted call."""
     require_budgets(SEED, SEEDS)
 
 
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.slow
 def test_each_rule_is_needed(rule):
-    """The model without it is found out."""
+    """The model without it is found out, in as many crawls as that takes."""
     for seed in range(SEEDS_WITHOUT):
         if World(seed, [rule]).run():
             return

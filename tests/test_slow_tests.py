@@ -1,0 +1,57 @@
+"""Which of the slow tests run on which day."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.conftest import SLOW_DAY, pytest_collection_modifyitems
+
+
+class Item:
+    """A test of a module, as pytest has it; either may be marked as slow."""
+
+    def __init__(self, module, name, is_slow=False):
+        self.nodeid = f"{module.nodeid}::{name}"
+        self._module = module
+        self._is_slow = is_slow or bool(module.own_markers)
+
+    def getparent(self, _):
+        return self._module
+
+    def get_closest_marker(self, _):
+        return self._is_slow or None
+
+
+@pytest.fixture
+def run_on(monkeypatch):
+    """Return a function that says which of twelve slow tests and a fast one run on a day."""
+
+    def run_on(day, *names):
+        free = SimpleNamespace(nodeid="free.py", own_markers=[])
+        marked = SimpleNamespace(nodeid="marked.py", own_markers=[SimpleNamespace(name="slow")])
+        items = [Item(free, f"test_{number:02}", is_slow=True) for number in range(9)]
+        items += [Item(marked, f"test_{number}") for number in range(3)]
+        items.append(Item(free, "fast"))
+        left = []
+        hook = SimpleNamespace(pytest_deselected=lambda items: left.extend(items))
+        monkeypatch.setenv(SLOW_DAY, str(day))
+        pytest_collection_modifyitems(SimpleNamespace(args=names, hook=hook), items)
+        assert len(items) + len(left) == 13
+        return {item.nodeid for item in items}
+
+    return run_on
+
+
+def test_each_runs_once_in_any_five_days_in_a_row(run_on):
+    """A module that is marked is run as a whole, and what is not slow each day."""
+    days = [run_on(day) for day in range(739_998, 740_003)]
+    assert set.union(*days) == run_on("all")
+    assert sum(map(len, days)) == 12 + 5
+    assert set.intersection(*days) == {"free.py::fast"}
+    assert [sum(name.startswith("marked") for name in day) for day in days].count(3) == 1
+
+
+def test_what_is_asked_for_by_name_runs(run_on):
+    """On whichever day."""
+    assert run_on(0, "free.py::test_03") == run_on("all")
+    assert run_on(0, "free.py") != run_on("all")
