@@ -107,9 +107,10 @@ class Codec:
         except Exception as error:
             raise ValueError(str(error)) from error
 
-    def dump(self, fields: dict[str, Any], slot: str, format_: str) -> Stored:
-        """Return the request of these `fields` as it is stored in `slot`, with the values that are
-        not plain in `format_`. Raises ValueError if it cannot be serialized."""
+    def dump(self, request: Request | dict[str, Any], slot: str, format_: str) -> Stored:
+        """Return a request, or that of some fields, as it is stored in `slot`, with the values that
+        are not plain in `format_`. Raises ValueError if it cannot be serialized."""
+        fields = request if isinstance(request, dict) else self.fields(request)
         try:
             text = pack(fields, slot)
         except NotPlainError:

@@ -16,7 +16,6 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..errors import message_of, unforeseen
-from ..scrapy_private.engine import TIMES_SENT_AGAIN
 from ..signals import before_commit
 from .failed_request import IN_MEMORY, FailedRequest
 from .in_flight import InFlight
@@ -112,33 +111,20 @@ class Ledger:
         """Send `before_commit` with each commit from now on."""
         self._has_begun = True
 
-    def push(self, request: Request, delay: float | None = None) -> list[Request]:
-        """Store `request`, as pending, or as pending in `delay` seconds; return what `sources_of`
-        does. Raises ValueError if it cannot be serialized."""
-        sources = self.sources_of(request)
-        self.store.push(request, sources, delay)
+    def stored(self, request: Request, sources: Sequence[Request]) -> None:
+        """Record that the store has `request`, as which `sources` are sent again, and that these
+        are done; commit if it is time."""
         self._unreleased += self._fingerprints(request)
-        if sources:
-            self._sent_again.update(sources)
-        return sources
-
-    def leave_out(self, request: Request) -> None:
-        """Record that `request`, which is not pushed, is seen, and its sources are done."""
-        self._unreleased += self._fingerprints(request)
-        self._sent_again.update(self.sources_of(request))
-
-    def sources_of(self, request: Request) -> list[Request]:
-        """Return the requests that are sent again as `request`, while that is scheduled."""
-        if request.meta.keys().isdisjoint(TIMES_SENT_AGAIN):
-            return []
-        return [*self._engine.sent_again_as(request)]
+        self._sent_again.update(sources)
+        self.pushed()
 
     def wait_in_memory(self, request: Request) -> None:
-        """Record that `request` waits in memory only."""
+        """Record that `request` waits in memory only; commit if it is time."""
         self._in_flight.keep(request, self._fingerprints(request), comes_again=request.dont_filter)
+        self.pushed()
 
     def pushed(self) -> None:
-        """Commit if it is time, after `push` or `keep`."""
+        """Commit if it is time."""
         if self.store.uncommitted >= self._operations and self._wait <= 0:
             self.commit()
         else:

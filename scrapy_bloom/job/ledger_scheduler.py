@@ -19,10 +19,10 @@ from scrapy.statscollectors import StatsCollector
 
 from ..errors import JobDirectoryError, encodable
 from ..scrapy_private.cache import mend_cache
-from ..scrapy_private.engine import HELD, EngineView, close_spider
+from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, EngineView, close_spider
 from ..scrapy_private.slots import answer_unsent, slot_keys
 from ..startup import refuse
-from .delays import NO_HOLD, Alarm, take_delay
+from .delays import NO_HOLD, NOT_BEFORE, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
 from .queue_settings import memory_records
 from .records import rank_of
@@ -220,7 +220,7 @@ class LedgerScheduler(BaseScheduler):
                 assert self.spider is not None
                 self.df.log(request, self.spider)
                 return False
-            delay = take_delay(request)
+            delay = take_delay(request) if NOT_BEFORE in request.meta else None
             if self._budget is not None and self._is_over(self._budget, request):
                 self._cap(request)
             elif ledger is None or not self._push_to_store(ledger, request, delay):
@@ -233,8 +233,6 @@ class LedgerScheduler(BaseScheduler):
             else:
                 ledger.cannot_schedule(request, error)
             return False
-        if ledger is not None:
-            ledger.pushed()
         return True
 
     def _waits_again(self, request: Request) -> bool:
@@ -284,7 +282,6 @@ class LedgerScheduler(BaseScheduler):
         self.stats.inc_value("scheduler/capped")
         if self._ledger is None:
             return
-        self._ledger.leave_out(request)
         is_kept = True
         try:
             self._store_capped(request)
@@ -295,6 +292,7 @@ class LedgerScheduler(BaseScheduler):
             self._start_requests.mark_stored()
         if is_kept and request.dont_filter:
             self._note_stored(request, ())
+        self._ledger.stored(request, self._sources_of(request))
 
     def _store_capped(self, request: Request) -> None:
         """Store `request`, which is over the budget. Raises ValueError if it cannot be
@@ -314,8 +312,9 @@ class LedgerScheduler(BaseScheduler):
 
     def _push_to_store(self, ledger: Ledger, request: Request, delay: float | None) -> bool:
         """Store `request`; return False if it cannot be serialized."""
+        sources = self._sources_of(request)
         try:
-            sources = ledger.push(request, delay)
+            ledger.store.push(request, sources, delay)
         except ValueError as error:
             self._tell_of_unserializable(request, error)
             return False
@@ -325,15 +324,22 @@ class LedgerScheduler(BaseScheduler):
             self._note_stored(request, sources)
         if self._counts_stored:
             self._count("scheduler/enqueued", self.medium)
+        ledger.stored(request, sources)
         return True
+
+    def _sources_of(self, request: Request) -> Sequence[Request]:
+        """Return the requests that are sent again as `request`, while that is scheduled."""
+        if request.meta.keys().isdisjoint(TIMES_SENT_AGAIN):
+            return ()
+        return [*self._engine.sent_again_as(request)]
 
     def _push_to_memory(self, request: Request, delay: float | None) -> None:
         self._put_in_memory(request, delay)
         if self._ledger is not None:
-            self._ledger.wait_in_memory(request)
             if request is self._start_requests.offered:
                 self._start_requests.mark_in_memory()
             self._note_in_memory(request)
+            self._ledger.wait_in_memory(request)
 
     def _put_in_memory(self, request: Request, delay: float | None) -> None:
         assert self.mqs is not None

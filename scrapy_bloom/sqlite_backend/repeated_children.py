@@ -17,6 +17,7 @@ from ..job.failed_request import TIMES_KEYS
 from ..job.ledger import CommitHook
 from ..job.origins import origins_of
 from ..job.request_text import DEFAULTS, ORDER
+from ..scrapy_private.engine import EngineView
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -112,6 +113,7 @@ class RepeatedChildren(CommitHook):
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
+        self._engine = EngineView(crawler)
         self._origins = origins_of(crawler)
         self._parents: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """The page of each child."""
@@ -187,7 +189,7 @@ class RepeatedChildren(CommitHook):
     def _parent_in_memory(self, page: Request) -> int | None:
         """Return the number of `page`: the row of the request that is sent again as `page`, or else
         a number below ROWLESS from its fingerprint. None if it has none."""
-        for source in self._ledger.sources_of(page):
+        for source in self._engine.sent_again_as(page):
             if (row := self._store.row_of(source)) is not None:
                 return row
         with suppress(Exception):  # of a fingerprinter, which unfiltered requests do not need

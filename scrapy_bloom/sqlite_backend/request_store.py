@@ -14,7 +14,6 @@ from ..errors import encodable
 from ..job.codec import Codec, Stored, url_and_method
 from ..job.delays import take_delay
 from ..job.failed_request import FailedRequest, class_and_message, count_unreadable, lost
-from ..job.records import rank_of
 from ..scrapy_private.slots import slot_keys
 from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords
@@ -122,8 +121,8 @@ class SqliteStore:
         self._note_commit = note_commit
         self._file = file
         self._path = path
-        self._settings = settings
-        self._format = settings.kind.format, (settings.start or settings.kind).format
+        self._starts_apart = settings.start is not None
+        self._formats = settings.kind.format, (settings.start or settings.kind).format
         self._dispatched: dict[Request, int] = {}
         """The record of each dispatched request."""
         self.codec = Codec(
@@ -275,13 +274,14 @@ class SqliteStore:
     def _record(self, request: Request) -> tuple[str, int, bytes]:
         """Return slot, rank and payload of `request`. Raises ValueError if it cannot be
         serialized."""
-        start = bool(self._settings.start and request.meta.get("is_start_request"))
-        if abs(request.priority) > MOST_PRIORITY:
-            raise ValueError(f"the priority {request.priority} does not fit into 62 bits")
-        slot = encodable(self._slot_of(request))
-        fields = self.codec.fields(request)
-        stored = self.codec.dump(fields, slot, self._format[start])
-        return slot, rank_of(request.priority, start=start), stored.payload
+        start = bool(self._starts_apart and request.meta.get("is_start_request"))
+        priority, slot = request.priority, self._slot_of(request)
+        if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+            raise ValueError(f"the priority {priority} does not fit into 62 bits")
+        if not slot.isascii():
+            slot = encodable(slot)
+        _, payload = self.codec.dump(request, slot, self._formats[start])
+        return slot, start - 2 * priority, payload
 
     def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:
         failed = FailedRequest.unreadable(*url_and_method(stored), class_and_message(error))
