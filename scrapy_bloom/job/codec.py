@@ -8,6 +8,7 @@ import pickletools
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgpack import ExtType
@@ -56,6 +57,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 _OTHERS = [*DEFAULTS.items()][3:]
 """The fields behind callback, errback and headers, with their defaults."""
+_values_of = attrgetter(*(name for name, _ in _OTHERS))
 _KNOWS_FIELDS = {*Request.attributes} == {"url", *DEFAULTS}
 _MOST_PRIORITY = 2**63
 _WIDTHS = {
@@ -296,8 +298,7 @@ class Callbacks:
                 if function is None or _function(self._spider, known) is not function:
                     return self.to_dict(request)
                 fields[name] = known
-        for name, default in _OTHERS:
-            value = getattr(request, name)
+        for (name, default), value in zip(_OTHERS, _values_of(request), strict=True):
             if value is not default and (type(value) is not type(default) or value != default):
                 fields[name] = value
         if headers := request.headers:

@@ -103,6 +103,8 @@ class LedgerScheduler(BaseScheduler):
     def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:
         self.crawler = crawler
         self.stats = crawler.stats
+        inc_value = getattr(type(crawler.stats), "inc_value", None)
+        self._has_scrapys_stats = inc_value is StatsCollector.inc_value
         self.df = dupefilter
         self.spider: Spider | None = None
         self.mqs: MemoryRecords | None = None
@@ -300,15 +302,14 @@ class LedgerScheduler(BaseScheduler):
 
     def _count(self, name: str, medium: str) -> None:
         """Add 1 to a stat, and to that of `medium`."""
-        names = name, f"{name}/{medium}"
-        if getattr(type(self.stats), "inc_value", None) is StatsCollector.inc_value:
+        part = f"{name}/{medium}"
+        if self._has_scrapys_stats:
             # what it does, without its searches for attributes, which take longer
             found = StatsCollector.get_stats(self.stats)
-            for each in names:
-                found[each] = found.get(each, 0) + 1
+            found[name], found[part] = found.get(name, 0) + 1, found.get(part, 0) + 1
         else:
-            for each in names:
-                self.stats.inc_value(each)
+            self.stats.inc_value(name)
+            self.stats.inc_value(part)
 
     def _push_to_store(self, ledger: Ledger, request: Request, delay: float | None) -> bool:
         """Store `request`; return False if it cannot be serialized."""

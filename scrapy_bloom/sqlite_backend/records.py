@@ -406,10 +406,10 @@ class SqliteRecords:
     def _slot(self, name: str) -> int:
         """Return the number of a slot, which may be new to the file."""
         if name not in self._ids:
-            find = "SELECT id FROM slot WHERE name = ?"
-            if not (found := self._file.query(find, (name,))):
-                self._file.execute("INSERT INTO slot (name) VALUES (?)", (name,))
-                found = self._file.query(find, (name,))
+            found = self._file.query("SELECT id FROM slot WHERE name = ?", (name,))
+            if not found:
+                added = self._file.execute("INSERT INTO slot (name) VALUES (?)", (name,))
+                found = [(added.lastrowid,)]
             self._learn(name, found[0][0])
         return self._ids[name]
 
