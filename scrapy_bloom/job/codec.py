@@ -98,16 +98,8 @@ class Codec:
         self._has_cache = has_cache
         self._pickles = pickles
         self._stats = stats
-        self._callbacks = Callbacks(spider)
+        self.fields = Callbacks(spider).fields
         self._dictionaries = dictionaries
-
-    def fields(self, request: Request) -> dict[str, Any]:
-        """Return the fields of `request`, perhaps without those that have their default. Raises
-        ValueError for one that has none, such as one whose callback is no method of the spider."""
-        try:
-            return self._callbacks.sparse(request)
-        except Exception as error:
-            raise ValueError(str(error)) from error
 
     def dump(self, request: Request | dict[str, Any], slot: str, format_: str) -> Stored:
         """Return a request, or that of some fields, as it is stored in `slot`, with the values that
@@ -285,9 +277,16 @@ class Callbacks:
         """By function."""
         self._wanted: list[str] = []
 
-    def sparse(self, request: Request) -> dict[str, Any]:
-        """Return the same as `to_dict`, of a request of Scrapy's own class without the fields that
-        have their default. Raises what that raises."""
+    def fields(self, request: Request) -> dict[str, Any]:
+        """Return the same as `to_dict`, perhaps without the fields that have their default. Raises
+        ValueError for a request that has none, such as one whose callback is no method of the
+        spider."""
+        try:
+            return self._sparse(request)
+        except Exception as error:
+            raise ValueError(str(error)) from error
+
+    def _sparse(self, request: Request) -> dict[str, Any]:
         if type(request) is not Request or not _KNOWS_FIELDS:
             return self.to_dict(request)
         fields: dict[str, Any] = {"url": request.url}

@@ -27,14 +27,21 @@ if TYPE_CHECKING:
     from scrapy.utils.asyncio import CallLaterResult
 
     from ..scrapy_private.engine import EngineView
-    from .protocols import FingerprintKeeper, RequestStore
+    from .records import FingerprintKeeper, RequestStore
 
 logger = logging.getLogger("scrapy_bloom.durable.ledger")
 
 
 class CommitHook:
     """Writes its own rows in the commit that acknowledges requests. Subclasses override what they
-    need."""
+    need; one of them is told of children."""
+
+    def stored(self, request: Request, sources: Sequence[Request]) -> None:
+        """Note that an unfiltered `request`, or one as which `sources` are sent again, is in the
+        store."""
+
+    def in_memory(self, request: Request) -> None:
+        """Note that `request` is in memory only."""
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Write the rows for these requests, in the same transaction. An exception stops the
@@ -132,11 +139,9 @@ class Ledger:
 
     def next(self) -> Request | None:
         """Return the next stored request, or None."""
-        try:
+        with self.guarded(Exception):  # a damaged file may raise anything
             return self.store.next()
-        except Exception as error:  # noqa: BLE001 - a damaged file may raise anything
-            self.stop(error)
-            return None
+        return None
 
     def before_next(self) -> None:
         """Commit if enough requests were dispatched."""
@@ -147,13 +152,11 @@ class Ledger:
         """Make delayed requests pending that are due; return True if there are more."""
         if self.stopped or (due := self.store.next_due) is None or due > 0:
             return False
-        try:
+        with self.guarded(Exception):
             more = self.store.take_due()
-        except Exception as error:  # noqa: BLE001 - see `next`
-            self.stop(error)
-            return False
-        self.commit_later()
-        return more
+            self.commit_later()
+            return more
+        return False
 
     def dispatch(self, request: Request) -> None:
         """Record that `request` is dispatched."""
@@ -268,11 +271,13 @@ class Ledger:
             self.store.rollback()
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Stop the ledger if the store fails in this context, outside a commit."""
+    def guarded(self, *failures: type[Exception]) -> Iterator[None]:
+        """Stop the ledger if the store fails in this context, outside a commit: for one of these
+        `failures`, by default the store's own."""
+        caught = failures or self.store.failures
         try:
             yield
-        except self.store.failures as error:
+        except caught as error:
             self.stop(error)
 
     def _fail(self, error: BaseException) -> None:

@@ -24,6 +24,7 @@ from ..scrapy_private.slots import answer_unsent, slot_keys
 from ..startup import refuse
 from .delays import NO_HOLD, NOT_BEFORE, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
+from .ledger import CommitHook
 from .queue_settings import memory_records
 from .records import rank_of
 from .settings import ANY_SPIDER, BUDGET, DELAY_WAIT
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from .delays import Hold
     from .ledger import Ledger
     from .memory_records import MemoryRecords
-    from .protocols import Holds
+    from .records import Holds
     from .start_requests import StartRequests
 
 logger = logging.getLogger("scrapy_bloom.durable.base")
@@ -109,6 +110,7 @@ class LedgerScheduler(BaseScheduler):
         self.spider: Spider | None = None
         self.mqs: MemoryRecords | None = None
         self._ledger: Ledger | None = None
+        self._children: CommitHook = CommitHook()
         self._has_told_of_unserializable = False
         self._engine = EngineView(crawler)
         self._alarm = Alarm(self._on_alarm)
@@ -116,6 +118,7 @@ class LedgerScheduler(BaseScheduler):
         self._asks_for_rest = False
         self._budget: Budget | None = None
         self._local_holds = LocalHolds(probe_seconds(crawler))
+        self._holds_of: Holds = self._local_holds
         self._slot_of = slot_keys(crawler)
         self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
@@ -198,10 +201,6 @@ class LedgerScheduler(BaseScheduler):
         hold = self.holds.get(self._slot_of(request), NO_HOLD)
         return sent_again(request) if hold.until > monotonic() and times != hold.times else None
 
-    @property
-    def _holds_of(self) -> Holds:
-        return self._local_holds if self._ledger is None else self._ledger.store
-
     def _guarded(self) -> AbstractContextManager[None]:
         return nullcontext() if self._ledger is None else self._ledger.guarded()
 
@@ -280,25 +279,8 @@ class LedgerScheduler(BaseScheduler):
         return bool(again) and self._slot_of(request) in again
 
     def _cap(self, request: Request) -> None:
-        """Keep `request`, which is over the budget, in a job."""
+        """Count `request`, which is over the budget."""
         self.stats.inc_value("scheduler/capped")
-        if self._ledger is None:
-            return
-        is_kept = True
-        try:
-            self._store_capped(request)
-        except ValueError as error:
-            is_kept = False
-            self._tell_of_unserializable(request, error)
-        if request is self._start_requests.offered:
-            self._start_requests.mark_stored()
-        if is_kept and request.dont_filter:
-            self._note_stored(request, ())
-        self._ledger.stored(request, self._sources_of(request))
-
-    def _store_capped(self, request: Request) -> None:
-        """Store `request`, which is over the budget. Raises ValueError if it cannot be
-        serialized: then its record is kept."""
 
     def _count(self, name: str, medium: str) -> None:
         """Add 1 to a stat, and to that of `medium`."""
@@ -322,7 +304,7 @@ class LedgerScheduler(BaseScheduler):
         if request is self._start_requests.offered:
             self._start_requests.mark_stored()
         if sources or request.dont_filter:
-            self._note_stored(request, sources)
+            self._children.stored(request, sources)
         if self._counts_stored:
             self._count("scheduler/enqueued", self.medium)
         ledger.stored(request, sources)
@@ -339,7 +321,7 @@ class LedgerScheduler(BaseScheduler):
         if self._ledger is not None:
             if request is self._start_requests.offered:
                 self._start_requests.mark_in_memory()
-            self._note_in_memory(request)
+            self._children.in_memory(request)
             self._ledger.wait_in_memory(request)
 
     def _put_in_memory(self, request: Request, delay: float | None) -> None:
@@ -349,13 +331,6 @@ class LedgerScheduler(BaseScheduler):
         rank = rank_of(request.priority, start=start)
         self.mqs.push(self._slot_of(request), rank, request, due)
         self._count("scheduler/enqueued", "memory")
-
-    def _note_stored(self, request: Request, sources: Sequence[Request]) -> None:
-        """Called when an unfiltered `request`, or one as which `sources` are sent again, was put
-        into the ledger's store."""
-
-    def _note_in_memory(self, request: Request) -> None:
-        """Called when `request` was put into the memory queue."""
 
     def _tell_of_unserializable(self, request: Request, error: ValueError) -> None:
         self.stats.inc_value("scheduler/unserializable")

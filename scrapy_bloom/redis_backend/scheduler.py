@@ -85,7 +85,7 @@ class RedisDurableScheduler(LedgerScheduler):
             self.df.abandon()
             _leave_directory(self.crawler)
             refuse(self.crawler, error)
-        self._ledger = self._worker.ledger
+        self._ledger, self._holds_of = self._worker.ledger, self._worker.store
         # Redis counts
         self._has_budget, self._budget = self._budget is not None, None
         self.df.open()

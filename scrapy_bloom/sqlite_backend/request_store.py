@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from ..job.delays import Hold
     from ..job.holds import LocalHolds
     from ..job.queue_settings import QueueSettings
     from .job_file import RequestFile
@@ -116,7 +115,6 @@ class SqliteStore:
     ) -> None:
         self.records = self.pending = records
         self.rollback = records.rollback
-        self.hold, self.release = holds.hold, holds.release
         self._crawler = crawler
         self._note_commit = note_commit
         self._file = file
@@ -134,8 +132,6 @@ class SqliteStore:
         )
         self._slot_of = slot_keys(crawler)
         self._holds = holds
-        self.holds: Mapping[str, Hold] = holds.holds
-        """The holds by slot."""
         self._stored_holds = StoredHolds(records, holds)
         self.last_pushed = 0
         """The number of the last request that was pushed."""
@@ -198,7 +194,7 @@ class SqliteStore:
             except Exception as error:  # noqa: BLE001 - of any class, by damaged bytes or its own code
                 self._keep_unreadable(id_, Stored(slot, payload), error)
                 continue
-            if self.holds and not self._holds.admit(slot):
+            if self._holds.holds and not self._holds.admit(slot):
                 self.records.put_off(id_, self._stored_holds.until[slot])
                 continue
             self._dispatched[request] = id_

@@ -49,8 +49,6 @@ from .status import Progress, Waiting
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
@@ -195,18 +193,26 @@ class DurableScheduler(LedgerScheduler):
             self.round.begin()  # a handler of spider_opened may be the first
         return super()._is_over(budget, request)
 
-    def _store_capped(self, request: Request) -> None:
-        self._store.cap(request)
+    def _cap(self, request: Request) -> None:
+        """Count `request`, which is over the budget, and keep it in a job."""
+        super()._cap(request)
+        if self._ledger is None:
+            return
+        is_kept = True
+        try:
+            self._store.cap(request)
+        except ValueError as error:
+            is_kept = False
+            self._tell_of_unserializable(request, error)
+        if request is self._start_requests.offered:
+            self._start_requests.mark_stored()
+        if is_kept and request.dont_filter:
+            self._children.stored(request, ())
+        self._ledger.stored(request, self._sources_of(request))
 
     def _begin_round(self) -> None:
         self._begins_round = True
         self._store.records.begin_round()
-
-    def _note_stored(self, request: Request, sources: Sequence[Request]) -> None:
-        self._children.stored(request, sources)
-
-    def _note_in_memory(self, request: Request) -> None:
-        self._children.in_memory(request)
 
     def _open_job(self, job: JobDirectory, dupefilter: BloomDupeFilter) -> Ledger:
         crawler, settings = self.crawler, self.crawler.settings

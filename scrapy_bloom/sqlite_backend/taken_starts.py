@@ -79,12 +79,13 @@ class LocalStartRequests(StartRequests[Occurrence]):
         return False
 
     def _meet(self, key: bytes) -> Occurrence:
-        met = self._file.query(
-            "SELECT occurrences FROM met_start_requests WHERE fingerprint = ?", (key,)
+        self._file.execute(
+            "INSERT INTO met_start_requests VALUES (?, 1)"
+            " ON CONFLICT DO UPDATE SET occurrences = occurrences + 1",
+            (key,),
         )
-        number = met[0][0] + 1 if met else 1
-        self._file.execute("INSERT OR REPLACE INTO met_start_requests VALUES (?, ?)", (key, number))
-        return key, number
+        met = "SELECT * FROM met_start_requests WHERE fingerprint = ?"
+        return self._file.query(met, (key,))[0]
 
     def _take(self, mark: Occurrence) -> None:
         self._file.execute("INSERT OR IGNORE INTO taken_start_requests VALUES (?, ?)", mark)
