@@ -215,7 +215,8 @@ class LedgerScheduler(BaseScheduler):
             # in line, since each duplicate comes here
             if (
                 not request.dont_filter
-                and not (HELD in request.meta and self._waits_again(request))
+                # what comes back from a hold keeps its dont_filter, which redirects inherit
+                and not (HELD in request.meta and any(self._engine.sent_again_as(request, (HELD,))))
                 and self.df.request_seen(request)
             ):
                 assert self.spider is not None
@@ -235,11 +236,6 @@ class LedgerScheduler(BaseScheduler):
                 ledger.cannot_schedule(request, error)
             return False
         return True
-
-    def _waits_again(self, request: Request) -> bool:
-        """Return True for what comes back from a hold. It keeps its `dont_filter`, which redirects
-        inherit."""
-        return any(self._engine.sent_again_as(request, (HELD,)))
 
     def next_request(self) -> Request | None:
         """Return the next request in Scrapy's order; it stays stored until it is acknowledged."""

@@ -397,10 +397,9 @@ class SqliteRecords:
     def _read_next_due(self) -> None:
         ((self.next_due,),) = self._file.query(NEXT_DUE)
 
-    def _count_delayed(self, due: float | None) -> None:
+    def _count_delayed(self, due: float) -> None:
         self.delayed += 1
-        if due is not None and (self.next_due is None or due < self.next_due):
-            self.next_due = due
+        self.next_due = due if self.next_due is None else min(due, self.next_due)
 
     def _slot(self, name: str) -> int:
         """Return the number of a slot, which may be new to the file."""

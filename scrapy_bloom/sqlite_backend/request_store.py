@@ -99,7 +99,8 @@ class StoredHolds:
 
 class SqliteStore:
     """The requests whose records are in `records`, of which it knows those that are dispatched.
-    `note_commit` is called after each commit, before its fingerprints are released."""
+    `note_commit` is called after each commit with the file's id and the number of its commits,
+    before its fingerprints are released."""
 
     failures = SqliteRecords.failures
 
@@ -110,7 +111,7 @@ class SqliteStore:
         records: SqliteRecords,
         path: Path,
         settings: QueueSettings,
-        note_commit: Callable[[], None],
+        note_commit: Callable[[bytes, int], None],
         holds: LocalHolds,
     ) -> None:
         self.records = self.pending = records
@@ -239,7 +240,7 @@ class SqliteStore:
         if not (self.records.operations or counts or self._file.changed):
             return False
         self._file.commit(fingerprints)
-        self._note_commit()
+        self._note_commit(self._file.id, self._file.commits)
         return True
 
     def reopen_round(self) -> None:

@@ -41,7 +41,7 @@ from ..scrapy_private.middlewares import put_before_engine
 from ..startup import announce, fetches_one_page, refuse
 from .job_file import MAX_BYTES, RequestFile, check_header, whole_job
 from .records import SqliteRecords
-from .repeated_children import RepeatedChildren, TakenChildren
+from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore, coming_back
 from .rounds import Round, feeds_of
 from .spider_state import KeptSpiderState
@@ -115,8 +115,8 @@ class DurableScheduler(LedgerScheduler):
         job = JobDirectory.of(crawler.settings.get("JOBDIR"))
         if job is not None and fetches_one_page(crawler):
             keep_off_the_job(crawler)
-            return cls(crawler, build_from_crawler(dupefilter_class, crawler))
-        if job is None:
+            job = None
+        elif job is None:
             try:
                 memory_order(crawler.settings)
             except ValueError as error:
@@ -125,6 +125,7 @@ class DurableScheduler(LedgerScheduler):
                     {"error": error},
                 )
                 return Scheduler.from_crawler(crawler)  # type: ignore[return-value]
+        if job is None:
             return cls(crawler, build_from_crawler(dupefilter_class, crawler))
         try:
             _require_bloom(dupefilter_class)
@@ -198,16 +199,14 @@ class DurableScheduler(LedgerScheduler):
         super()._cap(request)
         if self._ledger is None:
             return
-        is_kept = True
         try:
             self._store.cap(request)
+            if request.dont_filter:
+                self._children.stored(request, ())
         except ValueError as error:
-            is_kept = False
             self._tell_of_unserializable(request, error)
         if request is self._start_requests.offered:
             self._start_requests.mark_stored()
-        if is_kept and request.dont_filter:
-            self._children.stored(request, ())
         self._ledger.stored(request, self._sources_of(request))
 
     def _begin_round(self) -> None:
@@ -222,10 +221,7 @@ class DurableScheduler(LedgerScheduler):
         try:
             keeper = Keeper(dupefilter, requests_survive=was_durable)
 
-            def note_commit() -> None:
-                keeper.note_commit(file.id, file.commits)
-
-            note_commit()
+            keeper.note_commit(file.id, file.commits)
             file.name_spider(self.spider.name)
             if not file.clean:
                 self._recover(file, keeper)
@@ -236,7 +232,7 @@ class DurableScheduler(LedgerScheduler):
             retry = FailedSettings.read(settings).retry
             self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
             store = SqliteStore(
-                crawler, file, records, job.requests, queues, note_commit, self._local_holds
+                crawler, file, records, job.requests, queues, keeper.note_commit, self._local_holds
             )
             self._file, self._store = file, store
             store.reopen_round()
@@ -262,9 +258,8 @@ class DurableScheduler(LedgerScheduler):
                 self._spider_state.put_back()
             if (feeds := feeds_of(crawler)) is not None:
                 feeds.attach(ledger, self.round, job.feeds)
-            children = TakenChildren(file, store.codec.fields)
-            self._children.open(children, store, ledger, dupefilter.fingerprint)
-            self.round.at_end.append(children.forget_all)
+            self._children.open(file, store, ledger, dupefilter.fingerprint)
+            self.round.at_end.append(self._children.forget_all)
             self._failures.open(ledger, records)
             Progress(crawler, file, ledger, dupefilter, self.round, pending=self.__len__)
             if asked or (self._budget is not None and self._budget.changed):
