@@ -7,7 +7,7 @@ import logging
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from scrapy import Request
 from scrapy.utils.asyncio import call_later
@@ -106,7 +106,7 @@ class Ledger:
         self.reasons: WeakKeyDictionary[Request, str] = WeakKeyDictionary()  # of failures
         self._together: dict[Request, list[Request]] = {}
         self._newest: Request | None = None
-        self._cut_off: WeakSet[Request] = WeakSet()
+        self._cut_off: set[Request] = set()
         """Requests that stay in the job since a fast stop of the engine has broken them off."""
         engine.on_cut_off(self._cut_off.add)
         self._is_committing = False

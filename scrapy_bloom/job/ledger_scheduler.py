@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from .delays import Hold
     from .ledger import Ledger
-    from .memory_records import MemoryRecords
     from .records import Holds
     from .start_requests import StartRequests
 
@@ -108,7 +107,7 @@ class LedgerScheduler(BaseScheduler):
         self._has_scrapys_stats = inc_value is StatsCollector.inc_value
         self.df = dupefilter
         self.spider: Spider | None = None
-        self.mqs: MemoryRecords | None = None
+        self.mqs = memory_records(crawler)
         self._ledger: Ledger | None = None
         self._children: CommitHook = CommitHook()
         self._has_told_of_unserializable = False
@@ -116,12 +115,15 @@ class LedgerScheduler(BaseScheduler):
         self._alarm = Alarm(self._on_alarm)
         self._delay_wait = DELAY_WAIT.read(crawler.settings)
         self._asks_for_rest = False
-        self._budget: Budget | None = None
+        limits = BUDGET.read(crawler.settings)
+        self._budget = Budget(limits) if limits else None
         self._local_holds = LocalHolds(probe_seconds(crawler))
+        self._local_holds.add(self.mqs.slots)
         self._holds_of: Holds = self._local_holds
         self._slot_of = slot_keys(crawler)
         self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
+        crawler.signals.connect(self._spider_opened, signals.spider_opened)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -132,14 +134,6 @@ class LedgerScheduler(BaseScheduler):
     def dqs(self) -> Sized | None:
         """The pending requests in the store, None without one."""
         return None if self._ledger is None else self._ledger.store.pending
-
-    def _open_memory(self) -> None:
-        """Make the queue for requests in memory."""
-        self.crawler.signals.connect(self._spider_opened, signals.spider_opened)
-        self.mqs = memory_records(self.crawler)
-        if limits := BUDGET.read(self.crawler.settings):
-            self._budget = Budget(limits)
-        self._local_holds.add(self.mqs.slots)
 
     def _spider_opened(self) -> None:
         if not mend_cache(self.crawler):
@@ -159,7 +153,7 @@ class LedgerScheduler(BaseScheduler):
     @property
     def _in_memory(self) -> int:
         """The number of requests that are in memory only."""
-        return 0 if self.mqs is None else len(self.mqs) + self.mqs.delayed
+        return len(self.mqs) + self.mqs.delayed
 
     @property
     def holds(self) -> Mapping[str, Hold]:
@@ -321,7 +315,6 @@ class LedgerScheduler(BaseScheduler):
             self._ledger.wait_in_memory(request)
 
     def _put_in_memory(self, request: Request, delay: float | None) -> None:
-        assert self.mqs is not None
         start = self.mqs.starts_apart and bool(request.meta.get("is_start_request"))
         due = None if delay is None else time.time() + delay
         rank = rank_of(request.priority, start=start)
@@ -344,7 +337,6 @@ class LedgerScheduler(BaseScheduler):
     @property
     def _next_due(self) -> float | None:
         """Seconds until the next delayed request is due, or the next hold ends."""
-        assert self.mqs is not None
         due = self.mqs.next_due
         dues = [None if due is None else due - time.time(), self._local_holds.next_end]
         if self._ledger is not None:
@@ -353,7 +345,6 @@ class LedgerScheduler(BaseScheduler):
 
     def _take_due(self) -> bool:
         """Make requests pending that are due. Return True if there are more, for the next turn."""
-        assert self.mqs is not None
         if self.mqs.delayed:
             self.mqs.take_due(time.time())
         if self._ledger is None or not self._ledger.take_due():
@@ -402,7 +393,6 @@ class LedgerScheduler(BaseScheduler):
 
     def _next(self) -> tuple[Request | None, str]:
         """Return the next request and its medium: requests in memory come first."""
-        assert self.mqs is not None
         if self._local_holds.holds:
             self._local_holds.take_over()
         while (claimed := self.mqs.next()) is not None:

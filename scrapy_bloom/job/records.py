@@ -93,8 +93,7 @@ class Desk(Protocol):
 
 
 class FingerprintKeeper(Protocol):
-    """A dupefilter with an overlay: new fingerprints enter its filter when their requests are
-    stored."""
+    """A dupefilter whose new fingerprints enter its filter when their requests are stored."""
 
     @property
     def uncommitted(self) -> Collection[bytes]:
@@ -122,9 +121,9 @@ class Holds(Protocol):
 
     def hold(self, slot: str, seconds: float, times: int) -> None:
         """Dispatch no request of `slot` for so many seconds, or for those that are left, if these
-        are more; `inf` is until its release. `times` is 0 for a hold by hand, which no answer ends
-        and whose end no request finds out. With -inf seconds it is a change of the times, below 0,
-        of a slot that is not held. Durable with the next commit."""
+        are more; `inf` is until its release. `times` is 0 for a hold by hand, which no request
+        ends. With -inf seconds it is a change of the times, below 0, of a slot that is not held.
+        Durable with the next commit."""
 
     def release(self, slot: str) -> None:
         """End the hold of `slot`, if there is one. Durable with the next commit."""
@@ -137,12 +136,10 @@ class HoldingScheduler(Holds, Protocol):
         """Return True if `request` came from this scheduler."""
 
     def is_probe(self, request: Request, slot: str) -> bool:
-        """Return True if `request` was dispatched during the present hold of its slot, to find out
-        whether that may end."""
+        """Return True if `request` was dispatched in this hold of `slot`, to find out its end."""
 
     def sent_back(self, request: Request) -> Request | None:
-        """Return a copy of `request` for the scheduler if it was dispatched before its slot was
-        held, as it is now."""
+        """Return a copy of `request` if it was dispatched before its slot was held, as it is."""
 
 
 class RequestStore(Protocol):
@@ -151,8 +148,7 @@ class RequestStore(Protocol):
     leaves a request, pending again, or its children, or both."""
 
     failures: tuple[type[Exception], ...]
-    """The exceptions of any method if the store itself fails. Other exceptions of `push` are about
-    its request."""
+    """The exceptions of a store that fails. Others of `push` are about its request."""
 
     @property
     def pending(self) -> Sized:
@@ -164,8 +160,7 @@ class RequestStore(Protocol):
 
     @property
     def next_due(self) -> float | None:
-        """Seconds until the next delayed request is due or the next hold ends, 0 or less if that is
-        past; None without any."""
+        """Seconds until a request is due or a hold ends, 0 or less if it is past; or None."""
 
     @property
     def uncommitted(self) -> int:
@@ -186,8 +181,7 @@ class RequestStore(Protocol):
         pending so many seconds from now. Raises ValueError if it cannot be serialized."""
 
     def take_due(self) -> bool:
-        """Make delayed requests pending whose time has come, and end holds that are over. Return
-        True if there are more: each call does a little only."""
+        """Make some delayed requests pending that are due. Return True if there are more."""
 
     def next(self) -> Request | None:
         """Return the next request in Scrapy's order, or None."""
@@ -196,12 +190,11 @@ class RequestStore(Protocol):
         """Delete a dispatched request. Does nothing for any other."""
 
     def fail(self, request: Request, failed: FailedRequest) -> bool:
-        """Make a dispatched request a failed one, neither pending nor dispatched. Return False, and
-        do nothing, for any other."""
+        """Make a dispatched request a failed one. Return False, and do nothing, for any other."""
 
     def commit(self, fingerprints: Collection[bytes]) -> bool:
-        """Make all changes durable, with the `fingerprints` that are released next. Return False if
-        there was nothing to write."""
+        """Make all changes durable, with the `fingerprints` that are released next. Return False
+        if there were none."""
 
     def rollback(self) -> None:
         """Drop all changes since the last commit."""

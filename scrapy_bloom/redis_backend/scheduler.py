@@ -76,7 +76,6 @@ class RedisDurableScheduler(LedgerScheduler):
         """Join the crawl. Refuses the start as `from_crawler` does."""
         self.spider = spider
         try:
-            self._open_memory()
             if self._worker is None:
                 self.df.open()
                 return None

@@ -17,7 +17,6 @@ from ..job.failed_request import FailedRequest, class_and_message, count_unreada
 from ..scrapy_private.slots import slot_keys
 from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords
-from .rounds import KEPT, REOPEN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
-_STORED = "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state < 3"
 _COMING_BACK = (
-    f"{_STORED} OR state = 3 AND CASE WHEN json_valid(detail)"  # noqa: S608 - no input
+    "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state < 3"
+    " OR state = 3 AND CASE WHEN json_valid(detail)"
     " THEN json_extract(detail, '$.reason') = 'unreadable' END"
     " OR payload != x'' AND (state = 5 OR ?1 AND state > 2) AND"
     " (state = 3 AND round = (SELECT number FROM rounds) OR counted < COALESCE("
@@ -87,12 +86,8 @@ class StoredHolds:
             self.until[slot] = until
         if slot != encodable(slot):
             return  # its requests are in memory, too
-        if hold is None:
-            self._records.hold(slot, None, None, None)
-        elif until < inf:
-            self._records.hold(slot, until, hold.times, self._holds.pauses[slot])
-        else:
-            self._records.hold(slot, None, hold.times, None)
+        end, pause = (until, self._holds.pauses[slot]) if hold and until < inf else (None, None)
+        self._records.hold(slot, end, hold and hold.times, pause)
         if before is not None:
             self._records.move_due(slot, before, until)
 
@@ -242,14 +237,6 @@ class SqliteStore:
         self._file.commit(fingerprints)
         self._note_commit(self._file.id, self._file.commits)
         return True
-
-    def reopen_round(self) -> None:
-        """Let the last round go on if a request that it has kept is pending again, and can be read.
-        Cost: reads the stored requests of a round that is over, up to the first such one."""
-        kept = self._file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))
-        # the others fail again when they are popped
-        if kept and self.codec.loads_any(self._file.iterate(_STORED)):
-            self._file.execute(REOPEN)
 
     def close(self, *, clean: bool) -> None:
         """Close the file, marked as `clean` or not."""

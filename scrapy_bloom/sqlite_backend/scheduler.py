@@ -43,7 +43,7 @@ from .job_file import MAX_BYTES, RequestFile, check_header, whole_job
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore, coming_back
-from .rounds import Round, feeds_of
+from .rounds import KEPT, REOPEN, Round, feeds_of
 from .spider_state import KeptSpiderState
 from .status import Progress, Waiting
 from .taken_starts import LocalStartRequests
@@ -150,7 +150,6 @@ class DurableScheduler(LedgerScheduler):
         """Open the stored requests, and begin. Refuses the start as `from_crawler` does."""
         self.spider = spider
         try:
-            self._open_memory()
             if self._job is not None and isinstance(self.df, BloomDupeFilter):
                 self._ledger = self._open_job(self._job, self.df)
                 self._next_look.set(ORDERS_SECONDS)
@@ -235,7 +234,8 @@ class DurableScheduler(LedgerScheduler):
                 crawler, file, records, job.requests, queues, keeper.note_commit, self._local_holds
             )
             self._file, self._store = file, store
-            store.reopen_round()
+            if _goes_on(crawler, file, queues):
+                file.execute(REOPEN)
             self._resume(store, _left_by_scrapy(job))
             ledger = Ledger(
                 crawler,
@@ -348,7 +348,10 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         if feeds is not None:
             FeedExporterView(feeds)
             if file is not None:
-                feeds.look(_round_of(crawler, file, queues), job.feeds)
+                round_ = Round(file, lambda: None)
+                if _goes_on(crawler, file, queues):
+                    round_.reopen()
+                feeds.look(round_, job.feeds)
     if left_by_scrapy is not None:
         left_by_scrapy.look(crawler)
 
@@ -363,15 +366,15 @@ def _left_by_scrapy(job: JobDirectory) -> ScrapyQueues | None:
     return queues if queues.state else None
 
 
-def _round_of(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> Round:
-    """Return the round that a start is in which finds the job as in `file`."""
-    round_ = Round(file, lambda: None)
-    if round_.follows_kept:
-        codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
-        retry = FailedSettings.read(crawler.settings).retry
-        if codec.loads_any(coming_back(file, BUDGET.read(crawler.settings), retry=retry)):
-            round_.reopen()
-    return round_
+def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool:
+    """Return True if the last round was over but for kept requests, and one of these is pending
+    again at this start, and can be read; the others fail again when they are popped. Cost: reads
+    the requests of such a round, up to the first one."""
+    codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
+    retry = FailedSettings.read(crawler.settings).retry
+    return bool(file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))) and codec.loads_any(
+        coming_back(file, BUDGET.read(crawler.settings), retry=retry)
+    )
 
 
 def _require_bloom(dupefilter_class: object) -> None:
