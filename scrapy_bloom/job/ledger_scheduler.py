@@ -97,7 +97,7 @@ class LedgerScheduler(BaseScheduler):
     _counts_stored = True
     """False if the answer of the store tells which requests are counted."""
 
-    _start_requests: StartRequests[Any]
+    _start_requests: StartRequests
     """With a ledger only."""
 
     def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:

@@ -105,7 +105,7 @@ class RepeatedChildren(CommitHook):
         if request.dont_filter and (parent := self._parents.get(request)) is not None:
             self._stored.append((parent, request))
         new = self._store.last_pushed
-        for row in map(self._store.row_of, sources):
+        for row in map(self._store.dispatched.get, sources):
             if row in self._left:
                 self._left.add(new)
                 move = "UPDATE taken_children SET parent = ? WHERE parent = ?"
@@ -123,7 +123,7 @@ class RepeatedChildren(CommitHook):
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Record the stored children of unacknowledged pages; forget those of acknowledged ones."""
         if self._stored:
-            not_done = self._store.dispatched_rows
+            not_done = {*self._store.dispatched.values()}
             for parent, request in self._stored:
                 if parent in not_done or parent < ROWLESS:
                     if parent < ROWLESS:
@@ -144,7 +144,7 @@ class RepeatedChildren(CommitHook):
         """Return the number of `page`: the row of the request that is sent again as `page`, or else
         a number below ROWLESS from its fingerprint. None if it has none."""
         for source in self._engine.sent_again_as(page):
-            if (row := self._store.row_of(source)) is not None:
+            if (row := self._store.dispatched.get(source)) is not None:
                 return row
         with suppress(Exception):  # of a fingerprinter, which unfiltered requests do not need
             number = int.from_bytes(self._fingerprint(page)[:8], "big")
@@ -155,7 +155,7 @@ class RepeatedChildren(CommitHook):
         page = self._origins.get(response, response.request)
         if page is None:
             return False
-        parent = self._store.row_of(page)
+        parent = self._store.dispatched.get(page)
         if parent is None:
             parent = self._in_memory.get(page)
         if parent is None:

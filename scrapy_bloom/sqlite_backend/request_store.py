@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy import Request
     from scrapy.crawler import Crawler
 
@@ -104,20 +103,18 @@ class SqliteStore:
         crawler: Crawler,
         file: RequestFile,
         records: SqliteRecords,
-        path: Path,
         settings: QueueSettings,
         note_commit: Callable[[bytes, int], None],
         holds: LocalHolds,
     ) -> None:
         self.records = self.pending = records
-        self.rollback = records.rollback
+        self.rollback, self.close = records.rollback, file.close
         self._crawler = crawler
         self._note_commit = note_commit
         self._file = file
-        self._path = path
         self._starts_apart = settings.start is not None
         self._formats = settings.kind.format, (settings.start or settings.kind).format
-        self._dispatched: dict[Request, int] = {}
+        self.dispatched: dict[Request, int] = {}
         """The record of each dispatched request."""
         self.codec = Codec(
             crawler.spider,
@@ -145,8 +142,8 @@ class SqliteStore:
     @property
     def nbytes(self) -> int:
         """Bytes of the file and its log."""
-        log = self._path.with_name(f"{self._path.name}-wal")
-        return sum(path.stat().st_size for path in (self._path, log) if path.exists())
+        paths = Path(self._file.name), Path(f"{self._file.name}-wal")
+        return sum(path.stat().st_size for path in paths if path.exists())
 
     @property
     def later(self) -> int:
@@ -193,38 +190,29 @@ class SqliteStore:
             if self._holds.holds and not self._holds.admit(slot):
                 self.records.put_off(id_, self._stored_holds.until[slot])
                 continue
-            self._dispatched[request] = id_
+            self.dispatched[request] = id_
             return request
         return None
 
     def done(self, request: Request) -> None:
         """Delete the record of a dispatched request."""
-        id_ = self._dispatched.pop(request, None)
+        id_ = self.dispatched.pop(request, None)
         if id_ is not None:
             self.records.done(id_)
 
     def fail(self, request: Request, failed: FailedRequest) -> bool:
         """Make a dispatched request a failed one. Return False for any other. Raises
         sqlite3.Error."""
-        id_ = self._dispatched.pop(request, None)
+        id_ = self.dispatched.pop(request, None)
         if id_ is None:
             return False
         slot, payload = self.records.stored(id_)
         self.records.fail(id_, failed, self.codec.again(Stored(slot, payload), failed).payload)
         return True
 
-    def row_of(self, request: Request) -> int | None:
-        """Return the number of a dispatched request, None for any other."""
-        return self._dispatched.get(request)
-
-    @property
-    def dispatched_rows(self) -> set[int]:
-        """The numbers of all dispatched requests."""
-        return {*self._dispatched.values()}
-
     def is_uncommitted(self, request: Request) -> bool:
         """Return True if no commit has what the budget has counted for a dispatched request."""
-        id_ = self._dispatched.get(request)
+        id_ = self.dispatched.get(request)
         budget = self.records.budget
         return bool(budget and budget.changed) and (id_ is None or id_ > self._file.last)
 
@@ -237,10 +225,6 @@ class SqliteStore:
         self._file.commit(fingerprints)
         self._note_commit(self._file.id, self._file.commits)
         return True
-
-    def close(self, *, clean: bool) -> None:
-        """Close the file, marked as `clean` or not."""
-        self._file.close(clean=clean)
 
     def take_over(self, left: ScrapyQueues) -> int:
         """Move the pending requests of Scrapy's own scheduler here; return their number."""

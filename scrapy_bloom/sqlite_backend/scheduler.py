@@ -231,7 +231,7 @@ class DurableScheduler(LedgerScheduler):
             retry = FailedSettings.read(settings).retry
             self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
             store = SqliteStore(
-                crawler, file, records, job.requests, queues, keeper.note_commit, self._local_holds
+                crawler, file, records, queues, keeper.note_commit, self._local_holds
             )
             self._file, self._store = file, store
             if _goes_on(crawler, file, queues):
