@@ -262,10 +262,6 @@ def _require_loaded(path: object) -> None:
         )
 
 
-def _function(spider: Spider | None, name: str) -> object:
-    return getattr(getattr(spider, name, None), "__func__", None)
-
-
 class Callbacks:
     """Cache of the names of callbacks. For each request Scrapy looks for them among all attributes
     of the spider, which takes longer than the rest of the serialization. This object stands for the
@@ -294,7 +290,8 @@ class Callbacks:
             if (method := getattr(request, name)) is not None:
                 function = getattr(method, "__func__", None)
                 known = self._names.get(function, "")
-                if function is None or _function(self._spider, known) is not function:
+                method = getattr(self._spider, known, None)
+                if function is None or getattr(method, "__func__", None) is not function:
                     return self.to_dict(request)
                 fields[name] = known
         for (name, default), value in zip(_OTHERS, _values_of(request), strict=True):

@@ -7,7 +7,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
