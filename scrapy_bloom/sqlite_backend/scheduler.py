@@ -34,7 +34,6 @@ from ..job.queue_settings import (
 )
 from ..job.settings import BUDGET, FailedSettings
 from ..jobdir import JobDirectory, session_of
-from ..scrapy_private.engine import EngineView
 from ..scrapy_private.feeds import FeedExporterView
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
@@ -219,7 +218,6 @@ class DurableScheduler(LedgerScheduler):
         file = RequestFile.open(job.requests)
         try:
             keeper = Keeper(dupefilter, requests_survive=was_durable)
-
             keeper.note_commit(file.id, file.commits)
             file.name_spider(self.spider.name)
             if not file.clean:
@@ -241,7 +239,7 @@ class DurableScheduler(LedgerScheduler):
                 crawler,
                 store,
                 keeper,
-                EngineView(crawler),
+                self._engine,
                 operations=self.commit_operations,
                 seconds=self.commit_seconds,
             )
