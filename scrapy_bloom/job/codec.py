@@ -8,6 +8,7 @@ import pickletools
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgpack import ExtType
@@ -56,6 +57,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 _OTHERS = [*DEFAULTS.items()][3:]
 """The fields behind callback, errback and headers, with their defaults."""
+_values_of = attrgetter(*(name for name, _ in _OTHERS))
 _KNOWS_FIELDS = {*Request.attributes} == {"url", *DEFAULTS}
 _MOST_PRIORITY = 2**63
 _WIDTHS = {
@@ -96,20 +98,13 @@ class Codec:
         self._has_cache = has_cache
         self._pickles = pickles
         self._stats = stats
-        self._callbacks = Callbacks(spider)
+        self.fields = Callbacks(spider).fields
         self._dictionaries = dictionaries
 
-    def fields(self, request: Request) -> dict[str, Any]:
-        """Return the fields of `request`, perhaps without those that have their default. Raises
-        ValueError for one that has none, such as one whose callback is no method of the spider."""
-        try:
-            return self._callbacks.sparse(request)
-        except Exception as error:
-            raise ValueError(str(error)) from error
-
-    def dump(self, fields: dict[str, Any], slot: str, format_: str) -> Stored:
-        """Return the request of these `fields` as it is stored in `slot`, with the values that are
-        not plain in `format_`. Raises ValueError if it cannot be serialized."""
+    def dump(self, request: Request | dict[str, Any], slot: str, format_: str) -> Stored:
+        """Return a request, or that of some fields, as it is stored in `slot`, with the values that
+        are not plain in `format_`. Raises ValueError if it cannot be serialized."""
+        fields = request if isinstance(request, dict) else self.fields(request)
         try:
             text = pack(fields, slot)
         except NotPlainError:
@@ -267,10 +262,6 @@ def _require_loaded(path: object) -> None:
         )
 
 
-def _function(spider: Spider | None, name: str) -> object:
-    return getattr(getattr(spider, name, None), "__func__", None)
-
-
 class Callbacks:
     """Cache of the names of callbacks. For each request Scrapy looks for them among all attributes
     of the spider, which takes longer than the rest of the serialization. This object stands for the
@@ -282,9 +273,16 @@ class Callbacks:
         """By function."""
         self._wanted: list[str] = []
 
-    def sparse(self, request: Request) -> dict[str, Any]:
-        """Return the same as `to_dict`, of a request of Scrapy's own class without the fields that
-        have their default. Raises what that raises."""
+    def fields(self, request: Request) -> dict[str, Any]:
+        """Return the same as `to_dict`, perhaps without the fields that have their default. Raises
+        ValueError for a request that has none, such as one whose callback is no method of the
+        spider."""
+        try:
+            return self._sparse(request)
+        except Exception as error:
+            raise ValueError(str(error)) from error
+
+    def _sparse(self, request: Request) -> dict[str, Any]:
         if type(request) is not Request or not _KNOWS_FIELDS:
             return self.to_dict(request)
         fields: dict[str, Any] = {"url": request.url}
@@ -292,11 +290,11 @@ class Callbacks:
             if (method := getattr(request, name)) is not None:
                 function = getattr(method, "__func__", None)
                 known = self._names.get(function, "")
-                if function is None or _function(self._spider, known) is not function:
+                method = getattr(self._spider, known, None)
+                if function is None or getattr(method, "__func__", None) is not function:
                     return self.to_dict(request)
                 fields[name] = known
-        for name, default in _OTHERS:
-            value = getattr(request, name)
+        for (name, default), value in zip(_OTHERS, _values_of(request), strict=True):
             if value is not default and (type(value) is not type(default) or value != default):
                 fields[name] = value
         if headers := request.headers:

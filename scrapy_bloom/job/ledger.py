@@ -7,7 +7,7 @@ import logging
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from scrapy import Request
 from scrapy.utils.asyncio import call_later
@@ -16,7 +16,6 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..errors import message_of, unforeseen
-from ..scrapy_private.engine import TIMES_SENT_AGAIN
 from ..signals import before_commit
 from .failed_request import IN_MEMORY, FailedRequest
 from .in_flight import InFlight
@@ -28,14 +27,21 @@ if TYPE_CHECKING:
     from scrapy.utils.asyncio import CallLaterResult
 
     from ..scrapy_private.engine import EngineView
-    from .protocols import FingerprintKeeper, RequestStore
+    from .records import FingerprintKeeper, RequestStore
 
 logger = logging.getLogger("scrapy_bloom.durable.ledger")
 
 
 class CommitHook:
     """Writes its own rows in the commit that acknowledges requests. Subclasses override what they
-    need."""
+    need; one of them is told of children."""
+
+    def stored(self, request: Request, sources: Sequence[Request]) -> None:
+        """Note that an unfiltered `request`, or one as which `sources` are sent again, is in the
+        store."""
+
+    def in_memory(self, request: Request) -> None:
+        """Note that `request` is in memory only."""
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Write the rows for these requests, in the same transaction. An exception stops the
@@ -100,7 +106,7 @@ class Ledger:
         self.reasons: WeakKeyDictionary[Request, str] = WeakKeyDictionary()  # of failures
         self._together: dict[Request, list[Request]] = {}
         self._newest: Request | None = None
-        self._cut_off: WeakSet[Request] = WeakSet()
+        self._cut_off: set[Request] = set()
         """Requests that stay in the job since a fast stop of the engine has broken them off."""
         engine.on_cut_off(self._cut_off.add)
         self._is_committing = False
@@ -112,33 +118,20 @@ class Ledger:
         """Send `before_commit` with each commit from now on."""
         self._has_begun = True
 
-    def push(self, request: Request, delay: float | None = None) -> list[Request]:
-        """Store `request`, as pending, or as pending in `delay` seconds; return what `sources_of`
-        does. Raises ValueError if it cannot be serialized."""
-        sources = self.sources_of(request)
-        self.store.push(request, sources, delay)
+    def stored(self, request: Request, sources: Sequence[Request]) -> None:
+        """Record that the store has `request`, as which `sources` are sent again, and that these
+        are done; commit if it is time."""
         self._unreleased += self._fingerprints(request)
-        if sources:
-            self._sent_again.update(sources)
-        return sources
-
-    def leave_out(self, request: Request) -> None:
-        """Record that `request`, which is not pushed, is seen, and its sources are done."""
-        self._unreleased += self._fingerprints(request)
-        self._sent_again.update(self.sources_of(request))
-
-    def sources_of(self, request: Request) -> list[Request]:
-        """Return the requests that are sent again as `request`, while that is scheduled."""
-        if request.meta.keys().isdisjoint(TIMES_SENT_AGAIN):
-            return []
-        return [*self._engine.sent_again_as(request)]
+        self._sent_again.update(sources)
+        self.pushed()
 
     def wait_in_memory(self, request: Request) -> None:
-        """Record that `request` waits in memory only."""
+        """Record that `request` waits in memory only; commit if it is time."""
         self._in_flight.keep(request, self._fingerprints(request), comes_again=request.dont_filter)
+        self.pushed()
 
     def pushed(self) -> None:
-        """Commit if it is time, after `push` or `keep`."""
+        """Commit if it is time."""
         if self.store.uncommitted >= self._operations and self._wait <= 0:
             self.commit()
         else:
@@ -146,7 +139,7 @@ class Ledger:
 
     def next(self) -> Request | None:
         """Return the next stored request, or None."""
-        try:
+        try:  # no context, which takes 2 µs
             return self.store.next()
         except Exception as error:  # noqa: BLE001 - a damaged file may raise anything
             self.stop(error)
@@ -161,13 +154,11 @@ class Ledger:
         """Make delayed requests pending that are due; return True if there are more."""
         if self.stopped or (due := self.store.next_due) is None or due > 0:
             return False
-        try:
+        with self.guarded(Exception):
             more = self.store.take_due()
-        except Exception as error:  # noqa: BLE001 - see `next`
-            self.stop(error)
-            return False
-        self.commit_later()
-        return more
+            self.commit_later()
+            return more
+        return False
 
     def dispatch(self, request: Request) -> None:
         """Record that `request` is dispatched."""
@@ -282,11 +273,13 @@ class Ledger:
             self.store.rollback()
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Stop the ledger if the store fails in this context, outside a commit."""
+    def guarded(self, *failures: type[Exception]) -> Iterator[None]:
+        """Stop the ledger if the store fails in this context, outside a commit: for one of these
+        `failures`, by default the store's own."""
+        caught = failures or self.store.failures
         try:
             yield
-        except self.store.failures as error:
+        except caught as error:
             self.stop(error)
 
     def _fail(self, error: BaseException) -> None:

@@ -7,7 +7,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
@@ -19,11 +19,12 @@ from scrapy.statscollectors import StatsCollector
 
 from ..errors import JobDirectoryError, encodable
 from ..scrapy_private.cache import mend_cache
-from ..scrapy_private.engine import HELD, EngineView, close_spider
+from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, EngineView, close_spider
 from ..scrapy_private.slots import answer_unsent, slot_keys
 from ..startup import refuse
-from .delays import NO_HOLD, Alarm, take_delay
+from .delays import NO_HOLD, NOT_BEFORE, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
+from .ledger import CommitHook
 from .queue_settings import memory_records
 from .records import rank_of
 from .settings import ANY_SPIDER, BUDGET, DELAY_WAIT
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
 
     from .delays import Hold
     from .ledger import Ledger
-    from .memory_records import MemoryRecords
-    from .protocols import Holds
+    from .records import Holds
     from .start_requests import StartRequests
 
 logger = logging.getLogger("scrapy_bloom.durable.base")
@@ -97,26 +97,33 @@ class LedgerScheduler(BaseScheduler):
     _counts_stored = True
     """False if the answer of the store tells which requests are counted."""
 
-    _start_requests: StartRequests[Any]
+    _start_requests: StartRequests
     """With a ledger only."""
 
     def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:
         self.crawler = crawler
         self.stats = crawler.stats
+        inc_value = getattr(type(crawler.stats), "inc_value", None)
+        self._has_scrapys_stats = inc_value is StatsCollector.inc_value
         self.df = dupefilter
         self.spider: Spider | None = None
-        self.mqs: MemoryRecords | None = None
+        self.mqs = memory_records(crawler)
         self._ledger: Ledger | None = None
+        self._children: CommitHook = CommitHook()
         self._has_told_of_unserializable = False
         self._engine = EngineView(crawler)
         self._alarm = Alarm(self._on_alarm)
         self._delay_wait = DELAY_WAIT.read(crawler.settings)
         self._asks_for_rest = False
-        self._budget: Budget | None = None
+        limits = BUDGET.read(crawler.settings)
+        self._budget = Budget(limits) if limits else None
         self._local_holds = LocalHolds(probe_seconds(crawler))
+        self._local_holds.add(self.mqs.slots)
+        self._holds_of: Holds = self._local_holds
         self._slot_of = slot_keys(crawler)
         self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
+        crawler.signals.connect(self._spider_opened, signals.spider_opened)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -127,14 +134,6 @@ class LedgerScheduler(BaseScheduler):
     def dqs(self) -> Sized | None:
         """The pending requests in the store, None without one."""
         return None if self._ledger is None else self._ledger.store.pending
-
-    def _open_memory(self) -> None:
-        """Make the queue for requests in memory."""
-        self.crawler.signals.connect(self._spider_opened, signals.spider_opened)
-        self.mqs = memory_records(self.crawler)
-        if limits := BUDGET.read(self.crawler.settings):
-            self._budget = Budget(limits)
-        self._local_holds.add(self.mqs.slots)
 
     def _spider_opened(self) -> None:
         if not mend_cache(self.crawler):
@@ -154,7 +153,7 @@ class LedgerScheduler(BaseScheduler):
     @property
     def _in_memory(self) -> int:
         """The number of requests that are in memory only."""
-        return 0 if self.mqs is None else len(self.mqs) + self.mqs.delayed
+        return len(self.mqs) + self.mqs.delayed
 
     @property
     def holds(self) -> Mapping[str, Hold]:
@@ -196,10 +195,6 @@ class LedgerScheduler(BaseScheduler):
         hold = self.holds.get(self._slot_of(request), NO_HOLD)
         return sent_again(request) if hold.until > monotonic() and times != hold.times else None
 
-    @property
-    def _holds_of(self) -> Holds:
-        return self._local_holds if self._ledger is None else self._ledger.store
-
     def _guarded(self) -> AbstractContextManager[None]:
         return nullcontext() if self._ledger is None else self._ledger.guarded()
 
@@ -214,13 +209,14 @@ class LedgerScheduler(BaseScheduler):
             # in line, since each duplicate comes here
             if (
                 not request.dont_filter
-                and not (HELD in request.meta and self._waits_again(request))
+                # what comes back from a hold keeps its dont_filter, which redirects inherit
+                and not (HELD in request.meta and any(self._engine.sent_again_as(request, (HELD,))))
                 and self.df.request_seen(request)
             ):
                 assert self.spider is not None
                 self.df.log(request, self.spider)
                 return False
-            delay = take_delay(request)
+            delay = take_delay(request) if NOT_BEFORE in request.meta else None
             if self._budget is not None and self._is_over(self._budget, request):
                 self._cap(request, delay)
             elif ledger is None or not self._push_to_store(ledger, request, delay):
@@ -233,14 +229,7 @@ class LedgerScheduler(BaseScheduler):
             else:
                 ledger.cannot_schedule(request, error)
             return False
-        if ledger is not None:
-            ledger.pushed()
         return True
-
-    def _waits_again(self, request: Request) -> bool:
-        """Return True for what comes back from a hold. It keeps its `dont_filter`, which redirects
-        inherit."""
-        return any(self._engine.sent_again_as(request, (HELD,)))
 
     def next_request(self) -> Request | None:
         """Return the next request in Scrapy's order; it stays stored until it is acknowledged."""
@@ -280,75 +269,57 @@ class LedgerScheduler(BaseScheduler):
         return bool(again) and self._slot_of(request) in again
 
     def _cap(self, request: Request, delay: float | None) -> None:
-        """Keep `request`, which is over the budget, in a job."""
+        """Count `request`, which is over the budget."""
         self.stats.inc_value("scheduler/capped")
-        if self._ledger is None:
-            return
-        self._ledger.leave_out(request)
-        is_kept = True
-        try:
-            self._store_capped(request, delay)
-        except ValueError as error:
-            is_kept = False
-            self._tell_of_unserializable(request, error)
-        if request is self._start_requests.offered:
-            self._start_requests.mark_stored()
-        if is_kept and request.dont_filter:
-            self._note_stored(request, ())
-
-    def _store_capped(self, request: Request, delay: float | None) -> None:
-        """Store `request`, which is over the budget. Raises ValueError if it cannot be
-        serialized: then its record is kept."""
 
     def _count(self, name: str, medium: str) -> None:
         """Add 1 to a stat, and to that of `medium`."""
-        names = name, f"{name}/{medium}"
-        if getattr(type(self.stats), "inc_value", None) is StatsCollector.inc_value:
+        part = f"{name}/{medium}"
+        if self._has_scrapys_stats:
             # what it does, without its searches for attributes, which take longer
             found = StatsCollector.get_stats(self.stats)
-            for each in names:
-                found[each] = found.get(each, 0) + 1
+            found[name], found[part] = found.get(name, 0) + 1, found.get(part, 0) + 1
         else:
-            for each in names:
-                self.stats.inc_value(each)
+            self.stats.inc_value(name)
+            self.stats.inc_value(part)
 
     def _push_to_store(self, ledger: Ledger, request: Request, delay: float | None) -> bool:
         """Store `request`; return False if it cannot be serialized."""
+        sources = self._sources_of(request)
         try:
-            sources = ledger.push(request, delay)
+            ledger.store.push(request, sources, delay)
         except ValueError as error:
             self._tell_of_unserializable(request, error)
             return False
         if request is self._start_requests.offered:
             self._start_requests.mark_stored()
         if sources or request.dont_filter:
-            self._note_stored(request, sources)
+            self._children.stored(request, sources)
         if self._counts_stored:
             self._count("scheduler/enqueued", self.medium)
+        ledger.stored(request, sources)
         return True
+
+    def _sources_of(self, request: Request) -> Sequence[Request]:
+        """Return the requests that are sent again as `request`, while that is scheduled."""
+        if request.meta.keys().isdisjoint(TIMES_SENT_AGAIN):
+            return ()
+        return [*self._engine.sent_again_as(request)]
 
     def _push_to_memory(self, request: Request, delay: float | None) -> None:
         self._put_in_memory(request, delay)
         if self._ledger is not None:
-            self._ledger.wait_in_memory(request)
             if request is self._start_requests.offered:
                 self._start_requests.mark_in_memory()
-            self._note_in_memory(request)
+            self._children.in_memory(request)
+            self._ledger.wait_in_memory(request)
 
     def _put_in_memory(self, request: Request, delay: float | None) -> None:
-        assert self.mqs is not None
         start = self.mqs.starts_apart and bool(request.meta.get("is_start_request"))
         due = None if delay is None else time.time() + delay
         rank = rank_of(request.priority, start=start)
         self.mqs.push(self._slot_of(request), rank, request, due)
         self._count("scheduler/enqueued", "memory")
-
-    def _note_stored(self, request: Request, sources: Sequence[Request]) -> None:
-        """Called when an unfiltered `request`, or one as which `sources` are sent again, was put
-        into the ledger's store."""
-
-    def _note_in_memory(self, request: Request) -> None:
-        """Called when `request` was put into the memory queue."""
 
     def _tell_of_unserializable(self, request: Request, error: ValueError) -> None:
         self.stats.inc_value("scheduler/unserializable")
@@ -366,7 +337,6 @@ class LedgerScheduler(BaseScheduler):
     @property
     def _next_due(self) -> float | None:
         """Seconds until the next delayed request is due, or the next hold ends."""
-        assert self.mqs is not None
         due = self.mqs.next_due
         dues = [None if due is None else due - time.time(), self._local_holds.next_end]
         if self._ledger is not None:
@@ -375,7 +345,6 @@ class LedgerScheduler(BaseScheduler):
 
     def _take_due(self) -> bool:
         """Make requests pending that are due. Return True if there are more, for the next turn."""
-        assert self.mqs is not None
         if self.mqs.delayed:
             self.mqs.take_due(time.time())
         if self._ledger is None or not self._ledger.take_due():
@@ -424,7 +393,6 @@ class LedgerScheduler(BaseScheduler):
 
     def _next(self) -> tuple[Request | None, str]:
         """Return the next request and its medium: requests in memory come first."""
-        assert self.mqs is not None
         if self._local_holds.holds:
             self._local_holds.take_over()
         while (claimed := self.mqs.next()) is not None:

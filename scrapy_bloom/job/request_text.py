@@ -35,9 +35,6 @@ _INTEGER, _OBJECT, PICKLED, MARSHALLED = range(5, 9)
 _STARTS = ("http://", "https://", "")
 _FIELDS = (*ORDER, OBJECTS)
 _NUMBERS = {name: number for number, name in enumerate(_FIELDS)}
-_URL, _CALLBACK, _HEADERS, _META, _OBJECTS = map(
-    _NUMBERS.__getitem__, ("url", "callback", "headers", "meta", OBJECTS)
-)
 _VALUES: tuple[Any, ...] = (None, None, {}, b"", {}, {}, "utf-8", [], {}, False, "GET", 0)
 DEFAULTS = dict(zip(ORDER[1:], _VALUES, strict=True))
 """The defaults of Scrapy's that a text leaves out."""
@@ -167,34 +164,32 @@ def put_back(fields: dict[str, Any], values: list[Any]) -> dict[str, Any]:
 
 
 def _record(fields: dict[str, Any], slot: str) -> list[Any]:
-    others: dict[Any, Any] = {}
-    defaults = {} if "_class" in fields else DEFAULTS
-    for name, value in fields.items():
-        default = defaults.get(name, _ABSENT)
-        if value is not default and (type(value) is not type(default) or value != default):
-            others[_NUMBERS.get(name, name)] = value
-    url = others.pop(_URL) if type(others.get(_URL)) is str else ""
-    callback = others.pop(_CALLBACK) if type(others.get(_CALLBACK)) is str else None
+    others = fields.copy()
+    url = others.pop("url") if type(fields.get("url")) is str else ""
+    callback = others.pop("callback") if type(fields.get("callback")) is str else None
     kind, start = 0, f"http://{slot}"
     if not url.startswith(start):
         kind, start = 1, f"https://{slot}"
         if not url.startswith(start):
             kind, start = 2, ""
     record = [kind, None, callback, None, url[len(start) :]]
-    if type(depth := _last(others.get(_META), "depth")) is int:
+    if type(depth := _last(others.get("meta"), "depth")) is int:
         record[1] = depth
-        _drop_last(others, _META)
-    values = _last(others.get(_HEADERS), b"Referer")
+        others["meta"] = _but_last(others["meta"])
+    values = _last(others.get("headers"), b"Referer")
     if type(values) is list and len(values) == 1 and type(referer := values[0]) is bytes:
-        _drop_last(others, _HEADERS)
+        others["headers"] = _but_last(others["headers"])
         shared = _shared(url.encode("utf-8", "surrogatepass"), referer)
         record += (shared, referer[shared:].decode("latin-1"))
-    if others:
-        seen: set[int] = set()
-        record[3] = {
-            name: value if name == _OBJECTS else _wired(value, seen)
-            for name, value in others.items()
-        }
+    rest: dict[Any, Any] = {}
+    seen: set[int] = set()
+    defaults = {} if "_class" in fields else DEFAULTS
+    for name, value in others.items():
+        default = defaults.get(name, _ABSENT)
+        if value is not default and (type(value) is not type(default) or value != default):
+            rest[_NUMBERS.get(name, name)] = value if name == OBJECTS else _wired(value, seen)
+    if rest:
+        record[3] = rest
     return record
 
 
@@ -218,15 +213,17 @@ def _fields(record: Any, slot: str) -> dict[str, Any]:
 
 def _last(values: Any, name: Any) -> Any:
     """Return the value of that name in a field, if it is the last one, or None."""
-    last = next(reversed(values), None) if type(values) is dict else None
-    return values[last] if last == name and type(last) is type(name) else None
+    if values and type(values) is dict:
+        last = next(reversed(values))
+        if last == name and type(last) is type(name):
+            return values[last]
+    return None
 
 
-def _drop_last(others: dict[Any, Any], number: int) -> None:
-    others[number] = rest = others[number].copy()
+def _but_last(values: dict[Any, Any]) -> dict[Any, Any]:
+    rest = values.copy()
     rest.popitem()
-    if not rest:
-        del others[number]
+    return rest
 
 
 def _shared(one: bytes, other: bytes) -> int:

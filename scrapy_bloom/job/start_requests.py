@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 from scrapy.utils.asyncio import call_later
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from .ledger import Ledger
-
-Mark = TypeVar("Mark")
-"""Tells a start request from all others of the round: its key, and its number among those with
-that key in this run of start()."""
 
 AT_ONCE = 100
 """Start requests that are skipped, or sent, before the reactor has a turn."""
@@ -53,7 +49,7 @@ def _text(value: Any) -> str:
     return type(value).__qualname__
 
 
-class StartRequests(CommitHook, ABC, Generic[Mark]):
+class StartRequests(CommitHook, ABC):
     """Spider middleware, the last one before the engine, which marks start requests as taken: with
     the commit that stores them, or, if they live in memory only, when they are acknowledged. They
     are known by identity: their meta is copied to retries, redirects and children."""
@@ -62,9 +58,11 @@ class StartRequests(CommitHook, ABC, Generic[Mark]):
         self._crawler = crawler
         self.offered: Request | None = None
         """The last request that the engine got from start(), until it is scheduled."""
-        self._mark: Mark
+        self._mark: Any
+        """Tells the offered one from all others of the round: its key, and its number among those
+        with that key in this run of start()."""
         self._ledger: Ledger
-        self._in_memory: dict[Request, Mark] = {}
+        self._in_memory: dict[Request, Any] = {}
         self._skipped = 0
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -123,7 +121,7 @@ class StartRequests(CommitHook, ABC, Generic[Mark]):
         """Return True if `thing` is a start request that the round has taken; else offer it."""
 
     @abstractmethod
-    def _take(self, mark: Mark) -> None:
+    def _take(self, mark: Any) -> None:
         """Mark a start request with the next commit."""
 
     @abstractmethod

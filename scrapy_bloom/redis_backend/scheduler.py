@@ -86,7 +86,6 @@ class RedisDurableScheduler(LedgerScheduler):
         """Join the crawl. Refuses the start as `from_crawler` does."""
         self.spider = spider
         try:
-            self._open_memory()
             if self.worker is None:
                 self.df.open()
                 return None
@@ -95,7 +94,7 @@ class RedisDurableScheduler(LedgerScheduler):
             self.df.abandon()
             _leave_directory(self.crawler)
             refuse(self.crawler, error)
-        self._ledger = self.worker.ledger
+        self._ledger, self._holds_of = self.worker.ledger, self.worker.store
         # Redis counts
         self._has_budget, self._budget = self._budget is not None, None
         self.df.open()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scrapy_bloom.distributed.start_requests")
 
 
-class SharedStartRequests(StartRequests[bytes]):
+class SharedStartRequests(StartRequests):
     """The start requests of a crawl: each goes to Redis with its mark, and those that any worker
     has sent are left out there.
 

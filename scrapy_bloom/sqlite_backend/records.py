@@ -35,7 +35,12 @@ LAST = (
     "SELECT id, payload FROM request WHERE state = 0 AND slot = ?1 AND rank = (SELECT rank"
     " FROM request WHERE state = 0 AND slot = ?1 ORDER BY rank LIMIT 1) ORDER BY place DESC LIMIT 1"
 )
-HEAD_OF_ALL = "SELECT id, payload, slot FROM request WHERE state = 0 ORDER BY rank, place LIMIT 1"
+_NAMED = "request LEFT JOIN slot ON slot.id = slot"
+HEAD_OF_ALL = (
+    f"SELECT request.id, payload, name FROM {_NAMED}"  # noqa: S608 - no input
+    " WHERE state = 0 ORDER BY rank, place LIMIT 1"
+)
+STORED = f"SELECT name, payload FROM {_NAMED} WHERE request.id = ?"  # noqa: S608 - no input
 CLAIM = "UPDATE request SET state = 1 WHERE id = ?"
 DONE = "DELETE FROM request WHERE id = ?"
 FAIL = (
@@ -44,8 +49,8 @@ FAIL = (
 )
 PUT_OFF = "UPDATE request SET state = 2, due = ? WHERE id = ?"
 DUE = (
-    "SELECT id, slot, rank FROM request WHERE state > 0 AND state = 2 AND due <= ?"
-    " ORDER BY due, id LIMIT ?"
+    f"SELECT request.id, name, rank FROM {_NAMED}"  # noqa: S608 - no input
+    " WHERE state > 0 AND state = 2 AND due <= ? ORDER BY due, request.id LIMIT ?"
 )
 NEXT_DUE = "SELECT MIN(due) FROM request WHERE state > 0 AND state = 2"
 DELAYED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 2"
@@ -67,11 +72,12 @@ REASONS = (
 )
 _KEPT = (
     # with 1 if the round has not counted it, and when a capped one is due
-    "SELECT id, slot, rank, state > 3 OR round < COALESCE((SELECT number FROM rounds), 0),"
-    " CASE WHEN state > 3 THEN due END AS due FROM request WHERE {} AND payload != x''"
+    "SELECT request.id, name, rank, state > 3"  # noqa: S608 - no input
+    " OR round < COALESCE((SELECT number FROM rounds), 0), CASE WHEN state > 3 THEN due END AS due"
+    f" FROM {_NAMED} WHERE {{}} AND payload != x''"
 )
 # by their numbers, not by their states
-CHOSEN = _KEPT.format("state IN (3, 4) AND id IN (SELECT value FROM json_each(?))")
+CHOSEN = _KEPT.format("state IN (3, 4) AND request.id IN (SELECT value FROM json_each(?))")
 CAP = (
     "UPDATE request SET state = 4, due = CASE WHEN state > 3 THEN due END, detail = NULL"
     " WHERE id = ?"
@@ -115,7 +121,6 @@ class SqliteRecords:
         self._signs = (-1 if others else 1), (-1 if starts else 1)
         self._by_slot = not isinstance(slots, OneLine)
         self._ids: dict[str, int] = {}
-        self._names: dict[int, str] = {}
         self._new: list[tuple[int, int, int, int, bytes]] = []
         self._gone: list[tuple[int]] = []
         self._last: int = file.last
@@ -192,16 +197,14 @@ class SqliteRecords:
             self._write()
         self._file.begin()
         ask = self._cursor.execute
-        if not self._by_slot:
-            found = ask(HEAD_OF_ALL).fetchone()
-        else:
+        if self._by_slot:
             number = self._ids.get(slot) or self._slot(slot)
             found = ask(LAST if slots.asks_last(slot) else HEAD, (number,)).fetchone()
-        if found is None:
+        else:
+            ((*found, slot),) = self._file.query(HEAD_OF_ALL) or [(slot,)]
+        if not found:
             raise sqlite3.DatabaseError(f"a request of slot {slot!r} is missing")
-        id_, payload = found[:2]
-        if not self._by_slot:
-            slot = self._name(found[2])
+        id_, payload = found
         ask(CLAIM, (id_,))
         slots.add(slot, -1)
         return Claimed(id_, slot, payload)
@@ -246,10 +249,7 @@ class SqliteRecords:
     def stored(self, id_: int) -> tuple[str, bytes]:
         """Return slot and payload of a record."""
         self._write()
-        ((slot, payload),) = self._file.query(
-            "SELECT slot, payload FROM request WHERE id = ?", (id_,)
-        )
-        return self._name(slot), payload
+        return self._file.query(STORED, (id_,))[0]
 
     def rollback(self) -> None:
         """Drop all changes since the last commit."""
@@ -307,7 +307,6 @@ class SqliteRecords:
             self.budget.changed.clear()
         self._file.execute(_FORGET_SLOTS)
         self._ids.clear()
-        self._names.clear()
 
     def _reorder(self, newest: bool, newest_start: bool | None) -> None:
         """Make the order of a start with other settings that of these. Cost: writes all rows."""
@@ -340,12 +339,12 @@ class SqliteRecords:
         return int(found[0][0]) if found else 0
 
     def _retry(
-        self, rows: Sequence[tuple[int, int, int, int, float | None]], refuse: str = ""
+        self, rows: Sequence[tuple[int, str, int, int, float | None]], refuse: str = ""
     ) -> int:
         found, refused = [], []
         later, now = 0, time.time()
         for id_, slot, rank, counts, due in sorted(rows):
-            if counts and self.budget is not None and not self.budget.admits(self._name(slot)):
+            if counts and self.budget is not None and not self.budget.admits(slot):
                 refused.append((id_,))
             elif due is not None and due > now:
                 self.put_off(id_, due)
@@ -376,13 +375,13 @@ class SqliteRecords:
         self._file.execute(_PUT, values)
         return id_
 
-    def _wake(self, rows: Sequence[tuple[int, int, int]]) -> None:
+    def _wake(self, rows: Sequence[tuple[int, str, int]]) -> None:
         """Make records (id, slot, rank) pending, as the newest of their rank."""
         changes = []
         for id_, slot, rank in rows:
             self._last += 1
             changes.append((self._last * self._signs[rank & 1], id_))
-            self.slots.add(self._name(slot))
+            self.slots.add(slot)
         self._file.execute_many(WAKE, changes)
         self.operations += len(changes)
 
@@ -409,30 +408,21 @@ class SqliteRecords:
     def _read_next_due(self) -> None:
         ((self.next_due,),) = self._file.query(NEXT_DUE)
 
-    def _count_delayed(self, due: float | None) -> None:
+    def _count_delayed(self, due: float) -> None:
         self.delayed += 1
-        if due is not None and (self.next_due is None or due < self.next_due):
-            self.next_due = due
+        self.next_due = due if self.next_due is None else min(due, self.next_due)
 
     def _slot(self, name: str) -> int:
         """Return the number of a slot, which may be new to the file."""
         if name not in self._ids:
-            find = "SELECT id FROM slot WHERE name = ?"
-            if not (found := self._file.query(find, (name,))):
-                self._file.execute("INSERT INTO slot (name) VALUES (?)", (name,))
-                found = self._file.query(find, (name,))
+            found = self._file.query("SELECT id FROM slot WHERE name = ?", (name,))
+            if not found:
+                added = self._file.execute("INSERT INTO slot (name) VALUES (?)", (name,))
+                found = [(added.lastrowid,)]
             self._learn(name, found[0][0])
         return self._ids[name]
-
-    def _name(self, id_: int) -> str:
-        if id_ not in self._names:
-            if not (found := self._file.query("SELECT name FROM slot WHERE id = ?", (id_,))):
-                raise sqlite3.DatabaseError(f"slot {id_} has no name")
-            self._learn(found[0][0], id_)
-        return self._names[id_]
 
     def _learn(self, name: str, id_: int) -> None:
         if len(self._ids) - len(self.slots.names) > MOST_SLOTS:
             self._ids.clear()
-            self._names.clear()
-        self._ids[name], self._names[id_] = id_, name
+        self._ids[name] = id_

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from ..job.delays import NOT_BEFORE
@@ -15,6 +15,7 @@ from ..job.failed_request import TIMES_KEYS
 from ..job.ledger import CommitHook
 from ..job.origins import origins_of
 from ..job.request_text import DEFAULTS, ORDER
+from ..scrapy_private.engine import EngineView
 from ..scrapy_private.middlewares import OutputFilter
 
 if TYPE_CHECKING:
@@ -30,76 +31,11 @@ VOLATILE = frozenset({"download_latency", NOT_BEFORE, *TIMES_KEYS})
 """Meta keys that children may copy or have, and whose values differ in a repetition."""
 ROWLESS = -(1 << 62)
 """Parents below this number are pages in memory, the others are rows."""
-
-
-class TakenChildren:
-    """The unfiltered requests in `file` that an unacknowledged page has yielded. The page is known
-    by its row, or by its fingerprint if it is in memory.
-
-    Identical requests are matched by count, in any order: all stored fields must be equal. `taken`
-    counts those that the job has, `met` those that this start of the process has met. They are
-    deleted with the row of the page. Any method may raise sqlite3.Error.
-    """
-
-    def __init__(self, file: RequestFile, describe: Callable[[Request], dict[str, Any]]) -> None:
-        self._file = file
-        self._describe = describe
-        file.execute("UPDATE taken_children SET met = 0")
-        self._left = {row for (row,) in file.query("SELECT DISTINCT parent FROM taken_children")}
-        self._in_memory = {parent for parent in self._left if parent < ROWLESS}
-
-    def meet(self, parent: int, child: Request) -> bool:
-        """Return True if an earlier start has taken `child` of the page `parent`: the k-th of equal
-        requests only if there were k of them."""
-        if parent not in self._left:
-            return False
-        try:
-            digest = self._digest(parent, child)
-        except Exception:  # noqa: BLE001 - what cannot be stored was not taken
-            return False
-        met = self._file.execute(
-            "UPDATE taken_children SET met = met + 1"
-            " WHERE parent = ? AND digest = ? AND met < taken",
-            (parent, digest),
-        )
-        return met.rowcount == 1
-
-    def add(self, parent: int, child: Request) -> None:
-        """Record with the next commit that the job has taken `child`, which is stored."""
-        if parent < ROWLESS:
-            self._in_memory.add(parent)
-        self._file.execute(
-            "INSERT INTO taken_children VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET"
-            " taken = taken + 1, met = met + 1",
-            (parent, self._digest(parent, child)),
-        )
-
-    def forget(self, parent: int) -> None:
-        """Delete with the next commit the children of an acknowledged page in memory."""
-        if parent not in self._in_memory:
-            return
-        self._in_memory.remove(parent)
-        self._file.execute("DELETE FROM taken_children WHERE parent = ?", (parent,))
-
-    def forget_all(self) -> None:
-        """Delete at the end of the round the children of pages that were not repeated."""
-        self._file.execute("DELETE FROM taken_children WHERE parent < ?", (ROWLESS,))
-
-    def move(self, row: int, new: int) -> None:
-        """Move the children of the page in `row` to the request `new`, as which it is sent
-        again."""
-        if row in self._left:
-            self._left.add(new)
-            self._file.execute("UPDATE taken_children SET parent = ? WHERE parent = ?", (new, row))
-
-    def _digest(self, parent: int, request: Request) -> bytes:
-        described = {**DEFAULTS, **self._describe(request)}
-        # another page may be the first to yield the parent again
-        other = {"depth"} if parent < ROWLESS else ()
-        meta = described["meta"].items()
-        described["meta"] = {k: value for k, value in meta if k not in VOLATILE.union(other)}
-        ordered = {key: described.pop(key) for key in ORDER if key in described} | described
-        return blake2b(repr(ordered).encode("utf-8", "backslashreplace"), digest_size=16).digest()
+MEET = "UPDATE taken_children SET met = met + 1 WHERE parent = ? AND digest = ? AND met < taken"
+TAKE = (
+    "INSERT INTO taken_children VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET taken = taken + 1,"
+    " met = met + 1"
+)
 
 
 class RepeatedChildren(OutputFilter, CommitHook):
@@ -107,11 +43,15 @@ class RepeatedChildren(OutputFilter, CommitHook):
     `dont_filter` that the page has yielded before; the filter handles the others.
 
     A child is known by identity until it is scheduled. It is taken in the commit of its own row,
-    unless that commit acknowledges its page.
+    unless that commit acknowledges its page, which is known by its row, or by its fingerprint if
+    it is in memory. Identical requests are matched by count, in any order: all stored fields must
+    be equal. The table counts those that the job has `taken`, and those that this start of the
+    process has `met`. They are deleted with the row of the page.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
+        self._engine = EngineView(crawler)
         self._origins = origins_of(crawler)
         self._parents: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """The page of each child."""
@@ -123,26 +63,37 @@ class RepeatedChildren(OutputFilter, CommitHook):
 
     def open(
         self,
-        taken: TakenChildren,
+        file: RequestFile,
         store: SqliteStore,
         ledger: Ledger,
         fingerprint: Callable[[Request], bytes],
     ) -> None:
-        """Skip repeated children from now on, and take part in each commit of `ledger`."""
-        self._taken = taken
+        """Skip repeated children from now on, and take part in each commit of `ledger`. Raises
+        sqlite3.Error."""
+        self._file = file
         self._store = store
         self._ledger = ledger
         self._fingerprint = fingerprint
+        file.execute("UPDATE taken_children SET met = 0")
+        # the pages with rows in the table, as far as is known
+        self._left = {row for (row,) in file.query("SELECT DISTINCT parent FROM taken_children")}
         ledger.commit_hooks.append(self)
+
+    def forget_all(self) -> None:
+        """Delete at the end of the round the children of pages that were not repeated."""
+        self._file.execute("DELETE FROM taken_children WHERE parent < ?", (ROWLESS,))
 
     def stored(self, request: Request, sources: Iterable[Request]) -> None:
         """Record that `request`, as which `sources` are sent again, has a row now. Raises
         sqlite3.Error."""
         if request.dont_filter and (parent := self._parents.get(request)) is not None:
             self._stored.append((parent, request))
-        for source in sources:
-            if (row := self._store.row_of(source)) is not None:
-                self._taken.move(row, self._store.last_pushed)
+        new = self._store.last_pushed
+        for row in map(self._store.dispatched.get, sources):
+            if row in self._left:
+                self._left.add(new)
+                move = "UPDATE taken_children SET parent = ? WHERE parent = ?"
+                self._file.execute(move, (new, row))
 
     def in_memory(self, request: Request) -> None:
         """Record that `request` is in memory only."""
@@ -156,23 +107,28 @@ class RepeatedChildren(OutputFilter, CommitHook):
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Record the stored children of unacknowledged pages; forget those of acknowledged ones."""
         if self._stored:
-            not_done = self._store.dispatched_rows
+            not_done = {*self._store.dispatched.values()}
             for parent, request in self._stored:
                 if parent in not_done or parent < ROWLESS:
-                    self._taken.add(parent, request)
+                    if parent < ROWLESS:
+                        self._left.add(parent)
+                    self._file.execute(TAKE, (parent, self._digest(parent, request)))
             self._stored.clear()
         if self._in_memory:
             for parent in filter(None, (self._in_memory.pop(each, None) for each in acknowledged)):
                 self._alike[parent] -= 1
                 if not self._alike[parent]:
                     del self._alike[parent]
-                    self._taken.forget(parent)
+                    if parent < ROWLESS and parent in self._left:
+                        self._left.remove(parent)
+                        forget = "DELETE FROM taken_children WHERE parent = ?"
+                        self._file.execute(forget, (parent,))
 
     def _parent_in_memory(self, page: Request) -> int | None:
         """Return the number of `page`: the row of the request that is sent again as `page`, or else
         a number below ROWLESS from its fingerprint. None if it has none."""
-        for source in self._ledger.sources_of(page):
-            if (row := self._store.row_of(source)) is not None:
+        for source in self._engine.sent_again_as(page):
+            if (row := self._store.dispatched.get(source)) is not None:
                 return row
         with suppress(Exception):  # of a fingerprinter, which unfiltered requests do not need
             number = int.from_bytes(self._fingerprint(page)[:8], "big")
@@ -183,14 +139,32 @@ class RepeatedChildren(OutputFilter, CommitHook):
         page = self._origins.get(response, response.request)
         if page is None or not child.dont_filter:
             return False
-        parent = self._store.row_of(page)
+        parent = self._store.dispatched.get(page)
         if parent is None:
             parent = self._in_memory.get(page)
         if parent is None:
             return False
         with self._ledger.guarded():
-            if self._taken.meet(parent, child):
+            if parent in self._left and self._meets(parent, child):
                 self._crawler.stats.inc_value("scheduler/children_skipped")
                 return True
         self._parents[child] = parent
         return False
+
+    def _meets(self, parent: int, child: Request) -> bool:
+        """Return True if an earlier start has taken `child` of the page `parent`: the k-th of equal
+        requests only if there were k of them."""
+        try:
+            digest = self._digest(parent, child)
+        except Exception:  # noqa: BLE001 - what cannot be stored was not taken
+            return False
+        return self._file.execute(MEET, (parent, digest)).rowcount == 1
+
+    def _digest(self, parent: int, request: Request) -> bytes:
+        described = {**DEFAULTS, **self._store.codec.fields(request)}
+        # another page may be the first to yield the parent again
+        other = {"depth"} if parent < ROWLESS else ()
+        meta = described["meta"].items()
+        described["meta"] = {k: value for k, value in meta if k not in VOLATILE.union(other)}
+        ordered = {key: described.pop(key) for key in ORDER if key in described} | described
+        return blake2b(repr(ordered).encode("utf-8", "backslashreplace"), digest_size=16).digest()

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +15,15 @@ from ..errors import encodable
 from ..job.codec import Codec, Stored, url_and_method
 from ..job.delays import take_delay
 from ..job.failed_request import FailedRequest, class_and_message, count_unreadable, lost
-from ..job.records import rank_of
 from ..scrapy_private.slots import slot_keys
 from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords
-from .rounds import KEPT, REOPEN
 from .schema import REASON
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from ..job.delays import Hold
     from ..job.holds import LocalHolds
     from ..job.queue_settings import QueueSettings
     from .job_file import RequestFile
@@ -91,19 +87,16 @@ class StoredHolds:
             self.until[slot] = until
         if slot != encodable(slot):
             return  # its requests are in memory, too
-        if hold is None:
-            self._records.hold(slot, None, None, None)
-        elif until < inf:
-            self._records.hold(slot, until, hold.times, hold.pause)
-        else:
-            self._records.hold(slot, None, hold.times, None)
+        end, pause = (until, hold.pause) if hold and until < inf else (None, None)
+        self._records.hold(slot, end, hold and hold.times, pause)
         if before is not None:
             self._records.move_due(slot, before, until)
 
 
 class SqliteStore:
     """The requests whose records are in `records`, of which it knows those that are dispatched.
-    `note_commit` is called after each commit, before its fingerprints are released."""
+    `note_commit` is called after each commit with the file's id and the number of its commits,
+    before its fingerprints are released."""
 
     failures = SqliteRecords.failures
 
@@ -112,20 +105,17 @@ class SqliteStore:
         crawler: Crawler,
         file: RequestFile,
         records: SqliteRecords,
-        path: Path,
         settings: QueueSettings,
-        note_commit: Callable[[], None],
+        note_commit: Callable[[bytes, int], None],
         holds: LocalHolds,
     ) -> None:
         self.records = self.pending = records
-        self.rollback = records.rollback
-        self.hold, self.release = holds.hold, holds.release
+        self.rollback, self.close = records.rollback, file.close
         self._crawler = crawler
         self._note_commit = note_commit
         self._file = file
-        self._path = path
         self._settings = settings
-        self._dispatched: dict[Request, int] = {}
+        self.dispatched: dict[Request, int] = {}
         """The record of each dispatched request."""
         self.codec = Codec(
             crawler.spider,
@@ -136,8 +126,6 @@ class SqliteStore:
         )
         self._slot_of = slot_keys(crawler)
         self._holds = holds
-        self.holds: Mapping[str, Hold] = holds.holds
-        """The holds by slot."""
         self._stored_holds = StoredHolds(records, holds)
         self.last_pushed = 0
         """The number of the last request that was pushed."""
@@ -155,8 +143,8 @@ class SqliteStore:
     @property
     def nbytes(self) -> int:
         """Bytes of the file and its log."""
-        log = self._path.with_name(f"{self._path.name}-wal")
-        return sum(path.stat().st_size for path in (self._path, log) if path.exists())
+        paths = Path(self._file.name), Path(f"{self._file.name}-wal")
+        return sum(path.stat().st_size for path in paths if path.exists())
 
     @property
     def later(self) -> int:
@@ -199,41 +187,32 @@ class SqliteStore:
             except Exception as error:  # noqa: BLE001 - of any class, by damaged bytes or its own code
                 self._keep_unreadable(id_, Stored(slot, payload), error)
                 continue
-            if self.holds and not self._holds.admit(slot):
+            if self._holds.holds and not self._holds.admit(slot):
                 self.records.put_off(id_, self._stored_holds.until[slot])
                 continue
-            self._dispatched[request] = id_
+            self.dispatched[request] = id_
             return request
         return None
 
     def done(self, request: Request) -> None:
         """Delete the record of a dispatched request."""
-        id_ = self._dispatched.pop(request, None)
+        id_ = self.dispatched.pop(request, None)
         if id_ is not None:
             self.records.done(id_)
 
     def fail(self, request: Request, failed: FailedRequest) -> bool:
         """Make a dispatched request a failed one. Return False for any other. Raises
         sqlite3.Error."""
-        id_ = self._dispatched.pop(request, None)
+        id_ = self.dispatched.pop(request, None)
         if id_ is None:
             return False
         slot, payload = self.records.stored(id_)
         self.records.fail(id_, failed, self.codec.again(Stored(slot, payload), failed).payload)
         return True
 
-    def row_of(self, request: Request) -> int | None:
-        """Return the number of a dispatched request, None for any other."""
-        return self._dispatched.get(request)
-
-    @property
-    def dispatched_rows(self) -> set[int]:
-        """The numbers of all dispatched requests."""
-        return {*self._dispatched.values()}
-
     def is_uncommitted(self, request: Request) -> bool:
         """Return True if no commit has what the budget has counted for a dispatched request."""
-        id_ = self._dispatched.get(request)
+        id_ = self.dispatched.get(request)
         budget = self.records.budget
         return bool(budget and budget.changed) and (id_ is None or id_ > self._file.last)
 
@@ -244,20 +223,8 @@ class SqliteStore:
         if not (self.records.operations or counts or self._file.changed):
             return False
         self._file.commit(fingerprints)
-        self._note_commit()
+        self._note_commit(self._file.id, self._file.commits)
         return True
-
-    def reopen_round(self) -> None:
-        """Let the last round go on if a request that it has kept is pending again, and can be read.
-        Cost: reads the stored requests of a round that is over, up to the first such one."""
-        kept = self._file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))
-        # the others fail again when they are popped
-        if kept and self.codec.loads_any(coming_back(self._file, {}, retry=False)):
-            self._file.execute(REOPEN)
-
-    def close(self, *, clean: bool) -> None:
-        """Close the file, marked as `clean` or not."""
-        self._file.close(clean=clean)
 
     def take_over(self, left: ScrapyQueues) -> int:
         """Move the pending requests of Scrapy's own scheduler here; return their number."""
@@ -276,12 +243,13 @@ class SqliteStore:
         """Return slot, rank and payload of `request`. Raises ValueError if it cannot be
         serialized."""
         start = self._settings.is_start(request.meta)
-        if abs(request.priority) > MOST_PRIORITY:
-            raise ValueError(f"the priority {request.priority} does not fit into 62 bits")
-        slot = encodable(self._slot_of(request))
-        fields = self.codec.fields(request)
-        stored = self.codec.dump(fields, slot, self._settings.formats[start])
-        return slot, rank_of(request.priority, start=start), stored.payload
+        priority, slot = request.priority, self._slot_of(request)
+        if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+            raise ValueError(f"the priority {priority} does not fit into 62 bits")
+        if not slot.isascii():
+            slot = encodable(slot)
+        _, payload = self.codec.dump(request, slot, self._settings.formats[start])
+        return slot, start - 2 * priority, payload
 
     def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:
         failed = FailedRequest.unreadable(*url_and_method(stored), class_and_message(error))

@@ -151,8 +151,7 @@ class Round:
 
 @runtime_checkable
 class RoundFeeds(Protocol):
-    """The feeds of a round: an extension of the crawler, which is a part of the job's session
-    until they are stored."""
+    """The feeds of a round: an extension, a part of the job's session until they are stored."""
 
     start_items: StartMiddleware
     """The middleware that tracks items of `Spider.start()`."""
@@ -174,8 +173,8 @@ class RoundFeeds(Protocol):
         """Take part in the commits of `ledger`. Raises FeedError as `look` does."""
 
     def leave_out(self, is_left_out: Callable[[Request], bool]) -> None:
-        """Keep the items of requests for which `is_left_out` returns True out of the feeds of the
-        round. It is asked when a request is to be acknowledged."""
+        """Keep the items of requests out of the feeds for which `is_left_out` returns True, which
+        is asked when a request is to be acknowledged."""
 
 
 def feeds_of(crawler: Crawler) -> RoundFeeds | None:

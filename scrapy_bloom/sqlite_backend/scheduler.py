@@ -30,23 +30,20 @@ from ..job.overlay import Keeper
 from ..job.queue_settings import QueueSettings
 from ..job.settings import BUDGET, FailedSettings
 from ..jobdir import JobDirectory, session_of
-from ..scrapy_private.engine import EngineView
 from ..scrapy_private.feeds import FeedExporterView
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
 from ..startup import announce, fetches_one_page, refuse
 from .job_file import MAX_BYTES, RequestFile, check_header, whole_job
 from .records import SqliteRecords
-from .repeated_children import RepeatedChildren, TakenChildren
+from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore, coming_back
-from .rounds import Round, feeds_of
+from .rounds import KEPT, REOPEN, Round, feeds_of
 from .spider_state import KeptSpiderState
 from .status import Progress, waiting_in
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
@@ -113,8 +110,8 @@ class DurableScheduler(LedgerScheduler):
         job = JobDirectory.of(crawler.settings.get("JOBDIR"))
         if job is not None and fetches_one_page(crawler):
             keep_off_the_job(crawler)
-            return cls(crawler, build_from_crawler(dupefilter_class, crawler))
-        if job is None:
+            job = None
+        elif job is None:
             try:
                 QueueSettings.read(crawler.settings, "MEMORY")
             except ValueError as error:
@@ -123,6 +120,7 @@ class DurableScheduler(LedgerScheduler):
                     {"error": error},
                 )
                 return Scheduler.from_crawler(crawler)  # type: ignore[return-value]
+        if job is None:
             return cls(crawler, build_from_crawler(dupefilter_class, crawler))
         try:
             _require_bloom(dupefilter_class)
@@ -147,7 +145,6 @@ class DurableScheduler(LedgerScheduler):
         """Open the stored requests, and begin. Refuses the start as `from_crawler` does."""
         self.spider = spider
         try:
-            self._open_memory()
             if self._job is not None and isinstance(self.df, BloomDupeFilter):
                 self._ledger = self._open_job(self._job, self.df)
                 self._next_look.set(ORDERS_SECONDS)
@@ -191,18 +188,24 @@ class DurableScheduler(LedgerScheduler):
             self.round.begin()  # a handler of spider_opened may be the first
         return super()._is_over(budget, request)
 
-    def _store_capped(self, request: Request, delay: float | None) -> None:
-        self._store.cap(request, delay)
+    def _cap(self, request: Request, delay: float | None) -> None:
+        """Count `request`, which is over the budget, and keep it in a job."""
+        super()._cap(request, delay)
+        if self._ledger is None:
+            return
+        try:
+            self._store.cap(request, delay)
+            if request.dont_filter:
+                self._children.stored(request, ())
+        except ValueError as error:
+            self._tell_of_unserializable(request, error)
+        if request is self._start_requests.offered:
+            self._start_requests.mark_stored()
+        self._ledger.stored(request, self._sources_of(request))
 
     def _begin_round(self) -> None:
         self._begins_round = True
         self._store.records.begin_round()
-
-    def _note_stored(self, request: Request, sources: Sequence[Request]) -> None:
-        self._children.stored(request, sources)
-
-    def _note_in_memory(self, request: Request) -> None:
-        self._children.in_memory(request)
 
     def _open_job(self, job: JobDirectory, dupefilter: BloomDupeFilter) -> Ledger:
         crawler, settings = self.crawler, self.crawler.settings
@@ -211,11 +214,7 @@ class DurableScheduler(LedgerScheduler):
         file = RequestFile.open(job.requests)
         try:
             keeper = Keeper(dupefilter, requests_survive=was_durable)
-
-            def note_commit() -> None:
-                keeper.note_commit(file.id, file.commits)
-
-            note_commit()
+            keeper.note_commit(file.id, file.commits)
             if file.spider != self.spider.name:
                 file.execute("UPDATE job SET spider = ?", (self.spider.name,))
             if not file.clean:
@@ -227,16 +226,17 @@ class DurableScheduler(LedgerScheduler):
             retry = FailedSettings.read(settings).retry
             self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
             store = SqliteStore(
-                crawler, file, records, job.requests, queues, note_commit, self._local_holds
+                crawler, file, records, queues, keeper.note_commit, self._local_holds
             )
             self._file, self._store = file, store
-            store.reopen_round()
+            if _goes_on(crawler, file, queues):
+                file.execute(REOPEN)
             self._resume(store, _left_by_scrapy(job))
             ledger = Ledger(
                 crawler,
                 store,
                 keeper,
-                EngineView(crawler),
+                self._engine,
                 operations=self.commit_operations,
                 seconds=self.commit_seconds,
             )
@@ -253,9 +253,8 @@ class DurableScheduler(LedgerScheduler):
                 self._spider_state.put_back()
             if (feeds := feeds_of(crawler)) is not None:
                 feeds.attach(ledger, self.round, job.feeds)
-            children = TakenChildren(file, store.codec.fields)
-            self._children.open(children, store, ledger, dupefilter.fingerprint)
-            self.round.at_end.append(children.forget_all)
+            self._children.open(file, store, ledger, dupefilter.fingerprint)
+            self.round.at_end.append(self._children.forget_all)
             self._failures.open(ledger, records)
             Progress(crawler, file, ledger, dupefilter, self.round, pending=self.__len__)
             if asked or (self._budget is not None and self._budget.changed):
@@ -344,7 +343,10 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         if feeds is not None:
             FeedExporterView(feeds)
             if file is not None:
-                feeds.look(_round_of(crawler, file, queues), job.feeds)
+                round_ = Round(file, lambda: None)
+                if _goes_on(crawler, file, queues):
+                    round_.reopen()
+                feeds.look(round_, job.feeds)
     if left_by_scrapy is not None:
         left_by_scrapy.look(crawler)
 
@@ -359,15 +361,15 @@ def _left_by_scrapy(job: JobDirectory) -> ScrapyQueues | None:
     return queues if queues.state else None
 
 
-def _round_of(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> Round:
-    """Return the round that a start is in which finds the job as in `file`."""
-    round_ = Round(file, lambda: None)
-    if round_.follows_kept:
-        codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
-        retry = FailedSettings.read(crawler.settings).retry
-        if codec.loads_any(coming_back(file, BUDGET.read(crawler.settings), retry=retry)):
-            round_.reopen()
-    return round_
+def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool:
+    """Return True if the last round was over but for kept requests, and one of these is pending
+    again at this start, and can be read; the others fail again when they are popped. Cost: reads
+    the requests of such a round, up to the first one."""
+    codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
+    retry = FailedSettings.read(crawler.settings).retry
+    return bool(file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))) and codec.loads_any(
+        coming_back(file, BUDGET.read(crawler.settings), retry=retry)
+    )
 
 
 def _require_bloom(dupefilter_class: object) -> None:

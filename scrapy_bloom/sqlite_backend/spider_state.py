@@ -83,10 +83,7 @@ class KeptSpiderState(CommitHook):
             self._extension.jobdir = None
 
     def _saved(self) -> bytes | None:
-        try:
-            return self._path.read_bytes()
-        except FileNotFoundError:
-            return None
+        return self._path.read_bytes() if self._path.exists() else None
 
     def _spider_opened(self, spider: Spider) -> None:
         # False if the extension could not read the state

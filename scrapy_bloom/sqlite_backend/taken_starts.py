@@ -23,11 +23,9 @@ logger = logging.getLogger("scrapy_bloom.durable.start_requests")
 
 REPEAT_KEY = "bloom_repeat_start"
 """The meta key of a start request that is sent at each start of the process."""
-Occurrence = tuple[bytes, int]
-"""The key of a start request, and its number among those with that key in this run."""
 
 
-class LocalStartRequests(StartRequests[Occurrence]):
+class LocalStartRequests(StartRequests):
     """The start requests of a job: those that its round has taken are left out before they reach
     the engine.
 
@@ -78,15 +76,17 @@ class LocalStartRequests(StartRequests[Occurrence]):
             self.offered = thing
         return False
 
-    def _meet(self, key: bytes) -> Occurrence:
-        met = self._file.query(
-            "SELECT occurrences FROM met_start_requests WHERE fingerprint = ?", (key,)
+    def _meet(self, key: bytes) -> tuple[bytes, int]:
+        """Return `key`, and how often this run has met it."""
+        self._file.execute(
+            "INSERT INTO met_start_requests VALUES (?, 1)"
+            " ON CONFLICT DO UPDATE SET occurrences = occurrences + 1",
+            (key,),
         )
-        number = met[0][0] + 1 if met else 1
-        self._file.execute("INSERT OR REPLACE INTO met_start_requests VALUES (?, ?)", (key, number))
-        return key, number
+        met = "SELECT * FROM met_start_requests WHERE fingerprint = ?"
+        return self._file.query(met, (key,))[0]
 
-    def _take(self, mark: Occurrence) -> None:
+    def _take(self, mark: tuple[bytes, int]) -> None:
         self._file.execute("INSERT OR IGNORE INTO taken_start_requests VALUES (?, ?)", mark)
 
     def _end(self, *, exhausted: bool) -> None:

@@ -138,7 +138,7 @@ def make_job(folder):
     job.scheduler.enqueue_request(Request(f"{HEALTHY}first", dont_filter=True))
     for delay, url in ((0.5, f"{HEALTHY}later"), (0.1, URL), (0.1, "http://other.example.com/")):
         store.push(Request(url, meta={"download_slot": url.split("/")[2]}), (), delay)
-    store.hold("held.example.com", 1000, 0)
+    job.scheduler.hold("held.example.com", 1000, 0)
     job.commit()
     job.close("shutdown")
     job.drop()

@@ -11,8 +11,8 @@ from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.outbox import Outbox
 from scrapy_bloom.job import overlay
 from scrapy_bloom.job.ledger import Ledger
+from scrapy_bloom.sqlite_backend import repeated_children
 from scrapy_bloom.sqlite_backend.records import SqliteRecords
-from scrapy_bloom.sqlite_backend.repeated_children import TakenChildren
 from scrapy_bloom.sqlite_backend.request_store import SqliteStore
 from scrapy_bloom.sqlite_backend.taken_starts import LocalStartRequests
 from tests.job.points import Proxy
@@ -104,7 +104,7 @@ def noted_before_the_commit():
 
     def note_and_commit(self, fingerprints):
         self._file.commits += 1
-        self._note_commit()
+        self._note_commit(self._file.id, self._file.commits)
         self._file.commits -= 1
         return commit(self, fingerprints)
 
@@ -167,7 +167,7 @@ def no_cut_at_recovery():
 @mutant
 def children_given_twice():
     """What a page yields with dont_filter is not remembered while it is in progress."""
-    TakenChildren.add = lambda self, row, child: None
+    repeated_children.TAKE = "SELECT ?, ?"
 
 
 @mutant

@@ -6,14 +6,12 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
-from scrapy import Request, signals
+from scrapy import signals
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 
 from scrapy_bloom.addon import Addon
 from scrapy_bloom.job import delays, ledger_scheduler
-from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.listing import stopped_job
-from scrapy_bloom.sqlite_backend.repeated_children import TakenChildren
 from scrapy_bloom.sqlite_backend.status import JobStatus
 from tests import processes
 from tests.job.engine import Job, request
@@ -289,15 +287,11 @@ def test_a_bad_later_wait_is_refused(new_job, tmp_path, wait):
     assert [*(tmp_path / "job").iterdir()] == []
 
 
-def test_a_delay_is_no_part_of_a_repeated_child(tmp_path):
+def test_a_delay_is_no_part_of_a_repeated_child(new_job):
     """A page that is repeated yields its child with another time."""
-    file = RequestFile.open(tmp_path / "requests.sqlite")
-    taken = TakenChildren(file, Request.to_dict)
-    taken.add(5, request("a", dont_filter=True, meta={"x": 1}))
-    taken = TakenChildren(file, Request.to_dict)
+    digest = new_job().scheduler._children._digest
     again = request("a", dont_filter=True, meta={delays.NOT_BEFORE: 7, "x": 1})
-    assert taken.meet(5, again)
-    file.close(clean=False)
+    assert digest(5, again) == digest(5, request("a", dont_filter=True, meta={"x": 1}))
 
 
 def test_what_is_delayed_is_shown(new_job, tmp_path, clock):
