@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from typing_extensions import Self
 
-    from .records import HoldingScheduler
+    from .protocols import HoldingScheduler
     from .slots import Slots
 
 logger = logging.getLogger("scrapy_bloom.holds")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scrapy.utils.asyncio import CallLaterResult
 
     from ..scrapy_private.engine import EngineView
-    from .records import FingerprintKeeper, RequestStore
+    from .protocols import FingerprintKeeper, RequestStore
 
 logger = logging.getLogger("scrapy_bloom.durable.ledger")
 

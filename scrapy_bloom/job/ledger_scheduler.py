@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from .delays import Hold
     from .ledger import Ledger
-    from .records import Holds
+    from .protocols import Holds
     from .start_requests import StartRequests
 
 logger = logging.getLogger("scrapy_bloom.durable.base")

@@ -39,7 +39,7 @@ from .status import held_in
 if TYPE_CHECKING:
     from ..job.choice import By, Record
     from ..job.ledger import Ledger
-    from ..job.records import Holds
+    from ..job.protocols import Holds
 
 logger = logging.getLogger("scrapy_bloom.durable.orders")
 
