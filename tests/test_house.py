@@ -272,7 +272,7 @@ UNUSED = {"plain": {"addon", "early", "feeds", "job", "sqlite_backend"}, "add-on
 
 
 @pytest.mark.parametrize(
-    ("how", "modules", "lines"), [("plain", 24, 4_150), ("add-on", 76, 13_150)]
+    ("how", "modules", "lines"), [("plain", 23, 4_010), ("add-on", 73, 12_620)]
 )
 def test_a_crawl_loads_what_it_uses(tmp_path, how, modules, lines):
     """A resumed crawl with a duplicate, to its end: neither Redis, nor the delta store, nor what

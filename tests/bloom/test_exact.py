@@ -206,7 +206,7 @@ def test_estimates_are_of_wrong_answers():
                 return self._digest.digest()[:2] + bytes(6)
 
         patch.setattr(exact_table, "new_digest", lambda secret: lambda: Short(secret))
-        tested = BloomFilter(40_000, 0.5, exact=True)
+        tested = BloomFilter(40_000, 0.5, exact=True, secret=SECRET)
         tested.update(b"key %d" % number for number in range(40_000))
         trials = 300_000
         found = sum(b"absent %d" % number in tested for number in range(trials))
