@@ -114,7 +114,7 @@ class SqliteStore:
         self._crawler = crawler
         self._note_commit = note_commit
         self._file = file
-        self._settings = settings
+        self._formats, self._starts_apart = settings.formats, settings.newest_first[1] is not None
         self.dispatched: dict[Request, int] = {}
         """The record of each dispatched request."""
         self.codec = Codec(
@@ -242,13 +242,13 @@ class SqliteStore:
     def _record(self, request: Request) -> tuple[str, int, bytes]:
         """Return slot, rank and payload of `request`. Raises ValueError if it cannot be
         serialized."""
-        start = self._settings.is_start(request.meta)
+        start = bool(self._starts_apart and request.meta.get("is_start_request"))
         priority, slot = request.priority, self._slot_of(request)
         if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
             raise ValueError(f"the priority {priority} does not fit into 62 bits")
         if not slot.isascii():
             slot = encodable(slot)
-        _, payload = self.codec.dump(request, slot, self._settings.formats[start])
+        _, payload = self.codec.dump(request, slot, self._formats[start])
         return slot, start - 2 * priority, payload
 
     def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:
