@@ -27,6 +27,7 @@ from .request_text import (
     checksum,
     held_apart,
     pack,
+    pack_plain,
     put_back,
     unpack,
 )
@@ -58,6 +59,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
 _OTHERS = [*DEFAULTS.items()][3:]
 """The fields behind callback, errback and headers, with their defaults."""
 _values_of = attrgetter(*(name for name, _ in _OTHERS))
+_rare_of = attrgetter("errback", *(name for name, _ in _OTHERS if name != "meta"))
+_RARE = None, *(default for name, default in _OTHERS if name != "meta")
 _KNOWS_FIELDS = {*Request.attributes} == {"url", *DEFAULTS}
 _MOST_PRIORITY = 2**63
 _WIDTHS = {
@@ -98,13 +101,19 @@ class Codec:
         self._has_cache = has_cache
         self._pickles = pickles
         self._stats = stats
-        self.fields = Callbacks(spider).fields
+        self.callbacks = Callbacks(spider)
+        self.fields = self.callbacks.fields
         self._dictionaries = dictionaries
 
     def dump(self, request: Request | dict[str, Any], slot: str, format_: str) -> Stored:
         """Return a request, or that of some fields, as it is stored in `slot`, with the values that
         are not plain in `format_`. Raises ValueError if it cannot be serialized."""
-        fields = request if isinstance(request, dict) else self.fields(request)
+        if isinstance(request, dict):
+            fields = request
+        elif self._dictionaries is None and (text := self._plain(request, slot)):
+            return self._stored(text, slot)
+        else:
+            fields = self.fields(request)
         try:
             text = pack(fields, slot)
         except NotPlainError:
@@ -124,6 +133,22 @@ class Codec:
         if self._dictionaries is not None:
             self._dictionaries.sample(fields, text)
         return self._stored(text, slot)
+
+    def _plain(self, request: Request, slot: str) -> bytes:
+        """Return the text of a request as most are, without another field than URL, callback,
+        referer and a meta of plain values; b"" for others."""
+        if type(request) is not Request or not _KNOWS_FIELDS or _rare_of(request) != _RARE:
+            return b""
+        headers: dict[bytes, Any] = dict(request.headers)
+        try:
+            (referer,) = headers.pop(b"Referer", (None,))
+            callback = request.callback and self.callbacks.name_of(request.callback)
+            text = pack_plain(request.url, callback, request.meta, referer, slot)
+        except (LookupError, TypeError, ValueError):
+            return b""
+        if headers:
+            return b""
+        return text if len(text) < self._most_bytes else b""
 
     def load(self, stored: Stored) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code, without
@@ -288,18 +313,27 @@ class Callbacks:
         fields: dict[str, Any] = {"url": request.url}
         for name in ("callback", "errback"):
             if (method := getattr(request, name)) is not None:
-                function = getattr(method, "__func__", None)
-                known = self._names.get(function, "")
-                method = getattr(self._spider, known, None)
-                if function is None or getattr(method, "__func__", None) is not function:
+                try:
+                    fields[name] = self.name_of(method)
+                except LookupError:
                     return self.to_dict(request)
-                fields[name] = known
         for (name, default), value in zip(_OTHERS, _values_of(request), strict=True):
             if value is not default and (type(value) is not type(default) or value != default):
                 fields[name] = value
         if headers := request.headers:
             fields["headers"] = dict(headers)
         return fields
+
+    def name_of(self, method: Any) -> str:
+        """Return the name of a method of the spider that was found before. Raises LookupError."""
+        function = getattr(method, "__func__", None)
+        known = self._names.get(function, "")
+        if (
+            function is None
+            or getattr(getattr(self._spider, known, None), "__func__", None) is not function
+        ):
+            raise LookupError(known)
+        return known
 
     def to_dict(self, request: Request) -> dict[str, Any]:
         """Return `request.to_dict(spider=spider)`. Raises what that raises."""

@@ -63,11 +63,14 @@ class KnownUrls:
         """Return True if a scheduler is sure to drop `request`, now and later, since its URL is in
         the cache. Never raises."""
         try:
+            url = request.url
+            if not self._reads_callback and "#" not in url and url not in self._recent.urls:
+                return False  # as most, without a look at the rest
             if request.dont_filter:
                 return False
             meta = request.meta
             prefix = self.prefix_of(request.callback, request.method, request.body, meta)
-            return prefix is not None and self.has_recent(prefix, request.url)
+            return prefix is not None and self.has_recent(prefix, url)
         except Exception:  # noqa: BLE001 - a request like no other
             return False
 

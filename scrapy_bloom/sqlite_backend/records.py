@@ -41,6 +41,7 @@ HEAD_OF_ALL = (
     " WHERE state = 0 ORDER BY rank, place LIMIT 1"
 )
 STORED = f"SELECT name, payload FROM {_NAMED} WHERE request.id = ?"  # noqa: S608 - no input
+_NUMBER = "SELECT id FROM slot WHERE name = ?"
 CLAIM = "UPDATE request SET state = 1 WHERE id = ?"
 DONE = "DELETE FROM request WHERE id = ?"
 FAIL = (
@@ -415,10 +416,8 @@ class SqliteRecords:
     def _slot(self, name: str) -> int:
         """Return the number of a slot, which may be new to the file."""
         if name not in self._ids:
-            found = self._file.query("SELECT id FROM slot WHERE name = ?", (name,))
-            if not found:
-                added = self._file.execute("INSERT INTO slot (name) VALUES (?)", (name,))
-                found = [(added.lastrowid,)]
+            added = self._file.execute("INSERT OR IGNORE INTO slot (name) VALUES (?)", (name,))
+            found = [(added.lastrowid,)] if added.rowcount else self._file.query(_NUMBER, (name,))
             self._learn(name, found[0][0])
         return self._ids[name]
 

@@ -78,7 +78,7 @@ class DurableScheduler(LedgerScheduler):
     on the disk. Without JOBDIR `dqs` and the `round` of the job are None.
     """
 
-    commit_operations = 200
+    commit_operations = 500
     """A commit is due after so many requests pushed, or handed out …"""
     commit_seconds = 0.1
     """… or this long after the first of them, whichever comes first."""

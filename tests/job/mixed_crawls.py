@@ -222,6 +222,9 @@ class Tale:
             answers[page].append((run, is_committed))
         reached = {*STARTS}.union(*(links(page, self.crawl.pages) for page in answers))
         gone = {row.page for row in last.rows if row.reason == LOST}
+        # what a kill has undone may be over the budget when it comes again, and is not asked then
+        undone = {page for page in gone if not any(is_safe for _, is_safe in answers[page])}
+        due = {*STARTS}.union(*(links(page, self.crawl.pages) for page in {*answers} - undone))
         if "drop" in self.ordered:
             gone |= {page for page in reached if kind_of(page) == "unwanted"}
         items = [json.loads(line)["page"] for line in (self.job / "items.jsonl").open()]
@@ -229,7 +232,7 @@ class Tale:
         kept = {page for end, _ in self.ends for page in end.pages(*KEPT)}
         early = {page for _, page, _ in self.noted("early")} - kept
         wrong = {
-            "lost": reached - {*answers} - gone,
+            "lost": due - {*answers} - gone,
             "from nowhere": {*answers, *items} - reached,
             "kept": [row for row in last.rows if row.reason != LOST],
             "early": early if "fail" not in self.ordered else (),

@@ -11,7 +11,7 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapy import FormRequest, Request
+from scrapy import FormRequest, Request, Spider
 from scrapy.http import JsonRequest, XmlRpcRequest
 
 from scrapy_bloom.job.codec import Codec, Stored
@@ -179,6 +179,37 @@ def test_any_plain_values(meta, value):
     loaded = codec.load(stored)
     assert (exactly(loaded.meta), loaded.flags) == (exactly(meta), [object])
     assert exactly(loaded.cb_kwargs) == exactly({"a": value})
+
+
+@given(
+    st.dictionaries(texts, values, max_size=2),
+    st.lists(st.binary(max_size=4), max_size=2),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "dont_filter": st.booleans(),
+            "method": st.sampled_from(["GET", "POST"]),
+            "priority": st.integers(-1, 1),
+            "cb_kwargs": st.just({"a": 1}),
+            "flags": st.just(["a"]),
+            "body": st.just(b"a"),
+            "cookies": st.just({"a": "b"}),
+        },
+    ),
+    st.sampled_from([URL, "https://a.example/%C3%A9", "data:,", "http://a.example:8080/b"]),
+)
+def test_the_short_way_to_a_text_is_a_short_way(meta, referers, others, url):
+    """The text of a request is that of its fields, also where these were not made for it."""
+    spider = Spider("s")
+    codec = Codec(spider, 10**6)
+    for names in (["Referer"], ["Referer", "Accept"], []):
+        headers = dict.fromkeys(names, referers)
+        for depth in ({}, {"depth": 1}, {"depth": True}):
+            request = Request(url, spider.parse, headers=headers, meta=meta | depth, **others)
+            for _ in range(2):  # the second time the callback is known
+                short = codec.load_fields(codec.dump(request, SLOT, "pickle"))
+                long = codec.load_fields(codec.dump(codec.fields(request), SLOT, "pickle"))
+                assert {n: exactly(short[n]) for n in short} == {n: exactly(long[n]) for n in long}
 
 
 def test_numbers_of_any_size():
