@@ -10,6 +10,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job, refuse_without_delays
+from ..job.queue_settings import QueueSettings
 from ..jobdir import session_of
 from ..startup import fetches_one_page, refuse
 from .codec import is_storable_slot
@@ -71,6 +72,7 @@ class RedisDurableScheduler(LedgerScheduler):
             if fetches_one_page(crawler):
                 keep_off_the_job(crawler)
                 return cls(crawler, dupefilter_class.from_crawler(crawler))
+            QueueSettings.read(crawler.settings)  # before the filter is made
             worker = Worker(crawler)
         except Exception as error:  # noqa: BLE001 - no error may let the crawl begin
             refuse(crawler, error)

@@ -591,6 +591,29 @@ def test_a_hold_by_a_clock_that_was_ahead(join, redis_server):
     assert len(taken(worker)[0]) == 1
 
 
+@pytest.mark.parametrize("is_evicted", [False, True])
+def test_many_parked_slots_wake_bit_by_bit(join, redis_server, is_evicted):
+    """Each call writes some of them only, since no other call is answered meanwhile."""
+    worker = join()
+    of_slot(worker, "held", "a")
+    worker.store.hold("held", 10, 1)
+    worker.exchange()
+    assert worker.next() is None
+    parked = {f"0:held{number}": 1e15 + number for number in range(5000)}
+    worker.client._redis.zadd(f"{worker.key}:parked", parked)
+    if is_evicted:
+        redis_server.command("DEL", f"{worker.key}:holds")
+    else:
+        redis_server.command("HINCRBY", f"{worker.key}:crawl", "heard", 86_400_000)
+    most = 0
+    for _ in range(200):
+        redis_server.command("CONFIG", "RESETSTAT")
+        worker.exchange()
+        most = max(most, redis_server.calls().get("zadd", 0))
+    assert redis_server.command("ZCARD", f"{worker.key}:parked") == (not is_evicted)
+    assert most < 2500
+
+
 def test_holds_that_were_evicted(join, redis_server):
     """Nothing says then that a slot is held, and so it is not."""
     worker = join()

@@ -274,14 +274,18 @@ def test_closing_leaves(build, redis_server, key):
         ({"BLOOM_REDIS_ON_ERROR": "local"}, "BLOOM_REDIS_ON_ERROR is 'local'"),
         ({"BLOOM_REPEAT_START": True}, "begin a new round with BLOOM_REDIS_ROUND"),
         ({"SCHEDULER_DISK_QUEUE": "queue.Queue"}, "SCHEDULER_DISK_QUEUE is queue.Queue"),
+        ({"SCHEDULER_MEMORY_QUEUE": "queue.Queue"}, "SCHEDULER_MEMORY_QUEUE is queue.Queue"),
+        ({"BLOOM_PICKLE": "x"}, "BLOOM_PICKLE is 'x'"),
+        ({"BLOOM_BUDGET": "x"}, "BLOOM_BUDGET is 'x'"),
     ],
 )
-def test_bad_settings_are_refused(build, settings, message):
-    """Each with its name, and nothing is left running."""
+def test_bad_settings_are_refused(build, redis_server, key, settings, message):
+    """Each with its name; nothing is left running, and nothing was made in Redis."""
     before = threading.active_count()
     with pytest.raises(ValueError, match=message):
         build(SCHEDULER="scrapy_bloom.RedisDurableScheduler", **settings)
     assert threading.active_count() == before
+    assert redis_server.names(key) == []
 
 
 @pytest.fixture

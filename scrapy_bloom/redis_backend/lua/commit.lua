@@ -524,7 +524,7 @@ if has_later then
   end
   later = {first_of('later') and redis.call('ZCARD', key('later')) or 0, next_due(), rests and 1 or 0, holds}
   if not waits and redis.call('EXISTS', key('holds')) == 0 then
-    redis.call('HSET', key('crawl'), 'later', '', 'back', '')
+    redis.call('HSET', key('crawl'), 'later', '', 'back', '', 'waking', '')
   end
 end
 local reply = {'done', table.concat(answers), table.concat(layers, ' '),

@@ -24,13 +24,12 @@ end
 for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now + lease + 1, '+inf')) do
   redis.call('ZADD', key('workers'), now + lease, each)
 end
--- slots that are parked by such a clock: each is parked again if its hold is not over
-local function wake_parked()
-  for _, each in ipairs(redis.call('ZRANGE', key('parked'), 0, -1)) do
-    redis.call('ZADD', key('parked'), 0, each)
-  end
+-- slots that are parked by such a clock wake some at a time, in the order of a cursor
+local waking = found[10] or ''
+if gap < -1000 then
+  waking = '0'
+  redis.call('HSET', key('crawl'), 'waking', waking)
 end
-if gap < -1000 then wake_parked() end
 -- how far the clock has gone back: what is `later` is due by the clock as it was
 local back = tonumber(found[9]) or 0
 if gap < -1000 or back > 0 and gap > lease / 2 then

@@ -129,12 +129,21 @@ local function take_holds(text)
   return changed
 end
 
+-- Makes about 500 parked slots due: each is parked again if its hold is not over.
+local function wake_parked()
+  local cursor, members = unpack(redis.call('ZSCAN', key('parked'), waking, 'COUNT', 500))
+  for at = 1, #members, 2 do redis.call('ZADD', key('parked'), 0, members[at]) end
+  if cursor == '0' then cursor = '' end
+  redis.call('HSET', key('crawl'), 'waking', cursor)
+  firsts.parked = nil
+end
+
 -- Moves at most a hundred of each: requests that are due, and slots whose hold is over.
 local function move_due()
-  if first_of('parked') and redis.call('EXISTS', key('holds')) == 0 then
-    wake_parked()  -- nothing says any more that they are held
-    firsts.parked = nil
+  if waking == '' and (first_of('parked') or 0) > now and redis.call('EXISTS', key('holds')) == 0 then
+    waking = '0'  -- nothing says any more that they are held
   end
+  if waking ~= '' then wake_parked() end
   local function due(name)
     if (first_of(name) or math.huge) > now then return ipairs({}) end
     local till = name == 'later' and now + back or now
