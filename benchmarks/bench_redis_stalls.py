@@ -18,7 +18,7 @@ from scrapy_bloom.commands.crawls import queue_in
 from scrapy_bloom.redis_backend.desk import RedisDesk
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.push import push
-from scrapy_bloom.redis_backend.status import CrawlStatus, look_at
+from scrapy_bloom.redis_backend.status import CrawlReader, CrawlStatus
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.failures import Failed
 from tests.redis_backend.server import described
@@ -141,7 +141,7 @@ def main():
             "a worker pushes, claims, acknowledges": lambda: work(worker),
             "a worker that wants a thousand": lambda: [other.exchange() for _ in range(9)],
             "scrapy bloom push": lambda: push_many(client),
-            "scrapy bloom workers": lambda: look_at(client, KEY),
+            "scrapy bloom workers": CrawlReader(client, KEY).look,
             "scrapy bloom info": lambda: queue_in(client, KEY),
             "scrapy bloom top": lambda: CrawlStatus(client, KEY).figures(),
             "scrapy bloom failed": lambda: Failed(desk).requests(),

@@ -49,4 +49,3 @@ from .redis_backend.scheduler import RedisDurableScheduler as RedisDurableSchedu
 from .sqlite_backend.scheduler import DurableScheduler as DurableScheduler
 
 __version__: str
-__all__: list[str]

@@ -323,6 +323,16 @@ def test_commands_in_snippets_parse(subcommands, capsys):
     assert seen > 40
 
 
+def test_benchmarks_import_what_there_is():
+    """`make bench` takes an hour, so none of them is to stop at a name that has gone."""
+    for script in (ROOT / "benchmarks").glob("*.py"):
+        for node in ast.walk(ast.parse(script.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith(
+                ("scrapy_bloom", "tests")
+            ):
+                exec(ast.unparse(node), {})
+
+
 def test_commands_of_the_repository_exist():
     """What has printed a figure can be run again: scripts, their options, targets of make."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

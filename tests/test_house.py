@@ -219,9 +219,12 @@ def test_type_checkers_see_the_public_names(tmp_path):
     assert homes == scrapy_bloom._MODULES
     api = pytest.importorskip("mypy.api")
     names = ", ".join(scrapy_bloom.__all__)
-    use = f"from scrapy_bloom import {names}\nadd: bool = ScalableBloomFilter(1, 0.1).add('')\n"
-    (tmp_path / "users.py").write_text(use)
-    assert api.run(["--strict", "--cache-dir", os.devnull, str(tmp_path / "users.py")])[2] == 0
+    use = "add: bool = ScalableBloomFilter(1, 0.1).add('')\n"
+    (tmp_path / "named.py").write_text(f"from scrapy_bloom import {names}\n{use}")
+    (tmp_path / "starred.py").write_text(f"from scrapy_bloom import *\n{use}")
+    assert (
+        api.run(["--strict", "--cache-dir", os.devnull, *map(str, tmp_path.glob("*.py"))])[2] == 0
+    )
 
 
 @pytest.mark.parametrize("name", scrapy_bloom.__all__)

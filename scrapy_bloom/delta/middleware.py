@@ -96,19 +96,20 @@ class DeltaMiddleware(_Watch):
         """Return the middleware of `crawler`. Raises NotConfigured without BLOOM_DELTA, and in
         commands for one page. Refuses the start: ValueError for a setting, BloomError or OSError
         for the delta store."""
-        if fetches_one_page(crawler):
-            raise NotConfigured
         try:
+            if fetches_one_page(crawler):
+                raise NotConfigured
             assert crawler.spider is not None
             settings = DeltaSettings.read(crawler.settings, crawler.spider.name)
-            if settings is not None:
-                if settings.digest is not None and settings.digest.skips:
-                    _require_durable_feeds(crawler)
-                self = cls(crawler, settings)
+            if settings is None:
+                raise NotConfigured
+            if settings.digest is not None and settings.digest.skips:
+                _require_durable_feeds(crawler)
+            self = cls(crawler, settings)
+        except NotConfigured:  # of a subclass, too
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
-        if settings is None:
-            raise NotConfigured
         announce(crawler, "between crawls", settings.mode or "compared")
         for signal, handler in (
             (signals.spider_opened, self._spider_opened),

@@ -70,7 +70,7 @@ from math import ceil, sqrt
 from struct import Struct
 
 from ..bloom import sizing
-from ..bloom.hashing import FIRST_PROBES, NEXT_PROBES, SCHEME, digests, first_lanes, next_lanes
+from ..bloom.hashing import NEXT_PROBES, SCHEME, digests, first_lanes, next_lanes
 from ..bloom.header import PAGE, Header
 from ..errors import IncompatibleFilterError
 
@@ -120,11 +120,7 @@ class LayerShape:
         blocks = -(-blocks // SHARDS)
         room, smaller = _rooms(blocks)
         more = probes + NEXT_PROBES
-        if (
-            smaller
-            and probes >= FIRST_PROBES
-            and (sizing.error_rate_at(SHARDS * smaller, more, SHARDS * share) <= error_rate)
-        ):
+        if smaller and sizing.error_rate_at(SHARDS * smaller, more, SHARDS * share) <= error_rate:
             blocks, probes = smaller, more
         else:
             blocks, share = room, share * room // blocks

@@ -2,7 +2,9 @@
 
 import pytest
 from scrapy import Request
+from scrapy.exceptions import NotConfigured
 from scrapy.settings import Settings
+from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DeltaMiddleware
 from scrapy_bloom.amounts import DAY, seconds
@@ -94,6 +96,25 @@ def test_a_subclass_of_the_middleware_will_do(make_dupefilter):
         crawler.engine.scraper.spidermw.middlewares = (object(), OwnDelta())
 
     assert make_dupefilter(prepare, BLOOM_DELTA="item")
+
+
+def test_a_subclass_may_turn_itself_off(caplog, tmp_path):
+    """In the words of Scrapy, which takes no error from it."""
+
+    class OwnDelta(DeltaMiddleware):
+        """A project's own."""
+
+        def __init__(self, crawler, settings):
+            """Leave spiders alone that are none of its business."""
+            raise NotConfigured
+
+    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(tmp_path)}
+    crawler = get_crawler(settings_dict=settings)
+    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
+    with pytest.raises(NotConfigured):
+        OwnDelta.from_crawler(crawler)
+    assert crawler.spider is not None
+    assert "ERROR" not in {record.levelname for record in caplog.records}
 
 
 def test_the_directory_has_the_spiders_name(tmp_path):

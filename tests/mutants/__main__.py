@@ -43,11 +43,11 @@ TESTS = {
     "early": "tests/test_early.py tests/test_early_crawls.py",
     "delta": "tests/delta tests/commands/test_delta.py",
     "migration": "tests/migration tests/commands/test_changes.py",
-    "study": "tests/study tests/commands/test_study.py",
     "commands": "tests/commands",
     "redis_backend": "tests/redis_backend tests/contracts tests/delta/test_redis_store.py",
     "scrapy_private": "tests/test_private_names.py tests/test_crawls.py tests/job",
-    "": "tests/test_*.py tests/fingerprints tests/migration tests/job/test_job_file.py",
+    "study": "tests/study tests/commands/test_study.py",
+    "": "tests/test_*.py tests/fingerprints tests/migration tests/job/test_job_file.py tests/study",
 }
 """The tests of each package, the last of them of the modules beside the packages."""
 NOTICED, SURVIVED, SLOW, ACCEPTED = "noticed", "SURVIVED", "TIMED OUT", "accepted"
@@ -165,8 +165,8 @@ def changes(target: Path, folder: Path) -> list[Change]:
 
 def main(target: Path, seed: str, sample: int, folder: Path) -> int:
     """Make the changes; return the exit status."""
-    room = target.parts[1] if len(target.parts) > 1 and target.parts[1] in TESTS else ""
-    patterns = TESTS[room].split()
+    room = Path(*target.parts[1:2]).stem
+    patterns = TESTS.get(room, TESTS[""]).split()
     print(f"{target}, seed {seed}, tests: {' '.join(patterns)}", flush=True)
     found = {each: sorted(map(str, Path().glob(each))) for each in patterns}
     if absent := [each for each, paths in found.items() if not paths]:
@@ -209,7 +209,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", default="1")
     parser.add_argument("--sample", type=int, default=60)
     options = parser.parse_args()
-    os.environ["SEED"] = options.seed  # of random tests
+    os.environ |= {"SEED": options.seed, "SLOW_DAY": "all"}  # of random tests; and all run
     target = LUA if options.package == "lua" else Path(options.package)
     with tempfile.TemporaryDirectory(prefix="mutants") as made:
         sys.exit(main(target, options.seed, options.sample, Path(made)))
