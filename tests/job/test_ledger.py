@@ -63,21 +63,21 @@ def test_no_timer_is_left_at_the_end(job, timers):
     assert timers == []
 
 
-def test_two_hundred_requests_handed_out_are_a_commit(job, timers):
+def test_five_hundred_requests_handed_out_are_a_commit(job, timers):
     """A crawl whose timers are late keeps its rows bounded."""
-    job.pushed(*map(str, range(450)))
+    job.pushed(*map(str, range(750)))
     job.commit()
-    for _ in range(200):
+    for _ in range(500):
         job.done(job.pop())
-    assert job.rows() == 450
+    assert job.rows() == 750
     job.done(job.pop())
     assert job.rows() == 250
 
 
-def test_two_hundred_requests_pushed_are_a_commit(job, timers):
+def test_five_hundred_requests_pushed_are_a_commit(job, timers):
     """What a crash repeats is bounded, whatever the timers do."""
-    assert (DurableScheduler.commit_operations, DurableScheduler.commit_seconds) == (200, 0.1)
-    job.pushed(*map(str, range(199)))
+    assert (DurableScheduler.commit_operations, DurableScheduler.commit_seconds) == (500, 0.1)
+    job.pushed(*map(str, range(499)))
     assert job.rows() == 0
     job.push("last")
-    assert job.rows() == 200
+    assert job.rows() == 500

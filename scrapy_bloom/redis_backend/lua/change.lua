@@ -54,7 +54,7 @@ if most == 'all' then
     list = list_of(list_priority, each)
     local count = redis.call('LLEN', list)
     if count > 0 then
-      if redis.call('LINDEX', list, -1) == '' then count = count - 1 end
+      if redis.call('LPOS', list, '') then count = count - 1 end
       -- the mean of some, since to read all of them takes long
       local some, bytes = redis.call('LRANGE', list, 0, 49), 0
       for _, entry in ipairs(some) do bytes = bytes + #entry end

@@ -44,7 +44,7 @@ local function counts_of(names)
     if kind == 'lobby' and #named > #slot + 1 then
       counts[#counts + 1], counts[#counts + 2] = slot, 1
     elseif named == slot or kind == 'lobby' then add(slot)
-    elseif redis.call('LINDEX', add(named), -1) == '' then
+    elseif redis.call('LPOS', add(named), '') then
       counts[#counts] = counts[#counts] - 1
       add(slot)
     end
