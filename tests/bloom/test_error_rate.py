@@ -52,7 +52,7 @@ def test_error_rate_on_real_urls(error_rate):
 def test_estimated_error_rate_is_the_real_one(error_rate):
     """`current_error_rate` agrees with a count over many new keys, full or half full."""
     for share in (0.5, 1.0):
-        bloom_filter = BloomFilter(40_000, error_rate)
+        bloom_filter = BloomFilter(40_000, error_rate, secret=bytes(16))
         bloom_filter.update(b"key %d" % i for i in range(int(40_000 * share)))
         trials = 200_000
         found = sum(b"new %d" % i in bloom_filter for i in range(trials))

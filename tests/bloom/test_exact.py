@@ -60,7 +60,7 @@ def test_no_absent_key_is_found():
         assert not tested.add(b"key %d" % number)
         plain.add(b"key %d" % number)
     absent = [b"absent %d" % number for number in range(60_000)]
-    assert sum(key in plain for key in absent) > 3_000
+    assert sum(key in plain for key in absent) > 1_000
     assert not any(key in tested for key in absent)
     assert all(key in tested and tested.add(key) for key in map(b"key %d".__mod__, range(30_000)))
     assert len(tested) == 30_000

@@ -173,9 +173,11 @@ def test_error_rate_stays_under_the_bound(redis_server, join, key, tmp_path, err
         with ScalableBloomFilter.open(tmp_path / copy) as saved:
             assert all(url in saved for url in urls)
             found = sum(probe in saved for probe in probes)
+            expected = saved.current_error_rate * len(probes)
         bound = error_rate * len(probes)
         assert found <= bound + 3 * sqrt(bound)
-        assert found or error_rate < 1e-2
+        # the few blocks of so small a filter are not equally full
+        assert abs(found - expected) <= 4 * sqrt(expected) + 0.4 * expected + 3
 
 
 @pytest.mark.usefixtures("few_shards")
