@@ -142,11 +142,11 @@ class Codec:
         headers: dict[bytes, Any] = dict(request.headers)
         try:
             (referer,) = headers.pop(b"Referer", (None,))
+            if headers:
+                return b""
             callback = request.callback and self.callbacks.name_of(request.callback)
             text = pack_plain(request.url, callback, request.meta, referer, slot)
         except (LookupError, TypeError, ValueError):
-            return b""
-        if headers:
             return b""
         return text if len(text) < self._most_bytes else b""
 

@@ -15,6 +15,7 @@ from ..job.codec import Codec, Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.failed_request import FailedRequest, class_and_message
 from ..job.queue_settings import QueueSettings
+from ..job.records import rank_of
 from ..scrapy_private.slots import slot_named
 from .call import Claim, Failing, Packed
 from .layout import ODD_BYTES
@@ -89,7 +90,8 @@ class RedisCodec:
             # no filter keeps it from being there twice
             fields = {**fields, _PAGE: fields.get(_PAGE) or secrets.token_hex(8)}
         stored = self._codec.dump(fields, slot, self.queues.formats[0])
-        return Packed(str(-2 * priority + self.queues.is_start(meta)), slot, stored.payload)
+        rank = rank_of(priority, start=self.queues.is_start(meta))
+        return Packed(str(rank), slot, stored.payload)
 
     def load(self, claim: Claim) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code."""

@@ -249,7 +249,7 @@ class SqliteStore:
         if not slot.isascii():
             slot = encodable(slot)
         _, payload = self.codec.dump(request, slot, self._formats[start])
-        return slot, start - 2 * priority, payload
+        return slot, start - 2 * priority, payload  # `rank_of` in line
 
     def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:
         failed = FailedRequest.unreadable(*url_and_method(stored), class_and_message(error))
