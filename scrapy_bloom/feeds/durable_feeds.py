@@ -187,14 +187,19 @@ class DurableFeeds(CommitHook):
         if self.ledger.stopped or not self._is_open:
             return
         origin, filters = self._origin(response), self._exporter.filters
-        for working in self._feeds:
-            if not working.is_left and filters[working.feed.template].accepts(item):
-                feed, exported = working.feed.id, working.export(item)
-                try:
-                    self.outbox.add_item(feed, origin, exported, is_start_item=is_start_item)
-                except (sqlite3.Error, OSError) as error:
-                    self.ledger.stop(error)
-                    return
+        try:
+            for working in self._feeds:
+                if not working.is_left and filters[working.feed.template].accepts(item):
+                    feed, exported = working.feed.id, working.export(item)
+                    try:
+                        self.outbox.add_item(feed, origin, exported, is_start_item=is_start_item)
+                    except (sqlite3.Error, OSError) as error:
+                        self.ledger.stop(error)
+                        return
+        # some feeds have the item, and Twisted may hold back a Ctrl-C
+        except KeyboardInterrupt as error:
+            self.ledger.stop(error)
+            return
         self.ledger.pushed()
 
     def _origin(self, response: Any) -> Request:

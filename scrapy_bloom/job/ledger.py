@@ -275,8 +275,9 @@ class Ledger:
     @contextmanager
     def guarded(self, *failures: type[Exception]) -> Iterator[None]:
         """Stop the ledger if the store fails in this context, outside a commit: for one of these
-        `failures`, by default the store's own."""
-        caught = failures or self.store.failures
+        `failures`, by default the store's own; or for a Ctrl-C, which Twisted may hold back."""
+        caught: tuple[type[BaseException], ...]
+        caught = (KeyboardInterrupt, *(failures or self.store.failures))
         try:
             yield
         except caught as error:

@@ -114,6 +114,7 @@ class World:
         folder = self.folder / crawl.name
         folder.mkdir(exist_ok=True)
         (folder / "stats.json").unlink(missing_ok=True)
+        (folder / "handles").unlink(missing_ok=True)
         return Run(fork(self._crawl, folder / "log", crawl, before, job), folder)
 
     def _crawl(self, crawl, before, job):
@@ -135,6 +136,10 @@ class World:
             **crawl.attributes,
         )
         crawling.addErrback(lambda failure: failure.printTraceback())
+        from twisted.internet import reactor
+
+        # Scrapy's handlers of signals come after the startup, before the first timer
+        reactor.callLater(0, (folder / "handles").touch)
         process.start()
         if after is not None:
             after()
@@ -201,6 +206,11 @@ class Run:
         while not self.ended:
             time.sleep(0.01)
         return self
+
+    @property
+    def handles_signals(self):
+        """True when Scrapy handles signals; Twisted may hold back a Ctrl-C before, for ever."""
+        return (self.folder / "handles").exists()
 
     @property
     def stats(self):

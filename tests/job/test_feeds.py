@@ -21,6 +21,7 @@ import scrapy_bloom
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.file import FeedFile
+from scrapy_bloom.feeds.outbox import Outbox
 from scrapy_bloom.job.ledger import CommitHook
 from tests.failures import Failed
 from tests.fakes import Engine, raising
@@ -440,6 +441,28 @@ def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatc
     assert c.pop().url.endswith("never")
     c.pages(p2={"n": 2})
     assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
+def test_ctrl_c_while_an_item_is_exported_loses_none(tmp_path, job, monkeypatch):
+    """Some feeds have the item then and others have not: its page is not acknowledged."""
+    feeds = {"a.jl": "jsonlines", "b.jl": "jsonlines"}
+    a = job(feeds, GOES_ON).pages(p1={"n": 1})
+    add_item = Outbox.add_item
+
+    def interrupted(outbox, feed, *arguments, **options):
+        if feed == 2:
+            raise KeyboardInterrupt
+        add_item(outbox, feed, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Outbox, "add_item", interrupted)
+        a.done(a.page("p2", {"n": 2}))
+        assert a.scheduler._ledger.stopped
+        a.close("bloom_error")
+    b = job(feeds)
+    assert b.pop().url.endswith("never")
+    b.pages(p2={"n": 2})
+    assert numbers(tmp_path / "a.jl") == numbers(tmp_path / "b.jl") == [1, 2]
 
 
 def fail(*_):
