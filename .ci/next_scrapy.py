@@ -18,9 +18,9 @@ COMMITS = {
 }
 ARCHIVE = "https://github.com/scrapy/scrapy/archive/{}.tar.gz"
 TESTS = [
-    "tests/job",
+    "tests/crawl",
     "tests/delta",
-    "tests/redis_backend/test_scheduler.py",
+    "tests/redis/test_scheduler.py",
     *(
         f"tests/test_{name}.py"
         for name in (

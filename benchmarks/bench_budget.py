@@ -15,7 +15,7 @@ from scrapy import Request
 from sidebyside import Clock, parser_of, table
 from streams import shop
 
-from tests.job.engine import Job
+from tests.crawl.engine import Job
 
 BUDGETS = {"none": {}, "with room": {"*": 10**9}, "over it": {"*": 1}}
 

@@ -18,7 +18,7 @@ from itertools import product
 
 from sidebyside import TREE, parser_of, table
 
-from tests.job.resting_site import Rest, RestingSite
+from tests.crawl.resting_site import Rest, RestingSite
 
 PAGES = {"rests": 400, "answers": 600}
 SIDES = {

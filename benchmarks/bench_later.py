@@ -24,7 +24,7 @@ ALONE = 200
 
 def weigh(items, answer):
     """Answer with the memory and the bytes of delayed requests."""
-    from tests.job.engine import Job
+    from tests.crawl.engine import Job
 
     with tempfile.TemporaryDirectory() as folder:
         job = Job(Path(folder)).open()

@@ -18,8 +18,8 @@ from scrapy_redis.queue import PriorityQueue
 from sidebyside import in_turns, parser_of, redis_server, spread, table
 from streams import shop
 
-from tests.redis_backend.server import described
-from tests.redis_backend.workers import StoreWorker
+from tests.redis.server import described
+from tests.redis.workers import StoreWorker
 
 PENDING = 100_000
 ENDS = 0.1

@@ -15,14 +15,14 @@ from scrapy.utils.request import RequestFingerprinter
 from sidebyside import parser_of, redis_server, table
 
 from scrapy_bloom.commands.crawls import queue_in
-from scrapy_bloom.redis_backend.desk import RedisDesk
-from scrapy_bloom.redis_backend.lifecycle import remove_queue
-from scrapy_bloom.redis_backend.push import push
-from scrapy_bloom.redis_backend.status import CrawlReader, CrawlStatus
-from scrapy_bloom.redis_backend.verify import queue_findings
+from scrapy_bloom.redis.desk import RedisDesk
+from scrapy_bloom.redis.lifecycle import remove_queue
+from scrapy_bloom.redis.push import push
+from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
+from scrapy_bloom.redis.verify import queue_findings
 from tests.failures import Failed
-from tests.redis_backend.server import described
-from tests.redis_backend.workers import StoreWorker
+from tests.redis.server import described
+from tests.redis.workers import StoreWorker
 
 KEY = "{bench}"
 LIMIT = 20

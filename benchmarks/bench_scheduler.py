@@ -16,7 +16,7 @@ from pathlib import Path
 from scrapy import Request
 from sidebyside import forked, in_turns, parser_of, resident, seconds_of, spread, table
 
-from tests.job.engine import STOCK, Job
+from tests.crawl.engine import STOCK, Job
 
 BATCH = 2000
 SIDES = ("stock", "durable")

@@ -22,9 +22,9 @@ from sidebyside import parser_of, redis_server, table
 from streams import CORPORA
 
 from tests import fakes
-from tests.job.engine import Job
-from tests.redis_backend.server import described
-from tests.redis_backend.workers import StoreWorker
+from tests.crawl.engine import Job
+from tests.redis.server import described
+from tests.redis.workers import StoreWorker
 
 CHUNK = 2_000
 """Requests that are pushed or popped in one turn."""

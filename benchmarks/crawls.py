@@ -17,7 +17,7 @@ from scrapy.linkextractors import LinkExtractor
 from sidebyside import forked, seconds_of
 
 from scrapy_bloom import NewLinkExtractor, follow_new
-from tests.job.harness import preload
+from tests.crawl.harness import preload
 from tests.web_server import ServedInThread
 
 preload()  # once, for all forks

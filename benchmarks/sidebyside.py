@@ -156,7 +156,7 @@ def resident() -> int:
 @contextmanager
 def redis_server(kind: str = "Server") -> Iterator[Any]:
     """Start a server, or a Cluster, and stop it at the end."""
-    from tests.redis_backend import server
+    from tests.redis import server
 
     with tempfile.TemporaryDirectory() as folder:
         started = getattr(server, kind)(Path(folder))

@@ -3,6 +3,8 @@
 from .addon import Addon as Addon
 from .bloom.fixed import BloomFilter as BloomFilter
 from .bloom.growing import ScalableBloomFilter as ScalableBloomFilter
+from .crawl.failure_hooks import fail as fail
+from .crawl.holds import HoldMiddleware as HoldMiddleware
 from .delta.middleware import DeltaMiddleware as DeltaMiddleware
 from .dupefilter import BloomDupeFilter as BloomDupeFilter
 from .early.links import NewLinkExtractor as NewLinkExtractor
@@ -36,16 +38,14 @@ from .feeds.exporter import DurableFeedExporter as DurableFeedExporter
 from .fingerprints.canonical import CanonicalRequestFingerprinter as CanonicalRequestFingerprinter
 from .fingerprints.fast import FastRequestFingerprinter as FastRequestFingerprinter
 from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter as ScrapyRedisFingerprinter
-from .job.failure_hooks import fail as fail
-from .job.holds import HoldMiddleware as HoldMiddleware
-from .redis_backend.copying import (
+from .redis.copying import (
     load_into_redis as load_into_redis,
 )
-from .redis_backend.copying import (
+from .redis.copying import (
     save_from_redis as save_from_redis,
 )
-from .redis_backend.dupefilter import RedisBloomDupeFilter as RedisBloomDupeFilter
-from .redis_backend.scheduler import RedisDurableScheduler as RedisDurableScheduler
-from .sqlite_backend.scheduler import DurableScheduler as DurableScheduler
+from .redis.dupefilter import RedisBloomDupeFilter as RedisBloomDupeFilter
+from .redis.scheduler import RedisDurableScheduler as RedisDurableScheduler
+from .sqlite.scheduler import DurableScheduler as DurableScheduler
 
 __version__: str

@@ -11,16 +11,16 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.python import global_object_name
 
 from .amounts import feeds_named
+from .crawl.delays import NOT_BEFORE
+from .crawl.holds import HoldMiddleware
+from .crawl.origins import AT_THE_ENGINES_END, ResponseOrigins
+from .crawl.settings import DURABLE, DURABLE_FEEDS
 from .dupefilter import BloomDupeFilter, FilterDupeFilter
 from .early.middleware import DropEarlyMiddleware
-from .job.delays import NOT_BEFORE
-from .job.holds import HoldMiddleware
-from .job.origins import AT_THE_ENGINES_END, ResponseOrigins
-from .job.settings import DURABLE, DURABLE_FEEDS
 from .jobdir import JobDirectory
 from .settings import wants_delta
-from .sqlite_backend.rounds import feeds_of
-from .sqlite_backend.scheduler import DurableScheduler
+from .sqlite.rounds import feeds_of
+from .sqlite.scheduler import DurableScheduler
 from .startup import announce, fetches_one_page, is_component, is_shell
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import chain
 
 from . import audit, settings
+from .crawl import settings as job
 from .delta import settings as delta
 from .early import settings as early
 from .fingerprints import settings as fingerprints
-from .job import settings as job
-from .redis_backend import settings as redis
+from .redis import settings as redis
 from .settings import Setting
 
 _TABLES = (settings, fingerprints, early, audit, job, delta, redis)

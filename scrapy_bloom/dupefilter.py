@@ -433,7 +433,7 @@ class BloomDupeFilter(FilterDupeFilter):
 def _has_pending(job: Path) -> bool:
     """Return True if DurableScheduler has left requests. Changes nothing and never raises."""
     with suppress(BloomError):
-        view = import_module("scrapy_bloom.sqlite_backend.status").job_view(job)
+        view = import_module("scrapy_bloom.sqlite.status").job_view(job)
         return bool(view.unfinished)
     return False
 

@@ -16,9 +16,9 @@ from twisted.internet import reactor  # installs the platform's own one, which i
 from scrapy_bloom.commands import main
 from tests.commands.command_line import Result
 from tests.fakes import Engine
-from tests.redis_backend import server
+from tests.redis import server
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 
 # a busy machine is no failure, and a failure must be repeatable from its output
 settings.register_profile("unhurried", deadline=None, print_blob=True, max_examples=40)

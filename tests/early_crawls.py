@@ -27,7 +27,7 @@ from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 import scrapy_bloom.addon  # noqa: F401 - before the forks, not in each
 from scrapy_bloom import NewLinkExtractor, follow_new
-from tests.job.harness import ASYNCIO, SELECT, fork, preload
+from tests.crawl.harness import ASYNCIO, SELECT, fork, preload
 
 SITE = "http://site.example"
 PAGES = 20

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from scrapy_bloom.job.choice import Filter
-from scrapy_bloom.job.records import KEPT
-from scrapy_bloom.sqlite_backend.desk import SqliteDesk
+from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.crawl.records import KEPT
+from scrapy_bloom.sqlite.desk import SqliteDesk
 
 
 class Failed:

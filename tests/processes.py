@@ -311,7 +311,7 @@ def preload():
     import scrapy.commands
 
     import scrapy_bloom
-    from tests.job import harness
+    from tests.crawl import harness
 
     for each in walk_packages(scrapy.commands.__path__, "scrapy.commands."):
         import_module(each.name)

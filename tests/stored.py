@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from scrapy_bloom.job.failed_request import LOST, FailedRequest
-from scrapy_bloom.job.records import State, rank_of
-from scrapy_bloom.job.slots import OneLine, Slots
-from scrapy_bloom.sqlite_backend.job_file import RequestFile, check_header, reading
-from scrapy_bloom.sqlite_backend.listing import Listing
-from scrapy_bloom.sqlite_backend.records import SqliteRecords
+from scrapy_bloom.crawl.failed_request import LOST, FailedRequest
+from scrapy_bloom.crawl.records import State, rank_of
+from scrapy_bloom.crawl.slots import OneLine, Slots
+from scrapy_bloom.sqlite.job_file import RequestFile, check_header, reading
+from scrapy_bloom.sqlite.listing import Listing
+from scrapy_bloom.sqlite.records import SqliteRecords
 
 LIFO = (True, False)
 """Scrapy's order: the newest request first, and the oldest start request."""

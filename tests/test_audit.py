@@ -9,8 +9,8 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom import audit
+from scrapy_bloom.crawl.overlay import Keeper
 from scrapy_bloom.fingerprints.fast import META_KEY
-from scrapy_bloom.job.overlay import Keeper
 from scrapy_bloom.speed.known import known_urls
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "monitoring.md"

@@ -12,7 +12,7 @@ import pytest
 from scrapy import version_info
 
 from scrapy_bloom import ScalableBloomFilter
-from tests.job.harness import FORCED
+from tests.crawl.harness import FORCED
 from tests.small_site import PAGES, Scrapy, SmallSite, crawl, crawl_until
 
 ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"

@@ -22,10 +22,10 @@ from scrapy_bloom.bloom import header
 from scrapy_bloom.commands import BloomCommand
 from scrapy_bloom.commands.arguments import add_subcommands
 from scrapy_bloom.delta import file_store, redis_store
-from scrapy_bloom.redis_backend import layout
-from scrapy_bloom.sqlite_backend import schema
+from scrapy_bloom.redis import layout
+from scrapy_bloom.sqlite import schema
 from tests.patience import PATIENCE
-from tests.redis_backend.server import Server, missing
+from tests.redis.server import Server, missing
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -80,7 +80,7 @@ def started(tmp_path_factory):
     try:
         given = {"redis": server.url, "settings": settings_snippets(), "spiders": spiders()}
         process = subprocess.run(
-            [sys.executable, str(HERE / "documents_crawls.py")],
+            [sys.executable, "-m", "tests.documents_crawls"],
             input=json.dumps(given),
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             cwd=folder,
@@ -234,7 +234,7 @@ def test_formats_name_each_key_and_field_in_redis():
     """Of a crawl, as its scripts write them."""
     scripts = "\n".join(
         path.read_text(encoding="utf-8")
-        for path in (ROOT / "scrapy_bloom" / "redis_backend" / "lua").rglob("*.lua")
+        for path in (ROOT / "scrapy_bloom" / "redis" / "lua").rglob("*.lua")
     )
     keys = set(re.findall(r"(?:key\('|KEYS\[1\] \.\. ':)(\w+)", scripts))
     text = TEXT[ROOT / "docs" / "workers-how.md"]
@@ -351,7 +351,7 @@ def test_commands_of_the_repository_exist():
             source = ROOT / script
             text_of = source.read_text(encoding="utf-8") if source.exists() else ""
             if "command_line(" in text_of:  # and what all crawls with kills take
-                text_of += (HERE / "job" / "harness.py").read_text(encoding="utf-8")
+                text_of += (HERE / "crawl" / "harness.py").read_text(encoding="utf-8")
             wrong += [
                 f"{path.name}: {script} {option}"
                 for option in [*re.findall(r"--[a-z-]+", rest), ""]

@@ -23,7 +23,7 @@ from scrapy_bloom import (
     ScalableBloomFilter,
     dupefilter,
 )
-from scrapy_bloom.job.overlay import Keeper
+from scrapy_bloom.crawl.overlay import Keeper
 from scrapy_bloom.jobdir import JobDirectory
 from tests.fakes import raising
 from tests.test_refused_start import contents

@@ -36,6 +36,7 @@ from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.dupefilter import FilterDupeFilter
 from scrapy_bloom.scrapy_private.middlewares import output_methods
 from scrapy_bloom.speed.known import known_urls
+from tests.crawl.engine import TestSpider
 from tests.fakes import Engine
 from tests.fingerprinters import (
     DiscardingFingerprinter,
@@ -43,7 +44,6 @@ from tests.fingerprinters import (
     InheritingFingerprinter,
     PageFingerprinter,
 )
-from tests.job.engine import TestSpider
 
 ADDON = {Addon: 300}
 SITE = "http://a.example/"

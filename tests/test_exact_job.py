@@ -8,8 +8,8 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import IncompatibleFilterError, RedisBloomDupeFilter, ScalableBloomFilter
-from scrapy_bloom.job.overlay import Keeper
-from scrapy_bloom.redis_backend.copying import load_into_redis
+from scrapy_bloom.crawl.overlay import Keeper
+from scrapy_bloom.redis.copying import load_into_redis
 from scrapy_bloom.seen import closing_line
 from tests.fakes import Engine
 

@@ -22,7 +22,7 @@ import pytest
 from w3lib.url import canonicalize_url
 
 from tests import processes
-from tests.redis_backend import server
+from tests.redis import server
 
 PROJECT = Path(__file__).resolve().parent.parent / "example_project"
 sys.path.insert(0, str(PROJECT))

@@ -13,7 +13,7 @@ from scrapy_bloom.bloom.header import PAGE
 from tests.test_refused_start import contents
 from tests.test_refused_start import run as start
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 

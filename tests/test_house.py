@@ -271,7 +271,7 @@ process.crawl(Small)
 process.start()
 print(*(each for each in sys.modules if each.partition(".")[0] == "scrapy_bloom"))
 """
-UNUSED = {"plain": {"addon", "early", "feeds", "job", "sqlite_backend"}, "add-on": set()}
+UNUSED = {"plain": {"addon", "early", "feeds", "crawl", "sqlite"}, "add-on": set()}
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_a_crawl_loads_what_it_uses(tmp_path, how, modules, lines):
         run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     loaded = run.stdout.split()
     rooms = {room_of(name.removeprefix("scrapy_bloom.")) for name in loaded}
-    assert not {"commands", "delta", "migration", "redis_backend", "study", *UNUSED[how]} & rooms
+    assert not {"commands", "delta", "migration", "redis", "study", *UNUSED[how]} & rooms
     files = [
         PACKAGE.parent / f"{name.replace('.', '/')}{end}"
         for name in loaded

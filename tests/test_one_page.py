@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tests import processes
-from tests.job.engine import Job
+from tests.crawl.engine import Job
 from tests.test_refused_start import contents
 
 PROJECT = {

@@ -13,15 +13,15 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from scrapy_bloom import JobDirectoryError, scrapy_private
-from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.job.holds import sent_again
+from scrapy_bloom.crawl.failed_request import FailedRequest
+from scrapy_bloom.crawl.holds import sent_again
 from scrapy_bloom.scrapy_private import slots
 from scrapy_bloom.scrapy_private.engine import EngineView, scheduler_of
 from scrapy_bloom.scrapy_private.feeds import FeedExporterView
 from scrapy_bloom.scrapy_private.slots import slot_keys
 from tests import fakes
+from tests.crawl.engine import Job, name_of
 from tests.fakes import HAS_SCOPES
-from tests.job.engine import Job, name_of
 
 TABLE = Path(__file__).parents[1].joinpath("CONTRIBUTING.md").read_text(encoding="utf-8")
 ROWS = {

@@ -4,7 +4,7 @@ import pytest
 from scrapy.settings import Settings
 
 from scrapy_bloom.all_settings import SETTINGS
-from scrapy_bloom.redis_backend.settings import REDIS_ROUND, REDIS_URL
+from scrapy_bloom.redis.settings import REDIS_ROUND, REDIS_URL
 from scrapy_bloom.settings import BloomSettings
 
 

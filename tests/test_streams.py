@@ -15,9 +15,9 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.speed.known import known_urls
+from tests.crawl.engine import Job
 from tests.fakes import Engine
 from tests.fingerprinters import DiscardingFingerprinter, PageFingerprinter
-from tests.job.engine import Job
 from tests.seeded import seed_of
 from tests.test_early import EarlySpider, no_method
 

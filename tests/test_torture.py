@@ -6,20 +6,20 @@ What it prints last are the totals; the last result stands in the README.
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
+from tests.crawl.test_failing_crawls import check_kills
+from tests.crawl.test_feed_kills import feed_torture
+from tests.crawl.test_kills import MIXED, SEED, torture
+from tests.crawl.test_round_crawls import lost, tell
 from tests.delta.delta_crawls import details
 from tests.delta.test_crawls import check as check_days
 from tests.delta.test_crawls import check_digests, check_fleet, item_of
 from tests.delta.test_crawls import pages as error_pages
 from tests.delta.test_crawls import tell as day_after_day
 from tests.early_crawls import VARIANTS
-from tests.job.test_failing_crawls import check_kills
-from tests.job.test_feed_kills import feed_torture
-from tests.job.test_kills import MIXED, SEED, torture
-from tests.job.test_round_crawls import lost, tell
-from tests.redis_backend import test_model
-from tests.redis_backend.model import World
-from tests.redis_backend.server import PACKAGES, Server, inside
-from tests.redis_backend.test_fleet import assert_in_budget, assert_whole, fleet
+from tests.redis import test_model
+from tests.redis.model import World
+from tests.redis.server import PACKAGES, Server, inside
+from tests.redis.test_fleet import assert_in_budget, assert_whole, fleet
 from tests.test_early_crawls import crawls, require_same
 
 pytestmark = pytest.mark.torture

@@ -23,17 +23,17 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import RequestFingerprinterProtocol
 
 from ..amounts import escaped, in_brief
+from ..crawl.records import PATIENCE, Desk
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprint import FingerprinterIdentity
-from ..job.records import PATIENCE, Desk
 from ..migration.sources import open_list, url_in
-from ..redis_backend.client import RedisClient
-from ..redis_backend.desk import RedisDesk
-from ..redis_backend.layout import in_one_slot
-from ..redis_backend.lifecycle import require_crawl_format
-from ..redis_backend.settings import REDIS_KEY
-from ..redis_backend.status import FilterView
-from ..sqlite_backend.desk import SqliteDesk
+from ..redis.client import RedisClient
+from ..redis.desk import RedisDesk
+from ..redis.layout import in_one_slot
+from ..redis.lifecycle import require_crawl_format
+from ..redis.settings import REDIS_KEY
+from ..redis.status import FilterView
+from ..sqlite.desk import SqliteDesk
 from .target import Kind, Target
 
 A = TypeVar("A")

@@ -12,17 +12,17 @@ from typing import Any
 from scrapy import Request
 
 from ..amounts import counted, in_brief, in_bytes, waiting_text
+from ..crawl.figures import rates_of
 from ..errors import BloomError
-from ..job.figures import rates_of
 from ..migration.sources import open_list, url_in
-from ..redis_backend.client import RedisClient, public_url
-from ..redis_backend.copying import load_into_redis, save_from_redis
-from ..redis_backend.layout import in_one_slot
-from ..redis_backend.load import Loaded, load_job, load_scrapy_redis
-from ..redis_backend.push import push as push_into
-from ..redis_backend.scheduler import RedisDurableScheduler
-from ..redis_backend.status import CrawlReader, total_bytes
-from ..sqlite_backend.status import job_view
+from ..redis.client import RedisClient, public_url
+from ..redis.copying import load_into_redis, save_from_redis
+from ..redis.layout import in_one_slot
+from ..redis.load import Loaded, load_job, load_scrapy_redis
+from ..redis.push import push as push_into
+from ..redis.scheduler import RedisDurableScheduler
+from ..redis.status import CrawlReader, total_bytes
+from ..sqlite.status import job_view
 from ..startup import is_component
 from .context import Context, aligned, table
 from .target import Kind, Target

@@ -29,14 +29,14 @@ from ..jobdir import JobDirectory
 from ..migration.scrapy_job import why_unclean
 from ..migration.scrapy_redis import RedisSet
 from ..migration.sources import Imported, Source, import_into, make_filter, source_in
-from ..redis_backend.client import REDIS_SCHEMES, RedisClient, public_url
-from ..redis_backend.filter import delete_filter, stored_header
-from ..redis_backend.layout import in_one_slot
-from ..redis_backend.lifecycle import remove_queue
-from ..redis_backend.status import places_of
-from ..redis_backend.verify import queue_findings
+from ..redis.client import REDIS_SCHEMES, RedisClient, public_url
+from ..redis.filter import delete_filter, stored_header
+from ..redis.layout import in_one_slot
+from ..redis.lifecycle import remove_queue
+from ..redis.status import places_of
+from ..redis.verify import queue_findings
 from ..settings import BloomSettings
-from ..sqlite_backend.status import JobState, JobView, job_view
+from ..sqlite.status import JobState, JobView, job_view
 from .context import Context, Known, Place, Printed, aligned, fingerprints_of, table
 from .crawls import PATIENCE, queue_in
 from .delta import DeltaPlace

@@ -12,11 +12,11 @@ from typing import Any
 
 from ..amounts import counted, held_for, in_brief, in_utc
 from ..amounts import seconds as seconds_of
+from ..crawl.choice import Counts, Filter, Record
+from ..crawl.failed_request import DROPPED, FailedRequest
+from ..crawl.records import KEPT, Action, State
 from ..errors import BloomError
-from ..job.choice import Counts, Filter, Record
-from ..job.failed_request import DROPPED, FailedRequest
-from ..job.records import KEPT, Action, State
-from ..redis_backend.codec import is_storable_slot
+from ..redis.codec import is_storable_slot
 from .context import Context, table
 
 SHOWN = 20

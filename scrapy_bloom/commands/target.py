@@ -16,7 +16,7 @@ from ..bloom.header import MAGIC
 from ..delta.file_store import TABLE
 from ..errors import BloomError
 from ..jobdir import JobDirectory
-from ..redis_backend.client import REDIS_SCHEMES, public_url
+from ..redis.client import REDIS_SCHEMES, public_url
 
 
 class Kind(Enum):

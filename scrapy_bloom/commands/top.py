@@ -20,11 +20,11 @@ from ..amounts import (
     shortened,
     waiting_text,
 )
+from ..crawl.failed_request import CAPPED
+from ..crawl.figures import COUNTED, Figures
 from ..errors import BloomError, RequestFileError, SharedFilterError
-from ..job.failed_request import CAPPED
-from ..job.figures import COUNTED, Figures
-from ..redis_backend.status import CrawlStatus
-from ..sqlite_backend.status import JobStatus
+from ..redis.status import CrawlStatus
+from ..sqlite.status import JobStatus
 from .context import Context, aligned, table
 
 SECONDS = 1.0

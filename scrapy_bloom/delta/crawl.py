@@ -34,14 +34,14 @@ from typing import TYPE_CHECKING, Any
 from scrapy.extensions.feedexport import FeedExporter
 
 from ..amounts import counted
+from ..crawl.ledger import CommitHook
+from ..crawl.ledger_scheduler import LedgerScheduler
+from ..crawl.overlay import reset_filter
 from ..dupefilter import BloomDupeFilter
 from ..errors import message_of
-from ..job.ledger import CommitHook
-from ..job.ledger_scheduler import LedgerScheduler
-from ..job.overlay import reset_filter
 from ..jobdir import session_of
 from ..scrapy_private.engine import scheduler_of
-from ..sqlite_backend.rounds import feeds_of
+from ..sqlite.rounds import feeds_of
 from ..startup import is_component
 from .marks import Marks, Temporary
 from .pages import Pages
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from ..job.ledger import Ledger
-    from ..redis_backend.worker import Worker
-    from ..sqlite_backend.rounds import Round
+    from ..crawl.ledger import Ledger
+    from ..redis.worker import Worker
+    from ..sqlite.rounds import Round
     from .file_store import FileDeltaStore, Row
     from .redis_store import RedisDeltaStore
     from .settings import DeltaSettings

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..sqlite_backend.schema import PAGES_OF_A_ROUND
+from ..sqlite.schema import PAGES_OF_A_ROUND
 from .file_store import Row
 
 if TYPE_CHECKING:
-    from ..sqlite_backend.job_file import RequestFile
+    from ..sqlite.job_file import RequestFile
 
 NEW, CHANGED, UNCHANGED = "new", "changed", "unchanged"
 """The verdicts on a page that has a digest."""

@@ -13,16 +13,16 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.http import Response
 
 from ..amounts import DAY, counted, in_bytes
+from ..crawl.failed_request import item_refused
+from ..crawl.ledger_scheduler import LedgerScheduler
+from ..crawl.origins import origins_of
 from ..early.links import has_left_out
 from ..errors import SharedFilterError, message_of
 from ..fingerprint import FingerprinterIdentity
-from ..job.failed_request import item_refused
-from ..job.ledger_scheduler import LedgerScheduler
-from ..job.origins import origins_of
-from ..redis_backend.settings import RedisSettings
+from ..redis.settings import RedisSettings
 from ..scrapy_private.middlewares import OutputFilter, put_before_engine
 from ..settings import BloomSettings
-from ..sqlite_backend.rounds import feeds_of
+from ..sqlite.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
 from .file_store import FileDeltaStore, UnfinishedWriteError

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from ..amounts import counted
 from ..errors import IncompatibleFilterError
-from ..redis_backend.client import RedisClient
-from ..redis_backend.scripts import DELTA_ADD, DELTA_KNOWS
+from ..redis.client import RedisClient
+from ..redis.scripts import DELTA_ADD, DELTA_KNOWS
 from .file_store import Row
 from .settings import Lifetime
 

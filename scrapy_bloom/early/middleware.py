@@ -24,7 +24,7 @@ from ..errors import message_of
 from ..scrapy_private.engine import scheduler_of
 from ..scrapy_private.middlewares import OutputFilter, output_methods, skip_output_of
 from ..speed.known import KnownUrls, known_urls
-from ..sqlite_backend.scheduler import DurableScheduler
+from ..sqlite.scheduler import DurableScheduler
 from ..startup import announce, is_component, is_own_method, is_public, refuse
 from .settings import DROP_EARLY
 

@@ -15,10 +15,10 @@ from twisted.internet.defer import DeferredList
 from twisted.python.failure import Failure
 
 from ..amounts import counted
+from ..crawl.ledger import CommitHook
+from ..crawl.origins import origins_of, request_of
+from ..crawl.start_requests import give_turn
 from ..errors import FeedError, message_of, unforeseen
-from ..job.ledger import CommitHook
-from ..job.origins import origins_of, request_of
-from ..job.start_requests import give_turn
 from .open_feed import OpenFeed
 from .outbox import BEGINNING, OPEN, STORED, WAITING, Outbox
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from scrapy import Request
     from twisted.internet.defer import Deferred
 
-    from ..job.ledger import Ledger
-    from ..sqlite_backend.rounds import Round
+    from ..crawl.ledger import Ledger
+    from ..sqlite.rounds import Round
     from .open_feed import Plans
     from .outbox import Batch, Feed
 

@@ -12,8 +12,8 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.defer import ensure_awaitable
 
 from ..amounts import counted, feeds_named
-from ..job.failed_request import IN_MEMORY, FailedRequest, item_refused
-from ..job.origins import StartItems, request_of
+from ..crawl.failed_request import IN_MEMORY, FailedRequest, item_refused
+from ..crawl.origins import StartItems, request_of
 from ..jobdir import session_of
 from ..scrapy_private.engine import scheduler_of
 from ..startup import announce
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
-    from ..job.ledger import Ledger
-    from ..sqlite_backend.rounds import Round
+    from ..crawl.ledger import Ledger
+    from ..sqlite.rounds import Round
     from .durable_feeds import DurableFeeds
     from .open_feed import Plans
 

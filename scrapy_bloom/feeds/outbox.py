@@ -21,7 +21,7 @@ from ..files import new_token
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from ..sqlite_backend.job_file import RequestFile
+    from ..sqlite.job_file import RequestFile
     from .file import FeedFile
 
 WAITING, BEGINNING, OPEN, STORED = "waiting", "beginning", "open", "stored"

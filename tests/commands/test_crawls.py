@@ -6,15 +6,15 @@ import re
 import pytest
 
 from scrapy_bloom.commands.top import lines
-from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.job.figures import COUNTED, Figures
-from scrapy_bloom.redis_backend.status import CrawlStatus
-from scrapy_bloom.sqlite_backend.job_file import RequestFile
-from scrapy_bloom.sqlite_backend.status import JobStatus
+from scrapy_bloom.crawl.failed_request import FailedRequest
+from scrapy_bloom.crawl.figures import COUNTED, Figures
+from scrapy_bloom.redis.status import CrawlStatus
+from scrapy_bloom.sqlite.job_file import RequestFile
+from scrapy_bloom.sqlite.status import JobStatus
 from tests.commands.command_line import bloom
-from tests.redis_backend.workers import StoreWorker
+from tests.redis.workers import StoreWorker
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 
 
 @pytest.fixture

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom.commands import main
-from scrapy_bloom.job.codec import Codec
-from scrapy_bloom.job.failed_request import FailedRequest
+from scrapy_bloom.crawl.codec import Codec
+from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.desk import RedisDesk
-from scrapy_bloom.redis_backend.layout import in_one_slot
-from scrapy_bloom.redis_backend.status import CrawlReader
-from scrapy_bloom.sqlite_backend import desk as orders
-from scrapy_bloom.sqlite_backend.status import job_view
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.desk import RedisDesk
+from scrapy_bloom.redis.layout import in_one_slot
+from scrapy_bloom.redis.status import CrawlReader
+from scrapy_bloom.sqlite import desk as orders
+from scrapy_bloom.sqlite.status import job_view
+from tests.crawl.engine import Job
 from tests.failures import Failed
-from tests.job.engine import Job
-from tests.redis_backend.workers import StoreWorker
+from tests.redis.workers import StoreWorker
 from tests.stored import stored
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 MANY = 7

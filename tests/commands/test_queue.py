@@ -8,14 +8,14 @@ from datetime import date
 import pytest
 from scrapy import Request
 
-from scrapy_bloom.job.choice import Filter
-from scrapy_bloom.redis_backend.desk import RedisDesk
-from tests.job.engine import Job, query
-from tests.redis_backend.test_later import let_pass
-from tests.redis_backend.workers import StoreWorker, lobby_from, seeded
+from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.redis.desk import RedisDesk
+from tests.crawl.engine import Job, query
+from tests.redis.test_later import let_pass
+from tests.redis.workers import StoreWorker, lobby_from, seeded
 from tests.seeded import seed_of
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 SLOTS = ["a.example", "b.example", "odd[1].example", "shop"]

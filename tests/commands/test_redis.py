@@ -8,16 +8,16 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import ScalableBloomFilter, ScrapyRedisFingerprinter
-from scrapy_bloom.job.codec import Codec
-from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.filter import RedisBloomFilter
-from scrapy_bloom.redis_backend.status import FilterView
+from scrapy_bloom.crawl.codec import Codec
+from scrapy_bloom.crawl.failed_request import FailedRequest
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.filter import RedisBloomFilter
+from scrapy_bloom.redis.status import FilterView
 from tests.commands.command_line import bloom
-from tests.redis_backend.server import missing
+from tests.redis.server import missing
 from tests.stored import stored
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS"),
     pytest.mark.skipif(missing() is not None, reason=str(missing())),

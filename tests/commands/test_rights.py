@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import load_into_redis
-from scrapy_bloom.job.failed_request import FailedRequest
-from tests.redis_backend.workers import StoreWorker
+from scrapy_bloom.crawl.failed_request import FailedRequest
+from tests.redis.workers import StoreWorker
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 
 DOCS = Path(__file__).parents[2] / "docs"
 URL = "http://example.com/1"

@@ -11,7 +11,7 @@ from scrapy_bloom.commands.target import Kind, Target
 from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend.job_file import RequestFile
+from scrapy_bloom.sqlite.job_file import RequestFile
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 

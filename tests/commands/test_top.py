@@ -13,17 +13,17 @@ import pytest
 from scrapy_bloom.amounts import duration
 from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import lines
+from scrapy_bloom.crawl.choice import Counts
+from scrapy_bloom.crawl.figures import with_rates
 from scrapy_bloom.errors import RequestFileError, SharedFilterError
-from scrapy_bloom.job.choice import Counts
-from scrapy_bloom.job.figures import with_rates
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend.job_file import RequestFile
-from scrapy_bloom.sqlite_backend.status import JobStatus
+from scrapy_bloom.sqlite.job_file import RequestFile
+from scrapy_bloom.sqlite.status import JobStatus
 from tests.bloom.test_inspection import contents
 from tests.commands.command_line import begun, environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
+from tests.crawl.engine import Job
 from tests.failures import Failed
-from tests.job.engine import Job
 from tests.patience import PATIENCE, wait_until
 from tests.processes import Process
 from tests.stored import Stored

@@ -7,17 +7,17 @@ from math import inf
 
 import pytest
 
-from scrapy_bloom.job.choice import Filter
-from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.job.records import KEPT, State
-from scrapy_bloom.redis_backend.desk import RedisDesk
-from scrapy_bloom.sqlite_backend.desk import SqliteDesk
+from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.crawl.failed_request import FailedRequest
+from scrapy_bloom.crawl.records import KEPT, State
+from scrapy_bloom.redis.desk import RedisDesk
+from scrapy_bloom.sqlite.desk import SqliteDesk
+from tests.crawl.engine import Job, name_of, unserializable
+from tests.crawl.rounds import RoundJob
 from tests.failures import Failed
-from tests.job.engine import Job, name_of, unserializable
-from tests.job.rounds import RoundJob
-from tests.redis_backend.workers import StoreWorker
+from tests.redis.workers import StoreWorker
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 STARTS = "http://example.com/"

@@ -6,14 +6,14 @@ from functools import partial
 import pytest
 
 from scrapy_bloom import BloomError, ScalableBloomFilter
-from scrapy_bloom.job.overlay import Overlay, Uncommitted
-from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.dupefilter import BesideQueue
-from scrapy_bloom.redis_backend.filter import RedisBloomFilter
+from scrapy_bloom.crawl.overlay import Overlay, Uncommitted
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.dupefilter import BesideQueue
+from scrapy_bloom.redis.filter import RedisBloomFilter
 from scrapy_bloom.seen import Seen
 from tests.fakes import raising
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 FAILURES = [OSError("the disk is full"), MemoryError("none left"), BloomError("full")]
 
 

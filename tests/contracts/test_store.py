@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from scrapy import Request, pqueues, squeues
 from scrapy.settings import BaseSettings
 
+from scrapy_bloom.crawl.memory_records import MemoryRecords
+from scrapy_bloom.crawl.records import State, rank_of
+from scrapy_bloom.crawl.slots import Budget, OneLine, Slots
 from scrapy_bloom.errors import RequestFileError
-from scrapy_bloom.job.memory_records import MemoryRecords
-from scrapy_bloom.job.records import State, rank_of
-from scrapy_bloom.job.slots import Budget, OneLine, Slots
-from scrapy_bloom.sqlite_backend import schema
-from scrapy_bloom.sqlite_backend.job_file import RequestFile
-from scrapy_bloom.sqlite_backend.records import SqliteRecords
+from scrapy_bloom.sqlite import schema
+from scrapy_bloom.sqlite.job_file import RequestFile
+from scrapy_bloom.sqlite.records import SqliteRecords
+from tests.crawl.engine import query
 from tests.fakes import HAS_SCOPES
-from tests.job.engine import query
 from tests.seeded import seed_of
 from tests.stored import FAILURE, LIFO, UNREADABLE, put, records_in, taken
 

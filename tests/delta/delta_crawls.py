@@ -33,15 +33,15 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import NewLinkExtractor, follow_new
 from scrapy_bloom.amounts import DAY
+from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.settings import Lifetime, given_key
-from scrapy_bloom.job.ledger import Ledger
-from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
+from scrapy_bloom.sqlite.scheduler import DurableScheduler
+from tests.crawl.harness import ASYNCIO, SELECT, SETTINGS, Crawl, World, side_by_side
+from tests.crawl.spider import OfCrawler
 from tests.delta.delta_mutants import MUTANTS
-from tests.job.harness import ASYNCIO, SELECT, SETTINGS, Crawl, World, side_by_side
-from tests.job.spider import OfCrawler
 
 FAILING = ("status", "raising", "dropped", "error", "empty", "torn", "refused")
 """What gives no item on the first day, each in its way."""
@@ -784,7 +784,7 @@ def fleet(tell):
 
 def killed_fleet(tell, url, number):
     """Tell that story once."""
-    from tests.redis_backend.fleet import Fleet, to_the_end
+    from tests.redis.fleet import Fleet, to_the_end
 
     name, world, chance = f"fleet{number}", tell.world, tell.chance
     folder = world.folder / name

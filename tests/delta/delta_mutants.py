@@ -28,7 +28,7 @@ def added_before_the_feeds():
 
 def unsynced_feeds_count():
     """Pages are marked whose items are in a feed that a kill costs."""
-    from scrapy_bloom.redis_backend.worker_feeds import SyncedFeeds
+    from scrapy_bloom.redis.worker_feeds import SyncedFeeds
 
     SyncedFeeds.are_safe = True
 

@@ -32,7 +32,7 @@ PERIOD = 8 * HOUR
 NOON = 1_800_000_000.0
 KEY = b"k" * 20
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 

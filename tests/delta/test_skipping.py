@@ -16,8 +16,8 @@ from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.delta.skipping import Skipping
 from scrapy_bloom.errors import BloomError, FilterFileError
-from tests.job.engine import Job
-from tests.job.feed_jobs import FeedJob, run
+from tests.crawl.engine import Job
+from tests.crawl.feed_jobs import FeedJob, run
 
 HOUR = 3600.0
 NOON = 1_800_000_000.0

@@ -7,19 +7,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.errors import SharedFilterError
-from scrapy_bloom.job.failed_request import FailedRequest
-from scrapy_bloom.redis_backend.worker_feeds import SyncedFeeds
+from scrapy_bloom.redis.worker_feeds import SyncedFeeds
 from tests.commands.test_rights import DOCS, user
-from tests.job.engine import name_of, request
-from tests.redis_backend.fixtures import open_scheduler
+from tests.crawl.engine import name_of, request
+from tests.redis.fixtures import open_scheduler
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tests import suite
 from tests.field.projects import crawl_all
-from tests.redis_backend.server import Server, missing
+from tests.redis.server import Server, missing
 from tests.small_site import Scrapy
 
 

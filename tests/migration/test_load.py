@@ -24,28 +24,28 @@ from scrapy_bloom import (
     ScrapyRedisFingerprinter,
     SharedFilterError,
 )
-from scrapy_bloom.job.codec import Codec
+from scrapy_bloom.crawl.codec import Codec
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration import scrapy_redis
 from scrapy_bloom.migration.scrapy_redis import RedisQueue
-from scrapy_bloom.redis_backend import load as loading
-from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.layout import in_one_slot
-from scrapy_bloom.redis_backend.load import load_job, load_scrapy_redis
-from scrapy_bloom.redis_backend.push import Pusher
-from scrapy_bloom.redis_backend.status import CrawlReader, FilterView
-from scrapy_bloom.redis_backend.taken_starts import mark_of
-from scrapy_bloom.sqlite_backend.job_file import reading
-from scrapy_bloom.sqlite_backend.listing import StoppedJob
+from scrapy_bloom.redis import load as loading
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.layout import in_one_slot
+from scrapy_bloom.redis.load import load_job, load_scrapy_redis
+from scrapy_bloom.redis.push import Pusher
+from scrapy_bloom.redis.status import CrawlReader, FilterView
+from scrapy_bloom.redis.taken_starts import mark_of
+from scrapy_bloom.sqlite.job_file import reading
+from scrapy_bloom.sqlite.listing import StoppedJob
 from tests.commands.command_line import bloom
-from tests.job.harness import fields_of
+from tests.crawl.harness import fields_of
 from tests.patience import PATIENCE, wait_until
-from tests.redis_backend.server import Server, missing
-from tests.redis_backend.workers import StoreWorker, waiting
+from tests.redis.server import Server, missing
+from tests.redis.workers import StoreWorker, waiting
 from tests.small_site import PAGES, SmallSite, crawl, crawl_until
 from tests.stored import stored
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS"),
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
@@ -293,7 +293,7 @@ def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Pusher, "push", killed)
         patch.setattr(loading, "remove_queue", nothing)
-        patch.setattr("scrapy_bloom.redis_backend.filter.delete_shards", nothing)
+        patch.setattr("scrapy_bloom.redis.filter.delete_shards", nothing)
         try:
             load_left(client, key, settings)
         except Killed:

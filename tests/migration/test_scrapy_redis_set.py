@@ -8,9 +8,9 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomError, IncompatibleFilterError, ScrapyRedisFingerprinter
 from scrapy_bloom.migration.scrapy_redis import RedisSet
-from tests.redis_backend.server import missing
+from tests.redis.server import missing
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
+pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 

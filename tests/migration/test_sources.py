@@ -25,7 +25,7 @@ from scrapy_bloom.migration.sources import (
     source_in,
 )
 from scrapy_bloom.settings import BloomSettings
-from tests.job.harness import fork
+from tests.crawl.harness import fork
 
 DEFAULT = RequestFingerprinter.from_crawler(get_crawler())
 

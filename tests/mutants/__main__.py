@@ -36,18 +36,18 @@ TESTS = {
     "fingerprints": "tests/fingerprints tests/test_audit.py tests/migration/test_url_list.py",
     "speed": "tests/test_speed.py tests/test_recent.py tests/test_streams.py tests/test_audit.py"
     " tests/test_early.py tests/delta/test_skipping.py",
-    "job": "tests/job tests/contracts",
-    "sqlite_backend": "tests/job tests/contracts tests/commands/test_queue.py"
+    "crawl": "tests/crawl tests/contracts",
+    "sqlite": "tests/crawl tests/contracts tests/commands/test_queue.py"
     " tests/commands/test_failed.py tests/commands/test_top.py",
-    "feeds": "tests/job/test_feeds.py tests/job/test_feed_kills.py tests/test_traps.py",
+    "feeds": "tests/crawl/test_feeds.py tests/crawl/test_feed_kills.py tests/test_traps.py",
     "early": "tests/test_early.py tests/test_early_crawls.py",
     "delta": "tests/delta tests/commands/test_delta.py",
     "migration": "tests/migration tests/commands/test_changes.py",
     "commands": "tests/commands",
-    "redis_backend": "tests/redis_backend tests/contracts tests/delta/test_redis_store.py",
-    "scrapy_private": "tests/test_private_names.py tests/test_crawls.py tests/job",
+    "redis": "tests/redis tests/contracts tests/delta/test_redis_store.py",
+    "scrapy_private": "tests/test_private_names.py tests/test_crawls.py tests/crawl",
     "study": "tests/study tests/commands/test_study.py",
-    "": "tests/test_*.py tests/fingerprints tests/migration tests/job/test_job_file.py tests/study",
+    "": "tests/test_*.py tests/fingerprints tests/migration tests/crawl/test_job_file.py tests/study",
 }
 """The tests of each package, the last of them of the modules beside the packages."""
 NOTICED, SURVIVED, SLOW, ACCEPTED = "noticed", "SURVIVED", "TIMED OUT", "accepted"
@@ -149,7 +149,7 @@ def changes(target: Path, folder: Path) -> list[Change]:
         return [c for each in (sorted(target.glob(own)) or [target]) for c in of_python(each)]
     from redis import ResponseError
 
-    from tests.redis_backend.server import Server
+    from tests.redis.server import Server
 
     server = Server(folder)
     atexit.register(server.stop)

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 HOOKS = Path(__file__).parent / "hooks"
-LUA = Path("scrapy_bloom/redis_backend/lua")
+LUA = Path("scrapy_bloom/redis/lua")
 
 
 class Reach:

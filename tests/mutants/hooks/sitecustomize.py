@@ -28,9 +28,9 @@ def _call(frame, _event, _argument):
         _, _, name = code.co_filename.rpartition("/scrapy_bloom/")
         if name and f"scrapy_bloom/{name}".startswith(PREFIX):
             _tell(f"scrapy_bloom/{name}:{code.co_firstlineno}")
-        if code.co_name == "keys" and name == "redis_backend/scripts.py":
+        if code.co_name == "keys" and name == "redis/scripts.py":
             _known.discard(code)
-            _tell(f"scrapy_bloom/redis_backend/lua/{frame.f_locals['self']._name}.lua:1")
+            _tell(f"scrapy_bloom/redis/lua/{frame.f_locals['self']._name}.lua:1")
 
 
 def pytest_runtest_logreport(report):

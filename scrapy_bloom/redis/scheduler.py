@@ -1,0 +1,155 @@
+"""The scheduler of a crawl that many processes share."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
+
+from ..crawl.ledger_scheduler import LedgerScheduler, keep_off_the_job, refuse_without_delays
+from ..crawl.queue_settings import QueueSettings
+from ..jobdir import session_of
+from ..startup import fetches_one_page, refuse
+from .codec import is_storable_slot
+from .dupefilter import RedisBloomDupeFilter
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from twisted.internet.defer import Deferred
+    from typing_extensions import Self
+
+
+class RedisDurableScheduler(LedgerScheduler):
+    """Scheduler for SCHEDULER that shares the requests of a crawl with other processes on
+    any machines, in Redis at BLOOM_REDIS_URL under BLOOM_REDIS_KEY, and loses no page if
+    any of them dies at any moment.
+
+    A request stays in Redis until the worker that has claimed it has finished it, and the requests
+    that its callback yielded are in Redis too. The claims of a dead worker are pending again when
+    its lease has expired. Needs RedisBloomDupeFilter, whose filter is in the same hash slot.
+
+    Requests that fail stay in the crawl, as with DurableScheduler in the job.
+
+    During an outage of Redis the worker goes on with its claims, and waits. A crawl that is gone
+    closes the spider with reason `bloom_error`; one that was over when the worker started, with
+    `bloom_over`.
+    """
+
+    medium = "redis"
+    _counts_stored = False
+    df: RedisBloomDupeFilter
+    worker: Worker | None = None
+    """The worker that this process is. None in a command for one page, which joins no crawl:
+    requests live in memory then."""
+    _has_budget = False
+    _uncounted = 0
+    """Requests in memory that Redis has yet to count."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Return the scheduler of `crawler`.
+
+        Refuses the start: ValueError for a setting, BloomError if the state in Redis forbids it, or
+        Redis does not answer.
+        """
+        refuse_without_delays(crawler)
+        dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
+        try:
+            if not (
+                isinstance(dupefilter_class, type)
+                and issubclass(dupefilter_class, RedisBloomDupeFilter)
+            ):
+                raise ValueError(
+                    f"RedisDurableScheduler cannot work with {global_object_name(dupefilter_class)}"
+                    ", which does not share its filter: set DUPEFILTER_CLASS to"
+                    " 'scrapy_bloom.RedisBloomDupeFilter'"
+                )
+            if fetches_one_page(crawler):
+                keep_off_the_job(crawler)
+                return cls(crawler, dupefilter_class.from_crawler(crawler))
+            QueueSettings.read(crawler.settings)  # before the filter is made
+            worker = Worker(crawler)
+        except Exception as error:  # noqa: BLE001 - no error may let the crawl begin
+            refuse(crawler, error)
+        try:
+            self = cls(crawler, dupefilter_class.beside_queue(crawler))
+        except BaseException:
+            _leave_directory(crawler)
+            raise
+        self.worker, self._start_requests = worker, worker.start_requests
+        return self
+
+    def open(self, spider: Spider) -> Deferred[None] | None:
+        """Join the crawl. Refuses the start as `from_crawler` does."""
+        self.spider = spider
+        try:
+            if self.worker is None:
+                self.df.open()
+                return None
+            self.worker.open(self.df, in_memory=lambda: self._in_memory, held=self.send_back)
+        except Exception as error:  # noqa: BLE001 - see from_crawler
+            self.df.abandon()
+            _leave_directory(self.crawler)
+            refuse(self.crawler, error)
+        self._ledger, self._holds_of = self.worker.ledger, self.worker.store
+        # Redis counts
+        self._has_budget, self._budget = self._budget is not None, None
+        self.df.open()
+        self.worker.begin()
+        return None
+
+    def close(self, reason: str) -> Deferred[None] | None:
+        """Acknowledge what is finished, send new requests, give back other claims, and leave the
+        crawl, which ends if no requests are left. The reactor waits for that."""
+        self._alarm.cancel()
+        if self.worker is not None:
+            self.worker.end(finished=self.worker.idle_checks.has_closed and not self.mqs)
+        self.df.close(reason)
+        return None
+
+    def has_pending_requests(self) -> bool:
+        """Return True unless the crawl is at rest: no request is pending, delayed or claimed."""
+        worker = self.worker
+        if worker is None:
+            return len(self) > 0
+        if self._asks_for_rest:
+            return bool(self.mqs) or not (worker.is_at_rest or worker.only_waits)
+        return len(self) > 0 or not worker.is_at_rest
+
+    @property
+    def _in_memory(self) -> int:
+        return super()._in_memory + self._uncounted
+
+    def _put_in_memory(self, request: Request, delay: float | None) -> None:
+        """Do that when Redis has counted it, in a crawl with a budget."""
+        slot = self._slot_of(request)
+        if not self._has_budget or self._is_again(request) or not is_storable_slot(slot):
+            super()._put_in_memory(request, delay)
+            return
+        assert self.worker is not None
+        self._uncounted += 1
+        self.worker.store.count(request, slot, partial(self._take_counted, request, delay))
+
+    def _take_counted(self, request: Request, delay: float | None, has_room: bool) -> None:
+        assert self._ledger is not None
+        self._uncounted -= 1
+        if has_room:
+            super()._put_in_memory(request, delay)
+            self._engine.wake()
+        else:
+            self.stats.inc_value("scheduler/capped")
+            self._ledger.dispatch(request)  # and so it is done
+
+
+def _leave_directory(crawler: Crawler) -> None:
+    """Release JOBDIR, and remove it if nothing is in it: Scrapy has made it for each worker."""
+    session = session_of(crawler)
+    session.abandon()
+    if session.directory is not None:
+        with suppress(OSError):
+            session.directory.path.rmdir()

@@ -1,0 +1,397 @@
+"""A worker: one process of a crawl in Redis, from its first call to its last."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from scrapy import signals
+from scrapy.exceptions import DontCloseSpider
+from scrapy.utils.asyncio import call_later
+
+from ..amounts import counted
+from ..crawl.choice import Filter
+from ..crawl.failed_request import ASKING_CAPPED, class_and_message, count_unreadable
+from ..crawl.failure_hooks import Failures
+from ..crawl.figures import counts_of, set_stats
+from ..crawl.holds import probe_seconds
+from ..crawl.ledger import Ledger
+from ..crawl.ledger_scheduler import require_same_spider
+from ..crawl.records import KEPT
+from ..crawl.settings import ANY_SPIDER, BUDGET, FailedSettings
+from ..errors import SharedFilterError
+from ..scrapy_private.engine import EngineView
+from ..scrapy_private.idle import IdleChecks
+from ..scrapy_private.middlewares import put_before_engine
+from ..scrapy_private.slots import slot_keys
+from ..startup import announce
+from .call import Entry, Policy
+from .client import RedisClient, ScriptError
+from .codec import RedisCodec, is_storable_slot
+from .desk import RedisDesk
+from .layout import in_one_slot
+from .lifecycle import NO_BUDGET, CrawlState, gone, open_crawl
+from .request_store import Observers, RedisStore
+from .scripts import CAPPED, NEW
+from .seeds import SeedList
+from .settings import RedisSettings, WorkerSettings
+from .taken_starts import SharedStartRequests
+from .transport import Transport, in_reactor
+from .worker_feeds import WorkerFeeds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from scrapy.crawler import Crawler
+    from scrapy.utils.asyncio import CallLaterResult
+
+    from ..crawl.queue_settings import QueueSettings
+    from .dupefilter import RedisBloomDupeFilter
+
+logger = logging.getLogger("scrapy_bloom.distributed.worker")
+
+COMMIT_OPERATIONS = 50
+"""A commit is due after so many requests were pushed, dispatched or finished …"""
+COMMIT_SECONDS = 0.1
+"""… or this long after the first of them, whichever comes first."""
+TICK_SECONDS = 0.1
+STATS_SECONDS = 1.0
+REMINDER_SECONDS = 60.0
+SLOT_GRACE_SECONDS = 5.0
+"""With BLOOM_REDIS_SLOT_WORKERS a worker owns a slot for so long after its last request."""
+
+
+class Worker:
+    """Joins a crawl, and passes Redis's answers on to the engine, the stats and the log. Raises
+    ValueError for a setting, JobDirectoryError where Scrapy lacks what it needs."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._log = logging.LoggerAdapter(logger, {"spider": crawler.spider})
+        self._settings = WorkerSettings.read(crawler.settings)
+        self.idle_checks = IdleChecks(crawler)
+        self.start_requests = SharedStartRequests(crawler)
+        put_before_engine(crawler, self.start_requests)
+        self._failures = Failures(crawler, FailedSettings.read(crawler.settings))
+        self.feeds = WorkerFeeds(crawler)
+        self._timer: CallLaterResult | None = None
+        self._outage_since = self._reminded = 0.0
+        self._quiet_since = 0.0
+        self._stats_set = 0.0
+        self._is_open = False
+
+    def open(
+        self,
+        dupefilter: RedisBloomDupeFilter,
+        *,
+        in_memory: Callable[[], int],
+        held: Callable[[str], None],
+    ) -> None:
+        """Join the crawl. Raises BloomError if that cannot be."""
+        crawler, settings, spider = self._crawler, self._settings, self._crawler.spider
+        assert spider is not None
+        self._dupefilter = dupefilter
+        self._in_memory = in_memory
+        self._redis = redis = RedisSettings.read(crawler.settings, spider.name)
+        self.key = in_one_slot(redis.key)
+        self._engine = EngineView(crawler)
+        codec = RedisCodec(
+            crawler.settings, spider, lambda request: slot_keys(crawler)(request), crawler.stats
+        )
+        generation = dupefilter.shared.generation
+        with ExitStack() as undo:
+            # before the crawl is changed
+            self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)
+            if self._seeds is not None:
+                undo.callback(self._seeds.close)
+            # the lease is renewed between the calls of this client
+            patience = min(redis.timeout, settings.lease / 4)
+            client = undo.enter_context(RedisClient(redis.url, patience))
+            self._server = client.name
+            self._name = f"the queue {self.key!r} in Redis at {client.name}"
+            self._desk = RedisDesk(client, self.key, starts=True)
+            self._state = self._join(client, generation)
+            undo.pop_all()
+        where = client, self.key, generation, settings.lease
+        self._transport = Transport(*where, in_reactor(), self._on_outage)
+        self.store = RedisStore(
+            self._transport,
+            dupefilter,
+            codec,
+            _policy(crawler, settings, codec.queues),
+            capacity=max(1, crawler.settings.getint("CONCURRENT_REQUESTS")),
+            observers=Observers(
+                self.start_requests.heard,
+                self._on_fenced,
+                self._on_answered,
+                self._on_change,
+                self._on_unreadable,
+                self._on_gone,
+                held,
+            ),
+            round_=self._state.round,
+            counted=lambda: tuple(counts_of(crawler).values()),
+        )
+        self.ledger = Ledger(
+            crawler,
+            self.store,
+            dupefilter,
+            self._engine,
+            operations=COMMIT_OPERATIONS,
+            seconds=COMMIT_SECONDS,
+        )
+        done = self._state.start_done or self._state.over
+        self._is_late = self._state.over and not settings.idle and self._seeds is None
+        crawl = f"{generation} {self._state.round}"
+        self.feeds.open(self.ledger, crawl, over=self._state.over, late=self._is_late)
+        self.start_requests.open(self.store, self.ledger, dupefilter, done=done)
+        self._failures.open(self.ledger, self._desk)
+        self._announce()
+        self._is_open = True
+
+    @property
+    def begins_round(self) -> bool:
+        """True if this worker has begun the round."""
+        return self._state.begins
+
+    @property
+    def is_at_rest(self) -> bool:
+        """True if no requests are left by the last reply, and the worker has not failed."""
+        if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_empty):
+            return False
+        if self.start_requests.failed:
+            return self.store.is_still
+        return self.store.is_quiet
+
+    @property
+    def only_waits(self) -> bool:
+        """True if by the last reply nothing is left but requests that are not due or held."""
+        if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_moved):
+            return False
+        return self.store.only_later
+
+    def begin(self) -> None:
+        """Make the first call, and one each TICK_SECONDS if it is due."""
+        self._crawler.signals.connect(self._spider_idle, signals.spider_idle)
+        if self._is_late:
+            self._log.warning(
+                "%(name)s: the crawl is over%(round)s. Set BLOOM_REDIS_ROUND to any other text,"
+                " such as a date, to begin a new round, or BLOOM_REDIS_IDLE to wait for requests.",
+                {
+                    "name": self._name,
+                    "round": f" (round {self._state.round!r})" if self._state.round else "",
+                },
+            )
+            self._dupefilter.close_spider("bloom_over")
+        if self._seeds is not None:
+            self._seeds.open(in_reactor(), lambda: not self.store.pending, self.ledger.stop)
+        self._tick()
+
+    def end(self, *, finished: bool) -> None:
+        """Leave the crawl, and end it if it is `finished`. Never raises."""
+        if not self._is_open:
+            self.feeds.close()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._seeds is not None:
+            self._seeds.close()
+        self.ledger.end(lambda: self.feeds.conclude(over=finished or self._is_late))
+        self.feeds.close()
+        over = finished and not self.start_requests.failed and not self.ledger.failed
+        if self.store.last.gone:
+            pass
+        elif self.store.leave(over=over, seconds=self._redis.timeout):
+            self._set_stats()
+            with suppress(SharedFilterError):  # it has just answered: then the next worker says it
+                place = f"{self._server} --key {shlex.quote(self.key[1:-1])}"
+                self._failures.report("crawl", place)
+        else:
+            self._log.warning(
+                "%(name)s does not answer: what this worker holds comes back when its lease has"
+                " run out, and then yields again what could not be sent (%(unsent)s).",
+                {"name": self._name, "unsent": counted(self.store.unsent, "request")},
+            )
+        self._crawler.stats.set_value("scheduler/calls", self.store.calls)
+        self._transport.close()
+
+    def _join(self, client: RedisClient, generation: str) -> CrawlState:
+        """Find or make the crawl. The first worker of a start retries failed requests, if the
+        settings say so, and asks what was to be retried of those over the budget."""
+        crawler = self._crawler
+        assert crawler.spider is not None
+        join = partial(
+            open_crawl,
+            client,
+            self.key,
+            generation,
+            self._settings,
+            crawler.spider.name,
+            any_spider=ANY_SPIDER.read(crawler.settings),
+            budget=(budget := budget_text(BUDGET.read(crawler.settings))),
+        )
+        state = join()
+        remedy = "give each spider a BLOOM_REDIS_KEY of its own"
+        require_same_spider(self._name, state.spider, crawler, remedy)
+        state = require_budget(client, self.key, state, budget, join)
+        if not state.workers:
+            retry = partial(self._desk.change, Filter(KEPT), "retry")
+            self._failures.retry(self._desk, lambda: retry().states.total())
+            self._failures.tell(ASKING_CAPPED, self._desk.retry_ordered())
+            # the crawl goes on with these; or its new round has waited for them in vain
+            begins, state = state.begins, join()
+            state = replace(state, begins=begins or state.begins)
+        return state
+
+    def _set_stats(self) -> None:
+        """Set the stats of the crawl, as the last reply had it, and of this worker."""
+        set_stats(
+            self._crawler,
+            self.ledger,
+            self.store.waiting + self.store.unsent + self.store.claims.spare + self._in_memory(),
+            slowest=self.store.slowest_call,
+        )
+
+    def _announce(self) -> None:
+        state = self._state
+        others = counted(state.workers, "other worker")
+        waits = state.waits and f", {state.waits}"
+        announce(self._crawler, "requests", f"{self._name}, with {others}{waits}")
+        wanted = self._settings.round
+        if wanted and state.round != wanted:
+            self._log.warning(
+                "%(name)s is in round %(round)r, which is not over: this worker joins it, and not"
+                " BLOOM_REDIS_ROUND = %(wanted)r.",
+                {"name": self._name, "round": state.round, "wanted": wanted},
+            )
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._transport.turn(self.store.worker)
+        if monotonic() - self._stats_set >= STATS_SECONDS:
+            self._stats_set = monotonic()
+            self._set_stats()
+        if not self.ledger.stopped:
+            self.store.flush(hungry=not self.store.pending)
+        with suppress(RuntimeError):  # there is no reactor in a script
+            self._timer = call_later(TICK_SECONDS, self._tick)
+
+    def _spider_idle(self) -> None:
+        """Keep the spider open until the crawl was at rest for BLOOM_REDIS_IDLE seconds."""
+        if self.ledger.stopped:
+            return
+        now = monotonic()
+        self._quiet_since = self._quiet_since or now
+        if now - self._quiet_since < self._settings.idle:
+            raise DontCloseSpider
+
+    def _on_change(self) -> None:
+        last = self.store.last
+        if last.full:
+            self._on_outage(SharedFilterError(f"{self._name} has no memory left (maxmemory)"))
+        elif self._outage_since:
+            self._outage_since = 0.0
+            self._log.warning("%s answers again.", self._name)
+        if last.reclaimed:
+            self._crawler.stats.inc_value("scheduler/reclaimed", last.reclaimed)
+        if not self.store.is_quiet:
+            self._quiet_since = 0.0
+        # asked in vain, the scheduler sets its alarm to the next time
+        if self.store.pending or self.is_at_rest or self.store.next_due is not None:
+            self._engine.wake()
+
+    def _on_answered(self, entry: Entry, answer: int) -> None:
+        names = ["scheduler/start_skipped" if entry.mark else "dupefilter/filtered"]
+        if answer == NEW:
+            names = ["scheduler/enqueued/redis", "scheduler/enqueued"]
+        elif answer == CAPPED:
+            names = ["scheduler/capped"]
+        for name in names if entry.packed is not None else ():
+            self._crawler.stats.inc_value(name)
+
+    def _on_fenced(self) -> None:
+        self._crawler.stats.inc_value("scheduler/fenced")
+        self.start_requests.fenced()
+        self._log.warning(
+            "%(name)s does not know this worker any more: it was out of touch for longer than its"
+            " lease of %(lease)g s (BLOOM_REDIS_LEASE), or Redis has gone back in time. It goes on"
+            " as a new one; what it had claimed is fetched again.",
+            {"name": self._name, "lease": self._settings.lease},
+        )
+        self.store.flush()
+
+    def _on_unreadable(self, claim: str, error: Exception) -> None:
+        if not count_unreadable(self._crawler.stats):
+            return
+        self._log.error(
+            "Request %(claim)s of %(name)s cannot be made a request again (%(error)s): it has"
+            " failed. Restore what is missing in the spider or its project; 'scrapy bloom failed'"
+            " lists such requests, 'scrapy bloom retry' has them tried again. No more of them are"
+            " logged (see the stat scheduler/unreadable).",
+            {"claim": claim, "name": self._name, "error": class_and_message(error)},
+        )
+
+    def _on_gone(self) -> None:
+        self.ledger.stop(gone(f"the crawl of {self._name}"))
+
+    def _on_outage(self, error: SharedFilterError) -> None:
+        if isinstance(error, ScriptError):
+            self.ledger.stop(error)
+            return
+        now = monotonic()
+        if not self._outage_since:
+            self._outage_since = now
+            self._crawler.stats.inc_value("bloom/outages")
+        if self._redis.on_error == "close":
+            self.ledger.stop(error)
+        elif now - self._reminded >= REMINDER_SECONDS:
+            self._reminded = now
+            self._log.warning(
+                "%(error)s. This worker goes on with what it has claimed, and waits.",
+                {"error": error},
+            )
+
+
+def _policy(crawler: Crawler, settings: WorkerSettings, queues: QueueSettings) -> Policy:
+    concurrency = crawler.settings.getint("CONCURRENT_REQUESTS")
+    per_domain = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
+    grace = max(SLOT_GRACE_SECONDS, 2 * crawler.settings.getfloat("DOWNLOAD_DELAY"))
+    return Policy(
+        lease=int(settings.lease * 1000),
+        # the next ones of a slot are there when the first are done
+        claims_per_slot=2 * max(1, per_domain),
+        newest_first=queues.newest_first,
+        keeps_slot=int(1000 * grace) * settings.slot_workers,
+        max_attempts=settings.max_attempts,
+        longest_probe=int(1000 * probe_seconds(crawler)),
+    )
+
+
+def budget_text(limits: Mapping[str, int]) -> str:
+    """Return the JSON of a budget, the same for equal ones."""
+    storable = {slot: most for slot, most in limits.items() if is_storable_slot(slot)}
+    return json.dumps(storable, sort_keys=True)
+
+
+def require_budget(
+    client: RedisClient, key: str, state: CrawlState, text: str, join: Callable[..., CrawlState]
+) -> CrawlState:
+    """Return `state`, the crawl's, with the budget `text`, which is counted in from now on: `join`
+    opens the crawl again if need be. Raises SharedFilterError if living workers have another
+    one."""
+    if state.budget == NO_BUDGET != text and not state.workers:
+        # it had none: what waits is fetched in this round, too
+        state = join(counted=RedisDesk(client, key).unfinished())
+    if state.budget != text:
+        raise SharedFilterError(
+            f"the workers of {key!r} in Redis at {client.name} have BLOOM_BUDGET = {state.budget},"
+            f" and this one has {text}: all need the same. Stop them first; if they were killed,"
+            " wait until their BLOOM_REDIS_LEASE has run out"
+        )
+    return state

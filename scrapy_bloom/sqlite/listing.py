@@ -1,0 +1,192 @@
+"""The requests in the table of a job, as an operator sees them, and as another crawl takes them."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..crawl.choice import Counts, Filter, Record
+from ..crawl.codec import Stored, plain_fields, stored_fields, url_and_method
+from ..crawl.failed_request import CAPPED, FailedRequest
+from ..crawl.records import State
+from ..errors import RequestFileError
+from .job_file import reading
+from .rounds import OVER
+from .schema import HOLDS, REASON
+
+if TYPE_CHECKING:
+    from ..crawl.choice import By
+    from .schema import Query
+
+T = TypeVar("T")
+
+_ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"
+_DUE = f"{_ROW} WHERE state <= 1 ORDER BY id"
+_COUNTS = (
+    "SELECT (SELECT COUNT(*) FROM request WHERE state <= 2),"
+    " (SELECT COUNT(*) FROM request WHERE state > 2),"
+    " (SELECT COUNT(*) FROM items WHERE request IS NULL) + (SELECT COALESCE(SUM(items"
+    " - COALESCE(json_extract(stored, '$.items'), 0)), 0) FROM batches"
+    " WHERE state != 'stored' AND path GLOB '*feeds/[0-9]*.part')"
+)
+_TAKEN = (
+    "SELECT fingerprint, occurrence FROM taken_start_requests"  # noqa: S608 - no input
+    f" WHERE NOT EXISTS (SELECT 1 FROM rounds WHERE phase = '{OVER}')"
+)
+
+
+def in_state(state: State) -> str:
+    """Return the condition of a state, by which SQLite finds its partial index."""
+    return "state = 0" if state is State.PENDING else f"state > 0 AND state = {int(state)}"
+
+
+def all_of(state: State) -> str:
+    """Return the statement that reads all requests in `state`, the oldest first."""
+    if state is State.PENDING:
+        return f"{_ROW} NOT INDEXED WHERE state = 0 ORDER BY id"
+    return f"{_ROW} WHERE {in_state(state)} ORDER BY due, id"
+
+
+def groups_of(state: State) -> str:
+    """Return the statement that counts those in `state` by slot, rank and reason."""
+    reason = {State.FAILED: REASON, State.CAPPED: f"'{CAPPED}'"}
+    by = ", reason" if state is State.FAILED else ""
+    return (
+        f"SELECT slot, rank, {reason.get(state, repr(''))} AS reason, COUNT(*) FROM request"  # noqa: S608 - no input
+        f" WHERE {in_state(state)} GROUP BY slot, rank{by}"
+    )
+
+
+def part_of(states: Iterable[State]) -> str:
+    """Return the statement that reads so many requests in `states`: after an id, up to another."""
+    listed = ", ".join(str(int(state)) for state in sorted(states))
+    index = (
+        "NOT INDEXED WHERE" if State.PENDING in states else "INDEXED BY other WHERE state > 0 AND"
+    )
+    return f"{_ROW} {index} state IN ({listed}) AND id > ? AND id <= ? ORDER BY id LIMIT ?"
+
+
+class Listing:
+    """The requests that `ask` reads, of a job that `is_running` or not. Any method may raise
+    sqlite3.Error."""
+
+    def __init__(self, ask: Query, *, is_running: bool) -> None:
+        self._ask = ask
+        self._is_running = is_running
+        self._names: dict[int, str] = {}
+
+    def states(self, chosen: Filter) -> list[State]:
+        """Return the states to look at: what a killed process has claimed is pending."""
+        others = {State.CLAIMED} if State.PENDING in chosen.states else set()
+        return sorted(others.union(chosen.states) - {State.QUARANTINED})
+
+    def count(self, chosen: Filter, by: By = "slot") -> Counts:
+        """Return how many are chosen."""
+        found = Counts()
+        if chosen.reads or by == "callback":
+            for record in self._each(chosen):
+                found.add(record, chosen, by)
+            return found
+        for state in self.states(chosen):
+            for slot, rank, reason, count in self._ask(groups_of(state)):
+                failed = FailedRequest("", "", reason) if reason else None
+                name, seen = self._name(slot), self._seen(state)
+                found.add(Record(seen, name, -(rank >> 1), {}, None, failed), chosen, by, count)
+        return found
+
+    def scan(self, chosen: Filter) -> Iterator[Record]:
+        """Yield the chosen ones."""
+        for record in self._each(chosen):
+            if record.state in chosen.states and chosen.includes(record):
+                yield record
+
+    def record(self, row: Sequence[Any], *, reads: bool = True) -> Record:
+        """Return a row as an operator sees it, its payload only if the caller `reads` it."""
+        _, slot, rank, number, payload, due, detail = row
+        state, name = State(number), self._name(slot)
+        fields: Mapping[str, Any] = {}
+        if reads and state is not State.FAILED:
+            fields = plain_fields(Stored(name, payload))
+        record = Record(self._seen(state), name, -(rank >> 1), fields)
+        if state is State.DELAYED:
+            # a damaged one has no time, and can be listed and dropped all the same
+            return record._replace(due=max(0.0, (due or 0.0) - time.time()))
+        if state is State.CAPPED:
+            return record._replace(failed=FailedRequest(record.url, record.method, CAPPED))
+        if state is State.FAILED:
+            try:
+                failed = FailedRequest.decode(detail)
+            except (TypeError, ValueError, RecursionError) as error:
+                why = f"the record of its failure is damaged: {error}"
+                failed = FailedRequest.unreadable(*url_and_method(Stored(name, payload)), why)
+                failed = failed._replace(time=due or 0.0)
+            return record._replace(failed=failed)
+        return record
+
+    def _each(self, chosen: Filter) -> Iterator[Record]:
+        for state in self.states(chosen):
+            for row in self._ask(all_of(state)):
+                if chosen.includes_slot(self._name(row[1])):
+                    yield self.record(row)
+
+    def _seen(self, state: State) -> State:
+        return State.PENDING if state is State.CLAIMED and not self._is_running else state
+
+    def _name(self, slot: int) -> str:
+        if slot not in self._names:
+            self._names.update((id_, name) for id_, name in self._ask("SELECT id, name FROM slot"))
+            if slot not in self._names:
+                raise sqlite3.DatabaseError(f"slot {slot} has no name")
+        return self._names[slot]
+
+
+class StoppedJob(Listing):
+    """The requests in the file at `path`, read through a `connection`, to continue the crawl
+    elsewhere. The job is not changed.
+
+    `pending` counts them, due or not. `failed` and `items` count what stays in the job: failed
+    requests, and items that are in no feed yet.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        super().__init__(connection.execute, is_running=False)
+        self._path = path
+        ((self.pending, self.failed, self.items),) = self._ask(_COUNTS)
+
+    def requests(self, move: Callable[[dict[str, Any]], T]) -> Iterator[tuple[T, float | None]]:
+        """Yield what `move` makes of the fields of each request, as `stored_fields` returns them:
+        those that are due, the oldest first, then each other one, with when it is due (seconds
+        since 1970), in that order. Raises RequestFileError for one that cannot be moved."""
+        rows = chain(self._ask(_DUE), self._ask(all_of(State.DELAYED)))
+        for row, slot, _, _, payload, due, _ in rows:
+            try:
+                moved = move(stored_fields(Stored(self._name(slot), payload)))
+            except Exception as error:
+                raise RequestFileError(
+                    f"row {row} of {self._path} cannot be moved ({type(error).__name__}: {error});"
+                    " start the job once more, which keeps it as failed if it cannot be read"
+                ) from error
+            yield moved, due
+
+    def holds(self) -> Iterable[Sequence[Any]]:
+        """Return each slot that is held, until when (seconds since 1970, infinite until its
+        release) and how many times in a row."""
+        return self._ask(HOLDS)
+
+    def taken_start_requests(self) -> Iterable[Sequence[Any]]:
+        """Return (key, occurrence) of each start request that the round has taken, none after its
+        end: the occurrence counts equal keys."""
+        return self._ask(_TAKEN)
+
+
+@contextmanager
+def stopped_job(path: Path) -> Iterator[StoppedJob]:
+    """Give the contents of the file at `path`, no requests if there is no file. Raises
+    RequestFileError."""
+    with reading(path, or_empty=True) as connection:
+        yield StoppedJob(path, connection)

@@ -1,0 +1,170 @@
+"""Skips unfiltered requests that a page has yielded before, when its callback is repeated after a
+crash."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from ..crawl.delays import NOT_BEFORE
+from ..crawl.failed_request import TIMES_KEYS
+from ..crawl.ledger import CommitHook
+from ..crawl.origins import origins_of
+from ..crawl.request_text import DEFAULTS, ORDER
+from ..scrapy_private.engine import EngineView
+from ..scrapy_private.middlewares import OutputFilter
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from ..crawl.ledger import Ledger
+    from .job_file import RequestFile
+    from .request_store import SqliteStore
+
+VOLATILE = frozenset({"download_latency", NOT_BEFORE, *TIMES_KEYS})
+"""Meta keys that children may copy or have, and whose values differ in a repetition."""
+ROWLESS = -(1 << 62)
+"""Parents below this number are pages in memory, the others are rows."""
+MEET = "UPDATE taken_children SET met = met + 1 WHERE parent = ? AND digest = ? AND met < taken"
+TAKE = (
+    "INSERT INTO taken_children VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET taken = taken + 1,"
+    " met = met + 1"
+)
+
+
+class RepeatedChildren(OutputFilter, CommitHook):
+    """Spider middleware, the last one before the engine, that leaves out requests with
+    `dont_filter` that the page has yielded before; the filter handles the others.
+
+    A child is known by identity until it is scheduled. It is taken in the commit of its own row,
+    unless that commit acknowledges its page, which is known by its row, or by its fingerprint if
+    it is in memory. Identical requests are matched by count, in any order: all stored fields must
+    be equal. The table counts those that the job has `taken`, and those that this start of the
+    process has `met`. They are deleted with the row of the page.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._engine = EngineView(crawler)
+        self._origins = origins_of(crawler)
+        self._parents: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
+        """The page of each child."""
+        self._stored: list[tuple[int, Request]] = []
+        self._in_memory: dict[Request, int] = {}
+        """The number of each unacknowledged page in memory."""
+        self._alike: Counter[int] = Counter()
+        """How many of these pages have the same number."""
+
+    def open(
+        self,
+        file: RequestFile,
+        store: SqliteStore,
+        ledger: Ledger,
+        fingerprint: Callable[[Request], bytes],
+    ) -> None:
+        """Skip repeated children from now on, and take part in each commit of `ledger`. Raises
+        sqlite3.Error."""
+        self._file = file
+        self._store = store
+        self._ledger = ledger
+        self._fingerprint = fingerprint
+        file.execute("UPDATE taken_children SET met = 0")
+        # the pages with rows in the table, as far as is known
+        self._left = {row for (row,) in file.query("SELECT DISTINCT parent FROM taken_children")}
+        ledger.commit_hooks.append(self)
+
+    def forget_all(self) -> None:
+        """Delete at the end of the round the children of pages that were not repeated."""
+        self._file.execute("DELETE FROM taken_children WHERE parent < ?", (ROWLESS,))
+
+    def stored(self, request: Request, sources: Iterable[Request]) -> None:
+        """Record that `request`, as which `sources` are sent again, has a row now. Raises
+        sqlite3.Error."""
+        if request.dont_filter and (parent := self._parents.get(request)) is not None:
+            self._stored.append((parent, request))
+        new = self._store.last_pushed
+        for row in map(self._store.dispatched.get, sources):
+            if row in self._left:
+                self._left.add(new)
+                move = "UPDATE taken_children SET parent = ? WHERE parent = ?"
+                self._file.execute(move, (new, row))
+
+    def in_memory(self, request: Request) -> None:
+        """Record that `request` is in memory only."""
+        if request in self._in_memory:
+            return
+        parent = self._parent_in_memory(request)
+        if parent is not None:
+            self._in_memory[request] = parent
+            self._alike[parent] += 1
+
+    def before_commit(self, acknowledged: Sequence[Request]) -> None:
+        """Record the stored children of unacknowledged pages; forget those of acknowledged ones."""
+        if self._stored:
+            not_done = {*self._store.dispatched.values()}
+            for parent, request in self._stored:
+                if parent in not_done or parent < ROWLESS:
+                    if parent < ROWLESS:
+                        self._left.add(parent)
+                    self._file.execute(TAKE, (parent, self._digest(parent, request)))
+            self._stored.clear()
+        if self._in_memory:
+            for parent in filter(None, (self._in_memory.pop(each, None) for each in acknowledged)):
+                self._alike[parent] -= 1
+                if not self._alike[parent]:
+                    del self._alike[parent]
+                    if parent < ROWLESS and parent in self._left:
+                        self._left.remove(parent)
+                        forget = "DELETE FROM taken_children WHERE parent = ?"
+                        self._file.execute(forget, (parent,))
+
+    def _parent_in_memory(self, page: Request) -> int | None:
+        """Return the number of `page`: the row of the request that is sent again as `page`, or else
+        a number below ROWLESS from its fingerprint. None if it has none."""
+        for source in self._engine.sent_again_as(page):
+            if (row := self._store.dispatched.get(source)) is not None:
+                return row
+        with suppress(Exception):  # of a fingerprinter, which unfiltered requests do not need
+            number = int.from_bytes(self._fingerprint(page)[:8], "big")
+            return ROWLESS - 1 - number % -ROWLESS
+        return None
+
+    def _skips(self, child: Request, response: Response) -> bool:
+        page = self._origins.get(response, response.request)
+        if page is None or not child.dont_filter:
+            return False
+        parent = self._store.dispatched.get(page)
+        if parent is None:
+            parent = self._in_memory.get(page)
+        if parent is None:
+            return False
+        with self._ledger.guarded():
+            if parent in self._left and self._meets(parent, child):
+                self._crawler.stats.inc_value("scheduler/children_skipped")
+                return True
+        self._parents[child] = parent
+        return False
+
+    def _meets(self, parent: int, child: Request) -> bool:
+        """Return True if an earlier start has taken `child` of the page `parent`: the k-th of equal
+        requests only if there were k of them."""
+        try:
+            digest = self._digest(parent, child)
+        except Exception:  # noqa: BLE001 - what cannot be stored was not taken
+            return False
+        return self._file.execute(MEET, (parent, digest)).rowcount == 1
+
+    def _digest(self, parent: int, request: Request) -> bytes:
+        described = {**DEFAULTS, **self._store.codec.fields(request)}
+        # another page may be the first to yield the parent again
+        other = {"depth"} if parent < ROWLESS else ()
+        meta = described["meta"].items()
+        described["meta"] = {k: value for k, value in meta if k not in VOLATILE.union(other)}
+        ordered = {key: described.pop(key) for key in ORDER if key in described} | described
+        return blake2b(repr(ordered).encode("utf-8", "backslashreplace"), digest_size=16).digest()

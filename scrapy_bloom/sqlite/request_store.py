@@ -1,0 +1,270 @@
+"""The requests of a job: a RequestStore over the records of its file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from ..crawl.codec import Codec, Stored, url_and_method
+from ..crawl.delays import take_delay
+from ..crawl.failed_request import FailedRequest, class_and_message, count_unreadable, lost
+from ..errors import encodable
+from ..scrapy_private.slots import slot_keys
+from .job_file import MAX_BYTES
+from .records import MOST_PRIORITY, SqliteRecords
+from .schema import REASON
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from ..crawl.holds import LocalHolds
+    from ..crawl.queue_settings import QueueSettings
+    from .job_file import RequestFile
+    from .scrapy_queues import ScrapyQueues
+
+logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
+
+AT_ONCE = 1000
+"""Requests in memory at a time, of those that are taken over."""
+_COMING_BACK = (
+    "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state < 3"  # noqa: S608 - no input
+    f" OR state = 3 AND {REASON} = 'unreadable'"
+    " OR payload != x'' AND (state = 5 OR ?1 AND state > 2) AND"
+    " (state = 3 AND round = (SELECT number FROM rounds) OR counted < COALESCE("
+    "(SELECT value FROM json_each(?2) WHERE key = name),"
+    " (SELECT value FROM json_each(?2) WHERE key = '*'), 9e18))"
+)
+
+
+def coming_back(
+    file: RequestFile, limits: Mapping[str, int], *, retry: bool
+) -> Iterator[tuple[Any, ...]]:
+    """Yield slots and payloads of what a start makes pending: what is stored, what could not be
+    read, what is retried, with `retry` all that is kept, as far as the `limits` of the budget have
+    room. Raises sqlite3.Error."""
+    return file.iterate(_COMING_BACK, (retry, json.dumps(limits)))
+
+
+class StoredHolds:
+    """Keeps the `holds` of a process in the file of `records`, and goes on with those of the file,
+    but for those by hand that are over. Any change may raise sqlite3.Error."""
+
+    def __init__(self, records: SqliteRecords, holds: LocalHolds) -> None:
+        self.until: dict[str, float] = {}
+        """When each hold ends, in seconds since 1970."""
+        self._records = records
+        self._holds = holds
+        holds.add(records.slots)
+        now = time.time()
+        for slot, until, times, pause in records.holds():
+            # no longer than it was, if the clock was set back
+            end = inf if until is None else min(until, now + (pause or 0.0))
+            if until is not None and end < until:
+                records.move_due(slot, until, end)
+                records.hold(slot, end, times, pause)
+            if times < 0:
+                holds.hold(slot, -inf, times)
+            elif times or end > now:
+                self.until[slot] = end
+                holds.hold(slot, end - now, times, pause=pause)
+            else:
+                records.hold(slot, None, None, None)
+        holds.keep = self._keep
+
+    def _keep(self, slot: str) -> None:
+        """Write a hold that has changed, and let requests that were put off wait for its end."""
+        hold, now = self._holds.holds.get(slot), time.time()
+        until = now if hold is None else now + hold.until - monotonic()
+        before = self.until.pop(slot, None)
+        if hold is not None:
+            self.until[slot] = until
+        if slot != encodable(slot):
+            return  # its requests are in memory, too
+        end, pause = (until, hold.pause) if hold and until < inf else (None, None)
+        self._records.hold(slot, end, hold and hold.times, pause)
+        if before is not None:
+            self._records.move_due(slot, before, until)
+
+
+class SqliteStore:
+    """The requests whose records are in `records`, of which it knows those that are dispatched.
+    `note_commit` is called after each commit with the file's id and the number of its commits,
+    before its fingerprints are released."""
+
+    failures = SqliteRecords.failures
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        file: RequestFile,
+        records: SqliteRecords,
+        settings: QueueSettings,
+        note_commit: Callable[[bytes, int], None],
+        holds: LocalHolds,
+    ) -> None:
+        self.records = self.pending = records
+        self.rollback, self.close = records.rollback, file.close
+        self._crawler = crawler
+        self._note_commit = note_commit
+        self._file = file
+        self._formats, self._starts_apart = settings.formats, settings.newest_first[1] is not None
+        self.dispatched: dict[Request, int] = {}
+        """The record of each dispatched request."""
+        self.codec = Codec(
+            crawler.spider,
+            MAX_BYTES,
+            has_cache=crawler.settings.getbool("HTTPCACHE_ENABLED"),
+            pickles=settings.pickles,
+            stats=crawler.stats,
+        )
+        self._slot_of = slot_keys(crawler)
+        self._holds = holds
+        self._stored_holds = StoredHolds(records, holds)
+        self.last_pushed = 0
+        """The number of the last request that was pushed."""
+
+    @property
+    def uncommitted(self) -> int:
+        """Number of requests pushed or deleted since the last commit."""
+        return self.records.operations
+
+    @property
+    def failed(self) -> int:
+        """Number of requests that are stored as failed."""
+        return self.records.failed
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file and its log."""
+        paths = Path(self._file.name), Path(f"{self._file.name}-wal")
+        return sum(path.stat().st_size for path in paths if path.exists())
+
+    @property
+    def later(self) -> int:
+        """The number of delayed requests."""
+        return self.records.delayed
+
+    @property
+    def next_due(self) -> float | None:
+        """Seconds until the next delayed request is due, by the clock of the machine."""
+        due = self.records.next_due
+        return None if due is None else due - time.time()
+
+    def push(
+        self, request: Request, sources: Sequence[Request], delay: float | None = None
+    ) -> None:
+        """Add a record for `request`, delayed with a `delay`. Raises ValueError if it cannot be
+        serialized."""
+        self.last_pushed = self.records.push(*self._record(request), _due_in(delay))
+
+    def cap(self, request: Request, delay: float | None = None) -> None:
+        """Keep `request`, which is over the budget, and is not pending. Raises ValueError if it
+        cannot be serialized: then its record is kept."""
+        try:
+            self.records.cap(*self._record(request), _due_in(delay))
+        except ValueError:
+            slot = encodable(self._slot_of(request))
+            self.records.add_lost(slot, lost(request, slot))
+            raise
+
+    def take_due(self) -> bool:
+        """Make up to 100 requests pending that are due. Return True if there are more."""
+        return self.records.take_due(time.time())
+
+    def next(self) -> Request | None:
+        """Return the next request, or None. Requests that cannot be read back fail."""
+        while (claimed := self.records.next()) is not None:
+            id_, slot, payload = claimed
+            try:
+                request = self.codec.load(Stored(slot, payload))
+            except Exception as error:  # noqa: BLE001 - of any class, by damaged bytes or its own code
+                self._keep_unreadable(id_, Stored(slot, payload), error)
+                continue
+            if self._holds.holds and not self._holds.admit(slot):
+                self.records.put_off(id_, self._stored_holds.until[slot])
+                continue
+            self.dispatched[request] = id_
+            return request
+        return None
+
+    def done(self, request: Request) -> None:
+        """Delete the record of a dispatched request."""
+        id_ = self.dispatched.pop(request, None)
+        if id_ is not None:
+            self.records.done(id_)
+
+    def fail(self, request: Request, failed: FailedRequest) -> bool:
+        """Make a dispatched request a failed one. Return False for any other. Raises
+        sqlite3.Error."""
+        id_ = self.dispatched.pop(request, None)
+        if id_ is None:
+            return False
+        slot, payload = self.records.stored(id_)
+        self.records.fail(id_, failed, self.codec.again(Stored(slot, payload), failed).payload)
+        return True
+
+    def is_uncommitted(self, request: Request) -> bool:
+        """Return True if no commit has what the budget has counted for a dispatched request."""
+        id_ = self.dispatched.get(request)
+        budget = self.records.budget
+        return bool(budget and budget.changed) and (id_ is None or id_ > self._file.last)
+
+    def commit(self, fingerprints: Collection[bytes] | None) -> bool:
+        """Make all changes durable, with the `fingerprints` that are released next, None for those
+        of the last commit; return False if there was nothing to write. Cost: an fsync."""
+        counts = self.records.budget and self.records.budget.changed
+        if not (self.records.operations or counts or self._file.changed):
+            return False
+        self._file.commit(fingerprints)
+        self._note_commit(self._file.id, self._file.commits)
+        return True
+
+    def take_over(self, left: ScrapyQueues) -> int:
+        """Move the pending requests of Scrapy's own scheduler here; return their number."""
+
+        def take(request: Request) -> None:
+            due = _due_in(take_delay(request))
+            slot, rank, payload = self._record(request)
+            if self.records.budget is not None:
+                self.records.budget.admits(slot)
+            if self.records.push(slot, rank, payload, due, behind=True) % AT_ONCE == 0:
+                self._file.write()
+
+        return left.move(self._file, self._crawler, take)
+
+    def _record(self, request: Request) -> tuple[str, int, bytes]:
+        """Return slot, rank and payload of `request`. Raises ValueError if it cannot be
+        serialized."""
+        start = bool(self._starts_apart and request.meta.get("is_start_request"))
+        priority, slot = request.priority, self._slot_of(request)
+        if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+            raise ValueError(f"the priority {priority} does not fit into 62 bits")
+        if not slot.isascii():
+            slot = encodable(slot)
+        _, payload = self.codec.dump(request, slot, self._formats[start])
+        return slot, start - 2 * priority, payload  # `rank_of` in line
+
+    def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:
+        failed = FailedRequest.unreadable(*url_and_method(stored), class_and_message(error))
+        self.records.fail(id_, failed, keeps=True)
+        if not count_unreadable(self._crawler.stats):
+            return
+        logger.error(
+            "Row %(row)d of requests.sqlite cannot be made a request again (%(error)s): it has"
+            " failed, and is tried again at the next start. Restore what is missing in the spider,"
+            " its project or the job; 'scrapy bloom failed' lists such requests. No more of them"
+            " are logged (see the stat scheduler/unreadable).",
+            {"row": id_, "error": class_and_message(error)},
+            extra={"spider": self._crawler.spider},
+        )
+
+
+def _due_in(seconds: float | None) -> float | None:
+    return None if seconds is None else time.time() + seconds

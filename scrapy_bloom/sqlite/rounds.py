@@ -1,0 +1,184 @@
+"""The rounds of a job: each lasts from the first start request until no requests are left and all
+feeds are stored, over any number of starts of the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from ..crawl.ledger import Ledger
+    from ..scrapy_private.middlewares import StartMiddleware
+    from .job_file import RequestFile
+
+RUNNING = "running"
+TO_BE_STORED = "to be stored"
+KEPT = "over but for failed requests"
+OVER = "over"
+REOPEN = (
+    f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
+    " AND (EXISTS (SELECT 1 FROM request WHERE state = 0)"
+    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (1, 2)))"
+)
+
+
+class Round:
+    """The current round of a job, `number` from 1; `is_resumed` if an earlier start of the process
+    has begun it.
+
+    It begins with the first call of `Spider.start()`. A round ends when start() is exhausted, no
+    requests are left, and all feeds are stored, whatever the reason of the close. After that a new
+    round begins, unless the job has kept failed, capped or unreadable requests, and one of them is
+    pending again: then the round that is over is `RUNNING` again.
+
+    The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round
+    when all are stored. They write through `file`, which stays open until the job's session
+    closes, and make that durable with `commit`. The functions of `at_begin` and `at_end` are called
+    in the transaction that begins a new round, or ends one.
+
+    That of a worker's feeds belongs to a `crawl`, whose requests are not in `file`: when it is over
+    it is kept, and goes on if the same crawl does, unless this start is `late`.
+    """
+
+    def __init__(
+        self,
+        file: RequestFile,
+        commit: Callable[[], object],
+        crawl: str = "",
+        *,
+        late: bool = False,
+    ) -> None:
+        self.file = file
+        self.crawl = crawl
+        self.commit = commit
+        """Make what was written through `file` durable. Raises sqlite3.Error."""
+        self.awaits_feeds = False
+        self.at_begin: list[Callable[[], object]] = []
+        self.at_end: list[Callable[[], None]] = []
+        self.number = 1
+        # requests of Scrapy's scheduler belong to a round, too
+        self._phase = OVER if file.is_empty else RUNNING
+        self._has_begun = False
+        for self.number, self._phase, of_crawl in file.query("SELECT * FROM rounds"):
+            if self._phase == KEPT and crawl and of_crawl == crawl and not late:
+                self._phase = RUNNING
+        self.follows_kept = self._phase == KEPT
+        """True if the previous round ended with requests that were never retried."""
+        self.is_resumed = self._phase != OVER and not self.follows_kept
+        if not self.is_resumed and file.query("SELECT 1 FROM rounds"):
+            self.number += 1
+
+    @property
+    def is_over(self) -> bool:
+        """True if the round has ended, with or without requests to retry."""
+        return self._phase in (OVER, KEPT)
+
+    @property
+    def is_to_be_stored(self) -> bool:
+        """True if the round ends as soon as all feeds are stored."""
+        return self._phase == TO_BE_STORED
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the job has requests to retry. Raises sqlite3.Error."""
+        return bool(
+            self.file.query("SELECT 1 FROM request WHERE state > 0 AND state IN (3, 4) LIMIT 1")
+        )
+
+    def reopen(self) -> None:
+        """Be the round that has kept requests, as one that goes on; changes nothing in the file."""
+        self.number -= 1
+        self.is_resumed, self.follows_kept = True, False
+        self._phase = RUNNING
+
+    def begin(self) -> None:
+        """Record, once, that start() runs now, or that a request comes before it, in a new round if
+        the last one is over. Raises sqlite3.Error."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if self.is_to_be_stored and not self.awaits_feeds and self.file.is_empty:
+            self._leave()
+            self.number += 1
+        elif self.follows_kept:
+            self._leave()
+        if not self.is_resumed:
+            for function in self.at_begin:
+                function()
+        self._enter(RUNNING)
+
+    def complete(self) -> None:
+        """Record that start() is exhausted and no requests are left: without feeds, this is the end
+        of the round. Raises sqlite3.Error."""
+        if self.awaits_feeds:
+            self._enter(TO_BE_STORED)
+        else:
+            self._end()
+
+    def feeds_stored(self) -> bool:
+        """Record that all feeds are stored, which ends a round that waits for them. Return True if
+        the round cannot continue. Raises sqlite3.Error."""
+        if self.is_to_be_stored:
+            self._end()
+            self.commit()
+        return self._phase == OVER
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        self.file.execute("DELETE FROM rounds")
+        values = (self.number, phase, self.crawl)
+        self.file.execute("INSERT INTO rounds VALUES (?, ?, ?)", values)
+
+    def _end(self) -> None:
+        if self.crawl or self.has_failed:
+            self._enter(KEPT)
+            return
+        self._leave()
+        self._enter(OVER)
+        self.number += 1
+
+    def _leave(self) -> None:
+        for function in self.at_end:
+            function()
+        self.is_resumed = self.follows_kept = False
+
+
+@runtime_checkable
+class RoundFeeds(Protocol):
+    """The feeds of a round: an extension, a part of the job's session until they are stored."""
+
+    start_items: StartMiddleware
+    """The middleware that tracks items of `Spider.start()`."""
+
+    @property
+    def all_stored(self) -> bool:
+        """True when the crawl has ended and all feeds are stored."""
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if each feed is a file to which final items are appended."""
+
+    def look(self, round_: Round, directory: Path) -> object:
+        """Raise FeedError if a feed of the round cannot continue; change nothing."""
+
+    def attach(
+        self, ledger: Ledger, round_: Round, directory: Path, *, stores_empty: bool = True
+    ) -> None:
+        """Take part in the commits of `ledger`. Raises FeedError as `look` does."""
+
+    def leave_out(self, is_left_out: Callable[[Request], bool]) -> None:
+        """Keep the items of requests out of the feeds for which `is_left_out` returns True, which
+        is asked when a request is to be acknowledged."""
+
+
+def feeds_of(crawler: Crawler) -> RoundFeeds | None:
+    """Return the extension with the feeds of rounds, None without one."""
+    with suppress(RuntimeError):  # there are no extensions in a script
+        return crawler.get_extension(RoundFeeds)  # type: ignore[type-abstract]
+    return None

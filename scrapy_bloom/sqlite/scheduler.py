@@ -1,0 +1,381 @@
+"""The scheduler whose requests survive SIGKILL."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from scrapy.core.scheduler import Scheduler
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.python import global_object_name
+
+from ..amounts import counted, waiting_text
+from ..crawl.codec import Codec
+from ..crawl.delays import Alarm
+from ..crawl.failed_request import ASKING_CAPPED
+from ..crawl.failure_hooks import Failures
+from ..crawl.ledger import Ledger
+from ..crawl.ledger_scheduler import (
+    LedgerScheduler,
+    keep_off_the_job,
+    refuse_without_delays,
+    require_same_spider,
+)
+from ..crawl.overlay import Keeper
+from ..crawl.queue_settings import QueueSettings
+from ..crawl.settings import BUDGET, FailedSettings
+from ..dupefilter import BloomDupeFilter
+from ..errors import JobDirectoryError, RequestFileError
+from ..jobdir import JobDirectory, session_of
+from ..scrapy_private.feeds import FeedExporterView
+from ..scrapy_private.idle import IdleChecks
+from ..scrapy_private.middlewares import put_before_engine
+from ..startup import announce, fetches_one_page, refuse
+from .job_file import MAX_BYTES, RequestFile, check_header, whole_job
+from .records import SqliteRecords
+from .repeated_children import RepeatedChildren
+from .request_store import SqliteStore, coming_back
+from .rounds import KEPT, REOPEN, Round, feeds_of
+from .spider_state import KeptSpiderState
+from .status import Progress, waiting_in
+from .taken_starts import LocalStartRequests
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from scrapy.dupefilters import BaseDupeFilter
+    from twisted.internet.defer import Deferred
+    from typing_extensions import Self
+
+    from ..crawl.slots import Budget
+    from .desk import Orders
+    from .rounds import RoundFeeds
+    from .scrapy_queues import ScrapyQueues
+
+logger = logging.getLogger("scrapy_bloom.durable.scheduler")
+
+ORDERS_SECONDS = 1.0
+"""Between two looks for orders."""
+BETWEEN_ORDERS = 0.02
+"""Seconds between two parts of the work on orders."""
+
+
+class DurableScheduler(LedgerScheduler):
+    """Scheduler for SCHEDULER that loses no page, however the process ends.
+
+    With JOBDIR, pending requests live in `JOBDIR/requests.sqlite`, and so do those in flight: a row
+    goes when the engine is done with its request and what the callback yielded has rows of its own.
+    The filter learns of a request when its row is safe. Needs BloomDupeFilter. Without JOBDIR
+    requests live in memory, as with Scrapy's scheduler, and any dupefilter will do.
+
+    A disk or a database that fails closes the spider with reason `bloom_error`; what was not
+    finished stays in the job.
+
+    As in Scrapy's scheduler, `df` is the dupefilter, `mqs` the requests in memory, and `dqs` those
+    on the disk. Without JOBDIR `dqs` and the `round` of the job are None.
+    """
+
+    commit_operations = 500
+    """A commit is due after so many requests pushed, or handed out …"""
+    commit_seconds = 0.1
+    """… or this long after the first of them, whichever comes first."""
+
+    _file: RequestFile
+    _store: SqliteStore
+    _start_requests: LocalStartRequests
+    _children: RepeatedChildren
+    _idle_checks: IdleChecks
+    _failures: Failures
+
+    def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:
+        super().__init__(crawler, dupefilter)
+        self._job: JobDirectory | None = None
+        self.round: Round | None = None
+        self._spider_state: KeptSpiderState | None = None
+        self._orders: Orders | None = None
+        self._next_look = Alarm(self._look_for_orders)
+        self._begins_round = False
+        """True until the commit that begins a round, with the counts of its budget."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Return the scheduler of `crawler`, or refuse the start, with nothing changed: ValueError
+        for a setting, BloomError for what is in JOBDIR, JobDirectoryError where Scrapy does not
+        tell when a request is done."""
+        refuse_without_delays(crawler)
+        dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
+        job = JobDirectory.of(crawler.settings.get("JOBDIR"))
+        if job is not None and fetches_one_page(crawler):
+            keep_off_the_job(crawler)
+            job = None
+        elif job is None:
+            try:
+                QueueSettings.read(crawler.settings, "MEMORY")
+            except ValueError as error:
+                logger.warning(
+                    "%(error)s, which this crawl has now: without delays, holds and BLOOM_BUDGET",
+                    {"error": error},
+                )
+                return Scheduler.from_crawler(crawler)  # type: ignore[return-value]
+        if job is None:
+            return cls(crawler, build_from_crawler(dupefilter_class, crawler))
+        try:
+            _require_bloom(dupefilter_class)
+            feeds = feeds_of(crawler)
+            start_requests, children = LocalStartRequests(crawler), RepeatedChildren(crawler)
+            put_before_engine(crawler, start_requests)
+            put_before_engine(crawler, children)
+            if feeds is not None:
+                put_before_engine(crawler, feeds.start_items)
+            idle_checks = IdleChecks(crawler)
+            failures = Failures(crawler, FailedSettings.read(crawler.settings))
+            _look(crawler, job, feeds)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
+            refuse(crawler, error)
+        self = cls(crawler, build_from_crawler(dupefilter_class, crawler))
+        self._job = job
+        self._start_requests, self._children = start_requests, children
+        self._idle_checks, self._failures = idle_checks, failures
+        return self
+
+    def open(self, spider: Spider) -> Deferred[None] | None:
+        """Open the stored requests, and begin. Refuses the start as `from_crawler` does."""
+        self.spider = spider
+        try:
+            if self._job is not None and isinstance(self.df, BloomDupeFilter):
+                self._ledger = self._open_job(self._job, self.df)
+                self._next_look.set(ORDERS_SECONDS)
+        except Exception as error:  # noqa: BLE001 - see from_crawler
+            if isinstance(self.df, BloomDupeFilter):
+                self.df.abandon()
+            is_files = isinstance(error, sqlite3.Error)
+            refuse(self.crawler, RequestFileError(str(error)) if is_files else error)
+        return self.df.open()
+
+    def close(self, reason: str) -> Deferred[None] | None:
+        """Acknowledge what is finished, commit, close the dupefilter, and end the use of the
+        job, which stays open until the feeds are stored."""
+        self._alarm.cancel()
+        self._next_look.cancel()
+        ledger, round_ = self._ledger, self.round
+        if ledger is not None and round_ is not None:
+            # what is retried keeps this round open
+            while not ledger.stopped and self._carry_out_order():
+                pass
+            ledger.end(partial(self._conclude, ledger, round_))
+            if self._spider_state is not None:
+                self._spider_state.end(failed=ledger.failed)
+            # the feeds write after the last commit of the ledger, which may not have released all
+            round_.commit = partial(self._store.commit, None)
+            session_of(self.crawler).end(self)
+        return self.df.close(reason)
+
+    def _may_be_dispatched(self, request: Request) -> bool:
+        ledger = self._ledger
+        if ledger is None or self._budget is None:
+            return True
+        if self._begins_round or self._store.is_uncommitted(request):
+            # what a budget has counted is committed before
+            ledger.commit()
+            self._begins_round = False
+        return not ledger.stopped
+
+    def _is_over(self, budget: Budget, request: Request) -> bool:
+        if self.round is not None:
+            self.round.begin()  # a handler of spider_opened may be the first
+        return super()._is_over(budget, request)
+
+    def _cap(self, request: Request, delay: float | None) -> None:
+        """Count `request`, which is over the budget, and keep it in a job."""
+        super()._cap(request, delay)
+        if self._ledger is None:
+            return
+        try:
+            self._store.cap(request, delay)
+            if request.dont_filter:
+                self._children.stored(request, ())
+        except ValueError as error:
+            self._tell_of_unserializable(request, error)
+        if request is self._start_requests.offered:
+            self._start_requests.mark_stored()
+        self._ledger.stored(request, self._sources_of(request))
+
+    def _begin_round(self) -> None:
+        self._begins_round = True
+        self._store.records.begin_round()
+
+    def _open_job(self, job: JobDirectory, dupefilter: BloomDupeFilter) -> Ledger:
+        crawler, settings = self.crawler, self.crawler.settings
+        assert self.spider is not None
+        was_durable = check_header(job.requests)
+        file = RequestFile.open(job.requests)
+        try:
+            keeper = Keeper(dupefilter, requests_survive=was_durable)
+            keeper.note_commit(file.id, file.commits)
+            if file.spider != self.spider.name:
+                file.execute("UPDATE job SET spider = ?", (self.spider.name,))
+            if not file.clean:
+                self._recover(file, keeper)
+            queues = QueueSettings.read(settings)
+            slots, newest_first = queues.slots(crawler), queues.newest_first
+            records = SqliteRecords(file, slots, newest_first, self._budget)
+            self._failures.retry(records, partial(records.retry, "3"))
+            retry = FailedSettings.read(settings).retry
+            self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
+            store = SqliteStore(
+                crawler, file, records, queues, keeper.note_commit, self._local_holds
+            )
+            self._file, self._store = file, store
+            if _goes_on(crawler, file, queues):
+                file.execute(REOPEN)
+            self._resume(store, _left_by_scrapy(job))
+            ledger = Ledger(
+                crawler,
+                store,
+                keeper,
+                self._engine,
+                operations=self.commit_operations,
+                seconds=self.commit_seconds,
+            )
+            session = session_of(crawler)
+            session.begin(self)
+            session.put_last(ledger.close)
+            self.round = Round(file, ledger.commit)
+            records.round = partial(getattr, self.round, "number")
+            self.round.at_begin.append(self._begin_round)
+            self._start_requests.open(dupefilter.fingerprint, self.round, ledger)
+            self._spider_state = KeptSpiderState.of(crawler, file)
+            if self._spider_state is not None:
+                ledger.commit_hooks.append(self._spider_state)
+                self._spider_state.put_back()
+            if (feeds := feeds_of(crawler)) is not None:
+                feeds.attach(ledger, self.round, job.feeds)
+            self._children.open(file, store, ledger, dupefilter.fingerprint)
+            self.round.at_end.append(self._children.forget_all)
+            self._failures.open(ledger, records)
+            Progress(crawler, file, ledger, dupefilter, self.round, pending=self.__len__)
+            if asked or (self._budget is not None and self._budget.changed):
+                # a kill must not leave the choice to another retry, after requests of this one
+                ledger.commit()
+        except BaseException:
+            with suppress(Exception):
+                file.close(clean=False)
+            raise
+        pending = f"{counted(len(records) + records.delayed, 'request')} pending"
+        waits = waiting_text(*waiting_in(file.query))
+        announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
+        return ledger
+
+    def _resume(self, store: SqliteStore, left_by_scrapy: ScrapyQueues | None) -> None:
+        if pending := len(store.records) + store.later:
+            logger.info(
+                "Resuming crawl (%(count)d requests scheduled)",
+                {"count": pending},
+                extra={"spider": self.spider},
+            )
+        if left_by_scrapy is not None:
+            logger.info(
+                "Took over %(count)d pending requests from Scrapy's own queues",
+                {"count": store.take_over(left_by_scrapy)},
+                extra={"spider": self.spider},
+            )
+
+    def _look_for_orders(self) -> None:
+        """Carry out a part of what an operator has ordered, and look again."""
+        if self._ledger is not None and not self._ledger.stopped:
+            self._next_look.set(BETWEEN_ORDERS if self._carry_out_order() else ORDERS_SECONDS)
+
+    def _carry_out_order(self) -> bool:
+        """Carry out a part of an order; return True if there may be more."""
+        job, ledger = self._job, self._ledger
+        assert job is not None
+        assert ledger is not None
+        if next(job.orders.glob("*.json"), None) is None:
+            return False
+        if self._orders is None:
+            from .desk import Orders
+
+            self._orders = Orders(job, ledger, self._file, self._store.records, self)
+        return self._orders.proceed()
+
+    def _conclude(self, ledger: Ledger, round_: Round) -> None:
+        """End the round, if nothing of it is left or can come, and say what has failed."""
+        assert self._job is not None
+        self._failures.report("job", self._job.path)
+        if not self._start_requests.exhausted or self._idle_checks.may_give_more:
+            return
+        if not len(self) and round_.file.is_empty:
+            round_.complete()
+
+    def _recover(self, file: RequestFile, keeper: Keeper) -> None:
+        # their rows are safe, their bits perhaps not: the process died in between
+        keeper.release(file.unreleased)
+        ((count,),) = file.query("SELECT COUNT(*) FROM request WHERE state < 3")
+        self.stats.set_value("scheduler/recovered", count)
+        found = f"recovered {counted(count, 'request')} that" if count else "no request"
+        logger.info(
+            "The job was not stopped cleanly: %(found)s %(verb)s pending or in progress",
+            {"found": found, "verb": "were" if count > 1 else "was"},
+            extra={"spider": self.spider},
+        )
+
+
+def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
+    """Raise what `from_crawler` refuses of the settings and of what is in `job`."""
+    queues = QueueSettings.read(crawler.settings)
+    left_by_scrapy = _left_by_scrapy(job)
+    if left_by_scrapy is not None and not queues.pickles:
+        raise JobDirectoryError(
+            f"{job.scrapy_queue} holds pending requests of Scrapy's own scheduler, which are"
+            f" stored by {queues.formats[0]}, and BLOOM_PICKLE is False: start the job once with"
+            " BLOOM_PICKLE = True, which takes them over, or use a new JOBDIR"
+        )
+    check_header(job.requests)
+    if job.is_locked:  # by a crawl that has looked; the lock names it soon
+        return
+    with whole_job(job) as file:
+        spider = file.spider if file else ""
+        remedy = "give each spider a JOBDIR of its own"
+        require_same_spider(str(job.path), spider, crawler, remedy)
+        if feeds is not None:
+            FeedExporterView(feeds)
+            if file is not None:
+                round_ = Round(file, lambda: None)
+                if _goes_on(crawler, file, queues):
+                    round_.reopen()
+                feeds.look(round_, job.feeds)
+    if left_by_scrapy is not None:
+        left_by_scrapy.look(crawler)
+
+
+def _left_by_scrapy(job: JobDirectory) -> ScrapyQueues | None:
+    """Return the pending requests of Scrapy's own scheduler in `job`, None without any."""
+    if not job.scrapy_queue.exists():
+        return None
+    from .scrapy_queues import ScrapyQueues
+
+    queues = ScrapyQueues(job)
+    return queues if queues.state else None
+
+
+def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool:
+    """Return True if the last round was over but for kept requests, and one of these is pending
+    again at this start, and can be read; the others fail again when they are popped. Cost: reads
+    the requests of such a round, up to the first one."""
+    codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
+    retry = FailedSettings.read(crawler.settings).retry
+    return bool(file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))) and codec.loads_any(
+        coming_back(file, BUDGET.read(crawler.settings), retry=retry)
+    )
+
+
+def _require_bloom(dupefilter_class: object) -> None:
+    if not (isinstance(dupefilter_class, type) and issubclass(dupefilter_class, BloomDupeFilter)):
+        raise ValueError(
+            f"DurableScheduler cannot work with {global_object_name(dupefilter_class)}, which"
+            " marks requests as seen before they are stored: set DUPEFILTER_CLASS to"
+            " 'scrapy_bloom.BloomDupeFilter', or SCHEDULER to 'scrapy.core.scheduler.Scheduler'"
+        )

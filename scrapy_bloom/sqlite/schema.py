@@ -1,0 +1,115 @@
+"""The tables of `requests.sqlite`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..sqlite_file import statements
+
+Query = Callable[[str], Iterable[Sequence[Any]]]
+APPLICATION_ID = 0x53426C6D
+
+PAGES_OF_A_ROUND = (
+    "CREATE TABLE delta_pages (key BLOB PRIMARY KEY, time REAL, digest BLOB, verdict TEXT)"
+    " WITHOUT ROWID"
+)
+"""For later rounds: delta/marks.py."""
+
+VERSION = 1
+BY_SLOT = "CREATE INDEX pending ON request (slot, rank, place) WHERE state = 0"
+BY_RANK = "CREATE INDEX pending ON request (rank, place) WHERE state = 0"
+"""Scrapy's whole order: within each slot, or over all of them (ScrapyPriorityQueue)."""
+_TABLES = (
+    # a name is stored once; beside it `counted` for BLOOM_BUDGET, and the hold, if `times` is not
+    # NULL: `until` in seconds since 1970, NULL until its release, `pause` its length in seconds
+    "CREATE TABLE slot (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
+    " counted INTEGER NOT NULL DEFAULT 0, until REAL, times INTEGER, pause REAL)",
+    # crawl/records.py; of equal ranks the lowest `place` is next. `due` is when a delayed or capped
+    # one is due, or a failed one has failed, `round` the round in which it was kept, `detail` its
+    # failure
+    "CREATE TABLE request (id INTEGER PRIMARY KEY, slot INTEGER NOT NULL, rank INTEGER NOT NULL,"
+    " place INTEGER NOT NULL, state INTEGER NOT NULL, payload BLOB NOT NULL, due REAL,"
+    " round INTEGER, detail TEXT)",
+    "CREATE INDEX other ON request (state, due) WHERE state > 0",
+    # one row: the random id of the job, as in the filter, and its spider; the last id or place that
+    # was given; whether the newest is next, of start requests NULL where they wait among the others
+    "CREATE TABLE job (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL,"
+    " clean INTEGER NOT NULL, unreleased TEXT NOT NULL, taken_over TEXT NOT NULL,"
+    " last INTEGER NOT NULL, newest INTEGER NOT NULL, newest_start INTEGER)",
+    "INSERT INTO job VALUES (randomblob(16), '', 0, 1, '[]', '', 0, 1, 0)",
+    # the figures of the job, once a second of the last minute: status.py
+    "CREATE TABLE progress (time REAL PRIMARY KEY, figures TEXT NOT NULL) WITHOUT ROWID",
+    # the one row, if any, is that of the last round; `crawl` is empty but for feeds of a worker
+    "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL, crawl TEXT NOT NULL)",
+    # what all starts of the round have counted
+    "CREATE TABLE round_counts (pages INTEGER, items INTEGER, duplicates INTEGER, retries INTEGER)",
+    "INSERT INTO round_counts VALUES (0, 0, 0, 0)",
+    "CREATE TABLE taken_start_requests (fingerprint BLOB NOT NULL,"
+    " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID",
+    # goes with the row of its parent: repeated_children.py
+    "CREATE TABLE taken_children (parent INTEGER NOT NULL, digest BLOB NOT NULL,"
+    " taken INTEGER NOT NULL, met INTEGER NOT NULL, PRIMARY KEY (parent, digest))"
+    " WITHOUT ROWID",
+    "CREATE TRIGGER children_of_done AFTER DELETE ON request BEGIN"
+    " DELETE FROM taken_children WHERE parent = OLD.id; END",
+    # one row, if any; `replaces` is a hash of the file spider.state
+    "CREATE TABLE spider_state (state BLOB NOT NULL, replaces BLOB)",
+    # how far each feed has come: feeds/outbox.py
+    "CREATE TABLE feeds (id INTEGER PRIMARY KEY, round INTEGER NOT NULL,"
+    " template TEXT NOT NULL, options TEXT NOT NULL, head BLOB, columns TEXT NOT NULL)",
+    "CREATE TABLE batches (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL,"
+    " number INTEGER NOT NULL, uri TEXT NOT NULL, path TEXT NOT NULL, state TEXT NOT NULL,"
+    " items INTEGER NOT NULL, length INTEGER NOT NULL, digest BLOB NOT NULL,"
+    " stored TEXT NOT NULL)",
+    # `request` is NULL when the item is final
+    "CREATE TABLE items (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL, request INTEGER,"
+    " item BLOB NOT NULL)",
+    "CREATE INDEX items_of_requests ON items (request) WHERE request IS NOT NULL",
+    "CREATE INDEX final_items ON items (feed) WHERE request IS NULL",
+    "CREATE TABLE start_items (feed INTEGER NOT NULL, digest BLOB NOT NULL,"
+    " taken INTEGER NOT NULL, again INTEGER NOT NULL, PRIMARY KEY (feed, digest))"
+    " WITHOUT ROWID",
+    PAGES_OF_A_ROUND,
+)
+
+REASON = (
+    "COALESCE(CASE WHEN json_valid(detail) THEN CASE json_type(detail, '$.reason')"
+    " WHEN 'text' THEN json_extract(detail, '$.reason') END END, 'unreadable')"
+)
+"""Why a request has failed: also one whose `detail` is damaged counts as unreadable."""
+HOLDS = (
+    "SELECT name, COALESCE(until, 9e999) AS until, times FROM slot WHERE times IS NOT NULL"
+    " ORDER BY name"
+)
+RECOVER = (
+    "UPDATE job SET clean = 0",
+    # what was claimed is next again, and what could not be read is tried again, in their places
+    "UPDATE request SET state = 0 WHERE state > 0 AND state = 1",
+    "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL"  # noqa: S608 - no input
+    f" WHERE state > 0 AND state = 3 AND {REASON} = 'unreadable'",
+)
+
+
+def check(connection: sqlite3.Connection) -> None:
+    """Raise sqlite3.DatabaseError unless the tables are those of this version, before any of them
+    is read: a view in the place of one may run for ever."""
+    wanted = {each for each in _TABLES if each.startswith("CREATE")}
+    if statements(connection) not in (wanted | {BY_SLOT}, wanted | {BY_RANK}):
+        raise sqlite3.DatabaseError(f"its tables are not those of version {VERSION}")
+
+
+def in_memory() -> sqlite3.Connection:
+    """Return a connection to the tables of a job without requests."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    create(connection)
+    return connection
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """Make the tables in an empty database, in the transaction of the caller."""
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    for statement in (*_TABLES, BY_SLOT):
+        connection.execute(statement)

@@ -1,0 +1,132 @@
+"""Commits `spider.state` together with the requests."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy import signals
+from scrapy.extensions.spiderstate import SpiderState
+
+from ..crawl.ledger import CommitHook
+from ..files import replace
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
+
+    from .job_file import RequestFile
+
+logger = logging.getLogger("scrapy_bloom.durable.spider_state")
+
+
+class KeptSpiderState(CommitHook):
+    """Writes `spider.state` of `crawler` to `file`, in each commit that finds it changed. At the
+    start Scrapy's SpiderState extension gets the committed state if the process died after the
+    commit, else the state that the extension has saved.
+
+    The extension saves the state after the last commit, in its own file. Each committed state
+    records the content of that file at the start of the run, as the content that it replaces. A
+    file with other content was saved later.
+    """
+
+    def __init__(self, crawler: Crawler, extension: SpiderState, file: RequestFile) -> None:
+        self._crawler = crawler
+        self._extension = extension
+        self._path = Path(extension.statefn)
+        self._file = file
+        self._is_read = False
+        self._can_pickle = True
+        self._last: bytes | None = None
+        self._begun_with: bytes | None = None
+        self._replaces: bytes | None = None
+        # after the extension's handlers, which were connected before
+        crawler.signals.connect(self._spider_opened, signals.spider_opened)
+        crawler.signals.connect(self._spider_closed, signals.spider_closed)
+
+    @classmethod
+    def of(cls, crawler: Crawler, file: RequestFile) -> Self | None:
+        """Return the committed state of `crawler`, None without SpiderState. Raises
+        sqlite3.Error."""
+        extension = crawler.get_extension(SpiderState)
+        return cls(crawler, extension, file) if extension and extension.jobdir else None
+
+    def put_back(self) -> None:
+        """Write the committed state to the extension's file, unless the extension has saved a later
+        one. Raises OSError, sqlite3.Error."""
+        self._last = self._saved()
+        for committed, replaces in self._file.query("SELECT state, replaces FROM spider_state"):
+            self._replaces = replaces
+            if _digest(self._last) == replaces or _is_torn(self._last):
+                self._last = committed
+                replace(self._path, committed)
+        self._begun_with = _digest(self._last)
+
+    def before_commit(self, acknowledged: Sequence[Request]) -> None:
+        """Write the state if it has changed."""
+        state = self._pickled()
+        if state is None or state == self._last:
+            return
+        self._file.execute("DELETE FROM spider_state")
+        self._file.execute("INSERT INTO spider_state VALUES (?, ?)", (state, self._begun_with))
+        self._last, self._replaces = state, self._begun_with
+
+    def end(self, *, failed: bool) -> None:
+        """Keep the extension from saving if it has not read the state, which it would empty, or if
+        the last commit `failed`."""
+        if failed or not self._is_read or not self._can_pickle:
+            self._extension.jobdir = None
+
+    def _saved(self) -> bytes | None:
+        return self._path.read_bytes() if self._path.exists() else None
+
+    def _spider_opened(self, spider: Spider) -> None:
+        # False if the extension could not read the state
+        self._is_read = "state" in vars(spider)
+
+    def _spider_closed(self) -> None:
+        saved = self._saved()
+        if self._extension.jobdir and saved and _digest(saved) == self._replaces:
+            # the saved content equals the replaced one: a byte after the pickle marks it as newer
+            with self._path.open("ab") as file:
+                file.write(b"\n")
+
+    def _pickled(self) -> bytes | None:
+        if not self._is_read:
+            return None
+        try:
+            state = pickle.dumps(vars(self._crawler.spider)["state"], protocol=4)
+        except Exception as error:  # noqa: BLE001 - objects of any class
+            if self._can_pickle:
+                logger.error(
+                    "spider.state cannot be pickled: %(error)s. It stays as it was at the last"
+                    " commit until it can be; keep only what can be pickled in it.",
+                    {"error": error},
+                    extra={"spider": self._crawler.spider},
+                )
+            self._can_pickle = False
+            return None
+        self._can_pickle = True
+        return state
+
+
+def _digest(content: bytes | None) -> bytes | None:
+    return None if content is None else sha256(content).digest()
+
+
+def _is_torn(content: bytes | None) -> bool:
+    """Return True for a pickle that the extension had not finished when the process died."""
+    if content is None:
+        return False
+    try:
+        pickle.loads(content)  # noqa: S301 - as the extension does
+    except (EOFError, pickle.UnpicklingError):
+        return True
+    except Exception:  # noqa: BLE001 - a missing class, say; the extension reports it
+        return False
+    return False

@@ -1,0 +1,104 @@
+"""The start requests that a round has taken, which a resumed round does not send again."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request
+
+from ..amounts import counted
+from ..crawl.settings import REPEAT_START
+from ..crawl.start_requests import StartRequests, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy.crawler import Crawler
+
+    from ..crawl.ledger import Ledger
+    from .rounds import Round
+
+logger = logging.getLogger("scrapy_bloom.durable.start_requests")
+
+REPEAT_KEY = "bloom_repeat_start"
+"""The meta key of a start request that is sent at each start of the process."""
+
+
+class LocalStartRequests(StartRequests):
+    """The start requests of a job: those that its round has taken are left out before they reach
+    the engine.
+
+    Those taken stand in a table beside the rows, and not in the filter, to which a link back to a
+    start page is new. Those of a round that is over stay until the next one begins.
+    """
+
+    exhausted = False
+    """True when there is no start request or item any more."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._repeats_all = REPEAT_START.read(crawler.settings)
+
+    def open(self, fingerprint: Callable[[Request], bytes], round_: Round, ledger: Ledger) -> None:
+        """Begin to work, with the round that is in `ledger`."""
+        self._file = round_.file
+        self._fingerprint = fingerprint
+        self._round = round_
+        self._ledger = ledger
+        ledger.commit_hooks.append(self)
+        round_.at_begin.append(lambda: self._file.execute("DELETE FROM taken_start_requests"))
+
+    def _begin(self) -> bool:
+        self._ledger.begin()
+        with self._ledger.guarded():
+            self._round.begin()
+            # not in memory, which would grow with the start requests
+            self._file.execute(
+                "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"
+                " occurrences INTEGER NOT NULL) WITHOUT ROWID"
+            )
+        return True
+
+    def _is_skipped(self, thing: Any) -> bool:
+        self.offered = None
+        if not isinstance(thing, Request):
+            return False
+        with self._ledger.guarded():
+            self._mark = self._meet(key_of(thing, self._fingerprint(thing)))
+            is_taken = self._file.query(
+                "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?",
+                self._mark,
+            )
+            if is_taken and not (self._repeats_all or thing.meta.get(REPEAT_KEY)):
+                self._skipped += 1
+                return True
+            self.offered = thing
+        return False
+
+    def _meet(self, key: bytes) -> tuple[bytes, int]:
+        """Return `key`, and how often this run has met it."""
+        self._file.execute(
+            "INSERT INTO met_start_requests VALUES (?, 1)"
+            " ON CONFLICT DO UPDATE SET occurrences = occurrences + 1",
+            (key,),
+        )
+        met = "SELECT * FROM met_start_requests WHERE fingerprint = ?"
+        return self._file.query(met, (key,))[0]
+
+    def _take(self, mark: tuple[bytes, int]) -> None:
+        self._file.execute("INSERT OR IGNORE INTO taken_start_requests VALUES (?, ?)", mark)
+
+    def _end(self, *, exhausted: bool) -> None:
+        self.exhausted = exhausted
+        if self._skipped:
+            self._crawler.stats.set_value("scheduler/start_skipped", self._skipped)
+            logger.info(
+                "Round %(round)d of the job goes on: skipped %(skipped)s that it has taken"
+                " already. BLOOM_REPEAT_START = True sends them again.",
+                {
+                    "round": self._round.number,
+                    "skipped": counted(self._skipped, "start request"),
+                },
+                extra={"spider": self._crawler.spider},
+            )

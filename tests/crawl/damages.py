@@ -1,0 +1,318 @@
+"""Stored requests that are crafted or damaged, in a job and in Redis: every command, and a start.
+
+Run by the tests in a process of its own: prints one line of JSON for each trial.
+"""
+
+import argparse
+import json
+import pickle
+import random
+import re
+import shutil
+import sqlite3
+import sys
+import tempfile
+import time
+from contextlib import closing, suppress
+from math import inf, nan
+from pathlib import Path
+
+from msgpack import ExtType
+from scrapy import Request
+
+import scrapy_bloom.sqlite.desk  # noqa: F401 - before the forks, not in each
+from scrapy_bloom.crawl.codec import PLAIN
+from scrapy_bloom.crawl.failed_request import ATTEMPTS_KEY, FailedRequest
+from scrapy_bloom.crawl.records import State
+from scrapy_bloom.crawl.request_text import MARSHALLED, OBJECTS, PICKLED, Held, checksum, pack
+from scrapy_bloom.redis.codec import Packed
+from tests.crawl.engine import Job
+from tests.crawl.harness import preload
+from tests.redis import damages
+from tests.redis.damages import HEALTHIES, HEALTHY, KEY, SETTINGS, in_a_fork, junk
+from tests.redis.server import Server
+from tests.redis.workers import StoreWorker
+
+BAD = "bad.example.com"
+URL = f"http://{BAD}/"
+FILE = "requests.sqlite"
+LOOKS = [line for line in damages.LOOKS if line != "workers"]
+CHANGES = ["load REDIS --key new", *damages.CHANGES[2:]]
+STATES = (State.PENDING, State.DELAYED, State.FAILED, State.CAPPED)
+HUGE = 10**5000
+_FIELDS = ("headers", "body", "cookies", "meta", "cb_kwargs", "callback", "errback", "encoding")
+_OTHERS = ("url", "method", "headers", "meta", "cb_kwargs", "priority", "flags", "_class")
+_NUMBERS = ("url", "method", "priority")
+
+
+def _text(raw):
+    return PLAIN + checksum(raw, BAD) + raw
+
+
+def _plain(**fields):
+    return _text(pack({"url": URL, **fields}, BAD))
+
+
+def _objects(raw, code=PICKLED, **fields):
+    """Return a request whose objects are these bytes."""
+    return _plain(**{"meta": {"a": Held(0)}, **fields, OBJECTS: ExtType(code, raw)})
+
+
+def _opcodes(value):
+    """Return a request with one object, by its opcodes."""
+    return _objects(b"\x80\4(" + value + b"l.")
+
+
+def _marshal(value):
+    return _objects(b"[\1\0\0\0" + value, MARSHALLED)
+
+
+_list, _dict = [], {}
+_list.append(_list)
+_dict["a"] = _dict
+PAYLOADS = {
+    **{f"long {name}": _plain(**{name: HUGE}) for name in _NUMBERS},
+    **{f"{name} is a number": _plain(**{name: 5}) for name in _FIELDS},
+    **{f"{name} is a list": _plain(**{name: [1]}) for name in _OTHERS},
+    "url is None": _plain(url=None),
+    "url is bytes": _plain(url=URL.encode()),
+    "referer is a number": _plain(headers={b"Referer": 5}),
+    "referers are numbers": _plain(headers={b"Referer": [5]}),
+    "names of headers are numbers": _plain(headers={5: [b"x"]}),
+    "a class of nothing": _plain(_class="os.system"),
+    "counts are texts": _plain(meta={"retry_times": "x", "depth": "x", ATTEMPTS_KEY: [HUGE]}),
+    "counts are long": _plain(meta={"retry_times": HUGE, "depth": HUGE, ATTEMPTS_KEY: HUGE}),
+    "slot is a number": _plain(meta={"download_slot": 5}),
+    "no such callback": _plain(callback="nothing"),
+    "page is a number": _plain(**{"bloom:page": 5}),
+    "deep text": _text(b"\x95\0\xc0\xc0\x81\6" + b"\x91" * 100_000),
+    "deep text, whole": _text(b"\x95\0\xc0\xc0\x81\6" + b"\x91" * 1000 + b"\xc0\xa1/"),
+    "long lists in lists": _text(b"\x95\0\xc0\xc0\x81\6" + b"\xdd\0\1\0\0" * 100_000),
+    "long text": _text(b"\x95\0\xc0\xc0\xc0\xdb\xff\xff\xff\xff/"),
+    "extensions in extensions": _text(b"\x95\0\xc0\xc0\x81\6" + b"\xc7\xff\1" * 100_000),
+    "no such extension": _text(b"\x95\0\xc0\xc0\x81\6\x81\xa1a\xd4\x7f\0\xa1/"),
+    "a type of another place": _text(b"\x95\0\xc0\xc0\x81\6\x81\xa1a\xd4\1\0\xa1/"),
+    "deep pickle": _opcodes(b"]" * 100_000 + b"a" * 99_999),
+    "deep key": _opcodes(b"}N" + b"\x85" * 200_000 + b"Ns"),
+    "deep marshal": _marshal(b"[\1\0\0\0" * 1900 + b"N"),
+    "recursive list": _objects(pickle.dumps([_list], 4)),
+    "recursive dict": _objects(pickle.dumps([_dict], 4), meta=Held(0), cb_kwargs=Held(0)),
+    "no such object": _objects(pickle.dumps([], 4)),
+    "objects are no list": _objects(pickle.dumps({0: 1}, 4)),
+    "objects without an extension": _plain(**{OBJECTS: [PICKLED, b""]}),
+    **{f"{name} is an object": _plain(**{name: Held(0)}) for name in _OTHERS},
+    "far memo": _opcodes(b"}r" + (10**8).to_bytes(4, "little")),
+    "farthest memo": _opcodes(b"}r\xff\xff\xff\x7f"),
+    "far memo, as text": _opcodes(b"}p300000000\n"),
+    "long bytes": _opcodes(b"\x8e" + (1 << 40).to_bytes(8, "little")),
+    "long frame": _opcodes(b"\x95" + (1 << 62).to_bytes(8, "little")),
+    **{f"marshal, long {chr(tag)}": _marshal(bytes([tag]) + b"\xff\xff\xff\x1f")
+        for tag in b"[(<>sul"},
+    "marshal, long in long": _marshal(b"(\x10\x27\0\0" * 1900 + b"0" * 500),
+    "marshal, code": _marshal(b"c" + bytes(40)),
+    "torn text": _plain()[:-7],
+    "torn pickle": _objects(pickle.dumps([complex(1, 2)], 4)[:-7]),
+    "torn marshal": _marshal(b"\xfa\7ab"),
+    **{f"bytes {raw!r}": raw for raw in (b"", b"\1", b"\2", b"\3", b"\x80", b"{", b"\xff" * 99)},
+    **{f"surrogate in {name}": _plain(**{name: f"{URL}\ud800"})
+        for name in ("url", "method", "callback", "encoding")},
+    **{f"priority {number}": _plain(priority=number) for number in (nan, inf, 1e308, 2**63)},
+    "meta of odd numbers": _plain(meta={"a": nan, "download_timeout": 1e308, "b": -inf}),
+    "delay is no number": _plain(meta={"bloom_delay": nan}),
+    "NUL": _plain(url=f"{URL}\0", callback="par\0se", method="G\0T"),
+    "escapes": _plain(url=f"{URL}\x1b[2J\x1b]0;x\7\u202e", method="\x1b[31m", callback="\x1b[2J"),
+}  # fmt: skip
+
+
+def make_job(folder):
+    """Make a stopped job that has a request in each state."""
+    job = Job(folder / "job", spider=damages.Pages, **SETTINGS).open()
+    store = job.scheduler._store
+    job.scheduler.enqueue_request(Request("http://fails.example.com/", priority=9))
+    job.commit()
+    store.fail(job.scheduler.next_request(), FailedRequest.of(Request(URL), "download/timeout"))
+    for number, name in enumerate(("bad", "bad", "other", "held", "capped", "capped", "capped")):
+        slot = f"{name}.example.com"
+        request = Request(f"http://{slot}/{number}", meta={"download_slot": slot})
+        job.scheduler.enqueue_request(request)
+    job.scheduler.enqueue_request(Request(f"{HEALTHY}first", dont_filter=True))
+    for delay, url in ((0.5, f"{HEALTHY}later"), (0.1, URL), (0.1, "http://other.example.com/")):
+        store.push(Request(url, meta={"download_slot": url.split("/")[2]}), (), delay)
+    job.scheduler.hold("held.example.com", 1000, 0)
+    job.commit()
+    job.close("shutdown")
+    job.drop()
+    with changing(folder / "job") as connection:
+        found = {state for (state,) in connection.execute("SELECT state FROM request")}
+        assert found == {*STATES}
+
+
+def changing(job):
+    """Give a connection to the file of a job, which changes it at once."""
+    return closing(sqlite3.connect(job / FILE, isolation_level=None))
+
+
+def craft(job, payload):
+    """Put a payload into requests in each state, and leave what is healthy as it is."""
+    with changing(job) as connection:
+        connection.execute(
+            "UPDATE request SET slot = (SELECT id FROM slot WHERE name = ?), payload = ? WHERE"
+            " slot NOT IN (SELECT id FROM slot WHERE name GLOB 'healthy*' OR name GLOB 'held*')",
+            (BAD, payload),
+        )
+
+
+def damage_row(job, chance):
+    """Damage a value; say how."""
+    with changing(job) as connection:
+        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        tables = [name for (name,) in found.fetchall()]
+        tables = [each for each in tables if connection.execute(f"SELECT 1 FROM {each}").fetchone()]
+        table = chance.choice([*tables, *["request"] * len(STATES)])
+        names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        name = chance.choice(names)
+        found = connection.execute(f"SELECT CAST({name} AS BLOB) FROM {table}").fetchall()
+        (old,) = chance.choice(found)
+        others = [None, inf, -inf, 1e308, -1.5, -1, 2**63 - 1, -(2**63)]
+        new = junk(chance, old or b"") if chance.random() < 0.6 else chance.choice(others)
+        value = chance.choice(["?", "CAST(? AS TEXT)"])
+        with suppress(sqlite3.IntegrityError):
+            connection.execute(
+                f"UPDATE {table} SET {name} = {value} WHERE CAST({name} AS BLOB) IS ?", (new, old)
+            )
+        return f"{table}.{name} {(old or b'')[:40]} is {value} {new!s:.40}"
+
+
+def damage_bytes(job, chance):
+    """Damage bytes of the file, or tear it; say how."""
+    with (job / FILE).open("r+b") as file:
+        at, length = chance.randrange(file.seek(0, 2)), chance.choice([1, 1, 2, 8, 100, 4096])
+        if chance.random() < 0.1:
+            file.truncate(at)
+            return f"ends at {at}"
+        if chance.random() < 0.5:  # where something is: most of a page is empty
+            at = at // 4096 * 4096 + chance.randrange(64)
+        file.seek(at)
+        file.write(new := chance.choice([chance.randbytes(length), bytes(length)]))
+        return f"bytes at {at} are {new[:16]} ({length})"
+
+
+def faults(text):
+    """Return what is wrong in the output of a command or a start."""
+    return [text[-3000:]] if "Traceback" in text or "\x1b" in text else []
+
+
+def fetched(text):
+    """Return True if a healthy page was fetched."""
+    return bool(HEALTHIES & {*re.findall("^fetched (.*)", text, re.M)})
+
+
+def trial_of_job(folder, server, damage):
+    """Run all on a job that `damage` changes and describes."""
+    job, told = folder / "now", {"wrong": []}
+
+    def again():
+        shutil.rmtree(job, ignore_errors=True)
+        shutil.copytree(folder / "job", job)
+        told["how"] = damage(job)
+        server.client().flushall()
+
+    for lines in (LOOKS, *([each.replace("REDIS", server.url)] for each in CHANGES)):
+        again()
+        told["wrong"] += faults(in_a_fork(folder, damages.run_commands, folder, lines, str(job)))
+    again()
+    before = (job / FILE).read_bytes()
+    text = in_a_fork(folder, start, job)
+    told["wrong"] += faults(text)
+    told["fetched"] = fetched(text)
+    told["error"] = [line[:400] for line in text.splitlines() if "ERROR" in line][:3]
+    if not told["fetched"]:
+        if str(job) not in "".join(told["error"]):
+            told["wrong"].append(f"lost\n{text[-3000:]}")
+        if "cannot be used" in text and (job / FILE).read_bytes() != before:
+            told["wrong"].append(f"a refused start has changed it\n{text[-3000:]}")
+    return told
+
+
+def start(job):
+    """Start the crawl of a job."""
+    damages.crawl(
+        JOBDIR=str(job),
+        SCHEDULER="scrapy_bloom.DurableScheduler",
+        DUPEFILTER_CLASS="scrapy_bloom.BloomDupeFilter",
+    )
+
+
+def fill(url, payload):
+    """Put requests with this payload into the crawl in Redis, wherever one can be."""
+    worker = StoreWorker(url, KEY, capacity=2, **SETTINGS)
+    worker.codec.dump = lambda request, **_: Packed("-2", request.url.split("/")[2], payload)
+    for delay in (None, None, None, 0.1):
+        worker.store.push(Request(URL), (), delay)
+    for _ in range(3):
+        worker.store.push(Request("http://capped.example.com/"), ())
+    worker.exchange()
+    worker.next()
+    worker.exchange()
+    worker.leave()
+
+
+def trial_of_redis(folder, server, dump, payload):
+    """Run all on a crawl in Redis that has this payload."""
+    client, told = server.client(), {"how": "in Redis", "wrong": []}
+    damages.restore(client, dump)
+    told["wrong"] += faults(in_a_fork(folder, fill, server.url, payload))
+    filled = {key: client.dump(key) for key in client.scan_iter()}
+    place = (server.url, "--key", KEY)
+    for lines in (damages.LOOKS, *([each] for each in damages.CHANGES)):
+        damages.restore(client, filled)
+        told["wrong"] += faults(in_a_fork(folder, damages.run_commands, folder, lines, *place))
+    shutil.rmtree(folder / "copy", ignore_errors=True)
+    damages.restore(client, filled)
+    text = in_a_fork(folder, damages.work, server.url)
+    told["wrong"] += faults(text)
+    told["fetched"] = fetched(text)
+    if not told["fetched"]:
+        told["wrong"].append(f"lost\n{text[-3000:]}")
+    return told
+
+
+def main():
+    """Run what the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--damages", type=int, default=0)
+    parser.add_argument("--payloads", type=int, default=0)
+    parser.add_argument("--named", default="")
+    options = parser.parse_args()
+    preload()
+    names = [name for name in PAYLOADS if options.named in name]
+    most = min(options.payloads, len(names))
+    with tempfile.TemporaryDirectory(prefix="damages-") as name:
+        folder = Path(name)
+        server = Server(folder)
+        try:
+            text = in_a_fork(folder, make_job, folder)
+            assert "Traceback" not in text, text
+            dump = damages.made(server, folder)
+            for name in random.Random(options.seed).sample(names, most):
+                payload = PAYLOADS[name]
+                _tell(name, trial_of_job(folder, server, lambda job, p=payload: craft(job, p)))
+                _tell(name, trial_of_redis(folder, server, dump, payload))
+            for number in range(options.first, options.first + options.damages):
+                damage = (damage_row, damage_bytes)[number % 2]
+                seed = options.seed + number
+                _tell(number, trial_of_job(
+                    folder, server, lambda job, d=damage, s=seed: d(job, random.Random(s))
+                ))  # fmt: skip
+        finally:
+            server.stop()
+
+
+def _tell(number, told):
+    print(json.dumps({"number": number, **told, "time": round(time.time())}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

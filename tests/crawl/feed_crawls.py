@@ -1,0 +1,206 @@
+"""Crawls with feeds of every kind: their spider, a storage, and what the feeds hold."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import marshal
+import pickle
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import scrapy
+from itemadapter import ItemAdapter
+from scrapy import Request
+from scrapy.exporters import JsonLinesItemExporter
+from scrapy.extensions.feedexport import BlockingFeedStorage
+
+from tests.crawl.spider import TreeSpider, pause
+
+
+class Page(scrapy.Item):
+    """An item of a class of its own."""
+
+    number = scrapy.Field()
+    part = scrapy.Field()
+    text = scrapy.Field()
+
+
+class ItemSpider(TreeSpider):
+    """Yields two items from each callback and errback, before and after its requests."""
+
+    custom_settings = {  # noqa: RUF012
+        **TreeSpider.custom_settings,
+        "ITEM_PIPELINES": {"tests.crawl.feed_crawls.SlowPipeline": 1},
+    }
+
+    async def start(self):
+        for number in (0, 1):
+            yield {"number": 1000 + number % 1, "part": "start", "text": ""}
+            yield Request(f"{self.site}/plain/{number}", dont_filter=True)
+
+    def children(self, number):
+        yield {"number": number, "part": "first", "text": f'<{number}>, "é"\n'}
+        yield from super().children(number)
+        yield Page(number=number, part="last", text="")
+
+    def parse(self, response):
+        yield from self.children(response.json())
+
+    async def parse_later(self, response):
+        for thing in self.children(response.json()):
+            if isinstance(thing, Request):
+                await pause(0.003)
+            yield thing
+
+    def failed(self, failure):
+        for thing in super().failed(failure):
+            is_seen_by_middlewares = hasattr(failure.value, "response")
+            if isinstance(thing, Request) and not is_seen_by_middlewares:
+                thing = thing.replace(dont_filter=False)
+            yield thing
+
+
+class SlowPipeline:
+    """Takes its time over some items."""
+
+    async def process_item(self, item):
+        if item["number"] % 16 == 7:
+            await pause(0.05)
+        return item
+
+
+class OddPages:
+    """An item filter."""
+
+    def __init__(self, feed_options):
+        pass
+
+    def accepts(self, item):
+        return ItemAdapter(item)["number"] % 2 == 1
+
+
+class Shelf(BlockingFeedStorage):
+    """A storage for `shelf:/path`, which stores a whole file or appends it."""
+
+    def __init__(self, uri, *, feed_options=None):
+        self.path = Path(uri.removeprefix("shelf:"))
+        self.mode = "wb" if (feed_options or {}).get("overwrite") else "ab"
+
+    def _store_in_thread(self, file):
+        file.seek(0)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open(self.mode) as stored:
+            stored.write(file.read())
+        file.close()
+
+
+class OwnExporter(JsonLinesItemExporter):
+    """An exporter of the user's."""
+
+
+SETTINGS = {
+    "FEED_STORAGES": {"shelf": "tests.crawl.feed_crawls.Shelf"},
+    "FEED_EXPORTERS": {"own": "tests.crawl.feed_crawls.OwnExporter"},
+}
+GZIP = "scrapy.extensions.postprocessing.GzipPlugin"
+BZ2 = "scrapy.extensions.postprocessing.Bz2Plugin"
+FEEDS = {
+    # name: options; what is in it and how it is read goes by them
+    "all.jl": {"format": "jsonlines"},
+    "all.csv": {"format": "csv"},
+    "all.json": {"format": "json"},
+    "all.xml": {"format": "xml", "indent": 2},
+    "all.pickle": {"format": "pickle"},
+    "all.marshal": {"format": "marshal"},
+    "over.json": {"format": "json", "indent": 1, "overwrite": True},
+    "odd.csv": {"format": "csv", "item_filter": "tests.crawl.feed_crawls.OddPages"},
+    "pages.jl": {
+        "format": "jsonlines",
+        "item_classes": ["tests.crawl.feed_crawls.Page"],
+        "fields": ["number", "part"],
+    },
+    "all.json.gz": {"format": "json", "postprocessing": [GZIP]},
+    "over.csv.bz2": {"format": "csv", "postprocessing": [BZ2], "overwrite": True},
+    "own.jl": {"format": "own"},
+    "shelf:whole.json": {"format": "json", "overwrite": True},
+    "batch-%(batch_id)d.json": {"format": "json", "batch_item_count": 13},
+    "few-%(batch_id)d.csv": {"format": "csv", "batch_item_count": 5},
+    "shelf:batch-%(batch_id)d.csv": {
+        "format": "csv",
+        "batch_item_count": 29,
+        "overwrite": True,
+    },
+}
+SMALL_BATCHES = "few-%(batch_id)d.csv"
+
+
+def feeds_in(folder, names=FEEDS):
+    """Return the FEEDS setting for feeds of these names in `folder`."""
+    return {
+        f"shelf:{folder}/{name.removeprefix('shelf:')}-stored"
+        if name.startswith("shelf:")
+        else f"{folder}/{name}": dict(FEEDS[name])
+        for name in names
+    }
+
+
+def paths_of(folder, name):
+    """Return the files of a feed, in no order."""
+    pattern = name.removeprefix("shelf:").replace("%(batch_id)d", "*")
+    return [*folder.glob(pattern + ("-stored" if name.startswith("shelf:") else ""))]
+
+
+def items_of(folder, name):
+    """Return the items of a feed, with how often each is there, if it is well-formed."""
+    found = Counter()
+    for path in paths_of(folder, name):
+        for item in items_in(path.read_bytes(), name):
+            found[json.dumps({key: str(value) for key, value in item.items()}, sort_keys=True)] += 1
+    return found
+
+
+def items_in(data, name):
+    """Return the items of a file."""
+    if name.endswith(".gz"):
+        data, name = gzip.decompress(data), name.removesuffix(".gz")
+    if name.endswith(".bz2"):
+        data, name = bz2.decompress(data), name.removesuffix(".bz2")
+    return READERS[name.rpartition(".")[2]](data)
+
+
+def lines(data):
+    assert data.endswith(b"\n") or not data
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def rows(data):
+    text = data.decode()
+    assert text.endswith("\r\n") or not text
+    return [*csv.DictReader(io.StringIO(text, newline=""), strict=True)]
+
+
+def elements(data):
+    return [{part.tag: part.text or "" for part in item} for item in ElementTree.fromstring(data)]
+
+
+def loads(load):
+    def read(data):
+        file, items = io.BytesIO(data), []
+        while file.tell() < len(data):
+            items.append(load(file))
+        return items
+
+    return read
+
+
+READERS = {
+    "jl": lines,
+    "csv": rows,
+    "json": json.loads,
+    "xml": elements,
+    "pickle": loads(pickle.load),
+    "marshal": loads(marshal.load),
+}

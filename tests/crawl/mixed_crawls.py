@@ -1,0 +1,314 @@
+"""Crawls that mix all there is: requests in every state, orders, a site with moods, and other
+settings at each start, over kills or one power cut.
+
+`python -m tests.crawl.mixed_crawls --kills 1000` kills crawls so often at random moments, `--cuts`
+cuts the power at each sync of one. A line of JSON for each crawl says what was wrong, the last one
+in how many kills there were requests in each state; the exit status is 1 if anything was wrong.
+"""
+
+import itertools
+import json
+import random
+import shutil
+import signal
+import sys
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+
+from scrapy_bloom.crawl.choice import KEPT, Filter, State
+from scrapy_bloom.crawl.failed_request import LOST
+from scrapy_bloom.crawl.ledger import Ledger
+from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.sqlite import scheduler
+from scrapy_bloom.sqlite.desk import Order, SqliteDesk, give
+from scrapy_bloom.sqlite.job_file import check_header
+from scrapy_bloom.sqlite.rounds import KEPT as OVER_BUT_KEPT
+from scrapy_bloom.sqlite.rounds import OVER, RUNNING
+from tests.crawl.harness import Crawl, command_line, parsed, side_by_side
+from tests.crawl.mixed_spider import (
+    SLOTS,
+    STARTS,
+    MixedSpider,
+    MixedWorld,
+    drawn,
+    drawn_order,
+    kind_of,
+    links,
+    note,
+    slot_of,
+)
+from tests.crawl.powercut import Cut
+from tests.crawl.torture import VARIANTS
+from tests.stored import found_in, size_of, wrong_books
+
+MOODS = "down", "rough", "up"
+"""Of the site, one after the other; when it is `up` all is retried that was kept."""
+WAITING = State.PENDING, State.CLAIMED, State.DELAYED
+
+
+@dataclass
+class Tale:
+    """A crawl, what it has met, and what was `wrong` in it."""
+
+    world: MixedWorld
+    crawl: Crawl
+    chance: random.Random
+    cut: Cut | None = None
+    wrong: list = field(default_factory=list)
+    kills: int = 0
+    met: Counter = field(default_factory=Counter)
+    """In how many kills there were requests in each state."""
+    ends: list = field(default_factory=list)
+    """What the file had after each run, and whether that one has pickled."""
+    asked: set | None = None
+    """The pages that were asked since the budget counts; None while it does not."""
+    ordered: set = field(default_factory=set)
+    """What was done with requests by orders."""
+    is_told: bool = False
+
+    def __post_init__(self):
+        self.folder = self.world.folder / self.crawl.name
+        self.folder.mkdir()
+        self.job, self.notes = self.folder / "job", self.folder / "notes"
+        self.crawl.settings.update(
+            BLOOM_CAPACITY=30,  # the filter grows
+            FEEDS={self.job / "items.jsonl": {"format": "jsonlines", "overwrite": False}},
+            NOTES=str(self.notes),
+        )
+
+    def tell(self, kills):
+        """Crawl in each mood of the site, with so many kills in each; yield nothing, then what was
+        wrong."""
+        for mood, left in zip(MOODS, kills, strict=True):
+            (self.world.folder / f"{self.crawl.name}.mood").write_text(mood)
+            goes_on = True
+            while goes_on:
+                self.order(mood)
+                goes_on = yield from self.run(drawn(self.chance, mood), mood, is_killed=left > 0)
+                left -= 1
+        self.look_back()
+        self.is_told = True
+        report = {"crawl": self.crawl.name, "kills": self.kills, "wrong": self.wrong}
+        print(json.dumps(report, default=str), flush=True)
+        yield report
+
+    def order(self, mood):
+        """Change the job that does not run, or leave it an order, at times; in the end retry all
+        that was kept."""
+        if not check_header(self.job / "requests.sqlite"):
+            return
+        desk = SqliteDesk(self.job)
+        if mood == "up":
+            desk.change(Filter(KEPT), "retry")
+            desk.hold([f"slot{number}" for number in range(SLOTS)], None)
+        elif self.chance.random() < 0.5:
+            self.give_order()
+            if self.chance.random() < 0.6:
+                desk.hold([], None)  # carries out what stands
+
+    def give_order(self):
+        """Leave the job an order, and remember what it does."""
+        given = drawn_order(self.chance)
+        if isinstance(given, Order):
+            self.ordered.add(given.action)
+        answer = give(JobDirectory(self.job), given)
+        if self.cut is not None:
+            self.cut.note_order(answer.with_suffix(".json"))
+
+    def run(self, settings, mood, *, is_killed):
+        """Run the process to its end or to a kill, and look at what it has left; return True if the
+        round goes on."""
+        chance, before, number = self.chance, found_in(self.job), len(self.ends)
+        settings = {**self.crawl.settings, **settings, "RUN": number}
+        run = self.world.start(
+            replace(self.crawl, settings=settings),
+            self.prepared(settings, chance.choice((3, 20, 200))),
+        )
+        kill_at = kill_size = order_size = float("inf")
+        if mood != "up":
+            order_size = size_of(self.notes) + chance.uniform(0, 2000)
+        if is_killed and chance.random() < 0.3:
+            kill_at = time.monotonic() + chance.uniform(0, 0.4)
+        elif is_killed:  # in bytes of notes, which have 25 for a page
+            kill_size = size_of(self.notes) + chance.uniform(0, 1000)
+        while not run.ended and time.monotonic() < kill_at:
+            size = size_of(self.notes)
+            if size > order_size:
+                order_size = float("inf")
+                self.give_order()
+            if size > kill_size:
+                # some while later, so that it falls on either side of a commit
+                kill_size, kill_at = float("inf"), time.monotonic() + chance.uniform(0, 0.15)
+            yield
+        run.kill()
+        is_dead = run.wait().status == -signal.SIGKILL
+        if is_dead and self.cut is not None:
+            self.wrong += self.cut.power(chance)
+        after = found_in(self.job)
+        self.kills += is_dead
+        self.met.update({row.state.name for row in after.rows} if is_dead else ())
+        self.ends.append((after, settings["BLOOM_PICKLE"]))
+        self.wrong += [(number, each) for each in self.wrong_file(before, after, settings)]
+        # an order may come at the last moment
+        is_over = after.phase in (OVER, OVER_BUT_KEPT) or bool(after.pages(*WAITING))
+        if not is_dead and (run.reason != "finished" or not is_over):
+            self.wrong.append((number, run.reason, after.phase))
+        return is_dead or (run.reason == "finished" and after.phase == RUNNING)
+
+    def prepared(self, settings, operations):
+        """Return what is done first in each process."""
+
+        def before():
+            scheduler.ORDERS_SECONDS = 0.02
+            scheduler.DurableScheduler.commit_operations = operations
+            commit = Ledger.commit
+
+            def commit_and_note(ledger):
+                commit(ledger)
+                note(settings, "commit")
+
+            Ledger.commit = commit_and_note
+            if self.cut is not None:
+                self.cut.lay()
+
+        return before
+
+    def noted(self, what):
+        """Return run and page of each such note, and whether a commit of the run came behind."""
+        found, last = [], {}
+        lines = self.notes.read_text().splitlines() if self.notes.exists() else ()
+        for at, (run, kind, page) in enumerate(map(str.split, lines)):
+            if kind == "commit":
+                last[int(run)] = at
+            elif kind == what:
+                found.append((int(run), int(page), at))
+        return [(run, page, at < last.get(run, -1)) for run, page, at in found]
+
+    def wrong_file(self, before, after, settings):
+        """Yield what is wrong in the file after a run."""
+        yield from wrong_books(self.job)
+        stored = Counter(row.page for row in after.rows if row.page not in STARTS)
+        if self.cut is None:
+            yield from (f"{page} is stored twice" for page in stored if stored[page] > 1)
+        limits, is_new = settings["BLOOM_BUDGET"], after.round != before.round
+        if not after.counted:
+            self.asked = None
+        if not limits or not after.counted:
+            return
+        if self.asked is None or not before.counted or is_new:
+            self.asked, self.is_exact = set(), self.cut is None
+            # what had failed was counted if it could not be read
+            self.unclear = set() if is_new else before.pages(State.FAILED)
+        self.is_exact &= settings["BLOOM_PICKLE"] and "drop" not in self.ordered
+        self.asked |= {page for of, page, _ in self.noted("asked") if of == settings["RUN"]}
+        there = self.asked | after.pages(*WAITING) | after.failed_in(after.round)
+        least, most = by_slot(there - self.unclear), by_slot(there | self.unclear)
+        stored = by_slot(before.pages(*WAITING, State.FAILED))
+        capped = by_slot(after.pages(State.CAPPED) - before.pages(State.CAPPED))
+        for slot in {*most, *after.counted}:
+            limit, count = limits.get(slot, limits["*"]), after.counted[slot]
+            if count < least[slot] or (self.is_exact and count > most[slot]):
+                yield f"{slot}: {count} counted, {least[slot]} to {most[slot]} are there"
+            if count > max(limit, before.counted[slot], stored[slot]):
+                yield f"{slot}: {count} of {limit}"
+            if capped[slot] and count < limit and not is_new:
+                yield f"{slot}: only {count} of {limit}, and {capped[slot]} are capped"
+
+    def look_back(self):
+        """Note what was wrong in a crawl that is over."""
+        last, answers = self.ends[-1][0], defaultdict(list)
+        for run, page, is_committed in self.noted("answered"):
+            answers[page].append((run, is_committed))
+        reached = {*STARTS}.union(*(links(page, self.crawl.pages) for page in answers))
+        gone = {row.page for row in last.rows if row.reason == LOST}
+        # what a kill has undone may be over the budget when it comes again, and is not asked then
+        undone = {page for page in gone if not any(is_safe for _, is_safe in answers[page])}
+        due = {*STARTS}.union(*(links(page, self.crawl.pages) for page in {*answers} - undone))
+        if "drop" in self.ordered:
+            gone |= {page for page in reached if kind_of(page) == "unwanted"}
+        items = [json.loads(line)["page"] for line in (self.job / "items.jsonl").open()]
+        # what is retried is asked at once
+        kept = {page for end, _ in self.ends for page in end.pages(*KEPT)}
+        early = {page for _, page, _ in self.noted("early")} - kept
+        wrong = {
+            "lost": due - {*answers} - gone,
+            "from nowhere": {*answers, *items} - reached,
+            "kept": [row for row in last.rows if row.reason != LOST],
+            "early": early if "fail" not in self.ordered else (),
+            "no item": {*answers} - {*items} - gone,
+        }
+        if self.cut is None:  # after a cut pages that the filter has forgotten come again
+            wrong["twice"] = [page for page in answers if self.is_twice(page, answers[page])]
+            most = {page: last.round if page in STARTS else 1 for page in items}
+            wrong["items twice"] = Counter(items) - Counter(most)
+        self.wrong += [(name, sorted(what)) for name, what in wrong.items() if what]
+
+    def is_twice(self, page, answers):
+        """Return True if a page has come again that the file had finished."""
+        for (run, is_committed), (again, _) in itertools.pairwise(answers):
+            end, has_pickled = self.ends[run]
+            may_come = (
+                not is_committed
+                or page in end.pages(*State)
+                or (kind_of(page) == "marked" and not has_pickled)
+                or (page in STARTS and end.round != self.ends[again][0].round)
+            )
+            if run == again or not may_come:
+                return True
+        return False
+
+
+def by_slot(pages):
+    """Return how many of the pages are of each slot."""
+    return Counter(map(slot_of, pages))
+
+
+def killed(world, options, tales):
+    """Yield the stories of crawls until so many processes were killed."""
+    for number in itertools.count():
+        if sum(tale.kills for tale in tales) >= options.kills:
+            return
+        chance = random.Random(f"{options.seed} {number}")
+        reactor, _ = VARIANTS[number % len(VARIANTS)]
+        crawl = Crawl(f"mixed{number}", options.pages, reactor, spider=MixedSpider)
+        tales.append(Tale(world, crawl, chance))
+        yield tales[-1].tell([chance.randint(2, 5), chance.randint(1, 4), chance.randint(0, 2)])
+
+
+def cut(world, options, tales):
+    """Yield the stories of one crawl with a power cut at each of its syncs, until one has none."""
+    for half in itertools.count(2):
+        if any(tale.is_told and not tale.kills for tale in tales):
+            return
+        crawl = Crawl(f"cut{half / 2}", options.pages, spider=MixedSpider)
+        of_crawl = Cut(world.folder / crawl.name, half // 2, is_synced=bool(half % 2))
+        tales.append(Tale(world, crawl, random.Random(options.seed), of_crawl))
+        yield tales[-1].tell([0, 0, 0])
+
+
+def main():
+    """Run from the command line."""
+    parser = command_line("tests.crawl.mixed_crawls")
+    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--cuts", action="store_true", help="cut the power at each sync instead")
+    parser.add_argument("--pages", type=int, default=90, help="of each crawl")
+    options, folder = parsed(parser)
+    tales = []
+    with MixedWorld(folder) as world:
+        stories = cut if options.cuts else killed
+        side_by_side(stories(world, options, tales), options.beside)
+    totals = {
+        "crawls": len(tales),
+        "kills": sum(tale.kills for tale in tales),
+        "met": sum((tale.met for tale in tales), Counter()),
+        "wrong": [tale.crawl.name for tale in tales if tale.wrong],
+    }
+    print(json.dumps(totals))
+    if not totals["wrong"]:
+        shutil.rmtree(folder)
+    sys.exit(bool(totals["wrong"]))
+
+
+if __name__ == "__main__":
+    main()

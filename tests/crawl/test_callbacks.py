@@ -1,0 +1,122 @@
+"""The names of callbacks, which Scrapy looks for among all attributes of a spider."""
+
+import pytest
+from scrapy import FormRequest, Request, Spider
+from scrapy.settings import Settings
+
+from scrapy_bloom.crawl.codec import Callbacks, Codec
+from scrapy_bloom.redis.codec import RedisCodec
+
+
+class CountingSpider(Spider):
+    """Notes when somebody looks at all that it has."""
+
+    name = "counting"
+    looks = 0
+
+    @property
+    def looked_at(self):
+        type(self).looks += 1
+
+    def parse(self, response):
+        pass
+
+    def parse_item(self, response):
+        pass
+
+    parse_alias = parse_item
+
+    def failed(self, failure):
+        pass
+
+
+class OwnRequest(Request):
+    """Has something to say about its spider."""
+
+    def to_dict(self, *, spider=None):
+        return {**super().to_dict(spider=spider), "flags": [spider.name, type(spider).__name__]}
+
+
+@pytest.fixture
+def spider():
+    CountingSpider.looks = 0
+    return CountingSpider()
+
+
+def requests(spider):
+    """Return requests with all kinds of callbacks."""
+    url = "http://a.example/"
+    return [
+        Request(url),
+        Request(url, callback=spider.parse),
+        Request(url, callback=spider.parse_item, errback=spider.failed),
+        Request(url, callback=spider.parse_alias, meta={"a": 1}, headers={"B": "c"}),
+        Request(url, errback=spider.failed, cookies={"a": "b"}, cb_kwargs={"d": 1}),
+        FormRequest(url, formdata={"a": "b"}, callback=spider.parse),
+        OwnRequest(url, callback=spider.parse, errback=spider.failed),
+        # a method of another spider of the class counts by its function
+        Request(url, callback=CountingSpider().parse),
+    ]
+
+
+def test_same_dicts(spider):
+    """What is stored of a request is what Scrapy would store, the first time and later."""
+    callbacks = Callbacks(spider)
+    for request in requests(spider) * 3:
+        assert callbacks.to_dict(request) == request.to_dict(spider=spider)
+
+
+def test_each_method_is_looked_for_once(spider):
+    """Whatever else the spider has, and however many requests have the method."""
+    callbacks = Callbacks(spider)
+    plain = [request for request in requests(spider) if type(request) is not OwnRequest]
+    for request in plain * 5:
+        callbacks.to_dict(request)
+    # parse; parse_item and failed, which came together
+    assert spider.looks == 3
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "redis"])
+def test_both_backends_look_for_each_method_once(spider, backend):
+    """A worker of many has the cache of the only one."""
+    if backend == "sqlite":
+        dump = Codec(spider, 1000).fields
+    else:
+        dump = RedisCodec(Settings(), spider).dump
+    for request in requests(spider) * 5:
+        if type(request) is not OwnRequest:
+            dump(request)
+    assert spider.looks == 3
+
+
+def test_a_method_that_was_replaced_is_looked_for_again(spider):
+    """A name is of use while it leads to the function, and for no other function."""
+    callbacks = Callbacks(spider)
+    old = Request("http://a.example/", callback=spider.parse)
+    assert callbacks.to_dict(old)["callback"] == "parse"
+    spider.parse = spider.failed
+    assert callbacks.to_dict(Request("http://a.example/", callback=spider.parse)) == (
+        Request("http://a.example/", callback=spider.parse).to_dict(spider=spider)
+    )
+    with pytest.raises(ValueError, match="is not an instance method in"):
+        callbacks.to_dict(old)
+
+
+@pytest.mark.parametrize("name", ["callback", "errback"])
+def test_what_is_no_method_of_the_spider(spider, name):
+    """The error is Scrapy's own, also where the other one is known."""
+    callbacks = Callbacks(spider)
+    callbacks.to_dict(Request("http://a.example/", callback=spider.parse, errback=spider.failed))
+    options = {"callback": spider.parse, "errback": spider.failed, name: lambda _: None}
+    request = Request("http://a.example/", **options)
+    with pytest.raises(ValueError, match="is not an instance method in") as expected:
+        request.to_dict(spider=spider)
+    with pytest.raises(ValueError, match="is not an instance method in") as raised:
+        callbacks.to_dict(request)
+    assert str(raised.value) == str(expected.value)
+
+
+def test_without_a_spider():
+    """There may be none, as in a script."""
+    request = Request("http://a.example/")
+    assert Callbacks(None).to_dict(request) == request.to_dict()

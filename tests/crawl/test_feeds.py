@@ -1,0 +1,1087 @@
+"""What a job's feeds hold, whatever becomes of the process."""
+
+import gzip
+import json
+import logging
+import resource
+import subprocess
+import sys
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from scrapy import Request, exporters, signals
+from scrapy.extensions.feedexport import FeedExporter
+from scrapy.http import Response
+from scrapy.utils.test import get_crawler
+
+import scrapy_bloom
+from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
+from scrapy_bloom.crawl.ledger import CommitHook
+from scrapy_bloom.feeds.durable_feeds import DurableFeeds
+from scrapy_bloom.feeds.file import FeedFile
+from scrapy_bloom.feeds.outbox import Outbox
+from tests.crawl import feed_crawls
+from tests.crawl.engine import query, request, unserializable
+from tests.crawl.feed_crawls import GZIP
+from tests.crawl.feed_jobs import FeedJob, run
+from tests.failures import Failed
+from tests.fakes import Engine, raising
+
+GOES_ON = request("never")
+"""A start request that is not done, so that the round is not over."""
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch, opened):
+    """Return a function that opens a job with these feeds, which commits when it is told to."""
+    monkeypatch.setattr(DurableScheduler, "commit_seconds", 1000)
+
+    def make(feeds, *start, later=False, **settings):
+        feeds = {uri if ":" in uri else tmp_path / uri: options for uri, options in feeds.items()}
+        return opened(FeedJob(tmp_path, feeds, **settings), *start, later=later)
+
+    return make
+
+
+def numbers(path):
+    """Return the numbers in a feed of JSON or JSON lines."""
+    data = path.read_bytes()
+    if path.suffix == ".json":
+        return [each["n"] for each in json.loads(data)]
+    lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
+    return [json.loads(line)["n"] for line in lines]
+
+
+# -- one item, one commit ----------------------------------------------------------
+
+
+def test_a_feed_gets_an_item_when_its_request_is_acknowledged(tmp_path, job):
+    """Not when it is scraped, and not while the engine works on the request; then at once."""
+    a = job({"a.jl": "jsonlines"})
+    one, two = a.page("1", {"n": 1}), a.page("2", {"n": 2})
+    a.done(two)
+    a.commit()
+    assert numbers(tmp_path / "a.jl") == [2]
+    a.done(one)
+    a.commit()
+    assert numbers(tmp_path / "a.jl") == [2, 1]
+
+
+def test_items_of_requests_that_are_repeated_are_dropped(tmp_path, job):
+    """Also those that wait in the outbox."""
+    a = job({"a.jl": "jsonlines"}).pages(p1={"n": 1})
+    a.page("2", *({"n": 2, "text": "x" * 500_000} for _ in range(5)))
+    a.commit()
+    a.drop()
+    b = job({"a.jl": "jsonlines"})
+    b.items(again := b.pop(), {"n": 3})
+    b.done(again)
+    b.close()
+    assert numbers(tmp_path / "a.jl") == [1, 3]
+
+
+def test_a_crash_between_commit_and_file_loses_and_repeats_nothing(tmp_path, job, monkeypatch):
+    """What was final and not written is written by the next start."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(DurableFeeds, "after_commit", lambda self: None)
+        a.pages(p2={"n": 2})
+        a.drop()
+    assert numbers(tmp_path / "a.jl") == [1]
+    job({"a.jl": "jsonlines"})
+    assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
+def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job):
+    """A torn line included."""
+    job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).pages(p2={"n": 2}).drop()
+    path = tmp_path / "a.jl"
+    path.write_bytes(path.read_bytes()[:-3])
+    job({"a.jl": "jsonlines"})
+    assert numbers(path) == [1, 2]
+
+
+def test_many_items_of_one_request_wait_on_the_disk(job):
+    """And leave it when they are in the file."""
+    a = job({"a.jl": "jsonlines"})
+    page = a.page("1", *({"n": n} for n in range(500)))
+    query = a.scheduler.round.file.query
+    assert query("SELECT COUNT(*) FROM items WHERE request IS NOT NULL") == [(500,)]
+    a.done(page)
+    a.commit()
+    a.commit()
+    assert query("SELECT COUNT(*) FROM items") == [(0,)]
+
+
+# -- whose item it is --------------------------------------------------------------
+
+
+def test_an_item_of_nobody_knows_whom_is_final_when_all_is_done(tmp_path, job):
+    """And what was in progress is acknowledged no sooner."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    one, two = a.page("1"), a.page("2")
+    a.item({"n": 0})
+    a.done(one)
+    a.commit()
+    assert not (tmp_path / "a.jl").exists()
+    a.drop()
+    b = job({"a.jl": "jsonlines"})
+    assert len(b.scheduler) == 3
+    popped = [b.pop() for _ in range(3)]
+    b.item({"n": 0})
+    for each in popped:
+        b.done(each)
+    b.commit()
+    assert numbers(tmp_path / "a.jl") == [0]
+    assert two.url in {each.url for each in popped}
+
+
+def give(job, page, child):
+    """The callback of `page` yields `child`; return that as the engine gets it, if at all."""
+    *_, process = job.engine.scraper.spidermw.methods["process_spider_output"]
+
+    async def things():
+        yield child
+
+    async def enqueue():
+        return [
+            job.scheduler.enqueue_request(thing)
+            async for thing in process(job.response(page), things())
+        ]
+
+    return job.pop() if run(enqueue()) == [True] else None
+
+
+def again(job, name):
+    """Return the page of that name that is repeated."""
+    return next(popped for popped in iter(job.pop, None) if popped.url.endswith(name))
+
+
+def test_items_of_a_page_in_memory_come_once_when_its_page_is_repeated(tmp_path, job):
+    """With dont_filter it is given again: so its items are final with those of its page."""
+    a = job({"a.jl": "jsonlines"})
+    page = a.page("page", {"n": 1})
+    for _ in range(2):
+        child = give(a, page, unserializable("child", dont_filter=True))
+        a.items(child, {"n": 2})
+        a.done(child)
+        a.commit()
+        assert not (tmp_path / "a.jl").exists()
+        a.drop()
+        a = job({"a.jl": "jsonlines"})
+        page = again(a, "page")
+        a.items(page, {"n": 1})
+    child = give(a, page, unserializable("child", dont_filter=True))
+    a.items(child, {"n": 2})
+    for finished in (child, page):
+        a.done(finished)
+    a.commit()
+    assert sorted(numbers(tmp_path / "a.jl")) == [1, 2]
+
+
+@pytest.mark.parametrize("begun", ["by two pages", "by start()"])
+@pytest.mark.parametrize("stop", ["kill", "Ctrl-C"])
+def test_items_behind_a_page_in_memory_come_once(tmp_path, job, begun, stop):
+    """Whichever of the pages that link to it is repeated first, at whatever depth."""
+    start = [unserializable("shared", dont_filter=True)] if begun == "by start()" else []
+
+    def behind(a, shared, depth):
+        grandchild = request("grandchild", dont_filter=True, meta={"depth": depth})
+        if (popped := give(a, shared, grandchild)) is not None:
+            a.items(popped, {"n": 1})
+            a.done(popped)
+        a.commit()
+
+    a = job({"a.jl": "jsonlines"}, *start)
+    if start:
+        pages, shared = [], a.pop()
+    else:
+        pages = [a.page("one"), a.page("two")]
+        shared = give(a, pages[0], unserializable("shared"))
+    behind(a, shared, depth=2)
+    assert numbers(tmp_path / "a.jl") == [1]
+    if stop == "kill":
+        a.drop()
+    else:
+        a.scheduler.enqueue_request(unserializable("waits"))
+        for page in (shared, *pages):
+            a.done(page)
+        a.close("shutdown")
+    b = job({"a.jl": "jsonlines"}, *start)
+    if start:
+        pages, shared = [], b.pop()
+    else:
+        pages = [again(b, "two")]
+        shared = give(b, pages[0], unserializable("shared"))
+    behind(b, shared, depth=5)
+    for page in (shared, *pages):
+        b.done(page)
+    while (page := b.pop()) is not None:
+        assert not page.url.endswith("grandchild")
+        assert page.url.endswith("shared") or give(b, page, unserializable("shared")) is None
+        b.done(page)
+    b.commit()
+    assert b.scheduler.round.file.query("SELECT * FROM taken_children") == []
+    b.close()
+    assert numbers(tmp_path / "a.jl") == [1]
+
+
+def test_a_response_that_answers_two_requests_is_nobodys(tmp_path, job):
+    """A middleware may give out one object again and again."""
+    a = job({"a.jl": "jsonlines"})
+    one, two = a.page("1"), a.page("2")
+    response = a.response(one)
+    assert a.origins.process_response(two, response) is response
+    a.item({"n": 1}, response)
+    a.done(two)
+    a.commit()
+    assert not (tmp_path / "a.jl").exists()
+    a.done(one)
+    a.commit()
+    assert numbers(tmp_path / "a.jl") == [1]
+
+
+def test_items_of_start_are_not_written_again_at_a_resume(tmp_path, job):
+    """As many of the same bytes as the round has, and no fewer."""
+    same = {"n": 1}
+    a = job({"a.jl": "jsonlines"}, GOES_ON, same, dict(same))
+    a.commit()
+    a.drop()
+    b = job({"a.jl": "jsonlines"}, GOES_ON, same, dict(same), dict(same), {"n": 2})
+    b.commit()
+    b.item({"n": 1})  # from an extension, say, and no start item
+    b.finish()
+    assert numbers(tmp_path / "a.jl") == [1, 1, 1, 2, 1]
+
+
+# -- files -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_was_there_before_the_round(tmp_path, job, overwrite):
+    """Stays, or goes with `overwrite`; what the round itself has written stays."""
+    feeds = {"a.jl": {"format": "jsonlines", "overwrite": overwrite}}
+    (tmp_path / "a.jl").write_text('{"n": 0}\n')
+    before = [] if overwrite else [0]
+    job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
+    assert numbers(tmp_path / "a.jl") == [*before, 1]
+    job(feeds).pages(p2={"n": 2}).finish()
+    assert numbers(tmp_path / "a.jl") == [*before, 1, 2]
+    job(feeds).pages(p3={"n": 3}).close()
+    assert numbers(tmp_path / "a.jl") == ([3] if overwrite else [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(("format_", "indent"), [("json", None), ("json", 2), ("xml", 1)])
+def test_json_and_xml_are_whole_after_every_stop(tmp_path, job, format_, indent):
+    """And over any number of resumes, also when nothing came in a run."""
+    feeds = {"a": {"format": format_, "indent": indent}}
+    read = json.loads if format_ == "json" else ElementTree.fromstring
+    for found in range(4):
+        a = job(feeds, GOES_ON)
+        if found:
+            a.pages(**{f"p{found}": {"n": found}})
+        a.close("shutdown")
+        assert len(read((tmp_path / "a").read_bytes())) == found
+
+
+def test_csv_has_one_head(tmp_path, job):
+    """That of the item first seen, though another is acknowledged first, and after a kill."""
+    a = job({"a.csv": "csv"}, GOES_ON)
+    a.page("1", {"n": 1, "m": 1})
+    a.pages(p2={"m": 2, "n": 2})
+    a.drop()
+    b = job({"a.csv": "csv"}).pages(p3={"k": 3, "m": 3, "n": 3})
+    b.close("shutdown")
+    assert (tmp_path / "a.csv").read_bytes() == b"n,m\r\n2,2\r\n3,3\r\n"
+
+
+EXPORTERS = [
+    (exporters.JsonLinesItemExporter, {}),
+    (exporters.JsonLinesItemExporter, {"encoding": "utf-16"}),
+    (exporters.CsvItemExporter, {"encoding": "utf-16"}),
+    (
+        exporters.CsvItemExporter,
+        {"encoding": "utf-8-sig", "item_export_kwargs": {"include_headers_line": False}},
+    ),
+    (exporters.CsvItemExporter, {"fields": {"a": "A"}}),
+]
+
+
+@pytest.mark.parametrize(("exporter", "options"), EXPORTERS)
+def test_parts_make_what_the_exporter_writes(tmp_path, job, exporter, options):
+    """Byte for byte, also when the items come from two runs."""
+    items = [{"a": 1, "b": "x"}, {"a": 2, "b": "é,"}, {"a": 3, "b": ""}]
+    whole = exporter(
+        file := BytesIO(),
+        fields_to_export=options.get("fields"),
+        encoding=options.get("encoding"),
+        **options.get("item_export_kwargs", {}),
+    )
+    whole.start_exporting()
+    for item in items:
+        whole.export_item(item)
+    whole.finish_exporting()
+    is_csv = exporter is exporters.CsvItemExporter
+    feeds = {"a": {"format": "csv" if is_csv else "jsonlines", **options}}
+    job(feeds, GOES_ON).pages(p1=items[0]).drop()
+    job(feeds).pages(p2=items[1], p3=items[2]).close("shutdown")
+    assert (tmp_path / "a").read_bytes() == file.getvalue()
+
+
+def test_an_item_that_cannot_be_exported_takes_no_head_with_it(tmp_path, job):
+    """The csv head is written by the exporter once."""
+
+    class Odd:
+        def __str__(self):
+            raise ValueError("odd")
+
+    a = job({"a.csv": "csv"})
+    a.done(a.page("1", {"n": Odd()}, {"n": 1}))
+    a.close()
+    assert (tmp_path / "a.csv").read_bytes() == b"n\r\n1\r\n"
+
+
+def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job):
+    """A file with a head and a foot, or none without FEED_STORE_EMPTY."""
+    job({"a.json": "json", "b.json": {"format": "json", "store_empty": False}}).close()
+    assert json.loads((tmp_path / "a.json").read_bytes()) == []
+    assert not (tmp_path / "b.json").exists()
+
+
+@pytest.mark.parametrize("settings", [{}, {"BLOOM_FAILED_KINDS": ["download"]}])
+def test_a_page_whose_item_a_feed_refuses_has_failed(tmp_path, job, settings):
+    """And stays in the job, with what its feeds have of it."""
+    a = job({"a.jl": "jsonlines"}, **settings).pages(p1={"n": 1}, p2={"n": b"2"})
+    a.close()
+    assert numbers(tmp_path / "a.jl") == [1]
+    reasons = [(each.reason, each.exception) for each in Failed(tmp_path / "job").requests()]
+    error = "TypeError: Object of type bytes is not JSON serializable"
+    assert reasons == ([] if settings else [("feed", error)])
+    assert a.stat("scheduler/failed_in_memory") is None
+
+
+# -- somebody else's hands -----------------------------------------------------------
+
+
+def changed(path):
+    path.write_bytes(b"X" + path.read_bytes()[1:])
+
+
+def appended_to(path):
+    path.write_bytes(path.read_bytes() + b"more\n")
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def removed(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize("change", [changed, appended_to, cut_off, removed])
+@pytest.mark.parametrize("options", [{}, {"postprocessing": [GZIP]}])
+def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, change, options):
+    """With a message that names a way out; the file stays as it is."""
+    path = tmp_path / "a.jl"
+    feeds = {"a.jl": {"format": "jsonlines", **options}}
+    job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
+    change(path)
+    before = path.read_bytes() if path.exists() else None
+    b = job(feeds, later=True)
+    with pytest.raises(FeedError, match=r"a\.jl.* Put the file back .*leave the feed out"):
+        b.open()
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_the_way_out_of_a_changed_file(tmp_path, job, caplog):
+    """Without the feed, the job goes on, and says so."""
+    job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).close("shutdown")
+    (tmp_path / "a.jl").unlink()
+    b = job({"b.jl": "jsonlines"})
+    assert "a.jl stays as it is" in caplog.text
+    b.pages(p2={"n": 2})
+    b.finish()
+    assert numbers(tmp_path / "b.jl") == [2]
+    assert not (tmp_path / "a.jl").exists()
+
+
+def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job, caplog):
+    """Nothing is written over; the job can be resumed when the file is as it was."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
+    appended_to(tmp_path / "a.jl")
+    a.pages(p2={"n": 2})
+    assert a.scheduler._ledger.stopped
+    assert "another program writes to it" in caplog.text
+    a.close("bloom_error")
+    assert (tmp_path / "a.jl").read_bytes() == b'{"n": 1}\nmore\n'
+    (tmp_path / "a.jl").write_bytes(b'{"n": 1}\n')
+    job({"a.jl": "jsonlines"})
+    assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
+@pytest.mark.parametrize("when", ["recover", "before_commit"])
+def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatch, when):
+    """Twisted may hold it back: the crawl must not go on without its feeds."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).drop()
+    with monkeypatch.context() as patched:
+        patched.setattr(DurableFeeds, when, interrupted)
+        b = job({"a.jl": "jsonlines"})
+        assert b.scheduler._ledger.stopped
+        assert b.pop() is None
+        b.close("bloom_error")
+    c = job({"a.jl": "jsonlines"})
+    assert c.pop().url.endswith("never")
+    c.pages(p2={"n": 2})
+    assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
+def test_ctrl_c_while_an_item_is_exported_loses_none(tmp_path, job, monkeypatch):
+    """Some feeds have the item then and others have not: its page is not acknowledged."""
+    feeds = {"a.jl": "jsonlines", "b.jl": "jsonlines"}
+    a = job(feeds, GOES_ON).pages(p1={"n": 1})
+    add_item = Outbox.add_item
+
+    def interrupted(outbox, feed, *arguments, **options):
+        if feed == 2:
+            raise KeyboardInterrupt
+        add_item(outbox, feed, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Outbox, "add_item", interrupted)
+        a.done(a.page("p2", {"n": 2}))
+        assert a.scheduler._ledger.stopped
+        a.close("bloom_error")
+    b = job(feeds)
+    assert b.pop().url.endswith("never")
+    b.pages(p2={"n": 2})
+    assert numbers(tmp_path / "a.jl") == numbers(tmp_path / "b.jl") == [1, 2]
+
+
+def fail(*_):
+    raise OSError("no space left")
+
+
+class FailingHook(CommitHook):
+    before_commit = fail
+
+
+@pytest.mark.parametrize("is_hook", [False, True])
+def test_what_a_failed_commit_had_begun_is_undone(tmp_path, job, is_hook):
+    """Its pages are not acknowledged, and what it would have stored is new again."""
+    feeds = {"a.jl": "jsonlines"}
+    a = job(feeds, GOES_ON).pages(p1={"n": 1})
+    two = a.page("p2", {"n": 2})
+    a.commit()
+    if is_hook:
+        a.scheduler.ledger.commit_hooks.append(FailingHook())
+    else:
+        a.crawler.signals.connect(fail, scrapy_bloom.signals.before_commit)
+    a.push("p3")
+    a.done(two)
+    a.commit()
+    a.close("bloom_error")
+    b = job(feeds)
+    assert len(b.scheduler) == 2
+    b.pages(p3={"n": 3})
+    while (popped := b.pop()) is not None:
+        b.items(popped, *[{"n": 2}] * popped.url.endswith("p2"))
+        b.done(popped)
+    b.close()
+    assert sorted(numbers(tmp_path / "a.jl")) == [1, 2, 3]
+
+
+def test_what_was_rolled_back_is_not_counted_when_a_feed_is_completed(tmp_path, job):
+    """Its pages come again, and have their room then."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON, BLOOM_BUDGET={"*": 9}).pages(p1={"n": 1})
+    a.page("p2", {"n": 2})
+    counted = query(tmp_path / "job", "SELECT counted FROM slot")
+    a.push("p3")
+    a.scheduler.ledger.stop(OSError("disk is full"))
+    a.close("bloom_error")
+    assert query(tmp_path / "job", "SELECT counted FROM slot") == counted
+
+
+def test_a_filter_that_fails_repeats_nothing_when_a_feed_is_completed(tmp_path, job, monkeypatch):
+    """The job goes on knowing what the filter does not have."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.page("p1", {"n": 1})
+    a.push("p2")
+    monkeypatch.setattr(a.scheduler.ledger._dupefilter, "release", raising(OSError("disk is full")))
+    a.commit()
+    a.close("bloom_error")
+    monkeypatch.undo()
+    b = job({"a.jl": "jsonlines"})
+    assert not b.push("p2")
+
+
+@pytest.mark.parametrize("feed", [{"a.json": "json"}, {"a.jl": "jsonlines"}])
+def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch, feed):
+    """The feed is whole when the crawl has ended, and the next start writes what is missing."""
+    append = FeedFile.append
+
+    def on_a_full_disk(file, chunks):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file.length + 20, most))
+        try:
+            append(file, chunks)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    a = job(feed, GOES_ON).pages(p1={"n": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(FeedFile, "append", on_a_full_disk)
+        a.pages(p2={"n": 2, "text": "x" * 100})
+    assert a.scheduler._ledger.stopped
+    a.close("bloom_error")
+    assert numbers(tmp_path / next(iter(feed))) == [1]
+    job(feed).finish()
+    assert numbers(tmp_path / next(iter(feed))) == [1, 2]
+
+
+def test_zeros_of_a_power_cut_are_no_strangers(tmp_path, job):
+    """A file system may have made the file longer and not written it."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
+    length = (tmp_path / "a.jl").stat().st_size
+    a.pages(p2={"n": 2})
+    a.drop()
+    data = (tmp_path / "a.jl").read_bytes()
+    (tmp_path / "a.jl").write_bytes(data[:length] + bytes(len(data) - length))
+    job({"a.jl": "jsonlines"})
+    assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
+# -- feeds come and go ---------------------------------------------------------------
+
+
+def test_a_changed_feed_is_refused(tmp_path, job):
+    """With both values."""
+    job({"a.json": "json"}, GOES_ON).close("shutdown")
+    b = job({"a.json": {"format": "json", "indent": 4}}, later=True)
+    with pytest.raises(FeedError, match="begun with indent 0, and now has 4"):
+        b.open()
+
+
+class Parameters:
+    """An object that is called, as `uri_params` may be."""
+
+    def __call__(self, params, spider):
+        return {**params, "spider_name": spider.name}
+
+
+def parameters(prefix, params, spider):
+    """A function that is called with more than Scrapy has."""
+    return params
+
+
+class Described(Parameters):
+    """An object that 0.2.0 has kept by its own text."""
+
+    def __str__(self):
+        return "described"
+
+
+def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
+    """Not by addresses and the order of a set; and a change is seen."""
+    names = ("Page", "OddPages", "Shelf", "OwnExporter", "SlowPipeline", "ItemSpider")
+    classes = [f"tests.crawl.feed_crawls.{name}" for name in names]
+    options = {"format": "jsonlines", "item_classes": {*classes, Parameters}}
+
+    def feeds(**changed):
+        values = {**options, "uri_params": partial(parameters, "a"), **changed}
+        objects = {"b.jl": {"format": "jsonlines", "uri_params": Parameters()}}
+        return {"a.jl": values, **objects}
+
+    job(feeds(), GOES_ON).close("shutdown")
+    stored = "".join(text for (text,) in query(tmp_path / "job", "SELECT options FROM feeds"))
+    assert " at 0x" not in stored
+    assert [stored.index(name) for name in sorted(classes)] == sorted(map(stored.index, classes))
+    job(feeds(), GOES_ON).close("shutdown")
+    for changed in (
+        {"uri_params": Parameters()},
+        {"uri_params": partial(Parameters)},
+        {"item_classes": {*classes}},
+    ):
+        with pytest.raises(FeedError, match="was begun with"):
+            job(feeds(**changed), later=True).open()
+
+
+def test_a_removed_feed_is_finished_and_an_added_one_begins(tmp_path, job, caplog):
+    """In the middle of a round."""
+    caplog.set_level(logging.INFO)
+    job({"a.json": "json"}, GOES_ON).pages(p1={"n": 1}).drop()
+    b = job({"b.jl": "jsonlines"})
+    assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
+    assert "b.jl begins now" in caplog.text
+    b.pages(p2={"n": 2})
+    b.finish()
+    assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
+    assert numbers(tmp_path / "b.jl") == [2]
+
+
+@pytest.mark.parametrize("uri", ["a.jl", "a.jl.gz", "shelf:a"])
+def test_a_feed_that_comes_back_goes_on(tmp_path, job, uri):
+    """-O removes nothing that the round has written, with runs without the feed in between."""
+    options = {"format": "jsonlines", "overwrite": True}
+    uri = f"shelf:{tmp_path}/a.jl" if ":" in uri else uri
+    with_feed = {uri: options | ({"postprocessing": [GZIP]} if "gz" in uri else {})}
+    job(with_feed, GOES_ON).pages(p1={"n": 1}).drop()
+    for number in (2, 3):
+        job({"b.jl": "jsonlines"}).pages(**{f"p{number}": {"n": number}}).close("shutdown")
+    job(with_feed).pages(p4={"n": 4}).finish()
+    assert numbers(tmp_path / uri.rpartition("/")[2]) == [1, 4]
+    assert job({}).scheduler.round.number == 2
+
+
+def test_a_uri_is_evaluated_once_a_round(tmp_path, job):
+    """Times and spider arguments differ after a resume."""
+    feeds = {str(tmp_path / "%(mark)s.jl"): "jsonlines"}
+    for mark in ("first", "second"):
+        a = job(feeds, GOES_ON, later=True)
+        a.spider.mark = mark
+        a.open(GOES_ON)
+        a.pages(**{mark: {"n": len(mark)}})
+        a.close("shutdown")
+    assert numbers(tmp_path / "first.jl") == [5, 6]
+    assert not (tmp_path / "second.jl").exists()
+
+
+# -- stored at the end ---------------------------------------------------------------
+
+
+def test_a_storage_that_overwrites_gets_the_whole_round(tmp_path, job):
+    """And one of which nothing is known what it has not got yet."""
+    feeds = {
+        f"shelf:{tmp_path}/whole": {"format": "json", "overwrite": True},
+        f"shelf:{tmp_path}/new": {"format": "csv"},
+    }
+    for number in (1, 2):
+        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number}}).close("shutdown")
+    assert json.loads((tmp_path / "whole").read_bytes()) == [{"n": 1}, {"n": 2}]
+    assert (tmp_path / "new").read_bytes() == b"n\r\n1\r\nn\r\n2\r\n"
+    b = job(feeds)
+    b.finish()
+    assert (tmp_path / "new").read_bytes() == b"n\r\n1\r\nn\r\n2\r\n"
+    assert not (tmp_path / "job" / "feeds").exists()
+
+
+def test_what_is_appended_to_csv_has_the_columns_of_the_first_item(tmp_path, job):
+    """Whatever the first item after a stop has."""
+    feeds = {f"shelf:{tmp_path}/a": {"format": "csv"}}
+    job(feeds, GOES_ON).pages(p1={"n": 1, "m": 1}).close("shutdown")
+    b = job(feeds).pages(p2={"n": 2}, p3={"m": 3, "n": 3})
+    b.close("shutdown")
+    assert (tmp_path / "a").read_bytes() == b"n,m\r\n1,1\r\nn,m\r\n2,\r\n3,3\r\n"
+
+
+def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog):
+    """By the next start, which does nothing else if that was all that was missing."""
+    feeds = {f"shelf:{tmp_path}/shelf/a.jl": {"format": "jsonlines", "overwrite": True}}
+    (tmp_path / "shelf").write_text("no directory")
+    a = job(feeds).pages(p1={"n": 1})
+    a.close()
+    assert "1 feed could not be stored" in caplog.text
+    assert a.stat("feedexport/failed_count/Shelf") == 1
+    (tmp_path / "shelf").unlink()
+    job(feeds).close()
+    assert numbers(tmp_path / "shelf" / "a.jl") == [1]
+
+
+def test_compressed_feeds_are_whole_after_every_stop(tmp_path, job):
+    """After what was there before the round."""
+    path = tmp_path / "a.jl.gz"
+    path.write_bytes(gzip.compress(b'{"n": 0}\n'))
+    feeds = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP]}}
+    for number in (1, 2):
+        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number}}).close("shutdown")
+        assert numbers(path) == [*range(number + 1)]
+
+
+ZIPPED = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP], "overwrite": True}}
+
+
+def test_what_a_kill_has_left_beside_a_feed_is_no_part_of_it(tmp_path, job, monkeypatch):
+    """The whole feed was written there, and did not come to its place."""
+    a = job(ZIPPED, GOES_ON).pages(p1={"n": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        a.close("shutdown")
+    job(ZIPPED).close("shutdown")
+    assert numbers(tmp_path / "a.jl.gz") == [1]
+
+
+def test_what_a_kill_has_left_of_a_round_is_no_part_of_the_next(tmp_path, job, monkeypatch):
+    """The process died before the folder of the part files was removed."""
+    a = job(ZIPPED).pages(p1={"n": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda *_, **__: None)
+        a.close()
+    job(ZIPPED).pages(p2={"n": 2}).close()
+    assert numbers(tmp_path / "a.jl.gz") == [2]
+
+
+def test_a_removed_feed_that_was_stored_before_is_stored_whole(tmp_path, job):
+    """With what came since then, and waited for the store when the process died."""
+    job(ZIPPED, GOES_ON).pages(p1={"n": 1}).close("shutdown")
+    job(ZIPPED).pages(p2={"n": 2}).drop()
+    job({"b.jl": "jsonlines"})
+    assert numbers(tmp_path / "a.jl.gz") == [1, 2]
+
+
+def test_an_exporter_of_the_users_runs_once(tmp_path, job):
+    """Its items are kept as they are until then."""
+    feeds = {"a.own": {"format": "own"}}
+    for number in (1, 2):
+        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number}}).close("shutdown")
+    assert numbers(tmp_path / "a.own") == [1, 2]
+
+
+class Shy(dict):
+    """An item that cannot be pickled."""
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("shy")
+
+
+WAITING_FEEDS = {"a.own": {"format": "own"}, "a.json": {"format": "json"}}
+
+
+@pytest.mark.parametrize("uri", WAITING_FEEDS)
+def test_an_item_that_cannot_be_pickled_is_refused(tmp_path, job, uri):
+    """By a feed that waits pickled: its page has failed, and can be retried."""
+    feeds = {uri: {**WAITING_FEEDS[uri], "overwrite": True}}
+    job(feeds).pages(p1={"n": 1}, p2=Shy(n=2)).close()
+    assert numbers(tmp_path / uri) == [1]
+    (found,) = Failed(tmp_path / "job").requests()
+    assert (found.url[-2:], found.reason, found.exception) == ("p2", "feed", "TypeError: shy")
+    assert Failed(tmp_path / "job").retry() == 1
+    b = job(feeds)
+    b.items(popped := b.pop(), {"n": 2})
+    b.done(popped)
+    b.close()
+    assert numbers(tmp_path / uri) == [1, 2]
+
+
+class Picky(feed_crawls.OwnExporter):
+    """Refuses some items."""
+
+    error = ValueError("not this one")
+
+    def export_item(self, item):
+        if item["n"] == 2:
+            raise self.error
+        super().export_item(item)
+
+
+ERRORS = pytest.mark.parametrize(
+    "error", [ValueError("no"), FileNotFoundError("no"), ConnectionError("no")], ids=type
+)
+
+
+@ERRORS
+def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(
+    tmp_path, job, caplog, monkeypatch, error
+):
+    """Though that writes when the feed is stored."""
+    monkeypatch.setattr(Picky, "error", error)
+    a = job({"a.own": "own"}, later=True)
+    a.exporter.exporters["own"] = Picky
+    a.open()
+    a.pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
+    a.close()
+    assert numbers(tmp_path / "a.own") == [1, 3]
+    assert "1 request failed and stays in the job: 1 feed" in caplog.text
+    (failed,) = Failed(tmp_path / "job").requests()
+    assert (failed.reason, failed.exception) == ("feed", f"{type(error).__name__}: no")
+
+
+def test_an_item_is_refused_after_a_batch_was_stored_as_before(tmp_path, job):
+    """The exporter that writes a batch ends the one that gets each item; another one goes on."""
+    feeds = {str(tmp_path / "%(batch_id)d.own"): {"format": "own", "batch_item_count": 1}}
+    a = job(feeds, later=True)
+    a.exporter.exporters["own"] = Picky
+    a.open()
+    a.pages(p1={"n": 1})
+    a.pages(p2={"n": 2}, p3={"n": 3})
+    a.close()
+    assert [numbers(tmp_path / f"{n}.own") for n in (1, 2)] == [[1], [3]]
+    (failed,) = Failed(tmp_path / "job").requests()
+    assert (failed.url[-2:], failed.reason) == ("p2", "feed")
+
+
+@ERRORS
+def test_what_is_refused_when_a_feed_is_stored_does_not_keep_the_others(
+    tmp_path, job, caplog, monkeypatch, error
+):
+    """As an exporter may do that has not refused it before; the log names it."""
+    monkeypatch.setattr(Picky, "error", error)
+    a = job({"a.own": "own"}).pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
+    a.exporter.exporters["own"] = Picky
+    a.close()
+    assert numbers(tmp_path / "a.own") == [1, 3]
+    assert "has refused an item, whose page is done: {'n': 2}" in caplog.text
+
+
+def test_a_feed_whose_items_are_gone_is_not_stored_without_them(tmp_path, job, caplog):
+    """It stays as it was."""
+    job({"a.own": "own"}, GOES_ON).pages(p1={"n": 1}).close("shutdown")
+    before = (tmp_path / "a.own").read_bytes()
+    a = job({"a.own": "own"}).pages(p2={"n": 2})
+    a.commit()
+    for part in (tmp_path / "job" / "feeds").iterdir():
+        part.unlink()
+    a.close()
+    assert (tmp_path / "a.own").read_bytes() == before
+    assert "1 feed could not be stored: " in caplog.text
+
+
+class Numbering:
+    """A plugin of the user's, which sees each write."""
+
+    def __init__(self, file, feed_options):
+        self.file = file
+        self.count = 0
+
+    def write(self, data):
+        self.count += 1
+        return self.file.write(f"{self.count} ".encode() + data)
+
+    def close(self):
+        self.file.write(b"end\n")
+
+
+def test_a_plugin_of_the_users_gets_what_scrapys_exporter_has_written(tmp_path, job):
+    """Write by write, whatever the items were, and again with each store."""
+    feeds = {"a.csv": {"format": "csv", "postprocessing": [Numbering]}}
+    for number in (1, 2):
+        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number, "m": 0}}).close("shutdown")
+    assert (tmp_path / "a.csv").read_bytes() == b"1 n,m\r\n2 1,0\r\n3 2,0\r\nend\n"
+
+
+def test_batches_go_on_with_their_numbers(tmp_path, job):
+    """A batch is full however many runs it takes, and a stored one is left alone."""
+    feeds = {str(tmp_path / "%(batch_id)d.json"): {"format": "json", "batch_item_count": 2}}
+    a = job(feeds, GOES_ON).pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
+    a.commit()
+    a.drop()
+    (tmp_path / "1.json").write_text("moved away")
+    job(feeds).pages(p4={"n": 4}, p5={"n": 5}).finish()
+    assert (tmp_path / "1.json").read_text() == "moved away"
+    assert json.loads((tmp_path / "2.json").read_text()) == [{"n": 3}, {"n": 4}]
+    assert json.loads((tmp_path / "3.json").read_text()) == [{"n": 5}]
+    assert not (tmp_path / "4.json").exists()
+
+
+def test_many_batches_at_once_and_after_each_other(tmp_path, job):
+    """Few files are open, and of those that are stored nothing is kept but a number."""
+    open_files = len([*Path("/proc/self/fd").iterdir()])
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    feeds = {str(tmp_path / "%(batch_id)d.jl"): {"format": "jsonlines", "batch_item_count": 1}}
+    a = job(feeds, GOES_ON)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files + 30, most))
+    try:
+        a.done(a.page("1", *({"n": n} for n in range(60))))
+        for _ in range(70):
+            a.commit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    a.pages(p2={"n": 60}, p3={"n": 61})
+    a.commit()
+    assert len(a.exporter._durable._stores) == 0
+    assert query(tmp_path / "job", "SELECT number, state FROM batches") == [(62, "stored")]
+    a.drop()
+    job(feeds).pages(p4={"n": 62}).close("shutdown")
+    assert [numbers(tmp_path / f"{n + 1}.jl") for n in range(63)] == [[n] for n in range(63)]
+
+
+# -- in whose place ------------------------------------------------------------------
+
+
+def exporter_of(**settings):
+    settings = {
+        "ADDONS": {"scrapy_bloom.Addon": 300},
+        "FEEDS": {"a.jl": {"format": "jl"}},
+    } | settings
+    return type(get_crawler(settings_dict=settings).get_extension(FeedExporter))
+
+
+ROOT = Path(__file__).parents[2]
+ALWAYS = ("exporter", "durable_feeds", "file", "open_feed", "outbox")
+STOCK_EXPORTER = "scrapy.extensions.feedexport.FeedExporter"
+
+
+class OwnExporter(FeedExporter):
+    """Somebody's."""
+
+
+def test_whose_exporter_it_is(tmp_path):
+    """Ours with a durable job, in Redis, and where pages are marked; the user's stays."""
+    folder = str(tmp_path)
+    assert exporter_of(JOBDIR=folder) is DurableFeedExporter
+    assert exporter_of() is FeedExporter
+    assert exporter_of(BLOOM_DELTA="item") is DurableFeedExporter
+    assert exporter_of(BLOOM_REDIS_URL="redis://localhost") is DurableFeedExporter
+    assert exporter_of(JOBDIR=folder, BLOOM_DURABLE=False) is FeedExporter
+    assert exporter_of(JOBDIR=folder, BLOOM_DURABLE_FEEDS=False) is FeedExporter
+    assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: None}) is type(None)
+    own = {STOCK_EXPORTER: None, OwnExporter: 0}
+    assert exporter_of(JOBDIR=folder, EXTENSIONS=own) is OwnExporter
+    assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: 5}) is DurableFeedExporter
+
+
+LOADED = """
+import json, sys
+from scrapy.utils.reactor import install_reactor
+
+install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
+from tests.crawl.feed_jobs import FeedJob
+
+job = FeedJob(sys.argv[1], json.loads(sys.argv[2]))
+if job.exporter is not None:
+    job.open()
+print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith("scrapy_bloom.feeds.")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("feeds", "loaded"),
+    [
+        ({}, {"exporter"}),
+        ({"a.jl": "jsonlines"}, {*ALWAYS}),
+        ({"a.json": "json"}, {*ALWAYS, "waiting"}),
+    ],
+    ids=["none", "grows", "waits"],
+)
+def test_a_job_loads_what_its_feeds_use(tmp_path, feeds, loaded):
+    """Without FEEDS hardly anything, and all of it before the first item."""
+    feeds = {str(tmp_path / name): options for name, options in feeds.items()}
+    command = [sys.executable, "-c", LOADED, str(tmp_path), json.dumps(feeds)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {*run.stdout.split()} == loaded
+
+
+LOSES = "items: not durable in a.jl, b.csv: "
+OFF = "BLOOM_DURABLE_FEEDS is False"
+OWN = {STOCK_EXPORTER: None, OwnExporter: 0}
+NOTHING = (
+    "EXTENSIONS has no subclass of scrapy_bloom.DurableFeedExporter in the place of Scrapy's"
+    " FeedExporter; put one there"
+)
+NO_SUBCLASS = (
+    f"{__name__}.OwnExporter is no subclass of scrapy_bloom.DurableFeedExporter; make it one"
+)
+MARKS = "BLOOM_DELTA marks pages as done of which a feed has refused an item, since "
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"BLOOM_DURABLE_FEEDS": False}, []),
+        ({"BLOOM_DURABLE_FEEDS": False, "BLOOM_DURABLE": False}, []),
+        ({"EXTENSIONS": OWN}, [LOSES + NO_SUBCLASS]),
+        ({"EXTENSIONS": {STOCK_EXPORTER: None}}, [LOSES + NOTHING]),
+        ({"EXTENSIONS": {STOCK_EXPORTER: None, DurableFeedExporter: 0}}, []),
+        ({}, []),
+        (
+            {"BLOOM_DURABLE_FEEDS": False, "BLOOM_DELTA": "item", "JOBDIR": ""},
+            [MARKS + OFF],
+        ),
+        ({"EXTENSIONS": OWN, "BLOOM_DELTA": "item", "JOBDIR": ""}, [MARKS + NO_SUBCLASS]),
+    ],
+    ids=["off", "nothing is durable", "own", "none", "a subclass", "on", "marks", "own marks"],
+)
+def test_feeds_that_are_off_are_named(tmp_path, caplog, settings, expected):
+    """In one warning with the way out, and in none where a setting of ours turns them off."""
+    settings = {
+        "ADDONS": {"scrapy_bloom.Addon": 300},
+        "FEEDS": {Path("a.jl"): {"format": "jl"}, "b.csv": {"format": "csv"}},
+        "JOBDIR": str(tmp_path),
+        "FEED_STORE_EMPTY": False,
+    } | settings
+    crawler = get_crawler(settings_dict=settings)
+    crawler.spider = crawler._create_spider("x")
+    crawler.signals.send_catch_log(signals.spider_opened, spider=crawler.spider)
+    crawler.signals.send_catch_log(signals.engine_started)
+    told = [" ".join(r.getMessage().split()) for r in caplog.records if r.levelname == "WARNING"]
+    assert told == expected
+
+
+def test_standard_output_stays_scrapys(tmp_path, job, caplog, capfdbinary):
+    """With a warning."""
+    a = job({"stdout:": "jsonlines", "a.jl": "jsonlines"})
+    a.page("1", {"n": 1})
+    a.commit()
+    a.crawler.signals.send_catch_log(signals.engine_started)
+    assert "1 feed with each item once, not durable in stdout:; write to a file" in caplog.text
+    assert not (tmp_path / "a.jl").exists()
+    a.close("shutdown")
+
+
+def test_without_the_scheduler_it_is_scrapys(tmp_path):
+    """Put there by hand, and with no job."""
+    path = tmp_path / "a.jl"
+    crawler = get_crawler(settings_dict={"FEEDS": {str(path): {"format": "jl"}}})
+    exporter = DurableFeedExporter.from_crawler(crawler)
+    exporter.open_spider(crawler._create_spider("x"))
+    exporter.item_scraped({"n": 1}, None)
+    exporter.slots[0].file.close()
+    assert numbers(path) == [1]
+
+
+def test_without_a_job_refused_items_are_told_of_and_counted_by_page(tmp_path, caplog):
+    """There is nothing to keep their pages in."""
+    crawler = get_crawler(settings_dict={"FEEDS": {str(tmp_path / "a.jl"): {"format": "jl"}}})
+    crawler.engine = Engine()
+    exporter = DurableFeedExporter.from_crawler(crawler)
+    exporter.open_spider(crawler._create_spider("x"))
+    pages = [Response(url, request=Request(url)) for url in ("data:,1", "data:,2")]
+    for page in (pages[0], pages[0], pages[1], None):
+        with pytest.raises(TypeError, match="not JSON"):
+            exporter.item_scraped({"n": b"2"}, None, page)
+    exporter.slots[0].file.close()
+    assert crawler.stats.get_value("scheduler/failed_in_memory") == 2
+    (told,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "<GET data:,1>" in told.getMessage()
+
+
+def test_a_missing_private_name_refuses_the_start(job, monkeypatch):
+    """By its name."""
+    monkeypatch.delattr(FeedExporter, "_get_uri_params")
+    a = job({"a.jl": "jsonlines"}, later=True)
+    with pytest.raises(JobDirectoryError, match=r"no FeedExporter\._get_uri_params"):
+        a.open()
+
+
+def test_when_the_spider_was_not_opened_feeds_stay_as_they_were(tmp_path, job):
+    """A pipeline may have failed before `spider_opened`."""
+    feeds = {"a.json": {"format": "json", "overwrite": True}}
+    (tmp_path / "a.json").write_text("[0]")
+    a = job(feeds, later=True)
+    super(FeedJob, a).open()
+    a.close("shutdown")
+    assert (tmp_path / "a.json").read_text() == "[0]"
+
+
+def test_signals_and_stats_are_scrapys(job):
+    """`feed_slot_closed` with a slot that says what was stored, and `feed_exporter_closed`."""
+    slots, closed = [], []
+    a = job({"a.jl": "jsonlines"}, later=True)
+    a.crawler.signals.connect(lambda slot: slots.append(slot), signals.feed_slot_closed, weak=False)
+    a.crawler.signals.connect(lambda: closed.append(1), signals.feed_exporter_closed, weak=False)
+    a.open()
+    a.pages(p1={"n": 1})
+    a.close()
+    ((uri, format_, count, batch),) = [
+        (slot.uri, slot.format, slot.itemcount, slot.batch_id) for slot in slots
+    ]
+    assert uri.endswith("a.jl")
+    assert (format_, count, batch, closed) == ("jsonlines", 1, 1, [1])
+    assert a.stat("feedexport/success_count/FileFeedStorage") == 1

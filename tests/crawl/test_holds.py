@@ -1,0 +1,672 @@
+"""Holds: when a download slot is held, what becomes of its requests, and what is kept of it."""
+
+import sqlite3
+import time
+from email.utils import formatdate
+from math import inf
+
+import pytest
+from scrapy import Request, pqueues
+from scrapy.exceptions import IgnoreRequest, NotConfigured
+from scrapy.http import Response
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import HoldMiddleware
+from scrapy_bloom.crawl import delays, holds, ledger_scheduler
+from scrapy_bloom.crawl.delays import Hold
+from scrapy_bloom.crawl.holds import RECOVERY, retry_after
+from scrapy_bloom.sqlite import request_store
+from tests.crawl.engine import DURABLE, Job, name_of, unserializable
+from tests.fakes import raising
+
+PRIORITY_QUEUES = (pqueues.DownloaderAwarePriorityQueue, pqueues.ScrapyPriorityQueue)
+OWN_WAY = [("dont_retry", True), ("handle_httpstatus_list", [429]), ("handle_httpstatus_all", True)]
+
+
+class Clock:
+    """Both clocks of the modules with holds."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.jumped = 1000.0, 0.0
+        for module in (holds, delays, ledger_scheduler, request_store):
+            monkeypatch.setattr(module, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "time", lambda: 1.7e9 + self.now + self.jumped)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of a test, which stands still."""
+    return Clock(monkeypatch)
+
+
+class Crawl(Job):
+    """A job with the middleware, whose answers are those of the test."""
+
+    def __init__(self, folder, **settings):
+        super().__init__(folder, SCHEDULER=DURABLE, **settings)
+
+    def open(self):
+        super().open()
+        self.engine._slot.scheduler = self.scheduler
+        self.scheduler._local_holds._longest_probe = 180.0
+        self.middleware = HoldMiddleware.from_crawler(self.crawler)
+        return self
+
+    def answer(self, request, status=200, retry_after=None, flags=()):
+        """Let the downloader have an answer to `request`; return what RetryMiddleware gets."""
+        headers = {} if retry_after is None else {"Retry-After": retry_after}
+        response = Response(request.url, status, headers=headers, flags=[*flags])
+        if "cached" not in flags:
+            self.middleware._response_downloaded(response, request)
+        return self.middleware.process_response(request, response)
+
+    def again(self, request, *answer):
+        """Have `request` refused, and store the copy that comes of it."""
+        copy = self.answer(request, *answer)
+        assert isinstance(copy, Request)
+        assert self.scheduler.enqueue_request(copy)
+        self.done(request)
+        return copy
+
+    def fails(self, request):
+        """Have `request` refused, which uses a try: RetryMiddleware gets the refusal."""
+        assert self.answer(request, 503, "soon").status == 503
+
+    @property
+    def left(self):
+        """Seconds until the hold of the host is over, None without one."""
+        hold = self.scheduler.holds.get("example.com")
+        return None if hold is None or hold.times < 0 else round(hold.until - holds.monotonic(), 3)
+
+
+@pytest.fixture
+def make_crawl(tmp_path, clock, opened):
+    """Return a function that opens a job, by default in one folder."""
+    return lambda folder=tmp_path / "job", **options: opened(Crawl(folder, **options))
+
+
+@pytest.fixture(params=["disk", "memory"])
+def crawl(request, make_crawl):
+    """An open crawl with two pages, in a job or in memory."""
+    return make_crawl(**{} if request.param == "disk" else {"folder": None}).pushed("one", "two")
+
+
+# --- Retry-After --------------------------------------------------------------------------
+
+
+DATE = 1.6e9
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("60", 60),
+        (" 7 ", 7),
+        ("1.5", 1.5),
+        ("9" * 5000, inf),
+        (formatdate(DATE + 30, usegmt=True), 30),
+        (formatdate(DATE + 30).replace("-0000", ""), 30),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 251802300799 - 0),
+        # not in the future, or not readable
+        ("0", None),
+        ("-5", None),
+        (formatdate(DATE, usegmt=True), None),
+        (formatdate(DATE - 30, usegmt=True), None),
+        ("", None),
+        ("soon", None),
+        ("1e3", None),
+        ("²", None),
+        ("\xff\xfe", None),
+        ("Fri, 31 Dec 99999 23:59:59 GMT", None),
+        ("Fri, 99 Foo 2026 23:59:59 GMT", None),
+        ("1, 2", None),
+        ("inf", None),
+        ("nan", None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date_by_the_clock_of_the_host(value, seconds):
+    """Its own clock says when its date is; an unreadable value is none."""
+    headers = {"Retry-After": value, "Date": formatdate(DATE, usegmt=True)}
+    found = retry_after(Response("http://example.com", 429, headers=headers))
+    if seconds is not None and seconds > 1e9 and seconds != inf:
+        seconds = 253402300799 - DATE
+    assert found == seconds
+
+
+def test_a_date_without_that_of_the_host_is_by_our_clock():
+    """Not all hosts send their time."""
+    headers = {"Retry-After": formatdate(time.time() + 3600, usegmt=True)}
+    found = retry_after(Response("http://example.com", 429, headers=headers))
+    assert 3000 < found <= 3600
+    assert retry_after(Response("http://example.com", 429)) is None
+
+
+# --- when a slot is held ------------------------------------------------------------------
+
+
+def test_a_host_that_names_a_time_is_left_alone_until_then(crawl, clock):
+    """Nothing of it is handed out, all of it is pending, and no retry is used up."""
+    refused = crawl.pop()
+    refused.meta["retry_times"] = 1
+    copy = crawl.again(refused, 429, "60")
+    assert (copy.url, copy.dont_filter, copy.meta["retry_times"]) == (refused.url, False, 1)
+    assert (copy.meta["bloom_held"], crawl.left) == (1, 60)
+    clock.now += 59.9
+    assert crawl.pop() is None
+    assert len(crawl.scheduler) == 2
+    assert crawl.scheduler.has_pending_requests()
+    assert (crawl.stat("scheduler/holds"), crawl.stat("scheduler/held")) == (1, 1)
+    clock.now += 0.2
+    assert crawl.pop() is not None
+
+
+def test_other_hosts_go_on(crawl):
+    """A hold is of a download slot."""
+    crawl.push("other", meta={"download_slot": "other.example"})
+    crawl.again(crawl.pop(), 429, "60")
+    rest = [crawl.pop(), crawl.pop()]
+    assert [each and each.meta.get("download_slot") for each in rest] in (
+        ["other.example", None],
+        [None, None],
+    ) or crawl.left is None
+
+
+@pytest.fixture
+def down(make_crawl):
+    """Return a function that opens a job whose host is held after three refusals."""
+
+    def make(pages=6, **settings):
+        crawl = make_crawl(**settings).pushed(*map(str, range(pages)))
+        first, second, third = (crawl.pop() for _ in range(3))
+        for request in (first, second):
+            crawl.fails(request)
+        crawl.again(third, 503)
+        return crawl
+
+    return make
+
+
+def test_the_third_request_that_is_refused_without_a_time_begins_a_hold(down):
+    """The first two use a try, as in Scrapy; an unreadable time is none."""
+    crawl = down()
+    assert crawl.left == 5
+    assert crawl.stat("scheduler/holds") == 1
+
+
+def test_one_page_that_is_refused_again_and_again_holds_nothing(crawl):
+    """It uses its tries, as in Scrapy, and so does a second one."""
+    pages = crawl.pop(), crawl.pop()
+    for page in pages * 3:
+        crawl.fails(page)
+        page.meta["retry_times"] = 1
+    assert crawl.left is None
+
+
+def test_each_other_answer_takes_away_a_refusal(make_crawl):
+    """A page that is not there is an answer; what a cache answers says nothing of the host."""
+    crawl = make_crawl().pushed(*map(str, range(12)))
+    for _ in range(4):
+        crawl.fails(crawl.pop())
+        assert crawl.answer(crawl.pop(), 404).status == 404
+    crawl.fails(crawl.pop())
+    crawl.fails(crawl.pop())
+    crawl.answer(crawl.pop(), 200, None, ["cached"])
+    assert isinstance(crawl.answer(crawl.pop(), 503), Request)
+
+
+def test_holds_without_a_time_double_up_to_a_minute(down, clock):
+    """In a row; a good probe begins anew, and until RECOVERY one refusal is enough."""
+    crawl = down(80)
+    pauses = []
+    for _ in range(7):
+        pauses.append(crawl.left)
+        clock.now += crawl.left
+        crawl.again(crawl.pop(), 503)
+    assert pauses == [5, 10, 20, 40, 60, 60, 60]
+    clock.now += crawl.left
+    crawl.answer(crawl.pop(), 301)
+    assert crawl.left is None
+    for _ in range(RECOVERY - 1):
+        crawl.answer(crawl.pop(), 200)
+    crawl.again(crawl.pop(), 503)
+    assert crawl.left == 5
+    clock.now += 5
+    for _ in range(1 + 2 * RECOVERY):
+        crawl.answer(crawl.pop(), 200)
+    crawl.fails(crawl.pop())
+    assert crawl.left is None
+
+
+def test_a_hold_is_no_longer_than_the_longest_without_a_time_either(down):
+    """BLOOM_HOLD_MAX."""
+    assert down(BLOOM_HOLD_MAX=3).left == 3
+
+
+@pytest.mark.parametrize("asked", ["10000", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_no_hold_is_longer_than_the_longest(crawl, asked):
+    """Whatever a host asks for."""
+    crawl.again(crawl.pop(), 429, asked)
+    assert crawl.left == 3600
+
+
+def test_refusals_of_requests_that_were_sent_before_are_of_the_same_hold(crawl, clock):
+    """They make it longer if they name a time, and no other; their answers do not end it."""
+    crawl.pushed("three", "four")
+    popped = [crawl.pop() for _ in range(4)]
+    crawl.again(popped[0], 429, "60")
+    crawl.again(popped[1], 429)
+    crawl.again(popped[2], 429, "30")
+    assert (crawl.left, crawl.scheduler.holds["example.com"].times) == (60, 1)
+    crawl.answer(popped[3], 200)
+    assert crawl.left == 60
+    clock.now += 10
+    crawl.again(popped[3], 429, "90")
+    assert (crawl.left, crawl.scheduler.holds["example.com"].times) == (90, 1)
+    assert crawl.stat("scheduler/holds") == 1
+
+
+# --- its end ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queue", PRIORITY_QUEUES)
+def test_at_the_end_one_request_goes_first(make_crawl, clock, queue):
+    """Its answer lets the others go; without one, another goes after the same pause."""
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed(*"abcd")
+    crawl.again(crawl.pop(), 429, "60")
+    assert crawl.pop() is None
+    clock.now += 60
+    first = crawl.pop()
+    assert first is not None
+    assert (crawl.pop(), crawl.left, len(crawl.scheduler)) == (None, 60, 3)
+    clock.now += 60
+    second = crawl.pop()
+    assert second is not None
+    assert crawl.pop() is None
+    crawl.answer(second, 200)
+    assert crawl.left is None
+    assert len([*iter(crawl.pop, None)]) == 2
+    assert len(crawl.scheduler) == 0
+
+
+def test_nobody_waits_longer_for_one_request_than_a_download_may_take(make_crawl, clock):
+    """The one that goes first may hang."""
+    crawl = make_crawl().pushed("a", "b")
+    crawl.again(crawl.pop(), 429, "3000")
+    clock.now += 3000
+    assert crawl.pop() is not None
+    assert crawl.left == 180
+
+
+def test_a_request_that_asks_nothing_lets_another_go(crawl, clock):
+    """One that a middleware ignores, or a cache answers, finds out nothing."""
+    crawl.push("three")
+    crawl.again(crawl.pop(), 429, "60")
+    clock.now += 60
+    crawl.answer(crawl.pop(), 200, None, ["cached"])
+    second = crawl.pop()
+    crawl.middleware.process_exception(second, IgnoreRequest())
+    third = crawl.pop()
+    crawl.again(third, 429)
+    assert (crawl.left, crawl.scheduler.holds["example.com"].times) == (10, 2)
+
+
+def test_after_so_many_holds_in_a_row_pages_are_retried_as_ever(down, clock, caplog):
+    """What is refused for ever fails, until an answer, or a time, comes."""
+    crawl = down(12, BLOOM_HOLD_TIMES=2)
+    for _ in range(2):
+        clock.now += crawl.left
+        last = crawl.pop()
+        if crawl.scheduler.holds["example.com"].times < 2:
+            crawl.again(last, 503)
+    crawl.fails(last)
+    assert "still refuses requests after 2 holds in a row" in caplog.text
+    pages = [crawl.pop() for _ in range(6)]
+    assert None not in pages
+    for page in pages[:3]:
+        crawl.fails(page)
+    crawl.again(pages[3], 429, "60")
+    assert crawl.left == 60
+    clock.now += 60
+    crawl.fails(crawl.pop())
+    crawl.answer(crawl.pop(), 200)
+    assert crawl.left is None
+    for _ in range(2):
+        crawl.fails(crawl.pop())
+    assert caplog.text.count("still refuses") == 1
+
+
+def test_a_page_that_asks_for_time_again_and_again_fails_in_the_end(make_crawl, clock):
+    """If it was asked alone so often."""
+    crawl = make_crawl(BLOOM_HOLD_TIMES=3).pushed("bad")
+    for _ in range(4):
+        crawl.again(crawl.pop(), 503, "60")
+        clock.now += 60
+    assert crawl.answer(crawl.pop(), 503, "60").status == 503
+    assert crawl.left == 60
+
+
+def test_pages_that_were_refused_go_behind_the_others(down, clock):
+    """The last in line and the first are asked alone by turns, as any may be broken."""
+    crawl = down(8, SCHEDULER_DISK_QUEUE="scrapy.squeues.PickleFifoDiskQueue")
+    asked = []
+    for _ in range(4):
+        clock.now += crawl.left
+        asked.append(crawl.pop())
+        crawl.again(asked[-1], 503)
+    assert [name_of(each) for each in asked] == ["7", "3", "6", "4"]
+    assert {each.priority for each in asked} == {0}
+    clock.now += crawl.left
+    last = crawl.pop()
+    assert name_of(last) == "5"
+    crawl.answer(last, 200)
+    assert (name_of(crawl.pop()), crawl.left) == ("2", None)
+
+
+def test_what_was_not_sent_goes_behind_the_others(make_crawl, clock):
+    """It was in line beside the refused ones, and may be as broken: another page is asked alone."""
+    crawl = make_crawl(SCHEDULER_DISK_QUEUE="scrapy.squeues.PickleFifoDiskQueue").pushed(*"abcd")
+    refused, waiting = crawl.pop(), crawl.pop()
+    crawl.again(refused, 503, "5")
+    assert crawl.scheduler.enqueue_request(crawl.middleware.process_request(waiting))
+    crawl.done(waiting)
+    clock.now += crawl.left
+    assert name_of(crawl.pop()) == "d"
+
+
+# --- what goes its own way ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("meta", "of_spider", "settings", "left"),
+    [
+        *(({key: value}, [], {}, 60) for key, value in OWN_WAY),
+        ({}, [429], {}, 60),
+        ({}, [], {"RETRY_HTTP_CODES": [500, 503]}, None),
+    ],
+)
+def test_who_asks_to_see_the_status_gets_it(make_crawl, meta, of_spider, settings, left):
+    """The host rests all the same, unless the status is not retried and so an answer."""
+    crawl = make_crawl(**settings)
+    if of_spider:
+        crawl.spider.handle_httpstatus_list = of_spider
+    crawl.push("page", meta=meta)
+    assert crawl.answer(crawl.pop(), 429, "60").status == 429
+    assert crawl.left == left
+
+
+def test_what_did_not_come_from_the_scheduler_is_not_put_there(crawl):
+    """A media request may hold its slot, and is retried where it was asked."""
+    media = Request("http://example.com/image")
+    assert crawl.answer(media, 429, "60").status == 429
+    assert crawl.left == 60
+    # and no answer to one ends it
+    crawl.answer(media, 200)
+    assert crawl.left == 60
+    assert crawl.middleware.process_request(media) is None
+
+
+def test_a_cached_refusal_holds_nothing(crawl):
+    """The host has not been asked."""
+    assert crawl.answer(crawl.pop(), 429, "60", ["cached"]).status == 429
+    assert crawl.left is None
+
+
+@pytest.mark.parametrize("own", [{}, {"dont_cache": False}, {"dont_cache": True}])
+def test_a_refusal_is_not_cached_and_what_a_request_says_of_the_cache_stays(make_crawl, own):
+    """A retry would be answered with it."""
+    crawl = make_crawl(HTTPCACHE_ENABLED=True).pushed("page", meta=own)
+    request = crawl.pop()
+    response = Response(request.url, 429, headers={"Retry-After": "60"})
+    crawl.middleware._response_downloaded(response, request)
+    assert request.meta["dont_cache"] is True
+    copy = crawl.middleware.process_response(request, response)
+    for meta in (request.meta, copy.meta):
+        assert {key: meta[key] for key in meta if key == "dont_cache"} == own
+
+
+@pytest.mark.skipif(
+    not hasattr(pqueues, "DownloaderInterface"),
+    reason="with throttling requests wait before they reach the middlewares",
+)
+def test_what_the_downloader_has_not_sent_goes_back(crawl):
+    """Once a hold is known, no request of its slot is sent."""
+    from collections import deque
+    from types import SimpleNamespace
+
+    sent, waiting = crawl.pop(), crawl.pop()
+    media, got = Request("http://example.com/image"), []
+    queue = deque((r, SimpleNamespace(callback=got.append)) for r in (waiting, media))
+    crawl.engine.downloader.slots["example.com"] = SimpleNamespace(queue=queue, active={sent})
+    crawl.again(sent, 429, "60")
+    assert [(r.url, r.meta["bloom_held"]) for r in got] == [(waiting.url, 1)]
+    assert [request for request, _ in queue] == [media]
+    # and one that was still on its way there
+    assert crawl.middleware.process_request(waiting).meta["bloom_held"] == 1
+
+
+# --- what is kept -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queue", PRIORITY_QUEUES)
+def test_a_hold_goes_on_after_a_kill(make_crawl, tmp_path, clock, queue):
+    """And ends when it would have."""
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed(*"abc")
+    crawl.again(crawl.pop(), 429, "60")
+    assert crawl.pop() is None
+    crawl.commit()
+    crawl.drop()
+    clock.now += 20
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
+    assert (crawl.left, crawl.pop(), len(crawl.scheduler)) == (40, None, 3)
+    clock.now += 40
+    assert len([*iter(crawl.pop, None)]) == 1
+    assert crawl.left == 60
+    crawl.commit()
+    crawl.drop()
+    clock.now += 61
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
+    # it is as before: one goes first
+    assert len([*iter(crawl.pop, None)]) == 1
+    assert crawl.scheduler.holds["example.com"].times == 1
+
+
+def test_a_kill_does_not_bring_a_slot_back_to_full_speed(down, make_crawl, clock):
+    """One refusal holds it before and after."""
+    crawl = down()
+    clock.now += 5
+    crawl.answer(crawl.pop(), 200)
+    crawl.commit()
+    crawl.drop()
+    crawl = make_crawl()
+    crawl.again(crawl.pop(), 503)
+    assert crawl.left == 5
+
+
+@pytest.mark.parametrize("jump", [-1e6, 1e6])
+def test_clocks_that_jump_block_no_slot_longer_than_its_hold(make_crawl, clock, jump):
+    """While a crawl runs they change nothing."""
+    crawl = make_crawl().pushed("a")
+    crawl.again(crawl.pop(), 429, "60")
+    clock.jumped = jump
+    assert (crawl.left, crawl.pop()) == (60, None)
+    crawl.commit()
+    crawl.drop()
+    clock.jumped = 0
+    clock.jumped -= jump
+    crawl = make_crawl()
+    assert crawl.left == 60 or crawl.left <= 0
+    clock.now += 60
+    assert crawl.pop() is not None
+
+
+def test_a_clock_that_is_set_back_twice_keeps_nothing_of_a_released_slot(make_crawl, clock):
+    """What was put off in one line is due at the end of the hold that the file has."""
+    queue = PRIORITY_QUEUES[1]
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed("a")
+    crawl.scheduler.hold("example.com", 60, 1)
+    assert crawl.pop() is None
+    for _ in range(2):
+        crawl.commit()
+        crawl.drop()
+        clock.jumped -= 1e6
+        crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
+        assert (crawl.left, crawl.pop()) == (60, None)
+    crawl.scheduler.release("example.com")
+    assert name_of(crawl.pop()) == "a"
+
+
+def test_a_hold_by_hand_lasts_until_its_release(make_crawl, clock):
+    """No answer ends it, and no time."""
+    crawl = make_crawl().pushed("a", "b")
+    sent = crawl.pop()
+    crawl.scheduler.hold("example.com", inf, 0)
+    crawl.answer(sent, 200)
+    clock.now += 1e9
+    assert crawl.pop() is None
+    crawl.commit()
+    crawl.drop()
+    crawl = make_crawl(BLOOM_HOLD=True)
+    assert crawl.pop() is None
+    assert len(crawl.scheduler) == 2
+    crawl.scheduler.release("example.com")
+    assert crawl.engine.woken
+    assert len([*iter(crawl.pop, None)]) == 2
+
+
+def test_the_answer_to_a_probe_does_not_end_a_hold_by_hand(crawl, clock):
+    """It ends that of the answers alone."""
+    crawl.again(crawl.pop(), 429, "60")
+    clock.now += 60
+    probe = crawl.pop()
+    crawl.scheduler.hold("example.com", inf, 0)
+    crawl.answer(probe, 200)
+    assert crawl.left == inf
+    assert crawl.pop() is None
+
+
+def test_the_end_of_a_hold_by_hand_frees_the_slot(crawl, clock):
+    """No request goes first, and no earlier probe or shorter hold of the host ends it."""
+    crawl.again(crawl.pop(), 429, "60")
+    clock.now += 60
+    probe = crawl.pop()
+    crawl.scheduler.hold("example.com", 600, 0)
+    crawl.answer(probe, 200)
+    assert (crawl.left, crawl.pop()) == (600, None)
+    crawl.answer(probe, 429, "10")
+    assert (crawl.left, crawl.scheduler.holds["example.com"].times) == (600, 0)
+    clock.now += 599
+    assert crawl.pop() is None
+    clock.now += 1
+    assert crawl.pop() is not None
+    assert crawl.left is None
+
+
+def test_what_a_slot_had_before_a_second_hold_by_hand_goes_back(crawl, clock):
+    """As before the first."""
+    crawl.scheduler.hold("example.com", 60, 0)
+    clock.now += 60
+    request = crawl.pop()
+    crawl.scheduler.hold("example.com", 60, 0)
+    assert isinstance(crawl.middleware.process_request(request), Request)
+
+
+def test_a_hold_by_hand_stays_one(crawl, clock):
+    """Whatever the host says meanwhile."""
+    crawl.scheduler.hold("example.com", 60, 0)
+    crawl.scheduler.hold("example.com", 90, 3)
+    assert crawl.scheduler.holds["example.com"] == Hold(clock.now + 90, 0, 90)
+
+
+def test_a_worker_may_not_have_heard_of_the_end_of_a_hold_by_hand(crawl, clock, monkeypatch):
+    """What it dispatches then is as old for the next one as any other."""
+    told = {"example.com": Hold(clock.now - 1, 0)}
+    monkeypatch.setattr(ledger_scheduler.LedgerScheduler, "holds", told)
+    request = crawl.pop()
+    told["example.com"] = Hold(clock.now + 60, 0)
+    assert crawl.scheduler.sent_back(request)
+    assert not crawl.scheduler.is_probe(request, "example.com")
+
+
+@pytest.mark.parametrize("queue", PRIORITY_QUEUES)
+def test_a_release_frees_what_was_put_off(make_crawl, clock, queue):
+    """At once, under any queue, and with nothing lost."""
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed(*"abc")
+    crawl.scheduler.hold("example.com", 600, 1)
+    assert crawl.pop() is None
+    crawl.scheduler.hold("example.com", 900, 1)
+    assert (crawl.pop(), len(crawl.scheduler)) == (None, 3)
+    crawl.scheduler.release("example.com")
+    assert sorted(map(name_of, iter(crawl.pop, None))) == ["a", "b", "c"]
+
+
+def test_a_hold_that_cannot_be_kept_stops_the_job_as_any_failure_does(make_crawl, monkeypatch):
+    """Nothing is acknowledged any more."""
+    crawl = make_crawl().pushed("a")
+    request = crawl.pop()
+
+    def fail(*_):
+        raise sqlite3.OperationalError("disk is full")
+
+    monkeypatch.setattr(crawl.scheduler.ledger.store._file, "execute", fail)
+    crawl.answer(request, 429, "60")
+    assert crawl.scheduler.ledger.stopped
+
+
+def test_a_probe_in_memory_that_cannot_be_noted_stops_the_job(make_crawl, clock, monkeypatch):
+    """The engine gets no exception, and no request."""
+    crawl = make_crawl().pushed("a")
+    crawl.scheduler.enqueue_request(unserializable("memory"))
+    crawl.scheduler.hold("example.com", 5, 1)
+    clock.now += 6
+    full = raising(sqlite3.OperationalError("disk is full"))
+    monkeypatch.setattr(crawl.scheduler.ledger.store._file, "execute", full)
+    assert crawl.pop() is None
+    assert crawl.scheduler.ledger.stopped
+
+
+# --- where it is on -----------------------------------------------------------------------
+
+
+def test_it_is_off_where_it_is_told_to_and_where_nothing_would_wait():
+    """One line says why, under another scheduler."""
+    ours = {"SCHEDULER": "scrapy_bloom.DurableScheduler"}
+    with pytest.raises(NotConfigured, match=r"^$"):
+        HoldMiddleware.from_crawler(get_crawler(settings_dict={**ours, "BLOOM_HOLD": False}))
+    with pytest.raises(NotConfigured, match="holds need DurableScheduler or"):
+        HoldMiddleware.from_crawler(get_crawler())
+    alone = HoldMiddleware.from_crawler(get_crawler(settings_dict=ours))
+    request = Request("http://one.example/")
+    refused = Response(request.url, status=429)
+    assert alone.process_request(request) is None
+    assert alone.process_response(request, refused) is refused
+    assert alone.process_exception(request, IgnoreRequest()) is None
+
+
+@pytest.mark.parametrize("settings", [{"BLOOM_HOLD_MAX": "long"}, {"BLOOM_HOLD_TIMES": 0}])
+def test_a_bad_setting_refuses_the_start(settings):
+    """With its name."""
+    crawler = get_crawler(settings_dict={"SCHEDULER": "scrapy_bloom.DurableScheduler", **settings})
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        HoldMiddleware.from_crawler(crawler)
+
+
+def test_it_leaves_refusals_to_a_scrapy_that_waits_by_itself(crawl):
+    """As one with https://github.com/scrapy/scrapy/pull/6931 does, unless it is told not to."""
+
+    class Throttler:
+        def get_resolved_scopes(self, request):
+            return "example.com"
+
+        def get_scope_manager(self, scope):
+            assert scope == "example.com"
+            return self
+
+        def triggers_backoff_for_status(self, status):
+            return status == 429
+
+    crawl.crawler.throttler = Throttler()
+    assert crawl.answer(crawl.pop(), 429, "60").status == 429
+    assert crawl.left is None
+    crawl.crawler.throttler = object()
+    assert crawl.answer(crawl.pop(), 429, "60").status == 429
+    assert crawl.left is None

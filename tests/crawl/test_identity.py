@@ -1,0 +1,163 @@
+"""Whose `requests.sqlite` is: a filter is not used without the requests that it has seen."""
+
+import os
+import shutil
+
+import pytest
+
+from scrapy_bloom import ScalableBloomFilter
+from scrapy_bloom.bloom.growing import stored_owner
+from scrapy_bloom.bloom.header import OWNER_AT, PAGE
+from scrapy_bloom.crawl.overlay import reset_filter
+from scrapy_bloom.errors import JobDirectoryError
+from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.sqlite.job_file import whole_job
+from tests.crawl.engine import TestSpider, query
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+@pytest.fixture
+def killed(tmp_path, make):
+    """What a process that was killed has left: a round of three commits, all in the log."""
+    job = make()
+    for name in "abc":
+        job.push(name)
+        job.commit()
+    return shutil.copytree(tmp_path / "job", tmp_path / "killed")
+
+
+def numbers(folder):
+    """Return the commit that the filter knows of, and the last one of the requests."""
+    job = JobDirectory(folder)
+    owner = stored_owner(job.filter)
+    with whole_job(job) as found:
+        assert owner is None or owner.job == found.id
+        return owner and owner.commit, found.commits
+
+
+def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, monkeypatch):
+    """So what is lost with the end of the log is known, whenever the process dies."""
+    add = ScalableBloomFilter.add
+    noted = []
+
+    def add_and_look(self, key):
+        noted.append(numbers(tmp_path / "job"))
+        return add(self, key)
+
+    monkeypatch.setattr(ScalableBloomFilter, "add", add_and_look)
+    job = make()
+    assert numbers(tmp_path / "job") == (0, 0)
+    for name in "abc":
+        job.push(name)
+        job.commit()
+    assert noted == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_commit_that_the_filter_does_not_know_of_is_no_reason_to_refuse(killed, make):
+    """The process may die between the two, and a copy of the filter may be older."""
+    query(killed, "UPDATE job SET commits = commits + 1")
+    assert numbers(killed) == (3, 4)
+    assert make(killed).names() == ["c", "b", "a"]
+
+
+def test_a_log_of_commits_that_are_gone_is_refused(killed, make):
+    """With both numbers, and with what is to be put back."""
+    (killed / "requests.sqlite-wal").unlink()
+    with pytest.raises(JobDirectoryError, match=r"ends with commit 0, .* of commit 3.*-wal"):
+        make(killed)
+
+
+def test_requests_without_the_last_commit_are_refused(tmp_path, make):
+    """One is enough: what it has pushed would be seen and never fetched."""
+    job = make().pushed("a")
+    job.commit()
+    before = shutil.copytree(tmp_path / "job", tmp_path / "before")
+    job.push("b")
+    job.commit()
+    after = shutil.copytree(tmp_path / "job", tmp_path / "after")
+    for path in before.glob("requests.sqlite*"):
+        shutil.copy(path, after)
+    with pytest.raises(JobDirectoryError, match=r"ends with commit 1, .* of commit 2"):
+        make(after)
+
+
+def test_the_requests_of_another_job_are_refused(killed, make, tmp_path):
+    """However many commits they have had."""
+    other = make(tmp_path / "other")
+    for name in "abcdef":
+        other.push(name)
+        other.commit()
+    other.close()
+    for path in killed.glob("requests.sqlite*"):
+        path.unlink()
+    shutil.copy(tmp_path / "other" / "requests.sqlite", killed)
+    with pytest.raises(JobDirectoryError, match="not the one that"):
+        make(killed)
+
+
+@pytest.mark.parametrize("damage", ["a torn page", "no owner", "no filter"])
+def test_a_filter_that_does_not_know_its_owner_is_taken(killed, make, damage):
+    """Of 0.2.0, an import, a torn page or new: it is the job's from now on."""
+    if damage == "no filter":
+        shutil.rmtree(killed / "bloom")
+    else:
+        with (killed / "bloom" / "0.bloom").open("r+b") as file:
+            file.seek(PAGE + OWNER_AT + (16 if damage == "a torn page" else 0))
+            file.write(bytes(4 if damage == "a torn page" else 512))
+    assert stored_owner(killed / "bloom") is None
+    job = make(killed)
+    assert job.names() == ["c", "b", "a"]
+    job.commit()
+    assert numbers(killed) == (4, 4)
+
+
+def test_a_clean_stop_and_keys_from_elsewhere_leave_the_owner(tmp_path, make):
+    """What writes the rest of the page does not touch it."""
+    make().pushed("a").close()
+    known, last = numbers(tmp_path / "job")
+    assert 0 < known <= last
+    with ScalableBloomFilter.open(tmp_path / "job" / "bloom") as opened:
+        opened.add(b"key")
+        opened.flush()
+    assert numbers(tmp_path / "job") == (known, last)
+
+
+def test_a_filter_that_begins_afresh_gets_the_owner(tmp_path, make):
+    """With the first commit, and so before its first bit."""
+    job = make().pushed("a")
+    job.commit()
+    reset_filter(job.scheduler.df)
+    assert stored_owner(tmp_path / "job" / "bloom") is None
+    job.push("b")
+    job.commit()
+    assert numbers(tmp_path / "job") == (2, 2)
+
+
+def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(tmp_path, make):
+    """What was pushed since the last commit is lost with the process, and new to the next one."""
+    make().pushed("a").close()
+    job = make()
+    reset_filter(job.scheduler.df)
+    assert [job.push("a"), job.push("b"), job.push("b")] == [True, True, False]
+    again = make(shutil.copytree(tmp_path / "job", tmp_path / "killed"))
+    assert [again.push("b"), again.push("b")] == [True, False]
+
+
+class OtherSpider(TestSpider):
+    """Has another name."""
+
+    name = "other"
+
+
+def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, make):
+    """And with BLOOM_ANY_SPIDER that of each."""
+    folder = tmp_path / "job"
+    make(folder).close("shutdown")
+    with pytest.raises(JobDirectoryError, match=r"of spider 'test', and this is 'other'"):
+        make(folder, spider=OtherSpider)
+    make(folder, spider=OtherSpider, BLOOM_ANY_SPIDER=True).close("shutdown")
+    with pytest.raises(JobDirectoryError, match=r"of spider 'other', and this is 'test'"):
+        make(folder)
+    with pytest.raises(ValueError, match="BLOOM_ANY_SPIDER is 'perhaps'"):
+        make(folder, BLOOM_ANY_SPIDER="perhaps")

@@ -1,0 +1,485 @@
+"""The file of a job by itself: commits, what a crash leaves of it, and which file is refused."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from scrapy_bloom import sqlite_file
+from scrapy_bloom.dupefilter import _has_pending
+from scrapy_bloom.errors import RequestFileError
+from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.sqlite import job_file, schema
+from scrapy_bloom.sqlite.job_file import RequestFile, check_header, whole_job
+from scrapy_bloom.sqlite.status import job_view
+from tests.commands.command_line import bloom
+from tests.crawl.engine import query
+from tests.crawl.harness import fork
+from tests.crawl.points import Points
+from tests.failures import Failed
+from tests.stored import FAILURE, LIFO, UNREADABLE, put, records_in, taken
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+forks = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "requests.sqlite"
+
+
+@pytest.fixture
+def open_file(path):
+    """Return a function that opens the file anew, and commits requests with these payloads."""
+    opened = []
+
+    def open_file(*payloads):
+        for file in opened:
+            file._connection.close()
+        opened.append(file := RequestFile.open(path))
+        if payloads:
+            put(records_in(file), *payloads)
+            file.commit()
+        return file
+
+    yield open_file
+    for file in opened:
+        file._connection.close()
+
+
+@pytest.fixture
+def copied(path, tmp_path):
+    """Return a function that copies the file and its log as a kill would leave them."""
+
+    def copied():
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        (tmp_path / "copy").mkdir()
+        for each in path.parent.glob("requests.sqlite*"):
+            shutil.copy(each, tmp_path / "copy")
+        return tmp_path / "copy" / path.name
+
+    return copied
+
+
+# Commits
+
+
+def test_only_a_close_without_changes_is_clean(open_file):
+    """Whatever the caller believes."""
+    file = open_file()
+    assert file.clean
+    file = open_file()
+    assert not file.clean
+    file.close(clean=False)
+    file = open_file()
+    assert not file.clean
+    file.close(clean=True)
+    file = open_file()
+    assert file.clean
+    records_in(file).next()
+    file.execute("UPDATE job SET taken_over = 'x'")
+    file.close(clean=True)
+    assert not open_file().clean
+
+
+def test_a_close_that_fails_is_not_clean(open_file):
+    """The file is let go of all the same."""
+    file = open_file()
+    file._connection.execute("PRAGMA query_only = 1")
+    with pytest.raises(sqlite3.OperationalError):
+        file.close(clean=True)
+    with pytest.raises(sqlite3.ProgrammingError):
+        file._connection.execute("SELECT 1")
+    assert not open_file().clean
+
+
+def test_the_stamp_of_queues_that_were_taken_over_is_kept(open_file):
+    """Until others are taken over."""
+    file = open_file()
+    assert file.taken_over == ""
+    file.execute("UPDATE job SET taken_over = 'now'")
+    file.commit()
+    file.commit()
+    assert open_file().taken_over == "now"
+
+
+def test_a_rollback_leaves_nothing_to_a_later_commit(open_file):
+    """Neither what SQLite had, nor what was to be written."""
+    file = open_file(b"a")
+    records = records_in(file)
+    put(records, b"b", due=1.0)
+    put(records, b"c")
+    records.done(records.next().id)
+    records.rollback()
+    file.commit()
+    assert query(Path(file.name), "SELECT payload, state FROM request") == [(b"a", 0)]
+
+
+def test_other_programs_see_what_is_committed(open_file, path, copied):
+    """They hold nobody up, and change nothing, also of a job that was killed or stopped."""
+    assert job_view(path.parent).unfinished is None
+    file = open_file(b"a")
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("BEGIN")
+        assert job_view(path.parent).unfinished == 1
+        assert reader.execute("SELECT payload FROM request").fetchall() == [(b"a",)]
+        put(records_in(file), b"b")
+        file.commit()
+        assert len(reader.execute("SELECT * FROM request").fetchall()) == 1
+    killed = copied()
+    file.close(clean=True)
+    for each in (killed, path):
+        before = each.read_bytes()
+        assert job_view(each.parent).unfinished == 2
+        assert each.read_bytes() == before
+    path.write_bytes(b"SQLite format 3\0" + bytes(200))
+    with pytest.raises((RequestFileError, sqlite3.Error)):
+        job_view(path.parent)
+
+
+@pytest.mark.parametrize("by_slot", [True, False])
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_claim_costs_the_same_however_much_is_pending(open_file, newest, by_slot):
+    """SQLite takes no more steps for it."""
+    file = open_file()
+    records = records_in(file, (newest, newest), by_slot=by_slot)
+
+    def steps():
+        found = []
+        file._connection.set_progress_handler(lambda: found.append(1) and 0, 1)
+        records.next()
+        file._connection.set_progress_handler(None, 1)
+        return len(found)
+
+    parts = []
+    for _ in range(2):
+        for slot in "ab":
+            put(records, *[b"a"] * 1000, slot=slot)
+        file.commit()
+        parts.append(steps())
+    assert parts[0] == parts[1] < 200
+
+
+def test_an_opening_reads_no_requests(open_file, path):
+    """Only the indexes and the ends of the table: other damaged pages are not noticed."""
+    open_file(*(b"request %d" % n * 10 for n in range(1000))).close(clean=True)
+    contents = bytearray(path.read_bytes())
+    page = contents.index(b"request 555") // 4096
+    contents[page * 4096 : (page + 1) * 4096] = b"\xff" * 4096
+    path.write_bytes(contents)
+    file = open_file()
+    assert len(records_in(file)) == 1000
+    with pytest.raises(sqlite3.DatabaseError):
+        file._connection.execute("SELECT payload FROM request").fetchall()
+
+
+def test_a_retry_leaves_its_place_to_what_cannot_be_read(open_file, path):
+    """Each is asked at its own time, with its own id."""
+    file = open_file(b"a", b"b")
+    records = records_in(file)
+    for failed in (UNREADABLE, FAILURE):
+        records.fail(records.next().id, failed)
+    file.commit()
+    before = query(path, "SELECT id, payload FROM request")
+    file.close(clean=True)
+    assert Failed(path.parent).retry(reasons=["status/*"]) == 1
+    records = records_in(open_file())
+    assert query(path, "SELECT id, payload FROM request") == before
+    assert taken(records) == [b"a", b"b"]
+
+
+# Openings
+
+
+@pytest.fixture
+def made(open_file, copied):
+    """A killed job with a request that is pending, one in flight and one that was unreadable."""
+    file = open_file(b"unreadable", b"claimed")
+    records = records_in(file, (False, False))
+    records.fail(records.next().id, UNREADABLE)
+    records.next()
+    put(records, b"pending")
+    file.commit()
+    return copied
+
+
+def contents(path):
+    """Return all rows of the tables in a file, and their statements."""
+    return query(path, "SELECT sql FROM sqlite_master"), [
+        query(path, f"SELECT * FROM {table}")
+        for (table,) in query(path, "SELECT name FROM sqlite_master WHERE type = 'table'")
+    ]
+
+
+def open_in_a_process(path, points, order):
+    """Return how a process has ended that opened a file: 7 if that was refused."""
+
+    def open_and_commit():
+        points.lay()
+        try:
+            file = RequestFile.open(path)
+        except RequestFileError:
+            os._exit(7)
+        records_in(file, order, by_slot=False)
+        file.commit()
+
+    _, status = os.waitpid(fork(open_and_commit, path.parent.with_suffix(".log")), 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+@forks
+@pytest.mark.parametrize("order", [LIFO, (False, None)])
+def test_a_kill_while_a_job_is_opened_loses_nothing(made, order):
+    """After each call on database and files, also with other settings than before."""
+    for number in count(1):
+        path = made()
+        status = open_in_a_process(path, Points(None, number, "after"), order)
+        with closing(RequestFile.open(path)._connection) as connection:
+            pending = "SELECT payload FROM request WHERE state = 0"
+            found = sorted(payload for (payload,) in connection.execute(pending))
+            assert found == [b"claimed", b"pending", b"unreadable"]
+            oldest_first = taken(records_in(RequestFile(connection), (False, False)))
+            assert oldest_first == [b"unreadable", b"claimed", b"pending"]
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL
+    assert number > 3
+
+
+@forks
+@pytest.mark.parametrize("always", [False, True])
+def test_an_opening_that_fails_leaves_the_file_as_it_was(made, always):
+    """Wherever a call fails, once or from then on, the start is refused."""
+    before = contents(made())
+    error = sqlite3.OperationalError("disk I/O error")
+    for number in count(1):
+        path = made()
+        if open_in_a_process(path, Points(None, number, error, always=always), LIFO) != 7:
+            break
+        assert contents(path) == before
+    assert number > 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TABLE set_aside (id INTEGER)",
+        "DROP INDEX pending",
+        "ALTER TABLE job ADD COLUMN more",
+        "DELETE FROM job",
+        "UPDATE job SET unreleased = 'x'",
+        f"UPDATE job SET last = {(1 << 62) + 1}",
+        f"INSERT INTO request VALUES ({2**63 - 1}, 1, 0, 0, 0, '', NULL, NULL, NULL)",
+        "PRAGMA user_version = 0",
+        "PRAGMA user_version = 2",
+    ],
+)
+def test_a_file_that_is_not_sound_is_left_as_it_was(open_file, path, change):
+    """What is wrong, or another version, is found before anything is written."""
+    open_file().close(clean=True)
+    query(path, change)
+    before = path.read_bytes()
+    version = change.partition("user_version = ")[2]
+    expected = f"version {version}, and this scrapy-bloom reads version 1" if version else "left as"
+    with pytest.raises(RequestFileError, match=expected):
+        open_file()
+    assert path.read_bytes() == before
+
+
+def test_statistics_of_sqlite_are_no_tables_of_ours(open_file, path):
+    """Whoever has run ANALYZE on a job has done it no harm."""
+    open_file().close(clean=True)
+    query(path, "ANALYZE")
+    for _ in range(2):
+        open_file().close(clean=True)
+
+
+def test_a_locked_file_is_refused(open_file, path, monkeypatch):
+    """After a while, with the reason."""
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
+    open_file().close(clean=True)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(RequestFileError, match="locked"):
+            open_file()
+    open_file()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
+def test_a_refused_file_is_let_go_of(path, monkeypatch):
+    """Nothing of it stays open, also while somebody holds the error."""
+
+    def fail(*_):
+        raise sqlite3.OperationalError("disk I/O error")
+
+    RequestFile.open(path).close(clean=True)
+    monkeypatch.setattr(job_file, "_set_up", fail)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(RequestFileError, match="disk I/O error") as caught:
+        RequestFile.open(path)
+    assert os.listdir("/proc/self/fd") == before
+    assert caught.value
+
+
+def test_leftovers_of_a_killed_start_are_removed(open_file, path):
+    """A new file gets its name when it is whole; what is older than that goes."""
+    path.with_name(".0123456789abcdef.bloom.tmp").write_bytes(b"half")
+    path.with_name(".0123456789abcdef.bloom.tmp-journal").write_bytes(b"half")
+    assert not check_header(path)
+    open_file()
+    assert check_header(path)
+    assert list(path.parent.glob("*.tmp*")) == []
+
+
+def build_sqlite_with(monkeypatch, pragma):
+    """Let SQLite have another default."""
+    connect = sqlite3.connect
+
+    def connect_otherwise(*arguments, **options):
+        connection = connect(*arguments, **options)
+        connection.execute(f"PRAGMA {pragma}")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_otherwise)
+
+
+def test_it_is_durable_by_its_settings(open_file, monkeypatch):
+    """Write-ahead log, and an fsync at each commit, whatever SQLite was built to do."""
+    build_sqlite_with(monkeypatch, "synchronous = OFF")
+    connection = open_file()._connection
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_a_new_file_is_on_the_disk_before_it_has_its_name(open_file, path, monkeypatch):
+    """And its name before its contents: a power cut leaves a whole file or none."""
+    synced = []
+    fsync, rename = os.fsync, Path.rename
+
+    def note(descriptor):
+        fsync(descriptor)
+        found = os.fstat(descriptor)
+        synced.append((found.st_ino, found.st_size))
+
+    def check_and_rename(temporary, target):
+        found = temporary.stat()
+        assert synced == [(found.st_ino, found.st_size)]
+        assert not temporary.with_name(f"{temporary.name}-wal").exists()
+        synced.clear()
+        return rename(temporary, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", check_and_rename)
+    open_file()
+    assert [number for number, _ in synced] == [path.parent.stat().st_ino]
+
+
+@pytest.mark.parametrize("only_in_log", [False, True])
+def test_a_later_version_is_refused_by_name(open_file, path, only_in_log, copied):
+    """Also where only the log of a killed process tells it; nothing is changed."""
+    open_file().close(clean=True)
+    later = schema.VERSION + 1
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {later}")
+        copy = copied()
+    if not only_in_log:
+        copy = copied()
+        with pytest.raises(RequestFileError, match=f"version {later}"):
+            check_header(copy)
+    before = {each: each.read_bytes() for each in copy.parent.iterdir()}
+    told = f"has version {later}, and .* reads version {schema.VERSION};"
+    with pytest.raises(RequestFileError, match=told):
+        RequestFile.open(copy)
+    for each, contents in before.items():
+        assert each.name.endswith("-shm") or each.read_bytes() == contents
+
+
+def test_a_job_that_was_killed_as_it_began_a_log_opens(open_file, path, copied):
+    """The log has its header, and the index is of the one before."""
+    file = open_file(b"a")
+    log = path.with_name(f"{path.name}-wal").read_bytes()
+    file._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    copy = copied()
+    copy.with_name(f"{path.name}-wal").write_bytes(log[:16] + b"new salt" + log[24:32])
+    with whole_job(JobDirectory(copy.parent)) as found:
+        assert found is not None
+    opened = RequestFile.open(copy)
+    assert taken(records_in(opened)) == [b"a"]
+    opened.close(clean=False)
+
+
+def test_another_programs_file_is_refused_by_its_id(path):
+    """Even if its tables have the names of ours."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        schema.create(connection)
+        connection.execute("PRAGMA application_id = 7")
+    with pytest.raises(RequestFileError, match=r"another program's \(its id is 0x7\)"):
+        RequestFile.open(path)
+
+
+@pytest.mark.parametrize("secure", ["OFF", "FAST"])
+def test_what_is_done_is_gone(open_file, path, monkeypatch, secure):
+    """Of a request that is done nothing is left in the file, whatever SQLite was built to do."""
+    build_sqlite_with(monkeypatch, f"secure_delete = {secure}")
+    file = open_file(*(b"Authorization: secret" + bytes(100 * (n % 30)) for n in range(200)))
+    assert len(taken(records_in(file))) == 200
+    file.commit()
+    file.close(clean=True)
+    assert b"Authorization" not in path.read_bytes()
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x AS id"
+IN_VAIN = "FROM n WHERE x > 1"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["DROP TABLE request", f"CREATE VIEW request AS {ENDLESS}, x AS slot {IN_VAIN}"],
+        ["DROP TABLE job", f"CREATE VIEW job AS {ENDLESS} {IN_VAIN}"],
+        [
+            "INSERT INTO request VALUES (1, 1, 0, 0, 3, '', 0.0, 1, '{}')",
+            "CREATE TRIGGER endless BEFORE DELETE ON request BEGIN"
+            f" SELECT id FROM ({ENDLESS} {IN_VAIN}); END",
+        ],
+    ],
+    ids=["view request", "view job", "trigger"],
+)
+def test_commands_do_not_wait_for_a_table_that_is_none(tmp_path, statements):
+    """Each meets a view or trigger that never ends with one line."""
+    job = tmp_path / "job"
+    job.mkdir()
+    RequestFile.open(job / "requests.sqlite").close(clean=True)
+    for statement in statements:
+        query(job, statement)
+    for arguments in (
+        ["top", "job", "--once"],
+        ["queue", "count", "job"],
+        ["queue", "drop", "job", "--slot", "x", "--yes"],
+        ["failed", "job"],
+        ["drop", "job", "--yes"],
+        ["retry", "job"],
+    ):
+        assert "its tables are not those of version" in bloom(tmp_path, *arguments).refusal
+    assert not _has_pending(job)
+
+
+def test_an_index_that_names_a_row_which_is_not_there(open_file, path):
+    """The error names the file."""
+    open_file(b"a").close(clean=True)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        index = connection.execute("SELECT * FROM sqlite_master WHERE name = 'pending'").fetchone()
+        connection.execute("DELETE FROM sqlite_master WHERE name = 'pending'")
+    query(path, "DELETE FROM request")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", index)
+    with pytest.raises(sqlite3.DatabaseError, match=r"requests\.sqlite: .* restore it"):
+        records_in(open_file()).next()

@@ -1,0 +1,83 @@
+"""When the books of a job are closed: what is committed, and by what."""
+
+import pytest
+
+from scrapy_bloom.crawl import ledger
+from scrapy_bloom.sqlite.scheduler import DurableScheduler
+from tests.crawl.engine import query
+
+
+@pytest.fixture
+def timers(monkeypatch):
+    """The timers of the ledger, which go off when the test says so."""
+    waiting = []
+
+    class Timer:
+        def __init__(self, seconds, function):
+            self.function = function
+            waiting.append(self)
+
+        def cancel(self):
+            if self in waiting:
+                waiting.remove(self)
+
+        def go_off(self):
+            waiting.remove(self)
+            self.function()
+
+    # a busy machine is no slow pipeline
+    monkeypatch.setattr(ledger.Ledger, "preparing_share", 1)
+    monkeypatch.setattr(ledger, "call_later", Timer)
+    return waiting
+
+
+@pytest.fixture
+def job(make, tmp_path, timers):
+    """An open job, and how many rows another program sees in it."""
+    job = make()
+    job.rows = lambda: query(tmp_path / "job", "SELECT COUNT(*) FROM request")[0][0]
+    return job
+
+
+def test_the_timer_goes_on_while_requests_are_in_flight(job, timers):
+    """A request that ends when nothing else happens is acknowledged all the same."""
+    job.push("a")
+    popped = job.pop()
+    for _ in range(3):
+        (timer,) = timers
+        timer.go_off()
+        assert job.rows() == 1
+    job.done(popped)
+    (timer,) = timers
+    timer.go_off()
+    assert job.rows() == 0
+    assert timers == []
+
+
+def test_no_timer_is_left_at_the_end(job, timers):
+    """A process may go on with other crawls, and its reactor has nothing of this one."""
+    job.push("a")
+    job.pop()
+    assert len(timers) == 1
+    job.close("shutdown")
+    assert timers == []
+
+
+def test_five_hundred_requests_handed_out_are_a_commit(job, timers):
+    """A crawl whose timers are late keeps its rows bounded."""
+    job.pushed(*map(str, range(750)))
+    job.commit()
+    for _ in range(500):
+        job.done(job.pop())
+    assert job.rows() == 750
+    job.done(job.pop())
+    assert job.rows() == 250
+
+
+def test_five_hundred_requests_pushed_are_a_commit(job, timers):
+    """What a crash repeats is bounded, whatever the timers do."""
+    assert (DurableScheduler.commit_operations, DurableScheduler.commit_seconds) == (500, 0.1)
+    job.pushed(*map(str, range(499)))
+    assert job.rows() == 0
+    job.push("last")
+    assert job.rows() == 500

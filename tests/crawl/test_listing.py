@@ -1,0 +1,119 @@
+"""How the requests in the table of a job are found: each statement by the index that is for it."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.crawl.records import KEPT, WAITING, State
+from scrapy_bloom.sqlite import (
+    desk,
+    job_file,
+    listing,
+    records,
+    rounds,
+    schema,
+    status,
+)
+
+OTHERS = [state for state in State if state not in {State.PENDING, State.QUARANTINED}]
+
+
+@pytest.fixture
+def connection():
+    """The tables of a job with some thousand requests."""
+    with closing(schema.in_memory()) as connection:
+        connection.execute("INSERT INTO slot (name) VALUES ('a')")
+        rows = [(1, 0, number, number % 6, b"x", float(number)) for number in range(3000)]
+        connection.executemany(
+            "INSERT INTO request (slot, rank, place, state, payload, due)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+        yield connection
+
+
+def plan(connection, statement):
+    """Return how SQLite carries out a statement."""
+    values = [1] * statement.count("?")
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
+    return " / ".join(row[3] for row in rows)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        *map(listing.all_of, OTHERS),
+        *map(listing.groups_of, OTHERS),
+        listing.part_of(KEPT),
+        records.MOVE_DUE,
+        status.COUNT_KEPT,
+        status.COUNT_DELAYED,
+    ],
+)
+def test_a_state_is_found_by_its_index(connection, statement):
+    """What is pending, of which there may be millions, is not looked at."""
+    found = plan(connection, statement)
+    assert "USING INDEX other" in found or "USING COVERING INDEX other" in found
+    assert "SCAN" not in found.replace("SCAN json_each", "")
+
+
+@pytest.mark.parametrize("statement", [*map(listing.all_of, OTHERS)])
+def test_the_oldest_is_first_without_a_sort(connection, statement):
+    """A list of twenty reads no more."""
+    assert "TEMP B-TREE" not in plan(connection, statement)
+
+
+def test_what_is_pending_is_counted_in_the_index(connection):
+    """Without its payloads; to be read it is taken in the order of its numbers."""
+    assert "INDEX pending" in plan(connection, listing.groups_of(State.PENDING))
+    for statement in (
+        status.COUNT_UNFINISHED,
+        job_file.UNFINISHED,
+        rounds.REOPEN,
+    ):
+        found = plan(connection, statement)
+        assert "request USING INDEX pending" in found
+        assert "SEARCH request USING" in found
+        assert "INDEX other (state=?)" in found
+    assert plan(connection, listing.all_of(State.PENDING)) == "SCAN request"
+    found = plan(connection, listing.part_of(WAITING))
+    assert found.startswith("SEARCH request USING INTEGER PRIMARY KEY (rowid>")
+
+
+@pytest.mark.parametrize(
+    "statement", [f"{desk.ASK} {desk._IN}", records.WAKE, desk.FAIL, records.CHOSEN]
+)
+def test_a_request_is_changed_by_its_number(connection, statement):
+    """Whatever there is beside it."""
+    assert "SEARCH request USING INTEGER PRIMARY KEY (rowid=?)" in plan(connection, statement)
+
+
+def test_what_is_damaged_is_an_error_of_the_file(connection):
+    """And never one that a crawl does not know."""
+    connection.execute("UPDATE request SET slot = 9 WHERE state = 3")
+    found = listing.Listing(connection.execute, is_running=True)
+    with pytest.raises(sqlite3.DatabaseError, match="slot 9 has no name"):
+        [*found.scan(Filter(KEPT))]
+    assert found.count(Filter()).states == {
+        State.PENDING: 500,
+        State.DELAYED: 500,
+        State.ASKED: 500,
+    }
+
+
+def test_a_delayed_request_without_a_time_is_listed_like_one_that_is_due(connection):
+    """A damaged row hides no other, and is no exception that a command or a crawl does not know."""
+    connection.execute("UPDATE request SET due = NULL WHERE state = 2 AND id % 2")
+    found = listing.Listing(connection.execute, is_running=True)
+    times = [each.due for each in found.scan(Filter({State.DELAYED}))]
+    assert len(times) == 500
+    assert 0.0 in times
+
+
+def test_a_job_without_requests_lists_none(tmp_path):
+    """As it is when a start was killed before it has made the file."""
+    found = desk.SqliteDesk(tmp_path)
+    assert [*found.scan(Filter())] == []
+    assert found.count(Filter(KEPT)).states.total() == 0

@@ -1,0 +1,135 @@
+"""How far a job is, for alerts and for others to see."""
+
+import json
+import os
+import time
+
+import pytest
+
+from scrapy_bloom.errors import RequestFileError
+from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.sqlite.status import KEPT_SECONDS, JobStatus, Progress, job_view
+from tests.crawl.engine import query
+from tests.crawl.test_failed import fail_download
+from tests.crawl.test_rounds import start
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+STATS = ("pending", "in_flight", "failed", "commits", "commit_seconds_max", "bytes")
+
+
+def noted(folder):
+    """Return what has been noted, as another program sees it."""
+    rows = query(folder, "SELECT time, figures FROM progress ORDER BY time")
+    return [(at, json.loads(figures)) for at, figures in rows]
+
+
+def test_stats_that_can_be_alerted_on(make_round, tmp_path, monkeypatch):
+    """They are there while the crawl runs, and at its end."""
+    monkeypatch.setattr(Progress, "seconds", 0)
+    job = make_round()
+    job.start(*(start(name) for name in "abcd"))
+    job.push("e", meta={"function": lambda: None})
+    first, second = job.pop(), job.pop()
+    fail_download(job, second)
+    job.commit()
+    stats = {name: job.stat(f"scheduler/{name}") for name in STATS}
+    assert (stats["pending"], stats["in_flight"], stats["failed"]) == (3, 1, 1)
+    assert stats["commits"] >= 0
+    assert 0 <= stats["commit_seconds_max"] < 60
+    assert stats["bytes"] > 4096
+    (*_, (at, figures)) = noted(tmp_path / "job")
+    assert abs(time.time() - at) < 60
+    assert figures["pending"] == 3
+    assert figures["filter_capacity"] == 1000
+    job.done(first)
+    job.finish()
+    assert [job.stat(f"scheduler/{name}") for name in STATS[:3]] == [0, 0, 1]
+    assert job.stat("scheduler/commits") > stats["commits"]
+
+
+def test_a_short_job_counts_its_only_commit(make_round, tmp_path):
+    """For whoever looks after the end, and in the stats."""
+    job = make_round().started("a")
+    job.finish()
+    assert JobStatus(tmp_path / "job").figures()["commits"] == job.stat("scheduler/commits") == 1
+
+
+def test_what_is_noted_stays_small(make_round, tmp_path, monkeypatch):
+    """One a second, of the last minute; a clock that was set back leaves no future behind."""
+    job = make_round()
+    clock = [time.time() + 1000]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    for number in range(200):
+        clock[0] += 0.5
+        job.push(str(number))
+        job.commit()
+    assert KEPT_SECONDS <= len(noted(tmp_path / "job")) <= KEPT_SECONDS + 1
+    clock[0] -= 30
+    job.push("x")
+    job.commit()
+    assert noted(tmp_path / "job")[-1][0] == clock[0]
+
+
+def test_what_has_become_of_a_job(make_round, crash_round, tmp_path):
+    """Running, killed, stopped, finished with and without failed requests, and its round."""
+    folder = tmp_path / "job"
+    assert job_view(folder).state is None
+    job = make_round().started("a", "b")
+    assert job_view(folder).state[:3] == ("running", None, 0)
+    job.commit()
+    assert job_view(folder).state[:2] == ("running", 1)
+    job.drop()
+    assert job_view(folder).state[:2] == ("killed", 1)
+    make_round().started("a").close("shutdown")
+    assert job_view(folder).state[:2] == ("stopped", 1)
+    job = make_round().started("a")
+    fail_download(job, job.pop())
+    job.finish()
+    assert job_view(folder).state[:3] == ("finished", 1, 1)
+    make_round(BLOOM_RETRY_FAILED=True).started("a").finish()
+    assert job_view(folder).state[:3] == ("finished", 1, 0)
+
+
+def require_refused(job):
+    """Require an error that names the file, by a look at the job."""
+    refused = pytest.raises(RequestFileError, match=r"requests\.sqlite cannot be read: ")
+    with JobDirectory(job).locked(), refused:
+        JobStatus(job).figures()
+
+
+@pytest.mark.parametrize("figures", ["1", "{}", '{"began": "x"}', '{"began": 1, "pending": "x"}'])
+def test_damaged_figures_are_an_error_that_names_the_file(make_round, tmp_path, figures):
+    """Also where only what is made of them fails."""
+    make_round().close()
+    path = tmp_path / "job"
+    query(path, "DELETE FROM progress")
+    query(path, "INSERT INTO progress VALUES (1.0, ?), (2.0, ?)", figures, figures)
+    query(path, "UPDATE job SET clean = 0")
+    require_refused(tmp_path / "job")
+
+
+def test_a_count_of_a_round_that_is_too_large_is_told_with_the_file(make_round, tmp_path, caplog):
+    """In one line, and nothing of the job is lost."""
+    make_round().pushed("a").close("shutdown")
+    query(tmp_path / "job", f"UPDATE round_counts SET pages = {2**63 - 1}")
+    job = make_round()
+    job.crawler.stats.inc_value("response_received_count")
+    job.done(job.pop())
+    job.commit()
+    job.close("bloom_error")
+    (error,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert "requests.sqlite: Python int too large" in error.getMessage()
+    assert error.exc_info is None
+    query(tmp_path / "job", "UPDATE round_counts SET pages = 1")
+    assert make_round().finish() == ["a"]
+
+
+@pytest.mark.parametrize("value", ["NULL", "'many'"])
+def test_counts_of_a_round_that_are_no_numbers_are_told_with_the_file(make_round, tmp_path, value):
+    """By a start, which is refused, and by a look at the job."""
+    make_round().close()
+    query(tmp_path / "job", f"UPDATE round_counts SET pages = {value}")
+    with pytest.raises(RequestFileError, match=r"requests\.sqlite: pages has a value of type"):
+        make_round()
+    require_refused(tmp_path / "job")

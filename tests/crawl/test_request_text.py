@@ -1,0 +1,434 @@
+"""The text of a stored request: all fields come back, with their types and their order."""
+
+import struct
+import tracemalloc
+from collections import OrderedDict
+from contextlib import suppress
+from enum import IntEnum
+from time import process_time
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import FormRequest, Request, Spider
+from scrapy.http import JsonRequest, XmlRpcRequest
+
+from scrapy_bloom.crawl.codec import Codec, Stored
+from scrapy_bloom.crawl.request_text import DEEPEST, ORDER, NotPlainError, pack, unpack
+
+SLOT = "a.example"
+URL = f"http://{SLOT}/b?c=d"
+
+
+def exactly(value):
+    """Return `value` with all types and orders in it, so that equal means the same."""
+    kind = type(value)
+    if kind is dict:
+        return kind, [(exactly(key), exactly(each)) for key, each in value.items()]
+    if kind in (list, tuple):
+        return kind, [exactly(each) for each in value]
+    if kind in (set, frozenset):
+        return kind, sorted(repr(exactly(each)) for each in value)
+    if kind is float:
+        return kind, struct.pack("<d", value)
+    return kind, value
+
+
+def require_round_trip(fields, slot=SLOT):
+    """Return the text of `fields`, which come back from it, or all but the defaults of Scrapy."""
+    text = pack(fields, slot)
+    found = unpack(text, slot)
+    if "_class" not in fields:
+        defaults = Request("data:,").to_dict()
+        assert not any(exactly(found[name]) == exactly(defaults.get(name, 0)) for name in found)
+        found = {**defaults, **found}
+    assert found.keys() == fields.keys()
+    assert exactly({name: found[name] for name in fields}) == exactly(fields)
+    return text
+
+
+def in_order(fields):
+    """Return `fields` in the order of Scrapy 2.19, which other releases do not have."""
+    return {name: fields[name] for name in (*ORDER, *(fields.keys() - {*ORDER}))}
+
+
+REQUESTS = {
+    "plain": Request(URL),
+    "all": Request(
+        URL,
+        callback=None,
+        method="PUT",
+        headers={"A": ["b", "c"], "D": "\xe9", "Referer": f"http://{SLOT}/z"},
+        body=b"\0\xff",
+        cookies=[{"name": "a", "value": "b", "secure": True}],
+        meta={"x": [1, {"y": (2.5, None)}], "depth": 7},
+        encoding="cp1252",
+        priority=-3,
+        dont_filter=True,
+        flags=["f"],
+        cb_kwargs={"k": {"v"}},
+    ),
+    "cookies": Request(URL, cookies={"a": "b"}),
+    "equal to defaults": Request(URL, priority=False, dont_filter=0),
+    "referer first": Request(URL, headers={"Referer": URL, "X": "y"}),
+    "referer elsewhere": Request(URL, headers={"Referer": "https://b.example/"}),
+    "referer with a NUL": Request(URL, headers={"Referer": b"\0"}),
+    "two referers": Request(URL, headers={"Referer": [URL, URL]}),
+    "no referer": Request(URL, headers={"Referer": b""}),
+    "depth first": Request(URL, meta={"depth": 1, "x": 2}),
+    "depth of another type": Request(URL, meta={"depth": True}),
+    "deep": Request(URL, meta={"depth": 255}),
+    "negative": Request(URL, meta={"depth": -1}),
+    "form": FormRequest(URL, formdata={"a": "b"}, meta={"depth": 1}),
+    "json": JsonRequest(URL, data={"a": [1]}, dumps_kwargs={"indent": 1}),
+    "rpc": XmlRpcRequest(URL, methodname="m", params=(1,), encoding="latin-1"),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_all_fields_come_back(name):
+    """With the types and the order that `Request.to_dict` gives them."""
+    require_round_trip(in_order(REQUESTS[name].to_dict()))
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_fields_that_have_the_default_may_be_missing(name):
+    """As in what another crawl has stored; in any order."""
+    fields = REQUESTS[name].to_dict()
+    left_out = unpack(pack(fields, SLOT), SLOT)
+    assert exactly(unpack(pack(dict(reversed(fields.items())), SLOT), SLOT)) != []
+    assert exactly(unpack(pack(left_out, SLOT), SLOT)) == exactly(left_out)
+
+
+def test_names_of_callbacks():
+    """ASCII or not, and whatever a field holds that should be a name."""
+    fields = in_order(Request(URL).to_dict())
+    for name in ("parse", "", "pars\xe9", "a\0b", "\udc80", 7, None):
+        require_round_trip({**fields, "callback": name, "errback": "failed"})
+        require_round_trip({**fields, "callback": "parse", "errback": name})
+
+
+@pytest.mark.parametrize(
+    ("url", "slot"),
+    [
+        ("http://a.example/", "a.example"),
+        ("https://a.example:8443/b", "a.example"),
+        ("https://a.example.org/b", "a.example"),  # the slot is a prefix of the host
+        ("http://user:pw@a.example/", "a.example"),
+        ("http://A.example/", "a.example"),
+        ("HTTP://a.example/", "a.example"),
+        ("http://xn--bcher-kva.example/", "b\xfccher.example"),
+        ("http://a.example/#!f", "a.example"),
+        ("http://a.example/", "slot of a meta"),
+        ("http://a.example/", ""),
+        ("https://", ""),
+        ("http://https://", "https://"),
+        ("http://[::1]:8000/", "::1"),
+        ("data:,a", ""),
+        ("s3://bucket/key", "bucket"),
+        ("file:///a\x7f", ""),
+        ("http://\xe9.example/", "\xe9.example"),
+        ("http://a.example/\0", "a.example"),
+        ("http://a.example/\udc80", "a.example"),
+        ("http://a.example/", "\udc80"),
+        ("", "a.example"),
+    ],
+)
+@pytest.mark.parametrize(
+    "referer", [None, b"http://a.example/b/c", b"https://a.example:8443/b", b"", b"\xe9"]
+)
+def test_odd_urls(url, slot, referer):
+    """The slot stands for a part of a URL only where the two together are that URL."""
+    fields = {**in_order(Request(URL).to_dict()), "url": url}
+    if referer is not None:
+        fields["headers"] = {b"Referer": [referer]}
+    require_round_trip(fields, slot)
+
+
+texts = st.text(st.characters(exclude_categories=()), max_size=9)
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers() | st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    texts,
+    st.binary(max_size=9),
+)
+keys = scalars | st.tuples(scalars, texts)
+values = st.recursive(
+    scalars | st.sets(keys, max_size=3) | st.frozensets(keys, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(keys, inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(texts, values, max_size=4), values)
+def test_any_plain_values(meta, value):
+    """Whatever a spider puts into its meta, beside what is not plain, which is held apart."""
+    fields = {**in_order(Request(URL).to_dict()), "meta": meta, "cb_kwargs": {"a": value}}
+    with suppress(NotPlainError):  # Hypothesis may give one container twice
+        require_round_trip(fields)
+    codec, fields = Codec(None, 10**6), {**fields, "flags": [object]}
+    stored = codec.dump(fields, SLOT, "pickle")
+    assert codec.load_fields(stored)["url"] == URL
+    loaded = codec.load(stored)
+    assert (exactly(loaded.meta), loaded.flags) == (exactly(meta), [object])
+    assert exactly(loaded.cb_kwargs) == exactly({"a": value})
+
+
+@given(
+    st.dictionaries(texts, values, max_size=2),
+    st.lists(st.binary(max_size=4), max_size=2),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "dont_filter": st.booleans(),
+            "method": st.sampled_from(["GET", "POST"]),
+            "priority": st.integers(-1, 1),
+            "cb_kwargs": st.just({"a": 1}),
+            "flags": st.just(["a"]),
+            "body": st.just(b"a"),
+            "cookies": st.just({"a": "b"}),
+        },
+    ),
+    st.sampled_from([URL, "https://a.example/%C3%A9", "data:,", "http://a.example:8080/b"]),
+)
+def test_the_short_way_to_a_text_is_a_short_way(meta, referers, others, url):
+    """The text of a request is that of its fields, also where these were not made for it."""
+    spider = Spider("s")
+    codec = Codec(spider, 10**6)
+    for names in (["Referer"], ["Referer", "Accept"], []):
+        headers = dict.fromkeys(names, referers)
+        for depth in ({}, {"depth": 1}, {"depth": True}):
+            request = Request(url, spider.parse, headers=headers, meta=meta | depth, **others)
+            for _ in range(2):  # the second time the callback is known
+                short = codec.load_fields(codec.dump(request, SLOT, "pickle"))
+                long = codec.load_fields(codec.dump(codec.fields(request), SLOT, "pickle"))
+                assert {n: exactly(short[n]) for n in short} == {n: exactly(long[n]) for n in long}
+
+
+def test_numbers_of_any_size():
+    """With all their bits."""
+    numbers = [
+        sign * (1 << bits) + more
+        for bits in (*range(0, 300, 7), 31, 32, 64, 79_000)
+        for sign in (1, -1)
+        for more in (-1, 0, 1)
+    ]
+    numbers += [float("nan"), float("-inf"), -0.0, struct.unpack("<d", b"\1\0\0\0\0\0\xf8\x7f")[0]]
+    require_round_trip({**in_order(Request(URL).to_dict()), "meta": {"numbers": numbers}})
+
+
+@pytest.mark.parametrize("length", [0, 1, 127, 128, 16_384, 70_000])
+def test_strings_of_any_length(length):
+    """And lists and dicts."""
+    long = ["a" * length, "\udc80" * length, b"\0" * length, [1] * length, [*range(length)]]
+    long += [dict.fromkeys(range(length)), {(number,): None for number in range(length)}]
+    require_round_trip({**in_order(Request(URL).to_dict()), "meta": {"long": long}})
+
+
+class Own(IntEnum):
+    """A value of a subclass."""
+
+    ONE = 1
+
+
+class OwnText(str):
+    """Another."""
+
+
+def nested(depth, *inner):
+    """Return lists inside each other."""
+    value = [*inner]
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+shared = [1]
+cyclic = []
+cyclic.append(cyclic)
+shared_tuple = (shared,)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        msgpack.ExtType(7, b""),
+        msgpack.Timestamp(1),
+        memoryview(b"a"),
+        10**30_000,
+        Own.ONE,
+        OwnText("a"),
+        OrderedDict(a=1),
+        bytearray(b"a"),
+        1j,
+        range(3),
+        [shared, {"a": shared}],
+        (shared_tuple, shared_tuple),
+        cyclic,
+        nested(DEEPEST),
+        nested(100_000),
+        {OwnText("a"): 1},
+        {(Own.ONE,): 1},
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_not_plain(value):
+    """A value of any other type, and a container in two places, which would come back as two."""
+    fields = in_order(Request(URL).to_dict())
+    for more in ({"meta": {"a": value}}, {"cb_kwargs": {"a": [value]}}, {"flags": [{"a": value}]}):
+        with pytest.raises(NotPlainError):
+            pack({**fields, **more}, SLOT)
+
+
+def test_what_is_not_plain_is_one_pickle():
+    """What objects share they share when they come back, and the rest is read without them."""
+    numbers = [1, 2]
+    meta = {"a": Thing(numbers), "n": 5, "b": numbers, "c": {"d": numbers}, "depth": 2}
+    codec = Codec(None, 10**6)
+    stored = codec.dump(Request(URL, meta=meta, priority=3).to_dict(), SLOT, "pickle")
+    fields = codec.load_fields(stored)
+    assert (fields["url"], fields["priority"], fields["meta"]["n"]) == (URL, 3, 5)
+    assert stored.payload.count(b"Thing") == 1
+    found = codec.load(stored).meta
+    assert [*found] == [*meta]
+    assert found["a"].numbers is found["b"] is found["c"]["d"]
+    assert (found["b"], found["depth"]) == (numbers, 2)
+
+
+class Thing:
+    """An object of a spider."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+
+def test_fields_that_share_a_list():
+    """Each has its own when they come back."""
+    fields = {**Request(URL).to_dict(), "flags": shared, "cookies": shared}
+    codec = Codec(None, 10**6)
+    found = codec.load(codec.dump(fields, SLOT, "pickle"))
+    assert (found.flags, found.cookies) == (shared, shared)
+
+
+def test_a_url_or_a_callback_is_read_without_objects():
+    """Else the request is kept in memory."""
+    fields = {**Request(URL).to_dict(), "callback": OwnText("parse")}
+    with pytest.raises(ValueError, match="callback is of type Held"):
+        Codec(None, 10**6).dump(fields, SLOT, "pickle")
+
+
+def test_as_deep_as_it_may_be():
+    """One level less than what is refused."""
+    for inner in ((), (1,), ("a" * 70_000,)):
+        meta = {"a": nested(DEEPEST - 1, *inner)}
+        require_round_trip(in_order(Request(URL, meta=meta).to_dict()))
+
+
+TEXTS = [pack(in_order(request.to_dict()), SLOT) for request in REQUESTS.values()]
+
+
+@given(st.sampled_from(TEXTS), st.data())
+def test_rubbish_is_a_value_error(text, data):
+    """Whatever the bytes are: no other exception, no code of theirs, and no time."""
+    first, last = sorted(data.draw(st.tuples(*[st.integers(0, len(text))] * 2)))
+    text = text[:first] + data.draw(st.binary(max_size=9)) + text[last:]
+    began = process_time()
+    with suppress(ValueError):
+        unpack(text, SLOT)
+    assert process_time() - began < 1
+
+
+@pytest.mark.parametrize("objects", [False, True])
+def test_any_other_bit_makes_it_unreadable(objects):
+    """Each flipped bit of a row, each beginning of it, and another slot: none is another row."""
+    codec = Codec(None, 10**6)
+    request = REQUESTS["all"].replace(meta={"a": Thing([1])} if objects else {"depth": 3})
+    slot, payload = codec.dump(request.to_dict(), SLOT, "pickle")
+    others = [payload[:end] for end in range(len(payload))]
+    for bit in range(8 * len(payload)):
+        damaged = bytearray(payload)
+        damaged[bit // 8] ^= 1 << bit % 8
+        others.append(bytes(damaged))
+    for each in [*(Stored(slot, other) for other in others), Stored("b.example", payload)]:
+        with pytest.raises(ValueError, match="damaged"):
+            codec.load_fields(each)
+
+
+def deep(head, tail=b"\xc0", levels=100_000):
+    """Return the text of a meta with so many levels."""
+    return b"\x95\x00\x03\xc0\x81\x06" + head * levels + tail
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\x00",
+        b"\xc1",
+        b"\x95\x03\xc0\xc0\xc0\xa1/",  # no way to store a URL
+        b"\x95\x00\xc0\xc0\xc0\xc4\x01/",  # a URL of bytes
+        b"\x95\x00\x01\xc0\x81\x06\xc0\xa1/",  # a depth in no meta
+        b"\x95\x00\xc0\xc0\x81\x20\xc0\xa1/",  # no such field
+        b"\x94\x00\xc0\xc0\xc0",
+        b"\x96\x00\xc0\xc0\xc0\xa1/\x01",
+        b"\x95\x00\xc0\xc0\xc0\xa1/\xc0",  # more behind it
+        b"\x81\x05\xc0",  # a dict
+        deep(b"\x81\x90\xc0", b"\xa1/", 1),  # a list as a key
+        deep(b"\x81\xa1a\xd4\x20\x00", b"\xa1/", 1),  # no such extension
+        deep(b"\x81\xa1a\x93\xd4\x02\x00\x90\x90", b"\xa1/", 1),  # a set of lists
+        deep(b"\x81\xa1a\x92\xd4\x04\x00\x01", b"\xa1/", 1),  # half a pair
+        deep(b"\x81\xa1a\xc9\x00\x00\x4e\x20\x05" + b"1" * 20_000, b"\xa1/", 1),
+        deep(b"\x91"),
+        deep(b"\x91", b"\xc0\xa1/", 900),
+        deep(b"\x81\xc0"),
+        deep(b"\x92\xd4\x01\x00", b"\xc0\xa1/", 400),
+        deep(b"\xc7\xff\x05"),
+        deep(b"\xdd\x00\x01\x86\xa0"),  # lists of a hundred thousand
+        deep(b"\xdd\xff\xff\xff\xff"),
+        deep(b"\xdf\x00\x01\x86\xa0", levels=500),
+        b"\xdd\x7f\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xff",
+        b"\xc9\xff\xff\xff\xff\x05",
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_what_is_no_text(text):
+    """It is refused at once, in time and memory of its length."""
+    began = process_time()
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="its text is damaged"):
+            unpack(text, SLOT)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert process_time() - began < 1
+    assert peak < 1_500_000 + 20 * len(text)
+
+
+def test_an_ordinary_request_takes_few_bytes():
+    """Six bytes, the callback, and what the slot and the URL do not say."""
+    request = Request(URL, headers={"Referer": f"http://{SLOT}/b"}, meta={"depth": 3})
+    fields = {**in_order(request.to_dict()), "callback": "parse"}
+    text = b"\x97\0\x03\xa5parse\xc0\xa6/b?c=d\x12\xa0"
+    assert require_round_trip(fields) == text
+
+
+def test_no_buffer_of_a_long_text_stays():
+    """After one of 20 MB the others take as little memory as before."""
+    tracemalloc.start()
+    try:
+        pack(Request(URL, body=bytes(20_000_000)).to_dict(), SLOT)
+        pack(Request(URL).to_dict(), SLOT)
+        now, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert now < 2_000_000

@@ -1,0 +1,276 @@
+"""When a round of a job begins, goes on and is over."""
+
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+from scrapy import signals
+from scrapy.exceptions import CloseSpider
+
+from scrapy_bloom import JobDirectoryError
+from scrapy_bloom.jobdir import session_of
+from scrapy_bloom.sqlite.status import job_view
+from tests.crawl.engine import STOCK, Job, query, request
+from tests.fakes import Engine
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+def start(name):
+    return request(name, dont_filter=True)
+
+
+def finish(job, *names):
+    """Crawl all there is; return what start() gave to the engine."""
+    sent = job.start(*map(start, names))
+    job.finish()
+    return sent
+
+
+def phases(folder):
+    """Return the rounds as another program sees them."""
+    return query(folder, "SELECT number, phase FROM rounds")
+
+
+def test_each_start_after_a_finished_round_is_a_new_one(make_round, tmp_path):
+    """People crawl daily with one JOBDIR: start pages come each time, others once."""
+    for number in (1, 2, 3):
+        job = make_round()
+        assert (job.round.number, job.round.is_resumed) == (number, False)
+        assert finish(job, "a", "b") == ["a", "b"]
+        assert phases(tmp_path / "job") == [(number, "over")]
+
+
+@pytest.mark.parametrize("reason", ["finished", "shutdown", "bloom_full", "done"])
+def test_the_reason_does_not_matter(make_round, tmp_path, reason):
+    """What is left decides: nothing ends the round, one request does not."""
+    make_round().started("a").close(reason)
+    assert phases(tmp_path / "job") == [(1, "running")]
+    job = make_round()
+    assert (job.round.number, job.round.is_resumed) == (1, True)
+    job.start(start("a"))
+    job.finish(reason)
+    assert phases(tmp_path / "job") == [(1, "over")]
+
+
+class Feeder:
+    """Could give requests whenever the spider is idle."""
+
+    def __call__(self):
+        pass
+
+    def feed(self):
+        pass
+
+
+FEEDER = Feeder()
+
+
+@pytest.mark.parametrize(
+    ("handler", "goes_on", "tells"),
+    [
+        (FEEDER.feed, True, True),
+        (FEEDER, True, True),
+        (lambda: None, True, True),
+        (partial(print, "idle"), True, True),
+        (CloseSpider, False, True),
+        (JobDirectoryError, False, True),
+        (FEEDER.feed, True, False),
+        (None, False, False),
+    ],
+)
+def test_who_listens_to_spider_idle_keeps_the_round(
+    make_round, monkeypatch, handler, goes_on, tells
+):
+    """If it was not asked, or Scrapy does not tell; those of Scrapy's and ours give nothing."""
+    if not tells:
+        monkeypatch.delattr(Engine, "_spider_idle")
+    job = make_round()
+    if handler is not None:
+        job.crawler.signals.connect(handler, signals.spider_idle, weak=False)
+    finish(job, "a")
+    assert make_round().round.is_resumed == goes_on
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no list"), CloseSpider("finished")])
+def test_start_that_breaks_off_does_not_end_the_round(make_round, error):
+    """The next run asks start() again for what it did not give, and for no more."""
+    job = make_round()
+    with pytest.raises(type(error)):
+        job.start(start("a"), error)
+    job.finish()
+    job = make_round()
+    assert job.round.is_resumed
+    assert finish(job, "a", "b") == ["b"]
+    assert make_round().round.number == 2
+
+
+def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round):
+    """A spider that is stopped while start() still has something to give."""
+    job = make_round()
+    starting = job.starting(start("a"), start("b"))
+    next(starting)
+    job.finish("shutdown")
+    assert make_round().round.is_resumed
+
+
+def test_start_that_takes_a_stop_for_its_end_does_not_end_the_round(make_round):
+    """Ctrl-C cancels start(), and one that cleans up may just return."""
+    job = make_round()
+    starting = job.starting(start("a"))
+    next(starting)
+    job.names()
+    job.engine.running = False
+    assert [*starting] == []
+    job.close("shutdown")
+    assert make_round().round.is_resumed
+
+
+def test_what_is_in_progress_or_in_memory_belongs_to_the_round(make_round, crash_round):
+    """A round is not over before its last request is done, wherever that is."""
+    job = make_round().started("a")
+    popped = job.pop()
+    job.commit()
+    assert crash_round().round.is_resumed
+    job.scheduler.enqueue_request(request("b", meta={"function": lambda: None}))
+    job.done(popped)
+    job.close()
+    assert make_round().round.is_resumed
+
+
+def test_a_commit_that_fails_at_the_end_does_not_end_the_round(make_round, tmp_path):
+    """Its requests are repeated, so it goes on."""
+    job = make_round().started("a")
+    job.commit()
+    job.names()
+    job.round.file._connection.execute("PRAGMA query_only = 1")
+    job.close()
+    job.drop()
+    assert phases(tmp_path / "job") == [(1, "running")]
+    job = make_round()
+    assert (job.round.is_resumed, job.names()) == (True, ["a"])
+
+
+def test_a_start_whose_spider_did_not_open_changes_no_round(make_round, tmp_path):
+    """A pipeline cannot reach its database: Scrapy closes what it has not begun."""
+    finish(make_round(), "a")
+    for _ in range(2):
+        job = Job(tmp_path / "job").open()
+        assert (job.scheduler.round.number, job.scheduler.round.is_resumed) == (2, False)
+        job.close("shutdown")
+        assert phases(tmp_path / "job") == [(1, "over")]
+    assert finish(make_round(), "a") == ["a"]
+
+
+@pytest.mark.parametrize("pending", [True, False])
+def test_a_job_that_knows_no_rounds(make_round, pending):
+    """One of stock Scrapy or 0.1.0 goes on if anything is pending, and else begins anew."""
+    job = make_round(scheduler=STOCK)
+    if pending:
+        job.push("a")
+    job.close()
+    job = make_round()
+    assert (job.round.number, job.round.is_resumed) == (1, pending)
+    assert finish(job, "b") == ["b"]
+    assert make_round().round.number == 2
+
+
+def test_without_a_job_directory_there_is_no_round(make_round):
+    """Scrapy's start() is left alone."""
+    job = make_round(None)
+    assert job.round is None
+    assert not job.engine.scraper.spidermw.methods
+    job.close()
+
+
+# With feeds
+
+FEEDS = "the feeds"
+
+
+def awaiting(job):
+    """Let a job's round wait for feeds; return what is called at its end."""
+    ended = []
+    job.round.awaits_feeds = True
+    session_of(job.crawler).begin(FEEDS)
+    job.round.at_end.append(
+        lambda: ended.append(job.round.file.execute("DELETE FROM spider_state"))
+    )
+    return ended
+
+
+def test_a_round_is_over_when_its_feeds_are_stored(make_round, tmp_path):
+    """After the scheduler's close, with the job still locked and its file open."""
+    job = make_round()
+    ended = awaiting(job)
+    job.start(start("a"))
+    job.finish()
+    assert (ended, phases(tmp_path / "job")) == ([], [(1, "to be stored")])
+    assert job_view(tmp_path / "job").state == ("running", 1, 0, True)
+    assert (tmp_path / "job" / "bloom.lock").exists()
+    assert len(job.round.file.query("SELECT * FROM spider_state")) == 1
+    job.round.feeds_stored()
+    session_of(job.crawler).end(FEEDS)
+    assert len(ended) == 1
+    assert phases(tmp_path / "job") == [(1, "over")]
+    assert job_view(tmp_path / "job").state == ("finished", 1, 0, False)
+    assert not (tmp_path / "job" / "bloom.lock").exists()
+    assert query(tmp_path / "job", "SELECT * FROM spider_state") == []
+    assert query(tmp_path / "job", "SELECT clean FROM job") == [(1,)]
+
+
+def test_feeds_that_are_stored_while_a_round_goes_on_do_not_end_it(make_round, tmp_path):
+    """At a stop, feeds are whole and the round is not over."""
+    job = make_round()
+    ended = awaiting(job)
+    job.start(start("a"))
+    job.close("shutdown")
+    job.round.feeds_stored()
+    session_of(job.crawler).end(FEEDS)
+    assert (ended, phases(tmp_path / "job")) == ([], [(1, "running")])
+
+
+def test_feeds_that_were_not_stored_come_first_at_the_next_start(make_round, crash_round):
+    """And then the next round begins."""
+    job = make_round()
+    awaiting(job)
+    finish(job, "a")
+    resumed = crash_round()
+    assert (resumed.round.number, resumed.round.is_to_be_stored) == (1, True)
+    ended = awaiting(resumed)
+    resumed.round.feeds_stored()
+    assert len(ended) == 1
+    assert (resumed.round.number, resumed.round.is_resumed) == (2, False)
+    assert resumed.start(start("a")) == ["a"]
+    resumed.close("shutdown")
+    assert phases(Path(resumed.crawler.settings["JOBDIR"])) == [(2, "running")]
+
+
+def test_feeds_that_cannot_be_stored_at_the_next_start_keep_the_round(make_round):
+    """It goes on with nothing to do, so they can be stored at its close or later."""
+    job = make_round()
+    awaiting(job)
+    finish(job, "a")
+    session_of(job.crawler).end(FEEDS)
+    for stored in (False, True):
+        job = make_round()
+        ended = awaiting(job)
+        assert job.round.is_to_be_stored
+        assert finish(job, "a") == []
+        if stored:
+            job.round.feeds_stored()
+        session_of(job.crawler).end(FEEDS)
+        assert len(ended) == stored
+    assert make_round().round.number == 2
+
+
+def test_feeds_that_nobody_stores_any_more_are_not_waited_for(make_round):
+    """Durable feeds may be switched off between two starts."""
+    job = make_round()
+    awaiting(job)
+    finish(job, "a")
+    session_of(job.crawler).end(FEEDS)
+    job = make_round()
+    assert finish(job, "a") == ["a"]
+    assert make_round().round.number == 3

@@ -1,0 +1,869 @@
+"""The durable scheduler: Scrapy's order, rows that stay until all is done, and refusals."""
+
+import json
+import os
+import re
+import shutil
+import sys
+import tracemalloc
+from enum import IntEnum
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import scrapy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scrapy.core import scraper
+from scrapy.pqueues import ScrapyPriorityQueue
+from scrapy.settings import Settings
+from scrapy.utils.misc import load_object
+
+import scrapy_bloom
+from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
+from scrapy_bloom.sqlite.records import SqliteRecords
+from scrapy_bloom.sqlite.scheduler import DurableScheduler
+from tests.crawl.engine import STOCK, ChangedSpider, Job, name_of, query, request, unserializable
+from tests.failures import Failed
+from tests.test_refused_start import contents
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+def rows(folder):
+    """Return the stored requests, as another program sees them."""
+    return query(folder, "SELECT id FROM request")
+
+
+# Scrapy's order
+
+
+QUEUES = ["PickleLifoDiskQueue", "PickleFifoDiskQueue", "MarshalLifoDiskQueue"]
+PRIORITY_QUEUES = ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"]
+operations = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("push"),
+            st.integers(-2, 2),
+            st.sampled_from(["a", "b", "c"]),
+            st.booleans(),
+            st.integers(0, 9),
+        ),
+        st.just("pop"),
+        st.just("done"),
+        st.just("commit"),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=12)
+@given(
+    queue=st.sampled_from(QUEUES),
+    priority_queue=st.sampled_from(PRIORITY_QUEUES),
+    start=st.sampled_from(["PickleFifoDiskQueue", None]),
+    operations=operations,
+    after=operations,
+)
+def test_order_is_scrapys(tmp_path_factory, queue, priority_queue, start, operations, after):
+    """Requests come in the order of Scrapy's scheduler with the same queues, also after a stop."""
+    folder = tmp_path_factory.mktemp("order")
+    options = {
+        "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
+        "SCHEDULER_START_DISK_QUEUE": start and f"scrapy.squeues.{start}",
+        "SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{priority_queue}",
+    }
+    orders = []
+    for scheduler in (STOCK, "scrapy_bloom.DurableScheduler"):
+        order = []
+        for part in (operations, after):
+            job = Job(folder / scheduler, scheduler=scheduler, **options).open()
+            in_progress = []
+            for number, operation in enumerate(part):
+                if operation == "pop":
+                    # a pop of nothing serves an empty slot of Scrapy's
+                    pops = scheduler != STOCK or len(job.scheduler)
+                    in_progress.append(job.pop_any() if pops else None)
+                    order.append(in_progress[-1] and in_progress[-1].url)
+                elif operation == "done" and in_progress:
+                    job.done(in_progress.pop(0))
+                elif operation == "commit" and scheduler != STOCK:
+                    job.commit()
+                elif operation[0] == "push":
+                    _, priority, slot, is_start, odd = operation
+                    meta = {"download_slot": slot, "is_start_request": is_start}
+                    if odd == 0:
+                        meta["function"] = lambda: None
+                    job.push(f"{len(order)}-{number}", priority=priority, meta=meta)
+            order.append(len(job.scheduler))
+            while job.scheduler.mqs:  # a stop loses them
+                order.append(job.pop().url)
+            for popped in [*in_progress, *job.engine._slot.inprogress]:
+                job.done(popped)
+            job.close()
+        job = Job(folder / scheduler, scheduler=scheduler, **options).open()
+        orders.append([*order, *job.names()])
+        job.close()
+    assert orders[0] == orders[1]
+
+
+def test_stats_are_scrapys(make):
+    """The counters have Scrapy's names and counts."""
+    job = make().pushed(*"aab")
+    job.scheduler.enqueue_request(unserializable("c"))
+    job.names()
+    found = {n: v for n, v in job.crawler.stats.get_stats().items() if n.startswith("scheduler/")}
+    assert found == {
+        "scheduler/enqueued": 3,
+        "scheduler/enqueued/disk": 2,
+        "scheduler/enqueued/memory": 1,
+        "scheduler/dequeued": 3,
+        "scheduler/dequeued/disk": 2,
+        "scheduler/dequeued/memory": 1,
+        "scheduler/unserializable": 1,
+    }
+    assert job.stat("dupefilter/filtered") == 1
+
+
+def test_without_a_job_directory_it_is_scrapys_scheduler(tmp_path, monkeypatch):
+    """Nothing is stored, checked or held back, and any dupefilter will do."""
+    monkeypatch.chdir(tmp_path)
+    job = Job(None, DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter").open()
+    job.pushed(*"aba")
+    assert job.finish() == ["b", "a"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_format_can_go_on(make):
+    """Rows are read in the format they were written in."""
+    make().pushed("a").close()
+    job = make(SCHEDULER_DISK_QUEUE="scrapy.squeues.MarshalFifoDiskQueue").pushed("b")
+    assert job.names() == ["a", "b"]
+
+
+def test_memory_does_not_grow_with_what_is_pending(make):
+    """Thousands more pending requests take no more memory than a page cache does."""
+    job = make()
+
+    def push(count):
+        for number in range(count):
+            job.push(f"{len(job.scheduler)}-{number}", dont_filter=True)
+        job.commit()
+
+    push(1000)
+    tracemalloc.start()
+    try:
+        push(4_000)
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(job.scheduler) == 5_000
+    assert grown < 500_000  # requests themselves would take ten times as much
+
+
+# What survives
+
+
+def test_a_clean_stop_recovers_nothing(make):
+    """A job that was stopped cleanly goes on as Scrapy's does, without the stat."""
+    make().pushed("a").close()
+    resumed = make()
+    assert resumed.stat("scheduler/recovered") is None
+    assert resumed.names() == ["a"]
+
+
+@pytest.mark.parametrize("where", ["_slot.inprogress", "scraper.slot.active", "downloader.active"])
+def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
+    """One of the three sets is enough, as a callback's own download is in one."""
+    job = make().pushed("a")
+    popped = job.pop()
+    job.engine._slot.inprogress.clear()
+    owner = job.engine
+    for name in where.split("."):
+        owner = getattr(owner, name)
+    owner.add(popped)
+    job.scheduler.ledger.finish(popped)
+    job.commit()
+    assert len(rows(tmp_path / "job")) == 1
+    owner.clear()
+    job.scheduler.ledger.finish(popped)
+    job.commit()
+    assert rows(tmp_path / "job") == []
+
+
+def test_the_ledger_finishes_any_request(make):
+    """It ignores requests that are none of the scheduler's, and those finished before."""
+    job = make()
+    job.scheduler.ledger.finish(request("other"))
+    job.push("a")
+    popped = job.pop()
+    job.done(popped)
+    job.scheduler.ledger.finish(popped)
+    job.scheduler.ledger.finish(popped)
+    job.commit()
+
+
+def test_the_filter_learns_of_a_request_after_its_commit(make, crash):
+    """Until then it counts as seen in this process, and not after a crash."""
+    job = make()
+    assert job.push("a")
+    assert not job.push("a")
+    assert crash().push("a")
+    assert list(job.scheduler.df._seen.uncommitted) != []
+    job.commit()
+    assert list(job.scheduler.df._seen.uncommitted) == []
+    assert not crash().push("a")
+
+
+def test_a_crash_between_commit_and_filter_repeats_nothing(make, crash, monkeypatch):
+    """The rows of the last commit say what the filter may not have got."""
+    job = make().pushed("a")
+    monkeypatch.setattr(job.scheduler.ledger._dupefilter, "release", lambda fingerprints: None)
+    job.commit()
+    resumed = crash()
+    assert not resumed.push("a")
+    assert resumed.names() == ["a"]
+
+
+def test_dont_filter_marks_nothing(make):
+    """The fingerprint of a request with dont_filter reaches neither memory nor filter."""
+    job = make().pushed("a", dont_filter=True)
+    job.commit()
+    assert job.push("a")
+
+
+def test_the_idle_spider_commits(make, tmp_path):
+    """A request that is pushed when nothing else happens is stored by a timer."""
+    from twisted.internet import reactor
+
+    job = make().pushed("a")
+    assert rows(tmp_path / "job") == []
+    for _ in range(100):
+        reactor.iterate(0.01)
+        if rows(tmp_path / "job"):
+            break
+    assert len(rows(tmp_path / "job")) == 1
+    assert list(job.scheduler.df._seen.uncommitted) == []
+
+
+# Unserializable requests
+
+
+def test_an_unserializable_request_holds_back_what_was_in_progress(make, crash, caplog):
+    """Until it is finished a crash brings back what it may come from."""
+    job = make().pushed("parent")
+    parent = job.pop()
+    job.scheduler.enqueue_request(unserializable("child"))
+    (record,) = (each for each in caplog.records if "Unable to serialize" in each.message)
+    assert "\n" not in caplog.handler.format(record), "a traceback says nothing more"
+    job.done(parent)
+    job.commit()
+    resumed = crash()
+    assert resumed.names() == ["parent"]
+    assert resumed.push("child")
+    child = job.pop()
+    assert name_of(child) == "child"
+    job.commit()
+    assert crash().names() == ["parent"]
+    job.push("grandchild")
+    job.done(child)
+    job.commit()
+    resumed = crash()
+    assert not resumed.push("child")
+    assert resumed.names() == ["grandchild"]
+
+
+def test_unserializable_descendants_hold_back_too(make, crash):
+    """The whole tree in memory must be finished before what it came from is."""
+    job = make().pushed("parent")
+    parent = job.pop()
+    job.scheduler.enqueue_request(unserializable("child"))
+    job.done(parent)
+    child = job.pop()
+    job.scheduler.enqueue_request(unserializable("grandchild"))
+    job.done(child)
+    job.commit()
+    resumed = crash()
+    assert resumed.push("child")
+    assert resumed.names() == ["child", "parent"]
+    job.done(job.pop())
+    job.commit()
+    resumed = crash()
+    assert not resumed.push("child")
+    assert resumed.names() == []
+
+
+def test_later_requests_do_not_wait(make, crash):
+    """What was not in progress when the unserializable one came is acknowledged at once."""
+    job = make()
+    job.scheduler.enqueue_request(unserializable("memory"))
+    memory = job.pop()
+    job.push("later")
+    job.done(job.pop())
+    job.commit()
+    assert crash().names() == []
+    job.done(memory)
+
+
+def test_the_same_object_may_come_again(make, crash):
+    """A callback's own request, now unserializable, keeps its row until it is finished."""
+    job = make().pushed("a", dont_filter=True)
+    popped = job.pop()
+    popped.meta["function"] = lambda: None
+    job.scheduler.enqueue_request(popped)
+    job.done(popped)
+    job.commit()
+    assert crash().names() == ["a"]
+    assert job.pop() is popped
+    job.done(popped)
+    job.commit()
+    assert crash().names() == []
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, RecursionError, ZeroDivisionError])
+def test_any_exception_while_serializing_counts(make, error):
+    """The request goes to memory, whatever its serialization raises."""
+
+    class Odd:
+        def __reduce__(self):
+            raise error("no")
+
+    job = make()
+    assert job.push("a", meta={"odd": Odd()})
+    assert job.stat("scheduler/unserializable") == 1
+    assert job.names() == ["a"]
+
+
+def test_what_sqlite_cannot_store_stays_in_memory(make):
+    """A priority beyond 64 bits stops no job."""
+    job = make()
+    assert job.push("a", priority=10**30)
+    assert job.push("b")
+    job.commit()
+    assert job.names() == ["a", "b"]
+    assert job.engine.closed == []
+
+
+def test_a_request_that_cannot_be_pushed_is_forgotten(make, crash, caplog):
+    """`enqueue_request` does not raise, and what it came from stays in the job."""
+    job = make().pushed("parent")
+    parent = job.pop()
+    assert not job.push("a", meta={"download_slot": 5})
+    assert "Cannot schedule <GET http://example.com/a>" in caplog.text
+    assert job.push("a")
+    job.done(parent)
+    job.commit()
+    assert sorted(crash().names()) == ["a", "parent"]
+
+
+# Refusals
+
+
+def refused(folder, **options):
+    """Return the error with which a job does not open."""
+    job = Job(folder, **options)
+    with pytest.raises((JobDirectoryError, RequestFileError, ValueError)) as caught:
+        job.open()
+    return caught.value
+
+
+@pytest.mark.parametrize("name", ["RFPDupeFilter", "BaseDupeFilter"])
+def test_another_dupefilter_is_refused_by_name(tmp_path, name):
+    """One that marks at once would lose pages."""
+    error = refused(tmp_path / "job", DUPEFILTER_CLASS=f"scrapy.dupefilters.{name}")
+    assert f"scrapy.dupefilters.{name}" in str(error)
+    assert "scrapy_bloom.BloomDupeFilter" in str(error)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "_slot.inprogress",
+        "scraper.slot.active",
+        "scraper.logformatter",
+        "scraper.spidermw.methods",
+        "downloader.active",
+    ],
+)
+def test_a_scrapy_without_the_private_parts_is_refused(tmp_path, missing):
+    """The error names what is missing and the version of Scrapy."""
+    job = Job(tmp_path / "job")
+    *path, last = missing.split(".")
+    owner = job.engine
+    for name in path:
+        owner = getattr(owner, name)
+    delattr(owner, last)
+    with pytest.raises(JobDirectoryError) as caught:
+        job.open()
+    assert f"Scrapy {scrapy.__version__} has no engine.{missing}" in str(caught.value)
+    assert list((tmp_path / "job").iterdir()) == []
+
+
+def test_the_scrapers_slot_is_checked_before_there_is_one(tmp_path, monkeypatch):
+    """When the scheduler opens, the scraper has no slot yet: its class is looked at."""
+    job = Job(tmp_path / "job")
+    job.engine.scraper.slot = None
+    monkeypatch.setattr(scraper, "Slot", SimpleNamespace)
+    with pytest.raises(JobDirectoryError, match=r"scraper\.slot\.active"):
+        job.open()
+
+
+class MyQueue(ScrapyPriorityQueue):
+    """A project's, with an order of its own."""
+
+
+@pytest.mark.parametrize(
+    "setting", ["SCHEDULER_DISK_QUEUE", "SCHEDULER_START_DISK_QUEUE", "SCHEDULER_PRIORITY_QUEUE"]
+)
+def test_an_unknown_queue_is_refused_by_name(tmp_path, setting):
+    """The order and the format of a foreign class are not known."""
+    error = refused(tmp_path / "job", **{setting: f"{__name__}.MyQueue"})
+    assert setting in str(error)
+    assert f"{__name__}.MyQueue" in str(error)
+
+
+def test_without_a_job_directory_scrapys_scheduler_serves_an_unknown_queue(caplog):
+    """One line says so."""
+    job = Job(None, SCHEDULER_PRIORITY_QUEUE=f"{__name__}.MyQueue").open().pushed("a")
+    assert isinstance(job.scheduler.mqs, MyQueue)
+    assert name_of(job.scheduler.next_request()) == "a"
+    (line,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert f"{__name__}.MyQueue" in line
+
+
+def rewritten(change):
+    """Return what writes a file anew."""
+    return lambda path: path.write_bytes(change(path.read_bytes()))
+
+
+DAMAGES = {
+    "empty": rewritten(lambda _: b""),
+    "text": rewritten(lambda _: b"no database at all" * 100),
+    "cut": rewritten(lambda sound: sound[:5000]),
+    "header only": rewritten(lambda sound: sound[:100]),
+    "overwritten": rewritten(lambda sound: sound[:4096] + b"\xff" * (len(sound) - 4096)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_was(tmp_path, damage):
+    """The error names the file and a remedy; not a byte of it changes."""
+    Job(tmp_path / "sound").open().close()
+    sound, path = (tmp_path / name / "requests.sqlite" for name in ("sound", "job"))
+    DAMAGES[damage](sound)
+    path.parent.mkdir()
+    path.write_bytes(contents := sound.read_bytes())
+    error = refused(tmp_path / "job")
+    assert str(path) in str(error)
+    assert "new JOBDIR" in str(error)
+    assert path.read_bytes() == contents
+
+
+def overwrite_page(path, wanted):
+    """Damage the page that holds these bytes, or has this number."""
+    content = path.read_bytes()
+    number = wanted - 1 if isinstance(wanted, int) else content.index(wanted) // 4096
+    path.write_bytes(content[: number * 4096] + b"\xff" * 4096 + content[number * 4096 + 4096 :])
+
+
+def test_a_page_that_is_damaged_is_named_when_it_is_met(make, tmp_path, caplog):
+    """Only a request that is due shows it: the line has the file and the remedy."""
+    job = make()
+    for number in range(30):
+        job.push(f"page{number}", body=b"%d" % number * 500)
+    job.close()
+    path = tmp_path / "job" / "requests.sqlite"
+    overwrite_page(path, b"/page7")
+    make().names()
+    (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert f"The stored requests failed: {path}: " in line
+    assert "restore it from a backup, or use a new JOBDIR" in line
+
+
+def test_a_damaged_table_is_named_at_the_start(make, tmp_path):
+    """Whichever it is that is read first."""
+    make().close()
+    path = tmp_path / "job" / "requests.sqlite"
+    ((page,),) = query(path, "SELECT rootpage FROM sqlite_master WHERE name = 'slot'")
+    overwrite_page(path, page)
+    error = refused(tmp_path / "job")
+    assert str(path) in str(error)
+    assert "new JOBDIR" in str(error)
+
+
+def test_a_link_or_a_directory_is_refused(tmp_path):
+    """Only a file of its own will do."""
+    path = tmp_path / "job" / "requests.sqlite"
+    path.mkdir(parents=True)
+    assert str(path) in str(refused(tmp_path / "job"))
+    path.rmdir()
+    path.symlink_to(tmp_path / "elsewhere")
+    assert str(path) in str(refused(tmp_path / "job"))
+
+
+def test_a_second_process_changes_nothing(make, tmp_path):
+    """The lock of the filter comes before anything else in the directory."""
+    make().pushed("a").commit()
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "job").rglob("*")}
+    with pytest.raises(FilterLockedError):
+        Job(tmp_path / "job").open()
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "job").rglob("*")} == before
+
+
+def test_a_refused_job_can_be_opened_later(make, tmp_path):
+    """A failed start leaves no lock behind."""
+    path = tmp_path / "job" / "requests.sqlite"
+    make().close()
+    sound = path.read_bytes()
+    DAMAGES["overwritten"](path)
+    assert isinstance(refused(tmp_path / "job"), RequestFileError)
+    path.write_bytes(sound)
+    assert make().names() == []
+
+
+# Scrapy's own queues
+
+
+@pytest.mark.parametrize("priority_queue", PRIORITY_QUEUES)
+@pytest.mark.parametrize("queue", QUEUES)
+def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority_queue):
+    """A job that Scrapy's scheduler has stopped goes on, in the order it would have had."""
+    options = {
+        "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
+        "SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{priority_queue}",
+    }
+
+    def push(job, names):
+        for number, name in enumerate(names):
+            meta = {"download_slot": f"s{number % 3}", "is_start_request": number % 4 == 0}
+            job.push(name, priority=number % 2, meta=meta)
+
+    orders = []
+    for folder, resumed in ((tmp_path / "one", STOCK), (tmp_path / "job", None)):
+        job = Job(folder, scheduler=STOCK, **options).open()
+        push(job, "abcdefghijkl")
+        job.close()
+        job = Job(folder, **({"scheduler": resumed} if resumed else {}), **options).open()
+        assert not job.push("a")
+        push(job, "uvwxyz")
+        orders.append(job.names())
+        job.close()
+    assert orders[0] == orders[1]
+    assert len(orders[0]) == 18
+    assert not (tmp_path / "job" / "requests.queue").exists()
+    Job(tmp_path / "job", scheduler=STOCK, **options).open().pushed("later").close()
+    assert make(**options).names() == ["later"]  # what it has left since is taken over, too
+
+
+@pytest.mark.parametrize("point", ["copytree", "commit", "_put_aside"])
+def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, monkeypatch, point):
+    """Scrapy's files stay whole until all they hold is committed."""
+    from scrapy_bloom.sqlite import scrapy_queues
+
+    job = Job(tmp_path / "job", STOCK).open().pushed(*"abc")
+    job.close()
+    with monkeypatch.context() as patch:
+
+        def die(*_, **__):
+            raise OSError("dies here")
+
+        if point == "copytree":
+            patch.setattr(scrapy_queues.shutil, "copytree", die)
+        elif point == "commit":
+            patch.setattr("scrapy_bloom.sqlite.job_file.RequestFile.commit", die)
+        else:
+            patch.setattr(scrapy_queues.ScrapyQueues, "_put_aside", die)
+        job = Job(tmp_path / "job")
+        with pytest.raises(OSError, match="dies here"):
+            job.open()
+    assert make().names() == ["c", "b", "a"]
+
+
+def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
+    """The start is refused with the reason, and nothing in the job has changed."""
+    Job(tmp_path / "job", STOCK).open().pushed("a").close()
+    state = tmp_path / "job" / "requests.queue" / "active.json"
+    found = json.loads(state.read_text())
+    state.write_text(json.dumps({**found, "lost.example": [0]})[:-1])
+    assert "requests.queue" in str(refused(tmp_path / "job"))
+    state.write_text(json.dumps(found))
+    (file,) = (p for p in state.parent.rglob("*") if p.is_file() and p != state)
+    file.write_bytes(file.read_bytes()[:-8])
+    before = contents(tmp_path / "job")
+    assert "requests.queue" in str(refused(tmp_path / "job"))
+    assert contents(tmp_path / "job") == before
+
+
+# Errors
+
+
+def test_a_failing_database_closes_the_spider_and_keeps_the_job(make, crash, next_turn, caplog):
+    """One ERROR line, `bloom_error`, and no more acknowledgements."""
+    job = make().pushed(*"abc")
+    job.commit()
+    popped = job.pop()
+    job.scheduler._ledger.store._file._connection.execute("PRAGMA query_only = 1")
+    job.push("child")
+    job.done(popped)
+    job.commit()
+    assert job.pop() is None
+    assert not job.push("later")
+    job.commit()
+    next_turn()
+    assert job.engine.closed == ["bloom_error"]
+    (record,) = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert not record.exc_info
+    assert sorted(crash().names()) == ["a", "b", "c"]
+
+
+def test_a_job_that_fails_after_a_commit_is_not_clean(make):
+    """The filter has not got what the commit holds, so the next start must give it that."""
+
+    class Failing:
+        def before_commit(self, acknowledged):
+            pass
+
+        def after_commit(self):
+            raise RuntimeError("no idea")
+
+    job = make().pushed("a")
+    job.scheduler._ledger.commit_hooks.append(Failing())
+    job.commit()
+    job.close()
+    resumed = make()
+    assert resumed.stat("scheduler/recovered") == 1
+    assert not resumed.push("a")
+
+
+def test_a_full_disk_closes_the_spider_and_keeps_the_job(make, crash, next_turn):
+    """SQLITE_FULL, by the limit of SQLite's own."""
+    job = make().pushed("a")
+    job.commit()
+    job.scheduler._ledger.store._file._connection.execute("PRAGMA max_page_count = 8")
+    for number in range(300):
+        job.push(str(number), body="x" * 1000)
+    job.commit()
+    next_turn()
+    assert job.engine.closed == ["bloom_error"]
+    resumed = crash()
+    assert resumed.names() == ["a"]
+    assert resumed.push("5", body="x" * 1000)
+
+
+class UnpicklesNotError(Exception):
+    """Pickles, and does not unpickle: a request with one is stored and cannot be read back."""
+
+    def __init__(self, one, other):
+        super().__init__(one)
+
+
+@pytest.mark.parametrize("options", [{}, {"BLOOM_KEEP_FAILED": False}, {"BLOOM_FAILED_KINDS": []}])
+def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path, caplog, options):
+    """Whatever else is kept, with one ERROR line and a stat; the others are fetched."""
+    job = make().pushed("before").pushed("bad", cb_kwargs={"error": UnpicklesNotError(1, 2)})
+    job.push("after")
+    job.close()
+    job = make(**options)
+    assert len(job.scheduler) == 3
+    assert sorted(job.names()) == ["after", "before"]
+    next_turn()
+    assert job.engine.closed == []
+    assert job.stat("scheduler/unreadable") == 1
+    (record,) = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert "\n" not in record.getMessage()
+    assert "tried again at the next start" in record.getMessage()
+    job.close()
+    assert job.stat("scheduler/failed") == 1
+    (found,) = Failed(tmp_path / "job").requests()
+    assert (found.reason, found.exception[:10]) == ("unreadable", "TypeError:")
+
+
+class SpeechlessError(Exception):
+    """Does not tell what is wrong."""
+
+    def __str__(self):
+        raise LookupError("no message")
+
+
+class UnpicklesSilently:
+    """Cannot be unpickled, and nobody knows why."""
+
+    def __getstate__(self):
+        return {"x": 1}
+
+    def __setstate__(self, _state):
+        raise SpeechlessError
+
+
+def test_a_request_is_unreadable_whatever_its_error_says(make, tmp_path):
+    """Its URL is told, which runs no code of it."""
+    job = make().pushed("bad", cb_kwargs={"object": UnpicklesSilently()})
+    job.scheduler.enqueue_request(request("gone", callback=job.spider.parse_other))
+    job.close()
+    assert make(spider=ChangedSpider).finish() == []
+    assert sorted(
+        (each.url, each.exception[:15]) for each in Failed(tmp_path / "job").requests()
+    ) == [
+        ("http://example.com/bad", "SpeechlessError"),
+        ("http://example.com/gone", "ValueError: Met"),
+    ]
+
+
+def test_what_could_not_be_read_back_is_tried_again_at_the_next_start(make, crash):
+    """A callback that is there again gets its request, after a stop and after a kill."""
+    job = make()
+    job.scheduler.enqueue_request(request("a", callback=job.spider.parse_other))
+    job.close()
+    changed = make(spider=ChangedSpider)
+    assert changed.pop() is None
+    changed.commit()
+    assert crash().names() == ["a"]
+    crash(spider=ChangedSpider).close()
+    changed.close()
+    assert make().names() == ["a"]
+
+
+def test_a_dupefilter_that_raises_loses_nothing(make, crash, monkeypatch):
+    """Foreign code in a subclass: the request is left out, and what was in progress stays."""
+    job = make().pushed("parent")
+    parent = job.pop()
+
+    def fail(_):
+        raise RuntimeError("no idea")
+
+    monkeypatch.setattr(job.scheduler.df, "request_seen", fail)
+    assert not job.push("child")
+    job.done(parent)
+    job.commit()
+    assert crash().names() == ["parent"]
+
+
+def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, caplog):
+    """After an unclean stop this one has its requests; a job without any is warned of."""
+    make().pushed("a").commit()
+    crash()
+    assert "has lost those" not in caplog.text
+    crash(scheduler=STOCK)
+    assert "has lost those" in caplog.text
+    caplog.clear()
+    stock = make(tmp_path / "stock", scheduler=STOCK).pushed("a")
+    shutil.copytree(tmp_path / "stock", tmp_path / "without")
+    stock.close()
+    make(tmp_path / "without")
+    assert "has lost those" in caplog.text
+
+
+def test_the_file_is_for_its_owner_only(make, tmp_path):
+    """Cookies and bodies are in it: mode 0600, like the filter's."""
+    make().push("a")
+    for path in Path(tmp_path / "job").glob("requests.sqlite*"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert sys.platform != "win32"
+
+
+def test_many_requests_in_flight_come_back_after_a_crash(make, crash):
+    """In their order, also beside one in memory that holds their acknowledgement back."""
+    job = make().pushed(*map(str, range(500)))
+    for _ in range(450):
+        job.pop()
+    job.scheduler.enqueue_request(unserializable("memory"))
+    for popped in list(job.engine._slot.inprogress):
+        job.done(popped)
+    job.commit()
+    resumed = crash()
+    assert resumed.stat("scheduler/recovered") == 500
+    assert resumed.names() == [str(number) for number in reversed(range(500))]
+    assert job.names() == ["memory", *(str(number) for number in reversed(range(50)))]
+    job.commit()
+    assert crash().names() == []
+
+
+# The add-on
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, True),
+        ({"BLOOM_DURABLE": False}, False),
+        ({"BLOOM_DURABLE": "0"}, False),
+        ({"SCHEDULER": STOCK}, False),
+        ({"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}, False),
+        ({"DUPEFILTER_CLASS": "no.such.Filter"}, False),
+        ({"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}, True),
+    ],
+)
+def test_the_addon_sets_the_scheduler(options, expected):
+    """Unless SCHEDULER is set, or another dupefilter, or BLOOM_DURABLE is off."""
+    found = Settings()
+    found.setdict(options, "project")
+    Addon().update_settings(found)
+    assert (load_object(found["SCHEDULER"]) is DurableScheduler) == expected
+    assert found["SCHEDULER"] == options.get("SCHEDULER", found["SCHEDULER"])
+
+
+def test_a_bad_bloom_durable_is_named():
+    """The error has the name, the value and what is allowed."""
+    with pytest.raises(ValueError, match=r"BLOOM_DURABLE is 'maybe'.*True or False"):
+        Addon().update_settings(Settings({"BLOOM_DURABLE": "maybe"}))
+
+
+def test_scrapys_scheduler_is_told_of_requests_it_does_not_fetch(make, caplog):
+    """A job of this scheduler that goes on with Scrapy's gets a warning, unless all is done."""
+    make().pushed("a").close()
+    make(scheduler=STOCK).close()
+    assert "holds requests of DurableScheduler" in caplog.text
+    caplog.clear()
+    make().finish()
+    make(scheduler=STOCK)
+    assert caplog.text.count("WARNING") == 0
+
+
+class Importance(IntEnum):
+    """Priorities with names, as projects have them."""
+
+    LOW = -2
+    HIGH = 3
+
+
+@pytest.mark.parametrize("folder", ["job", None])
+def test_a_priority_may_have_a_name(make, tmp_path, folder):
+    """An enumeration of numbers is stored, and served, as these."""
+    job = make(tmp_path / folder) if folder else Job(None).open()
+    for name, priority in ("a", Importance.LOW), ("b", 0), ("c", Importance.HIGH):
+        assert job.scheduler.enqueue_request(request(name, priority=priority))
+    assert [name_of(job.scheduler.next_request()) for _ in "abc"] == ["c", "b", "a"]
+
+
+def test_a_slot_that_is_no_text_is_refused_without_a_trace():
+    """The crawl ends with the other requests."""
+    job = Job(None).open().pushed("a")
+    with pytest.raises(TypeError):
+        job.push("b", meta={"download_slot": 5})
+    assert job.names() == ["a"]
+    assert not job.scheduler.has_pending_requests()
+
+
+def test_the_way_of_a_push(make):
+    """From `enqueue_request` to its row a request goes as CONTRIBUTING.md draws it: through ten
+    modules, with 18 changes from one to another."""
+    job, package = make(), Path(scrapy_bloom.__file__).parent
+    given = {"callback": job.spider.parse, "headers": {"Referer": "http://example.com/"}}
+    job.push("first", **given)
+    way = []
+
+    def note(frame, event, _):
+        file = Path((frame if event == "call" else frame.f_back).f_code.co_filename)
+        if event == "return" and frame.f_code is SqliteRecords.push.__code__:
+            sys.setprofile(None)
+        elif event in ("call", "return") and package in file.parents:
+            way.append(file.relative_to(package).as_posix())
+
+    sys.setprofile(note)
+    job.push("second", meta={"depth": 1}, **given)
+    text = Path(__file__).parents[2].joinpath("CONTRIBUTING.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"(\w+/\w+\.py)", text.partition("```text")[2].partition("```")[0])
+    assert [*dict.fromkeys(way)] == drawn
+    assert len(drawn) <= 10
+    assert sum(one != other for one, other in pairwise(way)) <= 18

@@ -1,0 +1,217 @@
+"""Who has a job's lock, and in which order a job is closed."""
+
+import ast
+import gc
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from scrapy import signals
+from scrapy.utils.test import get_crawler
+
+import scrapy_bloom
+from scrapy_bloom import DurableFeedExporter, FilterLockedError
+from scrapy_bloom.errors import RequestFileError
+from scrapy_bloom.jobdir import session_of
+from scrapy_bloom.sqlite import scheduler as scheduler_module
+from tests.crawl.engine import STOCK, Job
+from tests.crawl.feed_jobs import FeedJob
+from tests.crawl.rounds import RoundJob
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+@pytest.fixture
+def session(tmp_path):
+    """The session of a crawler with a job directory."""
+    crawler = get_crawler(settings_dict={"JOBDIR": str(tmp_path / "job")})
+    yield session_of(crawler)
+    session_of(crawler).abandon()
+
+
+class Quiet(DurableFeedExporter):
+    """Does not call the method that it overrides."""
+
+    async def close_spider(self, spider):
+        """Do nothing."""
+
+
+class Curious(DurableFeedExporter):
+    """Takes the reason, too, which Scrapy gives a handler that wants it."""
+
+    async def close_spider(self, spider, reason):
+        """Note the reason."""
+        self.reason = reason
+        await super().close_spider(spider)
+
+
+def test_a_job_closes_in_one_order(session):
+    """Functions, newest first, the store, the lock; when the last part has ended."""
+    closed = []
+
+    def note(name):
+        return lambda: closed.append((name, session.directory.is_locked))
+
+    session.begin("dupefilter")
+    session.at_close(note("first"))
+    session.put_last(note("store"))
+    session.begin("scheduler")
+    session.at_close(note("second"))
+    session.end("dupefilter")
+    session.end("dupefilter")
+    assert session.directory.is_locked
+    session.end("scheduler")
+    assert closed == [("second", True), ("first", True), ("store", True)]
+    assert not session.directory.is_locked
+    assert session.directory.path.is_dir()
+
+
+def test_a_function_that_raises_keeps_nothing_open(session):
+    """The store is closed, and the job is free."""
+    closed = []
+    session.begin("scheduler")
+    session.put_last(lambda: closed.append("store"))
+    session.at_close(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        session.end("scheduler")
+    assert closed == ["store"]
+    assert not session.directory.is_locked
+
+
+def test_a_refused_start_leaves_nothing(session):
+    """Neither a lock in the directory, nor anything to be called later."""
+    closed = []
+    session.begin("scheduler")
+    session.at_close(lambda: closed.append("function"))
+    session.put_last(lambda: closed.append("store"))
+    session.abandon()
+    session.end("scheduler")
+    assert (closed, os.listdir(session.directory.path)) == ([], [])
+
+
+def test_a_second_crawl_of_the_process_is_refused(session):
+    """With one job directory for both; the first one keeps it."""
+    other = get_crawler(settings_dict={"JOBDIR": str(session.directory.path)})
+    session.begin("dupefilter")
+    with pytest.raises(FilterLockedError, match="which is this one"):
+        session_of(other).begin("dupefilter")
+    session_of(other).abandon()
+    assert session.directory.is_locked
+
+
+def test_a_crawler_that_is_thrown_away_has_no_job(tmp_path):
+    """A start that fails in another component, or a script, closes nothing."""
+    for _ in range(2):
+        crawler = get_crawler(settings_dict={"JOBDIR": str(tmp_path / "job")})
+        session_of(crawler).begin(crawler)  # a part refers to the crawler
+        del crawler
+        gc.collect()
+
+
+def test_without_a_job_directory_nothing_is_locked():
+    """The functions are called all the same."""
+    closed = []
+    session = session_of(get_crawler())
+    session.begin("feeds")
+    session.put_last(lambda: closed.append("store"))
+    session.end("feeds")
+    assert closed == ["store"]
+
+
+@pytest.mark.parametrize("scheduler", [STOCK, "scrapy_bloom.DurableScheduler"])
+def test_a_job_is_free_when_the_scheduler_is_closed(scheduler, tmp_path):
+    """A dupefilter is the only part with Scrapy's scheduler."""
+    job = Job(tmp_path / "job", scheduler).open()
+    assert (tmp_path / "job" / "bloom.lock").exists()
+    job.close()
+    assert not (tmp_path / "job" / "bloom.lock").exists()
+
+
+def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path, monkeypatch):
+    """Its file is open until then, and closed before another process can have it."""
+    job = FeedJob(tmp_path, {tmp_path / "items.json": "json"}).open()
+    directory, store = session_of(job.crawler).directory, job.scheduler.ledger.store
+    close, closed = store.close, []
+
+    def note_and_close(*, clean):
+        closed.append((directory.is_locked, (tmp_path / "items.json").read_text()))
+        close(clean=clean)
+
+    monkeypatch.setattr(store, "close", note_and_close)
+    job.pages(a={"n": 1})
+    job.scheduler.close("finished")
+    assert closed == []
+    job.send(signals.spider_closed, reason="finished")
+    assert [(is_locked, json.loads(text)) for is_locked, text in closed] == [(True, [{"n": 1}])]
+    assert not directory.is_locked
+    with sqlite3.connect(directory.requests) as connection:
+        assert connection.execute("SELECT clean FROM job").fetchall() == [(1,)]
+
+
+def job_with(exporter, folder):
+    """Return an open job with an exporter of this class."""
+    extensions = {"scrapy.extensions.feedexport.FeedExporter": None, exporter: 0}
+    job = FeedJob(folder, {folder / "items.json": "json"}, EXTENSIONS=extensions)
+    job.exporter = job.crawler.get_extension(exporter)
+    return job.open()
+
+
+def test_an_exporter_that_overrides_the_close_does_not_keep_the_job(tmp_path):
+    """Its feeds wait for the next start."""
+    job = job_with(Quiet, tmp_path)
+    assert session_of(job.crawler).directory.is_locked
+    job.scheduler.close("finished")
+    assert session_of(job.crawler).directory.is_locked
+    job.send(signals.spider_closed, reason="finished")
+    assert not session_of(job.crawler).directory.is_locked
+
+
+def test_an_exporter_may_ask_for_the_reason_of_the_close(tmp_path):
+    """Its feeds are stored."""
+    job = job_with(Curious, tmp_path)
+    job.pages(a={"n": 1}).close()
+    assert job.exporter.reason == "finished"
+    assert json.loads((tmp_path / "items.json").read_text()) == [{"n": 1}]
+
+
+def test_a_start_that_is_refused_when_feeds_have_attached(tmp_path, monkeypatch):
+    """The feeds are no part any more, and nothing is called."""
+    closed = []
+
+    def fail(crawler, *_, **__):
+        session_of(crawler).at_close(lambda: closed.append("function"))
+        raise sqlite3.OperationalError("no")
+
+    job = FeedJob(tmp_path, {tmp_path / "items.json": "json"})
+    with monkeypatch.context() as patched:
+        patched.setattr(scheduler_module, "Progress", fail)
+        with pytest.raises(RequestFileError, match="no"):
+            Job.open(job)
+    assert not session_of(job.crawler).directory.is_locked
+    job.send(signals.spider_closed, reason="shutdown")
+    assert closed == []
+    RoundJob(tmp_path / "job").open().close()
+
+
+def test_one_place_releases_the_lock_of_a_job():
+    """`JobDirectory.locked`; in it is the session, or a command that changes a stopped job."""
+    package = Path(scrapy_bloom.__file__).parent
+    release, locked = set(), set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                place = path.relative_to(package).as_posix(), ast.unparse(node.func)
+                if ast.unparse(node).endswith(".release(remove=True)"):
+                    release.add(place)
+                elif place[1].endswith(".locked"):
+                    locked.add(place)
+    # of a directory with a filter
+    assert release - {("bloom/growing.py", "lock.release")} == {("jobdir.py", "lock.release")}
+    assert locked == {
+        ("jobdir.py", "self.directory.locked"),
+        ("migration/sources.py", "job.locked"),
+        ("redis/load.py", "job.locked"),
+        ("sqlite/desk.py", "self._job.locked"),
+    }

@@ -1,0 +1,255 @@
+"""`spider.state` after stops and kills of every kind, and whatever somebody puts into it."""
+
+import os
+import pickle
+import random
+import time
+
+import pytest
+from scrapy import signals
+
+from tests.crawl.engine import STOCK, Job, query, request
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+@pytest.fixture
+def state_file(tmp_path):
+    """The file that Scrapy's SpiderState reads and writes."""
+    return tmp_path / "job" / "spider.state"
+
+
+def unpicklable():
+    return lambda: None
+
+
+def committed(job, n):
+    """Commit a state of a job; return the job."""
+    job.spider.state["n"] = n
+    job.commit()
+    return job
+
+
+class Slow:
+    """Takes its time to be pickled."""
+
+    pickled = 0
+
+    def __reduce__(self):
+        Slow.pickled += 1
+        time.sleep(0.02)
+        return Slow, ()
+
+
+def test_state_is_that_of_the_last_commit_after_a_kill(make_round, crash_round):
+    """What was changed since is gone with the requests of the same time."""
+    job = make_round()
+    assert job.spider.state == {}
+    assert crash_round().spider.state == {}
+    for n in range(3):
+        job.push(str(n))
+        committed(job, n).spider.state["n"] = "not committed"
+        resumed = crash_round()
+        assert (resumed.spider.state, len(resumed.scheduler)) == ({"n": n}, n + 1)
+
+
+def test_state_and_requests_are_committed_together(make_round, crash_round):
+    """Before the commit neither is there, wherever the process dies."""
+    job = make_round()
+    job.commit()
+    job.push("a")
+    job.spider.state["n"] = 1
+    found = []
+    commit = job.round.file.commit
+
+    def look(*arguments):
+        found.append(crash_round())
+        commit(*arguments)
+        found.append(crash_round())
+
+    job.round.file.commit = look
+    job.commit()
+    before, after = found
+    assert (before.spider.state, len(before.scheduler)) == ({}, 0)
+    assert (after.spider.state, len(after.scheduler)) == ({"n": 1}, 1)
+
+
+def test_state_is_what_scrapy_has_saved_at_a_stop(make_round, state_file):
+    """Also where a handler of spider_closed changes it after the last commit."""
+    for n in (1, 0, 2, 2, 1):
+        job = committed(make_round(), "committed")
+        job.spider.state["n"] = n
+        job.scheduler.close("finished")
+        job.spider.state["late"] = n
+        job.send(signals.spider_closed, reason="finished")
+        assert pickle.loads(state_file.read_bytes()) == {"n": n, "late": n}
+        saved = state_file.read_bytes()
+        job = make_round()
+        assert job.spider.state == {"n": n, "late": n}
+        assert state_file.read_bytes() == saved
+        job.close()
+
+
+def test_a_state_that_goes_back_to_an_earlier_one_is_committed(make_round, crash_round):
+    """What an earlier run has committed is not what this one has begun with."""
+    job = make_round()
+    job.spider.state["n"] = 1
+    job.scheduler.close("shutdown")
+    job.spider.state["n"] = 2
+    job.send(signals.spider_closed, reason="shutdown")
+    committed(make_round(), 1)
+    assert crash_round().spider.state == {"n": 1}
+
+
+def test_the_latest_state_wins_whatever_happens(make_round, tmp_path):
+    """Each run begins with what the last one has saved or else committed."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    expected = {}
+    for number in range(20):
+        job = make_round()
+        assert job.spider.state == expected, number
+        for _ in range(chance.randrange(3)):
+            expected = dict(committed(job, chance.randrange(2)).spider.state)
+        if chance.random() < 0.6:
+            job.scheduler.close("shutdown")
+            if chance.random() < 0.5:
+                job.spider.state["n"] = chance.randrange(2)
+            job.send(signals.spider_closed, reason="shutdown")
+            expected = dict(job.spider.state)
+        job.drop()
+
+
+@pytest.mark.parametrize("left", [b"", b"\x80\x04\x95", None])
+def test_a_kill_while_scrapy_saves_the_state_costs_nothing(make_round, state_file, left):
+    """A file that is empty, torn or not there is that of the last commit."""
+    job = make_round()
+    job.spider.state["pages"] = list(range(1000))
+    job.close()
+    if left is None:
+        state_file.unlink()
+    else:
+        state_file.write_bytes(left and state_file.read_bytes()[:1000])
+    assert make_round().spider.state == {"pages": list(range(1000))}
+
+
+def test_a_second_kill_finds_the_state_of_the_second_run(make_round, crash_round, tmp_path):
+    """The file of the first stop is older than what the second run has committed."""
+    job = make_round()
+    job.spider.state["n"] = 1
+    job.close("shutdown")
+    committed(make_round(), 2)
+    job = crash_round()
+    assert job.spider.state == {"n": 2}
+    job.spider.state["n"] = 3
+    job.close()
+    assert make_round(job.crawler.settings["JOBDIR"]).spider.state == {"n": 3}
+
+
+def test_jobs_of_stock_scrapy_open_and_go_back(make_round):
+    """Whoever has saved the state last has it."""
+    for n, scheduler in enumerate([STOCK, None, STOCK, None, None]):
+        options = {"scheduler": scheduler} if scheduler else {}
+        job = make_round(**options)
+        assert job.spider.state == ({"n": n - 1} if n else {})
+        job.spider.state["n"] = n
+        job.close()
+
+
+def test_stock_scrapy_reads_what_was_put_back_after_a_kill(make_round, crash_round):
+    """The file is a pickle, whatever follows it."""
+    committed(make_round(), 1)
+    resumed = crash_round()
+    resumed.drop()
+    assert make_round(resumed.crawler.settings["JOBDIR"], scheduler=STOCK).spider.state == {"n": 1}
+
+
+def test_a_spider_that_did_not_open_keeps_its_state(make_round, tmp_path, state_file):
+    """A pipeline cannot reach its database, and Scrapy says that the spider was closed."""
+    job = make_round()
+    job.spider.state["n"] = 1
+    job.close()
+    saved = state_file.read_bytes()
+    job = Job(tmp_path / "job").open()
+    job.close("shutdown")
+    job.crawler.signals.send_catch_log(signals.spider_closed, spider=job.spider)
+    assert state_file.read_bytes() == saved
+    assert make_round().spider.state == {"n": 1}
+
+
+def test_a_state_that_cannot_be_read_stays(make_round, state_file, caplog):
+    """Its class is gone for the time being: Scrapy says so, and the file stays."""
+    saved = b"\x80\x04c__main__\nGone\n."
+    make_round().close()
+    state_file.write_bytes(saved)
+    job = make_round()
+    assert not hasattr(job.spider, "state")
+    job.commit()
+    job.close()
+    assert state_file.read_bytes() == saved
+    assert "Gone" in caplog.text
+
+
+def test_a_state_that_cannot_be_pickled_is_one_error(make_round, caplog, state_file):
+    """The last one that could be stays, and the crawl goes on."""
+    job = committed(make_round(), 1)
+    job.spider.state["function"] = unpicklable()
+    for name in "abc":
+        job.push(name)
+        job.commit()
+    job.close("shutdown")
+    (error,) = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert "spider.state cannot be pickled" in error.getMessage()
+    job = make_round()
+    assert (job.spider.state, len(job.scheduler)) == ({"n": 1}, 3)
+    job.spider.state["function"] = unpicklable()
+    job.commit()
+    job.spider.state = {"n": 2}
+    job.close()
+    assert pickle.loads(state_file.read_bytes()) == {"n": 2}
+
+
+def test_a_commit_that_fails_at_the_end_keeps_its_state(make_round):
+    """The requests are repeated, and their callbacks change the state then."""
+    job = committed(make_round().pushed("a"), 1)
+    job.names()
+    job.spider.state["n"] = 2
+    job.round.file._connection.execute("PRAGMA query_only = 1")
+    job.close()
+    job.drop()
+    job = make_round()
+    assert (job.names(), job.spider.state) == (["a"], {"n": 1})
+
+
+def test_an_unchanged_state_is_not_written(make_round, tmp_path):
+    """Commits compare what is pickled."""
+    job = committed(make_round(), 1)
+    changes = job.round.file._connection.total_changes
+    committed(job, 1)
+    assert job.round.file._connection.total_changes == changes
+
+
+def test_a_state_that_pickles_slowly_spaces_the_commits(make_round):
+    """It takes a small share of the time, whatever the number of requests."""
+    Slow.pickled = 0
+    job = make_round()
+    job.scheduler._ledger._operations = 1
+    job.spider.state["slow"] = Slow()
+    job.pushed(*map(str, range(50)))
+    assert 1 <= Slow.pickled <= 3
+    job.close()
+    assert len(make_round().scheduler) == 50
+
+
+def test_without_the_extension_nothing_is_kept(make_round, state_file):
+    """Who has switched SpiderState off has a use of his own for the name."""
+    job = make_round(EXTENSIONS={"scrapy.extensions.spiderstate.SpiderState": None})
+    job.spider.state = {"n": 1}
+    job.push("a", callback=None)
+    job.close()
+    assert not state_file.exists()
+    assert query(state_file.parent, "SELECT * FROM spider_state") == []
+    job = make_round()
+    assert job.spider.state == {}
+    assert [r.url for r in [job.pop()]] == [request("a").url]

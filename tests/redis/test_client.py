@@ -1,0 +1,128 @@
+"""The connection to Redis: what it shows of its URL, and what it can be asked for."""
+
+from pathlib import Path
+
+import pytest
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.redis import layout, scripts
+from scrapy_bloom.redis.client import RedisClient, ScriptError, public_url
+from scrapy_bloom.redis.filter import RedisBloomFilter
+from scrapy_bloom.seen import FingerprintFilter
+from tests.redis.server import lua_script
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://host", "redis://host"),
+        ("redis://:hush@host:6379/0", "redis://host:6379/0"),
+        ("redis://user:hu%40sh@host/2?password=hush", "redis://host/2"),
+        ("redis://host:1?password=hush", "redis://host:1"),
+        ("rediss://user:hush@[::1]:6380/0", "rediss://[::1]:6380/0"),
+        ("redis+cluster://:hush@node:7000", "redis+cluster://node:7000"),
+        ("unix://user:hush@/run/redis.sock?db=1&password=hush", "unix:///run/redis.sock"),
+        ("redis://:hu#sh@host", "(not shown)"),
+        ("redis://:hu/sh@host", "(not shown)"),
+        ("redis://:hu?sh@host", "(not shown)"),
+        ("redis://:hush", "(not shown)"),
+        ("redis://[hush", "(not shown)"),
+        ("redis:/:hush@host", "(not shown)"),
+        ("hush", "(not shown)"),
+        ("", "(not shown)"),
+        ("http://:hush@host", "http://…"),
+    ],
+)
+def test_urls_are_shown_without_secrets(url, shown):
+    """Nothing is left where a password may have slipped into another part."""
+    assert public_url(url) == shown
+    assert "hush" not in public_url(url)
+
+
+def test_a_filter_in_redis_is_one_for_fingerprints(redis_server, key):
+    """It is what the dupefilter asks for, whatever filter is behind it."""
+    with RedisClient(redis_server.url) as client:
+        tested: FingerprintFilter = RedisBloomFilter(client, key, 1_000, 1e-6)
+        assert b"key" not in tested
+        assert not tested.add(b"key")
+        assert b"key" in tested
+        other = RedisBloomFilter(client, key, 1_000, 1e-6)
+        assert b"key" in other
+        assert b"other" not in other
+        assert (len(tested), len(other)) == (1, 1)
+        tested.delete()
+        assert b"key" not in tested
+        tested.close()
+        tested.close()
+
+
+def test_looking_changes_nothing(redis_server, key):
+    """Asked whether it has a key, Redis writes nothing, also where the filter is full."""
+    with RedisClient(redis_server.url) as client:
+        tested = RedisBloomFilter(client, key, 10, 1e-6)
+        for number in range(200):
+            tested.add(b"%d" % number)
+        before = {name: redis_server.command("DUMP", name) for name in redis_server.names(key)}
+        other = RedisBloomFilter.open(client, key)
+        assert all(b"%d" % number in other for number in range(200))
+        assert not any(b"x%d" % number in other for number in range(200))
+        assert before == {name: redis_server.command("DUMP", name) for name in before}
+
+
+def test_what_redis_refuses_is_an_error_in_its_words(redis_server):
+    """Errors of commands and scripts name the server and say what it said."""
+    with RedisClient(redis_server.url, 0.1) as client:
+        with pytest.raises(SharedFilterError, match=f"{redis_server.url} .*wrong number"):
+            client.call("execute_command", "GET")
+        with pytest.raises(SharedFilterError, match="no such thing"):
+            client.run(lua_script("return redis.error_reply('no such thing')"), ["x"])
+        assert client.call("ping")
+
+
+@pytest.mark.parametrize("name", ["BLOOM:TASKS", "a BUSY one"])
+def test_damage_is_no_outage_whatever_the_key_is_called(redis_server, key, name):
+    """Though errors of an outage have such words; what the script says names the key."""
+    name = f"{{{name}:{key}}}"
+    with RedisClient(redis_server.url) as client:
+        tested = RedisBloomFilter(client, name, 10, 1e-6)
+        tested.add(b"a")
+        for state in redis_server.names(key):
+            if redis_server.command("TYPE", state) in (b"hash", "hash"):
+                redis_server.command("HSET", state, "count", "x")
+        tested.known.clear()
+        with pytest.raises(ScriptError, match=f"{key}.* has no layers or no count"):
+            b"a" in tested  # noqa: B015
+        for state in redis_server.names(key):
+            redis_server.command("DEL", state)
+
+
+@pytest.mark.parametrize("kind", ["redis_server", "redis_cluster"])
+def test_servers_are_counted_once(kind, request):
+    """However often connections are made, a server that is the same is one."""
+    server = request.getfixturevalue(kind)
+    with RedisClient(server.url) as client:
+        script = lua_script("return 1")
+        for number in range(20):
+            client.run(script, [f"{{{number}}}"])
+        met = client.servers
+        assert met == len(getattr(server, "nodes", [server]))
+        for _ in range(3):
+            client._disconnect()
+            assert client.confirm()
+            for number in range(20):
+                client.run(script, [f"{{{number}}}"])
+        assert client.servers == met
+
+
+def test_each_lua_file_belongs_to_a_script():
+    """No piece is missing, none is left over, and both languages have one format of crawls."""
+    texts = {k.lower(): v.text for k, v in vars(scripts).items() if isinstance(v, scripts.Script)}
+    folder = Path(scripts.__file__).parent / "lua"
+    assert {*texts} == {path.stem for path in folder.glob("*.lua")}
+    joined = "".join(texts.values())
+    assert "-- include" not in joined
+    pieces = {path.stem: path.read_text() for path in folder.glob("include/*.lua")}
+    bodies = {name: text.partition("\n\nlocal")[2] for name, text in pieces.items()}
+    found = {name: text.partition("-- include")[0] in joined for name, text in bodies.items()}
+    assert all(found.values()), found
+    assert f"return '{layout.crawl_id('')}'" in texts["commit"]

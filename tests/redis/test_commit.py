@@ -1,0 +1,690 @@
+"""The script on a real server: aborted anywhere, its replies lost, and the rules of a claim."""
+
+import random
+import re
+import time
+from contextlib import suppress
+
+import pytest
+import redis as redis_py
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.redis.call import Reply
+from scrapy_bloom.redis.push import Pusher
+from scrapy_bloom.redis.scripts import COMMIT, HEARTBEAT
+from scrapy_bloom.redis.status import CrawlReader
+from tests.crawl.engine import name_of
+from tests.redis.workers import (
+    StoreWorker,
+    aborting,
+    crawl,
+    lobby_from,
+    seeded,
+    tree,
+    waiting,
+)
+
+pytestmark = pytest.mark.usefixtures("few_shards")
+PAGES = 15
+
+
+def test_a_slot_that_no_call_can_carry_is_refused(join):
+    """At once: in a call it would stop all calls of the worker."""
+    with pytest.raises(ValueError, match="lone surrogate"):
+        join().enqueue("page", slot="\ud800")
+
+
+@pytest.mark.parametrize("fails", [set(), {"3", "5"}], ids=["none fails", "some fail"])
+@pytest.mark.parametrize("seed", range(9))
+def test_aborted_anywhere(join, seed, fails):
+    """Each call keeps what it has written, and is sent again: the crawl has each page, and ends."""
+    chance = seeded(seed)
+    workers = [join(aborting(chance)) for _ in range(2)]
+    for worker in workers:
+        done = worker.store.done
+
+        def finish(request, worker=worker, done=done):
+            if name_of(request) in fails:
+                assert worker.fail(request)
+            else:
+                done(request)
+
+        worker.store.done = finish
+    assert {*crawl(workers, tree(PAGES), chance)} == {*range(PAGES)}
+    assert sorted(map(name_of, workers[0].failed.requests())) == sorted(fails)
+    # what an aborted call has pushed without counting it is not counted later
+    assert CrawlReader(workers[0].client, workers[0].key).look().waiting == 0
+
+
+@pytest.mark.parametrize("position", range(12, 60, 3))
+def test_aborted_at_each_command_of_the_first_calls(join, position):
+    """The calls that push and claim fail at the same command each."""
+
+    def attempt(worker, arguments):
+        worker.abort(arguments, position)
+        return worker.call(arguments)
+
+    assert {*crawl([join(attempt)], tree(7), random.Random(1))} == {*range(7)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_replies_that_are_lost(join, seed):
+    """The same call is made again, and its reply comes back; nothing is fetched twice."""
+    chance = seeded(seed)
+
+    def attempt(worker, arguments):
+        for _ in range(chance.randrange(1, 3)):
+            worker.call(arguments)
+        return worker.call(arguments)
+
+    workers = [join(attempt), join(attempt)]
+    workers[1].enqueue(str(PAGES), dont_filter=True)
+    assert crawl(workers, tree(PAGES), chance) == dict.fromkeys(range(PAGES + 1), 1)
+
+
+@pytest.mark.parametrize("position", range(8, 44, 3))
+def test_aborted_while_it_gives_back(join, redis_server, position):
+    """What the dead worker held is there again, at whichever command the call fails."""
+    dead, finder = join(), join()
+    dead.enqueue_all("abc")
+    dead.next()
+    dead.die()
+    finder.abort_next(position)
+    assert {*finder.drain()} == {*"abc"}
+
+
+COMMANDS = (
+    *("zadd", "srem", "sadd", "hmget", "getbit", "exists", "hincrby", "bitfield", "rpush", "lpush"),
+    *("sismember", "hdel", "zrangebyscore", "hlen", "lindex", "hset", "rpoplpush", "lrem", "zrem"),
+    *("zrange", "zcard", "llen", "rpop", "time"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_a_right(own_server, command):
+    """Calls fail half-way; once the command is allowed again, the crawl ends with every page."""
+    forbidden = [True]
+
+    def attempt(arguments):
+        try:
+            return worker.client._run(COMMIT, [worker.key], arguments)
+        except redis_py.ResponseError:
+            forbidden[0] = False
+            own_server.command("ACL", "SETUSER", "default", f"+{command}")
+
+    worker = StoreWorker(own_server.url, "crawl")
+    worker.sender._attempt = attempt
+    worker.start("100", b"1")
+    own_server.command("ACL", "SETUSER", "default", f"-{command}")
+    assert {*crawl([worker], tree(7), random.Random(1))} == {*range(7), 100}
+    assert not forbidden[0]
+    worker.close()
+
+
+def test_a_lost_lease_is_fenced(join, redis_server):
+    """Its claims are another's, and what it had not sent it sends under a new name."""
+    sleeper, other = join(), join()
+    sleeper.enqueue("page")
+    request = sleeper.next()
+    name = sleeper.store.worker
+
+    def beat():
+        return sleeper.client.run(
+            HEARTBEAT, [sleeper.key], sleeper.dupefilter.shared.generation, name, 60_000
+        )
+
+    assert beat() == [b"done"]
+    redis_server.command("ZADD", f"{sleeper.key}:workers", 1, name)
+    assert beat() == [b"fenced"]
+    again = other.next()
+    assert again.url == request.url
+    assert beat() == [b"fenced"]
+    assert join().state.workers == 1
+    sleeper.enqueue("child")
+    sleeper.store.done(request)
+    sleeper.exchange()
+    assert (sleeper.fences, sleeper.store.worker != name) == (1, True)
+    sleeper.exchange()
+    assert [entry.packed is not None and new for entry, new in sleeper.heard[-1:]] == [True]
+    assert not other.store.is_quiet
+    other.store.done(again)
+    child = (sleeper.next() or other.next()).url
+    assert child.endswith("/child")
+
+
+def test_an_outage_fences_nobody(join):
+    """When no script has run for longer than the lease, all leases are extended."""
+    workers = [join(BLOOM_REDIS_LEASE=1) for _ in range(2)]
+    for number, worker in enumerate(workers):
+        worker.enqueue(str(number))
+        worker.exchange()
+    time.sleep(1.3)
+    for worker in workers:
+        worker.exchange()
+    assert [worker.fences for worker in workers] == [0, 0]
+
+
+def test_redis_that_went_back_in_time(join, redis_server, key):
+    """The worker is fenced at its next call, and asks again about what it knew as seen."""
+    worker = join()
+    worker.enqueue("a")
+    worker.exchange()
+    batch = f"{worker.key}:batch:{worker.store.worker}"
+    number = int(redis_server.command("HGET", batch, "number"))
+    worker.enqueue("b")
+    worker.exchange()
+    assert not worker.enqueue("a")
+    redis_server.command("HSET", batch, "number", number - 1)
+    worker.exchange()
+    assert worker.fences == 1
+    assert worker.enqueue("a")
+
+
+def test_an_empty_server_is_no_end(join, redis_server):
+    """Whoever finds another crawl than its own, or none, is told that it is gone."""
+    worker = join()
+    worker.exchange()
+    redis_server.command("DEL", f"{worker.key}:crawl")
+    worker.exchange()
+    assert worker.is_gone
+    assert not worker.store.is_quiet
+
+
+@pytest.mark.parametrize("field", ["round", "began"])
+def test_a_crawl_that_lacks_a_field_is_told(join, redis_server, field):
+    """With its key, by a look and by who joins where it needs it."""
+    made = join()
+    redis_server.command("HDEL", f"{made.key}:crawl", field)
+    with pytest.raises(SharedFilterError, match=rf"{re.escape(made.key)}:crawl .* is damaged"):
+        CrawlReader(made.client, made.key).look()
+    if field == "round":
+        with pytest.raises(SharedFilterError, match=r":crawl .* is damaged"):
+            join()
+
+
+def test_order(join):
+    """As Scrapy has it: by priority, the newest first, then start requests, the oldest first."""
+    worker = join()
+    worker.enqueue("low", priority=-1)
+    worker.enqueue_all(("start1", "start2"), meta={"is_start_request": True})
+    worker.enqueue_all(("old", "new"))
+    worker.enqueue("high", priority=3)
+    assert worker.drain() == ["high", "new", "old", "start1", "start2", "low"]
+
+
+def test_order_of_what_was_claimed_before(join):
+    """A request of a higher priority that a later call claims is handed out first."""
+    worker = join(capacity=9)
+    for name, priority in (("low", -1), ("high", 3)):
+        worker.enqueue(name, priority=priority)
+        for _ in range(3):
+            worker.exchange()
+    assert [name_of(worker.next()) for _ in range(2)] == ["high", "low"]
+
+
+def test_slots_take_turns(join):
+    """Claims go round the slots, and no worker gets more of a slot than its share."""
+    worker = join()
+    for number in range(30):
+        worker.enqueue(f"{number}", slot="ab"[number % 10 == 0])
+    for _ in range(12):
+        worker.exchange()
+        while worker.store.pending:
+            worker.store.next()
+    slots = [claim.slot for claim in worker.store.claims.all.values()]
+    assert sorted(slots) == ["a"] * 8 + ["b"] * 3
+    assert {*slots[:4]} == {"a", "b"}
+
+
+def test_a_slot_of_one_worker(join):
+    """With BLOOM_REDIS_SLOT_WORKERS = 1 no other worker gets a request of its slot."""
+    one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
+    one.enqueue_all(range(9), slot="only")
+    assert one.next() is not None
+    assert other.next() is None
+    other.enqueue("x", slot="another")
+    assert other.next().url.endswith("x")
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_slot_where_the_clock_was_set_back(join, redis_server, is_dead):
+    """Its owner keeps it for as long as usual, and not at all when dead."""
+    one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
+    one.enqueue_all(range(9), slot="only")
+    assert one.next() is not None
+    hour = 3_600_000
+    owners = f"{one.key}:owners"
+    ahead = """
+        local who, till = unpack(cmsgpack.unpack(redis.call('HGET', KEYS[1], 'only')))
+        redis.call('HSET', KEYS[1], 'only', cmsgpack.pack({who, till + ARGV[1]}))
+        return tostring(till + ARGV[1])
+    """
+    until = float(redis_server.command("EVAL", ahead, 1, owners, hour))
+    redis_server.command("ZINCRBY", f"{one.key}:workers", hour, one.store.worker)
+    if is_dead:
+        one.die()
+        assert other.next() is not None
+        return
+    assert other.next() is None
+    assert float(redis_server.command("EVAL", ahead, 1, owners, 0)) < until - hour + 60_000
+
+
+def test_start_requests_are_taken_once(join):
+    """Whichever worker sends them; an equal one in the same start() is another."""
+    one, other = join(), join()
+    for worker, marks in ((one, [b"1", b"2"]), (other, [b"1", b"2", b"3"])):
+        for mark in marks:
+            worker.start("start", mark)
+        worker.exchange()
+    assert [new for _, new in one.heard] == [True, True]
+    assert [new for _, new in other.heard] == [False, False, True]
+
+
+def test_a_page_that_kills_its_workers(join, redis_server):
+    """Lost twice, it is handed out alone, and fails; a page that was lost with it does not."""
+    first = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
+    first.enqueue("poison")
+    first.enqueue("good")
+    first.leave()
+    alone = []
+    for _ in range(12):
+        worker = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
+        request = worker.next()
+        names = [name_of(request)] if request else []
+        while worker.store.pending:
+            names.append(name_of(worker.next()))
+        alone.append(names)
+        if names == ["good"]:
+            worker.store.done(request)
+            worker.exchange()
+            continue
+        if not names:
+            break
+        # whoever had the poison dies
+        worker.die()
+    assert alone[0] in (["good", "poison"], ["poison", "good"])
+    assert alone.count(["poison"]) == 2
+    assert alone.count(["good"]) == 1
+    failed = redis_server.command("HVALS", f"{worker.key}:failed")
+    assert [b"poison" in record for record in failed] == [True]
+    last = join()
+    last.exchange()
+    assert last.store.is_quiet
+
+
+def test_a_claim_keeps_the_crawl_from_its_end(join):
+    """With whomever it is: the others wait until it is done."""
+    worker, other = join(), join()
+    worker.enqueue("page")
+    request = worker.next()
+    other.exchange()
+    assert not other.store.is_still
+    worker.store.done(request)
+    worker.exchange()
+    other.exchange()
+    assert other.store.is_quiet
+
+
+MANY_CLAIMS = """
+local record = redis.call('HVALS', KEYS[1])[1]
+for number = 100, 99 + ARGV[1] do
+  redis.call('HSET', KEYS[1], number, record)
+  redis.call('SADD', KEYS[2], number)
+end
+"""
+
+
+def with_many_claims(worker, count):
+    """Give `worker` so many claims, which it has handed out."""
+    worker.enqueue("page")
+    assert worker.next() is not None
+    names = (f"{worker.key}:{kind}:{worker.store.worker}" for kind in ("claims", "dispatched"))
+    worker.client._redis.eval(MANY_CLAIMS, 2, *names, count - 1)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_many_claims_come_back_in_portions(join, redis_server, leaves):
+    """The crawl is not at rest before all are there; a worker that has left has lost none."""
+    worker, finder = join(), join(capacity=1)
+    with_many_claims(worker, 1200)
+    if leaves:
+        worker.leave()
+    else:
+        worker.die()
+    portions = []
+
+    def attempt(arguments):
+        answer = finder.call(arguments)
+        portions.append(Reply(answer).reclaimed)
+        return answer
+
+    finder.sender._attempt = attempt
+    for _ in range(10):
+        finder.exchange()
+        assert not finder.store.is_still
+    assert max(portions) < 400
+    assert 900 < sum(portions) <= 1200
+    assert finder.store.waiting + len(finder.store.claims.all) == 1200
+    losses = {
+        redis_server.command("LINDEX", name, 0)[:1]
+        for name in redis_server.names(f"{worker.key}:pending")
+    }
+    assert losses == ({b"0"} if leaves else {b"1"})
+    assert not redis_server.names(worker.store.worker)
+
+
+def test_more_claims_than_lua_has_room_for(join):
+    """Those of calls that were aborted: all of them come, in several replies."""
+    worker = join(capacity=10_000)
+    with_many_claims(worker, 9000)
+    count = 1
+    while worker.next() is not None:
+        count += 1
+    assert count == 9000
+
+
+class KilledError(Exception):
+    """The process dies between two calls."""
+
+
+def die_after_a_call(worker):
+    """Let `worker` make one more call."""
+    calls = []
+
+    def attempt(arguments):
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise KilledError
+        return worker.call(arguments)
+
+    worker.sender._attempt = attempt
+
+
+def test_a_kill_between_the_calls_of_a_commit(join, redis_server):
+    """Before the last of them the page is not acknowledged, and start() has not ended."""
+    dying, other = join(), join()
+    dying.store.start_done = False
+    dying.enqueue("0")
+    page = dying.next()
+    die_after_a_call(dying)
+    dying.enqueue_all(range(1, 121))
+    dying.store.start_done = True
+    dying.store.done(page)
+    with pytest.raises(KilledError):
+        dying.exchange()
+    assert not join().state.start_done
+    dying.die()
+    fetched = crawl([other], lambda page: range(1, 121 * (page == 0)), seeded(1))
+    assert {*fetched} == {*range(121)}
+
+
+def test_more_is_done_than_a_call_can_tell(join):
+    """Each page is acknowledged, and the crawl ends."""
+    worker, held = join(capacity=500), []
+    for number in range(450):
+        worker.enqueue(str(number), slot=str(number % 60))
+    held += iter(worker.next, None)
+    assert len(held) == 450
+    for request in held:
+        worker.store.done(request)
+    for _ in range(4):
+        worker.exchange()
+    assert worker.store.is_quiet
+    worker.leave(over=True)
+    late = join()
+    assert late.state.over
+    assert late.next() is None
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_rollback_keeps_what_no_call_has_acknowledged(join, is_given_up):
+    """Pages of a commit whose hook fails come again, also while it waits for a call."""
+    one, other = join(), join()
+    one.enqueue("page")
+    request = one.next()
+    one.store.done(request)
+    if is_given_up:
+        one.store._call()
+        one.store.commit(())
+    one.store.rollback()
+    one.leave()
+    assert other.next().url == request.url
+
+
+def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
+    """Nothing has failed before BLOOM_REDIS_MAX_ATTEMPTS, and all comes in its place."""
+    first = join()
+    first.enqueue_all(("old", "new"))
+    first.leave()
+    for expected in ("new", "new", "old", "new"):
+        worker = join(capacity=1)
+        request = worker.next()
+        assert request.url.endswith(expected)
+        if expected == "old":
+            worker.store.done(request)
+            worker.leave()
+            continue
+        worker.exchange()
+        worker.die()
+        pushed = f"http://example.com/{worker.store.worker}"
+        assert worker.push_from_outside(pushed, priority=-1) == (1, 0, 0)
+    assert redis_server.command("HLEN", f"{worker.key}:failed") == 0
+
+
+def test_a_push_says_that_redis_has_gone_back(join, redis_server, monkeypatch):
+    """Before its last call: what it has pushed may be forgotten."""
+    worker = join()
+    leave = Pusher.leave
+
+    def leave_later(self):
+        redis_server.command("ZREM", f"{worker.key}:workers", self._worker)
+        leave(self)
+
+    monkeypatch.setattr(Pusher, "leave", leave_later)
+    with pytest.raises(SharedFilterError, match="may have forgotten what was pushed"):
+        worker.push_from_outside("http://example.com/")
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_who_leaves_gives_back(join, redis_server, is_killed):
+    """At once, in its place, without a loss; what was not sent is sent first, however much."""
+    one, other = join(capacity=8), join(capacity=8)
+    for name in "12345":
+        one.enqueue(name)
+        one.store.done(one.next())
+    one.enqueue_all("abcdefgh")
+    one.next()
+    if is_killed:
+        one.die()
+        assert [other.next().url[-1] for _ in range(8)] == [*"hgfedcba"]
+        return
+    for number in range(120):
+        one.enqueue(f"low{number}", priority=-1)
+    assert one.store.leave(over=False, seconds=5)
+    assert one.store.unsent == 0
+    names = [other.next().url[-1] for _ in range(8)]
+    assert names == [*"hgfedcba"]
+
+
+def test_the_end_and_a_push_after_it(join):
+    """The first to leave when nothing is left marks the end; a push takes the mark back."""
+    one, other = join(), join()
+    one.exchange()
+    other.exchange()
+    one.leave(over=True)
+    assert join().state.over
+    other.enqueue("late")
+    other.exchange()
+    assert not join().state.over
+
+
+def test_rounds(join):
+    """Start requests are taken again in another BLOOM_REDIS_ROUND, what was seen stays seen."""
+    worker = join(BLOOM_REDIS_ROUND="monday")
+    worker.start("start", b"1")
+    worker.enqueue("page")
+    worker.drain()
+    worker.leave(over=True)
+    assert join(BLOOM_REDIS_ROUND="monday").state.over
+    tuesday = join(BLOOM_REDIS_ROUND="tuesday")
+    assert (tuesday.state.over, tuesday.state.start_done) == (False, False)
+    tuesday.start("start", b"1")
+    tuesday.enqueue("page")
+    tuesday.exchange()
+    assert [new for _, new in tuesday.heard] == [True, False]
+
+
+def test_a_worker_of_one_round_ends_nothing_of_the_next(join):
+    """What it says before it has heard of that round is about its own."""
+    monday = [join(BLOOM_REDIS_ROUND="monday") for _ in range(3)]
+    for each in monday:
+        each.exchange()
+    monday[0].leave(over=True)
+    tuesday = join(BLOOM_REDIS_ROUND="tuesday")
+    tuesday.store.start_done = False
+    for each in (tuesday, monday[1], monday[1]):
+        each.exchange()
+        assert not join(BLOOM_REDIS_ROUND="tuesday").state.start_done
+    tuesday.store.start_done = True
+    tuesday.exchange()
+    monday[2].leave(over=True)
+    assert not join(BLOOM_REDIS_ROUND="tuesday").state.over
+
+
+def test_a_new_round_frees_the_marks_of_the_last_one_in_the_background(join, redis_server):
+    """A million of them would keep the server from others for a third of a second."""
+    first = join(BLOOM_REDIS_ROUND="monday")
+    first.start("start", b"1")
+    first.store.done(first.next())
+    first.exchange()
+    first.leave(over=True)
+    redis_server.command("CONFIG", "RESETSTAT")
+    assert join(BLOOM_REDIS_ROUND="tuesday").state.round == "tuesday"
+    asked = redis_server.command("INFO", "commandstats")
+    assert "cmdstat_unlink" in asked
+    assert "cmdstat_del" not in asked
+
+
+def test_a_filter_that_grows_meanwhile(join):
+    """What meets a new layer is asked again, in its order; none of it is lost."""
+    one, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
+    for number in range(600):
+        one.enqueue(f"{number}")
+        if number % 50 == 49:
+            one.exchange()
+    one.send_all()
+    other.enqueue_all(range(900))
+    batches, batch = [], other.store._batch
+    other.store._batch = lambda action: batches.append(batch(action)) or batches[-1]
+    other.send_all()
+    assert sum(new for _, new in other.heard) == 300
+    for sent in batches:
+        numbers = [entry.number for entry in sent.entries]
+        assert numbers == sorted(numbers)
+
+
+def test_a_page_waits_for_links_that_meet_a_new_layer(join, redis_server):
+    """They are asked again with the next call; if the worker dies before, the page comes back."""
+    dying, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
+    dying.enqueue("page")
+    page = dying.next()
+    other.enqueue_all(range(600), priority=-1)
+    other.send_all()
+    heard = len(dying.heard)
+    dying.enqueue_all("abc")
+    dying.store.done(page)
+    with suppress(KilledError):
+        die_after_a_call(dying)
+        dying.exchange()
+    assert len(dying.heard) == heard
+    dying.die()
+    found = []
+    for _ in range(10):
+        found.append(other.next())
+        other.store.done(found[-1])
+    assert page.url in {request.url for request in found}
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_filter_that_lost_a_layer_is_gone(join, redis_server, lost):
+    """No worker takes the requests for new whose bits Redis has evicted."""
+    one, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
+    one.enqueue_all(range(1200))
+    one.send_all()
+    for shard in one.dupefilter.shared.shards:
+        if len(shard.counts) > lost + 1:
+            redis_server.command("DEL", shard.keys[1 + lost])
+    other.enqueue_all(range(0, 1200, 24))
+    other.exchange()
+    assert other.is_gone
+    assert not any(new for _, new in other.heard)
+
+
+@pytest.mark.parametrize(
+    ("lost", "lobby"),
+    [(each, 256) for each in ("pending:0:only", "slots:0", "priorities", "quarantined")]
+    + [("lobby:0", 0), ("priorities", 0)],
+)
+def test_requests_that_were_evicted_are_no_end(join, redis_server, monkeypatch, lost, lobby):
+    """Each worker is told that something is gone, also one that comes later."""
+    lobby_from(monkeypatch, lobby)
+    worker, other = join(), join()
+    for number in range(20):
+        worker.enqueue(number, slot=f"{number}" if lost == "lobby:0" else "only")
+    worker.store._leaving = not lobby  # it claims nothing
+    worker.exchange()
+    worker.store._leaving = False
+    if lost == "quarantined":
+        for _ in range(2):
+            worker = join(capacity=20)
+            while not worker.next():
+                pass
+            worker.die()
+        other.exchange()
+    assert redis_server.command("DEL", f"{worker.key}:{lost}") == 1
+    for each in (other, join()):
+        each.drain()
+        assert each.is_gone
+        assert not each.store.is_quiet
+
+
+def test_full_memory_is_drained(own_server):
+    """Acknowledging, renewing and leaving go on; nothing is claimed, and what is new waits."""
+    refused = []
+
+    def attempt(arguments):
+        try:
+            return other.call(arguments)
+        except SharedFilterError as error:
+            refused.append(str(error))
+            own_server.command("CONFIG", "SET", "maxmemory", "0")
+
+    one, third = (StoreWorker(own_server.url, "crawl", capacity=3) for _ in range(2))
+    other = StoreWorker(own_server.url, "crawl", attempt)
+    other.client._patience = 0
+    one.enqueue_all(range(10))
+    request, _ = one.next(), third.next()
+    held, left = len(one.store.claims.all), waiting(one.client, one.key).total()
+    own_server.command("CONFIG", "SET", "maxmemory", "1")
+    one.store.done(request)
+    one.exchange()
+    one.exchange()
+    assert one.store.last.full
+    assert len(one.store.claims.all) == held - 1
+    assert own_server.command("HLEN", f"{one.key}:claims:{one.store.worker}") == held - 1
+    lease = own_server.command("ZSCORE", f"{one.key}:workers", one.store.worker)
+    time.sleep(0.002)
+    beat = [one.dupefilter.shared.generation, one.store.worker, 60_000]
+    assert one.client.run(HEARTBEAT, [one.key], *beat) == [b"done"]
+    assert own_server.command("ZSCORE", f"{one.key}:workers", one.store.worker) > lease
+    assert waiting(one.client, one.key).total() == left
+    third.leave()
+    assert waiting(one.client, one.key).total() == left + 3
+    one.leave()
+    other.enqueue("new")
+    other.exchange()
+    assert "used memory > 'maxmemory'" in refused[0]
+    names = {*other.drain()}
+    assert len(names) == 10
+    assert "new" in names
+    other.close()

@@ -1,0 +1,229 @@
+"""Filters moved between files and Redis, on a real server and a real Cluster."""
+
+import pytest
+from scrapy import Request
+
+from scrapy_bloom import (
+    FilterLockedError,
+    IncompatibleFilterError,
+    ScalableBloomFilter,
+    SharedFilterError,
+    load_into_redis,
+    save_from_redis,
+)
+from scrapy_bloom.bloom.hashing import first_lanes
+from scrapy_bloom.redis import copying
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.filter import RedisBloomFilter, delete_filter
+from scrapy_bloom.redis.layout import shard_of
+from tests.redis.fixtures import keys
+
+SECRET = b"that of the test"
+
+
+@pytest.fixture
+def shared():
+    """Return a function that opens the filter at a key as it is."""
+    clients = []
+
+    def shared(redis, key):
+        clients.append(RedisClient(redis.url, 2))
+        return RedisBloomFilter.open(clients[-1], key)
+
+    yield shared
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("redis", "capacity", "error_rate", "count"),
+    [
+        ("server", 1_000, 1e-6, 500),
+        ("cluster", 3_000, 1e-2, 10_000),
+        ("server", 70_000, 1e-4, 15_000),
+        ("server", 100, 0.6, 300),
+    ],
+    indirect=["redis"],
+)
+def test_there_and_back(redis, key, tmp_path, shared, capacity, error_rate, count):
+    """A filter of any shape goes on in Redis, and in files again, with the same bits and secret."""
+    with ScalableBloomFilter(capacity, error_rate, tmp_path / "local", identity="x") as local:
+        local.update(keys(0, count))
+        known = [key for key in keys(0, 2 * count) if key in local]
+        before = [layer._store.bits.copy() for layer in local.layers]
+        secret, items = local.secret, len(local)
+    assert load_into_redis(tmp_path / "local", redis.url, key) == items
+    moved = shared(redis, key)
+    moved.check()
+    assert len(moved) == items
+    assert (moved.header.secret, moved.header.identity) == (secret, "x")
+    assert (moved.capacity, moved.error_rate) == (capacity, error_rate)
+    assert save_from_redis(redis.url, key, tmp_path / "copy") == items
+    with ScalableBloomFilter.open(tmp_path / "copy") as copy:
+        assert len(copy) == items
+        assert [layer._store.bits for layer in copy.layers] == before
+        assert [key for key in keys(0, 2 * count) if key in copy] == known
+    fresh = [key for key in keys(count, count + 500) if not moved.add(key)]
+    assert len(fresh) >= 500 * (1 - error_rate) - 80
+    assert all(map(moved.add, known[:1_000]))
+    save_from_redis(redis.url, key, tmp_path / "back")
+    with ScalableBloomFilter.open(tmp_path / "back") as back:
+        assert all(key in back for key in known + fresh)
+        assert (back.secret, back.identity, back.clean) == (secret, "x", True)
+        assert back.error_rate == pytest.approx(error_rate)
+        if error_rate < 0.1:
+            assert all(not layer.check() for layer in back.layers)
+        back.update(keys(count, count + 2_000))
+    assert load_into_redis(tmp_path / "back", redis.url, key + "again") == len(back)
+    assert len(shared(redis, key + "again")) == len(back)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 100, 5_000])
+@pytest.mark.parametrize("capacity", [1_000, 65_000, 70_000])
+def test_moving_counts_the_keys_where_they_are(
+    redis_server, key, tmp_path, shared, capacity, count
+):
+    """As many keys in Redis as it had, in each shard about its own, and in files again."""
+    # with one secret in twenty the estimate of a shard is two keys off
+    with ScalableBloomFilter(capacity, 1e-6, tmp_path / "local", secret=SECRET) as local:
+        local.update(keys(0, count))
+        items = len(local)
+    load_into_redis(tmp_path / "local", redis_server.url, key)
+    moved = shared(redis_server, key)
+    assert len(moved) == items
+    moved.check()
+    whole = [sum(shard.counts) for shard in moved.shards]
+    assert all(layer.blocks % 64 for layer in moved.layers) == (capacity != 65_000)
+    if capacity == 65_000:
+        here = [0] * 64
+        for number in keys(0, count):
+            here[shard_of(first_lanes(moved.header.secret + number)[0])] += 1
+        assert all(abs(found - real) <= 1 for found, real in zip(whole, here, strict=True))
+    assert save_from_redis(redis_server.url, key, tmp_path / "back") == items
+    with ScalableBloomFilter.open(tmp_path / "back") as back:
+        assert len(back) == items
+        assert all(number in back for number in keys(0, count))
+
+
+def test_a_save_that_was_killed_is_run_again(redis_server, key, tmp_path):
+    """What it has left beside the place goes."""
+    with ScalableBloomFilter(1_000, 1e-6, tmp_path / "local") as local:
+        local.update(keys(0, 100))
+    load_into_redis(tmp_path / "local", redis_server.url, key)
+    ScalableBloomFilter(10, 1e-3, tmp_path / "saved.loading").close()
+    assert save_from_redis(redis_server.url, key, tmp_path / "saved") == 100
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["local", "saved"]
+
+
+@pytest.mark.parametrize("left", [-1, 4096, 0], ids=["all but a byte", "a block", "nothing"])
+def test_a_filter_of_which_a_part_is_gone_is_not_saved(redis_server, key, tmp_path, left):
+    """It is named, and nothing is left on the disk: what was seen there is fetched again."""
+    with ScalableBloomFilter(70_000, 1e-6, tmp_path / "local") as local:
+        local.update(keys(0, 100))
+    load_into_redis(tmp_path / "local", redis_server.url, key)
+    name = f"{{{key}:0}}:0"
+    whole = redis_server.command("GET", name)
+    assert len(whole) > 4096
+    redis_server.command("SET", name, whole[:left])
+    with pytest.raises(SharedFilterError, match=f"{name} in Redis at .* is gone, or a part of it"):
+        save_from_redis(redis_server.url, key, tmp_path / "saved")
+    assert [path.name for path in tmp_path.iterdir()] == ["local"]
+
+
+def test_loading_removes_what_an_old_filter_has_left(redis_server, key, tmp_path, shared):
+    """Strings of a filter of that name whose header somebody has deleted go."""
+    with RedisClient(redis_server.url) as client:
+        old = RedisBloomFilter(client, key, 200, 1e-3)
+        for number in keys(0, 5_000):
+            old.add(number)
+        assert len(old.layers) > 2
+    redis_server.command("DEL", key)
+    with ScalableBloomFilter(1_000, 1e-3, tmp_path / "local") as local:
+        local.update(keys(0, 10))
+    load_into_redis(tmp_path / "local", redis_server.url, key)
+    assert len(redis_server.names(key)) == 1 + 2 * 64
+    shared(redis_server, key).check()
+
+
+def test_a_job_goes_on_in_redis_and_returns(make_dupefilter, redis_server, key, tmp_path):
+    """With the same settings: what any dupefilter has seen stays seen."""
+    shared = {
+        "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+        "BLOOM_REDIS_URL": redis_server.url,
+        "BLOOM_REDIS_KEY": key,
+    }
+    offered = [Request(f"http://example.com/{number}") for number in range(300)]
+    first = make_dupefilter(JOBDIR=tmp_path / "one", BLOOM_CAPACITY=5_000)
+    assert not any(map(first.request_seen, offered[:100]))
+    first.close("shutdown")
+    load_into_redis(tmp_path / "one" / "bloom", redis_server.url, key)
+    second = make_dupefilter(JOBDIR=tmp_path / "one", BLOOM_CAPACITY=5_000, **shared)
+    assert [second.request_seen(request) for request in offered[:200]] == (
+        [True] * 100 + [False] * 100
+    )
+    second.close("shutdown")
+    save_from_redis(redis_server.url, key, tmp_path / "two" / "bloom")
+    third = make_dupefilter(JOBDIR=tmp_path / "two", BLOOM_CAPACITY=5_000)
+    assert [third.request_seen(request) for request in offered] == [True] * 200 + [False] * 100
+
+
+def test_nothing_is_written_over(redis_server, key, tmp_path):
+    """A key or a directory that is there is refused and left alone."""
+    with ScalableBloomFilter(1_000, 1e-3, tmp_path / "local") as local:
+        local.update(keys(0, 10))
+    redis_server.command("SET", key, "1")
+    with pytest.raises(IncompatibleFilterError, match=f"{key}.* is there already"):
+        load_into_redis(tmp_path / "local", redis_server.url, key)
+    assert redis_server.names(key) == [key]
+    load_into_redis(tmp_path / "local", redis_server.url, key + "free")
+    with pytest.raises(FileExistsError, match="local is there already"):
+        save_from_redis(redis_server.url, key + "free", tmp_path / "local")
+    with pytest.raises(KeyError, match="no filter 'nobody'"):
+        save_from_redis(redis_server.url, "nobody", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_job_that_runs_is_not_loaded(redis_server, key, tmp_path):
+    """A filter that another process has open is refused."""
+    with ScalableBloomFilter(1_000, 1e-3, tmp_path / "local"), pytest.raises(FilterLockedError):
+        load_into_redis(tmp_path / "local", redis_server.url, key)
+    assert redis_server.names(key) == []
+
+
+def test_what_fails_on_the_way_leaves_nothing(own_server, key, tmp_path, monkeypatch):
+    """No part of a filter in Redis without memory, no directory of one that has lost a part."""
+    with ScalableBloomFilter(1_000_000, 1e-3, tmp_path / "local") as local:
+        local.update(keys(0, 10))
+    own_server.command("CONFIG", "SET", "maxmemory", "2mb")
+    with pytest.raises(SharedFilterError, match="maxmemory"):
+        load_into_redis(tmp_path / "local", own_server.url, key)
+    own_server.command("CONFIG", "SET", "maxmemory", "0")
+    assert own_server.names() == []
+    load_into_redis(tmp_path / "local", own_server.url, key)
+    get = copying._get
+
+    def losing(client, name, *arguments):
+        own_server.command("DEL", name)
+        get(client, name, *arguments)
+
+    monkeypatch.setattr(copying, "_get", losing)
+    with pytest.raises(SharedFilterError, match="gone, or a part of it"):
+        save_from_redis(own_server.url, key, tmp_path / "new")
+    assert sorted(path.name for path in tmp_path.iterdir() if "redis" not in path.name) == ["local"]
+
+
+def test_a_filter_that_is_being_loaded_is_refused(redis_server, key, tmp_path, shared):
+    """A worker does not start on half a filter, nor on one whose loading was killed."""
+    with ScalableBloomFilter(1_000, 1e-3, tmp_path / "local") as local:
+        local.update(keys(0, 10))
+    load_into_redis(tmp_path / "local", redis_server.url, key)
+    redis_server.command("HSET", key, "ready", "loading")
+    with pytest.raises(
+        SharedFilterError, match=r"being loaded.*remove it with 'scrapy bloom clear"
+    ):
+        shared(redis_server, key)
+    with RedisClient(redis_server.url) as client:
+        assert delete_filter(client, key)
+    assert redis_server.names(key) == []
+    load_into_redis(tmp_path / "local", redis_server.url, key)
+    assert len(shared(redis_server, key)) == 10

@@ -1,0 +1,328 @@
+"""Dictionaries of a crawl in Redis: kept with the first proposal, told to each worker, and asked
+for by a server that has lost one, before a request is there that needs it."""
+
+import pytest
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.redis.lifecycle import remove_queue
+from scrapy_bloom.redis.transport import Transport
+from tests.redis.workers import StoreWorker, crawl, findings_of, seeded, tree
+
+pytestmark = pytest.mark.usefixtures("few_shards")
+DEFLATED = 2
+"""The first byte of payloads that need a dictionary."""
+
+
+def fill(worker, first, count=20):
+    """Have `worker` store so many requests, whose pages are numbered from `first`."""
+    worker.enqueue_all(f"catalogue/part/item-{first + number}.html" for number in range(count))
+
+
+def teach(worker, first=0):
+    """Have `worker` make the crawl's first dictionary."""
+    fill(worker, first)
+    worker.exchange()
+    assert len(worker.codec.dictionaries.texts) == 1
+
+
+def drain(*workers):
+    """Return the numbers of all pages that are claimed, and finish them."""
+    found = [name for worker in workers * 2 for name in worker.drain()]
+    return sorted(int(name.rpartition("-")[2].removesuffix(".html")) for name in found)
+
+
+def kept(worker):
+    """Return the contents of the crawl's dictionaries, by id, as they were kept."""
+    call = worker.client.call
+    ids = (call("hget", f"{worker.key}:crawl", "dictionaries") or b"").decode().split()
+    return {each: call("hget", f"{worker.key}:crawl", f"dictionary:{each}") for each in ids}
+
+
+def fields(worker):
+    """Return the names of all fields that have to do with dictionaries."""
+    return ["dictionaries", *(f"dictionary:{each}" for each in kept(worker))]
+
+
+def payloads(worker):
+    """Return those of all lists."""
+    names = worker.client._redis.keys(f"{worker.key}:pending:*")
+    return [entry[1:] for name in names for entry in worker.client.call("lrange", name, 0, -1)]
+
+
+def everything(server):
+    """Return a dump of each key."""
+    return {name: server.command("DUMP", name) for name in server.names()}
+
+
+def assert_sound(worker):
+    """`verify` finds nothing wrong."""
+    assert findings_of(worker) == []
+
+
+def test_a_dictionary_is_used_once_it_was_kept(join):
+    """The first requests go without; a worker that comes later learns it with its first claims."""
+    worker = join()
+    fill(worker, 0)
+    assert not any(entry.packed.payload[0] == DEFLATED for entry in worker.store._unsent)
+    worker.exchange()
+    assert kept(worker) == worker.codec.dictionaries.texts
+    fill(worker, 20)
+    worker.exchange()
+    forms = [payload[0] == DEFLATED for payload in payloads(worker)]
+    assert (len(forms), forms.count(True)) == (36, 20)
+    assert_sound(worker)
+    other = join(capacity=50)
+    assert other.codec.dictionaries.texts == {}
+    assert drain(other, worker) == [*range(40)]
+    assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
+
+
+def test_of_two_proposals_the_first_is_kept(join):
+    """Each worker has made its own when the calls are made: the second uses that of the first."""
+    workers = join(capacity=50), join(capacity=50)
+    for number, worker in enumerate(workers):
+        fill(worker, 100 * number)
+    proposals = [worker.codec.dictionaries.proposal for worker in workers]
+    assert proposals[0] != proposals[1]
+    for worker in workers:
+        worker.exchange()
+    assert [*kept(workers[0]).values()] == [proposals[0]]
+    assert workers[1].codec.dictionaries.texts == kept(workers[0])
+    for number, worker in enumerate(workers):
+        fill(worker, 100 * number + 50)
+        worker.exchange()
+    wanted = [first + n for first in (0, 50, 100, 150) for n in range(20)]
+    assert drain(*workers) == wanted
+
+
+def test_a_call_that_is_asked_changes_nothing(join, own_server):
+    """Not even the lease; the same call with the dictionary is done."""
+    worker = StoreWorker(own_server.url, "crawl")
+    teach(worker)
+    own_server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
+    fill(worker, 20, 1)
+    asked = []
+
+    def attempt(arguments):
+        before = everything(own_server)
+        answer = worker.call(arguments)
+        if answer[0] == b"dictionary":
+            asked.append(arguments)
+            assert everything(own_server) == before
+        return answer
+
+    worker.sender._attempt = attempt
+    number = worker.store._number
+    worker.exchange()
+    assert len(asked) == 1
+    assert worker.store._number == number + 1
+    assert (worker.fences, len(worker.heard)) == (0, 21)
+    assert kept(worker) == worker.codec.dictionaries.texts
+    worker.close()
+
+
+def test_a_server_from_an_older_snapshot(own_server):
+    """Requests that were stored with its dictionary are pushed, and any worker reads them."""
+    worker = StoreWorker(own_server.url, "crawl")
+    worker.exchange()
+    own_server.command("SAVE")
+    teach(worker)
+    fill(worker, 20)
+    assert all(entry.packed.payload[0] == DEFLATED for entry in worker.store._unsent)
+    own_server.restart()
+    worker.client._redis.close()
+    assert kept(worker) == {}
+    for _ in range(3):
+        worker.exchange()
+    assert worker.fences == 1
+    assert kept(worker) == worker.codec.dictionaries.texts
+    other = StoreWorker(own_server.url, "crawl", capacity=50)
+    assert drain(other, worker) == [*range(20, 40)]
+    assert_sound(other)
+    for each in (worker, other):
+        each.close()
+
+
+@pytest.mark.parametrize("position", range(4, 30, 2))
+def test_aborted_where_it_was_asked(join, redis_server, position):
+    """No request is there without the dictionary, at whichever command the call fails."""
+    worker = join()
+    teach(worker)
+    redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
+    worker.store.flush()
+    fill(worker, 20, 2)
+
+    def attempt(arguments):
+        worker.abort(arguments, position)
+        assert_sound(worker)
+        return worker.call(arguments)
+
+    worker.sender._attempt = attempt
+    worker.exchange()
+    assert kept(worker) == worker.codec.dictionaries.texts
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_with_proposals_of_their_own(join, seed):
+    """Each call is made twice: all know the same in the end, and every page is fetched once."""
+    chance = seeded(seed)
+
+    def attempt(worker, arguments):
+        if chance.random() < 0.2:
+            worker.codec.dictionaries.proposal = chance.randbytes(200)
+        worker.call(arguments)
+        return worker.call(arguments)
+
+    workers = [join(attempt) for _ in range(3)]
+    assert crawl(workers, tree(60), chance) == dict.fromkeys(range(60), 1)
+    for worker in workers:
+        worker.exchange()
+    texts = kept(workers[0])
+    assert 2 <= len(texts) <= 8
+    assert all(worker.codec.dictionaries.texts == texts for worker in workers)
+
+
+def test_a_worker_that_leaves_is_asked(join, redis_server):
+    """While the reactor waits its last requests are sent again with the dictionary."""
+    worker = join()
+    teach(worker)
+    redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
+    fill(worker, 20, 1)
+    outages = []
+    where = worker.client, worker.key, worker.dupefilter.shared.generation, 60
+    worker.store._sender = Transport(*where, lambda *_: None, outages.append)
+    assert worker.store.leave(over=False, seconds=10)
+    assert outages == []
+    assert redis_server.command("ZCARD", f"{worker.key}:workers") == 0
+    assert kept(worker) == worker.codec.dictionaries.texts
+    assert drain(join(capacity=50)) == [*range(21)]
+
+
+def test_at_most_eight_are_proposed(join):
+    """A ninth is not kept. What a worker has learned is kept in any case."""
+    worker = join()
+    for number in range(9):
+        worker.codec.dictionaries.proposal = b"%d" % number * 100
+        worker.exchange()
+    assert len(kept(worker)) == 8
+    assert kept(worker) == worker.codec.dictionaries.texts
+    worker.codec.dictionaries.learn(b"from an older server" * 10)
+    worker.exchange()
+    assert len(kept(worker)) == 9
+    other = join()
+    other.exchange()
+    assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
+
+
+def test_a_new_round_keeps_them_and_clear_removes_them(join, redis_server):
+    """A round that follows begins with what is known; of a crawl that was removed nothing stays."""
+    worker = join()
+    teach(worker)
+    drain(worker)
+    worker.leave(over=True)
+    assert redis_server.command("HGET", f"{worker.key}:crawl", "over") == b"1"
+    other = join(BLOOM_REDIS_ROUND="2")
+    other.exchange()
+    assert other.store.round == "2"
+    assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
+    other.store.leave(over=False, seconds=1)
+    assert remove_queue(other.client, other.key) > 0
+    assert kept(other) == {}
+
+
+def test_a_dictionary_that_was_removed_by_hand(join, redis_server):
+    """Requests that need it fail, and are read when it is there again; `verify` says so."""
+    worker = join()
+    teach(worker)
+    fill(worker, 20, 1)
+    worker.exchange()
+    drain(worker)
+    fill(worker, 30, 2)
+    worker.exchange()
+    worker.next()
+    worker.exchange()
+    ((name, text),) = kept(worker).items()
+    redis_server.command("HDEL", f"{worker.key}:crawl", f"dictionary:{name}")
+    assert sorted(findings_of(worker)) == [
+        f"2 claims of {worker.store.worker} cannot be read",
+        f"the dictionary {name} is gone: requests that need it cannot be read",
+    ]
+    worker.store.leave(over=False, seconds=1)
+    other = join(capacity=9)
+    assert other.next() is None
+    (_, error), *_ = [each for each in other.heard if isinstance(each[1], Exception)]
+    assert name in str(error)
+    other.exchange()
+    assert other.failed.by_reason() == {"unreadable": 2}
+    assert any("2 failed requests cannot be read" in line for line in findings_of(other))
+    redis_server.command("HSET", f"{worker.key}:crawl", f"dictionary:{name}", text)
+    assert other.failed.retry() == 2
+    assert drain(join(capacity=9)) == [30, 31]
+
+
+def test_requests_without_their_crawl(join, redis_server):
+    """No worker can read them: a new crawl is refused, and they stay as they are."""
+    worker = join()
+    teach(worker)
+    before = payloads(worker)
+    redis_server.command("DEL", f"{worker.key}:crawl")
+    with pytest.raises(SharedFilterError, match="has requests left, and no crawl"):
+        join()
+    assert payloads(worker) == before
+    assert redis_server.command("EXISTS", f"{worker.key}:crawl") == 0
+    assert remove_queue(worker.client, worker.key) > 0
+    join().exchange()
+
+
+def test_verify_reads_what_a_dictionary_says(join, redis_server):
+    """One that is another than its id tells is found."""
+    worker = join()
+    teach(worker)
+    (name,) = kept(worker)
+    redis_server.command("HSET", f"{worker.key}:crawl", f"dictionary:{name}", "another")
+    assert findings_of(worker) == [
+        f"the dictionary {name} is damaged: requests that need it cannot be read"
+    ]
+
+
+def test_failed_requests_are_read_with_their_dictionary(join, redis_server):
+    """Of a record that has the stored request alone, the URL is in that."""
+    worker = join()
+    teach(worker)
+    drain(worker)
+    fill(worker, 20, 1)
+    worker.store.leave(over=False, seconds=1)
+    while (dead := join(BLOOM_REDIS_MAX_ATTEMPTS=1)).next() is not None:
+        dead.die()
+    store = dead.failed
+    assert [each.reason for each in store.requests(urls=["*item-20.html"])] == ["worker_died"]
+
+
+def test_push_learns_and_proposes(join):
+    """Requests from outside are stored as a worker's are, also in a crawl without a dictionary."""
+    worker = join(capacity=200)
+    worker.exchange()
+    pages = [f"http://example.com/catalogue/item-{number}.html" for number in range(120)]
+    assert worker.push_from_outside(*pages) == (120, 0, 0)
+    assert len(kept(worker)) == 1
+    assert sum(payload[0] == DEFLATED for payload in payloads(worker)) == 70
+    assert drain(worker) == [*range(120)]
+
+
+def test_full_memory(own_server):
+    """A worker without requests gets through; only a proposal waits until there is memory."""
+    worker = StoreWorker(own_server.url, "crawl")
+    teach(worker)
+    fill(worker, 20, 1)
+    worker.exchange()
+    (learned,) = kept(worker)
+    own_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
+    worker.codec.dictionaries.proposal = b"another one " * 100
+    own_server.command("CONFIG", "SET", "maxmemory", "1")
+    worker.exchange()
+    assert worker.store.last.full
+    assert [*kept(worker)] == [learned]
+    own_server.command("CONFIG", "SET", "maxmemory", "0")
+    worker.exchange()
+    assert len(kept(worker)) == 2
+    worker.close()

@@ -1,0 +1,342 @@
+"""RedisBloomDupeFilter as Scrapy's and scrapy-redis's schedulers use it, without a crawl."""
+
+import gzip
+import logging
+from functools import partial
+from pathlib import Path
+
+import pytest
+from scrapy import Request, signals
+from scrapy.exceptions import ScrapyDeprecationWarning
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import (
+    IncompatibleFilterError,
+    JobDirectoryError,
+    RedisBloomDupeFilter,
+    SharedFilterError,
+)
+from scrapy_bloom.redis.settings import RedisSettings
+from tests.redis.fixtures import lone_worker, offer
+from tests.redis.workers import StoreWorker
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+
+
+@pytest.fixture
+def worker(make_dupefilter, redis_server, key):
+    """Return a function that makes the dupefilter of a worker."""
+    return partial(lone_worker, make_dupefilter, redis_server, BLOOM_REDIS_KEY=key)
+
+
+# what it shares with BloomDupeFilter
+
+
+def test_stream_gets_scrapys_verdicts(worker, redis_server):
+    """With one round trip for each new request and hardly one for the others."""
+    urls = gzip.decompress((DATA / "stream_postgresql15.txt.gz").read_bytes()).decode()
+    verdicts = gzip.decompress((DATA / "stream_postgresql15.verdict.gz").read_bytes()).decode()
+    tested = worker()
+    before = redis_server.calls()["evalsha"]
+    answers = [tested.request_seen(Request(url)) for url in urls.rstrip("\n").split("\n")]
+    assert "".join("01"[seen] for seen in answers) == verdicts
+    assert redis_server.calls()["evalsha"] - before == verdicts.count("0")
+
+
+def test_two_workers_share_what_they_have_seen(worker):
+    """What one worker was offered is seen by the other, in whatever form it comes."""
+    one, other = worker(), worker()
+    assert offer(one, 0, 100) == [False] * 100
+    assert offer(other, 50, 150) == [True] * 50 + [False] * 50
+    assert offer(one, 0, 150) == [True] * 150
+    assert other.request_seen(Request("http://example.com/7#part"))
+    assert not other.request_seen(Request("http://example.com/7", method="POST"))
+
+
+def test_stats_are_those_of_the_shared_filter(worker):
+    """At close the stats tell of the keys of all workers."""
+    one, other = worker(), worker()
+    offer(one, 0, 1_000)
+    offer(other, 500, 2_000)
+    one.close("finished")
+    stats = one.crawler.stats.get_stats()
+    assert stats["bloom/items"] == 2_000
+    assert stats["bloom/layers"] == 1
+    assert stats["bloom/bytes"] == pytest.approx(4e6, rel=0.1)
+    assert 0 < stats["bloom/fill_ratio"] < 0.01
+    assert 0 < stats["bloom/error_rate"] < 1e-6
+    assert 0 < stats["bloom/expected_false_positives"] < 1e-3
+    assert "bloom/outages" not in stats
+
+
+def test_a_full_filter_closes_the_spider(worker, next_turn, caplog):
+    """With BLOOM_ON_FULL "close", of the worker that has filled it; "grow", the remedy, goes on."""
+    one, other = (worker(BLOOM_CAPACITY=100, BLOOM_ON_FULL="close") for _ in range(2))
+    offer(one, 0, 60)
+    offer(other, 60, 100)
+    one._shared.refresh()
+    offer(one, 100, 110)
+    next_turn()
+    assert one.crawler.engine.closed == ["bloom_full"]
+    assert "Set BLOOM_ON_FULL to 'grow'" in caplog.text
+    assert offer(one, 0, 111) == [True] * 110 + [False]
+    assert one.crawler.stats.get_value("bloom/layers") == 1
+    grown = worker(BLOOM_CAPACITY=100)
+    assert offer(grown, 0, 3_000) == [True] * 111 + [False] * 2_889
+    assert len(grown._shared.layers) > 1
+
+
+def test_nothing_is_deleted_at_close(worker, redis_server):
+    """Closing leaves the filter to the other workers and to the next run."""
+    tested = worker()
+    offer(tested, 0, 10)
+    before = redis_server.names()
+    tested.close("finished")
+    assert redis_server.names() == before
+    assert offer(worker(), 0, 10) == [True] * 10
+
+
+# refusals
+
+
+class OtherFingerprinter(RequestFingerprinter):
+    def fingerprint(self, request):
+        return super().fingerprint(request)[::-1]
+
+
+def test_another_fingerprinter_is_refused(worker, key):
+    """Both fingerprinters and the remedy are named."""
+    worker().close("finished")
+    with pytest.raises(
+        IncompatibleFilterError,
+        match=rf"RequestFingerprinter, now it is .*OtherFingerprinter.*another BLOOM_REDIS_KEY.*"
+        rf"{key}",
+    ):
+        worker(REQUEST_FINGERPRINTER_CLASS=OtherFingerprinter)
+
+
+def test_other_parameters_are_refused(worker, caplog):
+    """One ERROR line names the setting and both values."""
+    worker(BLOOM_CAPACITY=1_000)
+    with pytest.raises(IncompatibleFilterError):
+        worker(BLOOM_CAPACITY=2_000)
+    (line,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "BLOOM_CAPACITY = 1000, and this worker has 2000" in line.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"BLOOM_REDIS_KEY": "a{b}"}, r"BLOOM_REDIS_KEY is 'a\{b\}'.*braces"),
+        ({"BLOOM_REDIS_TIMEOUT": "0"}, "BLOOM_REDIS_TIMEOUT is '0'.*above 0"),
+        ({"BLOOM_REDIS_TIMEOUT": "soon"}, "BLOOM_REDIS_TIMEOUT is 'soon'"),
+        ({"BLOOM_REDIS_ON_ERROR": "panic"}, r"BLOOM_REDIS_ON_ERROR is 'panic'.*'wait' or 'close'"),
+        ({"BLOOM_REDIS_URL": 6379}, "BLOOM_REDIS_URL is a int: it must be text"),
+        ({"BLOOM_CAPACITY": 10**11}, "BLOOM_CAPACITY is 100000000000.*limit"),
+    ],
+)
+def test_bad_settings_are_refused(worker, settings, message):
+    """The message names the setting, the value and what is allowed."""
+    with pytest.raises(ValueError, match=message):
+        worker(**settings)
+
+
+@pytest.mark.parametrize("name", ["bloom", "requests.seen"])
+def test_a_job_with_a_memory_of_its_own_is_refused(worker, tmp_path, redis_server, key, name):
+    """Unless its filter was loaded into Redis; nothing is made."""
+    (tmp_path / name).touch()
+    with pytest.raises(JobDirectoryError, match=f"holds {name}.*load_into_redis"):
+        worker(JOBDIR=tmp_path)
+    assert redis_server.names(key) == []
+    worker().close("finished")
+    offer(worker(JOBDIR=tmp_path), 0, 10)
+
+
+def test_the_durable_scheduler_is_not_set(worker):
+    """A scheduler that holds fingerprints back cannot share them: the add-on leaves it out."""
+    assert worker().crawler.settings.getpriority("SCHEDULER") == 0
+
+
+# settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({}, "redis://localhost:6379/0"),
+        ({"REDIS_URL": "redis://a"}, "redis://a"),
+        ({"REDIS_URL": "redis://a", "BLOOM_REDIS_URL": "redis://b"}, "redis://b"),
+        ({"REDIS_HOST": "c", "REDIS_PORT": 1}, "redis://c:1/0"),
+        ({"REDIS_PORT": 1, "REDIS_DB": 3}, "redis://localhost:1/3"),
+        ({"REDIS_DB": 3}, "redis://localhost:6379/3"),
+        ({"REDIS_HOST": "::1"}, "redis://[::1]:6379/0"),
+        ({"REDIS_PARAMS": {"host": "c", "db": 2, "socket_timeout": 9}}, "redis://c:6379/2"),
+        ({"REDIS_PARAMS": {"host": "c", "db": 2}, "REDIS_HOST": "d"}, "redis://d:6379/2"),
+        ({"REDIS_PARAMS": '{"url": "redis://a"}'}, "redis://a"),
+        ({"REDIS_PARAMS": {"unix_socket_path": "/a b"}}, "unix:///a%20b?db=0"),
+        ({"REDIS_PARAMS": {"unix_socket_path": "/a", "db": 2}}, "unix:///a?db=2"),
+        ({"REDIS_URL": "unix:///a/b", "REDIS_DB": 3}, "unix:///a/b?db=3"),
+        ({"REDIS_URL": "unix:///a/b?db=2", "REDIS_DB": 3}, "unix:///a/b?db=2"),
+        ({"REDIS_PARAMS": {"socket_timeout": 9}}, "redis://localhost:6379/0"),
+        ({"REDIS_URL": "redis://a/2", "REDIS_DB": 3}, "redis://a/2"),
+        ({"REDIS_URL": "redis://a?db=2", "REDIS_DB": 3}, "redis://a?db=2"),
+        ({"REDIS_URL": "redis://a", "REDIS_DB": 3}, "redis://a?db=3"),
+    ],
+)
+def test_the_server_is_scrapy_rediss_unless_another_one_is_set(settings, url):
+    """Where scrapy-redis is set up, nothing more is needed."""
+    assert RedisSettings.read(get_crawler(settings_dict=settings).settings, "x").url == url
+
+
+SCRAPY_REDISS = [
+    {"REDIS_PARAMS": {"host": "h", "port": 7, "password": "p@ ss", "username": "u", "db": 2}},
+    {"REDIS_PARAMS": {"password": "p", "db": 2}, "REDIS_HOST": "h"},
+    {"REDIS_PARAMS": {"password": "p", "db": 2}, "REDIS_URL": "redis://h:8"},
+    {"REDIS_PARAMS": {"password": "p", "db": 2}, "REDIS_URL": "redis://u:other@h:8/5"},
+    {"REDIS_PARAMS": {"ssl": True, "ssl_check_hostname": False}, "REDIS_HOST": "h"},
+    {"REDIS_PARAMS": {"unix_socket_path": "/run/x?y", "password": "p"}},
+    {"REDIS_URL": "unix:///run/x", "REDIS_DB": 4},
+]
+
+
+@pytest.mark.parametrize("settings", SCRAPY_REDISS)
+def test_connections_are_those_of_scrapy_redis(settings):
+    """The URL that is made of its settings leads where its own client connects to."""
+    connection = pytest.importorskip("scrapy_redis.connection")
+    redis = pytest.importorskip("redis")
+    settings = get_crawler(settings_dict=settings).settings
+    ours = redis.Redis.from_url(RedisSettings.read(settings, "x").url).connection_pool
+    theirs = connection.get_redis_from_settings(settings).connection_pool
+    assert issubclass(ours.connection_class, theirs.connection_class)
+    defaults = {"db": 0, "host": "localhost", "port": 6379}
+    for name in ("host", "port", "db", "username", "password", "path", "ssl_check_hostname"):
+        found, wanted = (
+            pool.connection_kwargs.get(name) or defaults.get(name) for pool in (ours, theirs)
+        )
+        assert found == wanted, name
+
+
+@pytest.mark.parametrize("name", ["redis_cls", "connection_pool", "credential_provider"])
+def test_parameters_that_no_url_can_say_are_refused(name):
+    """They are not left out in silence: another server would be used."""
+    settings = get_crawler(settings_dict={"REDIS_PARAMS": {name: "x"}}).settings
+    with pytest.raises(ValueError, match=f"REDIS_PARAMS has '{name}'.*set BLOOM_REDIS_URL"):
+        RedisSettings.read(settings, "x")
+    settings = get_crawler(
+        settings_dict={"REDIS_PARAMS": {name: "x"}, "BLOOM_REDIS_URL": "redis://a"}
+    ).settings
+    assert RedisSettings.read(settings, "x").url == "redis://a"
+
+
+def test_the_key_has_the_spiders_name(make_dupefilter, redis_server):
+    """By default each spider has a filter of its own; with one key, spiders share."""
+    settings = get_crawler().settings
+    assert RedisSettings.read(settings, "books").key == "books:bloom"
+    assert RedisSettings.read(settings, "odd {name}").key == "odd (name):bloom"
+    settings = get_crawler(settings_dict={"BLOOM_REDIS_KEY": "%(spider)s-%"}).settings
+    assert RedisSettings.read(settings, "books").key == "books-%"
+
+
+# scrapy-redis's ways
+
+
+@pytest.fixture
+def spider(redis_server, key):
+    """A spider that scrapy-redis's scheduler hands to `from_spider`."""
+    crawler = get_crawler(
+        settings_dict={
+            "BLOOM_REDIS_URL": redis_server.url,
+            "BLOOM_REDIS_KEY": key,
+            "SCHEDULER_PERSIST": True,
+        }
+    )
+    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
+    return crawler.spider
+
+
+def test_from_spider_opens_and_signals_close(spider):
+    """It is open at once, is true, and writes its stats when the spider is closed."""
+    tested = RedisBloomDupeFilter.from_spider(spider)
+    assert tested
+    assert offer(tested, 0, 10) == [False] * 10
+    assert spider.crawler.stats.get_value("bloom/items") == 0
+    spider.crawler.signals.send_catch_log(signals.spider_closed, reason="finished")
+    assert spider.crawler.stats.get_value("bloom/items") == 10
+
+
+def test_from_spider_takes_the_spider_it_is_given(spider, redis_server):
+    """The key has that spider's name, whatever the crawler's spider is by then."""
+    spider.settings.frozen = False
+    spider.settings.set("BLOOM_REDIS_KEY", "of %(spider)s")
+    for other in (None, spider.crawler.spider):
+        spider.crawler.spider = other
+        given = spider.crawler.spidercls.from_crawler(spider.crawler, f"given {other}")
+        RedisBloomDupeFilter.from_spider(given).close("finished")
+        assert f"of {given.name}" in redis_server.names("of ")
+
+
+def test_clear_deletes_and_the_next_request_starts_anew(spider, redis_server, key):
+    """As scrapy-redis does at the start with SCHEDULER_FLUSH_ON_START."""
+    tested = RedisBloomDupeFilter.from_spider(spider)
+    offer(tested, 0, 10)
+    tested.clear()
+    assert redis_server.names(key) == []
+    assert offer(tested, 0, 10) == [False] * 10
+    assert offer(tested, 0, 10) == [True] * 10
+    tested.clear()
+    spider.crawler.signals.send_catch_log(signals.spider_closed, reason="finished")
+    assert spider.crawler.stats.get_value("bloom/items") == 10
+    assert redis_server.names(key) == []
+
+
+@pytest.mark.parametrize("persist", [True, False])
+def test_a_scheduler_that_clears_gets_a_warning(spider, caplog, persist):
+    """Unless SCHEDULER_PERSIST is set the first worker to finish clears the filter."""
+    spider.settings.frozen = False
+    spider.settings.set("SCHEDULER_PERSIST", persist)
+    RedisBloomDupeFilter.from_spider(spider)
+    warnings = [line for line in caplog.messages if "SCHEDULER_PERSIST" in line]
+    assert len(warnings) == (not persist)
+
+
+def test_from_spider_refuses_as_open_does(spider, redis_server, key):
+    """What is wrong is raised where scrapy-redis's scheduler is opened."""
+    redis_server.command("SET", key, "1")
+    with pytest.raises(IncompatibleFilterError):
+        RedisBloomDupeFilter.from_spider(spider)
+
+
+def test_log_counts_and_does_not_warn(spider, recwarn):
+    """`log` counts as Scrapy's does, also with scrapy-redis's scheduler."""
+    tested = RedisBloomDupeFilter.from_spider(spider)
+    tested.log(Request("http://example.com/"), spider)
+    assert spider.crawler.stats.get_value("dupefilter/filtered") == 1
+    assert not [w for w in recwarn if issubclass(w.category, ScrapyDeprecationWarning)]
+
+
+def test_clear_without_a_server_is_an_error_line(worker, own_server, caplog):
+    """With Redis gone, clearing says so and raises nothing."""
+    tested = worker(BLOOM_REDIS_URL=own_server.url, BLOOM_REDIS_TIMEOUT=0.3)
+    own_server.stop()
+    tested.clear()
+    assert "Cannot clear the filter: Redis at" in caplog.text
+    with pytest.raises(SharedFilterError):
+        tested._shared.refresh()
+
+
+@pytest.mark.parametrize("beside_queue", [False, True])
+def test_an_audit_records_what_is_dropped(
+    make_dupefilter, worker, redis_server, key, tmp_path, beside_queue
+):
+    """The answers are the same, and a closed dupefilter has one, too."""
+    path = tmp_path / "dropped.jsonl"
+    if beside_queue:
+        tested = StoreWorker(redis_server.url, key, BLOOM_AUDIT=str(path)).dupefilter
+    else:
+        tested = worker(BLOOM_AUDIT=str(path))
+    request = Request("http://example.com/")
+    assert [tested.request_seen(request.copy()) for _ in range(3)] == [False, True, True]
+    assert len(path.read_text().splitlines()) == 2
+    tested.close("finished")
+    assert tested.request_seen(request) is False

@@ -1,0 +1,274 @@
+"""Redis goes back in time: what it has forgotten is new again, whatever a worker remembers. Other
+workers have added more since than was lost in each test, so no count of keys tells."""
+
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+from scrapy import Request
+
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.filter import RedisBloomFilter
+from scrapy_bloom.speed.known import known_urls
+from tests.patience import wait_until
+from tests.redis.fixtures import lone_worker, offer
+from tests.redis.server import Name, Replica
+
+
+@pytest.fixture
+def worker(own_server, make_dupefilter):
+    """Return a function that makes the dupefilter of a worker at `own_server`."""
+    settings = {"BLOOM_REDIS_TIMEOUT": 10, "BLOOM_CAPACITY": 10_000}
+    return partial(lone_worker, make_dupefilter, own_server, **settings)
+
+
+def later(tested):
+    """Let as much time pass as an answer stands for, at most."""
+    tested._shared.client.confirmed_until = 0.0
+
+
+def busy(tested):
+    """Let the last answer stand for as long as the test takes, as if there always were one."""
+    tested._shared.client.confirmed_until = float("inf")
+
+
+def push_past(worker, server):
+    """Let a worker who starts now add more than there ever was."""
+    other = worker(server)
+    assert offer(other, 10_000, 13_000) == [False] * 3_000
+    other.close("finished")
+
+
+def went_back(worker, own_server, offered_by=None, **settings):
+    """Return a worker that has seen 0 to 200, from 100 on since a snapshot from which the server
+    has restarted; another one offered them where it is named."""
+    tested = worker(**settings)
+    offering = offered_by or tested
+    assert offer(offering, 0, 100) == [False] * 100
+    own_server.command("SAVE")
+    assert offer(offering, 100, 200) == [False] * 100
+    if offered_by is not None:
+        assert offer(tested, 0, 200) == [True] * 200
+    own_server.restart()
+    push_past(worker, own_server)
+    return tested
+
+
+def forgets(tested, told):
+    """What Redis has lost, 100 to 200, is new again, and the rest is seen; one line says why."""
+    before = len(told())
+    later(tested)
+    assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+    assert offer(tested, 0, 200) == [True] * 200
+    (line,) = told()[before:]
+    assert "another server has taken its place" in line
+    assert tested.crawler.engine.closed == []
+    assert tested.crawler.stats.get_value("bloom/outages") is None
+
+
+@pytest.mark.parametrize("recent_urls", [0, 65_536], ids=["keys", "urls"])
+def test_a_restart_from_an_older_snapshot(worker, own_server, told, recent_urls):
+    """A worker whose requests are all known to itself notices it, and without a new one."""
+    tested = went_back(worker, own_server, BLOOM_URL_CACHE=recent_urls)
+    forgets(tested, told)
+    assert offer(worker(), 0, 200) == [True] * 200
+
+
+def test_a_restart_while_questions_are_asked_all_the_time(worker, own_server, told):
+    """A worker whose every answer is fresh, since others are, notices it with the first."""
+    tested = went_back(worker, own_server)
+    busy(tested)
+    assert offer(tested, 500, 501) == [False]
+    busy(tested)
+    assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+    assert len(told()) == 1
+
+
+def test_a_filter_without_a_dupefilter(own_server, key):
+    """A filter that is used by itself forgets as well."""
+    keys = [b"%d" % number for number in range(200)]
+    with RedisClient(own_server.url, 10) as client:
+        tested = RedisBloomFilter(client, key, 10_000, 1e-6)
+        assert not any(map(tested.add, keys[:100]))
+        own_server.command("SAVE")
+        assert not any(map(tested.add, keys[100:]))
+        own_server.restart()
+        client.confirmed_until = 0.0
+        assert keys[0] in tested
+        assert not any(key in tested for key in keys[100:])
+        assert all(map(tested.add, keys[:100]))
+        assert not any(map(tested.add, keys[100:]))
+
+
+def test_a_filter_that_is_lost_as_a_whole_is_an_outage(worker, own_server, told):
+    """Where Redis has nothing any more, what a worker remembers is all there is, and stays."""
+    tested = worker(BLOOM_REDIS_TIMEOUT=1)
+    offer(tested, 0, 100)
+    own_server.restart()
+    for _ in range(2):
+        later(tested)
+        assert offer(tested, 0, 100) == [True] * 100
+    assert told() == []
+    assert offer(tested, 100, 101) == [False]
+    assert "is gone" in told()[0]
+
+
+def test_what_others_had_added_is_forgotten_too(worker, own_server, told):
+    """A worker who has only heard of requests forgets those as well."""
+    forgets(went_back(worker, own_server, offered_by=worker()), told)
+
+
+def test_a_restart_in_an_outage(worker, own_server, told):
+    """What was remembered meanwhile is in the filter afterwards, what Redis has lost is new."""
+    tested = worker(BLOOM_REDIS_TIMEOUT=1)
+    offer(tested, 0, 100)
+    own_server.command("SAVE")
+    offer(tested, 100, 200)
+    own_server.stop()
+    later(tested)
+    assert offer(tested, 0, 250) == [True] * 200 + [False] * 50
+    later(tested)
+    assert offer(tested, 0, 250) == [True] * 250
+    own_server.start()
+    push_past(worker, own_server)
+    later(tested)
+    assert offer(tested, 0, 250) == [True] * 100 + [False] * 100 + [True] * 50
+    assert offer(tested, 250, 251) == [False]
+    assert not tested.uncommitted
+    assert offer(worker(), 0, 251) == [True] * 251
+
+
+def test_nothing_is_dropped_early_that_redis_has_forgotten(worker, own_server, told):
+    """Whoever asks whether a request or a link is known hears of it, too."""
+    tested = worker()
+    offer(tested, 0, 100)
+    own_server.command("SAVE")
+    offer(tested, 100, 200)
+    url = "http://example.com/150"
+    assert known_urls(tested).is_known(Request(url))
+    own_server.restart()
+    push_past(worker, own_server)
+    later(tested)
+    assert not known_urls(tested).is_known(Request(url))
+    assert not known_urls(tested).has_recent("", url)
+    (line,) = told()
+    assert "another server has taken its place" in line
+    assert not tested.request_seen(Request(url))
+    assert known_urls(tested).is_known(Request(url))
+
+
+def test_several_times(worker, own_server, told):
+    """Each time is noticed."""
+    tested = worker()
+    offer(tested, 0, 100)
+    own_server.command("SAVE")
+    for _ in range(3):
+        later(tested)
+        assert offer(tested, 100, 200) == [False] * 100
+        own_server.restart()
+    forgets(tested, told)
+    assert len(told()) == 3
+
+
+def test_a_restart_that_loses_nothing(worker, own_server, told):
+    """What was seen stays seen; it is asked about once more, with a line that says why."""
+    tested = worker()
+    offer(tested, 0, 100)
+    own_server.command("SAVE")
+    own_server.restart()
+    later(tested)
+    assert offer(tested, 0, 100) == [True] * 100
+    assert own_server.calls()["evalsha"] >= 100
+    before = own_server.calls()["evalsha"]
+    later(tested)
+    assert offer(tested, 0, 100) == [True] * 100
+    assert own_server.calls()["evalsha"] == before
+    assert len(told()) == 1
+
+
+def test_a_connection_that_was_lost_is_not_a_server_that_was(worker, own_server, told):
+    """It is made anew; nothing is forgotten, asked about or told."""
+    tested = worker()
+    offer(tested, 0, 100)
+    before = own_server.calls()["evalsha"]
+    for _ in range(3):
+        own_server.command("CLIENT", "KILL", "TYPE", "normal")
+        later(tested)
+        assert offer(tested, 0, 100) == [True] * 100
+    assert own_server.calls()["evalsha"] == before
+    assert told() == []
+
+
+def test_a_server_that_does_not_say_who_it_is(worker, own_server, told):
+    """Where INFO is forbidden each new connection may lead to a server that has forgotten."""
+    own_server.command("ACL", "SETUSER", "default", "-info")
+    tested = worker()
+    offer(tested, 0, 100)
+    before = own_server.command("CONFIG", "RESETSTAT")
+    own_server.command("CLIENT", "KILL", "TYPE", "normal")
+    later(tested)
+    assert offer(tested, 0, 100) == [True] * 100
+    own_server.command("ACL", "SETUSER", "default", "+info")
+    assert before
+    assert own_server.calls()["evalsha"] >= 100
+    assert len(told()) == 1
+
+
+@contextmanager
+def lagging(worker, own_server, folder):
+    """A worker who has added 0 to 200 by a name, and a replica that knows half of that."""
+    with Replica(own_server, folder) as replica, Name(own_server) as name:
+        tested = worker(name)
+        offer(tested, 0, 100)
+        replica.follow()
+        replica.command("REPLICAOF", "NO", "ONE")
+        offer(tested, 100, 200)
+        yield tested, replica, name
+        tested.close("finished")
+
+
+@pytest.mark.parametrize("primary", ["dies", "hangs"])
+def test_a_failover_to_a_lagging_replica(worker, own_server, tmp_path, told, primary):
+    """The primary is dead, or silent with its connections open."""
+    with lagging(worker, own_server, tmp_path) as (tested, replica, name):
+        own_server.stop() if primary == "dies" else own_server.pause()
+        name.lead_to(replica)
+        push_past(worker, replica)
+        forgets(tested, told)
+
+
+def test_a_primary_that_becomes_a_replica_and_a_primary_again(worker, own_server, tmp_path, told):
+    """No connection ends: a shard tells it that has fewer keys than it had."""
+    with lagging(worker, own_server, tmp_path) as (tested, replica, _):
+        own_server.command("REPLICAOF", "127.0.0.1", replica.port)
+        wait_until(lambda: own_server.command("ROLE")[3] == b"connected", "the other way round")
+        own_server.command("REPLICAOF", "NO", "ONE")
+        assert offer(tested, 500, 520) == [False] * 20
+        assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+        assert len(told()) == 1
+
+
+def test_a_node_of_a_cluster(own_cluster, worker, told):
+    """What its shards have lost is new again, what others have is seen."""
+    join = partial(worker, own_cluster, BLOOM_REDIS_TIMEOUT=20)
+    tested = join()
+    offer(tested, 0, 100)
+    node = own_cluster.nodes[1]
+    node.command("SAVE")
+    assert offer(tested, 100, 400) == [False] * 300
+    node.restart()
+    wait_until(
+        lambda: all(
+            b"cluster_state:ok" in each.command("CLUSTER", "INFO") for each in own_cluster.nodes
+        ),
+        "the Cluster to be whole",
+    )
+    other = join()
+    offer(other, 10_000, 13_000)
+    known = offer(join(), 0, 100)
+    later(tested)
+    answers = offer(tested, 0, 400)
+    assert known == answers[:100] == [True] * 100
+    assert 50 < answers[100:].count(False) < 200
+    assert offer(tested, 0, 400) == [True] * 400
+    assert len([line for line in told() if "another server" in line]) == 1

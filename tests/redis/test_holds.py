@@ -1,0 +1,45 @@
+"""Five workers, and a host that asks for a rest: none of them asks it, and no page is lost."""
+
+import pytest
+
+from tests.crawl.resting_site import Rest, RestingSite
+from tests.crawl.test_hold_crawls import CONCURRENT, start
+
+WORKERS = 5
+
+
+@pytest.mark.parametrize("says", ["seconds", pytest.param("", marks=pytest.mark.torture)])
+def test_all_workers_leave_a_host_alone(tmp_path, redis_server, says):
+    """What is on their way is refused, and then one request at a time; others go on meanwhile."""
+    rest, pages = Rest(1.5, says, after=10), {"rests": 100, "busy": 40}
+    with RestingSite({"rests": rest}) as site:
+        rest.goes_on = lambda: len(site.pages("busy")) < pages["busy"]
+        crawls = []
+        for number in range(WORKERS):
+            folder = tmp_path / f"{number}"
+            folder.mkdir()
+            settings = {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": tmp_path.name}
+            crawls.append(start(folder, site, pages, BLOOM_HOLD_MAX=2, **settings))
+        ended = [crawl.end() for crawl in crawls]
+        for host, count in pages.items():
+            assert sorted(map(int, site.pages(host))) == [*range(count)]
+        assert {crawl.reason for crawl in ended} <= {"finished", "bloom_over"}
+        holds = sum(int(crawl.stat("scheduler/holds") or 0) for crawl in ended)
+        assert len(site.pages("rests", 429)) <= WORKERS * CONCURRENT + holds
+        retries = [int(crawl.stat("retry/count") or 0) for crawl in ended]
+        # of those before its hold
+        assert max(retries) <= (0 if says else 2)
+
+
+def test_a_host_that_is_held_until_its_release_is_due_never(tmp_path, redis_server):
+    """A worker with BLOOM_DELAY_WAIT leaves it, and the next one finds its pages."""
+    key = {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": tmp_path.name}
+    with RestingSite({"held": Rest(0)}) as site:
+        arguments = ("-a", "held=held")
+        for _ in range(2):
+            crawl = start(tmp_path, site, {"held": 3}, arguments, **key, BLOOM_DELAY_WAIT=600).end()
+            assert crawl.reason == "bloom_later", crawl.log
+            assert crawl.stat("scheduler/pending") == "3"
+    assert "due when its slot is released" in crawl.log
+    assert "1 host held" in crawl.log
+    assert site.asked["held"] == []

@@ -1,0 +1,187 @@
+"""How a filter lies in Redis, by arithmetic alone."""
+
+from math import ceil, sqrt
+
+import pytest
+
+from scrapy_bloom import IncompatibleFilterError
+from scrapy_bloom.bloom import sizing
+from scrapy_bloom.bloom.hashing import first_lanes, positions
+from scrapy_bloom.redis.filter import fresh_header
+from scrapy_bloom.redis.layout import (
+    SHARDS,
+    LayerShape,
+    RedisHeader,
+    Shard,
+    shard_of,
+)
+
+SECRET = bytes(range(16))
+BLOCKS = [1, 13, 63, 64, 65, 100, 1000, 4032]
+
+
+def header(capacity=1_000, error_rate=1e-6, **others):
+    layers = (LayerShape.sized(capacity, sizing.layer_error_rate(error_rate, 0)),)
+    return RedisHeader(capacity, error_rate, SECRET, **{"layers": layers, **others})
+
+
+def keys(count):
+    return [b"key %d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("blocks", BLOCKS)
+def test_shards_cover_all_blocks_in_order(blocks):
+    """Each shard begins where the one before ends, or in the block that both share."""
+    layer = LayerShape.of_local(1_000, blocks, 14)
+    end = 0
+    for shard in range(SHARDS):
+        first = layer.first_block(shard)
+        assert first == (end if (shard * blocks) % SHARDS == 0 else end - 1)
+        end = first + layer.shard_blocks(shard)
+    assert end == blocks
+
+
+@pytest.mark.parametrize("blocks", BLOCKS)
+@pytest.mark.parametrize("probes", [1, 6, 14, 22])
+def test_keys_have_the_bits_that_they_have_in_a_file(blocks, probes):
+    """Shard, block in its string and probes add up to the positions of the definition."""
+    layer = LayerShape.of_local(1_000, blocks, probes)
+    made = header(layers=(layer,))
+    shards = [Shard("key", number, made) for number in range(SHARDS)]
+    for key in keys(500):
+        selector = first_lanes(SECRET + key)[0]
+        number = shard_of(selector)
+        lanes, origins = shards[number].pack(SECRET + key, selector)
+        lanes = [int.from_bytes(lanes[i : i + 2], "little") for i in range(0, len(lanes), 2)]
+        block = int.from_bytes(origins[:4], "little")
+        assert 0 <= block < layer.shard_blocks(number)
+        origin = (layer.first_block(number) + block) * sizing.BLOCK_BITS
+        assert [origin + lane for lane in lanes[:probes]] == positions(SECRET, key, blocks, probes)
+
+
+def test_a_shard_has_room_for_more_than_its_part():
+    """Four standard deviations more, for a tenth in bits at most from a million keys on."""
+    layer = LayerShape.sized(1_000_000, 1e-6)
+    part = 1_000_000 / SHARDS
+    assert layer.share >= part + 4 * part**0.5
+    assert sizing.error_rate_at(layer.blocks, layer.probes, SHARDS * layer.share) <= 1e-6
+    assert layer.blocks <= 1.1 * sizing.shape(1_000_000, 1e-6)[0]
+    assert layer.blocks % SHARDS == 0
+
+
+def size_class(size):
+    """Bytes that jemalloc allocates for `size`, from 4 KiB on."""
+    doubling = 4096
+    while size > 2 * doubling:
+        doubling *= 2
+    return next(doubling * n // 4 for n in range(4, 9) if doubling * n // 4 >= size)
+
+
+@pytest.mark.parametrize("error_rate", [0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12])
+@pytest.mark.parametrize("capacity", [10**5, 10**6, 2 * 10**6, 5 * 10**6, 10**7, 3 * 10**7, 10**8])
+def test_strings_fit_the_allocator(capacity, error_rate):
+    """A string fills its allocation, and has room for its part of the keys at the error rate."""
+    layer = LayerShape.sized(capacity, error_rate)
+    taken = size_class(layer.blocks * 64 + 10)
+    keys = SHARDS * layer.share
+    assert sizing.error_rate_at(layer.blocks, layer.probes, keys) <= error_rate
+    assert layer.probes in (*range(1, 7), *range(14, 100, 8))
+    assert size_class((layer.blocks + 64) * 64 + 10) > taken
+    assert layer.share >= ceil(capacity / 64 + 4 * sqrt(capacity / 64))
+
+
+def test_layers_double_under_the_bound():
+    """The error rates of all layers add up to less than the bound."""
+    made = header(50_000, 1e-3)
+    layers = [made.layer(number) for number in range(10)]
+    assert [layer.capacity for layer in layers] == [50_000 * 2**n for n in range(10)]
+    total = sum(
+        sizing.error_rate_at(layer.blocks, layer.probes, SHARDS * layer.share) for layer in layers
+    )
+    assert total <= 1e-3
+
+
+def test_no_string_gets_too_long():
+    """Layers stop doubling before 512 MB, and a first layer that would be larger is refused."""
+    made = header(2**31, 1e-6)
+    sizes = [made.layer(number).shard_blocks(0) * 4096 for number in range(6)]
+    assert max(sizes) <= 2**28 < 2**29
+    assert sizes[-1] >= 2**27
+    with pytest.raises(ValueError, match=r"BLOOM_CAPACITY is 10000000000: .* limit"):
+        fresh_header(10**10, 1e-6, "")
+
+
+def test_header_survives_its_text():
+    """What Redis keeps of a header is the header."""
+    made = header(identity='{"name": "x"}', created="now", software="scrapy-bloom 1")
+    assert RedisHeader.from_text(made.to_text().encode(), "here") == made
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "no filter"),
+        (b"[]", "no filter"),
+        (b'{"format": 1}', "no filter"),
+        (
+            header().to_text().replace('"format": 1', '"format": 2').encode(),
+            "format 2, .* reads 1; ",
+        ),
+        (header().to_text().replace("mmh3", "md5").encode(), "scheme 'md5"),
+        (header().to_text().replace('"shards": 64', '"shards": 32').encode(), "shards 32"),
+    ],
+)
+def test_foreign_headers_are_refused(text, message):
+    """A header of another program or version is refused, naming what differs."""
+    with pytest.raises(IncompatibleFilterError, match=message):
+        RedisHeader.from_text(text, "here")
+
+
+def test_a_filter_made_anew_is_another_one():
+    """Two filters with the same parameters are told apart by their secrets."""
+    other = RedisHeader(1_000, 1e-6, bytes(16), header().layers)
+    assert header().generation != other.generation
+
+
+def test_a_shard_that_others_grew_is_understood():
+    """A shard with more or, after a failover, fewer layers than known is taken as it is."""
+    made = header()
+    shard = Shard("key", 5, made)
+    shard.learn_newest(1, 7)
+    assert shard.counts == [7]
+    shard.learn_newest(3, 9)
+    assert shard.counts == [made.layer(0).share, made.layer(1).share, 9]
+    assert shard.keys == ["{key:5}", *(f"{{key:5}}:{layer}" for layer in range(4))]
+    assert shard.has_lost(2, 4)
+    assert shard.has_lost(3, 8)
+    assert not shard.has_lost(3, 9)
+    assert not shard.has_lost(4, 0)
+    shard.forget()
+    assert not shard.has_lost(1, 0)
+    shard.learn_newest(2, 4)
+    assert shard.counts == [made.layer(0).share, 4]
+
+
+WRITTEN = (
+    '{"format": 1, "scheme": "mmh3-x64-128/block-32768/lanes-16/1", "shards": 64, "capacity":'
+    ' 1000000, "error_rate": 1e-06, "secret": "000102030405060708090a0b0c0d0e0f", "layers":'
+    ' [{"capacity": 1000000, "share": 16125, "blocks": 960, "probes": 22}], "identity":'
+    ' "{\\"name\\": \\"x\\"}", "created": "2026-01-02T03:04:05.000006+00:00", "software":'
+    ' "scrapy-bloom 0.4.0"}'
+)
+
+
+def test_filters_keep_their_layers():
+    """What was written is read and written as it was: the text tells a filter from others."""
+    read = RedisHeader.from_text(WRITTEN.encode(), "here")
+    assert read.to_text() == WRITTEN
+    assert read.generation == "ed4db094444e8c8b"
+    assert read.layers == (LayerShape.sized(1_000_000, 5e-7),)
+    shapes = [
+        (each.capacity, each.share, each.blocks, each.probes) for each in map(read.layer, (1, 2, 3))
+    ]
+    assert shapes == [
+        (2_000_000, 36_657, 2_496, 14),
+        (4_000_000, 77_176, 5_056, 22),
+        (8_000_000, 148_888, 10_176, 22),
+    ]

@@ -1,0 +1,397 @@
+"""What a crawl does when a real server fails: a new request is never taken for a seen one,
+`request_seen` does not raise, and what was offered once is seen the second time."""
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+
+import pytest
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.redis import dupefilter as redis
+from scrapy_bloom.redis.transport import Transport
+from tests.patience import PATIENCE, wait_until
+from tests.redis.fixtures import lone_worker, offer
+from tests.redis.server import Name, Replica
+
+TIMEOUT = 1.2
+
+
+@pytest.fixture
+def worker(own_server, make_dupefilter):
+    """Return a function that makes the dupefilter of a worker at `own_server`."""
+    settings = {"BLOOM_REDIS_TIMEOUT": TIMEOUT, "BLOOM_CAPACITY": 10_000}
+    return partial(lone_worker, make_dupefilter, own_server, **settings)
+
+
+@pytest.fixture
+def errors(told):
+    """Return a function that lists the ERROR messages so far."""
+    return partial(told, logging.ERROR)
+
+
+@contextmanager
+def stopped(server):
+    server.stop()
+    yield
+    server.start()
+
+
+@contextmanager
+def paused(server):
+    server.pause()
+    yield
+    server.resume()
+
+
+@contextmanager
+def out_of_memory(server):
+    server.command("CONFIG", "SET", "maxmemory", "1mb")
+    yield
+    server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+@contextmanager
+def read_only(server):
+    server.command("REPLICAOF", "127.0.0.1", "1")
+    server.command("CONFIG", "SET", "replica-read-only", "yes")
+    yield
+    server.command("REPLICAOF", "NO", "ONE")
+
+
+@contextmanager
+def locked_out(server):
+    """The password is changed, and all connections are closed."""
+    server.command("CONFIG", "SET", "requirepass", "changed")
+    server.options["requirepass"] = "changed"
+    server.command("CLIENT", "KILL", "TYPE", "normal")
+    yield
+    server.command("CONFIG", "SET", "requirepass", "")
+    server.options.pop("requirepass")
+
+
+OUTAGES = [stopped, paused, out_of_memory, read_only, locked_out]
+
+
+@pytest.fixture
+def durable_server(own_server):
+    """`own_server`, which keeps what it has over a restart."""
+    own_server.restart(appendonly="yes", appendfsync="no")  # as a killed process leaves it
+    return own_server
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_an_outage_closes_the_spider(worker, durable_server, next_turn, errors, outage):
+    """After one ERROR line; what comes meanwhile is in the filter at close, if Redis answers."""
+    tested = worker()
+    assert offer(tested, 0, 100) == [False] * 100
+    with outage(durable_server):
+        assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+        assert offer(tested, 100, 200) == [True] * 100
+        assert tested.crawler.engine.closed == []
+        next_turn()
+        assert tested.crawler.engine.closed == ["bloom_error"]
+        (message,) = errors()
+        assert f"Redis at {durable_server.url}" in message
+        assert "Closing the spider" in message
+    wait_for_an_attempt(tested)
+    tested.close("bloom_error")
+    assert tested.crawler.stats.get_value("bloom/items") == 200
+    assert offer(worker(), 0, 201) == [True] * 200 + [False]
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_what_an_outage_has_seen_is_replayed(worker, durable_server, errors, caplog, outage):
+    """A part with each request that is new while the spider closes, when Redis answers again."""
+    tested = worker()
+    assert offer(tested, 0, 100) == [False] * 100
+    with outage(durable_server):
+        assert offer(tested, 50, 350) == [True] * 50 + [False] * 250
+        assert offer(tested, 100, 350) == [True] * 250  # others may be new: its role has changed
+    wait_for_an_attempt(tested)
+    assert len(tested.uncommitted) == 250
+    assert offer(tested, 350, 353) == [False] * 3
+    assert len(tested.uncommitted) == 0
+    assert len(errors()) == 1
+    assert "Redis answers again" in caplog.text
+    assert tested.crawler.stats.get_value("bloom/outages") == 1
+    assert offer(worker(), 0, 354) == [True] * 353 + [False]
+
+
+def test_an_outage_in_the_replay_loses_nothing(worker, durable_server, monkeypatch):
+    """Redis has answered once, and does not for the next: that one stays in memory, too."""
+    tested = worker()
+    with stopped(durable_server):
+        assert offer(tested, 0, 10) == [False] * 10
+    wait_for_an_attempt(tested)
+    insist, calls = tested.shared.client.insist, count()
+
+    def answer(*arguments):
+        if next(calls) == 1:
+            raise SharedFilterError("no answer")
+        return insist(*arguments)
+
+    monkeypatch.setattr(tested.shared.client, "insist", answer)
+    assert offer(tested, 10, 12) == [False] * 2
+    tested.close("finished")
+    assert offer(worker(), 0, 13) == [True] * 12 + [False]
+
+
+def test_what_scrapy_redis_could_not_queue_in_an_outage_is_new_to_others(durable_server):
+    """Its scheduler has lost those requests: whoever finds their links again fetches them."""
+
+    def worker():
+        crawler = get_crawler(
+            settings_dict={
+                "BLOOM_REDIS_URL": durable_server.url,
+                "BLOOM_REDIS_KEY": "key",
+                "BLOOM_REDIS_TIMEOUT": TIMEOUT,
+                "SCHEDULER_PERSIST": True,
+            }
+        )
+        spider = crawler.spidercls.from_crawler(crawler, "spider")
+        return redis.RedisBloomDupeFilter.from_spider(spider)
+
+    tested = worker()
+    offer(tested, 0, 5)
+    with stopped(durable_server):
+        assert offer(tested, 5, 8) == [False] * 3
+    wait_for_an_attempt(tested)
+    tested.close("bloom_error")
+    other = worker()
+    assert offer(other, 0, 8) == [True] * 5 + [False] * 3
+    other.close("finished")
+
+
+def wait_for_an_attempt(tested):
+    """Wait until the worker may ask Redis again."""
+    time.sleep(max(0, tested._shared.client._not_before - time.monotonic()))
+
+
+@pytest.mark.parametrize("kind", ["own_server", "own_cluster"])
+def test_an_outage_blocks_the_crawl_for_a_bounded_time(worker, request, monkeypatch, kind):
+    """Redis is asked for the time that is set, and then not before ten times of that."""
+    server = request.getfixturevalue(kind)
+    tested = worker(server)
+    client, asked = tested._shared.client, []
+    ask = client._run
+
+    def asking(*arguments):
+        began = time.monotonic()
+        try:
+            return ask(*arguments)
+        except Exception:
+            asked.append(time.monotonic() - began)
+            raise
+
+    monkeypatch.setattr(client, "_run", asking)
+    with paused(getattr(server, "nodes", [server])[-1]):
+        started = time.monotonic()
+        assert offer(tested, 0, 20) == [False] * 20
+        assert len(tested.uncommitted) > 0
+        assert time.monotonic() - started >= TIMEOUT
+        assert 1 <= len(asked) <= 4
+        assert client._not_before - started > 10 * asked[-1]
+        asked.clear()
+        due = client._not_before
+        assert offer(tested, 0, 50) == [True] * 20 + [False] * 30
+        assert not asked or time.monotonic() >= due
+
+
+def test_a_hiccup_is_not_noticed(worker, own_server, next_turn, errors):
+    """A pause that is shorter than the time set delays the crawl, and that is all."""
+    tested = worker(BLOOM_REDIS_TIMEOUT=PATIENCE)
+    own_server.pause()
+    threading.Timer(0.3, own_server.resume).start()
+    assert offer(tested, 0, 100) == [False] * 100
+    next_turn()
+    assert errors() == tested.crawler.engine.closed == []
+
+
+def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, errors):
+    """A server with its data is asked until it answers; the scripts are loaded again."""
+    tested = worker(BLOOM_REDIS_TIMEOUT=PATIENCE)
+    assert offer(tested, 0, 100) == [False] * 100
+    durable_server.stop()
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(offer, tested, 0, 200)
+        time.sleep(0.3)
+        durable_server.start()
+        assert answers.result() == [True] * 100 + [False] * 100
+    next_turn()
+    assert errors() == tested.crawler.engine.closed == []
+    assert offer(worker(), 0, 201) == [True] * 200 + [False]
+
+
+@pytest.mark.parametrize("kind", ["own_server", "own_cluster"])
+def test_an_answer_that_was_lost_is_no_wrong_answer(worker, request, kind, monkeypatch):
+    """A key that is asked again is new, though the server has added it when it went on."""
+    server = request.getfixturevalue(kind)
+    nodes = getattr(server, "nodes", [server])
+    tested = worker(server, BLOOM_REDIS_TIMEOUT=1.5)
+    client = tested._shared.client
+    # however long it takes after the first try
+    monkeypatch.setattr(client, "_patience", PATIENCE)
+    ask, tries = client._run, []
+
+    def asking(*arguments):
+        tries.append(arguments)
+        if len(tries) == 2:
+            for node in nodes:
+                node.resume()
+        return ask(*arguments)
+
+    monkeypatch.setattr(client, "_run", asking)
+    for number in range(4):
+        before = len(tested._shared)
+        client.confirmed_until = time.monotonic() + PATIENCE  # asks nothing else
+        tries.clear()
+        for node in nodes:
+            node.pause()
+        assert offer(tested, number, number + 1) == [False]
+        assert len(tries) >= 2
+        tested._shared.refresh()
+        assert len(tested._shared) == before + 1
+    other = worker(server, BLOOM_REDIS_TIMEOUT=1.5)
+    assert offer(other, 0, 5) == [True] * 4 + [False]
+    for each in (tested, other):  # before its server is gone
+        each.close("finished")
+
+
+@pytest.mark.parametrize("lost", ["flushed", "restarted", "evicted"])
+def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, errors, lost):
+    """It answers nothing: new requests are new, seen ones seen, and the message says why."""
+    tested = worker()
+    assert offer(tested, 0, 100) == [False] * 100
+    if lost == "flushed":
+        own_server.command("FLUSHALL")
+    elif lost == "restarted":
+        own_server.restart()
+    else:
+        own_server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
+        own_server.command("CONFIG", "SET", "maxmemory", "1")
+        while own_server.names():
+            time.sleep(0.05)
+        own_server.command("CONFIG", "SET", "maxmemory", "0")
+    assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+    assert offer(tested, 0, 200) == [True] * 200
+    next_turn()
+    assert tested.crawler.engine.closed == ["bloom_error"]
+    assert "gone" in errors()[0]
+
+
+def test_a_promoted_replica_goes_on(worker, own_server, tmp_path):
+    """Requests that were refused as READONLY are asked again within the time set."""
+    tested, other = worker(BLOOM_REDIS_TIMEOUT=PATIENCE), worker()
+    assert offer(other, 0, 10) == [False] * 10
+    own_server.command("REPLICAOF", "127.0.0.1", "1")
+    threading.Timer(0.3, own_server.command, ["REPLICAOF", "NO", "ONE"]).start()
+    assert offer(tested, 0, 20) == [True] * 10 + [False] * 10
+
+
+def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
+    """The connection is made anew where the old primary refuses as READONLY."""
+    with Replica(own_server, tmp_path) as replica, Name(own_server) as name:
+        tested = worker(name, BLOOM_REDIS_TIMEOUT=10)
+        assert offer(tested, 0, 100) == [False] * 100
+        replica.follow()
+        replica.command("REPLICAOF", "NO", "ONE")
+        own_server.command("REPLICAOF", "127.0.0.1", replica.port)
+        name.lead_to(replica)
+        assert offer(tested, 50, 200) == [True] * 50 + [False] * 100
+        assert tested.crawler.engine.closed == []
+        other = worker(replica)
+        assert offer(other, 0, 201) == [True] * 200 + [False]
+        for each in (tested, other):  # before their server is gone
+            each.close("finished")
+
+
+def test_a_cluster_that_loses_a_node(worker, own_cluster, next_turn, errors):
+    """Requests of its shards are an outage as any other."""
+    tested = worker(own_cluster)
+    assert offer(tested, 0, 100) == [False] * 100
+    own_cluster.nodes[1].stop()
+    assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+    assert offer(tested, 0, 200) == [True] * 200
+    next_turn()
+    assert tested.crawler.engine.closed == ["bloom_error"]
+    assert len(errors()) == 1
+
+
+def test_redis_down_at_start_is_refused_without_the_password(worker, errors, caplog):
+    """One ERROR line with the place, and no trace of the password in an exception."""
+    for url, message in (
+        ("redis://:s3cret@127.0.0.1:1/0", r"redis://127.0.0.1:1/0 .*BLOOM_REDIS_URL"),
+        ("redis+cluster://u:s3cret@127.0.0.1:1", r"redis\+cluster://127.0.0.1:1 "),
+        ("unix:///no/such?password=s3cret", "unix:///no/such "),
+        ("redis://:s3cret#1@127.0.0.1:1/0", "BLOOM_REDIS_URL cannot be read"),
+        ("redis://:s3cret/1@127.0.0.1:1/0", "BLOOM_REDIS_URL cannot be read"),
+        ("redis://u:1#s3cret@127.0.0.1", "BLOOM_REDIS_URL cannot be read"),
+        ("redis://:s3cret@127.0.0.1:1/0?nonsense=1", "BLOOM_REDIS_URL cannot be read"),
+        ("http://:s3cret@127.0.0.1:1/0", "BLOOM_REDIS_URL cannot be read: http://"),
+        ("s3cret", "BLOOM_REDIS_URL cannot be read"),
+    ):
+        caplog.clear()
+        with pytest.raises(SharedFilterError, match=message) as caught:
+            worker(BLOOM_REDIS_URL=url)
+        assert len(errors()) == 1
+        error = caught.value
+        while error is not None:
+            assert "s3cret" not in str(error)
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        assert "s3cret" not in caplog.text
+
+
+def test_a_wrong_password_is_refused_without_it(worker, own_server):
+    """A server that wants another password is named, the password is not."""
+    own_server.command("CONFIG", "SET", "requirepass", "right")
+    own_server.options["requirepass"] = "right"
+    url = own_server.url.replace("redis://", "redis://:{}@")
+    with pytest.raises(SharedFilterError, match=own_server.url) as caught:
+        worker(BLOOM_REDIS_URL=url.format("wr0ng"))
+    assert "wr0ng" not in str(caught.value)
+    assert offer(worker(BLOOM_REDIS_URL=url.format("right")), 0, 1) == [False]
+
+
+@pytest.mark.parametrize(
+    ("policy", "maxmemory", "warned"),
+    [
+        ("allkeys-lru", "100mb", True),
+        ("allkeys-lru", "0", False),
+        ("volatile-lru", "100mb", False),
+        ("noeviction", "100mb", False),
+    ],
+)
+def test_an_eviction_policy_gets_a_warning(worker, own_server, caplog, policy, maxmemory, warned):
+    """At start, a policy that could drop the filter's keys is named with the remedy."""
+    own_server.command("CONFIG", "SET", "maxmemory-policy", policy)
+    own_server.command("CONFIG", "SET", "maxmemory", maxmemory)
+    worker()
+    lines = [line for line in caplog.messages if policy in line and "noeviction" in line]
+    assert bool(lines) == warned
+
+
+def test_a_heartbeat_that_fails_is_one_line(caplog, capfd):
+    """Whatever it raises; the next ones are tried."""
+    beaten = []
+
+    class Client:
+        def run(self, *_):
+            beaten.append(1)
+            raise TypeError("no such answer")
+
+        def close(self):
+            pass
+
+    nothing = lambda *_: None  # noqa: E731
+    transport = Transport(Client(), "key", "crawl", 0.04, nothing, nothing)
+    transport.turn("worker")
+    wait_until(lambda: len(beaten) > 3)
+    transport.close()
+    assert caplog.messages == ["The lease of worker was not renewed: no such answer"]
+    assert "Traceback" not in capfd.readouterr().err

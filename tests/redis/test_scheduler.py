@@ -1,0 +1,544 @@
+"""RedisDurableScheduler as Scrapy builds it: what it refuses, and what it leaves to the answer."""
+
+import gzip
+import json
+import os
+import secrets
+import threading
+import time
+from queue import SimpleQueue
+
+import pytest
+from scrapy import signals
+from scrapy.utils.misc import build_from_crawler
+from twisted.internet.defer import Deferred
+
+from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
+from scrapy_bloom.errors import FilterLockedError, JobDirectoryError
+from scrapy_bloom.jobdir import session_of
+from scrapy_bloom.redis import worker as worker_module
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.lifecycle import open_crawl
+from scrapy_bloom.redis.status import FilterView
+from tests.crawl.engine import TestSpider, name_of, request
+from tests.crawl.feed_jobs import run
+from tests.crawl.rounds import waited_for
+from tests.redis.server import wait_until
+from tests.redis.workers import StoreWorker, talk
+
+pytestmark = pytest.mark.usefixtures("few_shards")
+
+
+def let_die(scheduler):
+    """Release the job of a worker as the end of its process does."""
+    scheduler.worker.feeds._file.close(clean=True)
+    session_of(scheduler.crawler).abandon()
+
+
+class OtherSpider(TestSpider):
+    """Has another name."""
+
+    name = "other"
+
+
+def test_another_spider_is_refused(build, key, redis_server):
+    """Nothing in Redis changes. A crawl that knows no name takes that of the first one."""
+    first = build()
+    first.enqueue_request(request("page"))
+    talk(first)
+    first.close("shutdown")
+    crawl = f"{{{key}}}:crawl"
+    assert redis_server.command("HGET", crawl, "spider") == b"test"
+    redis_server.command("HDEL", crawl, "spider")
+    build().close("shutdown")
+    before = redis_server.command("HGETALL", crawl)
+    with pytest.raises(JobDirectoryError, match=r"of spider 'test', and this is 'other'"):
+        build(spider=OtherSpider, BLOOM_REDIS_ROUND="new")
+    assert redis_server.command("HGETALL", crawl) == before
+    other = build(spider=OtherSpider, BLOOM_ANY_SPIDER=True)
+    talk(other)
+    assert name_of(other.next_request()) == "page"
+    assert redis_server.command("HGET", crawl, "spider") == b"other"
+
+
+def test_a_refused_worker_leaves_its_job_directory(build, tmp_path):
+    """As it was: not there, or free for the next crawl of the process."""
+    with pytest.raises(SharedFilterError):
+        build(BLOOM_REDIS_URL="redis://127.0.0.1:1/0", JOBDIR=str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+    first = build(JOBDIR=str(tmp_path / "job"))
+    with pytest.raises(FilterLockedError, match=f"process {os.getpid()}, which is this one"):
+        build(JOBDIR=str(tmp_path / "job"))
+    first.close("shutdown")
+    talk(build())
+    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE"):
+        build(BLOOM_REDIS_LEASE=30, JOBDIR=str(tmp_path / "job"))
+    build(JOBDIR=str(tmp_path / "job"))
+
+
+def test_a_refused_worker_leaves_no_connection(build, monkeypatch):
+    """Nor does a spider with a list of seeds, which has two more."""
+
+    class SeededSpider(TestSpider):
+        redis_key = "seeds"
+
+    talk(build())
+    clients, init, close = set(), RedisClient.__init__, RedisClient.close
+    monkeypatch.setattr(
+        RedisClient, "__init__", lambda self, *args: clients.add(self) or init(self, *args)
+    )
+    monkeypatch.setattr(RedisClient, "close", lambda self: clients.discard(self) or close(self))
+    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE"):
+        build(spider=SeededSpider, BLOOM_REDIS_LEASE=30)
+    assert clients == set()
+
+
+def test_a_worker_that_is_closed_before_it_opens_leaves_its_job_directory(build, tmp_path):
+    """As Scrapy does where a spider middleware keeps the spider from starting."""
+    first = build(JOBDIR=str(tmp_path))
+    first.close("shutdown")
+    scheduler = build_from_crawler(type(first), first.crawler)
+    scheduler.close("cancelled")
+    build(JOBDIR=str(tmp_path))
+
+
+def test_a_url_is_enough(build):
+    """With BLOOM_REDIS_URL the add-on has it built, and a request goes there and back."""
+    scheduler = build()
+    assert type(scheduler) is RedisDurableScheduler
+    assert scheduler.has_pending_requests()
+    assert scheduler.enqueue_request(request("page", callback=scheduler.spider.parse_other))
+    assert not scheduler.enqueue_request(request("page"))
+    talk(scheduler)
+    popped = scheduler.next_request()
+    assert (popped.url, popped.callback) == (request("page").url, scheduler.spider.parse_other)
+    stats = scheduler.stats.get_stats()
+    assert stats["scheduler/enqueued/redis"] == stats["scheduler/dequeued/redis"] == 1
+
+
+def test_what_another_worker_has_seen_is_counted_when_the_answer_comes(build, redis_server, key):
+    """enqueue_request says "perhaps new" before Redis was asked."""
+    scheduler = build()
+    other = StoreWorker(redis_server.url, key)
+    other.enqueue("page")
+    other.exchange()
+    other.close()
+    assert scheduler.enqueue_request(request("page"))
+    assert scheduler.stats.get_value("dupefilter/filtered") is None
+    talk(scheduler)
+    assert scheduler.stats.get_value("dupefilter/filtered") == 1
+    assert scheduler.stats.get_value("scheduler/enqueued") is None
+
+
+def start(scheduler, *requests, through=False):
+    """Give the engine what Spider.start() yields, and leave before the end unless `through`."""
+    (process,) = scheduler.crawler.engine.scraper.spidermw.methods["process_start"]
+
+    async def things():
+        for each in requests:
+            yield each
+
+    async def run():
+        async for thing in process(things()):
+            scheduler.enqueue_request(thing)
+
+    waited_for(run())
+    scheduler._start_requests._is_through = through
+    talk(scheduler)
+
+
+def test_a_start_request_is_pushed_once_by_all_workers(build, redis_server, key):
+    """In any order, whatever is another in each run; one worker is killed."""
+
+    def requests(whose):
+        for number in whose:
+            headers = {"User-Agent": secrets.token_hex()}
+            meta = {"cookiejar": number, "time": time.time_ns()}
+            yield request("login", dont_filter=True, headers=headers, meta=meta)
+
+    workers = [build(), build(), build()]
+    start(workers[0], *requests([4, 2, 2]))
+    start(workers[1], *requests([1, 2, 3, 4]))
+    workers[0].worker.store.leave = lambda **_: True  # who is killed says no more
+    start(workers[2], *requests([2, 4, 3, 2, 1]))
+    assert [each.stats.get_value("scheduler/enqueued", 0) for each in workers] == [3, 2, 0]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server, key, running):
+    """Ctrl-C cancels start(), and one that cleans up may just return: others run it."""
+    scheduler = build()
+    scheduler.crawler.engine.running = running
+    (process,) = scheduler.crawler.engine.scraper.spidermw.methods["process_start"]
+
+    async def things():
+        yield request("page")
+
+    async def run():
+        return [thing async for thing in process(things())]
+
+    waited_for(run())
+    talk(scheduler)
+    done = redis_server.command("HGET", f"{{{key}}}:crawl", "start_done")
+    assert done == (b"1" if running else b"")
+
+
+def test_start_that_fails_in_old_middlewares_is_over(build):
+    """In process_start_requests of Scrapy 2.14, too: else the crawl would not end."""
+    scheduler = build()
+
+    def things():
+        yield request("page")
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        list(scheduler._start_requests.process_start_requests(things(), scheduler.spider))
+    assert scheduler._start_requests.failed
+    assert not scheduler.worker.store.starting
+
+
+@pytest.mark.parametrize(
+    "meta", [{"function": lambda: None}, {"download_slot": "\0"}], ids=["function", "slot with NUL"]
+)
+def test_what_cannot_be_stored_lives_in_memory(build, meta):
+    """A request that cannot be serialized is handed out all the same, first."""
+    scheduler = build()
+    assert scheduler.enqueue_request(request("page", meta=meta))
+    assert scheduler.next_request().url == request("page").url
+    assert scheduler.stats.get_value("scheduler/unserializable") == 1
+
+
+def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key, monkeypatch):
+    """In the list, or taken by a worker and not in the crawl yet."""
+    monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
+    redis_server.command("RPUSH", f"{key}:seeds", "http://example.com/seed")
+    scheduler = build()
+    start(scheduler)
+    worker, taken = scheduler.worker, f"{{{key}:seeds}}:taken"
+    worker.store.starting, worker.store.start_done = False, True
+    wait_until(lambda: redis_server.command("EXISTS", taken), "the seed to be taken")
+    talk(scheduler)
+    assert worker.store.is_quiet
+    assert redis_server.command("EXISTS", f"{key}:seeds") == 0
+    assert scheduler.has_pending_requests()
+    redis_server.command("DEL", taken)
+    # its thread waits for a reactor
+    worker._seeds._ending.set()
+    worker._seeds._thread.join()
+    worker._seeds._move(scheduler.df.shared)
+    assert not scheduler.has_pending_requests()
+
+
+def test_seeds_that_refuse_a_start_leave_the_crawl_as_it_is(build, redis_server, key, monkeypatch):
+    """No crawl is made, and no round begins."""
+    monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
+    monkeypatch.setattr(TestSpider, "redis_batch_size", "many", raising=False)
+    with pytest.raises(ValueError, match="many"):
+        build()
+    assert not [name for name in redis_server.names(key) if name.endswith(":crawl")]
+
+
+def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis_server, key):
+    """If its worker dies, only another run of start() gives it again."""
+    scheduler = build()
+    start(scheduler, request("page", meta={"function": lambda: None}), through=True)
+    in_progress = scheduler.crawler.engine._slot.inprogress
+    popped = scheduler.next_request()
+    in_progress.add(popped)
+    for is_through in (b"", b"1"):
+        talk(scheduler)
+        assert redis_server.command("HGET", f"{{{key}}}:crawl", "start_done") == is_through
+        in_progress.discard(popped)
+
+
+def test_closing_leaves(build, redis_server, key):
+    """A worker that has closed is not among the workers any more, and has no thread left."""
+    before = threading.active_count()
+    scheduler = build()
+    talk(scheduler)
+    workers = f"{{{key}}}:workers"
+    assert redis_server.command("ZCARD", workers) == 1
+    scheduler.close("finished")
+    assert redis_server.command("ZCARD", workers) == 0
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}, "set DUPEFILTER_CLASS to"),
+        ({"BLOOM_REDIS_LEASE": 0}, "BLOOM_REDIS_LEASE is 0"),
+        ({"BLOOM_REDIS_IDLE": -1}, "BLOOM_REDIS_IDLE is -1"),
+        ({"BLOOM_REDIS_SLOT_WORKERS": 2}, "BLOOM_REDIS_SLOT_WORKERS is 2"),
+        ({"BLOOM_REDIS_MAX_ATTEMPTS": 0}, "BLOOM_REDIS_MAX_ATTEMPTS is 0"),
+        ({"BLOOM_REDIS_ON_ERROR": "local"}, "BLOOM_REDIS_ON_ERROR is 'local'"),
+        ({"BLOOM_REPEAT_START": True}, "begin a new round with BLOOM_REDIS_ROUND"),
+        ({"SCHEDULER_DISK_QUEUE": "queue.Queue"}, "SCHEDULER_DISK_QUEUE is queue.Queue"),
+        ({"SCHEDULER_MEMORY_QUEUE": "queue.Queue"}, "SCHEDULER_MEMORY_QUEUE is queue.Queue"),
+        ({"BLOOM_PICKLE": "x"}, "BLOOM_PICKLE is 'x'"),
+        ({"BLOOM_BUDGET": "x"}, "BLOOM_BUDGET is 'x'"),
+    ],
+)
+def test_bad_settings_are_refused(build, redis_server, key, settings, message):
+    """Each with its name; nothing is left running, and nothing was made in Redis."""
+    before = threading.active_count()
+    with pytest.raises(ValueError, match=message):
+        build(SCHEDULER="scrapy_bloom.RedisDurableScheduler", **settings)
+    assert threading.active_count() == before
+    assert redis_server.names(key) == []
+
+
+@pytest.fixture
+def evicting_server(own_server):
+    """A server that evicts keys when its memory is full."""
+    own_server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    own_server.command("CONFIG", "SET", "maxmemory", "100mb")
+    return own_server
+
+
+def test_a_server_that_evicts_gets_no_new_crawl(evicting_server, build, key, caplog):
+    """A crawl that is there goes on, with an ERROR."""
+    message = "maxmemory-policy allkeys-lru"
+    with pytest.raises(SharedFilterError, match=message):
+        build(BLOOM_REDIS_URL=evicting_server.url)
+    assert evicting_server.names() == []
+    evicting_server.command("CONFIG", "SET", "maxmemory", "0")
+    talk(build(BLOOM_REDIS_URL=evicting_server.url))
+    evicting_server.command("CONFIG", "SET", "maxmemory", "100mb")
+    caplog.clear()
+    talk(build(BLOOM_REDIS_URL=evicting_server.url))
+    (line,) = (each for each in caplog.records if message in each.getMessage())
+    assert line.levelname == "ERROR"
+
+
+@pytest.mark.parametrize(("name", "value"), [("save", "60 1"), ("appendonly", "yes"), ("save", "")])
+def test_a_server_without_persistence_is_named(own_server, build, caplog, name, value):
+    """At start, once; where there is a snapshot or a log it is not."""
+    own_server.command("CONFIG", "SET", name, value)
+    build(BLOOM_REDIS_URL=own_server.url)
+    lines = [line for line in caplog.messages if "keeps nothing on a disk" in line]
+    assert len(lines) == (value == "")
+
+
+def test_memory_that_is_full_is_named(own_server, build, caplog):
+    """A worker that gets nothing for want of memory says so."""
+    scheduler = build(BLOOM_REDIS_URL=own_server.url)
+    talk(scheduler)
+    own_server.command("CONFIG", "SET", "maxmemory", "1")
+    scheduler.worker.store._call()
+    assert scheduler.worker._transport.wait(10)
+    assert any("has no memory left (maxmemory)" in line for line in caplog.messages)
+    assert scheduler.stats.get_value("bloom/outages") == 1
+
+
+def test_another_lease_is_refused(build):
+    """All workers need the same."""
+    talk(build(BLOOM_REDIS_LEASE=30))
+    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 30, and this one has 20"):
+        build(BLOOM_REDIS_LEASE=20)
+
+
+def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
+    """The worker closes, and does not wait for it to be otherwise."""
+    scheduler = build()
+    talk(scheduler)
+    transport = scheduler.worker._transport
+    told = SimpleQueue()
+    transport._in_reactor = lambda function, *arguments: told.put((function, arguments))
+    redis_server.command("DEL", f"{{{key}}}:priorities")
+    redis_server.command("SET", f"{{{key}}}:priorities", "x")
+    scheduler.worker.store._call()
+    function, (error,) = told.get(timeout=60)
+    function(error)
+    assert "WRONGTYPE" in str(error)
+    assert scheduler._ledger.stopped
+    transport._thread.join(60)
+    redis_server.command("DEL", f"{{{key}}}:priorities")
+
+
+def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
+    """What is stored at the end is kept there; without a JOBDIR it is named."""
+    feeds = {
+        "ftp://example.com/items.json": {"format": "json"},
+        str(tmp_path / "items.jsonl"): {"format": "jsonlines"},
+    }
+
+    def told(scheduler):
+        return startup._parts[scheduler.crawler]
+
+    lost = "not durable in ftp://example.com/items.json: "
+    assert told(build(FEEDS=feeds))["items"] == (f"{lost}there is no JOBDIR", "set one")
+    off = told(build(FEEDS=feeds, BLOOM_DURABLE_FEEDS=False))["items"]
+    assert off == (f"{lost}BLOOM_DURABLE_FEEDS is False", "")
+    settings = {"FEEDS": feeds, "JOBDIR": str(tmp_path / "job")}
+    kept = build(**settings)
+    assert told(kept)["items"] == ("2 feeds with each item at least once", "")
+    with pytest.raises(FilterLockedError, match="is in use by process"):
+        build(**settings)
+    kept.close("shutdown")
+    let_die(kept)
+    again = build(**settings)
+    again.close("shutdown")
+    let_die(again)
+
+
+def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
+    """Whether a worker ends, waits or is killed: an empty feed over the whole one is a loss."""
+    paths = [tmp_path / name for name in ("over.json", "behind.json", "over.json.gz", "over.csv")]
+    zipped = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
+    options = [{"overwrite": True}, {}, {"overwrite": True, **zipped}, {"overwrite": True}]
+    feeds = {
+        str(path): {"format": path.name.split(".")[1], **more}
+        for path, more in zip(paths, options, strict=True)
+    }
+
+    def work(*items, ends="finished", **settings):
+        worker = build(FEEDS=feeds, JOBDIR=str(tmp_path / "job"), **settings)
+        signal = worker.crawler.signals.send_catch_log_async
+        run(signal(signals.spider_opened, spider=worker.spider))
+        for item in items:
+            run(signal(signals.item_scraped, item=item, spider=worker.spider, response=None))
+        worker.worker.store.start_done = True
+        if ends == "killed":
+            talk(worker)
+            let_die(worker)
+            worker.worker._transport.close()
+            return []
+        worker.worker.idle_checks.has_closed = ends == "finished"
+        worker.close(ends)
+        run(signal(signals.spider_closed, spider=worker.spider, reason=ends))
+        # a compressed one says when it was stored
+        return [
+            gzip.decompress(text) if path.suffix == ".gz" else text
+            for path in paths
+            for text in [path.read_bytes()]
+        ]
+
+    first = work({"number": 1})
+    assert json.loads(first[0]) == json.loads(first[1]) == [{"number": 1}]
+    assert work() == first
+    idle = {"BLOOM_REDIS_IDLE": 600}
+    assert work(ends="shutdown", **idle) == first
+    work(ends="killed", **idle)
+    assert work(**idle) == work() == first
+    assert json.loads(work({"number": 2}, **idle)[0]) == [{"number": 1}, {"number": 2}]
+    assert json.loads(work(BLOOM_REDIS_ROUND="2")[0]) == []
+
+
+def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, redis_server, key):
+    """Links of what is done may be forgotten there: whoever yields them has them fetched again."""
+    worker = join()
+    worker.enqueue("stored")
+    done, in_progress = (request(name) for name in ("done", "in progress"))
+    prints = [worker.dupefilter.fingerprint(each) for each in (done, in_progress)]
+    for each in (done, in_progress):
+        assert not worker.dupefilter.request_seen(each)
+    worker.exchange()
+    worker.client.call("zrem", f"{worker.key}:workers", worker.store.worker)
+    worker.enqueue("unsent")
+    worker.store.commit(prints[:1])
+    worker.wait()
+    assert worker.fences == 1
+    assert not worker.store.start_done
+    worker.store.commit(prints[1:])
+    worker.exchange()
+    with RedisClient(redis_server.url) as client:
+        assert not any(each in FilterView(client, key).filter for each in prints)
+    assert not any(worker.dupefilter.request_seen(each) for each in (done, in_progress))
+    worker.store.commit(prints)  # fetched once more, and now all that came of them is there
+    worker.exchange()
+    worker.exchange()
+    with RedisClient(redis_server.url) as client:
+        assert all(each in FilterView(client, key).filter for each in prints)
+        assert len(FilterView(client, key).filter) == 4
+
+
+STARTS = ["start1", "start2", "start3"]
+
+
+def run_start(scheduler, names=STARTS, *, to_the_end=True):
+    """Run the spider's start() as the engine does, also when it is to be run again."""
+
+    async def start(names, *, to_the_end=True):
+        for name in names:
+            yield request(name, dont_filter=True)
+        if not to_the_end:
+            await Deferred()
+
+    async def schedule(names, **options):
+        async for each in scheduler._start_requests.process_start(start(names, **options)):
+            scheduler.enqueue_request(each)
+
+    async def again():
+        return scheduler._start_requests.process_start(start(STARTS))
+
+    scheduler.crawler.engine.scraper.spidermw.process_start = again
+    scheduler.crawler.engine.crawl = scheduler.enqueue_request
+    Deferred.fromCoroutine(schedule(names, to_the_end=to_the_end))
+    talk(scheduler)
+
+
+def fetch(*schedulers):
+    """Fetch what workers get, until nobody gets anything; return the names."""
+    names, fetched = [], True
+    while fetched:
+        for scheduler in schedulers:
+            talk(scheduler)
+        fetched = [(each, got) for each in schedulers if (got := each.next_request()) is not None]
+        names += [name_of(got) for _, got in fetched]
+    for scheduler in schedulers:
+        talk(scheduler)
+    return sorted(names)
+
+
+def close_idle(scheduler):
+    """Do what the engine does that has asked the handlers of spider_idle."""
+    scheduler.worker.idle_checks.has_closed = True
+    scheduler.close("finished")
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_worker_of_the_round_before_does_not_end_the_next(build, comes):
+    """Each start request is sent, by a worker that comes, or by that one."""
+    waiting = build(BLOOM_REDIS_ROUND="1", BLOOM_REDIS_IDLE=600)
+    run_start(waiting)
+    assert fetch(waiting) == STARTS
+    last = build(BLOOM_REDIS_ROUND="1")
+    run_start(last)
+    assert not last.has_pending_requests()
+    close_idle(last)
+    stopped = build(BLOOM_REDIS_ROUND="2")
+    run_start(stopped, STARTS[:1], to_the_end=False)
+    talk(waiting)
+    stopped.close("shutdown")
+    workers = [waiting]
+    if comes:
+        workers.append(build(BLOOM_REDIS_ROUND="2"))
+        run_start(workers[1])
+    assert fetch(*workers) == STARTS
+    assert not any(each.has_pending_requests() for each in workers)
+    close_idle(workers[-1])
+    assert build(BLOOM_REDIS_ROUND="2").worker._state.over
+
+
+def test_who_has_only_heard_that_start_is_through_does_not_say_so(
+    build, key, redis_server, monkeypatch
+):
+    """It runs start() where Redis goes back to before its end."""
+    first = build()
+    run_start(first, STARTS[:1], to_the_end=False)
+    assert fetch(first) == STARTS[:1]
+    first.close("shutdown")
+
+    def hears_of_the_end(*arguments, **options):
+        redis_server.command("HSET", f"{{{key}}}:crawl", "start_done", 1)
+        found = open_crawl(*arguments, **options)
+        redis_server.command("HSET", f"{{{key}}}:crawl", "start_done", "")
+        return found
+
+    monkeypatch.setattr(worker_module, "open_crawl", hears_of_the_end)
+    last = build()
+    assert last.worker._state.start_done
+    run_start(last)
+    assert fetch(last) == STARTS[1:]
+    assert not last.has_pending_requests()

@@ -1,0 +1,337 @@
+"""Seeds in a list of scrapy-redis's, and how they come into a crawl."""
+
+import json
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from scrapy import FormRequest, Request, Spider
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.redis import seeds
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.filter import RedisBloomFilter
+from scrapy_bloom.redis.push import Pusher
+from scrapy_bloom.redis.scripts import TAKE_START_URLS
+from scrapy_bloom.redis.seeds import SeedList
+from scrapy_bloom.redis.settings import RedisSettings
+from tests.patience import PATIENCE
+from tests.redis.workers import StoreWorker, waiting
+
+pytestmark = pytest.mark.usefixtures("few_shards")
+
+
+class Seeded(Spider):
+    """Says where its seeds are."""
+
+    name = "seeded"
+
+
+@pytest.fixture
+def worker(redis, key):
+    """A worker of a crawl on a server, and of one on a Cluster."""
+    worker = StoreWorker(redis.url, key, capacity=100, BLOOM_CAPACITY=100)
+    worker.exchange()
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def seed_list(redis, worker, key):
+    """Return a function that makes a list of seeds without a thread, which keeps no notes."""
+    made = []
+
+    def make(*, where=redis, **attributes):
+        settings = {"BLOOM_REDIS_URL": where.url, "REDIS_URL": redis.url, "CONCURRENT_REQUESTS": 5}
+        crawler = get_crawler(Seeded, settings_dict=settings)
+        crawler.spider = Seeded.from_crawler(crawler, redis_key=f"{key}:%(name)s", **attributes)
+        where = RedisSettings.read(crawler.settings, "seeded")
+        made.append(SeedList.of(crawler, where, worker.key, worker.dupefilter, worker.settings))
+        made[-1]._in_reactor = lambda function: function()
+        assert made[-1]._keeps == 60  # by so many seconds a server may go back
+        made[-1]._keeps = 0
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def shops(count):
+    return [f"http://shop{number:02}.example.com/" for number in range(count)]
+
+
+def push(worker, key, *seeds):
+    worker.client.call("rpush", f"{key}:seeded", *seeds)
+
+
+def move_all(*seed_lists, filter_of):
+    """Let them take turns until all is moved."""
+    for _ in range(100):
+        moved = [each._move(filter_of.dupefilter.shared) for each in seed_lists]
+        if not any(moved):
+            return
+    raise AssertionError("there is always something left")
+
+
+def pending(worker):
+    """Return the requests that a worker gets, in order."""
+    worker.exchange()
+    worker.exchange()
+    return [*iter(worker.next, None)]
+
+
+@pytest.mark.parametrize("kind", ["list", "set", "sorted set"])
+def test_every_seed_is_moved_once(worker, seed_list, key, kind):
+    """Of any kind of list, by two workers; nothing is left beside it."""
+    one, other = seed_list(), seed_list()
+    urls = shops(23)
+    for at, url in enumerate(urls):
+        command = {"list": "rpush", "set": "sadd", "sorted set": "zadd"}[kind]
+        worker.client.call(command, f"{key}:seeded", {url: at} if kind == "sorted set" else url)
+    assert one._move(worker.dupefilter.shared)
+    assert waiting(worker.client, worker.key).total() == 5
+    assert not one.is_empty
+    for _ in range(2):  # once more, to strike off what the last turn has pushed
+        move_all(one, other, filter_of=worker)
+    assert one.is_empty
+    assert worker.client.call("exists", f"{worker.key}:start") == 0
+    assert sorted(request.url for request in pending(worker)) == sorted(urls)
+    assert worker.client.call("exists", f"{{{key}:seeded}}:taken") == 0
+    assert worker.client.call("exists", f"{{{key}:seeded}}:workers") == 0
+
+
+def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(worker, seed_list, key, redis):
+    """What was refused for that is pushed with the next call, once."""
+
+    def filtered(data):
+        return Request(data.decode())
+
+    seeds = seed_list(make_request_from_data=filtered, redis_batch_size=60)
+    with RedisClient(redis.url) as client:
+        other = RedisBloomFilter.open(client, worker.key)
+        numbers = count()
+        while any(len(shard.counts) < 4 for shard in other.shards):
+            other.add(b"%d" % next(numbers))
+    urls = shops(60)
+    push(worker, key, *urls)
+    move_all(seeds, filter_of=worker)
+    assert sorted(request.url for request in pending(worker)) == sorted(urls)
+    push(worker, key, *urls)
+    move_all(seeds, filter_of=worker)
+    assert pending(worker) == []
+
+
+def run_out(worker, key, ahead=0):
+    """Let the leases of all that have taken seeds run out, or give them an hour more."""
+    leases = f"{{{key}:seeded}}:workers"
+    for name, till in worker.client.call("hgetall", leases).items():
+        worker.client.call("hset", leases, name, int(till) + ahead if ahead else 0)
+
+
+def test_seeds_of_a_worker_that_dies_are_taken_by_another(
+    worker, seed_list, key, redis, monkeypatch
+):
+    """After its lease, whenever it dies; no seed is lost or asked twice."""
+    dying = seed_list()
+    dying._settings = replace(dying._settings, lease=PATIENCE)
+    push(worker, key, *shops(10))
+
+    def die(*_):
+        raise SharedFilterError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pusher, "push", die)
+        with pytest.raises(SharedFilterError):
+            dying._move(worker.dupefilter.shared)
+    with monkeypatch.context() as patch:
+        patch.setattr(Pusher, "beat", die)
+        assert dying._move(worker.dupefilter.shared)
+        with pytest.raises(SharedFilterError):
+            dying._move(worker.dupefilter.shared)
+    other = seed_list()
+    assert not other._move(worker.dupefilter.shared)
+    assert not other.is_empty
+    assert waiting(worker.client, worker.key).total() == 5
+    run_out(worker, key)
+    assert other._move(worker.dupefilter.shared)
+    move_all(other, filter_of=worker)
+    urls = sorted(request.url for request in pending(worker))
+    assert urls == shops(10)
+
+
+def test_many_seeds_of_workers_that_died_come_back_in_portions(worker, seed_list, key):
+    """A call reads some hundreds of what was taken, however much that is."""
+    taking, other = seed_list(redis_batch_size=500), seed_list(redis_batch_size=90)
+    urls = [f"http://shop{number:04}.example.com/{'x' * 64}" for number in range(3000)]
+    push(worker, key, *urls)
+    taking._made_in_reactor = lambda _: None
+    for _ in range(6):
+        taking._move(worker.dupefilter.shared)
+    taken = f"{{{key}:seeded}}:taken"
+    assert worker.client.call("hlen", taken) == 3000
+    elements, left, place, _ = other._client.run(TAKE_START_URLS, other._keys, 0, 1000, "other", 0)
+    assert (elements, left, int(place) > 0) == ([], 3000, True)
+    run_out(worker, key)
+    found = set()
+    while len(found) < len(urls):
+        elements, _, place, _ = other._client.run(
+            TAKE_START_URLS, other._keys, 90, 3_600_000, "other", place
+        )
+        assert len(elements) <= 90
+        assert found.isdisjoint(element for _, element in elements)
+        found |= {element for _, element in elements}
+    assert {element.decode() for element in found} == {*urls}
+
+
+def test_seeds_outlive_a_server_that_goes_back(seed_list, own_server, worker, key):
+    """The crawl's, to before the push; no worker takes the crawl for over meanwhile."""
+    crawl = StoreWorker(own_server.url, key)
+    crawl.exchange()
+    own_server.command("SAVE")
+    urls = shops(5)
+    push(worker, key, *urls)
+    pushing = seed_list(where=own_server)
+    pushing._keeps = 3600
+    assert pushing._move(crawl.dupefilter.shared)
+    assert waiting(crawl.client, crawl.key).total() == 5
+    own_server.restart()
+    assert waiting(crawl.client, crawl.key).total() == 0
+    pushing._keeps = 0
+    with pytest.raises(SharedFilterError, match="may have forgotten what was pushed"):
+        pushing._move(crawl.dupefilter.shared)
+    assert not pushing.is_empty
+    run_out(worker, key)
+    move_all(pushing, filter_of=crawl)
+    assert {request.url for request in pending(crawl)} == {*urls}
+    assert pushing.is_empty
+    crawl.close()
+
+
+@pytest.mark.parametrize("ends", ["is slow", "ends"])
+def test_no_seed_is_asked_twice(worker, seed_list, key, ends):
+    """Though who has pushed it is slow, or ends, before it strikes it off."""
+    slow, other = seed_list(), seed_list()
+    slow._keeps = other._keeps = 3600
+    push(worker, key, *shops(5))
+    assert slow._move(worker.dupefilter.shared)
+    run_out(worker, key)
+    assert other._move(worker.dupefilter.shared)
+    if ends == "is slow":
+        slow._keeps = 0
+        assert not slow._move(worker.dupefilter.shared)
+    assert not other._move(worker.dupefilter.shared)
+    assert worker.client.call("hlen", f"{{{key}:seeded}}:taken") == 5
+    found = pending(worker)
+    assert len(found) == 5
+    for request in found:
+        worker.store.done(request)
+    worker.exchange()
+    # all of the crawl is done, however short it has lasted
+    assert not other._move(worker.dupefilter.shared)
+    assert other.is_empty
+    assert pending(worker) == []
+
+
+def test_a_million_seeds_are_not_a_million_notes(worker, seed_list, key, monkeypatch):
+    """Who has many notes waits until some may go."""
+    monkeypatch.setattr(seeds, "MOST_NOTED", 12)
+    taken = seed_list()
+    taken._keeps = 3600
+    urls = shops(30)
+    push(worker, key, *urls)
+    for _ in range(9):
+        taken._move(worker.dupefilter.shared)
+    assert worker.client.call("hlen", f"{{{key}:seeded}}:taken") == 12
+    assert not taken.is_empty
+    taken._keeps = 0
+    move_all(taken, filter_of=worker)
+    assert sorted(request.url for request in pending(worker)) == urls
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", b"\x93\x01\xa1x", b"\x92\xa1x\x01", b"\xdd" * 9])
+def test_a_note_that_cannot_be_read_is_kept(worker, seed_list, key, damage):
+    """With what makes no request; the others are moved."""
+    push(worker, key, "http://example.com/1")
+    worker.client.call("hset", f"{{{key}:seeded}}:taken", "1:1", damage)
+    seeds = seed_list()
+    move_all(seeds, filter_of=worker)
+    assert worker.client.call("lrange", f"{{{key}:seeded}}:unreadable", 0, -1) == [damage]
+    assert seeds.is_empty
+    assert [request.url for request in pending(worker)] == ["http://example.com/1"]
+
+
+SEEDS = [
+    "http://example.com/a?b=c",
+    json.dumps({"url": "http://example.com/1"}),
+    json.dumps({"url": "http://example.com/1", "method": "post", "n": "1", "meta": {"x": [1]}}),
+    json.dumps({"url": "http://example.com/1", "q": "text"}),
+    "http://example.com/ü",
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seeds_are_read_as_scrapy_redis_reads_them(seed_list, seed):
+    """A URL, or an object with url, method and meta, and a form in all else."""
+    spiders = pytest.importorskip("scrapy_redis.spiders")
+    theirs = spiders.RedisSpider("theirs", redis_encoding="utf-8")
+    wanted = theirs.make_request_from_data(seed.encode())
+    found = seed_list()._request_from(seed.encode())
+    assert found.to_dict() == wanted.to_dict()
+    assert type(found) is FormRequest
+
+
+def test_what_makes_no_request_is_kept(worker, seed_list, key, caplog):
+    """One line says where; the others are moved, and the spider's own method is asked."""
+    seeds = seed_list()
+    for seed in ("nonsense", "http://example.com/1", b"\xff", json.dumps({"n": 1})):
+        push(worker, key, seed)
+    move_all(seeds, filter_of=worker)
+    assert [request.url for request in pending(worker)] == ["http://example.com/1"]
+    kept = worker.client.call("lrange", f"{{{key}:seeded}}:unreadable", 0, -1)
+    assert kept == [b"nonsense", b"\xff", b'{"n": 1}']
+    assert sum("makes no request" in line for line in caplog.messages) == 3
+
+    def two(data):
+        return [Request(f"http://example.com/{data.decode()}/{n}", dont_filter=True) for n in "ab"]
+
+    push(worker, key, "x")
+    move_all(seed_list(make_request_from_data=two), filter_of=worker)
+    found = {request.url for request in pending(worker)}
+    assert found == {"http://example.com/x/a", "http://example.com/x/b"}
+
+
+def test_what_is_no_list_is_said(worker, seed_list, key):
+    """By its name and kind."""
+    worker.client._patience = 0.1
+    seeds = seed_list()
+    seeds._client._patience = 0.1
+    worker.client.call("set", f"{key}:seeded", "x")
+    with pytest.raises(SharedFilterError, match=f"{key}:seeded is a string, and no list"):
+        seeds._move(worker.dupefilter.shared)
+
+
+def test_only_spiders_that_say_so_have_seeds(redis, worker, key):
+    """Without `redis_key` nobody looks for a list."""
+    crawler = get_crawler(Seeded, settings_dict={"BLOOM_REDIS_URL": redis.url})
+    crawler.spider = Seeded.from_crawler(crawler)
+    where = RedisSettings.read(crawler.settings, "seeded")
+    assert SeedList.of(crawler, where, worker.key, worker.dupefilter, worker.settings) is None
+
+
+def test_seeds_of_a_worker_that_dies_where_the_clock_was_set_back(
+    worker, seed_list, key, monkeypatch
+):
+    """What it took when the clock was an hour ahead is taken by another after a lease."""
+    dying, other = seed_list(), seed_list()
+    push(worker, key, "http://example.com/")
+    with monkeypatch.context() as patch:
+        patch.setattr(dying, "_made_in_reactor", lambda _: None)
+        assert not dying._move(worker.dupefilter.shared)
+    run_out(worker, key, ahead=3_600_000)
+    assert not other._move(worker.dupefilter.shared)
+    lease = int(1000 * worker.settings.lease)
+    assert len(worker.client.call("hgetall", f"{{{key}:seeded}}:workers")) == 2
+    for till in worker.client.call("hvals", f"{{{key}:seeded}}:workers"):
+        assert int(till) <= 1000 * worker.client.call("time")[0] + 1000 + lease

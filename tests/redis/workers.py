@@ -1,0 +1,333 @@
+"""Workers without Scrapy's engine, who talk to a real server one call after the other."""
+
+import random
+from collections import Counter, deque
+from contextlib import suppress
+from functools import partial
+from hashlib import sha1
+
+from scrapy import Request, Spider
+from scrapy.settings import Settings
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom.crawl.failed_request import FailedRequest
+from scrapy_bloom.crawl.settings import BUDGET
+from scrapy_bloom.redis.call import Policy
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.codec import RedisCodec
+from scrapy_bloom.redis.desk import RedisDesk
+from scrapy_bloom.redis.dupefilter import RedisBloomDupeFilter
+from scrapy_bloom.redis.layout import in_one_slot
+from scrapy_bloom.redis.lifecycle import open_crawl
+from scrapy_bloom.redis.push import push
+from scrapy_bloom.redis.request_store import Observers, RedisStore
+from scrapy_bloom.redis.scripts import CAPPED, CHANGE, COMMIT, NEW
+from scrapy_bloom.redis.settings import WorkerSettings
+from scrapy_bloom.redis.verify import queue_findings
+from scrapy_bloom.redis.worker import budget_text, require_budget
+from tests.crawl.engine import name_of
+from tests.failures import Failed
+from tests.fakes import Engine
+
+LEASE = 60_000
+ABORTING = """
+local calls, real = 0, redis
+local redis = {pcall = redis.pcall, sha1hex = redis.sha1hex, call = function(...)
+  calls = calls + 1
+  if calls == %d then error('aborted') end
+  return real.call(...)
+end}
+"""
+
+
+class InlineSender:
+    """Makes a call at once, in the way of `attempt`, until that returns an answer."""
+
+    busy = False
+
+    def __init__(self, attempt):
+        self._attempt = attempt
+        self._answers = deque()
+
+    def send(self, arguments, on_answer):
+        assert not self.busy
+        self.busy = True
+        while (answer := self._attempt(arguments)) is None:
+            pass
+        self._answers.append((on_answer, answer))
+
+    def wait(self, _seconds):
+        while self._answers:
+            on_answer, answer = self._answers.popleft()
+            self.busy = False
+            on_answer(answer)
+        return not self.busy
+
+
+def waiting(client, key):
+    """Return how many requests of the crawl `key` wait, by priority and slot."""
+    counts = Counter()
+    for priority in client.call("zrange", f"{key}:priorities", 0, -1):
+        ring = f"{key}:slots:{priority.decode()}"
+        for element in client.call("lrange", f"{key}:lobby:{priority.decode()}", 0, -1):
+            counts[-(int(priority) // 2), element.partition(b"\0")[0].decode()] += 1
+        for slot in client.call("lrange", ring, 0, -1):
+            entries = f"{key}:pending:{priority.decode()}:{slot.decode()}"
+            counts[-(int(priority) // 2), slot.decode()] += client.call("llen", entries)
+    return counts
+
+
+class StoreWorker:
+    """A worker of a crawl at `key`; its calls are made by `attempt`, if there is one."""
+
+    def __init__(self, url, key, attempt=None, capacity=4, open_=True, **settings):
+        settings = {
+            "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+            "BLOOM_CAPACITY": 1000,
+            "BLOOM_REDIS_URL": url,
+            "BLOOM_REDIS_KEY": key,
+            "BLOOM_REDIS_TIMEOUT": 10,
+            **settings,
+        }
+        crawler = get_crawler(Spider, settings_dict=settings)
+        crawler.engine = Engine()
+        crawler.spider = Spider.from_crawler(crawler, "spider")
+        self.settings = WorkerSettings.read(crawler.settings)
+        self.client = RedisClient(url, 10)
+        self.key = in_one_slot(key)
+        self.dupefilter = RedisBloomDupeFilter.beside_queue(crawler)
+        self.codec = RedisCodec(
+            crawler.settings, crawler.spider, crawler.engine.downloader.get_slot_key
+        )
+        self.sender = InlineSender(attempt or self.call)
+        self.heard = []
+        self.fences, self.capped, self.is_gone = 0, 0, False
+        lease = int(self.settings.lease * 1000)
+        self.policy = Policy(
+            lease,
+            8,
+            self.codec.queues.newest_first,
+            5000 * self.settings.slot_workers,
+            self.settings.max_attempts,
+        )
+        budget = budget_text(BUDGET.read(crawler.settings))
+        join = partial(
+            open_crawl,
+            *(self.client, self.key, self.dupefilter.shared.header.generation, self.settings),
+            budget=budget,
+        )
+        self.state = require_budget(self.client, self.key, join(), budget, join)
+        self.store = RedisStore(
+            self.sender,
+            self.dupefilter,
+            self.codec,
+            self.policy,
+            capacity=capacity,
+            observers=Observers(
+                lambda _reply: None,
+                self._fenced,
+                self._answered,
+                lambda: None,
+                self._unreadable,
+                self._gone,
+                lambda _slot: None,
+            ),
+            round_=self.state.round,
+        )
+        self.store.start_done = True
+
+    def _fenced(self):
+        self.fences += 1
+
+    def _gone(self):
+        self.is_gone = True
+
+    def _answered(self, entry, answer):
+        self.capped += answer == CAPPED
+        if answer != CAPPED:
+            self.heard.append((entry, answer == NEW))
+
+    def _unreadable(self, claim, error):
+        self.heard.append((claim, error))
+
+    def call(self, arguments):
+        return self.client.run(COMMIT, [self.key], *arguments)
+
+    def abort(self, arguments, at, script=COMMIT):
+        """Run a script, once, whose command `at` fails; return whether it had one."""
+        import redis
+
+        text = ABORTING % at + script.text
+        with suppress(redis.ResponseError):
+            self.client._redis.eval(text, 1, self.key, *arguments)
+            return False
+        return True
+
+    def abort_next(self, at):
+        """Fail the next call at its command `at`, and make it again; the list says if it had it."""
+        had = []
+
+        def attempt(arguments):
+            self.sender._attempt = self.call
+            had.append(self.abort(arguments, at))
+            return self.call(arguments)
+
+        self.sender._attempt = attempt
+        return had
+
+    def die(self):
+        """Let the lease run out."""
+        self.client.call("zadd", f"{self.key}:workers", {self.store.worker: 1})
+
+    def enqueue(self, name, delay=None, slot=None, **options):
+        """Do what the scheduler does with a request; return whether it may be new."""
+        if slot is not None:
+            options["meta"] = {"download_slot": slot}
+        request = Request(f"http://example.com/{name}", **options)
+        if not request.dont_filter and self.dupefilter.request_seen(request):
+            return False
+        self.store.push(request, (), delay)
+        return True
+
+    def enqueue_all(self, names, **options):
+        """Do so with several, which differ in nothing else."""
+        for name in names:
+            self.enqueue(name, **options)
+
+    def start(self, name, mark):
+        self.enqueue(name, dont_filter=True)
+        self.store.mark(mark)
+
+    def push_from_outside(self, *urls, **options):
+        """Push as the command does; return how many were pushed, seen and capped."""
+        settings = Settings({"BLOOM_REDIS_LEASE": self.settings.lease})
+        requests = [Request(url, **options) for url in urls]
+        others = {"settings": settings, "fingerprinter": RequestFingerprinter()}
+        return push(self.client, self.key, requests, **others)
+
+    def fail(self, request, reason="callback", **what):
+        """Let a request fail that this worker was handed; return whether it was kept."""
+        return self.store.fail(request, FailedRequest.of(request, reason, **what))
+
+    @property
+    def failed(self):
+        """What has failed in the crawl."""
+        return Failed(RedisDesk(self.client, self.key))
+
+    def exchange(self):
+        """Make a call, and take its answer."""
+        self.store.commit(())
+        if not self.sender.busy:
+            self.store._call()
+        self.wait()
+
+    def send_all(self):
+        """Make calls until nothing waits for one."""
+        while self.store.unsent:
+            self.exchange()
+
+    def wait(self):
+        """Take all answers, also to calls that come of them."""
+        while not self.sender.wait(1):
+            pass
+
+    def next(self):
+        """Return the next request, asking for it if need be."""
+        for _ in range(3):
+            if (request := self.store.next()) is not None:
+                return request
+            self.wait()
+            self.exchange()
+        return None
+
+    def drain(self):
+        """Fetch all that is left; return the names of the pages, as they came."""
+        names = []
+        while (request := self.next()) is not None:
+            names.append(name_of(request))
+            self.store.done(request)
+        self.exchange()
+        return names
+
+    def leave(self, over=False):
+        self.store.leave(over=over, seconds=1)
+        self.close()
+
+    def close(self):
+        """Let go of the connections, as a process does that is killed."""
+        self.dupefilter.abandon()
+        self.client.close()
+
+
+def anywhere(chance):
+    """Return the number of a command, of which calls have some dozens or some hundreds."""
+    return chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)])
+
+
+def aborting(chance):
+    """Return a way to make calls, each of which fails at a random command, and is made again."""
+
+    def attempt(worker, arguments):
+        worker.abort(arguments, anywhere(chance))
+        return worker.call(arguments)
+
+    return attempt
+
+
+def talk(scheduler):
+    """Let a scheduler whose reactor stands still send all it has, and have the answers."""
+    transport = scheduler.worker._transport
+    for _ in range(3):
+        while not transport.wait(5):
+            pass
+        scheduler._ledger.commit()
+        if not transport.busy:
+            scheduler.worker.store._call()
+    while not transport.wait(5):
+        pass
+
+
+def findings_of(worker):
+    return [each.text for each in queue_findings(worker.client, worker.key) if not each.sound]
+
+
+def crawl(workers, links, chance, most=2000):
+    """Let `workers` fetch what can be reached from page 0; return how often each was."""
+    fetched = {}
+    workers[0].enqueue("0")
+    for _ in range(most):
+        worker = chance.choice(workers)
+        request = worker.next()
+        if request is not None:
+            page = int(name_of(request))
+            fetched[page] = fetched.get(page, 0) + 1
+            for linked in links(page):
+                worker.enqueue(str(linked))
+            worker.store.done(request)
+        elif all(each.store.is_quiet for each in workers):
+            return fetched
+    raise AssertionError("this crawl has no end")
+
+
+def tree(pages):
+    """Return the links of a binary tree with a link home on each page."""
+    return lambda page: [n for n in (2 * page + 1, 2 * page + 2, 0) if n < pages]
+
+
+def seeded(number):
+    """Return a random generator, and say which."""
+    print("seed", number)
+    return random.Random(number)
+
+
+def lobby_from(monkeypatch, slots):
+    """Let slots share a lobby from `slots` a priority, not 256, with three in it, not 15."""
+    for script in (COMMIT, CHANGE):
+        text = script.text.replace("has_few = 256,", f"has_few = {slots},")
+        assert (text == script.text) == (slots == 256)
+        assert "'u4'" in text
+        text = text.replace("'u4'", "'u2'")
+        digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        monkeypatch.setitem(script.__dict__, "text", text)
+        monkeypatch.setitem(script.__dict__, "digest", digest)
