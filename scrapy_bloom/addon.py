@@ -10,7 +10,6 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.python import global_object_name
 
-from .amounts import feeds_named
 from .crawl.delays import NOT_BEFORE
 from .crawl.holds import HoldMiddleware
 from .crawl.origins import AT_THE_ENGINES_END, ResponseOrigins
@@ -22,6 +21,7 @@ from .settings import wants_delta
 from .sqlite.rounds import feeds_of
 from .sqlite.scheduler import DurableScheduler
 from .startup import announce, fetches_one_page, is_component, is_shell
+from .texts import feeds_named
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider

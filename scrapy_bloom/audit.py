@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.utils.request import referer_str
 
-from .files import privately
+from .atomic import privately
 from .settings import PATH, Setting
 from .speed.known import known_urls
 

@@ -1,4 +1,4 @@
-"""Atomic file creation, safe opening, locking.
+"""Safe opening of files, their creation at full size, and locks.
 
 The kernel frees a lock of flock when the process that holds it dies; a lock of lockf would be lost
 as soon as any descriptor of the file is closed. All copies of one open file share a flock lock, so
@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -191,56 +190,6 @@ def publish(temporary: str, path: Path) -> None:
     else:
         os.unlink(temporary)
     sync_directory(path.parent)
-
-
-def new_token() -> str:
-    """Return a random part of a name."""
-    return secrets.token_hex(8)
-
-
-def privately(path: str | Path, flags: int) -> int:
-    """Open a file as the `opener` of `open`: a new one with mode 600, none through a link."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
-
-
-@contextmanager
-def replacing(path: Path, mode: int = 0o600, token: str | None = None) -> Iterator[IO[bytes]]:
-    """Give a new file with a random name, private until it takes the place of that at `path`, with
-    this `mode`, at the end of the context, durably: after a crash there is the old one or the new
-    one. What a kill has left is removed by a call with the same random `token`. Raises OSError."""
-    temporary = path.with_name(f".{token or new_token()}.bloom.tmp")
-    temporary.unlink(missing_ok=True)
-    with open(temporary, "xb", opener=privately) as file:
-        descriptor = os.dup(file.fileno())  # the writer may close `file`
-        try:
-            yield file
-            file.close()
-            os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
-            temporary.rename(path)
-        except BaseException as error:
-            temporary.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                error.filename = error.filename or str(path)
-            raise
-        finally:
-            os.close(descriptor)
-    sync_directory(path.parent)
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write the file at `path` as `replacing` does."""
-    with replacing(path) as file:
-        file.write(content)
-
-
-def make_directory(directory: Path, mode: int = 0o777) -> None:
-    """Make a directory and its missing parents, durably; `mode` is that of the last one, less the
-    umask."""
-    if not directory.is_dir():
-        make_directory(directory.parent)
-        directory.mkdir(mode, exist_ok=True)
-        sync_directory(directory.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from scrapy.settings import BaseSettings
 
-from .amounts import MOST, seconds, whole_number
+from .amounts import MOST, whole_number
 from .bloom.growing import ScalableBloomFilter
 from .bloom.sizing import ERROR_RATES, is_error_rate
 from .jobdir import JobDirectory
@@ -123,15 +123,6 @@ def _path(value: Any) -> str | None:
 
 BOOLEAN = Values("True or False", lambda value: BaseSettings({"value": value}).getbool("value"))
 PATH = Values("the path of a file or directory", _path)
-
-
-def period(value: Any) -> float | None:
-    """Return seconds for a number of days, or text such as '12h'; None for none."""
-    if value in ("", "None"):
-        return None
-    found = seconds(value)
-    require(found is not None)
-    return found
 
 
 def switch(name: str, default: bool, meaning: str) -> Setting[bool]:

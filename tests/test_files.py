@@ -8,7 +8,8 @@ import resource
 import pytest
 
 from scrapy_bloom import FilterLockedError, ScalableBloomFilter, files
-from scrapy_bloom.files import DirectoryLock, publish, replace, replacing
+from scrapy_bloom.atomic import replace, replacing
+from scrapy_bloom.files import DirectoryLock, publish
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks need Linux or macOS")
 

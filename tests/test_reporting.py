@@ -4,8 +4,9 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom import ScalableBloomFilter
-from scrapy_bloom.amounts import in_bytes, in_short, pages_text
+from scrapy_bloom.amounts import in_bytes, pages_text
 from scrapy_bloom.seen import closing_line, round_up
+from scrapy_bloom.texts import in_short
 
 
 @pytest.mark.parametrize(

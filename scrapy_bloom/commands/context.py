@@ -22,7 +22,6 @@ from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import RequestFingerprinterProtocol
 
-from ..amounts import escaped, in_brief
 from ..crawl.records import PATIENCE, Desk
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprint import FingerprinterIdentity
@@ -34,6 +33,7 @@ from ..redis.lifecycle import require_crawl_format
 from ..redis.settings import REDIS_KEY
 from ..redis.status import FilterView
 from ..sqlite.desk import SqliteDesk
+from ..texts import escaped, in_brief
 from .target import Kind, Target
 
 A = TypeVar("A")

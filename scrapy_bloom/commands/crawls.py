@@ -11,7 +11,7 @@ from typing import Any
 
 from scrapy import Request
 
-from ..amounts import counted, in_brief, in_bytes, waiting_text
+from ..amounts import counted, in_bytes
 from ..crawl.figures import rates_of
 from ..errors import BloomError
 from ..migration.sources import open_list, url_in
@@ -24,6 +24,7 @@ from ..redis.scheduler import RedisDurableScheduler
 from ..redis.status import CrawlReader, total_bytes
 from ..sqlite.status import job_view
 from ..startup import is_component
+from ..texts import in_brief, waiting_text
 from .context import Context, aligned, table
 from .target import Kind, Target
 

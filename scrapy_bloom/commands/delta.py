@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
 
-from ..amounts import DAY, counted, in_bytes, in_utc, seconds
+from ..amounts import counted, in_bytes
 from ..bloom.inspection import Finding
 from ..delta.file_store import FileDeltaStore
 from ..delta.importing import is_deltafetchs, marks_in
@@ -17,6 +17,8 @@ from ..delta.settings import DELTA_DAYS, DELTA_DIR, KEY_BYTES, Lifetime, key_of_
 from ..errors import BloomError, FilterFileError
 from ..fingerprint import FingerprinterIdentity
 from ..migration.sources import source_in
+from ..periods import DAY, seconds
+from ..texts import in_utc
 from .context import Context, Known, Place, Printed, fingerprints_of, table
 from .target import Kind, Target
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..amounts import counted, in_bytes, in_percent, in_short, pages_text, waiting_text
+from ..amounts import counted, in_bytes, pages_text
 from ..bloom.fixed import BloomFilter
 from ..bloom.growing import ScalableBloomFilter
 from ..bloom.inspection import Description, Finding, describe, open_filter
@@ -37,6 +37,7 @@ from ..redis.status import places_of
 from ..redis.verify import queue_findings
 from ..settings import BloomSettings
 from ..sqlite.status import JobState, JobView, job_view
+from ..texts import in_percent, in_short, waiting_text
 from .context import Context, Known, Place, Printed, aligned, fingerprints_of, table
 from .crawls import PATIENCE, queue_in
 from .delta import DeltaPlace

@@ -10,13 +10,14 @@ from math import inf, isinf
 from pathlib import Path
 from typing import Any
 
-from ..amounts import counted, held_for, in_brief, in_utc
-from ..amounts import seconds as seconds_of
+from ..amounts import counted
 from ..crawl.choice import Counts, Filter, Record
 from ..crawl.failed_request import DROPPED, FailedRequest
 from ..crawl.records import KEPT, Action, State
 from ..errors import BloomError
+from ..periods import seconds as seconds_of
 from ..redis.codec import is_storable_slot
+from ..texts import held_for, in_brief, in_utc
 from .context import Context, table
 
 SHOWN = 20

@@ -10,21 +10,13 @@ from itertools import zip_longest
 from shutil import get_terminal_size
 from typing import Any
 
-from ..amounts import (
-    counted,
-    duration,
-    escaped,
-    held_for,
-    in_bytes,
-    in_percent,
-    shortened,
-    waiting_text,
-)
+from ..amounts import counted, in_bytes
 from ..crawl.failed_request import CAPPED
 from ..crawl.figures import COUNTED, Figures
 from ..errors import BloomError, RequestFileError, SharedFilterError
 from ..redis.status import CrawlStatus
 from ..sqlite.status import JobStatus
+from ..texts import duration, escaped, held_for, in_percent, shortened, waiting_text
 from .context import Context, aligned, table
 
 SECONDS = 1.0

@@ -14,12 +14,13 @@ from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
-from ..amounts import counted, in_brief
+from ..amounts import counted
 from ..scrapy_private.middlewares import (
     on_download_error,
     on_download_exception,
     on_unhandled_status,
 )
+from ..texts import in_brief
 from .choice import Filter
 from .failed_request import (
     CAPPED,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from scrapy.settings import BaseSettings
 
 from ..amounts import MOST
-from ..settings import Group, Setting, Values, in_words, number, period, require, switch, whole
+from ..periods import period
+from ..settings import Group, Setting, Values, in_words, number, require, switch, whole
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ..amounts import counted
+from ..atomic import make_directory, privately
 from ..errors import FilterFileError, IncompatibleFilterError
-from ..files import make_directory, privately
 from ..sqlite_file import connect, statements
 from .settings import Lifetime
 

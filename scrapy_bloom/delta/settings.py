@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy.utils.project import data_path
 
+from ..periods import period
 from ..settings import (
     OFF,
     PATH,
@@ -18,7 +19,6 @@ from ..settings import (
     Values,
     in_words,
     one_of,
-    period,
     require,
     switch,
     wants_delta,

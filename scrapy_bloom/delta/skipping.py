@@ -7,9 +7,9 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..amounts import seconds
 from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
+from ..periods import seconds
 from ..scrapy_private.engine import scheduler_of
 from ..speed import RecentKeys
 from ..speed.known import known_urls

@@ -11,12 +11,13 @@ from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.defer import ensure_awaitable
 
-from ..amounts import counted, feeds_named
+from ..amounts import counted
 from ..crawl.failed_request import IN_MEMORY, FailedRequest, item_refused
 from ..crawl.origins import StartItems, request_of
 from ..jobdir import session_of
 from ..scrapy_private.engine import scheduler_of
 from ..startup import announce
+from ..texts import feeds_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable

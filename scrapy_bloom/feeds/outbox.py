@@ -16,7 +16,7 @@ from hashlib import blake2b
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ..files import new_token
+from ..atomic import new_token
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -18,13 +18,13 @@ from pathlib import Path
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinterProtocol
 
-from ..amounts import in_brief
 from ..bloom.fixed import BloomFilter
 from ..bloom.growing import ScalableBloomFilter
 from ..errors import BloomError, JobDirectoryError
 from ..fingerprints.fast import fingerprint_of_url, is_default
 from ..jobdir import JobDirectory
 from ..settings import BloomSettings
+from ..texts import in_brief
 
 _LENGTH_BYTES = 2
 _LONGEST = 64  # SHA-512

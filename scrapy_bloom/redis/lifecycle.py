@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..amounts import waiting_text
 from ..errors import SharedFilterError
+from ..texts import waiting_text
 from .layout import CRAWL_FORMAT, ODD_BYTES, crawl_id
 from .scripts import CRAWL_NAMES, OPEN_CRAWL
 
@@ -31,7 +31,7 @@ class CrawlState:
     spider: str
     """The spider whose crawl it was until now, empty without one."""
     waits: str = ""
-    """What waits for its time, as `amounts.waiting_text` says it."""
+    """What waits for its time, as `texts.waiting_text` says it."""
     begins: bool = False
     """True if a round began when it was opened."""
     budget: str = NO_BUDGET

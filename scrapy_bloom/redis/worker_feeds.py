@@ -13,7 +13,6 @@ from scrapy.extensions.feedexport import FeedExporter, FeedSlot, FileFeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 from scrapy.utils.python import global_object_name
 
-from ..amounts import feeds_named
 from ..crawl.ledger import CommitHook, Ledger
 from ..crawl.settings import DURABLE_FEEDS
 from ..jobdir import session_of
@@ -21,6 +20,7 @@ from ..scrapy_private.middlewares import put_before_engine
 from ..sqlite.job_file import RequestFile, check_header
 from ..sqlite.rounds import Round, feeds_of
 from ..startup import announce
+from ..texts import feeds_named
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ..amounts import counted
+from ..atomic import make_directory, replace
 from ..crawl.choice import Counts, Filter
 from ..crawl.failed_request import FailedRequest
 from ..crawl.holds import LocalHolds
 from ..crawl.records import PATIENCE, Action, State
 from ..crawl.slots import Slots
 from ..errors import RequestFileError
-from ..files import make_directory, replace
 from ..jobdir import JobDirectory
 from .job_file import MOST_ROWS, RequestFile, reading
 from .listing import Listing, part_of

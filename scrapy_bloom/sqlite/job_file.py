@@ -16,9 +16,10 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..atomic import replacing
 from ..bloom.growing import stored_owner
 from ..errors import BloomError, FilterFileError, JobDirectoryError, RequestFileError
-from ..files import open_regular, replacing
+from ..files import open_regular
 from ..jobdir import JobDirectory
 from ..sqlite_file import connect
 from . import schema

@@ -12,7 +12,7 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
-from ..amounts import counted, waiting_text
+from ..amounts import counted
 from ..crawl.codec import Codec
 from ..crawl.delays import Alarm
 from ..crawl.failed_request import ASKING_CAPPED
@@ -34,6 +34,7 @@ from ..scrapy_private.feeds import FeedExporterView
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
 from ..startup import announce, fetches_one_page, refuse
+from ..texts import waiting_text
 from .job_file import MAX_BYTES, RequestFile, check_header, whole_job
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren

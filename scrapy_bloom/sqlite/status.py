@@ -10,7 +10,6 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..amounts import without_user
 from ..crawl.choice import Filter
 from ..crawl.figures import (
     COUNTED,
@@ -27,6 +26,7 @@ from ..crawl.figures import (
 from ..crawl.ledger import CommitHook
 from ..crawl.records import KEPT as KEPT_STATES
 from ..jobdir import JobDirectory
+from ..texts import without_user
 from .job_file import UNFINISHED, check_header, reading
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 from .schema import HOLDS

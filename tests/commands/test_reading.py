@@ -9,9 +9,9 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
-from scrapy_bloom.amounts import DAY
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.settings import Lifetime
+from scrapy_bloom.periods import DAY
 from tests.commands.command_line import SUBCOMMANDS, SUBCOMMANDS_OF_JOBS, SUBCOMMANDS_OF_REDIS
 from tests.crawl.engine import Job
 

@@ -10,7 +10,6 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
-from scrapy_bloom.amounts import duration
 from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import lines
 from scrapy_bloom.crawl.choice import Counts
@@ -19,6 +18,7 @@ from scrapy_bloom.errors import RequestFileError, SharedFilterError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite.job_file import RequestFile
 from scrapy_bloom.sqlite.status import JobStatus
+from scrapy_bloom.texts import duration
 from tests.bloom.test_inspection import contents
 from tests.commands.command_line import begun, environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture

@@ -12,7 +12,7 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
-from scrapy_bloom import files, sqlite_file
+from scrapy_bloom import atomic, files, sqlite_file
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.bloom import layers
 from scrapy_bloom.crawl import overlay
@@ -122,7 +122,7 @@ class Points:
         calls = {n: self.wrap(f"os.{n}", getattr(os, n)) for n in FILE_CALLS if hasattr(os, n)}
         memory = self.wrap("mmap", Memory)
         sqlite_file.sqlite3 = Proxy(sqlite3, connect=self.wrap("sql connect", connect))
-        requestfile.os = storage.os = files.os = Proxy(os, **calls)
+        requestfile.os = storage.os = files.os = atomic.os = Proxy(os, **calls)
         storage.mmap = Proxy(storage.mmap, mmap=memory)
         storage.tempfile = Proxy(
             storage.tempfile, mkstemp=self.wrap("mkstemp", storage.tempfile.mkstemp)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from scrapy_bloom import files
+from scrapy_bloom import atomic, files
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.feeds import waiting
@@ -64,7 +64,7 @@ class Synced:
 
         # where a mutant has laid hands on it, only directories are synced
         filters_fsync = fsync if storage.os is os else fsync_directory
-        files.os = requestfile.os = waiting.os = Proxy(os, fsync=fsync)
+        files.os = atomic.os = requestfile.os = waiting.os = Proxy(os, fsync=fsync)
         feedfile.os = Proxy(os, fsync=fsync if feedfile.os is os else fsync_directory)
         storage.os = Proxy(os, fsync=filters_fsync)
         for name in ("commit", "close"):

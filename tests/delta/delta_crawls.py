@@ -32,12 +32,12 @@ from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import NewLinkExtractor, follow_new
-from scrapy_bloom.amounts import DAY
 from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.settings import Lifetime, given_key
+from scrapy_bloom.periods import DAY
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
 from tests.crawl.harness import ASYNCIO, SELECT, SETTINGS, Crawl, World, side_by_side
 from tests.crawl.spider import OfCrawler

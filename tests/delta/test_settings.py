@@ -7,7 +7,6 @@ from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DeltaMiddleware
-from scrapy_bloom.amounts import DAY, seconds
 from scrapy_bloom.delta.settings import (
     SOURCES,
     DeltaSettings,
@@ -18,6 +17,7 @@ from scrapy_bloom.delta.settings import (
     key_of_text,
     wish_of,
 )
+from scrapy_bloom.periods import DAY, seconds
 
 
 @pytest.mark.parametrize(
