@@ -29,7 +29,7 @@ _MODULES = {
     "RedisBloomDupeFilter": "redis.dupefilter",
     "RedisDurableScheduler": "redis.scheduler",
     "RequestFileError": "errors",
-    "ScalableBloomFilter": "bloom.growing",
+    "ScalableBloomFilter": "bloom",
     "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
     "SharedFilterError": "errors",
     "fail": "crawl.failure_hooks",

@@ -16,7 +16,7 @@ from scrapy.dupefilters import BaseDupeFilter
 from scrapy.utils.request import referer_str
 
 from .amounts import counted
-from .bloom.growing import stored_identity
+from .bloom import stored_identity
 from .errors import BloomError, JobDirectoryError, message_of, unforeseen
 from .fingerprint import FingerprinterIdentity, UnfailingFingerprinter
 from .jobdir import session_of

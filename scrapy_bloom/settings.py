@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from scrapy.settings import BaseSettings
 
 from .amounts import MOST, whole_number
-from .bloom.growing import ScalableBloomFilter
+from .bloom import ScalableBloomFilter
 from .bloom.sizing import ERROR_RATES, is_error_rate
 from .jobdir import JobDirectory
 

@@ -24,9 +24,8 @@ from bitarray import bitarray
 from ..errors import BloomError, FilterFileError, FilterLockedError
 from ..files import allocate, lock, open_regular, publish, require_file_locks, unlock
 from . import sizing
-from .hashing import digests
-from .header import OWNER_AT, PAGE, REMEDY, Header, Owner, State
-from .sizing import BLOCK_BITS, LayerLoad, table_limit
+from .header import OWNER_AT, PAGE, REMEDY, Header, State
+from .sizing import BLOCK_BITS, LayerLoad, digests, table_limit
 
 
 class BitStore:
@@ -169,13 +168,6 @@ class BitStore:
             raise
         return store
 
-    def copy(self) -> BitStore:
-        """Return an independent copy in memory. Raises MemoryError if that is not available."""
-        copy = BitStore.in_memory(self.header)
-        copy._memory[:] = self._memory[-len(copy._memory) :]
-        copy.set_count(self.count, self.expected_false_positives)
-        return copy
-
     @property
     def writable(self) -> bool:
         """False if the file was opened with `read_only`, or before this process was forked."""
@@ -219,17 +211,6 @@ class BitStore:
                 " BLOOM_ON_FULL = 'grow'), or make one with a larger capacity"
             )
 
-    def read_blocks(self, first: int, count: int) -> bytes:
-        """Return the bytes of `count` blocks from block `first` on."""
-        return bytes(self._view[first * PAGE : (first + count) * PAGE])
-
-    def join_blocks(self, first: int, blocks: bytes) -> None:
-        """Set the bits of `blocks` in this store, from block `first` on."""
-        start = first * BLOCK_BITS
-        added = bitarray(endian="little")
-        added.frombytes(blocks)
-        self.bits[start : start + len(added)] |= added
-
     def block_counts(self) -> Iterator[int]:
         """Yield the number of set bits in each block. Cost: reads all blocks."""
         bits = self.bits
@@ -241,12 +222,6 @@ class BitStore:
         if self.path is not None and self.writable:
             self._memory.flush()
             self._write_state(clean=False)
-
-    def note_owner(self, owner: Owner) -> None:
-        """Write the owner into the file, before any later bits. Cost: some µs, no sync."""
-        if self.path is not None and self.writable:
-            noted = owner.to_bytes()
-            self._memory[PAGE + OWNER_AT : PAGE + OWNER_AT + len(noted)] = noted
 
     def close(self) -> None:
         """Sync, mark as cleanly closed and unlock; a second call does nothing.
@@ -336,12 +311,6 @@ def read_state(path: Path) -> State:
     """Return the state in the file at `path` without locking or changing the file."""
     with open_regular(path, read_only=True) as file:
         return State.from_page(os.pread(file.fileno(), PAGE, PAGE))
-
-
-def read_owner(path: Path) -> Owner | None:
-    """Return the owner in the file at `path`, if any, without locking or changing the file."""
-    with open_regular(path, read_only=True) as file:
-        return Owner.from_page(os.pread(file.fileno(), PAGE, PAGE))
 
 
 def _read_header(file: IO[bytes], path: Path) -> Header:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
 from .file import BitStore, read_header
-from .header import new_header, require_wanted
+from .header import PAGE, new_header, require_wanted
 from .layers import Layered, PathArgument
 
 if TYPE_CHECKING:
@@ -101,8 +101,11 @@ class BloomFilter(Layered):
         """The bound on the error rate at capacity."""
 
     def copy(self) -> BloomFilter:
-        """Return an independent copy in memory."""
-        return BloomFilter._of(self._store.copy())
+        """Return an independent copy in memory. Raises MemoryError if that is not available."""
+        ours, copy = self._store, BitStore.in_memory(self.header)
+        copy._memory[:] = ours._memory[-len(copy._memory) :]
+        copy.set_count(ours.count, ours.expected_false_positives)
+        return BloomFilter._of(copy)
 
     def update_from(self, other: BloomFilter) -> None:
         """Add all keys of `other`, which must have the same shape, hash, secret and identity, and
@@ -137,7 +140,7 @@ class BloomFilter(Layered):
 
     def read_blocks(self, first: int, count: int) -> bytes:
         """Return the bytes of `count` blocks, a page each, from block `first` on."""
-        return self._store.read_blocks(first, count)
+        return bytes(self._store._view[first * PAGE : (first + count) * PAGE])
 
     def __or__(self, other: BloomFilter) -> BloomFilter:
         """Return a new filter in memory that holds the keys of both."""

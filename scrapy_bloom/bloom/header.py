@@ -20,24 +20,21 @@ from struct import Struct
 
 from ..errors import FilterFileError, IncompatibleFilterError
 from . import sizing
-from .hashing import (
-    FIRST_PROBES,
-    NEXT_PROBES,
-    SCHEME,
-    SECRET_BYTES,
-    TABLE_SCHEME,
-    check_secret,
-)
+from .sizing import FIRST_PROBES, NEXT_PROBES
 
 PAGE = 4096
 MAGIC = b"\x89BLOOM\r\n"
 FORMAT = 1
+SCHEME = "mmh3-x64-128/block-32768/lanes-16/1"
+"""Name and version of the scheme in hashing.py."""
+TABLE_SCHEME = "blake2b-64/bucket-63/1"
+"""Name and version of the layout of exact_table.py."""
+SECRET_BYTES = 16
 REMEDY = "restore it from a backup, or move it away to start an empty filter"
 
-_CHECKSUM_BYTES = 32
-_HEADER_ROOM = PAGE - len(MAGIC) - _CHECKSUM_BYTES
+CHECKSUM_BYTES = 32
+_HEADER_ROOM = PAGE - len(MAGIC) - CHECKSUM_BYTES
 _STATE = Struct("<QdQQ")
-_OWNER = Struct("<16sQ")
 OWNER_AT = PAGE // 2
 """Offset of the owner in page 1: no sector has part of both state and owner."""
 
@@ -87,11 +84,11 @@ class Header:
             )
         if len(page) < PAGE:
             raise FilterFileError(f"{path} is truncated to {len(page)} bytes; {REMEDY}")
-        if sha256(page[:-_CHECKSUM_BYTES]).digest() != page[-_CHECKSUM_BYTES:]:
+        if sha256(page[:-CHECKSUM_BYTES]).digest() != page[-CHECKSUM_BYTES:]:
             raise FilterFileError(
                 f"{path} has a damaged header: the checksum of page 0 is wrong; {REMEDY}"
             )
-        fields = json.loads(page[len(MAGIC) : -_CHECKSUM_BYTES].rstrip(b"\0"))
+        fields = json.loads(page[len(MAGIC) : -CHECKSUM_BYTES].rstrip(b"\0"))
         table_scheme = TABLE_SCHEME if fields.get("table_pages") else None
         for name, known in (
             ("format", FORMAT),
@@ -130,33 +127,10 @@ class State:
     def from_page(cls, page: bytes) -> State:
         """Return the state in page 1; an empty, unclean one if its checksum is wrong."""
         state = page[: _STATE.size]
-        if page[_STATE.size : _STATE.size + _CHECKSUM_BYTES] != sha256(state).digest():
+        if page[_STATE.size : _STATE.size + CHECKSUM_BYTES] != sha256(state).digest():
             return cls()
         count, expected_false_positives, clean, pid = _STATE.unpack(state)
         return cls(count, expected_false_positives, bool(clean), pid)
-
-
-@dataclass(frozen=True)
-class Owner:
-    """The job of a filter, by its random id of 16 bytes, and the number of the last commit of that
-    job whose fingerprints the filter may contain."""
-
-    job: bytes
-    commit: int
-
-    def to_bytes(self) -> bytes:
-        """Return the bytes for page 1, with their SHA-256."""
-        owner = _OWNER.pack(self.job, self.commit)
-        return owner + sha256(owner).digest()
-
-    @classmethod
-    def from_page(cls, page: bytes) -> Owner | None:
-        """Return the owner in page 1, None if it is absent or its checksum is wrong."""
-        owner = page[OWNER_AT : OWNER_AT + _OWNER.size]
-        end = OWNER_AT + _OWNER.size
-        if page[end : end + _CHECKSUM_BYTES] != sha256(owner).digest():
-            return None
-        return cls(*_OWNER.unpack(owner))
 
 
 def new_header(
@@ -179,6 +153,14 @@ def new_header(
         software=", ".join(f"{package} {_version(package)}" for package in packages),
         table_pages=sizing.pages_in_table(capacity) if exact else 0,
     )
+
+
+def check_secret(secret: bytes) -> None:
+    """Raise ValueError unless `secret` is 16 bytes."""
+    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
+        raise ValueError(
+            f"secret is {secret!r}: it must be {SECRET_BYTES} bytes, or None for a random one"
+        )
 
 
 def _version(package: str) -> str:

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 from ..errors import BloomError
 from ..files import is_held
-from . import sizing
+from . import ScalableBloomFilter, layer_paths, lock_path, sizing
 from .file import read_state
 from .fixed import BloomFilter
-from .growing import ScalableBloomFilter, layer_paths, lock_path
 
 
 class Layer(NamedTuple):

@@ -10,30 +10,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from os import PathLike
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from mmh3 import hash128, hash_bytes
 
 from . import sizing
 from .file import BitStore
-from .hashing import (
-    BLOCK_SHIFT,
-    FIRST_MASK,
-    LANE_MASK,
-    NEXT_MASK,
-    Key,
-    to_bytes,
-    unpack_first,
-    unpack_next,
-)
 from .header import PAGE
-from .sizing import BLOCK_BITS
+from .sizing import BLOCK_BITS, FIRST_PROBES, NEXT_PROBES
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+BLOCK_SHIFT = 15  # a block has 2**15 bits
+unpack_first = Struct("<I6H").unpack
+unpack_next = Struct("<8H").unpack
+LANE_MASK = 0x7FFF
+FIRST_MASK = int.from_bytes(b"\xff\xff\xff\xff" + b"\xff\x7f" * FIRST_PROBES, "little")
+NEXT_MASK = int.from_bytes(b"\xff\x7f" * NEXT_PROBES, "little")
+
+Key = bytes | str
+"""Text is encoded as UTF-8."""
+
 PathArgument = str | PathLike[str]
+
+
+def to_bytes(key: Key) -> bytes:
+    """Return `key` as the filters hash it. Raises TypeError for other types."""
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, (bytes, bytearray, memoryview)):
+        return bytes(key)
+    raise TypeError(f"key is {key!r}, a {type(key).__name__}: keys are bytes or str")
 
 
 class Layered:

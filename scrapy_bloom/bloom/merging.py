@@ -8,9 +8,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ..errors import IncompatibleFilterError
-from . import sizing
+from . import ScalableBloomFilter, sizing
 from .fixed import BloomFilter
-from .growing import ScalableBloomFilter
 from .inspection import open_filter
 
 _TOLERANCE = 1.02  # numbers of keys are estimates

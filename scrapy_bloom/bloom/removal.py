@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ..errors import FilterFileError, FilterLockedError
 from ..files import is_held, sync_directory
+from . import layer_paths, lock_directory, remove_directory, remove_leftovers
 from .file import read_state
-from .growing import layer_paths, lock_directory, remove_directory, remove_leftovers
 from .header import MAGIC
 
 

@@ -12,10 +12,14 @@ from collections.abc import Iterable, Sequence
 from math import ceil, exp, lgamma, log, log1p, log2, sqrt
 from typing import NamedTuple
 
-from .hashing import FIRST_PROBES, NEXT_PROBES
-
 BLOCK_BITS = 32_768
 """Bits in a block: one 4 KiB page."""
+
+FIRST_PROBES = 6
+"""Probes from the first 128-bit hash of a key, beside the block."""
+
+NEXT_PROBES = 8
+"""Probes from each further one."""
 
 TIGHTENING = 0.5
 """Each layer of a growing filter gets this share of the remaining error rate."""
@@ -49,6 +53,11 @@ def shape(capacity: int, error_rate: float) -> tuple[int, int]:
         if error_rate_at(affordable, probes, capacity) <= error_rate:
             return _blocks_needed(capacity, probes, error_rate), probes
     return min((_blocks_needed(capacity, probes, error_rate), probes) for probes in choices)
+
+
+def digests(probes: int) -> int:
+    """Return the number of 128-bit hashes that yield `probes` positions."""
+    return 1 + max(0, -(-(probes - FIRST_PROBES) // NEXT_PROBES))
 
 
 def check_capacity(capacity: int, name: str = "capacity") -> None:

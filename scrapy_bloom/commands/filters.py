@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..amounts import counted, in_bytes, pages_text
+from ..bloom import ScalableBloomFilter
 from ..bloom.fixed import BloomFilter
-from ..bloom.growing import ScalableBloomFilter
 from ..bloom.inspection import Description, Finding, describe, open_filter
 from ..bloom.inspection import verify as findings_in
 from ..bloom.merging import merge as merge_filters

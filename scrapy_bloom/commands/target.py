@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ..bloom.growing import layer_path, lock_path
+from ..bloom import layer_path, lock_path
 from ..bloom.header import MAGIC
 from ..delta.file_store import TABLE
 from ..errors import BloomError

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ..bloom.growing import ScalableBloomFilter
-from ..bloom.header import Owner
+from ..bloom import ScalableBloomFilter
+from ..bloom.owner import Owner, note_owner
 from ..bloom.removal import remove_filter
 from ..seen import Seen
 
@@ -104,7 +104,7 @@ class Keeper:
         released."""
         opened = self._overlay.filter
         if isinstance(opened, ScalableBloomFilter):
-            opened.note_owner(Owner(job, commit))
+            note_owner(opened, Owner(job, commit))
 
 
 def reset_filter(dupefilter: BloomDupeFilter) -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinterProtocol
 
+from ..bloom import ScalableBloomFilter
 from ..bloom.fixed import BloomFilter
-from ..bloom.growing import ScalableBloomFilter
 from ..errors import BloomError, JobDirectoryError
 from ..fingerprints.fast import fingerprint_of_url, is_default
 from ..jobdir import JobDirectory

@@ -9,10 +9,11 @@ from datetime import datetime, timezone
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from ..bloom import sizing
+from bitarray import bitarray
+
+from ..bloom import ScalableBloomFilter, sizing
 from ..bloom.file import BitStore
 from ..bloom.fixed import BloomFilter
-from ..bloom.growing import ScalableBloomFilter
 from ..bloom.header import PAGE, Header
 from ..bloom.layers import PathArgument
 from ..bloom.removal import remove_filter
@@ -182,4 +183,7 @@ def _get(client: RedisClient, name: str, store: BitStore, first: int, blocks: in
         piece = client.call("getrange", name, done * PAGE, stop * PAGE - 1)
         if len(piece) != (stop - done) * PAGE:
             raise gone(f"{name} in Redis at {client.name}")
-        store.join_blocks(first + done, piece.translate(_REVERSED))
+        added = bitarray(endian="little")
+        added.frombytes(piece.translate(_REVERSED))
+        start = (first + done) * sizing.BLOCK_BITS
+        store.bits[start : start + len(added)] |= added

@@ -11,8 +11,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ..bloom import sizing
-from ..bloom.hashing import Key, first_lanes, to_bytes
+from ..bloom.hashing import first_lanes
 from ..bloom.header import PAGE, new_header
+from ..bloom.layers import Key, to_bytes
 from ..errors import IncompatibleFilterError, SharedFilterError
 from ..speed import RecentKeys
 from .client import RedisClient

@@ -70,8 +70,9 @@ from math import ceil, sqrt
 from struct import Struct
 
 from ..bloom import sizing
-from ..bloom.hashing import NEXT_PROBES, SCHEME, digests, first_lanes, next_lanes
-from ..bloom.header import PAGE, Header
+from ..bloom.hashing import first_lanes, next_lanes
+from ..bloom.header import PAGE, SCHEME, Header
+from ..bloom.sizing import NEXT_PROBES, digests
 from ..errors import IncompatibleFilterError
 
 SHARD_BITS = 6

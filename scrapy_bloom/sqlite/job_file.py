@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..atomic import replacing
-from ..bloom.growing import stored_owner
+from ..bloom.owner import stored_owner
 from ..errors import BloomError, FilterFileError, JobDirectoryError, RequestFileError
 from ..files import open_regular
 from ..jobdir import JobDirectory
@@ -25,7 +25,7 @@ from ..sqlite_file import connect
 from . import schema
 
 if TYPE_CHECKING:
-    from ..bloom.header import Owner
+    from ..bloom.owner import Owner
 
 MAX_BYTES = 500_000_000
 """Most bytes of a request; SQLite's own limit is twice that."""

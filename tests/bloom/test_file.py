@@ -338,20 +338,6 @@ def test_check_notices_that_the_file_is_another_by_now(path):
             bloom_filter.check()
 
 
-def test_blocks_are_read_and_joined(tmp_path):
-    """Blocks that are joined to what is there add their bits and clear none."""
-    header = BloomFilter(20_000, 1e-6).header
-    assert header.blocks > 3
-    store = storage_module.BitStore.create(header, tmp_path / "a.bloom")
-    first, second = b"\x05" + bytes(PAGE - 2) + b"\x80", b"\x06" + bytes(PAGE - 1)
-    store.join_blocks(1, first + second)
-    store.join_blocks(2, first)
-    assert store.read_blocks(0, 4) == bytes(PAGE) + first + b"\x07" + first[1:] + bytes(PAGE)
-    assert store.bits.count() == 3 + 4
-    assert [bit // 32_768 for bit in store.bits.search(1)] == [1] * 3 + [2] * 4
-    store.close()
-
-
 def test_header_round_trip_and_room():
     """What goes into page 0 comes out, up to what a page holds."""
     header = Header(1_000, 0.1, 1, 6, bytes(16), "é" * 500, "now", "this")

@@ -5,7 +5,9 @@ import random
 import pytest
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.bloom.hashing import SCHEME, check_secret, digests, positions
+from scrapy_bloom.bloom.hashing import positions
+from scrapy_bloom.bloom.header import SCHEME, check_secret
+from scrapy_bloom.bloom.sizing import digests
 
 SECRET = bytes(range(16))
 MASK = (1 << 64) - 1

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from scrapy_bloom import BloomFilter, IncompatibleFilterError, ScalableBloomFilter
-from scrapy_bloom.bloom.growing import layer_paths
+from scrapy_bloom.bloom import layer_paths
 from scrapy_bloom.bloom.inspection import open_filter
 from scrapy_bloom.bloom.merging import merge
 

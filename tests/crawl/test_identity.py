@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
-from scrapy_bloom.bloom.growing import stored_owner
 from scrapy_bloom.bloom.header import OWNER_AT, PAGE
+from scrapy_bloom.bloom.owner import stored_owner
 from scrapy_bloom.crawl.overlay import reset_filter
 from scrapy_bloom.errors import JobDirectoryError
 from scrapy_bloom.jobdir import JobDirectory

@@ -13,8 +13,8 @@ from scrapy.utils.request import RequestFingerprinter, fingerprint
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomFilter, JobDirectoryError
+from scrapy_bloom.bloom import ScalableBloomFilter
 from scrapy_bloom.bloom.file import BitStore
-from scrapy_bloom.bloom.growing import ScalableBloomFilter
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration.scrapy_job import import_job
 from scrapy_bloom.migration.sources import (

@@ -1,0 +1,57 @@
+"""The owner of a filter, in page 1 of layer 0: a job whose committed fingerprints it contains."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from struct import Struct
+
+from ..files import open_regular
+from . import ScalableBloomFilter, layer_path
+from .header import CHECKSUM_BYTES, OWNER_AT, PAGE
+
+_OWNER = Struct("<16sQ")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The job of a filter, by its random id of 16 bytes, and the number of the last commit of that
+    job whose fingerprints the filter may contain."""
+
+    job: bytes
+    commit: int
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes for page 1, with their SHA-256."""
+        owner = _OWNER.pack(self.job, self.commit)
+        return owner + sha256(owner).digest()
+
+    @classmethod
+    def from_page(cls, page: bytes) -> Owner | None:
+        """Return the owner in page 1, None if it is absent or its checksum is wrong."""
+        owner = page[OWNER_AT : OWNER_AT + _OWNER.size]
+        end = OWNER_AT + _OWNER.size
+        if page[end : end + CHECKSUM_BYTES] != sha256(owner).digest():
+            return None
+        return cls(*_OWNER.unpack(owner))
+
+
+def note_owner(bloom_filter: ScalableBloomFilter, owner: Owner) -> None:
+    """Write the owner into the file of layer 0, before any later bits; a filter in memory has none.
+    Cost: some µs, no sync."""
+    layer = bloom_filter._newest_first[-1]
+    if layer.path is not None and layer.writable:
+        noted = owner.to_bytes()
+        layer._memory[PAGE + OWNER_AT : PAGE + OWNER_AT + len(noted)] = noted
+
+
+def stored_owner(directory: Path) -> Owner | None:
+    """Return the owner of the filter in `directory` without opening it, None if there is no filter
+    or no owner in it. Raises FilterFileError."""
+    try:
+        with open_regular(layer_path(directory, 0), read_only=True) as file:
+            return Owner.from_page(os.pread(file.fileno(), PAGE, PAGE))
+    except FileNotFoundError:
+        return None
