@@ -18,7 +18,7 @@ _MODULES = {
     "DropEarlyMiddleware": "early.middleware",
     "DurableFeedExporter": "feeds.exporter",
     "DurableScheduler": "sqlite.scheduler",
-    "FastRequestFingerprinter": "fingerprints.fast",
+    "FastRequestFingerprinter": "fingerprints.default",
     "FeedError": "errors",
     "FilterFileError": "errors",
     "FilterLockedError": "errors",

@@ -18,7 +18,7 @@ from scrapy.utils.request import referer_str
 from .amounts import counted
 from .bloom import stored_identity
 from .errors import BloomError, JobDirectoryError, message_of, unforeseen
-from .fingerprint import FingerprinterIdentity, UnfailingFingerprinter
+from .fingerprints import FingerprinterIdentity, UnfailingFingerprinter
 from .jobdir import session_of
 from .redirects import RequestChains
 from .scrapy_private.engine import close_spider

@@ -43,14 +43,6 @@ def _log_parts(sender: Crawler) -> None:
         logger.log(level, "%s", line, extra={"spider": sender.spider})
 
 
-def has_spider_middleware(crawler: Crawler, path: str) -> bool:
-    """Return True if Scrapy has built the spider middleware at `path`, or a subclass. A path loads
-    the module only for this question, and a lower room may ask it."""
-    with suppress(RuntimeError):  # a script without an engine has no middlewares
-        return crawler.get_spider_middleware(load_object(path)) is not None
-    return False
-
-
 def fetches_one_page(crawler: Crawler) -> bool:
     """Return True for `scrapy parse`, `fetch`, `view` and `check`, which replace `Spider.start()`,
     and for the shell: none of them is a crawl."""

@@ -24,7 +24,7 @@ from scrapy.utils.request import RequestFingerprinterProtocol
 
 from ..crawl.records import PATIENCE, Desk
 from ..errors import BloomError, IncompatibleFilterError
-from ..fingerprint import FingerprinterIdentity
+from ..fingerprints import FingerprinterIdentity
 from ..migration.sources import open_list, url_in
 from ..redis.client import RedisClient
 from ..redis.desk import RedisDesk

@@ -15,7 +15,7 @@ from ..delta.importing import is_deltafetchs, marks_in
 from ..delta.redis_store import RedisDeltaStore, Slice
 from ..delta.settings import DELTA_DAYS, DELTA_DIR, KEY_BYTES, Lifetime, key_of_fingerprint
 from ..errors import BloomError, FilterFileError
-from ..fingerprint import FingerprinterIdentity
+from ..fingerprints import FingerprinterIdentity
 from ..migration.sources import source_in
 from ..periods import DAY, seconds
 from ..texts import in_utc

@@ -24,7 +24,7 @@ from ..bloom.merging import merge as merge_filters
 from ..bloom.removal import remove
 from ..delta.importing import is_deltafetchs
 from ..errors import BloomError
-from ..fingerprint import FingerprinterIdentity, fingerprinter_in
+from ..fingerprints import FingerprinterIdentity, fingerprinter_in
 from ..jobdir import JobDirectory
 from ..migration.scrapy_job import why_unclean
 from ..migration.scrapy_redis import RedisSet

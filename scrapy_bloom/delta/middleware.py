@@ -18,7 +18,7 @@ from ..crawl.ledger_scheduler import LedgerScheduler
 from ..crawl.origins import origins_of
 from ..early.links import has_left_out
 from ..errors import SharedFilterError, message_of
-from ..fingerprint import FingerprinterIdentity
+from ..fingerprints import FingerprinterIdentity
 from ..periods import DAY
 from ..redis.settings import RedisSettings
 from ..scrapy_private.middlewares import OutputFilter, put_before_engine

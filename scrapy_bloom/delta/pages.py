@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from ..fingerprint import UnfailingFingerprinter
+from ..fingerprints import UnfailingFingerprinter
 from ..redirects import RequestChains
 from ..scrapy_private.engine import EngineView
 from .digests import Digests, digest_of

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scrapy.utils.misc import load_object
 from scrapy.utils.project import data_path
 
 from ..periods import period
@@ -23,7 +25,6 @@ from ..settings import (
     switch,
     wants_delta,
 )
-from ..startup import has_spider_middleware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,13 +110,18 @@ without DepthMiddleware."""
 def check(crawler: Crawler) -> None:
     """Raise ValueError if BLOOM_DELTA or BLOOM_DELTA_DIGEST is set in vain."""
     settings = crawler.settings
-    if wants_delta(settings) and not has_spider_middleware(crawler, "scrapy_bloom.DeltaMiddleware"):
-        name = DELTA.name if DELTA.given(settings) else DELTA_DIGEST.name
-        raise ValueError(
-            f"{name} is {settings.get(name)!r}, but DeltaMiddleware is not enabled: put"
-            " 'scrapy_bloom.Addon': 300 into ADDONS, leave its DeltaMiddleware in"
-            f" SPIDER_MIDDLEWARES, or set {name} to None"
-        )
+    if not wants_delta(settings):
+        return
+    with suppress(RuntimeError):  # a script without an engine has no middlewares
+        # by its path: the class is loaded for this question alone
+        if crawler.get_spider_middleware(load_object("scrapy_bloom.DeltaMiddleware")) is not None:
+            return
+    name = DELTA.name if DELTA.given(settings) else DELTA_DIGEST.name
+    raise ValueError(
+        f"{name} is {settings.get(name)!r}, but DeltaMiddleware is not enabled: put"
+        " 'scrapy_bloom.Addon': 300 into ADDONS, leave its DeltaMiddleware in"
+        f" SPIDER_MIDDLEWARES, or set {name} to None"
+    )
 
 
 def attach(dupefilter: object) -> None:

@@ -1,1 +1,212 @@
-"""Request → 20 bytes."""
+"""The fingerprints of a crawl, also when its fingerprinter raises; and the identity of the
+fingerprinter that filled a filter: its answers to fixed requests.
+
+Under another fingerprinter a filter is useless: a resumed crawl would fetch everything again, or
+take new pages for seen ones. So the filter records the fingerprints of a few fixed requests, and
+a job is resumed only where they are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha1, sha256
+from typing import TYPE_CHECKING
+
+from scrapy import Request
+from scrapy.utils.python import global_object_name
+from scrapy.utils.request import fingerprint as scrapy_fingerprint
+
+from ..errors import IncompatibleFilterError, message_of
+from ..startup import is_component
+from .fast import fast_functions, is_default
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy.crawler import Crawler
+    from scrapy.utils.request import RequestFingerprinterProtocol
+
+logger = logging.getLogger("scrapy_bloom.fingerprints.safe")
+
+
+class UnfailingFingerprinter:
+    """The fingerprinter of `crawler`: by faster functions where these give the same results, and
+    with a substitute where it raises.
+
+    `of_url` returns the fingerprint for the URL of a GET request without a body and without meta
+    keys that matter, or None where the request is needed; it is None for a fingerprinter without
+    faster functions. `is_scrapys` is True if the fingerprints are those of Scrapy's default one,
+    `reads_key` if META_KEY counts.
+    `has_substituted` is True if the last fingerprint was a substitute.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        fingerprinter = crawler.request_fingerprinter
+        fast, self.of_url = fast_functions(fingerprinter)
+        self._of_request: Callable[[Request], bytes] = fast or fingerprinter.fingerprint
+        self.is_scrapys = is_default(fingerprinter)
+        self.reads_key = is_component(type(fingerprinter), "CanonicalRequestFingerprinter")
+        self.has_substituted = False
+        self._has_failed = False
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return the fingerprint of `request`: by the crawler's fingerprinter, or if that raises by
+        Scrapy's default one, or a hash of the raw URL. Never raises."""
+        self.has_substituted = False
+        try:
+            fingerprint = self._of_request(request)
+            if type(fingerprint) is bytes:
+                return fingerprint
+            raise TypeError(f"the fingerprint of {request} is {fingerprint!r}, not bytes")
+        except Exception as error:  # noqa: BLE001 - foreign code
+            return self._substitute(request, error)
+
+    def _substitute(self, request: Request, error: Exception) -> bytes:
+        self.has_substituted = True
+        with suppress(Exception):
+            self._crawler.stats.inc_value("bloom/fingerprint_errors")
+        if not self._has_failed:
+            self._has_failed = True
+            logger.error(
+                "The fingerprinter failed on %(request)s: %(error)s. Scrapy's default fingerprint"
+                " is used for such requests; no more of them will be shown (see the stat"
+                " bloom/fingerprint_errors).",
+                {"request": request, "error": message_of(error)},
+                exc_info=error,
+                extra={"spider": self._crawler.spider},
+            )
+        try:
+            return scrapy_fingerprint(request)
+        except Exception:  # noqa: BLE001 - w3lib raises on some URLs
+            url = str(request.url)
+            return sha1(url.encode(errors="surrogatepass"), usedforsecurity=False).digest()
+
+
+# Requests of common crawls.
+_PLAIN = (
+    ("GET", "http://example.com/", b""),
+    ("GET", "https://www.example.com/a/page.html#part", b""),
+    ("GET", "https://www.example.com/search?q=1&page=2", b""),
+    ("GET", "https://www.example.com/search?page=2&q=1", b""),
+    ("GET", "https://www.example.com/caf%c3%a9", b""),
+    ("HEAD", "http://example.com/", b""),
+    ("POST", "http://example.com/", b""),
+    ("POST", "http://example.com/", b"q=1"),
+)
+
+# Requests whose canonical URLs differ between releases of w3lib.
+_EDGE = (
+    ("GET", "http://example.com/?a=1;b=2", b""),
+    ("GET", "http://example.com/%25%3B;x=1", b""),
+    ("GET", "http://example.com/a/../b/./c", b""),
+    ("GET", "http://example.com/a\\b", b""),
+    ("GET", "http://example.com/a b?c d=e+f%20g", b""),
+    ("GET", "http://example.com/caf\u00e9?na\u00efve=\u00fc", b""),
+    ("GET", "http://b\u00fccher.example/", b""),
+    ("GET", "HTTP://EXAMPLE.com:80?&&a=&b", b""),
+)
+
+# bytes, so that all of it fits into the page of a filter file
+_LONGEST_IDENTITY = 1_000
+_LONGEST_NAME = 300
+
+
+@dataclass(frozen=True)
+class FingerprinterIdentity:
+    """A fingerprinter as a filter records it: `plain` and `edge` are its answers to the fixed
+    requests, `identity` is its attribute of that name, if it has one."""
+
+    name: str
+    identity: str
+    plain: list[str]
+    edge: list[str]
+
+    @classmethod
+    def of(cls, fingerprinter: RequestFingerprinterProtocol) -> FingerprinterIdentity:
+        """Ask `fingerprinter` for the fingerprints of the fixed requests."""
+        identity = getattr(fingerprinter, "identity", "")
+        if not isinstance(identity, str):
+            identity = repr(identity)
+        return cls(
+            name=_shortened(global_object_name(type(fingerprinter)), _LONGEST_NAME),
+            identity=_shortened(identity, _LONGEST_IDENTITY),
+            plain=[_answer(fingerprinter, *request) for request in _PLAIN],
+            edge=[_answer(fingerprinter, *request) for request in _EDGE],
+        )
+
+    def to_text(self) -> str:
+        """Return the identity as JSON, for the filter file."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> FingerprinterIdentity:
+        """Return the identity that `to_text` has written. Raises ValueError for any other text."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{text!r} does not describe a fingerprinter") from error
+
+    def require_same(
+        self, stored: str | None, place: str, fresh: str = "a new JOBDIR"
+    ) -> str | None:
+        """Return a warning if this identity and the one `stored` as text differ for unusual URLs
+        only; None if they do not differ, or none is stored.
+
+        Raises IncompatibleFilterError if they differ for common ones, with the remedy to use
+        something `fresh`; ValueError if `stored` is no identity.
+        """
+        if not stored:
+            return None
+        then = self.from_text(stored)
+        remedy = (
+            f"set it back, or use {fresh} ({place} holds fingerprints that only the old one can"
+            " recognise)"
+        )
+        if then.identity != self.identity:
+            raise IncompatibleFilterError(
+                f"the fingerprinter of this job was {then.name} with identity {then.identity!r},"
+                f" now it is {self.name} with identity {self.identity!r}: {remedy}"
+            )
+        if then.plain != self.plain:
+            raise IncompatibleFilterError(
+                f"the fingerprinter of this job was {then.name}, now it is {self.name}, and they"
+                " give the same request different fingerprints (REQUEST_FINGERPRINTER_CLASS):"
+                f" {remedy}"
+            )
+        if then.edge != self.edge:
+            return (
+                "The fingerprints of unusual URLs (semicolons, %25, dot segments, backslashes,"
+                " spaces) have changed since this job was started, probably with an upgrade of"
+                " w3lib or Scrapy: pages with such URLs may be fetched once more."
+            )
+        return None
+
+
+def fingerprinter_in(identity: str) -> tuple[str | None, str | None]:
+    """Return the name of the fingerprinter that a filter records, and its own `identity`."""
+    if not identity:
+        return None, None
+    try:
+        known = FingerprinterIdentity.from_text(identity)
+    except ValueError:
+        return None, identity
+    return known.name, known.identity
+
+
+def _shortened(text: str, longest: int) -> str:
+    """Return `text`, or a hash of it if it takes more than `longest` bytes as JSON within JSON."""
+    if len(json.dumps(json.dumps(text))) <= longest:
+        return text
+    return "SHA-256 " + sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _answer(fingerprinter: RequestFingerprinterProtocol, method: str, url: str, body: bytes) -> str:
+    try:
+        fingerprint = fingerprinter.fingerprint(Request(url, method=method, body=body))
+        return sha256(fingerprint).hexdigest()[:16]
+    except Exception as error:  # noqa: BLE001 - any fingerprinter, any error
+        return f"raises {type(error).__name__}"

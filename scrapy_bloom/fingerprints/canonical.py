@@ -13,7 +13,8 @@ from urllib.parse import unquote_plus
 from scrapy.utils.python import to_unicode
 from w3lib.url import canonicalize_url, url_query_cleaner
 
-from .fast import META_KEY, FastRequestFingerprinter, canonical_url, hash_get
+from .default import FastRequestFingerprinter
+from .fast import META_KEY, canonical_url, hash_get
 from .settings import IdentitySettings
 
 if TYPE_CHECKING:

@@ -23,8 +23,6 @@ from ..startup import is_own_method, is_public
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrapy.crawler import Crawler
-    from typing_extensions import Self
 
 META_KEY = "bloom_fingerprint"
 """The meta key whose value stands for a request instead of its method, URL and body."""
@@ -154,30 +152,6 @@ def fingerprint(request: Request) -> bytes:
     return scrapy_fingerprint(request) if found is None else found
 
 
-class FastRequestFingerprinter:
-    """Request fingerprinter for REQUEST_FINGERPRINTER_CLASS with the fingerprints of
-    Scrapy's default one, up to ten times faster.
-
-    `BloomDupeFilter` does the same by itself under Scrapy's default; this class is for
-    other components that ask for fingerprints, such as the HTTP cache.
-    """
-
-    identity = ""
-    """That of Scrapy's default fingerprinter: a job can be resumed with either."""
-
-    def __init__(self, crawler: Crawler | None = None) -> None:
-        self._fingerprint = fingerprint if agrees_with_scrapy() else scrapy_fingerprint
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build as Scrapy does; no setting matters."""
-        return cls(crawler)
-
-    def fingerprint(self, request: Request) -> bytes:
-        """Return what `scrapy.utils.request.fingerprint(request)` returns."""
-        return self._fingerprint(request)
-
-
 def fast_functions(
     fingerprinter: object,
 ) -> tuple[Callable[[Request], bytes] | None, Callable[[str], bytes | None] | None]:
@@ -207,7 +181,7 @@ def is_default(fingerprinter: object) -> bool:
         untouched = RequestFingerprinter.fingerprint is _SCRAPYS_METHOD
         functions = [scrapy_fingerprint]
     else:
-        untouched = type(fingerprinter) is FastRequestFingerprinter
+        untouched = is_public(type(fingerprinter), "FastRequestFingerprinter")
         functions = [fingerprint]
     return untouched and [*vars(fingerprinter).values()] == functions and agrees_with_scrapy()
 

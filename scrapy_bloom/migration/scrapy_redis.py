@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import BloomError, IncompatibleFilterError
-from ..fingerprint import FingerprinterIdentity
+from ..fingerprints import FingerprinterIdentity
 from ..fingerprints.scrapy_redis import ScrapyRedisFingerprinter
 from ..settings import PICKLE
 from .sources import Source

@@ -14,7 +14,7 @@ from ..amounts import counted
 from ..crawl.overlay import Overlay, Uncommitted
 from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
-from ..fingerprint import FingerprinterIdentity
+from ..fingerprints import FingerprinterIdentity
 from ..seen import FingerprintFilter, Seen
 from ..settings import BloomSettings
 from ..startup import announce

@@ -13,7 +13,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
-from ..fingerprint import FingerprinterIdentity
+from ..fingerprints import FingerprinterIdentity
 from ..migration.scrapy_redis import RedisQueue, RedisSet
 from ..settings import BloomSettings
 from ..sqlite.job_file import whole_job

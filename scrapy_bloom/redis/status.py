@@ -17,7 +17,7 @@ from ..bloom.inspection import Description, Finding, Layer
 from ..crawl.failed_request import CAPPED, UNREADABLE
 from ..crawl.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
 from ..errors import SharedFilterError
-from ..fingerprint import fingerprinter_in
+from ..fingerprints import fingerprinter_in
 from .filter import RedisBloomFilter
 from .layout import ODD_BYTES, in_one_slot, is_in_one_slot
 from .lifecycle import no_crawl, require_whole

@@ -19,7 +19,7 @@ from scrapy_bloom.delta.file_store import FileDeltaStore, Row, UnfinishedWriteEr
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.errors import FilterFileError, IncompatibleFilterError
-from scrapy_bloom.fingerprint import FingerprinterIdentity
+from scrapy_bloom.fingerprints import FingerprinterIdentity
 
 HOUR = 3600.0
 PERIOD = 8 * HOUR

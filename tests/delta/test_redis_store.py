@@ -14,7 +14,7 @@ from scrapy_bloom.delta.file_store import Row
 from scrapy_bloom.delta.redis_store import SLICES, RedisDeltaStore
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.errors import IncompatibleFilterError
-from scrapy_bloom.fingerprint import FingerprinterIdentity
+from scrapy_bloom.fingerprints import FingerprinterIdentity
 from tests.delta.delta_crawls import FAILING, REWRITTEN, details
 from tests.delta.test_crawls import (
     KNOWN,

@@ -13,7 +13,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_bloom import CanonicalRequestFingerprinter, IncompatibleFilterError
-from scrapy_bloom.fingerprint import FingerprinterIdentity
+from scrapy_bloom.fingerprints import FingerprinterIdentity
 from scrapy_bloom.fingerprints.fast import fast_functions
 
 LIST = Path(__file__).resolve().parent.parent / "data" / "urls_twir_odd.txt.gz"

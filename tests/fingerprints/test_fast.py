@@ -17,7 +17,7 @@ from w3lib.url import canonicalize_url
 
 import scrapy_bloom
 from scrapy_bloom import FastRequestFingerprinter
-from scrapy_bloom.fingerprint import FingerprinterIdentity
+from scrapy_bloom.fingerprints import FingerprinterIdentity
 from scrapy_bloom.fingerprints import fast as module
 from scrapy_bloom.fingerprints.fast import (
     agrees_with_scrapy,
