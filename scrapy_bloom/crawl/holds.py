@@ -19,7 +19,8 @@ from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 
 from ..scrapy_private.cache import is_revalidated
-from ..scrapy_private.engine import HELD, REFUSED, scheduler_of
+from ..scrapy_private.engine import HELD, REFUSED
+from ..scrapy_private.progress import scheduler_of
 from ..scrapy_private.slots import backs_off, slot_keys
 from ..startup import fetches_one_page, is_component, refuse
 from .delays import NO_HOLD, Hold

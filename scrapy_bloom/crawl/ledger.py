@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
-    from ..scrapy_private.engine import EngineView
+    from ..scrapy_private.progress import EngineProgress
     from .protocols import FingerprintKeeper, RequestStore
 
 logger = logging.getLogger("scrapy_bloom.durable.ledger")
@@ -76,7 +76,7 @@ class Ledger:
         crawler: Crawler,
         store: RequestStore,
         dupefilter: FingerprintKeeper,
-        engine: EngineView,
+        engine: EngineProgress,
         *,
         operations: int,
         seconds: float,

@@ -19,7 +19,8 @@ from scrapy.statscollectors import StatsCollector
 
 from ..errors import JobDirectoryError, encodable
 from ..scrapy_private.cache import mend_cache
-from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, EngineView, close_spider
+from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, close_spider
+from ..scrapy_private.progress import EngineProgress
 from ..scrapy_private.slots import answer_unsent, slot_keys
 from ..startup import refuse
 from .delays import NO_HOLD, NOT_BEFORE, Alarm, take_delay
@@ -83,7 +84,7 @@ def refuse_without_delays(crawler: Crawler) -> None:
     try:
         DELAY_WAIT.read(crawler.settings)
         BUDGET.read(crawler.settings)
-        EngineView(crawler)
+        EngineProgress(crawler)
     except (JobDirectoryError, ValueError) as error:
         refuse(crawler, error)
 
@@ -111,7 +112,7 @@ class LedgerScheduler(BaseScheduler):
         self._ledger: Ledger | None = None
         self._children: CommitHook = CommitHook()
         self._has_told_of_unserializable = False
-        self._engine = EngineView(crawler)
+        self._engine = EngineProgress(crawler)
         self._alarm = Alarm(self._on_alarm)
         self._delay_wait = DELAY_WAIT.read(crawler.settings)
         self._asks_for_rest = False

@@ -40,7 +40,7 @@ from ..crawl.overlay import reset_filter
 from ..dupefilter import BloomDupeFilter
 from ..errors import message_of
 from ..jobdir import session_of
-from ..scrapy_private.engine import scheduler_of
+from ..scrapy_private.progress import scheduler_of
 from ..sqlite.rounds import feeds_of
 from ..startup import is_component
 from .marks import Marks, Temporary

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from ..fingerprints import UnfailingFingerprinter
 from ..redirects import RequestChains
-from ..scrapy_private.engine import EngineView
+from ..scrapy_private.progress import EngineProgress
 from .digests import Digests, digest_of
 from .file_store import Row
 from .marks import CHANGED, NEW, UNCHANGED
@@ -83,7 +83,7 @@ class Pages:
         self._has_told = False
         self.settings = settings
         self._crawler = crawler
-        self._engine = EngineView(crawler)
+        self._engine = EngineProgress(crawler)
         self._fingerprinter = UnfailingFingerprinter(crawler)
         self._chains = RequestChains(crawler)
         self._outcomes: dict[Request, Outcome] = {}

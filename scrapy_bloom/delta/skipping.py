@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
 from ..periods import seconds
-from ..scrapy_private.engine import scheduler_of
+from ..scrapy_private.progress import scheduler_of
 from ..speed import RecentKeys
 from ..speed.known import known_urls
 from .pages import is_same

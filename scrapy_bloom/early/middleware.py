@@ -21,8 +21,8 @@ from scrapy.utils.python import global_object_name
 
 from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
-from ..scrapy_private.engine import scheduler_of
 from ..scrapy_private.middlewares import OutputFilter, output_methods, skip_output_of
+from ..scrapy_private.progress import scheduler_of
 from ..speed.known import KnownUrls, known_urls
 from ..sqlite.scheduler import DurableScheduler
 from ..startup import announce, is_component, is_own_method, is_public, refuse

@@ -15,7 +15,7 @@ from ..amounts import counted
 from ..crawl.failed_request import IN_MEMORY, FailedRequest, item_refused
 from ..crawl.origins import StartItems, request_of
 from ..jobdir import session_of
-from ..scrapy_private.engine import scheduler_of
+from ..scrapy_private.progress import scheduler_of
 from ..startup import announce
 from ..texts import feeds_named
 

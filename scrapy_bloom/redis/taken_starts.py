@@ -12,7 +12,7 @@ from scrapy.utils.defer import deferred_from_coro
 
 from ..crawl.settings import REPEAT_START
 from ..crawl.start_requests import AT_ONCE, StartRequests, give_turn, key_of
-from ..scrapy_private.engine import start_again
+from ..scrapy_private.progress import start_again
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -26,9 +26,9 @@ from ..crawl.ledger_scheduler import require_same_spider
 from ..crawl.records import KEPT
 from ..crawl.settings import ANY_SPIDER, BUDGET, FailedSettings
 from ..errors import SharedFilterError
-from ..scrapy_private.engine import EngineView
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
+from ..scrapy_private.progress import EngineProgress
 from ..scrapy_private.slots import slot_keys
 from ..startup import announce
 from .call import Entry, Policy
@@ -100,7 +100,7 @@ class Worker:
         self._in_memory = in_memory
         self._redis = redis = RedisSettings.read(crawler.settings, spider.name)
         self.key = in_one_slot(redis.key)
-        self._engine = EngineView(crawler)
+        self._engine = EngineProgress(crawler)
         codec = RedisCodec(
             crawler.settings, spider, lambda request: slot_keys(crawler)(request), crawler.stats
         )

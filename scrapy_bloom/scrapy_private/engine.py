@@ -1,8 +1,8 @@
-"""The requests that Scrapy's engine has."""
+"""The requests that Scrapy's engine has downloaded, and the end of its crawl."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,11 @@ from scrapy.core import engine, scraper
 from scrapy.utils import reactor
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
-from twisted.python.failure import Failure
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-from . import get, miss, require
+from . import get, require
 
 HELD = "bloom_held"
 """Meta key: how often a request was sent again for a hold of its download slot."""
@@ -28,15 +27,13 @@ TIMES_SENT_AGAIN = ("retry_times", REDIRECT_TIMES, HELD)
 
 
 class EngineView:
-    """The requests that the engine of `crawler` has.
+    """The requests that the engine of `crawler` has, as far as redirects and retries need them.
 
     Raises JobDirectoryError that names what this release of Scrapy lacks.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self._engine: Any = crawler.engine
-        self.cuts_off = False
-        """True as soon as the engine cuts downloads off, if `on_cut_off` was called."""
         # before the spider is open there are no slots yet
         engine_slot = get(self._engine, "_slot") or _new_engine_slot()
         scraper_slot = get(self._engine, "scraper", "slot") or getattr(scraper, "Slot", object)()
@@ -54,17 +51,6 @@ class EngineView:
         ):
             require(f"engine.{name}", not is_needed or hasattr(self._engine, name))
 
-    def is_in_progress(self, request: Request) -> bool:
-        """Return True while `request` is downloaded, its callback or errback runs, or their
-        output is not completely enqueued or through the pipelines."""
-        working = self._engine
-        return (
-            request in working._slot.inprogress
-            # a callback that downloads its own request takes it out of the first
-            or request in working.scraper.slot.active
-            or request in working.downloader.active
-        )
-
     def just_downloaded(self) -> Iterator[Request]:
         """Yield the requests between download and callback: those that a downloader middleware
         has answered with another request, such as a redirect, while that one is scheduled."""
@@ -78,10 +64,6 @@ class EngineView:
                 and request not in waiting
             ):
                 yield request
-
-    def with_callbacks(self) -> Iterator[Request]:
-        """Yield the requests whose callback or errback runs, or whose items are in pipelines."""
-        yield from self._engine.scraper.slot.active
 
     def sent_again_as(
         self, request: Request, keys: Iterable[str] = TIMES_SENT_AGAIN
@@ -98,34 +80,6 @@ class EngineView:
                     if source.meta.get(key, 0) == times - 1 and source.url in urls:
                         yield source
 
-    def on_cut_off(self, function: Callable[[Request], object]) -> None:
-        """Call `function` for each request whose download fails after the engine has begun to cut
-        downloads off, as it does with https://github.com/scrapy/scrapy/pull/7455."""
-        engine, downloader = self._engine, self._engine.downloader
-        if not hasattr(downloader, "stop_async"):
-            return
-        stop, handle = downloader.stop_async, engine._handle_downloader_output
-
-        async def note_and_stop() -> Any:
-            self.cuts_off = True
-            return await stop()
-
-        def note_and_handle(result: Any, request: Request) -> Any:
-            if self.cuts_off and isinstance(result, Failure):
-                function(request)
-            return handle(result, request)
-
-        downloader.stop_async, engine._handle_downloader_output = note_and_stop, note_and_handle
-
-    def wake(self) -> None:
-        """Have the engine ask for requests, and check if it is idle, in the next reactor turn."""
-        if self._engine._slot is not None:
-            schedule = get(self._engine._slot, "nextcall", "schedule")
-            if schedule is None:
-                miss("engine._slot.nextcall.schedule", "what is due comes some seconds late")
-            else:
-                schedule()
-
 
 def close_spider(crawler: Crawler, reason: str) -> None:
     """Close the spider on the next reactor turn, unless it is closed then. Raises RuntimeError
@@ -136,24 +90,6 @@ def close_spider(crawler: Crawler, reason: str) -> None:
         closed.addErrback(lambda failure: None)
 
     call_later(0, close)
-
-
-async def start_again(crawler: Crawler) -> AsyncIterator[Any] | None:
-    """Call `Spider.start()` again, and return its output behind all spider middlewares."""
-    return await crawler.engine.scraper.spidermw.process_start()
-
-
-def scheduler_of(crawler: Crawler) -> object:
-    """Return the scheduler of `crawler`, or None before the crawl starts, and where this release of
-    Scrapy hides it."""
-    with suppress(RuntimeError):  # Scrapy's own, before there is an engine
-        found = get(crawler.engine, "scheduler")  # public since 2.19, and false when it is empty
-        if found is None:
-            found = get(crawler.engine, "_slot", "scheduler")
-        if found is None and get(crawler.engine, "_slot") is not None:
-            miss("engine._slot.scheduler", "holds and early dropping are off")
-        return found
-    return None
 
 
 def _new_engine_slot() -> object:
