@@ -17,7 +17,7 @@ from w3lib.url import canonicalize_url
 
 import scrapy_bloom
 from scrapy_bloom import FastRequestFingerprinter
-from scrapy_bloom.fingerprints import FingerprinterIdentity
+from scrapy_bloom.fingerprints import FingerprinterIdentity, default
 from scrapy_bloom.fingerprints import fast as module
 from scrapy_bloom.fingerprints.fast import (
     agrees_with_scrapy,
@@ -330,7 +330,8 @@ def another_scrapy(monkeypatch):
     def other(request):
         return scrapy_fingerprint(request)[::-1]
 
-    monkeypatch.setattr(module, "scrapy_fingerprint", other)
+    for each in (module, default):
+        monkeypatch.setattr(each, "scrapy_fingerprint", other)
     agrees_with_scrapy.cache_clear()
     yield other
     agrees_with_scrapy.cache_clear()
