@@ -1,4 +1,5 @@
-"""The seam between a dupefilter and the filter that answers it, and the closing line of the log."""
+"""The seam between a dupefilter and its filter: which function answers `add`; and the closing line
+of the log. It decides nothing itself."""
 
 from __future__ import annotations
 

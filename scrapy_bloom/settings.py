@@ -1,6 +1,7 @@
 """Settings: how one is described and read, and those of a dupefilter.
 
-Each optional folder has a table of its own; `scrapy_bloom.all_settings` has all of them.
+Other rooms have theirs in a `settings.py` of their own; `scrapy_bloom.all_settings` lists the
+modules.
 tests/test_documents.py holds the reference page against them.
 """
 

@@ -117,7 +117,7 @@ class RequestFile:
             try:
                 _set_up(file._connection)
                 with file._connection:
-                    for statement in schema.RECOVER if starts else ():
+                    for statement in schema.AT_START if starts else ():
                         file.execute(statement)
             except BaseException:
                 file._connection.close()

@@ -83,7 +83,7 @@ HOLDS = (
     "SELECT name, COALESCE(until, 9e999) AS until, times FROM slot WHERE times IS NOT NULL"
     " ORDER BY name"
 )
-RECOVER = (
+AT_START = (
     "UPDATE job SET clean = 0",
     # what was claimed is next again, and what could not be read is tried again, in their places
     "UPDATE request SET state = 0 WHERE state > 0 AND state = 1",
