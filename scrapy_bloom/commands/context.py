@@ -23,7 +23,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import RequestFingerprinterProtocol
 
 from ..amounts import escaped, in_brief
-from ..crawl.records import PATIENCE, Desk
+from ..crawl.choice import PATIENCE, Desk
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprint import FingerprinterIdentity
 from ..migration.sources import open_list, url_in

@@ -12,9 +12,9 @@ from typing import Any
 
 from ..amounts import counted, held_for, in_brief, in_utc
 from ..amounts import seconds as seconds_of
-from ..crawl.choice import Counts, Filter, Record
-from ..crawl.failed_request import DROPPED, FailedRequest
-from ..crawl.records import KEPT, Action, State
+from ..crawl.choice import DROPPED, Action, Counts, Filter, Record
+from ..crawl.failed_request import FailedRequest
+from ..crawl.records import KEPT, State
 from ..errors import BloomError
 from ..redis.codec import is_storable_slot
 from .context import Context, table

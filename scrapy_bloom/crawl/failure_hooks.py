@@ -20,7 +20,6 @@ from ..scrapy_private.middlewares import (
     on_download_exception,
     on_unhandled_status,
 )
-from .choice import Filter
 from .failed_request import (
     CAPPED,
     IN_MEMORY,
@@ -30,15 +29,13 @@ from .failed_request import (
     item_refused,
 )
 from .origins import request_of
-from .records import KEPT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
-    from .choice import Record
     from .ledger import Ledger
     from .settings import FailedSettings
 
@@ -59,8 +56,8 @@ class Kept(Protocol):
     def reasons(self) -> Mapping[str, int]:
         """Return how many there are for each reason, most first."""
 
-    def scan(self, chosen: Filter) -> Iterable[Record]:
-        """Return the chosen ones."""
+    def lost(self) -> Sequence[FailedRequest]:
+        """Return those that cannot be serialized, the oldest first, but for damaged ones."""
 
 
 class Failures:
@@ -97,9 +94,7 @@ class Failures:
         BLOOM_RETRY_FAILED says so. Log what no retry asks of `kept`. Raises as they do."""
         if self._settings.retry:
             self.tell("Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)", retry())
-        if LOST in kept.reasons():
-            chosen = Filter(KEPT, reasons=[LOST])
-            found = [each.failed for each in kept.scan(chosen) if each.failed]
+        if LOST in kept.reasons() and (found := kept.lost()):
             self._warn(
                 "%(requests)s over BLOOM_BUDGET could not be serialized, and will not be asked,"
                 " such as %(url)s (%(what)s). Give them a method of the spider as callback, and a"

@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 
-from ..scrapy_private.cache import is_revalidated
 from ..scrapy_private.engine import HELD, REFUSED, scheduler_of
 from ..scrapy_private.slots import backs_off, slot_keys
 from ..startup import fetches_one_page, is_component, refuse
@@ -177,8 +176,8 @@ class HoldMiddleware:
         if self._is_refusal(request, response):
             meta, own_meta = request.meta, None
             goes_back = self._note_refusal(scheduler, request, response)
-            if self._has_cache and not is_revalidated(request):
-                # a retry would be answered with the refusal
+            if self._has_cache and "cached_response" not in meta:
+                # it is not revalidated: a retry would be answered with the refusal
                 own_meta = {"dont_cache": meta["dont_cache"]} if "dont_cache" in meta else {}
                 meta["dont_cache"] = True
             self._noted[request] = goes_back, own_meta

@@ -10,7 +10,6 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from scrapy import signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.extensions.spiderstate import SpiderState
@@ -18,7 +17,6 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.statscollectors import StatsCollector
 
 from ..errors import JobDirectoryError, encodable
-from ..scrapy_private.cache import mend_cache
 from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, EngineView, close_spider
 from ..scrapy_private.slots import answer_unsent, slot_keys
 from ..startup import refuse
@@ -123,7 +121,10 @@ class LedgerScheduler(BaseScheduler):
         self._slot_of = slot_keys(crawler)
         self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
-        crawler.signals.connect(self._spider_opened, signals.spider_opened)
+        if crawler.settings.getbool("HTTPCACHE_ENABLED"):
+            from ..scrapy_private.cache import mend_cache
+
+            mend_cache(crawler)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -134,10 +135,6 @@ class LedgerScheduler(BaseScheduler):
     def dqs(self) -> Sized | None:
         """The pending requests in the store, None without one."""
         return None if self._ledger is None else self._ledger.store.pending
-
-    def _spider_opened(self) -> None:
-        if not mend_cache(self.crawler):
-            logger.warning("This Scrapy hides which entries of its HTTP cache a kill has cut short")
 
     def __len__(self) -> int:
         """Number of pending requests, the delayed ones included."""

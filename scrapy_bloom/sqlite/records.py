@@ -6,16 +6,16 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ..crawl.failed_request import FailedRequest
 from ..crawl.records import Claimed, State
 from ..crawl.slots import OneLine
 from . import schema
 from .job_file import naming
 
 if TYPE_CHECKING:
-    from ..crawl.choice import Filter, Record
-    from ..crawl.failed_request import FailedRequest
     from ..crawl.slots import Budget, Slots
     from .job_file import RequestFile
 
@@ -70,6 +70,10 @@ FAILED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 3"
 REASONS = (
     f"SELECT CASE state WHEN 4 THEN 'capped' ELSE {schema.REASON} END AS reason,"  # noqa: S608 - no input
     " COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4) GROUP BY 1 ORDER BY 2 DESC"
+)
+_LOST = (
+    "SELECT detail FROM request WHERE state > 0 AND state = 3"  # noqa: S608 - no input
+    f" AND {schema.REASON} = 'unserializable' ORDER BY due, id"
 )
 _KEPT = (
     # with 1 if the round has not counted it, and when a capped one is due
@@ -286,12 +290,14 @@ class SqliteRecords:
         """Return how many requests are kept for each reason, most first."""
         return dict(self._file.query(REASONS))
 
-    @naming
-    def scan(self, chosen: Filter) -> list[Record]:
-        """Return what is chosen, as an operator sees it."""
-        from .listing import Listing
-
-        return [*Listing(self._file.iterate, is_running=True).scan(chosen)]
+    def lost(self) -> list[FailedRequest]:
+        """Return the failures of requests that cannot be serialized, the oldest first, but for
+        damaged ones."""
+        found = []
+        for (detail,) in self._file.query(_LOST):
+            with suppress(TypeError, ValueError):
+                found.append(FailedRequest.decode(detail))
+        return found
 
     def wake(self, ids: Sequence[int]) -> int:
         """Do the same with these; what there is no room for stays as it is."""

@@ -35,12 +35,12 @@ from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
 from ..startup import announce, fetches_one_page, refuse
 from .job_file import MAX_BYTES, RequestFile, check_header, whole_job
+from .progress import Progress, waiting_in
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore, coming_back
 from .rounds import KEPT, REOPEN, Round, feeds_of
 from .spider_state import KeptSpiderState
-from .status import Progress, waiting_in
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:

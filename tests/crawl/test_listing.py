@@ -11,6 +11,7 @@ from scrapy_bloom.sqlite import (
     desk,
     job_file,
     listing,
+    progress,
     records,
     rounds,
     schema,
@@ -49,7 +50,7 @@ def plan(connection, statement):
         listing.part_of(KEPT),
         records.MOVE_DUE,
         status.COUNT_KEPT,
-        status.COUNT_DELAYED,
+        progress.COUNT_DELAYED,
     ],
 )
 def test_a_state_is_found_by_its_index(connection, statement):
