@@ -77,7 +77,6 @@ class Ledger:
         store: RequestStore,
         dupefilter: FingerprintKeeper,
         engine: EngineView,
-        *,
         operations: int,
         seconds: float,
     ) -> None:

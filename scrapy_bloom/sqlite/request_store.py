@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
+from operator import attrgetter
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -130,26 +131,15 @@ class SqliteStore:
         self.last_pushed = 0
         """The number of the last request that was pushed."""
 
-    @property
-    def uncommitted(self) -> int:
-        """Number of requests pushed or deleted since the last commit."""
-        return self.records.operations
-
-    @property
-    def failed(self) -> int:
-        """Number of requests that are stored as failed."""
-        return self.records.failed
+    uncommitted = property(attrgetter("records.operations"))
+    failed = property(attrgetter("records.failed"))
+    later = property(attrgetter("records.delayed"))
 
     @property
     def nbytes(self) -> int:
         """Bytes of the file and its log."""
         paths = Path(self._file.name), Path(f"{self._file.name}-wal")
         return sum(path.stat().st_size for path in paths if path.exists())
-
-    @property
-    def later(self) -> int:
-        """The number of delayed requests."""
-        return self.records.delayed
 
     @property
     def next_due(self) -> float | None:
@@ -160,8 +150,7 @@ class SqliteStore:
     def push(
         self, request: Request, sources: Sequence[Request], delay: float | None = None
     ) -> None:
-        """Add a record for `request`, delayed with a `delay`. Raises ValueError if it cannot be
-        serialized."""
+        """Add a record for `request`. Raises ValueError if it cannot be serialized."""
         self.last_pushed = self.records.push(*self._record(request), _due_in(delay))
 
     def cap(self, request: Request, delay: float | None = None) -> None:
@@ -182,10 +171,11 @@ class SqliteStore:
         """Return the next request, or None. Requests that cannot be read back fail."""
         while (claimed := self.records.next()) is not None:
             id_, slot, payload = claimed
+            stored = Stored(slot, payload)
             try:
-                request = self.codec.load(Stored(slot, payload))
+                request = self.codec.load(stored)
             except Exception as error:  # noqa: BLE001 - of any class, by damaged bytes or its own code
-                self._keep_unreadable(id_, Stored(slot, payload), error)
+                self._keep_unreadable(id_, stored, error)
                 continue
             if self._holds.holds and not self._holds.admit(slot):
                 self.records.put_off(id_, self._stored_holds.until[slot])
@@ -201,14 +191,12 @@ class SqliteStore:
             self.records.done(id_)
 
     def fail(self, request: Request, failed: FailedRequest) -> bool:
-        """Make a dispatched request a failed one. Return False for any other. Raises
-        sqlite3.Error."""
+        """Make a dispatched request a failed one. Return False for any other."""
         id_ = self.dispatched.pop(request, None)
-        if id_ is None:
-            return False
-        slot, payload = self.records.stored(id_)
-        self.records.fail(id_, failed, self.codec.again(Stored(slot, payload), failed).payload)
-        return True
+        if id_ is not None:
+            stored = Stored(*self.records.stored(id_))
+            self.records.fail(id_, failed, self.codec.again(stored, failed).payload)
+        return id_ is not None
 
     def is_uncommitted(self, request: Request) -> bool:
         """Return True if no commit has what the budget has counted for a dispatched request."""
@@ -252,7 +240,8 @@ class SqliteStore:
         return slot, start - 2 * priority, payload  # `rank_of` in line
 
     def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:
-        failed = FailedRequest.unreadable(*url_and_method(stored), class_and_message(error))
+        why = class_and_message(error)
+        failed = FailedRequest.unreadable(*url_and_method(stored), why)
         self.records.fail(id_, failed, keeps=True)
         if not count_unreadable(self._crawler.stats):
             return
@@ -261,7 +250,7 @@ class SqliteStore:
             " failed, and is tried again at the next start. Restore what is missing in the spider,"
             " its project or the job; 'scrapy bloom failed' lists such requests. No more of them"
             " are logged (see the stat scheduler/unreadable).",
-            {"row": id_, "error": class_and_message(error)},
+            {"row": id_, "error": why},
             extra={"spider": self._crawler.spider},
         )
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..crawl.ledger import Ledger
-    from ..scrapy_private.middlewares import StartMiddleware
+    from ..crawl.start_requests import StartFilter
     from .job_file import RequestFile
 
 RUNNING = "running"
@@ -153,7 +153,7 @@ class Round:
 class RoundFeeds(Protocol):
     """The feeds of a round: an extension, a part of the job's session until they are stored."""
 
-    start_items: StartMiddleware
+    start_items: StartFilter
     """The middleware that tracks items of `Spider.start()`."""
 
     @property

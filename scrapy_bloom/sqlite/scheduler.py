@@ -83,6 +83,7 @@ class DurableScheduler(LedgerScheduler):
     commit_seconds = 0.1
     """… or this long after the first of them, whichever comes first."""
 
+    _log: logging.LoggerAdapter[logging.Logger]
     _file: RequestFile
     _store: SqliteStore
     _start_requests: LocalStartRequests
@@ -108,37 +109,32 @@ class DurableScheduler(LedgerScheduler):
         refuse_without_delays(crawler)
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         job = JobDirectory.of(crawler.settings.get("JOBDIR"))
-        if job is not None and fetches_one_page(crawler):
-            keep_off_the_job(crawler)
-            job = None
-        elif job is None:
+        if job is None:
             try:
                 QueueSettings.read(crawler.settings, "MEMORY")
             except ValueError as error:
-                logger.warning(
-                    "%(error)s, which this crawl has now: without delays, holds and BLOOM_BUDGET",
-                    {"error": error},
-                )
+                what = "%s, which this crawl has now: without delays, holds and BLOOM_BUDGET"
+                logger.warning(what, error)
                 return Scheduler.from_crawler(crawler)  # type: ignore[return-value]
+        elif fetches_one_page(crawler):
+            keep_off_the_job(crawler)
+            job = None
         if job is None:
             return cls(crawler, build_from_crawler(dupefilter_class, crawler))
         try:
             _require_bloom(dupefilter_class)
             feeds = feeds_of(crawler)
-            start_requests, children = LocalStartRequests(crawler), RepeatedChildren(crawler)
-            put_before_engine(crawler, start_requests)
-            put_before_engine(crawler, children)
-            if feeds is not None:
-                put_before_engine(crawler, feeds.start_items)
+            parts = LocalStartRequests(crawler), RepeatedChildren(crawler)
+            for middleware in (*parts, *([feeds.start_items] if feeds else [])):
+                put_before_engine(crawler, middleware)
             idle_checks = IdleChecks(crawler)
             failures = Failures(crawler, FailedSettings.read(crawler.settings))
             _look(crawler, job, feeds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
         self = cls(crawler, build_from_crawler(dupefilter_class, crawler))
-        self._job = job
-        self._start_requests, self._children = start_requests, children
-        self._idle_checks, self._failures = idle_checks, failures
+        self._start_requests, self._children = parts
+        self._job, self._idle_checks, self._failures = job, idle_checks, failures
         return self
 
     def open(self, spider: Spider) -> Deferred[None] | None:
@@ -210,6 +206,7 @@ class DurableScheduler(LedgerScheduler):
     def _open_job(self, job: JobDirectory, dupefilter: BloomDupeFilter) -> Ledger:
         crawler, settings = self.crawler, self.crawler.settings
         assert self.spider is not None
+        self._log = logging.LoggerAdapter(logger, {"spider": self.spider})
         was_durable = check_header(job.requests)
         file = RequestFile.open(job.requests)
         try:
@@ -225,21 +222,19 @@ class DurableScheduler(LedgerScheduler):
             self._failures.retry(records, partial(records.retry, "3"))
             retry = FailedSettings.read(settings).retry
             self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
-            store = SqliteStore(
-                crawler, file, records, queues, keeper.note_commit, self._local_holds
+            self._file, note = file, keeper.note_commit
+            self._store = store = SqliteStore(
+                crawler, file, records, queues, note, self._local_holds
             )
-            self._file, self._store = file, store
             if _goes_on(crawler, file, queues):
                 file.execute(REOPEN)
-            self._resume(store, _left_by_scrapy(job))
-            ledger = Ledger(
-                crawler,
-                store,
-                keeper,
-                self._engine,
-                operations=self.commit_operations,
-                seconds=self.commit_seconds,
-            )
+            if found := len(records) + records.delayed:
+                self._log.info("Resuming crawl (%d requests scheduled)", found)
+            if (left := _left_by_scrapy(job)) is not None:
+                taken = "Took over %d pending requests from Scrapy's own queues"
+                self._log.info(taken, store.take_over(left))
+            timing = self.commit_operations, self.commit_seconds
+            ledger = Ledger(crawler, store, keeper, self._engine, *timing)
             session = session_of(crawler)
             session.begin(self)
             session.put_last(ledger.close)
@@ -269,20 +264,6 @@ class DurableScheduler(LedgerScheduler):
         announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
         return ledger
 
-    def _resume(self, store: SqliteStore, left_by_scrapy: ScrapyQueues | None) -> None:
-        if pending := len(store.records) + store.later:
-            logger.info(
-                "Resuming crawl (%(count)d requests scheduled)",
-                {"count": pending},
-                extra={"spider": self.spider},
-            )
-        if left_by_scrapy is not None:
-            logger.info(
-                "Took over %(count)d pending requests from Scrapy's own queues",
-                {"count": store.take_over(left_by_scrapy)},
-                extra={"spider": self.spider},
-            )
-
     def _look_for_orders(self) -> None:
         """Carry out a part of what an operator has ordered, and look again."""
         if self._ledger is not None and not self._ledger.stopped:
@@ -291,8 +272,7 @@ class DurableScheduler(LedgerScheduler):
     def _carry_out_order(self) -> bool:
         """Carry out a part of an order; return True if there may be more."""
         job, ledger = self._job, self._ledger
-        assert job is not None
-        assert ledger is not None
+        assert job is not None and ledger is not None  # noqa: PT018
         if next(job.orders.glob("*.json"), None) is None:
             return False
         if self._orders is None:
@@ -316,11 +296,9 @@ class DurableScheduler(LedgerScheduler):
         ((count,),) = file.query("SELECT COUNT(*) FROM request WHERE state < 3")
         self.stats.set_value("scheduler/recovered", count)
         found = f"recovered {counted(count, 'request')} that" if count else "no request"
-        logger.info(
-            "The job was not stopped cleanly: %(found)s %(verb)s pending or in progress",
-            {"found": found, "verb": "were" if count > 1 else "was"},
-            extra={"spider": self.spider},
-        )
+        verb = "were" if count > 1 else "was"
+        what = "The job was not stopped cleanly: %s %s pending or in progress"
+        self._log.info(what, found, verb)
 
 
 def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
