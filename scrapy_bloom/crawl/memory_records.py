@@ -10,7 +10,6 @@ from .records import Claimed
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from .failed_request import FailedRequest
     from .slots import Slots
 
 
@@ -76,13 +75,11 @@ class MemoryRecords:
         self.slots.add(slot, -1)
         return Claimed(id_, slot, payload)
 
-    def done(self, id_: int) -> None:
+    def done(self, id_: int, *_: object) -> None:
         """Forget a claimed record."""
         self._claimed.pop(id_)
 
-    def fail(self, id_: int, failed: FailedRequest, payload: bytes | None = None) -> None:
-        """Forget a claimed record."""
-        self._claimed.pop(id_)
+    fail = done
 
     def put_off(self, id_: int, due: float) -> None:
         """Make a claimed record a delayed one."""

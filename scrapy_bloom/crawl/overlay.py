@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from ..bloom.growing import ScalableBloomFilter
 from ..bloom.header import Owner
-from ..bloom.removal import remove_filter
 from ..seen import Seen
 
 if TYPE_CHECKING:
@@ -105,18 +104,3 @@ class Keeper:
         opened = self._overlay.filter
         if isinstance(opened, ScalableBloomFilter):
             opened.note_owner(Owner(job, commit))
-
-
-def reset_filter(dupefilter: BloomDupeFilter) -> None:
-    """Replace the filter of earlier rounds by an empty one, before the first request. A crash
-    leaves a filter or none, which the next start replaces again.
-
-    Raises OSError, MemoryError or BloomError.
-    """
-    job, seen = dupefilter._settings.job, dupefilter._seen
-    if job is not None and seen is not None and len(seen):
-        seen.close()
-        remove_filter(job.filter)
-        seen.put(dupefilter.open_in(job))
-        dupefilter.use(seen)
-        dupefilter.loses_requests = False

@@ -88,16 +88,15 @@ class StartFilter(ABC):
 
 class StartRequests(StartFilter, CommitHook):
     """Spider middleware, the last one before the engine, which marks start requests as taken: with
-    the commit that stores them, or, if they live in memory only, when they are acknowledged. They
-    are known by identity: their meta is copied to retries, redirects and children."""
+    the commit that stores them, or, in memory, when they are acknowledged. They are known by
+    identity: their meta is copied to retries, redirects and children."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self.offered: Request | None = None
         """The last request that the engine got from start(), until it is scheduled."""
         self._mark: Any
-        """Tells the offered one from all others of the round: its key, and its number among those
-        with that key in this run of start()."""
+        """Of the offered one: its key, and its number with that key in this run of start()."""
         self._ledger: Ledger
         self._in_memory: dict[Request, Any] = {}
 

@@ -51,8 +51,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def naming(method: Method) -> Method:
-    """Add the name of the file to the SQLite errors of a method, and the remedy if the file is
-    damaged. What is added to a number there may be too large for SQLite."""
+    """Add the name of the file to the SQLite errors of a method, and the remedy for a damaged one,
+    whose numbers may be too large for SQLite."""
 
     @wraps(method)
     def named(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -99,11 +99,9 @@ class RequestFile:
 
     @classmethod
     def open(cls, path: Path, *, starts: bool = True) -> RequestFile:
-        """Open the file at `path`. What `starts` makes it if it is missing, and then claimed and
-        unreadable requests are pending again; a command on a stopped job leaves them.
-
-        Raises RequestFileError if the file is locked or not sound; then it is unchanged.
-        """
+        """Open the file at `path`. What `starts` makes it if it is missing, and has claimed and
+        unreadable requests pending again; a command on a stopped job does not. Raises
+        RequestFileError if the file is locked or not sound; then it is unchanged."""
         with _refusing(path):
             if not check_header(path) and starts:
                 _create(path)
@@ -177,13 +175,10 @@ class RequestFile:
         next, None for those of the last commit. Cost: an fsync."""
         self.begin()
         self.last = self.write_all()
+        hexes = None if unreleased is None else json.dumps([each.hex() for each in unreleased])
         self._connection.execute(
             "UPDATE job SET commits = ?, unreleased = COALESCE(?, unreleased), last = ?",
-            (
-                self.commits + 1,
-                None if unreleased is None else json.dumps([f.hex() for f in unreleased]),
-                self.last,
-            ),
+            (self.commits + 1, hexes, self.last),
         )
         self._connection.execute("COMMIT")
         self.commits += 1
@@ -219,22 +214,17 @@ def check_header(path: Path) -> bool:
         raise _refused(path, error) from error
     if header[:16] != MAGIC or len(header) < 100:
         raise _refused(path, f"it begins with {header[:16]!r}, not with {MAGIC!r}")
-    application = int.from_bytes(header[68:72], "big")
-    version = int.from_bytes(header[60:64], "big")
-    if application != schema.APPLICATION_ID:
+    if (application := int.from_bytes(header[68:72], "big")) != schema.APPLICATION_ID:
         raise _refused(path, f"it is another program's (its id is {application:#x})")
-    _require_version(path, version)
+    _require_version(path, int.from_bytes(header[60:64], "big"))
     return True
 
 
 @contextmanager
 def whole_job(job: JobDirectory) -> Iterator[RequestFile | None]:
-    """Give the request file of `job`, read-only, None if it has none yet. Raises RequestFileError
-    as `open` does.
-
-    Raises JobDirectoryError if its filter belongs to another request file, or to later commits than
-    those of the file: requests that only the filter has would never be fetched.
-    """
+    """Give the request file of `job`, read-only, None if it has none yet. Raises RequestFileError,
+    and JobDirectoryError if its filter belongs to another request file, or to later commits than
+    those of the file: requests that only the filter has would never be fetched."""
     owner, file, path = stored_owner(job.filter), None, job.requests
     with ExitStack() as stack:
         with _refusing(path):
@@ -265,8 +255,7 @@ def _require_owned(job: JobDirectory, found: RequestFile | None, owner: Owner) -
 @contextmanager
 def reading(path: Path, *, or_empty: bool = False) -> Iterator[sqlite3.Connection]:
     """Give a connection to the file at `path` that changes nothing, also while the job runs; with
-    `or_empty` one to empty tables if there is no file. For a killed job without `-shm` SQLite makes
-    one. Raises RequestFileError."""
+    `or_empty` one to empty tables if there is no file. Raises RequestFileError."""
     is_there = check_header(path) or not or_empty
     try:
         with _looking(path) if is_there else closing(schema.in_memory()) as connection:
@@ -351,9 +340,8 @@ def _refused(path: Path, reason: object) -> RequestFileError:
 
 
 def reading_mode(path: Path) -> str:
-    """Return the mode of SQLite in which nothing is changed beside the file. Without a log no
-    process has it open, and the log's index need not be made; what a killed one has left of
-    an index need not be made anew, unless it is not of that log."""
+    """Return the mode of SQLite in which nothing is changed beside the file: without a log no
+    process has it open, and the index that a killed one has left is used if it is of that log."""
     log, index = (path.with_name(f"{path.name}-{end}") for end in ("wal", "shm"))
     if not log.exists():
         return "ro&immutable=1"
@@ -362,9 +350,8 @@ def reading_mode(path: Path) -> str:
 
 
 def _is_index_of(index: Path, log: Path) -> bool:
-    """Return True if SQLite can read by `index` what is in `log`: their salts are the same, or
-    both are empty (https://sqlite.org/walformat.html). A process that is killed when it begins a
-    log leaves others."""
+    """Return True if SQLite can read `log` by `index`: their salts are the same, or both are empty
+    (https://sqlite.org/walformat.html). One that is killed as it begins a log leaves others."""
     with index.open("rb") as file:
         of_index = file.read(40)
     with log.open("rb") as file:

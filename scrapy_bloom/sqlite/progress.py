@@ -103,15 +103,14 @@ class Progress(CommitHook):
 
 
 def waiting_in(ask: Query) -> tuple[int, float | None, int]:
-    """Return how many requests of a job are delayed, seconds until the next of them is due, None if
-    no time is known, and how many slots are held."""
+    """Return how many requests are delayed, seconds until the next of them is due, None if no time
+    is known, and how many slots are held."""
     ((later, due),) = ask(COUNT_DELAYED)
     is_known = due is not None and due < inf  # infinite until a release
     return later, max(0.0, due - time.time()) if is_known else None, len(held_in(ask))
 
 
 def held_in(ask: Query) -> dict[str, float]:
-    """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
-    the release."""
+    """Return the held slots with the seconds that are left, `inf` until the release."""
     now = time.time()
     return {slot: until - now for slot, until, _ in ask(HOLDS) if until > now}

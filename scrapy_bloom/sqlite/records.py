@@ -99,11 +99,9 @@ _FORGET_SLOTS = (
 
 
 class SqliteRecords:
-    """The records in `file`, in the order that `slots` and `newest_first` make: whether the newest
-    is next of equal requests, and of equal start requests, None where these wait among the others.
+    """The records in `file`, in the order that `slots` and `newest_first` make (QueueSettings).
     Without it, for a command on a stopped job, order and budget stay as they are, and what is
-    pending is not counted. `round` gives the number of the round. Any method may raise
-    sqlite3.Error."""
+    pending is not counted. Any method may raise sqlite3.Error."""
 
     failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
 
@@ -115,11 +113,9 @@ class SqliteRecords:
         budget: Budget | None = None,
     ) -> None:
         self.slots = slots
-        self.next_due: float | None = None
-        """When the next delayed record is due, in seconds since 1970; None without any."""
-        self.operations = 0
-        """Number of records pushed or deleted since the last commit."""
-        self.round: Callable[[], int] = lambda: 1
+        self.next_due: float | None = None  # in seconds since 1970
+        self.operations = 0  # records pushed or deleted since the last commit
+        self.round: Callable[[], int] = lambda: 1  # the number of the round
         self._file = file
         self.budget = budget
         others, starts = newest_first or file.query("SELECT newest, newest_start FROM job")[0]
@@ -182,8 +178,8 @@ class SqliteRecords:
         return id_
 
     def cap(self, slot: str, rank: int, payload: bytes, due: float | None = None) -> int:
-        """Add a record that is over the budget, and is not pending, nor before it is `due` when it
-        is retried; return its id."""
+        """Add a record that is over the budget, and not before `due` when it is retried; return its
+        id."""
         return self._put(slot, rank, payload, State.CAPPED, due, self.round())
 
     def add_lost(self, slot: str, failed: FailedRequest) -> None:
@@ -279,12 +275,10 @@ class SqliteRecords:
         )
 
     def retry(self, states: str) -> int:
-        """Make the records in these kept states pending that can be retried, as far as the budget
-        has room for what the round has not counted; the others are capped. Return how many are
-        pending."""
-        return self._retry(
-            self._file.query(_KEPT.format(f"state > 0 AND state IN ({states})")), CAP
-        )
+        """Make the records in these kept states pending, as far as the budget has room for what the
+        round has not counted; the others are capped. Return how many are pending."""
+        found = self._file.query(_KEPT.format(f"state > 0 AND state IN ({states})"))
+        return self._retry(found, CAP)
 
     def reasons(self) -> dict[str, int]:
         """Return how many requests are kept for each reason, most first."""
@@ -304,8 +298,8 @@ class SqliteRecords:
         return self._retry(self._file.query(CHOSEN, (json.dumps(ids),)))
 
     def begin_round(self) -> None:
-        """Forget the slots of the last round, and count in the budget only what is stored, which is
-        fetched in this one; what has failed before counts when it is retried."""
+        """Forget the slots of the last round, and count in the budget what is stored; what has
+        failed before counts when it is retried."""
         self._write()
         self._file.execute("UPDATE slot SET counted = 0 WHERE counted")
         if self.budget is not None:

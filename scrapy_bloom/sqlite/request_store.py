@@ -47,9 +47,8 @@ _COMING_BACK = (
 def coming_back(
     file: RequestFile, limits: Mapping[str, int], *, retry: bool
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield slots and payloads of what a start makes pending: what is stored, what could not be
-    read, what is retried, with `retry` all that is kept, as far as the `limits` of the budget have
-    room. Raises sqlite3.Error."""
+    """Yield slots and payloads of what a start makes pending: what is stored, unreadable or
+    retried, with `retry` all that is kept, as far as the `limits` of the budget have room."""
     return file.iterate(_COMING_BACK, (retry, json.dumps(limits)))
 
 
@@ -95,9 +94,8 @@ class StoredHolds:
 
 
 class SqliteStore:
-    """The requests whose records are in `records`, of which it knows those that are dispatched.
-    `note_commit` is called after each commit with the file's id and the number of its commits,
-    before its fingerprints are released."""
+    """The requests of `records`. `note_commit` is called after each commit with the file's id and
+    the number of its commits, before its fingerprints are released."""
 
     failures = SqliteRecords.failures
 
@@ -116,8 +114,7 @@ class SqliteStore:
         self._note_commit = note_commit
         self._file = file
         self._formats, self._starts_apart = settings.formats, settings.newest_first[1] is not None
-        self.dispatched: dict[Request, int] = {}
-        """The record of each dispatched request."""
+        self.dispatched: dict[Request, int] = {}  # the record of each
         self.codec = Codec(
             crawler.spider,
             MAX_BYTES,
@@ -129,7 +126,6 @@ class SqliteStore:
         self._holds = holds
         self._stored_holds = StoredHolds(records, holds)
         self.last_pushed = 0
-        """The number of the last request that was pushed."""
 
     uncommitted = property(attrgetter("records.operations"))
     failed = property(attrgetter("records.failed"))
@@ -205,8 +201,8 @@ class SqliteStore:
         return bool(budget and budget.changed) and (id_ is None or id_ > self._file.last)
 
     def commit(self, fingerprints: Collection[bytes] | None) -> bool:
-        """Make all changes durable, with the `fingerprints` that are released next, None for those
-        of the last commit; return False if there was nothing to write. Cost: an fsync."""
+        """Make all changes durable; None stands for the `fingerprints` of the last commit. Return
+        False if there was nothing to write. Cost: an fsync."""
         counts = self.records.budget and self.records.budget.changed
         if not (self.records.operations or counts or self._file.changed):
             return False
