@@ -58,9 +58,9 @@ _DOWNLOAD_REASONS = {
 class FailedRequest(NamedTuple):
     """The record of a failed request.
 
-    `status` is that of its response, `exception` the class and message of the exception; each None
-    without one. `attempts` counts all dispatches, with retries and in all starts of the job. `time`
-    is in seconds since the epoch, 0 if unknown.
+    `status` is that of its response, `exception` class and message; each None without one.
+    `attempts` counts all dispatches, with retries and in all starts of the job. `time` is in
+    seconds since the epoch, 0 if unknown.
     """
 
     url: str
@@ -81,8 +81,7 @@ class FailedRequest(NamedTuple):
         status: int | None = None,
         exception: BaseException | None = None,
     ) -> FailedRequest:
-        """Return the record of `request`, which fails now. Never raises, for any meta or
-        exception."""
+        """Return the record of `request`, which fails now. Never raises."""
         referer = request.headers.get("Referer")
         return cls(
             url=request.url,
@@ -124,8 +123,7 @@ def lost(request: Request, slot: str) -> FailedRequest:
 
 
 def count_unreadable(stats: StatsCollector) -> bool:
-    """Count a request that could not be read back. Return True for the first one, which the log
-    shows for all."""
+    """Count a request that could not be read back. Return True for the first one, to be logged."""
     stats.inc_value("scheduler/unreadable")
     return bool(stats.get_value("scheduler/unreadable", 1) == 1)
 

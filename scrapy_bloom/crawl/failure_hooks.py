@@ -63,10 +63,10 @@ class Kept(Protocol):
 class Failures:
     """Tells the ledger which requests fail, of the kinds in BLOOM_FAILED_KINDS.
 
-    A request does not fail if its response reached the callback, or its errback did not raise. Of
-    the others a failed download shows in Scrapy's log, a status next to HttpErrorMiddleware, an
-    ignored request at the engine's end of the downloader middlewares, and an exception or a refused
-    item by a signal. Raises JobDirectoryError where this release of Scrapy lacks such a place.
+    A failed download shows in Scrapy's log if no errback has handled it, a status next to
+    HttpErrorMiddleware, an ignored request at the engine's end of the downloader middlewares, an
+    exception or a refused item by a signal. Raises JobDirectoryError where this release of Scrapy
+    lacks such a place.
     """
 
     def __init__(self, crawler: Crawler, settings: FailedSettings) -> None:
@@ -147,8 +147,7 @@ class Failures:
         logger.warning(message, values, extra={"spider": self._crawler.spider})
 
     def note(self, source: Response | Failure | None, reason: str, error: Any = None) -> bool:
-        """Note that the request which `source` answers fails; the first reason stands.
-        Return False if the ledger does not know the request."""
+        """Note that the request which `source` answers fails. Return False if it is not known."""
         request = request_of(self._crawler, source)
         if error is None and isinstance(source, Failure):
             error = source.value
@@ -196,8 +195,8 @@ class Failures:
 def fail(response_or_failure: Response | Failure, reason: str) -> None:
     """Let a request stay in the job as failed, although its callback or errback, which calls this,
     handles it: a login page with status 200, for instance. `reason` is what `scrapy bloom failed`
-    groups by. Does nothing for a request that is in no job of DurableScheduler, or with
-    BLOOM_KEEP_FAILED = False. Raises TypeError, ValueError."""
+    groups by. Does nothing without a job of DurableScheduler or with BLOOM_KEEP_FAILED = False.
+    Raises TypeError, ValueError."""
     if not isinstance(response_or_failure, (Response, Failure)):
         raise TypeError(
             "scrapy_bloom.fail() takes the response that a callback has got, or the failure of"

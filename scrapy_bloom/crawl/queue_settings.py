@@ -13,7 +13,7 @@ from scrapy.utils.python import global_object_name
 
 from ..settings import PICKLE
 from .codec import FORMATS
-from .memory_records import MemoryRecords
+from .records import MemoryRecords
 from .slots import OneLine, Slots
 
 if TYPE_CHECKING:

@@ -5,7 +5,13 @@ crawl in Redis have both."""
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, NamedTuple
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from .slots import Slots
 
 
 class State(IntEnum):
@@ -36,3 +42,91 @@ class Claimed(NamedTuple):
     id: int
     slot: str
     payload: Any
+
+
+class MemoryRecords:
+    """Records in memory, of requests that cannot be serialized, and of crawls without a job, in
+    heaps: one for each of the `slots`, or one for all. `newest_first` says whether
+    the newest is next of equal requests, and of equal start requests, None where these wait among
+    the others. What fails is forgotten."""
+
+    failures: tuple[type[Exception], ...] = ()
+
+    def __init__(
+        self, slots: Slots, newest_first: tuple[bool, bool | None], *, by_slot: bool
+    ) -> None:
+        self.slots = slots
+        self.starts_apart = newest_first[1] is not None
+        self._signs = tuple(-1 if newest else 1 for newest in newest_first)
+        self._by_slot = by_slot
+        self._heaps: dict[str, list[tuple[int, int, int, str, Request]]] = {}
+        """By slot: rank, place, id, slot and request."""
+        self._delayed: list[tuple[float, int, tuple[str, int, Request]]] = []
+        """When each is due, its id, and its slot, rank and request."""
+        self._claimed: dict[int, tuple[str, int, Request]] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @property
+    def delayed(self) -> int:
+        """The number of delayed records."""
+        return len(self._delayed)
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next delayed record is due, in seconds since 1970; None without any."""
+        return self._delayed[0][0] if self._delayed else None
+
+    def push(self, slot: str, rank: int, payload: Request, due: float | None = None) -> int:
+        """Add a record."""
+        self._last = id_ = self._last + 1
+        if due is None:
+            self._enter(id_, slot, rank, payload)
+        else:
+            heappush(self._delayed, (due, id_, (slot, rank, payload)))
+        return id_
+
+    def next(self) -> Claimed | None:
+        """Claim the next record."""
+        slot = self.slots.next()
+        if slot is None:
+            return None
+        heap = self._heaps[slot]
+        if self.slots.asks_last(slot):
+            last = max((each for each in heap if each[0] == heap[0][0]), key=lambda each: each[1])
+            heap.remove(last)
+            heap.sort()
+        else:
+            last = heappop(heap)
+        if not heap:
+            del self._heaps[slot]
+        rank, _, id_, slot, payload = last
+        self._claimed[id_] = slot, rank, payload
+        self.slots.add(slot, -1)
+        return Claimed(id_, slot, payload)
+
+    def done(self, id_: int, *_: object) -> None:
+        """Forget a claimed record."""
+        self._claimed.pop(id_)
+
+    fail = done
+
+    def put_off(self, id_: int, due: float) -> None:
+        """Make a claimed record a delayed one."""
+        heappush(self._delayed, (due, id_, self._claimed.pop(id_)))
+
+    def take_due(self, now: float) -> bool:
+        """Make all delayed records pending that are due."""
+        while self._delayed and self._delayed[0][0] <= now:
+            _, id_, record = heappop(self._delayed)
+            self._enter(id_, *record)
+        return False
+
+    def _enter(self, id_: int, slot: str, rank: int, payload: Request) -> None:
+        self._last += 1
+        place = self._last * self._signs[rank & 1]
+        self.slots.add(slot)
+        line = self._heaps.setdefault(slot if self._by_slot else "", [])
+        heappush(line, (rank, place, id_, slot, payload))

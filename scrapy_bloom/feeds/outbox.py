@@ -73,10 +73,8 @@ class Outbox:
 
     def __init__(self, file: RequestFile) -> None:
         self._file = file
-        self.changed: set[Batch] = set()
-        """Batches that the next commit records."""
-        self.written: Counter[int] = Counter()
-        """Number of items written since the last commit, by feed."""
+        self.changed: set[Batch] = set()  # which the next commit records
+        self.written: Counter[int] = Counter()  # items since the last commit, by feed
         self._numbers: defaultdict[Request, int] = defaultdict(count(1).__next__)
         """Requests with items that are not final."""
         self._start_items: defaultdict[Request, list[tuple[int, bytes]]] = defaultdict(list)
@@ -135,20 +133,16 @@ class Outbox:
 
     def save_batch(self, batch: Batch) -> None:
         """Save the state of a batch."""
+        path, stored = _path_to_store(batch.path), json.dumps(batch.stored)
         self._file.execute(
             "UPDATE batches SET path = :path, state = :state, items = :items, length = :length,"
             " digest = :digest, stored = :stored WHERE id = :id",
-            {
-                **vars(batch),
-                "path": _path_to_store(batch.path),
-                "stored": json.dumps(batch.stored),
-            },
+            {**vars(batch), "path": path, "stored": stored},
         )
 
     def record(self) -> None:
         """Write, with the next commit, what has become of the files since the last one. Stored
-        batches are deleted, but for the last one of each feed, whose number is needed. Cost: then
-        reads all remaining batches."""
+        batches are deleted, but for the last one of each feed, whose number is needed."""
         for written in self.written.items():
             self._file.execute(
                 "DELETE FROM items WHERE id IN (SELECT id FROM items"
@@ -170,8 +164,7 @@ class Outbox:
         self.changed.clear()
 
     def add_item(self, feed: int, request: Request, item: bytes, *, is_start_item: bool) -> None:
-        """Insert an item of `request`. An item of `start()` is not inserted as often as earlier
-        runs have taken it already."""
+        """Insert an item of `request`; one of `start()` only if earlier runs have not taken it."""
         if is_start_item:
             digest = blake2b(item, digest_size=16, usedforsecurity=False).digest()
             met = self._file.execute(
@@ -186,8 +179,7 @@ class Outbox:
         self._file.execute("INSERT INTO items VALUES (NULL, ?, ?, ?)", values)
 
     def finish(self, request: Request, is_left_out: Callable[[Request], bool]) -> None:
-        """Make the items of `request` final with this commit, or delete them if it
-        `is_left_out`."""
+        """Make the items of `request` final with this commit, or delete them if it is left out."""
         if (number := self._numbers.pop(request, None)) is None:
             return
         start_items = self._start_items.pop(request, ())

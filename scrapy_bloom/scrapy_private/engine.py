@@ -28,10 +28,8 @@ TIMES_SENT_AGAIN = ("retry_times", REDIRECT_TIMES, HELD)
 
 
 class EngineView:
-    """The requests that the engine of `crawler` has.
-
-    Raises JobDirectoryError that names what this release of Scrapy lacks.
-    """
+    """The requests that the engine of `crawler` has. Raises JobDirectoryError that names what this
+    release of Scrapy lacks."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._engine: Any = crawler.engine
@@ -87,8 +85,7 @@ class EngineView:
         self, request: Request, keys: Iterable[str] = TIMES_SENT_AGAIN
     ) -> Iterator[Request]:
         """Yield the request that a downloader middleware has answered with `request`, a retry, a
-        redirect or a copy that waits for the end of a hold, while that one is scheduled. No
-        callback gets the result of the former. `keys` count the kinds that are asked for."""
+        redirect or a copy that waits for the end of a hold, while that one is scheduled."""
         meta = request.meta
         for key in keys:
             if times := meta.get(key):

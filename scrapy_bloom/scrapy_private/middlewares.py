@@ -48,11 +48,8 @@ class OutputFilter:
 
 def put_before_engine(crawler: Crawler, middleware: Any) -> None:
     """Make `middleware`, an OutputFilter or one for the output of `Spider.start()`, the last spider
-    middleware before the engine.
-
-    Works only while the scheduler is built, before Scrapy uses the list of middlewares. Raises
-    JobDirectoryError where this release of Scrapy has no such list.
-    """
+    middleware before the engine. Works only while the scheduler is built, before Scrapy uses the
+    list of middlewares. Raises JobDirectoryError where this release of Scrapy has no such list."""
     methods = _methods(crawler, "engine.scraper.spidermw.methods")
     if not isinstance(middleware, OutputFilter):
         name = "engine.scraper.spidermw.process_start"
@@ -102,11 +99,8 @@ def _methods(crawler: Crawler, name: str) -> Any:
 
 
 def on_download_error(crawler: Crawler, function: Callable[[Failure, Request], None]) -> None:
-    """Call `function` for each failed download that no errback has handled.
-
-    As the next two, it works only while the scheduler is built, as `put_before_engine`, and raises
-    JobDirectoryError that names what this release of Scrapy lacks.
-    """
+    """Call `function` for each failed download that no errback has handled. As the next two, it
+    works and raises as `put_before_engine`."""
     # Scrapy passes such a failure to LogFormatter.download_error only, and LOG_FORMATTER is
     # the project's, so the method is wrapped in the one object that the scraper uses
     formatter = get(crawler.engine, "scraper", "logformatter")

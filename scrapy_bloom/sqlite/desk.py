@@ -28,8 +28,8 @@ from ..crawl.slots import Slots
 from ..errors import RequestFileError
 from ..files import make_directory, replace
 from ..jobdir import JobDirectory
-from .job_file import MOST_ROWS, RequestFile, reading
-from .listing import Listing, part_of
+from .job_file import MOST_ROWS, RequestFile
+from .listing import Listing, part_of, reading
 from .progress import held_in
 from .records import SqliteRecords
 from .request_store import StoredHolds

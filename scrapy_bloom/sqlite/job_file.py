@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..bloom.growing import stored_owner
-from ..errors import BloomError, FilterFileError, JobDirectoryError, RequestFileError
+from ..errors import FilterFileError, JobDirectoryError, RequestFileError
 from ..files import open_regular, replacing
 from ..jobdir import JobDirectory
 from ..sqlite_file import connect
@@ -33,7 +33,7 @@ UNFINISHED = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM request WHERE state = 0)"
     " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (1, 2, 5))"
 )
-_DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """What reading a damaged file raises."""
 _NONE = type(None)
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -107,7 +107,7 @@ class RequestFile:
                 _create(path)
             # all checks come before the first write
             _require_writable(path)
-            with _looking(path) as connection:
+            with looking(path) as connection:
                 file = cls(connection)
             file._connection = connect(path, "rw")
             file._connection.row_factory = _typed
@@ -230,7 +230,7 @@ def whole_job(job: JobDirectory) -> Iterator[RequestFile | None]:
         with _refusing(path):
             if check_header(path):
                 _require_writable(path)
-                file = RequestFile(stack.enter_context(_looking(path)))
+                file = RequestFile(stack.enter_context(looking(path)))
                 file.name = str(path)
         if owner is not None:
             _require_owned(job, file, owner)
@@ -253,20 +253,6 @@ def _require_owned(job: JobDirectory, found: RequestFile | None, owner: Owner) -
 
 
 @contextmanager
-def reading(path: Path, *, or_empty: bool = False) -> Iterator[sqlite3.Connection]:
-    """Give a connection to the file at `path` that changes nothing, also while the job runs; with
-    `or_empty` one to empty tables if there is no file. Raises RequestFileError."""
-    is_there = check_header(path) or not or_empty
-    try:
-        with _looking(path) if is_there else closing(schema.in_memory()) as connection:
-            yield connection
-    except BloomError:
-        raise  # of the caller, of something else
-    except _DAMAGED as error:
-        raise RequestFileError(f"{path} cannot be read: {error}") from error
-
-
-@contextmanager
 def _refusing(path: Path) -> Iterator[None]:
     try:
         yield
@@ -274,7 +260,7 @@ def _refusing(path: Path) -> Iterator[None]:
         raise RequestFileError(
             f"{path} cannot be opened: {error}; remove the cause, then start again"
         ) from error
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise _refused(path, error) from error
 
 
@@ -286,7 +272,7 @@ def _require_writable(path: Path) -> None:
 
 
 @contextmanager
-def _looking(path: Path) -> Iterator[sqlite3.Connection]:
+def looking(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a read-only connection to a file whose tables are as they should be."""
     with closing(connect(path, reading_mode(path))) as connection:
         connection.row_factory = _typed

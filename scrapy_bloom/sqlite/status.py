@@ -14,8 +14,8 @@ from ..crawl.figures import SLOTS, Costly, Figures, Sample, State, longest_held,
 from ..crawl.records import KEPT as KEPT_STATES
 from ..crawl.stats import COUNTED
 from ..jobdir import JobDirectory
-from .job_file import UNFINISHED, check_header, reading
-from .listing import Listing
+from .job_file import UNFINISHED, check_header
+from .listing import Listing, reading
 from .progress import OF_FILTER, ROUND_COUNTS, held_in, waiting_in
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 

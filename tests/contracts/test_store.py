@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from scrapy import Request, pqueues, squeues
 from scrapy.settings import BaseSettings
 
-from scrapy_bloom.crawl.memory_records import MemoryRecords
-from scrapy_bloom.crawl.records import State, rank_of
+from scrapy_bloom.crawl.records import MemoryRecords, State, rank_of
 from scrapy_bloom.crawl.slots import Budget, OneLine, Slots
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.sqlite import schema

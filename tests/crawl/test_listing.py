@@ -14,7 +14,6 @@ from scrapy_bloom.sqlite import (
     progress,
     records,
     rounds,
-    schema,
     status,
 )
 
@@ -24,7 +23,7 @@ OTHERS = [state for state in State if state not in {State.PENDING, State.QUARANT
 @pytest.fixture
 def connection():
     """The tables of a job with some thousand requests."""
-    with closing(schema.in_memory()) as connection:
+    with closing(listing.in_memory()) as connection:
         connection.execute("INSERT INTO slot (name) VALUES ('a')")
         rows = [(1, 0, number, number % 6, b"x", float(number)) for number in range(3000)]
         connection.executemany(
