@@ -239,11 +239,9 @@ class Ledger:
         if self._timer is not None:
             self._timer.cancel()
         if not self.stopped:
-            try:
+            with self.guarded(Exception):  # the dupefilter must be closed, too
                 conclude()
                 self.store.commit(())
-            except Exception as error:  # noqa: BLE001 - the dupefilter must be closed too
-                self.stop(error)
         # requests scheduled by handlers of spider_closed are ignored
         self.stopped = True
 
@@ -251,7 +249,7 @@ class Ledger:
         """Close the store, after the end. Never raises."""
         try:
             self.store.close(clean=not self.failed)
-        except Exception as error:  # noqa: BLE001 - see end
+        except Exception as error:  # noqa: BLE001 - others are to be closed
             self._fail(error)
 
     def stop(self, error: BaseException) -> None:

@@ -21,6 +21,7 @@ RUNNING = "running"
 TO_BE_STORED = "to be stored"
 KEPT = "over but for failed requests"
 OVER = "over"
+FAILED_OR_CAPPED = "SELECT 1 FROM request WHERE state > 0 AND state IN (3, 4) LIMIT 1"
 REOPEN = (
     f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
     " AND (EXISTS (SELECT 1 FROM request WHERE state = 0)"
@@ -84,13 +85,6 @@ class Round:
         """True if the round ends as soon as all feeds are stored."""
         return self._phase == TO_BE_STORED
 
-    @property
-    def has_failed(self) -> bool:
-        """True if the job has requests to retry. Raises sqlite3.Error."""
-        return bool(
-            self.file.query("SELECT 1 FROM request WHERE state > 0 AND state IN (3, 4) LIMIT 1")
-        )
-
     def reopen(self) -> None:
         """Be the round that has kept requests, as one that goes on; changes nothing in the file."""
         self.number -= 1
@@ -135,7 +129,7 @@ class Round:
         self.file.execute("INSERT INTO rounds VALUES (?, ?, ?)", values)
 
     def _end(self) -> None:
-        if self.crawl or self.has_failed:
+        if self.crawl or self.file.query(FAILED_OR_CAPPED):
             self._enter(KEPT)
             return
         self._leave()

@@ -33,7 +33,7 @@ from ..jobdir import JobDirectory, session_of
 from ..scrapy_private.feeds import FeedExporterView
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
-from ..startup import announce, fetches_one_page, refuse
+from ..startup import announce, fetches_one_page, is_component, refuse
 from .job_file import MAX_BYTES, RequestFile, check_header, whole_job
 from .progress import Progress, waiting_in
 from .records import SqliteRecords
@@ -72,10 +72,8 @@ class DurableScheduler(LedgerScheduler):
     requests live in memory, as with Scrapy's scheduler, and any dupefilter will do.
 
     A disk or a database that fails closes the spider with reason `bloom_error`; what was not
-    finished stays in the job.
-
-    As in Scrapy's scheduler, `df` is the dupefilter, `mqs` the requests in memory, and `dqs` those
-    on the disk. Without JOBDIR `dqs` and the `round` of the job are None.
+    finished stays in the job. As in Scrapy's scheduler, `df` is the dupefilter, `mqs` the requests
+    in memory, and `dqs` those on the disk; without JOBDIR `dqs` and `round` are None.
     """
 
     commit_operations = 500
@@ -104,8 +102,7 @@ class DurableScheduler(LedgerScheduler):
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the scheduler of `crawler`, or refuse the start, with nothing changed: ValueError
-        for a setting, BloomError for what is in JOBDIR, JobDirectoryError where Scrapy does not
-        tell when a request is done."""
+        for a setting, BloomError for what is in JOBDIR or missing in Scrapy."""
         refuse_without_delays(crawler)
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         job = JobDirectory.of(crawler.settings.get("JOBDIR"))
@@ -122,7 +119,13 @@ class DurableScheduler(LedgerScheduler):
         if job is None:
             return cls(crawler, build_from_crawler(dupefilter_class, crawler))
         try:
-            _require_bloom(dupefilter_class)
+            if not is_component(dupefilter_class, BloomDupeFilter):
+                raise ValueError(
+                    f"DurableScheduler cannot work with {global_object_name(dupefilter_class)},"
+                    " which marks requests as seen before they are stored: set DUPEFILTER_CLASS to"
+                    " 'scrapy_bloom.BloomDupeFilter', or SCHEDULER to"
+                    " 'scrapy.core.scheduler.Scheduler'"
+                )
             feeds = feeds_of(crawler)
             parts = LocalStartRequests(crawler), RepeatedChildren(crawler)
             for middleware in (*parts, *([feeds.start_items] if feeds else [])):
@@ -152,8 +155,7 @@ class DurableScheduler(LedgerScheduler):
         return self.df.open()
 
     def close(self, reason: str) -> Deferred[None] | None:
-        """Acknowledge what is finished, commit, close the dupefilter, and end the use of the
-        job, which stays open until the feeds are stored."""
+        """Acknowledge what is finished, commit, close the dupefilter, and end the use of the job."""
         self._alarm.cancel()
         self._next_look.cancel()
         ledger, round_ = self._ledger, self.round
@@ -348,12 +350,3 @@ def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool
     return bool(file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))) and codec.loads_any(
         coming_back(file, BUDGET.read(crawler.settings), retry=retry)
     )
-
-
-def _require_bloom(dupefilter_class: object) -> None:
-    if not (isinstance(dupefilter_class, type) and issubclass(dupefilter_class, BloomDupeFilter)):
-        raise ValueError(
-            f"DurableScheduler cannot work with {global_object_name(dupefilter_class)}, which"
-            " marks requests as seen before they are stored: set DUPEFILTER_CLASS to"
-            " 'scrapy_bloom.BloomDupeFilter', or SCHEDULER to 'scrapy.core.scheduler.Scheduler'"
-        )
