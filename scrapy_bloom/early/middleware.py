@@ -1,8 +1,7 @@
 """Drops duplicates next to the spider, before they pass through Scrapy's engine.
 
-Scrapy passes a request through all spider middlewares, a task and two signals before the scheduler
-calls the dupefilter. A seen request stays seen, so one whose URL is in the dupefilter's cache can
-be dropped as soon as the spider has yielded it. docs/speed.md lists the observable differences.
+A seen request stays seen, so one whose URL is in the dupefilter's cache can be dropped as soon as
+the spider has yielded it. docs/speed.md lists the observable differences.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ _OWN = ("scrapy", "scrapy_bloom")
 
 
 class DropEarlyMiddleware(OutputFilter):
-    """Spider middleware, next to the spider, that drops those requests of callbacks that the
-    scheduler is sure to drop. The add-on enables it.
+    """Spider middleware, next to the spider, that drops requests of callbacks that the scheduler is
+    sure to drop. The add-on enables it.
 
     It needs BloomDupeFilter or RedisBloomDupeFilter. It stays off if a component other than
     Scrapy's would notice: a spider middleware between it and the engine that has a method for the

@@ -1,8 +1,5 @@
-"""The requests of a job in one SQLite file.
-
-Pushes and deletions are written in groups: `commit` makes all of a group durable or none. A popped
-request keeps its row until it is deleted, so after a crash it is pending again.
-"""
+"""The requests of a job in one SQLite file: `commit` makes all changes durable or none. A popped
+request keeps its row until it is deleted, so after a crash it is pending again."""
 
 from __future__ import annotations
 
@@ -73,19 +70,17 @@ class RequestFile:
     """`requests.sqlite` in a job directory, to which each component of the job writes its tables.
 
     As of the opening, `clean` is True if the file had been closed, `unreleased` are fingerprints of
-    stored requests that may be missing in the filter, `last` is the last id or place of a request.
-    `taken_over` is the stamp of the last queues of Scrapy that were moved here. `id` is random,
-    `spider` empty before the first start, `commits` the number of commits. Any method may raise
-    sqlite3.Error, which calls the file `name`.
+    stored requests that may be missing in the filter, `last` is the last id or place of a request,
+    `taken_over` the stamp of the last queues of Scrapy that were moved here. `spider` is empty
+    before the first start. Any method may raise sqlite3.Error, which calls the file `name`.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.name = ""
+        # to write what was pushed before others look; in each commit, for the last id or place
         self.write: Callable[[], object] = lambda: None
-        """Called before others look at the requests, to write what was pushed."""
         self.write_all: Callable[[], int] = lambda: self.last
-        """Called in each commit; returns the last id or place."""
         job = connection.execute(
             "SELECT id, spider, commits, clean, unreleased, taken_over, last FROM job"
         )
