@@ -4,14 +4,13 @@ fingerprints, and the holds of slots."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from scrapy import Request
 
     from .delays import Hold
     from .failed_request import FailedRequest
-    from .records import Claimed
 
 
 class FingerprintKeeper(Protocol):
@@ -123,30 +122,3 @@ class RequestStore(Protocol):
 
     def close(self, *, clean: bool) -> None:
         """Close the store, marked as `clean` or not."""
-
-
-class Store(Protocol):
-    """The records of a process. Changes are durable with the next `commit`, all of them or none.
-    Any method may raise one of `failures`."""
-
-    failures: tuple[type[Exception], ...]
-
-    def push(self, slot: str, rank: int, payload: Any, due: float | None = None) -> int:
-        """Add a record: `payload` is bytes, or the request itself in memory. It is delayed if it is
-        `due` later, in seconds since 1970. Return its id, which never changes."""
-
-    def next(self) -> Claimed | None:
-        """Claim the next record in Scrapy's order of a slot that is not on hold, or return None."""
-
-    def done(self, id_: int) -> None:
-        """Delete a claimed record."""
-
-    def fail(self, id_: int, failed: FailedRequest, payload: bytes | None = None) -> None:
-        """Make a claimed record a failed one, with another `payload` for a retry."""
-
-    def put_off(self, id_: int, due: float) -> None:
-        """Make a claimed record a delayed one."""
-
-    def take_due(self, now: float) -> bool:
-        """Make delayed records pending that are due, as the newest of their rank. Return True if
-        there are more: each call does a little only."""

@@ -65,7 +65,7 @@ def memory_records(crawler: Crawler) -> MemoryRecords:
     queues = QueueSettings()
     with suppress(ValueError):  # a command for one page
         queues = QueueSettings.read(crawler.settings, "MEMORY")
-    return MemoryRecords(queues.slots(crawler), queues.newest_first, by_slot=queues.by_slot)
+    return MemoryRecords(queues.slots(crawler), queues.newest_first)
 
 
 def _takes_slots(settings: BaseSettings) -> bool:

@@ -1,6 +1,5 @@
-"""A stored request is one record with a state. What the engine does with records is a Store
-(protocols.py), and what an operator does a Desk (choice.py); a job on the disk, the memory and a
-crawl in Redis have both."""
+"""A stored request is one record with a state: here in memory, in a job or a crawl in Redis for an
+operator, too, to whom a Desk (choice.py) shows and changes them."""
 
 from __future__ import annotations
 
@@ -50,15 +49,10 @@ class MemoryRecords:
     the newest is next of equal requests, and of equal start requests, None where these wait among
     the others. What fails is forgotten."""
 
-    failures: tuple[type[Exception], ...] = ()
-
-    def __init__(
-        self, slots: Slots, newest_first: tuple[bool, bool | None], *, by_slot: bool
-    ) -> None:
+    def __init__(self, slots: Slots, newest_first: tuple[bool, bool | None]) -> None:
         self.slots = slots
         self.starts_apart = newest_first[1] is not None
         self._signs = tuple(-1 if newest else 1 for newest in newest_first)
-        self._by_slot = by_slot
         self._heaps: dict[str, list[tuple[int, int, int, str, Request]]] = {}
         """By slot: rank, place, id, slot and request."""
         self._delayed: list[tuple[float, int, tuple[str, int, Request]]] = []
@@ -128,5 +122,5 @@ class MemoryRecords:
         self._last += 1
         place = self._last * self._signs[rank & 1]
         self.slots.add(slot)
-        line = self._heaps.setdefault(slot if self._by_slot else "", [])
+        line = self._heaps.setdefault(slot if self.slots.by_slot else "", [])
         heappush(line, (rank, place, id_, slot, payload))

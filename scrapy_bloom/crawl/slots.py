@@ -23,6 +23,8 @@ class Slots:
     comes or goes. `load` tells how many requests the downloader has of a slot.
     """
 
+    by_slot = True  # each slot has a line of its own
+
     def __init__(
         self, load: Callable[[str], float] = lambda slot: 0, *, takes_turns: bool = True
     ) -> None:
@@ -104,6 +106,8 @@ class Slots:
 
 class OneLine(Slots):
     """The slots of ScrapyPriorityQueue, which stand in one line: holds are looked at behind it."""
+
+    by_slot = False
 
     def next(self) -> str | None:
         """Return an empty name for the whole line, None if it is empty."""

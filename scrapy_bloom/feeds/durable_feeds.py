@@ -274,12 +274,11 @@ class DurableFeeds(CommitHook):
                 shutil.rmtree(self._directory, ignore_errors=True)
             self.all_stored = not self._failed
             if self._failed:
+                failed = counted(len(self._failed), "feed"), ", ".join(self._failed)
                 self._logger.error(
                     "%s could not be stored: %s. What is missing is kept in %s; the next start of"
                     " the job tries again.",
-                    counted(len(self._failed), "feed"),
-                    ", ".join(self._failed),
-                    self._directory,
+                    *(*failed, self._directory),
                 )
         except Exception as error:
             self._logger.error(

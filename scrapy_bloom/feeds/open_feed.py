@@ -247,13 +247,16 @@ class OpenFeed:
                 feed.head = head + taken
             raise
         before, alone = self._writes.take()
+        is_csv = isinstance(self._text, CsvItemExporter)
         if is_first:
-            mark = _byte_order_mark(self._text)
-            if not before and mark and alone.startswith(mark):
+            # the others encode each item separately
+            mark = _byte_order_mark(self._text.encoding) if is_csv and not before else b""
+            if mark and alone.startswith(mark):
                 before, alone = mark, alone.removeprefix(mark)
             feed.head = head + before
-        if self.columns is None:
-            self.columns = _columns_of(self._text)
+        fields = self._text.fields_to_export
+        if is_csv and self.columns is None and fields and not isinstance(fields, Mapping):
+            self.columns = [*fields]  # given by the first item
         return alone
 
     def check_stored(self, batch: Batch) -> None:
@@ -287,18 +290,9 @@ class _Writes(io.BytesIO):
         return taken[: self.last], taken[self.last :]
 
 
-def _columns_of(exporter: BaseItemExporter) -> list[str] | None:
-    """Return the columns of csv, given by the first item; else None."""
-    fields = exporter.fields_to_export
-    is_csv = isinstance(exporter, CsvItemExporter)
-    return [*fields] if is_csv and fields and not isinstance(fields, Mapping) else None
-
-
-def _byte_order_mark(exporter: BaseItemExporter) -> bytes:
-    """Return the byte order mark of the exporter's encoding, empty without one."""
-    if not isinstance(exporter, CsvItemExporter):
-        return b""  # the others encode each item separately
-    return codecs.getincrementalencoder(exporter.encoding or "utf-8")().encode("")
+def _byte_order_mark(encoding: str | None) -> bytes:
+    """Return the byte order mark of an encoding, empty without one."""
+    return codecs.getincrementalencoder(encoding or "utf-8")().encode("")
 
 
 def is_local(storage: object) -> bool:

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from ..errors import encodable
 from ..files import new_token
 
 if TYPE_CHECKING:
@@ -100,18 +101,14 @@ class Outbox:
 
     def add_feed(self, round_: int, template: str, options: dict[str, Any]) -> Feed:
         """Insert a feed of a round and return it."""
-        row = self._insert(
-            "INSERT INTO feeds VALUES (NULL, ?, ?, ?, NULL, 'null')",
-            (round_, template, json.dumps(options)),
-        )
+        statement = "INSERT INTO feeds VALUES (NULL, ?, ?, ?, NULL, 'null')"
+        row = self._insert(statement, (round_, template, json.dumps(options)))
         return Feed(row, round_, template, options)
 
     def save_head(self, feed: Feed, columns: list[str] | None) -> None:
         """Save the head of a feed, and its `columns`."""
-        self._file.execute(
-            "UPDATE feeds SET head = ?, columns = ? WHERE id = ?",
-            (feed.head, json.dumps(columns), feed.id),
-        )
+        save = "UPDATE feeds SET head = ?, columns = ? WHERE id = ?"
+        self._file.execute(save, (feed.head, json.dumps(columns), feed.id))
 
     def remove_feed(self, feed: Feed) -> None:
         """Delete a feed with its batches and items."""
@@ -152,11 +149,8 @@ class Outbox:
         for batch in self.changed:
             self.save_batch(batch)
         if any(batch.state == STORED for batch in self.changed):
-            self._file.execute(
-                "DELETE FROM batches WHERE state = ?"
-                " AND id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)",
-                (STORED,),
-            )
+            others = "state = ? AND id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)"
+            self._file.execute(f"DELETE FROM batches WHERE {others}", (STORED,))  # noqa: S608 - no input
 
     def recorded(self) -> None:
         """Forget what a commit has recorded."""
@@ -201,10 +195,8 @@ class Outbox:
 
     def final_items(self, feed: Feed, skip: int = 0, limit: int = -1) -> Iterator[bytes]:
         """Yield the final items of a feed in the order of the file, at most `limit` of them."""
-        query = (
-            "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ? OFFSET ?"
-        )
-        for (item,) in self._file.iterate(query, (feed.id, limit, skip)):
+        final = "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id"
+        for (item,) in self._file.iterate(f"{final} LIMIT ? OFFSET ?", (feed.id, limit, skip)):
             yield item
 
     def drop_unfinished(self) -> None:
@@ -225,8 +217,4 @@ class Outbox:
 
 def _path_to_store(path: str) -> str | bytes:
     """Return a path as text, or as bytes if it is no valid UTF-8."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return os.fsencode(path)
-    return path
+    return path if path == encodable(path) else os.fsencode(path)

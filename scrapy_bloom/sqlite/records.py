@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from ..crawl.failed_request import FailedRequest
 from ..crawl.records import Claimed, State
-from ..crawl.slots import OneLine
 from . import schema
 from .job_file import naming
 
@@ -120,7 +119,6 @@ class SqliteRecords:
         self.budget = budget
         others, starts = newest_first or file.query("SELECT newest, newest_start FROM job")[0]
         self._signs = (-1 if others else 1), (-1 if starts else 1)
-        self._by_slot = not isinstance(slots, OneLine)
         self._ids: dict[str, int] = {}
         self._new: list[tuple[int, int, int, int, bytes]] = []
         self._gone: list[tuple[int]] = []
@@ -198,7 +196,7 @@ class SqliteRecords:
             self._write()
         self._file.begin()
         ask = self._cursor.execute
-        if self._by_slot:
+        if slots.by_slot:
             number = self._ids.get(slot) or self._slot(slot)
             found = ask(LAST if slots.asks_last(slot) else HEAD, (number,)).fetchone()
         else:
@@ -322,7 +320,7 @@ class SqliteRecords:
             if newest_start is None:
                 file.execute("UPDATE request SET rank = rank & ~1 WHERE rank & 1")
             file.execute("UPDATE job SET newest = ?, newest_start = ?", (newest, newest_start))
-        index = schema.BY_SLOT if self._by_slot else schema.BY_RANK
+        index = schema.BY_SLOT if self.slots.by_slot else schema.BY_RANK
         if file.query("SELECT 1 FROM sqlite_master WHERE name = 'pending' AND sql != ?", (index,)):
             file.execute("DROP INDEX pending")
             file.execute(index)

@@ -155,7 +155,7 @@ class DurableScheduler(LedgerScheduler):
         return self.df.open()
 
     def close(self, reason: str) -> Deferred[None] | None:
-        """Acknowledge what is finished, commit, close the dupefilter, and end the use of the job."""
+        """Acknowledge what is finished, commit, close the dupefilter, and leave the job."""
         self._alarm.cancel()
         self._next_look.cancel()
         ledger, round_ = self._ledger, self.round
