@@ -47,9 +47,6 @@ class Slots:
     def __len__(self) -> int:
         return self._total
 
-    def __contains__(self, slot: str) -> bool:
-        return slot in self._pending
-
     def add(self, slot: str, number: int = 1) -> None:
         """Count `number` more pending records of `slot`, fewer if it is negative."""
         before = self._pending.get(slot, 0)

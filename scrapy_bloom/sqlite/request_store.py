@@ -80,11 +80,10 @@ class StoredHolds:
 
     def _keep(self, slot: str) -> None:
         """Write a hold that has changed, and let requests that were put off wait for its end."""
-        hold, now = self._holds.holds.get(slot), time.time()
-        until = now if hold is None else now + hold.until - monotonic()
+        hold, until = self._holds.holds.get(slot), time.time()
         before = self.until.pop(slot, None)
         if hold is not None:
-            self.until[slot] = until
+            self.until[slot] = until = until + hold.until - monotonic()
         if slot != encodable(slot):
             return  # its requests are in memory, too
         end, pause = (until, hold.pause) if hold and until < inf else (None, None)

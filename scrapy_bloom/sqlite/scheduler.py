@@ -318,15 +318,14 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         return
     with whole_job(job) as file:
         spider = file.spider if file else ""
-        remedy = "give each spider a JOBDIR of its own"
-        require_same_spider(str(job.path), spider, crawler, remedy)
+        require_same_spider(str(job.path), spider, crawler, "give each spider a JOBDIR of its own")
         if feeds is not None:
             FeedExporterView(feeds)
-            if file is not None:
-                round_ = Round(file, lambda: None)
-                if _goes_on(crawler, file, queues):
-                    round_.reopen()
-                feeds.look(round_, job.feeds)
+        if feeds is not None and file is not None:
+            round_ = Round(file, lambda: None)
+            if _goes_on(crawler, file, queues):
+                round_.reopen()
+            feeds.look(round_, job.feeds)
     if left_by_scrapy is not None:
         left_by_scrapy.look(crawler)
 
