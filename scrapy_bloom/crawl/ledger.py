@@ -191,14 +191,6 @@ class Ledger:
         elif self.has(request):
             self.reasons[request] = self._marked.setdefault(request, failed).reason
 
-    def finish(self, request: Request) -> None:
-        """Acknowledge `request` with the next commit, unless the engine still works on it."""
-        # during a commit its acknowledged requests are fixed
-        if not self.stopped and not self._is_committing:
-            with self.guarded():
-                self._acknowledge(request)
-            self.commit_later()
-
     def cannot_schedule(self, request: Request, error: Exception) -> None:
         """Drop `request`; the requests that may have yielded it stay in the job."""
         logger.error(
