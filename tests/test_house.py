@@ -275,7 +275,7 @@ UNUSED = {"plain": {"addon", "early", "feeds", "crawl", "sqlite"}, "add-on": set
 
 
 @pytest.mark.parametrize(
-    ("how", "modules", "lines"), [("plain", 23, 4_010), ("add-on", 73, 12_680)]
+    ("how", "modules", "lines"), [("plain", 23, 4_010), ("add-on", 69, 11_670)]
 )
 def test_a_crawl_loads_what_it_uses(tmp_path, how, modules, lines):
     """A resumed crawl with a duplicate, to its end: neither Redis, nor the delta store, nor what
