@@ -11,8 +11,8 @@ from typing import NamedTuple
 from scrapy_bloom.crawl.failed_request import LOST, FailedRequest
 from scrapy_bloom.crawl.records import State, rank_of
 from scrapy_bloom.crawl.slots import OneLine, Slots
-from scrapy_bloom.sqlite.job_file import RequestFile, check_header, reading
-from scrapy_bloom.sqlite.listing import Listing
+from scrapy_bloom.sqlite.job_file import RequestFile, check_header
+from scrapy_bloom.sqlite.listing import Listing, reading
 from scrapy_bloom.sqlite.records import SqliteRecords
 
 LIFO = (True, False)

@@ -22,7 +22,7 @@ from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import RequestFingerprinterProtocol
 
-from ..crawl.records import PATIENCE, Desk
+from ..crawl.choice import PATIENCE, Desk
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprints import FingerprinterIdentity
 from ..migration.sources import open_list, url_in

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..amounts import counted
-from ..crawl.choice import Counts, Filter, Record
-from ..crawl.failed_request import DROPPED, FailedRequest
-from ..crawl.records import KEPT, Action, State
+from ..crawl.choice import DROPPED, Action, Counts, Filter, Record
+from ..crawl.failed_request import FailedRequest
+from ..crawl.records import KEPT, State
 from ..errors import BloomError
 from ..periods import seconds as seconds_of
 from ..redis.codec import is_storable_slot

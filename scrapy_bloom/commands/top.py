@@ -12,7 +12,8 @@ from typing import Any
 
 from ..amounts import counted, in_bytes
 from ..crawl.failed_request import CAPPED
-from ..crawl.figures import COUNTED, Figures
+from ..crawl.figures import Figures
+from ..crawl.stats import COUNTED
 from ..errors import BloomError, RequestFileError, SharedFilterError
 from ..redis.status import CrawlStatus
 from ..sqlite.status import JobStatus

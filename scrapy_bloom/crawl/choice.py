@@ -1,39 +1,28 @@
-"""The states of stored requests, these as an operator sees them, and which of them a command is
-about."""
+"""Stored requests as an operator sees them, which of them a command is about, and what it does."""
 
 from __future__ import annotations
 
+import fnmatch
+import re
+import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, Protocol
 
 from ..errors import encodable
-from .failed_request import matches
+from .failed_request import FailedRequest, attempts_of
+from .records import WAITING, State
 
-if TYPE_CHECKING:
-    from .failed_request import FailedRequest
-
-
-class State(IntEnum):
-    """The states of a record. What is acknowledged or dropped has no record any more."""
-
-    PENDING = 0
-    CLAIMED = 1  # by an engine; pending again after a crash
-    DELAYED = 2  # pending when it is due
-    FAILED = 3
-    CAPPED = 4  # over the budget of its slot
-    ASKED = 5  # to be retried by the next start, as far as the budget of its slot has room
-    QUARANTINED = 6  # lost with two workers of a crawl in Redis, and claimed alone
-
-
-WAITING = frozenset({State.PENDING, State.DELAYED, State.ASKED, State.QUARANTINED})
-KEPT = frozenset({State.FAILED, State.CAPPED})
-UNFINISHED = WAITING | {State.CLAIMED}
-"""A round with a record in one of these states is not over."""
-
-
+LONGEST_GLOB = 5000
+"""Most characters of a glob: the time that the standard library takes grows with their square."""
+PATIENCE = 30.0
+"""Seconds that a running job has for the answer to an order."""
+Action = Literal["drop", "fail", "retry"]
+"""The records go; they fail, for the reason `dropped`; they are pending again."""
+DROPPED = "dropped"
+"""The reason of failed requests that an operator has dropped, and kept."""
 By = Literal["slot", "callback", "priority", "reason"]
 
 
@@ -68,6 +57,15 @@ class Record(NamedTuple):
     def reason(self) -> str:
         """Why it is kept."""
         return self.failed.reason if self.failed else ""
+
+    def dropped(self) -> FailedRequest:
+        """Return the record of the request as one that is dropped and kept."""
+        values = (self.fields.get("headers") or {}).get(b"Referer")
+        referer = values[0] if isinstance(values, list) and values else None
+        before = referer.decode("utf-8", "backslashreplace") if isinstance(referer, bytes) else None
+        attempts = attempts_of(self.fields.get("meta") or {})
+        found = FailedRequest(self.url, self.method, DROPPED, attempts=attempts, referer=before)
+        return found._replace(time=time.time())
 
 
 @dataclass(frozen=True)
@@ -127,3 +125,43 @@ class Counts:
         self.by[getattr(record, by)] += count
         self.states[record.state] += count
         return True
+
+
+class Desk(Protocol):
+    """The records of a job or a crawl, while engines are at work or not. Raises BloomError."""
+
+    @property
+    def taker(self) -> str:
+        """The process that asks what is retried, in words."""
+
+    def count(self, chosen: Filter, by: By = "slot") -> Counts:
+        """Return how many are chosen."""
+
+    def scan(self, chosen: Filter) -> Iterator[Record]:
+        """Yield the chosen ones: pending ones, then others, of each state the oldest first."""
+
+    def change(self, chosen: Filter, action: Action) -> Counts | None:
+        """Do `action` with what is chosen; None if a running job has not answered in time."""
+
+    def held(self) -> Mapping[str, float]:
+        """Return the slots on hold, and for how many seconds, `inf` until the release."""
+
+    def hold(self, slots: Sequence[str], seconds: float | None) -> int | None:
+        """Hold `slots` for so many seconds, with None release them. Return how many are held now,
+        or were; None as `change` does."""
+
+
+def matches(globs: Sequence[str], text: str) -> bool:
+    """Return True if `text` matches one of the `globs` of the standard library's fnmatch, in which
+    case counts, or if there are none. Raises ValueError for a glob that is too long."""
+    return not globs or _pattern(*globs).match(text) is not None
+
+
+@lru_cache
+def _pattern(*globs: str) -> re.Pattern[str]:
+    if (length := max(map(len, globs))) > LONGEST_GLOB:
+        raise ValueError(f"a glob is too long: {length:,} characters, at most {LONGEST_GLOB:,}")
+    try:
+        return re.compile("|".join(map(fnmatch.translate, globs)))
+    except re.error as error:  # up to Python 3.10 for [b-a]
+        raise ValueError(f"a glob cannot be used: {error}") from error

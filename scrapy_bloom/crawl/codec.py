@@ -81,10 +81,10 @@ class Stored(NamedTuple):
 
 
 class Codec:
-    """Makes stored requests of the fields of requests (`Request.to_dict`), and requests of stored
-    ones. Values that are not plain are in a format of Scrapy's queues, and such requests counted in
-    `stats`; without `pickles` they cannot be stored, nor read. `most_bytes` is the limit of a
-    payload, which is deflated with `dictionaries`. Without a `spider` no callback can be stored."""
+    """Makes stored requests of requests or their fields (`to_dict`), and the reverse. Values
+    that are not plain are in a format of Scrapy's queues, and such requests counted in `stats`;
+    without `pickles` they cannot be stored, nor read. `most_bytes` is the limit of a payload, which
+    is deflated with `dictionaries`. Without a `spider` no callback can be stored."""
 
     def __init__(
         self,
@@ -106,8 +106,8 @@ class Codec:
         self._dictionaries = dictionaries
 
     def dump(self, request: Request | dict[str, Any], slot: str, format_: str) -> Stored:
-        """Return a request, or that of some fields, as it is stored in `slot`, with the values that
-        are not plain in `format_`. Raises ValueError if it cannot be serialized."""
+        """Return a request, or that of some fields, as it is stored in `slot`. Raises ValueError if
+        it cannot be serialized."""
         if isinstance(request, dict):
             fields = request
         elif self._dictionaries is None and (text := self._plain(request, slot)):
@@ -176,8 +176,8 @@ class Codec:
         return stored_fields(stored, self._dictionaries)
 
     def again(self, stored: Stored, failed: FailedRequest) -> Stored:
-        """Return a stored request that has `failed` as it is asked once more: with all its retries,
-        and past a cache. A damaged one stays as it is."""
+        """Return a stored request that has `failed`, with all its retries, and past a cache. A
+        damaged one stays as it is."""
         try:
             fields = self.load_fields(stored)
             meta = {**fields.get("meta", {}), ATTEMPTS_KEY: failed.attempts}
@@ -197,8 +197,8 @@ class Codec:
 
 
 def stored_fields(stored: Stored, dictionaries: Dictionaries | None = None) -> dict[str, Any]:
-    """Return the fields of a stored request, read without the spider and without running code of
-    the request's: values that are not plain are Held. Raises ValueError for a damaged one."""
+    """Return the fields of a stored request, read without running its code: values that are not
+    plain are Held. Raises ValueError for a damaged one."""
     slot, payload = stored
     form = payload[:1] if type(payload) is bytes and type(slot) is str else b""
     if form == DEFLATED and dictionaries is not None:
@@ -288,20 +288,18 @@ def _require_loaded(path: object) -> None:
 
 
 class Callbacks:
-    """Cache of the names of callbacks. For each request Scrapy looks for them among all attributes
-    of the spider, which takes longer than the rest of the serialization. This object stands for the
-    spider there, and lists only the names that were found before."""
+    """Cache of the names of callbacks, which Scrapy looks for among all attributes of the spider.
+    That takes longer than all the rest, so this object stands for the spider there, and lists only
+    the names that were found before."""
 
     def __init__(self, spider: Spider | None) -> None:
         self._spider = spider
-        self._names: dict[object, str] = {}
-        """By function."""
+        self._names: dict[object, str] = {}  # by function
         self._wanted: list[str] = []
 
     def fields(self, request: Request) -> dict[str, Any]:
-        """Return the same as `to_dict`, perhaps without the fields that have their default. Raises
-        ValueError for a request that has none, such as one whose callback is no method of the
-        spider."""
+        """Return the same as `to_dict`, perhaps without fields that have their default. Raises
+        ValueError for a request without a dictionary: its callback is no method of the spider."""
         try:
             return self._sparse(request)
         except Exception as error:

@@ -57,7 +57,7 @@ NO_HOLD = Hold(0.0, 0)
 
 
 def take_delay(request: Request) -> float | None:
-    """Take `bloom_not_before` out of the meta of `request`, so that no copy inherits it. Return it
+    """Take `bloom_not_before` out of the meta of `request`, so that no copy inherits it; return it
     in seconds from now, None for now. A value that is no time is logged as an ERROR, and is now."""
     if NOT_BEFORE not in request.meta:
         return None
@@ -85,8 +85,8 @@ class Alarm:
         self._timer: CallLaterResult | None = None
 
     def set(self, seconds: float) -> None:
-        """Ring in so many seconds, in a minute at most, since clocks jump; or sooner, if it was set
-        so. Without a reactor, never."""
+        """Ring in so many seconds, in a minute at most, since clocks jump, or sooner if it was set
+        so; without a reactor, never."""
         at = monotonic() + min(seconds, MOST_SECONDS)
         if at < self._at:
             self.cancel()

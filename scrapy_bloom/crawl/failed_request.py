@@ -1,15 +1,12 @@
 """Failed requests: what is recorded of one, under names that are the same over Scrapy's
-releases, and which of them a command is about."""
+releases."""
 
 from __future__ import annotations
 
-import fnmatch
 import json
-import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from ..errors import encodable
@@ -36,12 +33,8 @@ kept, and no retry asks it."""
 ASKING_CAPPED = "Asking %(requests)s that BLOOM_BUDGET had kept"
 UNREADABLE = "unreadable"
 """The reason of a stored request that cannot be read back."""
-DROPPED = "dropped"
-"""The reason of failed requests that an operator has dropped, and kept."""
 LONGEST = 500
 """Most characters of an exception in a record."""
-LONGEST_GLOB = 5000
-"""Most characters of a glob: the time that the standard library takes grows with their square."""
 _MOST = 2**31
 """A value in a meta that is as large as this is no count of attempts."""
 
@@ -65,9 +58,9 @@ _DOWNLOAD_REASONS = {
 class FailedRequest(NamedTuple):
     """The record of a failed request.
 
-    `status` is that of its response, `exception` the class and message of the exception; each None
-    without one. `attempts` counts all dispatches, with retries and in all starts of the job. `time`
-    is in seconds since the epoch, 0 if unknown.
+    `status` is that of its response, `exception` class and message; each None without one.
+    `attempts` counts all dispatches, with retries and in all starts of the job. `time` is in
+    seconds since the epoch, 0 if unknown.
     """
 
     url: str
@@ -88,8 +81,7 @@ class FailedRequest(NamedTuple):
         status: int | None = None,
         exception: BaseException | None = None,
     ) -> FailedRequest:
-        """Return the record of `request`, which fails now. Never raises, for any meta or
-        exception."""
+        """Return the record of `request`, which fails now. Never raises."""
         referer = request.headers.get("Referer")
         return cls(
             url=request.url,
@@ -106,15 +98,6 @@ class FailedRequest(NamedTuple):
     def unreadable(cls, url: str, method: str, why: str) -> FailedRequest:
         """Return the record of a stored request that cannot be read back."""
         return cls(url, method, UNREADABLE, None, encodable(why), 1, time.time())
-
-    @classmethod
-    def dropped(cls, url: str, method: str, fields: Mapping[str, Any]) -> FailedRequest:
-        """Return the record of a request of these `fields`, which is dropped and kept."""
-        values = (fields.get("headers") or {}).get(b"Referer")
-        referer = values[0] if isinstance(values, list) and values else None
-        before = referer.decode("utf-8", "backslashreplace") if isinstance(referer, bytes) else None
-        attempts = attempts_of(fields.get("meta") or {})
-        return cls(url, method, DROPPED, None, None, attempts, time.time(), before)
 
     def encode(self) -> str:
         """Return it as a JSON object."""
@@ -140,8 +123,7 @@ def lost(request: Request, slot: str) -> FailedRequest:
 
 
 def count_unreadable(stats: StatsCollector) -> bool:
-    """Count a request that could not be read back. Return True for the first one, which the log
-    shows for all."""
+    """Count a request that could not be read back. Return True for the first one, to be logged."""
     stats.inc_value("scheduler/unreadable")
     return bool(stats.get_value("scheduler/unreadable", 1) == 1)
 
@@ -179,19 +161,3 @@ def class_and_message(exception: BaseException) -> str:
     except Exception:  # noqa: BLE001 - `str` of any class
         message = ""
     return encodable((f"{name}: {message}" if message else name)[:LONGEST])
-
-
-def matches(globs: Sequence[str], text: str) -> bool:
-    """Return True if `text` matches one of the `globs` of the standard library's fnmatch, in which
-    case counts, or if there are none. Raises ValueError for a glob that is too long."""
-    return not globs or _pattern(*globs).match(text) is not None
-
-
-@lru_cache
-def _pattern(*globs: str) -> re.Pattern[str]:
-    if (length := max(map(len, globs))) > LONGEST_GLOB:
-        raise ValueError(f"a glob is too long: {length:,} characters, at most {LONGEST_GLOB:,}")
-    try:
-        return re.compile("|".join(map(fnmatch.translate, globs)))
-    except re.error as error:  # up to Python 3.10 for [b-a]
-        raise ValueError(f"a glob cannot be used: {error}") from error

@@ -21,7 +21,6 @@ from ..scrapy_private.middlewares import (
     on_unhandled_status,
 )
 from ..texts import in_brief
-from .choice import Filter
 from .failed_request import (
     CAPPED,
     IN_MEMORY,
@@ -31,15 +30,13 @@ from .failed_request import (
     item_refused,
 )
 from .origins import request_of
-from .records import KEPT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
-    from .choice import Record
     from .ledger import Ledger
     from .settings import FailedSettings
 
@@ -60,17 +57,17 @@ class Kept(Protocol):
     def reasons(self) -> Mapping[str, int]:
         """Return how many there are for each reason, most first."""
 
-    def scan(self, chosen: Filter) -> Iterable[Record]:
-        """Return the chosen ones."""
+    def lost(self) -> Sequence[FailedRequest]:
+        """Return those that cannot be serialized, the oldest first, but for damaged ones."""
 
 
 class Failures:
     """Tells the ledger which requests fail, of the kinds in BLOOM_FAILED_KINDS.
 
-    A request does not fail if its response reached the callback, or its errback did not raise. Of
-    the others a failed download shows in Scrapy's log, a status next to HttpErrorMiddleware, an
-    ignored request at the engine's end of the downloader middlewares, and an exception or a refused
-    item by a signal. Raises JobDirectoryError where this release of Scrapy lacks such a place.
+    A failed download shows in Scrapy's log if no errback has handled it, a status next to
+    HttpErrorMiddleware, an ignored request at the engine's end of the downloader middlewares, an
+    exception or a refused item by a signal. Raises JobDirectoryError where this release of Scrapy
+    lacks such a place.
     """
 
     def __init__(self, crawler: Crawler, settings: FailedSettings) -> None:
@@ -98,9 +95,7 @@ class Failures:
         BLOOM_RETRY_FAILED says so. Log what no retry asks of `kept`. Raises as they do."""
         if self._settings.retry:
             self.tell("Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)", retry())
-        if LOST in kept.reasons():
-            chosen = Filter(KEPT, reasons=[LOST])
-            found = [each.failed for each in kept.scan(chosen) if each.failed]
+        if LOST in kept.reasons() and (found := kept.lost()):
             self._warn(
                 "%(requests)s over BLOOM_BUDGET could not be serialized, and will not be asked,"
                 " such as %(url)s (%(what)s). Give them a method of the spider as callback, and a"
@@ -153,8 +148,7 @@ class Failures:
         logger.warning(message, values, extra={"spider": self._crawler.spider})
 
     def note(self, source: Response | Failure | None, reason: str, error: Any = None) -> bool:
-        """Note that the request which `source` answers fails; the first reason stands.
-        Return False if the ledger does not know the request."""
+        """Note that the request which `source` answers fails. Return False if it is not known."""
         request = request_of(self._crawler, source)
         if error is None and isinstance(source, Failure):
             error = source.value
@@ -202,8 +196,8 @@ class Failures:
 def fail(response_or_failure: Response | Failure, reason: str) -> None:
     """Let a request stay in the job as failed, although its callback or errback, which calls this,
     handles it: a login page with status 200, for instance. `reason` is what `scrapy bloom failed`
-    groups by. Does nothing for a request that is in no job of DurableScheduler, or with
-    BLOOM_KEEP_FAILED = False. Raises TypeError, ValueError."""
+    groups by. Does nothing without a job of DurableScheduler or with BLOOM_KEEP_FAILED = False.
+    Raises TypeError, ValueError."""
     if not isinstance(response_or_failure, (Response, Failure)):
         raise TypeError(
             "scrapy_bloom.fail() takes the response that a callback has got, or the failure of"

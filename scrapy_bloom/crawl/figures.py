@@ -1,27 +1,15 @@
-"""The figures of a job or a crawl: what commands show of it, and what goes into the stats."""
+"""The figures of a job or a crawl: what commands show of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import isinf
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, cast
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-
-    from .ledger import Ledger
+from typing import Any, Generic, Literal, TypedDict, TypeVar, cast
 
 State = Literal["running", "finished", "stopped", "killed", "at rest"]
 """`running`: a process works on it. `finished`: its round is over. Otherwise a job was `stopped`,
 or `killed` (or its last commit has failed), and a crawl in Redis without workers is `at rest`."""
-COUNTED = {
-    "pages": "response_received_count",
-    "items": "item_scraped_count",
-    "duplicates": "dupefilter/filtered",
-    "retries": "retry/count",
-}
-"""Figures that are stats of other components, in the order in which workers send them to Redis."""
 RATE_SECONDS = 10.0
 """Rates are taken over this part of the past."""
 MINUTE = 57.0
@@ -166,27 +154,3 @@ def _seconds_to(distance: float | None, rate: float | None, sign: int) -> float 
     if distance is None or rate is None or rate * sign <= 0:
         return None
     return distance / (rate * sign)
-
-
-def counts_of(crawler: Crawler) -> dict[str, int]:
-    """Return the figures in COUNTED, from the stats of `crawler`."""
-    return {name: crawler.stats.get_value(stat, 0) for name, stat in COUNTED.items()}
-
-
-def set_stats(
-    crawler: Crawler, ledger: Ledger, pending: int, *, in_commit: bool = False, slowest: float = 0.0
-) -> dict[str, float]:
-    """Set the stats that alerts are made of, and return them by their last names. `in_commit`
-    counts the present commit; `slowest` is the longest call of a worker (seconds)."""
-    values = {
-        "pending": pending,
-        "in_flight": ledger.in_flight,
-        "failed": ledger.store.failed,
-        "later": ledger.store.later,
-        "commits": ledger.commits + in_commit,
-        "commit_seconds_max": round(max(slowest, ledger.slowest_commit), 6),
-        "bytes": ledger.store.nbytes,
-    }
-    for name, value in values.items():
-        crawler.stats.set_value(f"scheduler/{name}", value)
-    return values

@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 
-from ..scrapy_private.cache import is_revalidated
 from ..scrapy_private.engine import HELD, REFUSED
 from ..scrapy_private.progress import scheduler_of
 from ..scrapy_private.slots import backs_off, slot_keys
@@ -52,22 +51,20 @@ _SECONDS = re.compile(rb"\d+(\.\d*)?")
 
 class Refusal(NamedTuple):
     """A refusal as the rules see it. Its request `is_in_flight` if it was sent before its slot was
-    held, and `is_probe` if it was sent to find out whether the hold may end."""
+    held, `is_probe` to find out whether the hold may end, `is_suspect` if it has used a try, or was
+    refused before a hold that an answer has ended."""
 
-    asked: float | None = None
-    """Seconds in Retry-After."""
+    asked: float | None = None  # seconds in Retry-After
     is_probe: bool = False
     is_in_flight: bool = False
     is_suspect: bool = False
-    """The request has used a try, or was refused before a hold that an answer has ended."""
-    returns: int = 0
-    """How often the request was refused as the probe, this time included."""
+    returns: int = 0  # how often the request was refused as the probe, now included
 
 
 def judge(times: int, refusal: Refusal, most: int) -> tuple[bool, int, float | None]:
     """Return what a refusal does to a slot whose Hold has these `times`, 0 without one, with `most`
-    holds in a row: whether its request uses a try, or goes back without; the times of the Hold
-    then; and for how many seconds the slot is held, if it is. All rules are here."""
+    holds in a row: whether its request uses a try; the times of the Hold then; and for how many
+    seconds the slot is held, if it is. All rules are here."""
     used_up, row = refusal.returns > most, max(times, 0) + 1
     if refusal.asked is not None:
         return used_up, times if refusal.is_in_flight else row, refusal.asked
@@ -86,8 +83,8 @@ def judge(times: int, refusal: Refusal, most: int) -> tuple[bool, int, float | N
 
 
 def recovery(rows: int) -> int:
-    """Return how many answers lead back to full speed after so many rows of holds: twice as many
-    after each, since a host with a limit answers, too."""
+    """Return how many answers lead back to full speed after so many rows of holds."""
+    # twice as many after each, since a host with a limit answers, too
     return RECOVERY << min(max(0, rows - 1), 5)
 
 
@@ -106,8 +103,7 @@ class HoldMiddleware:
         retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
         self._refusals = REFUSALS & retried
         self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
-        self._rows: Counter[str] = Counter()
-        """The rows of holds that this process has begun, by slot."""
+        self._rows: Counter[str] = Counter()  # of holds that this process has begun, by slot
         self._noted: WeakKeyDictionary[Request, tuple[bool, dict[str, Any] | None]]
         self._noted = WeakKeyDictionary()
         """Refused requests that are in middlewares nearer to the downloader: whether each goes
@@ -116,9 +112,8 @@ class HoldMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the middleware of `crawler`. Raises NotConfigured with BLOOM_HOLD = False, in a
-        command for one page, and under a scheduler that holds nothing; refuses the start with
-        ValueError for a bad setting."""
+        """Return the middleware. Raises NotConfigured with BLOOM_HOLD = False, in a command for one
+        page, and under a scheduler that holds nothing; refuses the start for a bad setting."""
         try:
             settings = HoldSettings.read(crawler.settings)
         except ValueError as error:
@@ -137,8 +132,7 @@ class HoldMiddleware:
         return None if scheduler is None else scheduler.sent_back(request)
 
     def process_response(self, request: Request, response: Response) -> Request | Response:
-        """Return a copy for the scheduler of a `request` that was refused, unless it uses a try;
-        else the response."""
+        """Return a copy of a `request` that was refused, unless it uses a try, or the response."""
         goes_back, own_meta = self._noted.pop(request, (None, None))
         if own_meta is not None:
             request.meta.pop("dont_cache", None)
@@ -170,16 +164,16 @@ class HoldMiddleware:
         return self._found
 
     def _response_downloaded(self, response: Response, request: Request) -> None:
-        """Note a refusal, before the downloader sends the next request, and keep it out of the HTTP
-        cache; or end the hold of a slot that answers, also with a redirect."""
+        """Note a refusal before the next request is sent, and keep it out of the HTTP cache; or end
+        the hold of a slot that answers, also with a redirect."""
         scheduler = self._scheduler
         if scheduler is None:
             return
         if self._is_refusal(request, response):
             meta, own_meta = request.meta, None
             goes_back = self._note_refusal(scheduler, request, response)
-            if self._has_cache and not is_revalidated(request):
-                # a retry would be answered with the refusal
+            if self._has_cache and "cached_response" not in meta:
+                # it is not revalidated: a retry would be answered with the refusal
                 own_meta = {"dont_cache": meta["dont_cache"]} if "dont_cache" in meta else {}
                 meta["dont_cache"] = True
             self._noted[request] = goes_back, own_meta
@@ -227,16 +221,10 @@ class HoldMiddleware:
         if pause is not None and not refusal.is_in_flight:
             self._rows[slot] += times == 1
             self._crawler.stats.inc_value("scheduler/holds")
+            how, seconds = " with Retry-After" * (asked is not None), min(settings.longest, pause)
             logger.info(
-                "%(slot)s has answered %(status)d%(asked)s: it is not asked for %(seconds).3g s"
-                " (hold %(times)d in a row)",
-                {
-                    "slot": slot,
-                    "status": response.status,
-                    "asked": "" if asked is None else " with Retry-After",
-                    "seconds": min(settings.longest, pause),
-                    "times": times,
-                },
+                "%s has answered %d%s: it is not asked for %.3g s (hold %d in a row)",
+                *(slot, response.status, how, seconds, times),
                 extra={"spider": self._crawler.spider},
             )
         if self._is_for_the_spider(request, response):
@@ -257,8 +245,7 @@ class HoldMiddleware:
             self._open(scheduler, slot, max(hold.times, GIVEN_UP))
 
     def _ask_another(self, scheduler: HoldingScheduler, request: Request) -> None:
-        """Let other requests be sent if `request`, of which the host has not heard, was to find out
-        whether a hold may end."""
+        """Let other requests be sent if `request`, unknown to the host, was to end a hold."""
         if scheduler.holds:
             slot = self._slot_of(request)
             if scheduler.is_probe(request, slot):
@@ -270,8 +257,7 @@ class HoldMiddleware:
         scheduler.hold(slot, 0.0, times)
 
     def _is_for_the_spider(self, request: Request, response: Response) -> bool:
-        """Return True if `request` is not to be sent again by a middleware, or asks for responses
-        with that status, as it does for RedirectMiddleware."""
+        """Return True if no middleware may send `request` again, or it wants such responses."""
         meta = request.meta
         return bool(
             meta.get("dont_retry")
@@ -321,8 +307,7 @@ class LocalHolds:
             self.keep(slot)
 
     def asks_last(self, slot: str) -> bool:
-        """Return True if the last in line is to find out whether the hold of `slot` may end: it
-        takes turns with the first."""
+        """Return True if the last in line is to end the hold of `slot`, by turns with the first."""
         hold = self.holds.get(slot, NO_HOLD)
         return hold.times % 2 == 1 and hold.until <= monotonic() and hold.pause > 0
 
@@ -339,8 +324,8 @@ class LocalHolds:
                 queue.release(slot)
 
     def admit(self, slot: str) -> bool:
-        """Return True if a request of `slot` may be dispatched. After a hold that is one, which
-        finds out whether it may end; meanwhile it goes on. One by hand ends."""
+        """Return True if a request of `slot` may be dispatched. After a hold that is one, during
+        which it goes on; one by hand ends."""
         hold = self.holds.get(slot)
         if hold is None:
             return True
@@ -365,8 +350,8 @@ class LocalHolds:
 
 
 def sent_again(request: Request) -> Request:
-    """Return a copy of `request` for the scheduler, which does not filter it. It is not the last in
-    line that finds out whether a hold may end, since those beside it were refused."""
+    """Return a copy of `request` for the scheduler, which does not filter it, nor send it as the
+    last in line that may end a hold, since those beside it were refused."""
     again = request.replace(priority=request.priority - 1)
     again.meta[HELD] = count_of(request.meta.get(HELD)) + 1
     return again
@@ -374,8 +359,8 @@ def sent_again(request: Request) -> Request:
 
 def retry_after(response: Response) -> float | None:
     """Return the seconds in the header Retry-After of `response`, or until the date in it, by the
-    clock of the host if the response has a Date. None without one, for an unreadable one, and for
-    one that is over. Source: RFC 9110, section 10.2.3."""
+    clock of the host if it has a Date; None without a readable one that is not over. Source: RFC
+    9110, section 10.2.3."""
     value = (response.headers.get("Retry-After") or b"").strip()
     if _SECONDS.fullmatch(value):
         seconds = float(value)
@@ -396,8 +381,8 @@ def _date(value: bytes) -> datetime | None:
 
 
 def probe_seconds(crawler: Crawler) -> float:
-    """Return how long at most a hold goes on while one request finds out whether it may end: not
-    at all without HoldMiddleware, which ends it."""
+    """Return how long at most a hold goes on for one request that finds out whether it may end: not
+    at all without HoldMiddleware."""
     with suppress(AttributeError, RuntimeError):  # a script without an engine has none
         if crawler.get_downloader_middleware(HoldMiddleware) is not None:
             return crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or 180.0

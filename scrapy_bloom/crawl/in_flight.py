@@ -67,8 +67,8 @@ class InFlight:
     def keep(
         self, request: Request, fingerprints: Iterable[bytes], *, comes_again: bool = False
     ) -> None:
-        """Record that `request` is in the memory queue. If it `comes_again`, a repetition of the
-        request that has yielded it yields it again, and no filter drops it."""
+        """Record that `request` is in the memory queue. If it `comes_again`, no filter drops it
+        when the request that has yielded it is repeated."""
         is_new = id(request) not in self._known
         known = self._know(request)
         if comes_again and is_new:
@@ -93,9 +93,8 @@ class InFlight:
             self._running[id(request)] = known
 
     def finish(self, request: Request, *, alone: bool = False) -> list[Known]:
-        """Record that the engine is done with `request`; return the requests that may be
-        acknowledged now: itself and others that waited for it. With `alone` it waits for no
-        arrivals. Amortized cost: O(log² n) with n waiting requests, O(1) without any."""
+        """Record that the engine is done with `request`; return those that may be acknowledged now.
+        With `alone` it waits for no arrivals. Amortized cost: O(log² n) with n waiting requests."""
         known = self._running.get(id(request))
         if known is None or known.queued:
             return []
@@ -135,8 +134,7 @@ class InFlight:
         return self._known.setdefault(id(request), Known(request))
 
     def _wait(self, since: int, waiting: _Waiting, over: list[_Waiting]) -> None:
-        """Queue `waiting` until all open arrivals from number `since` on are over; add it to `over`
-        at once if there is none."""
+        """Queue `waiting` until all arrivals from `since` on are over; without any it is `over`."""
         if self._last is None or self._last.number < since:
             over.append(waiting)
         else:

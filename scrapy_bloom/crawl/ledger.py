@@ -34,21 +34,19 @@ logger = logging.getLogger("scrapy_bloom.durable.ledger")
 
 class CommitHook:
     """Writes its own rows in the commit that acknowledges requests. Subclasses override what they
-    need; one of them is told of children."""
+    need; one is told of children. An exception stops the ledger."""
 
     def stored(self, request: Request, sources: Sequence[Request]) -> None:
-        """Note that an unfiltered `request`, or one as which `sources` are sent again, is in the
-        store."""
+        """Note that an unfiltered `request`, or one that `sources` are sent again as, is stored."""
 
     def in_memory(self, request: Request) -> None:
         """Note that `request` is in memory only."""
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
-        """Write the rows for these requests, in the same transaction. An exception stops the
-        ledger."""
+        """Write the rows for these requests, in the same transaction."""
 
     def after_commit(self) -> None:
-        """Continue after the commit; by default, do nothing. An exception stops the ledger."""
+        """Continue after the commit."""
 
 
 class HandlerError(Exception):
@@ -77,7 +75,6 @@ class Ledger:
         store: RequestStore,
         dupefilter: FingerprintKeeper,
         engine: EngineProgress,
-        *,
         operations: int,
         seconds: float,
     ) -> None:
@@ -119,8 +116,8 @@ class Ledger:
         self._has_begun = True
 
     def stored(self, request: Request, sources: Sequence[Request]) -> None:
-        """Record that the store has `request`, as which `sources` are sent again, and that these
-        are done; commit if it is time."""
+        """Record that the store has `request`, and that the `sources` that are sent again as it are
+        done; commit if it is time."""
         self._unreleased += self._fingerprints(request)
         self._sent_again.update(sources)
         self.pushed()
@@ -177,9 +174,8 @@ class Ledger:
         return len(self._in_flight)
 
     def stand_in_for_all(self) -> Request:
-        """Return a stand-in for all dispatched requests: it is acknowledged, and they with it, when
-        the engine is done with them all. Cost: a step for each, unless no request was dispatched
-        since the last call."""
+        """Return a stand-in for all dispatched requests, which is acknowledged when the engine is
+        done with them all. Cost: a step for each, if one was dispatched since the last call."""
         if self._newest is None:
             self._newest = Request("data:,")
             self._together[self._newest] = [*self._in_flight]
@@ -188,26 +184,15 @@ class Ledger:
         return self._newest
 
     def fail(self, request: Request, failed: FailedRequest) -> None:
-        """Let the commit that acknowledges a dispatched request make it a failed one. The first
-        record counts. Does nothing for any other request; what fails in a fast stop stays pending.
-        """
+        """Let the commit that acknowledges a dispatched `request` make it a failed one. The first
+        record counts; what fails in a fast stop stays pending."""
         if self._engine.cuts_off:
             self._cut_off.add(request)
         elif self.has(request):
             self.reasons[request] = self._marked.setdefault(request, failed).reason
 
-    def finish(self, request: Request) -> None:
-        """Acknowledge `request` with the next commit. Does nothing for requests that are not
-        dispatched, or that the engine still works on."""
-        # during a commit its acknowledged requests are fixed
-        if not self.stopped and not self._is_committing:
-            with self.guarded():
-                self._acknowledge(request)
-            self.commit_later()
-
     def cannot_schedule(self, request: Request, error: Exception) -> None:
-        """Drop `request`, which cannot be scheduled; the requests that may have yielded it stay in
-        the job."""
+        """Drop `request`; the requests that may have yielded it stay in the job."""
         logger.error(
             "Cannot schedule %(request)s: %(error)s. The requests in progress stay in the job, and"
             " are repeated when it is resumed.",
@@ -240,18 +225,15 @@ class Ledger:
             self.slowest_commit = max(self.slowest_commit, monotonic() - began)
 
     def end(self, conclude: Callable[[], None]) -> None:
-        """Commit for the last time, then call `conclude`, which sees the remaining requests, and
-        commit its changes. Never raises."""
+        """Commit, call `conclude`, which sees what is left, and commit that. Never raises."""
         self.ends = True
         self.commit()
         if self._timer is not None:
             self._timer.cancel()
         if not self.stopped:
-            try:
+            with self.guarded(Exception):  # the dupefilter must be closed, too
                 conclude()
                 self.store.commit(())
-            except Exception as error:  # noqa: BLE001 - the dupefilter must be closed too
-                self.stop(error)
         # requests scheduled by handlers of spider_closed are ignored
         self.stopped = True
 
@@ -259,7 +241,7 @@ class Ledger:
         """Close the store, after the end. Never raises."""
         try:
             self.store.close(clean=not self.failed)
-        except Exception as error:  # noqa: BLE001 - see end
+        except Exception as error:  # noqa: BLE001 - others are to be closed
             self._fail(error)
 
     def stop(self, error: BaseException) -> None:
@@ -274,10 +256,10 @@ class Ledger:
 
     @contextmanager
     def guarded(self, *failures: type[Exception]) -> Iterator[None]:
-        """Stop the ledger if the store fails in this context, outside a commit: for one of these
-        `failures`, by default the store's own; or for a Ctrl-C, which Twisted may hold back."""
+        """Stop the ledger for one of these `failures` in this context, by default the store's own;
+        or for a Ctrl-C, which Twisted may hold back."""
         caught: tuple[type[BaseException], ...]
-        caught = (KeyboardInterrupt, *(failures or self.store.failures))
+        caught = KeyboardInterrupt, *(failures or self.store.failures)
         try:
             yield
         except caught as error:

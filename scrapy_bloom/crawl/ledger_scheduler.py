@@ -10,7 +10,6 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from scrapy import signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.extensions.spiderstate import SpiderState
@@ -18,7 +17,6 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.statscollectors import StatsCollector
 
 from ..errors import JobDirectoryError, encodable
-from ..scrapy_private.cache import mend_cache
 from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, close_spider
 from ..scrapy_private.progress import EngineProgress
 from ..scrapy_private.slots import answer_unsent, slot_keys
@@ -93,13 +91,9 @@ class LedgerScheduler(BaseScheduler):
     """Scheduler with requests in the store of a ledger. Without a ledger all requests are in
     memory; with one, those that cannot be serialized."""
 
-    medium = "disk"
-    """The name of the store in the stats."""
-    _counts_stored = True
-    """False if the answer of the store tells which requests are counted."""
-
-    _start_requests: StartRequests
-    """With a ledger only."""
+    medium = "disk"  # the name of the store in the stats
+    _counts_stored = True  # False if the answer of the store tells which requests are counted
+    _start_requests: StartRequests  # with a ledger only
 
     def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:
         self.crawler = crawler
@@ -124,7 +118,10 @@ class LedgerScheduler(BaseScheduler):
         self._slot_of = slot_keys(crawler)
         self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
-        crawler.signals.connect(self._spider_opened, signals.spider_opened)
+        if crawler.settings.getbool("HTTPCACHE_ENABLED"):
+            from ..scrapy_private.cache import mend_cache
+
+            mend_cache(crawler)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -136,16 +133,10 @@ class LedgerScheduler(BaseScheduler):
         """The pending requests in the store, None without one."""
         return None if self._ledger is None else self._ledger.store.pending
 
-    def _spider_opened(self) -> None:
-        if not mend_cache(self.crawler):
-            logger.warning("This Scrapy hides which entries of its HTTP cache a kill has cut short")
-
     def __len__(self) -> int:
         """Number of pending requests, the delayed ones included."""
-        if self._ledger is None:
-            return self._in_memory
-        store = self._ledger.store
-        return self._in_memory + len(store.pending) + store.later
+        store = self._ledger and self._ledger.store
+        return self._in_memory + (len(store.pending) + store.later if store else 0)
 
     def has_pending_requests(self) -> bool:
         """Return True if any request is pending."""
@@ -162,8 +153,7 @@ class LedgerScheduler(BaseScheduler):
         return self._holds_of.holds
 
     def hold(self, slot: str, seconds: float, times: int) -> None:
-        """Dispatch no request of `slot` for so many seconds, or for those that are left, if these
-        are more; `inf` is until its release. What the downloader has not sent of it goes back."""
+        """Hold `slot` (protocols.Holds). What the downloader has not sent of it goes back."""
         with self._guarded():
             self._holds_of.hold(slot, seconds, times)
         self.send_back(slot)
@@ -183,14 +173,12 @@ class LedgerScheduler(BaseScheduler):
         return request in self._held_times
 
     def is_probe(self, request: Request, slot: str) -> bool:
-        """Return True if `request` was dispatched during the present hold of its slot, to find out
-        whether that may end."""
+        """Return True if `request` was dispatched in this hold of `slot`, to find out its end."""
         hold = self.holds.get(slot, NO_HOLD)
         return hold.times > 0 and self._held_times.get(request) == hold.times
 
     def sent_back(self, request: Request) -> Request | None:
-        """Return a copy of `request` for the scheduler if it was dispatched before its slot was
-        held, as it is now."""
+        """Return a copy of `request` if it was dispatched before its slot was held, as it is."""
         if not self.holds or (times := self._held_times.get(request)) is None:
             return None
         hold = self.holds.get(self._slot_of(request), NO_HOLD)
@@ -200,8 +188,8 @@ class LedgerScheduler(BaseScheduler):
         return nullcontext() if self._ledger is None else self._ledger.guarded()
 
     def enqueue_request(self, request: Request) -> bool:
-        """Store `request` unless it was seen; durable with the next commit. Return False if it was
-        seen or cannot be scheduled. With a ledger never raises."""
+        """Store `request`, durable with the next commit. Return False if it was seen or cannot be
+        scheduled. With a ledger never raises."""
         ledger = self._ledger
         if ledger is not None and ledger.stopped:
             # its parent stays unacknowledged, and yields it again
@@ -260,14 +248,12 @@ class LedgerScheduler(BaseScheduler):
         return True
 
     def _is_over(self, budget: Budget, request: Request) -> bool:
-        """Count `request`, unless it is one of its slot that is sent again. Return True if it is
-        over the budget."""
+        """Count `request`, unless it is sent again in its slot. Return True if it is over."""
         return not self._is_again(request) and not budget.admits(encodable(self._slot_of(request)))
 
     def _is_again(self, request: Request) -> bool:
-        """Return True if `request` is one of its slot that is sent again."""
-        again = [*map(self._slot_of, self._engine.sent_again_as(request))]
-        return bool(again) and self._slot_of(request) in again
+        """Return True if `request` is sent again in its slot."""
+        return self._slot_of(request) in map(self._slot_of, self._engine.sent_again_as(request))
 
     def _cap(self, request: Request, delay: float | None) -> None:
         """Count `request`, which is over the budget."""
@@ -374,13 +360,11 @@ class LedgerScheduler(BaseScheduler):
             self._asks_for_rest = False
 
     def _close_until_due(self, due: float, wait: float) -> None:
+        when = "when its slot is released" if due == inf else f"in {due:.0f} s"
         logger.info(
             "The next request is due %(when)s, and BLOOM_DELAY_WAIT is %(wait)g s: closing the"
             " spider",
-            {
-                "when": "when its slot is released" if due == inf else f"in {due:.0f} s",
-                "wait": wait,
-            },
+            {"when": when, "wait": wait},
             extra={"spider": self.spider},
         )
         self._delay_wait = None
@@ -405,9 +389,8 @@ class LedgerScheduler(BaseScheduler):
         return (None if self._ledger is None else self._ledger.next()), self.medium
 
     def _seconds_held(self, slot: str) -> float | None:
-        """Return after how many seconds a request of `slot` in memory is looked at again that was
-        to be dispatched, None if it may be: of one line for all slots, or of a slot that other
-        workers hold, too."""
+        """Return after how many seconds a request in memory is looked at again, None if it may be
+        dispatched: of one line for all slots, or of a slot that other workers hold, too."""
         if (hold := self.holds.get(slot)) is None:
             return None
         now = monotonic()

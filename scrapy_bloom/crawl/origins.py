@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -11,6 +10,7 @@ from scrapy.exceptions import NotConfigured
 from twisted.python.failure import Failure
 
 from ..settings import wants_delta
+from .start_requests import StartFilter
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -38,7 +38,7 @@ def request_of(crawler: Crawler, source: Response | Failure | None) -> Request |
     return origins_of(crawler).get(source, source.request)
 
 
-class StartItems:
+class StartItems(StartFilter):
     """Recognises items of `Spider.start()` by identity. An untracked item without a response
     replaces the oldest tracked one: a pipeline has made another item of it."""
 
@@ -46,18 +46,6 @@ class StartItems:
         self._tracked: dict[int, Any] = {}
         crawler.signals.connect(self._item_is_gone, signals.item_dropped)
         crawler.signals.connect(self._item_is_gone, signals.item_error)
-
-    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Track the items that `start()` yields."""
-        async for thing in start:
-            self._track(thing)
-            yield thing
-
-    def process_start_requests(self, start: Iterable[Any], spider: object) -> Iterator[Any]:
-        """Do the same with middlewares for Scrapy before 2.13."""
-        for thing in start:
-            self._track(thing)
-            yield thing
 
     def take(self, item: Any) -> bool:
         """Return True if `item`, which was scraped without a response, is one of `start()`."""
@@ -67,9 +55,10 @@ class StartItems:
             del self._tracked[next(iter(self._tracked))]
         return True
 
-    def _track(self, thing: Any) -> None:
+    def _is_skipped(self, thing: Any) -> bool:
         if not isinstance(thing, Request):
             self._tracked[id(thing)] = thing
+        return False
 
     def _item_is_gone(self, item: Any) -> None:
         self._tracked.pop(id(item), None)

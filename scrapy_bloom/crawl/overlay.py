@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from ..bloom import ScalableBloomFilter
 from ..bloom.owner import Owner, note_owner
-from ..bloom.removal import remove_filter
 from ..seen import Seen
 
 if TYPE_CHECKING:
@@ -64,10 +63,7 @@ class Uncommitted(Overlay):
 
 class Keeper:
     """Lets the fingerprints of `dupefilter` wait for the commit that stores their requests, from
-    now on. Those that are never released are never written.
-
-    With `requests_survive` a killed job still has its requests.
-    """
+    now on. With `requests_survive` a killed job still has its requests."""
 
     def __init__(self, dupefilter: BloomDupeFilter, *, requests_survive: bool) -> None:
         self._dupefilter = dupefilter
@@ -94,29 +90,12 @@ class Keeper:
             self._dupefilter.see_despite(error, fingerprint)
 
     def forget(self, request: Request) -> None:
-        """Remove the uncommitted fingerprint of `request`, which could not be stored, so that the
-        next request with this fingerprint counts as new."""
+        """Remove the uncommitted fingerprint of `request`, which could not be stored."""
         if self._overlay.forget(self.fingerprint(request)):
             self._dupefilter.forget_recent()
 
     def note_commit(self, job: bytes, commit: int) -> None:
-        """Record the job and its commit in the filter, before the fingerprints of that commit are
-        released."""
+        """Record the job and its commit in the filter, before its fingerprints are released."""
         opened = self._overlay.filter
         if isinstance(opened, ScalableBloomFilter):
             note_owner(opened, Owner(job, commit))
-
-
-def reset_filter(dupefilter: BloomDupeFilter) -> None:
-    """Replace the filter of earlier rounds by an empty one, before the first request. A crash
-    leaves a filter or none, which the next start replaces again.
-
-    Raises OSError, MemoryError or BloomError.
-    """
-    job, seen = dupefilter._settings.job, dupefilter._seen
-    if job is not None and seen is not None and len(seen):
-        seen.close()
-        remove_filter(job.filter)
-        seen.put(dupefilter.open_in(job))
-        dupefilter.use(seen)
-        dupefilter.loses_requests = False

@@ -13,7 +13,7 @@ from scrapy.utils.python import global_object_name
 
 from ..settings import PICKLE
 from .codec import FORMATS
-from .memory_records import MemoryRecords
+from .records import MemoryRecords
 from .slots import OneLine, Slots
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def memory_records(crawler: Crawler) -> MemoryRecords:
     queues = QueueSettings()
     with suppress(ValueError):  # a command for one page
         queues = QueueSettings.read(crawler.settings, "MEMORY")
-    return MemoryRecords(queues.slots(crawler), queues.newest_first, by_slot=queues.by_slot)
+    return MemoryRecords(queues.slots(crawler), queues.newest_first)
 
 
 def _takes_slots(settings: BaseSettings) -> bool:

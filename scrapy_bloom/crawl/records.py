@@ -1,18 +1,32 @@
-"""A stored request is one record with a state. What the engine does with records is a Store, and
-what an operator does a Desk; a job on the disk, the memory and a crawl in Redis have both."""
+"""A stored request is one record with a state: here in memory, in a job or a crawl in Redis for an
+operator, too, to whom a Desk (choice.py) shows and changes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
-
-from .choice import KEPT, UNFINISHED, WAITING, State
+from enum import IntEnum
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from .choice import By, Counts, Filter, Record
-    from .failed_request import FailedRequest
+    from scrapy import Request
 
-__all__ = ["KEPT", "UNFINISHED", "WAITING", "Claimed", "Desk", "State", "Store", "rank_of"]
+    from .slots import Slots
+
+
+class State(IntEnum):
+    """The states of a record. What is acknowledged or dropped has no record any more."""
+
+    PENDING = 0
+    CLAIMED = 1  # by an engine; pending again after a crash
+    DELAYED = 2  # pending when it is due
+    FAILED = 3
+    CAPPED = 4  # over the budget of its slot
+    ASKED = 5  # to be retried by the next start, as far as the budget of its slot has room
+    QUARANTINED = 6  # lost with two workers of a crawl in Redis, and claimed alone
+
+
+WAITING = frozenset({State.PENDING, State.DELAYED, State.ASKED, State.QUARANTINED})
+KEPT = frozenset({State.FAILED, State.CAPPED})
 
 
 def rank_of(priority: int, *, start: bool) -> int:
@@ -29,60 +43,84 @@ class Claimed(NamedTuple):
     payload: Any
 
 
-class Store(Protocol):
-    """The records of a process. Changes are durable with the next `commit`, all of them or none.
-    Any method may raise one of `failures`."""
+class MemoryRecords:
+    """Records in memory, of requests that cannot be serialized, and of crawls without a job, in
+    heaps: one for each of the `slots`, or one for all. `newest_first` says whether
+    the newest is next of equal requests, and of equal start requests, None where these wait among
+    the others. What fails is forgotten."""
 
-    failures: tuple[type[Exception], ...]
+    def __init__(self, slots: Slots, newest_first: tuple[bool, bool | None]) -> None:
+        self.slots = slots
+        self.starts_apart = newest_first[1] is not None
+        self._signs = tuple(-1 if newest else 1 for newest in newest_first)
+        self._heaps: dict[str, list[tuple[int, int, int, str, Request]]] = {}
+        """By slot: rank, place, id, slot and request."""
+        self._delayed: list[tuple[float, int, tuple[str, int, Request]]] = []
+        """When each is due, its id, and its slot, rank and request."""
+        self._claimed: dict[int, tuple[str, int, Request]] = {}
+        self._last = 0
 
-    def push(self, slot: str, rank: int, payload: Any, due: float | None = None) -> int:
-        """Add a record: `payload` is bytes, or the request itself in memory. It is delayed if it is
-        `due` later, in seconds since 1970. Return its id, which never changes."""
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @property
+    def delayed(self) -> int:
+        """The number of delayed records."""
+        return len(self._delayed)
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next delayed record is due, in seconds since 1970; None without any."""
+        return self._delayed[0][0] if self._delayed else None
+
+    def push(self, slot: str, rank: int, payload: Request, due: float | None = None) -> int:
+        """Add a record."""
+        self._last = id_ = self._last + 1
+        if due is None:
+            self._enter(id_, slot, rank, payload)
+        else:
+            heappush(self._delayed, (due, id_, (slot, rank, payload)))
+        return id_
 
     def next(self) -> Claimed | None:
-        """Claim the next record in Scrapy's order of a slot that is not on hold, or return None."""
+        """Claim the next record."""
+        slot = self.slots.next()
+        if slot is None:
+            return None
+        heap = self._heaps[slot]
+        if self.slots.asks_last(slot):
+            last = max((each for each in heap if each[0] == heap[0][0]), key=lambda each: each[1])
+            heap.remove(last)
+            heap.sort()
+        else:
+            last = heappop(heap)
+        if not heap:
+            del self._heaps[slot]
+        rank, _, id_, slot, payload = last
+        self._claimed[id_] = slot, rank, payload
+        self.slots.add(slot, -1)
+        return Claimed(id_, slot, payload)
 
-    def done(self, id_: int) -> None:
-        """Delete a claimed record."""
+    def done(self, id_: int, *_: object) -> None:
+        """Forget a claimed record."""
+        self._claimed.pop(id_)
 
-    def fail(self, id_: int, failed: FailedRequest, payload: bytes | None = None) -> None:
-        """Make a claimed record a failed one, with another `payload` for a retry."""
+    fail = done
 
     def put_off(self, id_: int, due: float) -> None:
         """Make a claimed record a delayed one."""
+        heappush(self._delayed, (due, id_, self._claimed.pop(id_)))
 
     def take_due(self, now: float) -> bool:
-        """Make delayed records pending that are due, as the newest of their rank. Return True if
-        there are more: each call does a little only."""
+        """Make all delayed records pending that are due."""
+        while self._delayed and self._delayed[0][0] <= now:
+            _, id_, record = heappop(self._delayed)
+            self._enter(id_, *record)
+        return False
 
-
-Action = Literal["drop", "fail", "retry"]
-"""The records go; they fail, for the reason `dropped`; they are pending again."""
-
-
-PATIENCE = 30.0
-"""Seconds that a running job has for the answer to an order."""
-
-
-class Desk(Protocol):
-    """The records of a job or a crawl, while engines are at work or not. Raises BloomError."""
-
-    @property
-    def taker(self) -> str:
-        """The process that asks what is retried, in words."""
-
-    def count(self, chosen: Filter, by: By = "slot") -> Counts:
-        """Return how many are chosen."""
-
-    def scan(self, chosen: Filter) -> Iterator[Record]:
-        """Yield the chosen ones: pending ones, then others, of each state the oldest first."""
-
-    def change(self, chosen: Filter, action: Action) -> Counts | None:
-        """Do `action` with what is chosen; None if a running job has not answered in time."""
-
-    def held(self) -> Mapping[str, float]:
-        """Return the slots on hold, and for how many seconds, `inf` until the release."""
-
-    def hold(self, slots: Sequence[str], seconds: float | None) -> int | None:
-        """Hold `slots` for so many seconds, with None release them. Return how many are held now,
-        or were; None as `change` does."""
+    def _enter(self, id_: int, slot: str, rank: int, payload: Request) -> None:
+        self._last += 1
+        place = self._last * self._signs[rank & 1]
+        self.slots.add(slot)
+        line = self._heaps.setdefault(slot if self.slots.by_slot else "", [])
+        heappush(line, (rank, place, id_, slot, payload))

@@ -75,13 +75,10 @@ _packers = [_packer()]
 
 
 def pack(fields: dict[str, Any], slot: str) -> bytes:
-    """Return the text of the request with these `fields` (`Request.to_dict`) in `slot`. Leaves out
-    fields with Scrapy's default, unless there is a `_class`, which may have others.
-
-    Raises NotPlainError unless all are plain: None, bool, int, float, str, bytes, list, tuple,
-    dict, set or frozenset, of that very type, each container in one place, at most DEEPEST of them
-    inside each other.
-    """
+    """Return the text of the request with these `fields` (`Request.to_dict`) in `slot`, without
+    those with Scrapy's default, unless there is a `_class`, which may have others. Raises
+    NotPlainError unless all are plain: None, bool, int, float, str, bytes, list, tuple, dict, set
+    or frozenset, of that very type, each container in one place, DEEPEST inside each other."""
     try:
         text: bytes = _packers[0].pack(_record(fields, slot))
     except (ValueError, OverflowError, MemoryError) as error:
@@ -116,7 +113,7 @@ def unpack(text: bytes, slot: str) -> dict[str, Any]:
 
 
 def checksum(text: bytes, slot: str) -> bytes:
-    """Return two bytes that are others for another text or another slot, but once in 65,536."""
+    """Return two bytes that are others for another text or slot, but once in 65,536."""
     raw = slot.encode("utf-8", "surrogatepass")
     both = zlib.crc32(raw, zlib.crc32(text))
     return (both & 0xFFFF).to_bytes(2, "big")
@@ -124,8 +121,8 @@ def checksum(text: bytes, slot: str) -> bytes:
 
 def held_apart(fields: dict[str, Any], code: int, dumps: Callable[[Any], bytes]) -> dict[str, Any]:
     """Return `fields` that are plain but for OBJECTS, which has all values of `meta` and of
-    `cb_kwargs` but numbers and strings, and the other fields that are not plain, as extension
-    `code` of what `dumps` returns. Objects that share others share them there. Raises anything."""
+    `cb_kwargs` but numbers and strings, and others that are not plain, as extension `code` of what
+    `dumps` returns; so objects still share others. Raises anything."""
     values: list[Any] = []
     seen: set[int] = set()
 

@@ -23,6 +23,8 @@ class Slots:
     comes or goes. `load` tells how many requests the downloader has of a slot.
     """
 
+    by_slot = True  # each slot has a line of its own
+
     def __init__(
         self, load: Callable[[str], float] = lambda slot: 0, *, takes_turns: bool = True
     ) -> None:
@@ -44,9 +46,6 @@ class Slots:
 
     def __len__(self) -> int:
         return self._total
-
-    def __contains__(self, slot: str) -> bool:
-        return slot in self._pending
 
     def add(self, slot: str, number: int = 1) -> None:
         """Count `number` more pending records of `slot`, fewer if it is negative."""
@@ -104,6 +103,8 @@ class Slots:
 
 class OneLine(Slots):
     """The slots of ScrapyPriorityQueue, which stand in one line: holds are looked at behind it."""
+
+    by_slot = False
 
     def next(self) -> str | None:
         """Return an empty name for the whole line, None if it is empty."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -49,24 +49,13 @@ def _text(value: Any) -> str:
     return type(value).__qualname__
 
 
-class StartRequests(CommitHook, ABC):
-    """Spider middleware, the last one before the engine, which marks start requests as taken: with
-    the commit that stores them, or, if they live in memory only, when they are acknowledged. They
-    are known by identity: their meta is copied to retries, redirects and children."""
+class StartFilter(ABC):
+    """A spider middleware for the output of `Spider.start()`."""
 
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-        self.offered: Request | None = None
-        """The last request that the engine got from start(), until it is scheduled."""
-        self._mark: Any
-        """Tells the offered one from all others of the round: its key, and its number among those
-        with that key in this run of start()."""
-        self._ledger: Ledger
-        self._in_memory: dict[Request, Any] = {}
-        self._skipped = 0
+    _skipped = 0
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Yield the results of start() that the round has not taken."""
+        """Yield the results of start() that are not skipped."""
         if not self._begin():
             return
         with self._running():
@@ -84,6 +73,32 @@ class StartRequests(CommitHook, ABC):
             for thing in start:
                 if not self._is_skipped(thing):
                     yield thing
+
+    def _begin(self) -> bool:
+        """Prepare for a run of start(); return False if it need not run."""
+        return True
+
+    def _running(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    @abstractmethod
+    def _is_skipped(self, thing: Any) -> bool:
+        """Return True if `thing` goes no further."""
+
+
+class StartRequests(StartFilter, CommitHook):
+    """Spider middleware, the last one before the engine, which marks start requests as taken: with
+    the commit that stores them, or, in memory, when they are acknowledged. They are known by
+    identity: their meta is copied to retries, redirects and children."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self.offered: Request | None = None
+        """The last request that the engine got from start(), until it is scheduled."""
+        self._mark: Any
+        """Of the offered one: its key, and its number with that key in this run of start()."""
+        self._ledger: Ledger
+        self._in_memory: dict[Request, Any] = {}
 
     def mark_stored(self) -> None:
         """Mark the offered request, which was stored last. Raises as the store does."""
@@ -111,14 +126,6 @@ class StartRequests(CommitHook, ABC):
         self.offered = None
         # a stop cancels start(), which may take that for its end
         self._end(exhausted=self._crawler.engine.running)
-
-    @abstractmethod
-    def _begin(self) -> bool:
-        """Prepare for a run of start(); return False if it need not run."""
-
-    @abstractmethod
-    def _is_skipped(self, thing: Any) -> bool:
-        """Return True if `thing` is a start request that the round has taken; else offer it."""
 
     @abstractmethod
     def _take(self, mark: Any) -> None:

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any
 from scrapy.extensions.feedexport import FeedExporter
 
 from ..amounts import counted
+from ..bloom.removal import remove_filter
 from ..crawl.ledger import CommitHook
 from ..crawl.ledger_scheduler import LedgerScheduler
-from ..crawl.overlay import reset_filter
 from ..dupefilter import BloomDupeFilter
 from ..errors import message_of
 from ..jobdir import session_of
@@ -256,3 +256,18 @@ class DeltaCrawl(CommitHook):
         stats = self._crawler.stats.get_stats()
         failed = any(str(name).startswith("feedexport/failed_count") for name in stats)
         return not failed and not (self._ledger is not None and self._ledger.failed)
+
+
+def reset_filter(dupefilter: BloomDupeFilter) -> None:
+    """Replace the filter of earlier rounds by an empty one, before the first request. A crash
+    leaves a filter or none, which the next start replaces again.
+
+    Raises OSError, MemoryError or BloomError.
+    """
+    job, seen = dupefilter._settings.job, dupefilter._seen
+    if job is not None and seen is not None and len(seen):
+        seen.close()
+        remove_filter(job.filter)
+        seen.put(dupefilter.open_in(job))
+        dupefilter.use(seen)
+        dupefilter.loses_requests = False

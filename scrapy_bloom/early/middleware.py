@@ -1,8 +1,7 @@
 """Drops duplicates next to the spider, before they pass through Scrapy's engine.
 
-Scrapy passes a request through all spider middlewares, a task and two signals before the scheduler
-calls the dupefilter. A seen request stays seen, so one whose URL is in the dupefilter's cache can
-be dropped as soon as the spider has yielded it. docs/speed.md lists the observable differences.
+A seen request stays seen, so one whose URL is in the dupefilter's cache can be dropped as soon as
+the spider has yielded it. docs/speed.md lists the observable differences.
 """
 
 from __future__ import annotations
@@ -39,15 +38,14 @@ _OWN = ("scrapy", "scrapy_bloom")
 
 
 class DropEarlyMiddleware(OutputFilter):
-    """Spider middleware, next to the spider, that drops those requests of callbacks that the
-    scheduler is sure to drop. The add-on enables it.
+    """Spider middleware, next to the spider, that drops requests of callbacks that the scheduler is
+    sure to drop. The add-on enables it.
 
     It needs BloomDupeFilter or RedisBloomDupeFilter. It stays off if a component other than
-    Scrapy's would notice: a spider middleware between it and the engine, a handler of a signal, a
-    changed dupefilter or scheduler, a fingerprinter that does not say what it reads. A middleware
-    would not notice if it has no method for the output of callbacks, if `bloom_neutral` of its own
-    class is True, or if BLOOM_DROP_EARLY names it. BLOOM_DROP_EARLY = True ignores middlewares and
-    handlers, False turns it off. A log line at the start says whether it works, or why not.
+    Scrapy's would notice: a spider middleware between it and the engine that has a method for the
+    output of callbacks, unless `bloom_neutral` of its own class is True or BLOOM_DROP_EARLY names
+    it; a handler of a signal; a changed dupefilter or scheduler; a fingerprinter that does not say
+    what it reads. BLOOM_DROP_EARLY = True ignores middlewares and handlers, False turns it off.
     """
 
     order = 1100
@@ -56,14 +54,10 @@ class DropEarlyMiddleware(OutputFilter):
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._passes_all = False
-        self._passed: tuple[type, ...] = ()
-        """The spider middlewares that BLOOM_DROP_EARLY names."""
-        self._known: KnownUrls | None = None
-        """Set while requests are dropped."""
-        self._known_links: KnownUrls | None = None
-        """Set while follow_new leaves out links."""
-        self._referers: RefererMiddleware | None = None
-        """Sets the referer that the log of each request names."""
+        self._passed: tuple[type, ...] = ()  # the middlewares that BLOOM_DROP_EARLY names
+        self._known: KnownUrls | None = None  # set while requests are dropped
+        self._known_links: KnownUrls | None = None  # set while follow_new leaves out links
+        self._referers: RefererMiddleware | None = None  # sets the referer that the log names
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -128,8 +122,8 @@ class DropEarlyMiddleware(OutputFilter):
         announce(crawler, "duplicates", f"dropped early{links}")
 
     def _others(self) -> tuple[list[object], list[object]]:
-        """Return the spider middlewares that may notice a dropped request, in two lists: between
-        the spider and this one, and between this one and the engine."""
+        """Return the spider middlewares that may notice a dropped request: between the spider and
+        this one, and between this one and the engine."""
         nearer: list[object] = []
         between: list[object] = []
         found = nearer
@@ -145,8 +139,7 @@ class DropEarlyMiddleware(OutputFilter):
         return nearer, between
 
     def _is_passed(self, owner: object, method: Callable[..., Any]) -> bool:
-        """Return True if `owner`, whose `method` Scrapy calls, has no effect on dropped requests:
-        Scrapy's and ours, and those of which their own class or the user says so."""
+        """Return True if the `method` of `owner` has no effect on dropped requests."""
         if self._passes_all:
             return True
         kind = type(owner)
@@ -171,10 +164,9 @@ def _classes(paths: tuple[str, ...]) -> tuple[type, ...]:
 
 
 def _class_at(path: str) -> type:
-    found = load_object(path)
-    if not isinstance(found, type):
-        raise TypeError(f"{path} is no class")
-    return found
+    if isinstance(found := load_object(path), type):
+        return found
+    raise TypeError(f"{path} is no class")
 
 
 def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
@@ -192,8 +184,8 @@ def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
 def _why_missed(crawler: Crawler) -> str | None:
     """Return the handler that would miss the signals of a dropped request, None without one."""
     for name in ("request_scheduled", "request_dropped"):
-        signal = getattr(signals, name)
-        for receiver in liveReceivers(getAllReceivers(crawler.signals.sender, signal)):
+        receivers = getAllReceivers(crawler.signals.sender, getattr(signals, name))
+        for receiver in liveReceivers(receivers):
             if not _misses_nothing(receiver):
                 return f"{_name(receiver)} handles {name}"
     return None

@@ -50,8 +50,7 @@ class DurableFeeds(CommitHook):
 
     ledger: Ledger
     """In whose commits the feeds are written. It and `stores_empty` are set before the opening."""
-    stores_empty: bool
-    """False if the place of a feed without items stays as it is."""
+    stores_empty: bool  # False if the place of a feed without items stays as it is
 
     def __init__(self, plans: Plans, round_: Round, directory: Path) -> None:
         self._plans = plans
@@ -65,9 +64,7 @@ class DurableFeeds(CommitHook):
         self.templates = [uri for uri in exporter.feeds if plans.is_durable(uri)]
         self.outbox = Outbox(round_.file)
         self.is_left_out: Callable[[Request], bool] = lambda _: False
-        """Items of a request for which it returns True reach no file."""
         self.all_stored = False
-        """True when the crawl has ended and all feeds are stored."""
         self._feeds: list[OpenFeed] = []
         self._given_up: list[tuple[Feed, FeedError]] = []
         self._is_open = False
@@ -105,8 +102,7 @@ class DurableFeeds(CommitHook):
         return kind(self._plans, self.outbox, feed, options, self._directory)
 
     def _continue(self, feed: Feed, *, is_left: bool) -> None:
-        """Go on with a feed of an earlier run, or complete one that `is_left`. Raises FeedError if
-        it is not as that run has left it."""
+        """Go on with a feed of an earlier run, or complete one that `is_left`. Raises FeedError."""
         if is_left:
             classes = ("exporter", "storage")
             options = {name: each for name, each in feed.options.items() if name not in classes}
@@ -128,16 +124,14 @@ class DurableFeeds(CommitHook):
     # -- opening -------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Continue the feeds of the round, or begin them, if it awaits them. An error stops the
-        ledger."""
+        """Go on with the feeds of the round, or begin them. An error stops the ledger."""
         if not self._round.awaits_feeds:
             return
         try:
             # before the commit hooks that make durable what the feeds write
             self.ledger.commit_hooks.insert(0, self)
             if self._follows_kept:
-                # in the commit that forgets its feeds
-                self._round.begin()
+                self._round.begin()  # in the commit that forgets its feeds
             for feed, error in self._given_up:
                 why = error.__cause__ or error
                 self._logger.warning("Feed %s stays as it is: %s", feed.template, why)
@@ -172,9 +166,8 @@ class DurableFeeds(CommitHook):
 
     def _begin(self, template: str) -> None:
         if self._round.is_resumed:
-            self._logger.info(
-                "Feed %s begins now: the items that were scraped before are not in it", template
-            )
+            what = "Feed %s begins now: the items that were scraped before are not in it"
+            self._logger.info(what, template)
         feed = self.outbox.add_feed(self._round.number, template, self._plans.describe(template))
         self._feeds.append(self._opened(feed, self._exporter.feeds[template]))
         self._feeds[-1].next_batch()
@@ -182,8 +175,8 @@ class DurableFeeds(CommitHook):
     # -- items ---------------------------------------------------------------------
 
     def add(self, item: Any, response: Any, *, is_start_item: bool) -> None:
-        """Add `item` to the feeds that accept it. Raises any exception of an exporter; an error of
-        the job's file stops the ledger."""
+        """Add `item` to the feeds that accept it. Raises what an exporter raises; an error of the
+        job's file stops the ledger."""
         if self.ledger.stopped or not self._is_open:
             return
         origin, filters = self._origin(response), self._exporter.filters
@@ -203,8 +196,7 @@ class DurableFeeds(CommitHook):
         self.ledger.pushed()
 
     def _origin(self, response: Any) -> Request:
-        """Return the request that owns an item of `response`: the item is final when that request
-        is acknowledged."""
+        """Return the request whose acknowledgement makes an item of `response` final."""
         is_known = isinstance(response, Failure) or response in self._origins
         request = request_of(self._crawler, response) if is_known else None
         if request is None or not self.ledger.has(request):
@@ -267,7 +259,7 @@ class DurableFeeds(CommitHook):
 
     async def finish(self) -> None:
         """Complete the feeds in place, store the others, and end the round if it waits for nothing
-        else. Does nothing if they were not opened. Errors are logged."""
+        else. Errors are logged."""
         if not self._is_open:
             return
         try:
@@ -281,12 +273,11 @@ class DurableFeeds(CommitHook):
                 shutil.rmtree(self._directory, ignore_errors=True)
             self.all_stored = not self._failed
             if self._failed:
+                failed = counted(len(self._failed), "feed"), ", ".join(self._failed)
                 self._logger.error(
                     "%s could not be stored: %s. What is missing is kept in %s; the next start of"
                     " the job tries again.",
-                    counted(len(self._failed), "feed"),
-                    ", ".join(self._failed),
-                    self._directory,
+                    *(*failed, self._directory),
                 )
         except Exception as error:
             self._logger.error(
@@ -296,8 +287,7 @@ class DurableFeeds(CommitHook):
             )
 
     async def _close(self, feeds: Iterable[OpenFeed]) -> None:
-        """Store the batches of `feeds`. Forget those of an earlier round: others go on if they are
-        in FEEDS again."""
+        """Store the batches of `feeds`, and forget those of an earlier round."""
         for working in feeds:
             are_stored = [await self._store(working, each) for each in [*working.feed.batches]]
             self._commit()
@@ -307,8 +297,8 @@ class DurableFeeds(CommitHook):
                     self.outbox.remove_feed(working.feed)
 
     async def _store(self, working: OpenFeed, batch: Batch) -> bool:
-        """Complete a batch in its place, or store it, and forget it if it was full. Return False
-        after an error, which is logged."""
+        """Complete a batch in place, or store it, and forget a full one. Return False after an
+        error, which is logged."""
         items, is_stored = working.unstored(batch), True
         stores_empty = self.stores_empty and working.options["store_empty"] and batch.number == 1
         if items is not None and (batch.items or stores_empty):
@@ -321,8 +311,7 @@ class DurableFeeds(CommitHook):
         return is_stored
 
     async def _is_stored(self, working: OpenFeed, batch: Batch, items: int) -> bool:
-        """Store so many new `items` of a batch, with the signals, stats and log lines of Scrapy's
-        exporter."""
+        """Store so many new `items`, with the signals, stats and log lines of Scrapy's exporter."""
         slot = working.slot(batch)
         slot.itemcount = items
         what = f"{slot.format} feed ({items} items) in: {slot.uri}"

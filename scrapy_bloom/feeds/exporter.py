@@ -51,17 +51,15 @@ class DurableFeedExporter(FeedExporter):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         self.start_items = StartItems(crawler)
-        """The middleware that tracks items of `Spider.start()`."""
         self._plans: Plans | None = None
         self._durable: DurableFeeds | None = None
-        self._scrapys: set[str] = set()
-        """Feeds of a job that Scrapy's exporter writes."""
+        self._scrapys: set[str] = set()  # feeds of a job that Scrapy's exporter writes
         self._refused: WeakSet[Request] = WeakSet()
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Connect the exporter. Its use of the job ends when the spider is closed, even if a
-        subclass has a `close_spider` that does not call this one."""
+        """Connect the exporter. Its use of the job ends when the spider is closed, even if the
+        `close_spider` of a subclass does not call this one."""
         self = super().from_crawler(crawler)
         crawler.signals.disconnect(self.close_spider, signals.spider_closed)
         crawler.signals.connect(self._spider_closed, signals.spider_closed)
@@ -116,8 +114,7 @@ class DurableFeedExporter(FeedExporter):
     # -- called by the scheduler ---------------------------------------------------
 
     def look(self, round_: Round, directory: Path) -> DurableFeeds:
-        """Return the durable feeds of a round, with part files in `directory`. Raises FeedError if
-        one cannot go on; changes nothing. Cost: reads the files."""
+        """Return the durable feeds of a round, with part files in `directory`; see DurableFeeds."""
         from .durable_feeds import DurableFeeds
         from .open_feed import Plans
 
@@ -129,7 +126,7 @@ class DurableFeedExporter(FeedExporter):
         self, ledger: Ledger, round_: Round, directory: Path, *, stores_empty: bool = True
     ) -> None:
         """Write in the commits of `ledger` as soon as the spider is open. Without `stores_empty`
-        the place of a feed without items stays as it is. Raises as `look` does; changes no feed."""
+        the place of a feed without items stays as it is. Raises FeedError; changes no feed."""
         durable = self.look(round_, directory)
         self._scrapys = self.feeds.keys() - durable.templates
         round_.at_end.append(durable.outbox.empty)
@@ -147,8 +144,7 @@ class DurableFeedExporter(FeedExporter):
             session_of(self.crawler).begin(self)
 
     def leave_out(self, is_left_out: Callable[[Request], bool]) -> None:
-        """Keep the items of requests for which `is_left_out` returns True out of the durable feeds.
-        It is asked when a request is to be acknowledged, and may raise sqlite3.Error."""
+        """See RoundFeeds. The function may raise sqlite3.Error."""
         if self._durable is not None:
             self._durable.is_left_out = is_left_out
 

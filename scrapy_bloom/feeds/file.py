@@ -25,8 +25,8 @@ class FeedFile:
     """The file at `path`, whose first `length` bytes are right.
 
     `open` cuts off later bytes if `check` has recognised them as this job's, or if the file is to
-    be `emptied`. Nothing else is ever cut or overwritten: if another program writes to the file,
-    FeedError is raised. A `private` file is for its owner alone, and so is its directory.
+    be `emptied`; nothing else is cut or overwritten. FeedError is raised if another program writes
+    to it. A `private` file is for its owner alone, and so is its directory.
     """
 
     def __init__(self, path: Path, *, emptied: bool = False, private: bool = False) -> None:

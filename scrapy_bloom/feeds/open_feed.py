@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 
 class Plans:
-    """Plans the feeds of `exporter` by its settings. Raises JobDirectoryError that names what this
-    release of Scrapy lacks."""
+    """Plans the feeds of `exporter` by its settings. Raises JobDirectoryError as its view does."""
 
     def __init__(self, exporter: FeedExporter) -> None:
         self.exporter = exporter
@@ -58,7 +57,7 @@ class Plans:
 
     def grows(self, template: str, options: dict[str, Any]) -> bool:
         """Return True for a local file in csv or jsonlines by Scrapy's exporter, whose last write
-        of an item is the item, but for no subclass: its output is unknown."""
+        of an item is the item; the output of a subclass is unknown."""
         exporter = self.exporter.exporters[options["format"]]
         is_plain = is_local(self.storage_of(template, options)) and "postprocessing" not in options
         return is_plain and exporter in (CsvItemExporter, JsonLinesItemExporter)
@@ -94,16 +93,15 @@ class OpenFeed:
     """A feed that this run writes, by its `options`. Its batches are rows of `outbox`; one ends at
     `limit` items, if that is not None.
 
-    Items are appended to the feed's own file, that of Scrapy's storage, as soon as they are final,
-    as the text that the exporter makes of them. The feed's head, the bytes before the first item,
-    and the columns of csv are those that earlier runs have written; else they are known after the
-    first export. See WaitingFeed for feeds with part files in `directory`.
+    Items are appended to the feed's own file as soon as they are final, as the text that the
+    exporter makes of them. The feed's head, the bytes before the first item, and the columns of csv
+    are those of earlier runs, or known after the first export. WaitingFeed has part files in
+    `directory`.
     """
 
     in_place = True
     columns: list[str] | None = None
-    is_left = False
-    """True for a feed of an earlier run that is only to be completed."""
+    is_left = False  # True for a feed of an earlier run that is only to be completed
 
     def __init__(
         self, plans: Plans, outbox: Outbox, feed: Feed, options: dict[str, Any], directory: Path
@@ -156,7 +154,7 @@ class OpenFeed:
 
     def check(self, file: str) -> None:
         """Make a feed of an earlier run ready to go on, in a job that has `file`. Raises FeedError
-        if a file is not as that run left it; changes nothing. Cost: reads the files."""
+        if a file is not as that run left it. Cost: reads the files."""
         skip = 0
         for batch in self.feed.batches:
             if follow_job(batch, self._job, file):
@@ -197,8 +195,8 @@ class OpenFeed:
         self._outbox.save_batch(batch)
 
     def write(self, count: int) -> Iterator[Batch]:
-        """Append the next `count` final items to the files, durably; yield each batch that has got
-        some. Raises FeedError."""
+        """Append the next `count` final items, durably; yield each batch that got some. Raises
+        FeedError."""
         items = self._outbox.final_items(self.feed)
         for batch, share in self._batches(count):
             file = batch.file
@@ -213,8 +211,7 @@ class OpenFeed:
             yield batch
 
     def _batches(self, items: int) -> Iterator[tuple[Batch, int]]:
-        """Yield the batches for so many more `items`, with the number of those in each. It may be
-        a new one."""
+        """Yield the batches for so many more `items`, also new ones, and the number in each."""
         batches = iter([batch for batch in self.feed.batches if not self.is_full(batch)])
         while items > 0:
             batch = next(batches, None) or self.next_batch()
@@ -237,8 +234,7 @@ class OpenFeed:
         return Path(batch.path or local_path(self._view.storage(batch.uri, self.options)))
 
     def export(self, item: Any) -> bytes:
-        """Return `item` as it is in the file, without the head. Raises any exception of the
-        exporter."""
+        """Return `item` as it is in the file. Raises any exception of the exporter."""
         feed, head = self.feed, b""
         if is_first := feed.head is None:
             self._text.start_exporting()
@@ -251,13 +247,16 @@ class OpenFeed:
                 feed.head = head + taken
             raise
         before, alone = self._writes.take()
+        is_csv = isinstance(self._text, CsvItemExporter)
         if is_first:
-            mark = _byte_order_mark(self._text)
-            if not before and mark and alone.startswith(mark):
+            # the others encode each item separately
+            mark = _byte_order_mark(self._text.encoding) if is_csv and not before else b""
+            if mark and alone.startswith(mark):
                 before, alone = mark, alone.removeprefix(mark)
             feed.head = head + before
-        if self.columns is None:
-            self.columns = _columns_of(self._text)
+        fields = self._text.fields_to_export
+        if is_csv and self.columns is None and fields and not isinstance(fields, Mapping):
+            self.columns = [*fields]  # given by the first item
         return alone
 
     def check_stored(self, batch: Batch) -> None:
@@ -270,13 +269,12 @@ class OpenFeed:
     async def store(
         self, batch: Batch, storage: FeedStorageProtocol, save: Callable[[Batch], None]
     ) -> None:
-        """Store `batch`, if its file is a part; `save` makes `batch.stored` durable. Raises any
-        exception of the storage."""
+        """Store `batch`, if its file is a part; `save` makes `batch.stored` durable. Raises what
+        the storage raises."""
 
 
 class _Writes(io.BytesIO):
-    """A file that knows where its last write begins. Its position 0 has encoders write a byte order
-    mark."""
+    """A file that knows where its last write begins."""
 
     last = 0
 
@@ -292,18 +290,9 @@ class _Writes(io.BytesIO):
         return taken[: self.last], taken[self.last :]
 
 
-def _columns_of(exporter: BaseItemExporter) -> list[str] | None:
-    """Return the columns of csv, given by the first item; else None."""
-    fields = exporter.fields_to_export
-    is_csv = isinstance(exporter, CsvItemExporter)
-    return [*fields] if is_csv and fields and not isinstance(fields, Mapping) else None
-
-
-def _byte_order_mark(exporter: BaseItemExporter) -> bytes:
-    """Return the byte order mark of the exporter's encoding, empty without one."""
-    if not isinstance(exporter, CsvItemExporter):
-        return b""  # the others encode each item separately
-    return codecs.getincrementalencoder(exporter.encoding or "utf-8")().encode("")
+def _byte_order_mark(encoding: str | None) -> bytes:
+    """Return the byte order mark of an encoding, empty without one."""
+    return codecs.getincrementalencoder(encoding or "utf-8")().encode("")
 
 
 def is_local(storage: object) -> bool:
@@ -313,7 +302,7 @@ def is_local(storage: object) -> bool:
 
 def overwrites(storage: object, options: dict[str, Any]) -> bool:
     """Return True if `storage` replaces earlier contents, by the feed's option or else by Scrapy's
-    documented default. The default of storages that are not Scrapy's counts as False."""
+    documented default; False for storages that are not Scrapy's."""
     if isinstance(storage, (S3FeedStorage, GCSFeedStorage)):
         return True  # they ignore the option
     is_scrapys = any(k.__module__ == FileFeedStorage.__module__ for k in type(storage).__mro__)
@@ -327,9 +316,8 @@ def local_path(storage: FeedStorageProtocol) -> Path:
 
 
 def follow_job(batch: Batch, job: Path, file: str) -> bool:
-    """Let the files of `batch` be those beside `job` if that was copied, or moved with them; return
-    True if it was not there before. `file` is in each job. Raises FeedError if a file is the
-    original's."""
+    """Let the files of `batch` be those beside `job` if that, with `file` in it, was copied, or
+    moved with them; return True if it was. Raises FeedError if a file is the original's."""
     stored, before = batch.stored, Path(batch.stored.get("job", job))
     if before == job:
         return False
@@ -354,8 +342,8 @@ def _plain(value: Any) -> Any:
 
 
 def _form(value: Any) -> Any:
-    """Return the form of a value that is not JSON. Sets are sorted; classes and functions become
-    their names, other objects those of their types."""
+    """Return the form of a value that is not JSON: classes and functions become their names, other
+    objects those of their types."""
     if isinstance(value, (set, frozenset)):
         return sorted(map(_plain, value), key=json.dumps)
     if isinstance(value, partial):

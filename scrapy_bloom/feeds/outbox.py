@@ -17,6 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..atomic import new_token
+from ..errors import encodable
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -73,10 +74,8 @@ class Outbox:
 
     def __init__(self, file: RequestFile) -> None:
         self._file = file
-        self.changed: set[Batch] = set()
-        """Batches that the next commit records."""
-        self.written: Counter[int] = Counter()
-        """Number of items written since the last commit, by feed."""
+        self.changed: set[Batch] = set()  # which the next commit records
+        self.written: Counter[int] = Counter()  # items since the last commit, by feed
         self._numbers: defaultdict[Request, int] = defaultdict(count(1).__next__)
         """Requests with items that are not final."""
         self._start_items: defaultdict[Request, list[tuple[int, bytes]]] = defaultdict(list)
@@ -102,18 +101,14 @@ class Outbox:
 
     def add_feed(self, round_: int, template: str, options: dict[str, Any]) -> Feed:
         """Insert a feed of a round and return it."""
-        row = self._insert(
-            "INSERT INTO feeds VALUES (NULL, ?, ?, ?, NULL, 'null')",
-            (round_, template, json.dumps(options)),
-        )
+        statement = "INSERT INTO feeds VALUES (NULL, ?, ?, ?, NULL, 'null')"
+        row = self._insert(statement, (round_, template, json.dumps(options)))
         return Feed(row, round_, template, options)
 
     def save_head(self, feed: Feed, columns: list[str] | None) -> None:
         """Save the head of a feed, and its `columns`."""
-        self._file.execute(
-            "UPDATE feeds SET head = ?, columns = ? WHERE id = ?",
-            (feed.head, json.dumps(columns), feed.id),
-        )
+        save = "UPDATE feeds SET head = ?, columns = ? WHERE id = ?"
+        self._file.execute(save, (feed.head, json.dumps(columns), feed.id))
 
     def remove_feed(self, feed: Feed) -> None:
         """Delete a feed with its batches and items."""
@@ -135,20 +130,16 @@ class Outbox:
 
     def save_batch(self, batch: Batch) -> None:
         """Save the state of a batch."""
+        path, stored = _path_to_store(batch.path), json.dumps(batch.stored)
         self._file.execute(
             "UPDATE batches SET path = :path, state = :state, items = :items, length = :length,"
             " digest = :digest, stored = :stored WHERE id = :id",
-            {
-                **vars(batch),
-                "path": _path_to_store(batch.path),
-                "stored": json.dumps(batch.stored),
-            },
+            {**vars(batch), "path": path, "stored": stored},
         )
 
     def record(self) -> None:
         """Write, with the next commit, what has become of the files since the last one. Stored
-        batches are deleted, but for the last one of each feed, whose number is needed. Cost: then
-        reads all remaining batches."""
+        batches are deleted, but for the last one of each feed, whose number is needed."""
         for written in self.written.items():
             self._file.execute(
                 "DELETE FROM items WHERE id IN (SELECT id FROM items"
@@ -158,11 +149,8 @@ class Outbox:
         for batch in self.changed:
             self.save_batch(batch)
         if any(batch.state == STORED for batch in self.changed):
-            self._file.execute(
-                "DELETE FROM batches WHERE state = ?"
-                " AND id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)",
-                (STORED,),
-            )
+            others = "state = ? AND id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)"
+            self._file.execute(f"DELETE FROM batches WHERE {others}", (STORED,))  # noqa: S608 - no input
 
     def recorded(self) -> None:
         """Forget what a commit has recorded."""
@@ -170,8 +158,7 @@ class Outbox:
         self.changed.clear()
 
     def add_item(self, feed: int, request: Request, item: bytes, *, is_start_item: bool) -> None:
-        """Insert an item of `request`. An item of `start()` is not inserted as often as earlier
-        runs have taken it already."""
+        """Insert an item of `request`; one of `start()` only if earlier runs have not taken it."""
         if is_start_item:
             digest = blake2b(item, digest_size=16, usedforsecurity=False).digest()
             met = self._file.execute(
@@ -186,8 +173,7 @@ class Outbox:
         self._file.execute("INSERT INTO items VALUES (NULL, ?, ?, ?)", values)
 
     def finish(self, request: Request, is_left_out: Callable[[Request], bool]) -> None:
-        """Make the items of `request` final with this commit, or delete them if it
-        `is_left_out`."""
+        """Make the items of `request` final with this commit, or delete them if it is left out."""
         if (number := self._numbers.pop(request, None)) is None:
             return
         start_items = self._start_items.pop(request, ())
@@ -209,10 +195,8 @@ class Outbox:
 
     def final_items(self, feed: Feed, skip: int = 0, limit: int = -1) -> Iterator[bytes]:
         """Yield the final items of a feed in the order of the file, at most `limit` of them."""
-        query = (
-            "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ? OFFSET ?"
-        )
-        for (item,) in self._file.iterate(query, (feed.id, limit, skip)):
+        final = "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id"
+        for (item,) in self._file.iterate(f"{final} LIMIT ? OFFSET ?", (feed.id, limit, skip)):
             yield item
 
     def drop_unfinished(self) -> None:
@@ -233,8 +217,4 @@ class Outbox:
 
 def _path_to_store(path: str) -> str | bytes:
     """Return a path as text, or as bytes if it is no valid UTF-8."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return os.fsencode(path)
-    return path
+    return path if path == encodable(path) else os.fsencode(path)

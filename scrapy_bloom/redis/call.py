@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..crawl.delays import Hold
 from ..crawl.dictionaries import Dictionaries, id_of
-from ..crawl.figures import COUNTED
+from ..crawl.stats import COUNTED
 from .scripts import GROWN
 
 if TYPE_CHECKING:

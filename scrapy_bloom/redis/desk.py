@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..crawl.choice import By, Counts, Filter, Record
+from ..crawl.choice import Action, By, Counts, Filter, Record, matches
 from ..crawl.codec import Stored, plain_fields
 from ..crawl.dictionaries import Dictionaries
-from ..crawl.failed_request import CAPPED, UNREADABLE, FailedRequest, matches
-from ..crawl.records import KEPT, WAITING, Action, State
+from ..crawl.failed_request import CAPPED, LOST, UNREADABLE, FailedRequest
+from ..crawl.records import KEPT, WAITING, State
 from .call import Holding
 from .codec import details_of, page_in
 from .layout import ODD_BYTES
@@ -156,6 +156,12 @@ class RedisDesk(CrawlReader):
             if state in chosen.states:
                 yield from filter(chosen.includes, self._records(state, chosen, reads=True))
 
+    def lost(self) -> list[FailedRequest]:
+        """Return the failures of requests that cannot be serialized, the oldest first, but for
+        damaged ones."""
+        found = self.scan(Filter(KEPT, reasons=[LOST]))
+        return [each.failed for each in found if each.failed]
+
     def change(self, chosen: Filter, action: Action) -> Counts:
         """Do `action` with what is chosen when it is called. What is retried is pending at once,
         and a crawl that is over goes on. Capped ones, and with a budget failed ones of earlier
@@ -273,7 +279,7 @@ class RedisDesk(CrawlReader):
             if record is not None and looked.add(record, task.chosen):
                 verdict = "1"
                 if task.action == "fail":
-                    failed = FailedRequest.dropped(record.url, record.method, record.fields)
+                    failed = record.dropped()
                     page = page_in(record.fields, element.slot, element.entry[1:])
                     verdict = f"{failed.attempts} {details_of(failed)}\n{page}"
             yield element.stored, verdict

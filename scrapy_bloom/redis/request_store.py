@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from ..crawl.delays import NO_HOLD, Hold
 from ..crawl.failed_request import FailedRequest, lost
-from ..crawl.figures import COUNTED
+from ..crawl.stats import COUNTED
 from ..errors import SharedFilterError
 from .call import FENCED, LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply
 from .claims import Claims

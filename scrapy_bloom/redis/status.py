@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..bloom import sizing
 from ..bloom.inspection import Description, Finding, Layer
 from ..crawl.failed_request import CAPPED, UNREADABLE
-from ..crawl.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
+from ..crawl.figures import SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
+from ..crawl.stats import COUNTED
 from ..errors import SharedFilterError
 from ..fingerprints import fingerprinter_in
 from .filter import RedisBloomFilter

@@ -19,12 +19,12 @@ from ..amounts import counted
 from ..crawl.choice import Filter
 from ..crawl.failed_request import ASKING_CAPPED, class_and_message, count_unreadable
 from ..crawl.failure_hooks import Failures
-from ..crawl.figures import counts_of, set_stats
 from ..crawl.holds import probe_seconds
 from ..crawl.ledger import Ledger
 from ..crawl.ledger_scheduler import require_same_spider
 from ..crawl.records import KEPT
 from ..crawl.settings import ANY_SPIDER, BUDGET, FailedSettings
+from ..crawl.stats import counts_of, set_stats
 from ..errors import SharedFilterError
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine

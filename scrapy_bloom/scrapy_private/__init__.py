@@ -1,10 +1,8 @@
 """Each private name of Scrapy that this package uses, checked when it is first needed.
 
-CONTRIBUTING.md says what each serves. The start is refused without one only where a page could be
-lost; any other is missed in one warning.
-
-No public signal or attribute of Scrapy tells when the engine is done with a request. A request is
-in progress until the output of its callback is scheduled or through the pipelines.
+CONTRIBUTING.md says what each serves: no public signal or attribute tells when the engine is done
+with a request. The start is refused without one only where a page could be lost; any other is
+missed in one warning.
 """
 
 from __future__ import annotations

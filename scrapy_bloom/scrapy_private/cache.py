@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy import Request
 from scrapy.downloadermiddlewares.httpcache import HttpCacheMiddleware
 from scrapy.extensions.httpcache import FilesystemCacheStorage
 
 if TYPE_CHECKING:
-    from scrapy import Spider
+    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
+logger = logging.getLogger("scrapy_bloom.durable.base")
 
-def mend_cache(crawler: Crawler) -> bool:
+
+def mend_cache(crawler: Crawler) -> None:
     """Have the HTTP cache of `crawler`, if its storage is Scrapy's in files or a subclass, take an
     entry that a kill has cut short for none. Such an entry lacks `request_body`, which is written
-    last. Return False where this release of Scrapy does not tell the path of an entry."""
+    last."""
     storage = None
     with suppress(AttributeError, RuntimeError):  # a script without an engine has none
         storage = getattr(crawler.get_downloader_middleware(HttpCacheMiddleware), "storage", None)
     if not isinstance(storage, FilesystemCacheStorage):
-        return True
+        return
     path_of = getattr(storage, "_get_request_path", None)
     if not callable(path_of):
-        return False
+        logger.warning("This Scrapy hides which entries of its HTTP cache a kill has cut short")
+        return
     store, retrieve = storage.store_response, storage.retrieve_response
 
     def store_response(spider: Spider, request: Request, response: Response) -> None:
@@ -42,9 +45,3 @@ def mend_cache(crawler: Crawler) -> bool:
         return retrieve(spider, request)
 
     vars(storage).update(store_response=store_response, retrieve_response=retrieve_response)
-    return True
-
-
-def is_revalidated(request: Request) -> bool:
-    """Return True if HttpCacheMiddleware compares the response to `request` with a cached one."""
-    return "cached_response" in request.meta

@@ -39,17 +39,17 @@ class EngineView:
         scraper_slot = get(self._engine, "scraper", "slot") or getattr(scraper, "Slot", object)()
         require("engine._slot", hasattr(self._engine, "_slot"))
         require("engine.scraper.slot", hasattr(get(self._engine, "scraper"), "slot"))
-        for name, found in (
-            ("engine._slot.inprogress", get(engine_slot, "inprogress")),
-            ("engine.scraper.slot.active", get(scraper_slot, "active")),
-            ("engine.downloader.active", get(self._engine, "downloader", "active")),
-        ):
+        for name, found in {
+            "engine._slot.inprogress": get(engine_slot, "inprogress"),
+            "engine.scraper.slot.active": get(scraper_slot, "active"),
+            "engine.downloader.active": get(self._engine, "downloader", "active"),
+        }.items():
             require(name, hasattr(found, "__contains__") and hasattr(found, "__iter__"))
-        for name, is_needed in (
-            ("_throttler_waiting", getattr(crawler, "throttler", None) is not None),
-            ("_handle_downloader_output", hasattr(self._engine.downloader, "stop_async")),
-        ):
-            require(f"engine.{name}", not is_needed or hasattr(self._engine, name))
+        if getattr(crawler, "throttler", None) is not None:
+            require("engine._throttler_waiting", hasattr(self._engine, "_throttler_waiting"))
+        if hasattr(self._engine.downloader, "stop_async"):
+            name = "_handle_downloader_output"
+            require(f"engine.{name}", hasattr(self._engine, name))
 
     def just_downloaded(self) -> Iterator[Request]:
         """Yield the requests between download and callback: those that a downloader middleware
@@ -69,8 +69,7 @@ class EngineView:
         self, request: Request, keys: Iterable[str] = TIMES_SENT_AGAIN
     ) -> Iterator[Request]:
         """Yield the request that a downloader middleware has answered with `request`, a retry, a
-        redirect or a copy that waits for the end of a hold, while that one is scheduled. No
-        callback gets the result of the former. `keys` count the kinds that are asked for."""
+        redirect or a copy that waits for the end of a hold, while that one is scheduled."""
         meta = request.meta
         for key in keys:
             if times := meta.get(key):

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 
 class FeedExporterView:
-    """The parts of a feed that `exporter`, a feed exporter of Scrapy, makes.
-
-    Raises JobDirectoryError that names what this release of Scrapy lacks.
-    """
+    """The parts of a feed that `exporter`, a feed exporter of Scrapy, makes. Raises
+    JobDirectoryError that names what this release of Scrapy lacks."""
 
     def __init__(self, exporter: object) -> None:
         self._exporter: Any = exporter
@@ -32,22 +30,19 @@ class FeedExporterView:
 
     def storage(self, uri: str, options: dict[str, Any]) -> FeedStorageProtocol:
         """Return the storage of `uri`. Raises what its constructor raises."""
-        storage: FeedStorageProtocol = self._exporter._get_storage(uri, options)
-        return storage
+        return self._exporter._get_storage(uri, options)  # type: ignore[no-any-return]
 
     def slot(
         self, spider: Spider | None, template: str, options: dict[str, Any], number: int, uri: str
     ) -> FeedSlot:
         """Return Scrapy's object for a batch, as signals carry it, with its storage."""
-        slot: FeedSlot = self._exporter._start_new_batch(
+        return self._exporter._start_new_batch(  # type: ignore[no-any-return]
             batch_id=number, uri=uri, feed_options=options, spider=spider, uri_template=template
         )
-        return slot
 
     def filter(self, options: dict[str, Any]) -> ItemFilter:
         """Return the item filter that the `options` of a feed name."""
-        found: ItemFilter = self._exporter._load_filter(options)
-        return found
+        return self._exporter._load_filter(options)  # type: ignore[no-any-return]
 
     def evaluate(self, spider: Spider | None, template: str, function: Any, before: Any) -> str:
         """Return the URI of the batch after `before`, which has a `batch_id`; of the first batch

@@ -16,10 +16,7 @@ from . import get, miss
 
 
 class IdleChecks:
-    """The results of the signal spider_idle of `crawler`.
-
-    To be made before the spider is open.
-    """
+    """The results of the signal spider_idle of `crawler`, to be made before the spider is open."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._engine: Any = crawler.engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 from scrapy.spidermiddlewares import httperror
@@ -13,22 +13,10 @@ from twisted.python.failure import Failure
 from ..errors import JobDirectoryError
 
 if TYPE_CHECKING:
-    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
 from . import get, miss, require
-
-
-@runtime_checkable
-class StartMiddleware(Protocol):
-    """A spider middleware for the output of `Spider.start()`."""
-
-    def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Yield the input of the next middleware."""
-
-    def process_start_requests(self, start: Iterable[Any], spider: Spider) -> Iterable[Any]:
-        """Yield the input of the next middleware."""
 
 
 class OutputFilter:
@@ -58,14 +46,12 @@ class OutputFilter:
         """Called when the callback has ended without an error."""
 
 
-def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputFilter) -> None:
-    """Make `middleware` the last spider middleware before the engine.
-
-    Works only while the scheduler is built, before Scrapy uses the list of middlewares. Raises
-    JobDirectoryError where this release of Scrapy has no such list.
-    """
+def put_before_engine(crawler: Crawler, middleware: Any) -> None:
+    """Make `middleware`, an OutputFilter or one for the output of `Spider.start()`, the last spider
+    middleware before the engine. Works only while the scheduler is built, before Scrapy uses the
+    list of middlewares. Raises JobDirectoryError where this release of Scrapy has no such list."""
     methods = _methods(crawler, "engine.scraper.spidermw.methods")
-    if isinstance(middleware, StartMiddleware):
+    if not isinstance(middleware, OutputFilter):
         name = "engine.scraper.spidermw.process_start"
         require(name, callable(get(crawler, *name.split("."))))
         methods["process_start"].append(middleware.process_start)
@@ -113,11 +99,8 @@ def _methods(crawler: Crawler, name: str) -> Any:
 
 
 def on_download_error(crawler: Crawler, function: Callable[[Failure, Request], None]) -> None:
-    """Call `function` for each failed download that no errback has handled.
-
-    As the next two, it works only while the scheduler is built, as `put_before_engine`, and raises
-    JobDirectoryError that names what this release of Scrapy lacks.
-    """
+    """Call `function` for each failed download that no errback has handled. As the next two, it
+    works and raises as `put_before_engine`."""
     # Scrapy passes such a failure to LogFormatter.download_error only, and LOG_FORMATTER is
     # the project's, so the method is wrapped in the one object that the scraper uses
     formatter = get(crawler.engine, "scraper", "logformatter")

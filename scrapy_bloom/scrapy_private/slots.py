@@ -21,8 +21,7 @@ from . import get, miss
 SLOT_KEY = "download_slot"
 """Meta key: the download slot that a request names, or was sent in."""
 SCOPES_KEY = "throttling_scopes"
-"""Meta key of https://github.com/scrapy/scrapy/pull/6931: a scope, or several; the first one is our
-slot."""
+"""Meta key of https://github.com/scrapy/scrapy/pull/6931: a scope or several, our slot first."""
 
 
 def slot_named(meta: dict[str, Any]) -> Any:
@@ -69,8 +68,8 @@ def slot_loads(crawler: Crawler) -> Callable[[str], float]:
 
 
 def answer_unsent(crawler: Crawler, slot: str, answer: Callable[[Request], Request | None]) -> None:
-    """Give the engine `answer(request)` for each request that waits in the downloader, and that
-    it has not sent, as a downloader middleware may; None leaves it there."""
+    """Give the engine `answer(request)` for each request that waits in the downloader, as a
+    downloader middleware may; None leaves it there."""
     if getattr(crawler, "throttler", None) is not None:
         return  # there requests wait before they reach the middlewares
     found = (get(crawler.engine, "downloader", "slots") or {}).get(slot)
@@ -106,10 +105,9 @@ def backs_off(crawler: Crawler, request: Request, status: int) -> bool:
 
 @cache
 def slots_take_turns() -> bool:
-    """Return how DownloaderAwarePriorityQueue chooses among the slots with the fewest active
-    downloads: False for the first by name, as up to Scrapy 2.14, True for the first behind the
-    last, and for anything else, with a warning. Found by a queue of four slots, since its code has
-    no name for it."""
+    """Return how DownloaderAwarePriorityQueue chooses among the slots with the fewest downloads:
+    False for the first by name, as up to Scrapy 2.14, True for the first behind the last, and for
+    anything else, with a warning. Found by a queue of four slots, since it has no name."""
     order = ""
     with suppress(Exception):
         slots = {"b": SimpleNamespace(active={0}), "c": SimpleNamespace(active=set())}

@@ -22,19 +22,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ..amounts import counted
 from ..atomic import make_directory, replace
-from ..crawl.choice import Counts, Filter
-from ..crawl.failed_request import FailedRequest
+from ..crawl.choice import PATIENCE, Action, Counts, Filter
 from ..crawl.holds import LocalHolds
-from ..crawl.records import PATIENCE, Action, State
+from ..crawl.records import State
 from ..crawl.slots import Slots
 from ..errors import RequestFileError
 from ..jobdir import JobDirectory
-from .job_file import MOST_ROWS, RequestFile, reading
-from .listing import Listing, part_of
+from .job_file import MOST_ROWS, RequestFile
+from .listing import Listing, part_of, reading
+from .progress import held_in
 from .records import SqliteRecords
 from .request_store import StoredHolds
 from .rounds import REOPEN
-from .status import held_in
 
 if TYPE_CHECKING:
     from ..crawl.choice import By, Record
@@ -116,7 +115,7 @@ class Order(NamedTuple):
                 ids.append(id_)
                 left[record.slot] += record.state is State.PENDING
                 if self.action == "fail":
-                    failed = FailedRequest.dropped(record.url, record.method, record.fields)
+                    failed = record.dropped()
                     file.execute(FAIL, (failed.time, failed.encode(), id_))
             if self.action == "drop":
                 change("DELETE FROM request WHERE id")

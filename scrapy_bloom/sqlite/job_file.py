@@ -1,8 +1,5 @@
-"""The requests of a job in one SQLite file.
-
-Pushes and deletions are written in groups: `commit` makes all of a group durable or none. A popped
-request keeps its row until it is deleted, so after a crash it is pending again.
-"""
+"""The requests of a job in one SQLite file: `commit` makes all changes durable or none. A popped
+request keeps its row until it is deleted, so after a crash it is pending again."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..atomic import replacing
 from ..bloom.owner import stored_owner
-from ..errors import BloomError, FilterFileError, JobDirectoryError, RequestFileError
+from ..errors import FilterFileError, JobDirectoryError, RequestFileError
 from ..files import open_regular
 from ..jobdir import JobDirectory
 from ..sqlite_file import connect
@@ -34,7 +31,7 @@ UNFINISHED = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM request WHERE state = 0)"
     " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (1, 2, 5))"
 )
-_DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """What reading a damaged file raises."""
 _NONE = type(None)
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -52,8 +49,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def naming(method: Method) -> Method:
-    """Add the name of the file to the SQLite errors of a method, and the remedy if the file is
-    damaged. What is added to a number there may be too large for SQLite."""
+    """Add the name of the file to the SQLite errors of a method, and the remedy for a damaged one,
+    whose numbers may be too large for SQLite."""
 
     @wraps(method)
     def named(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -74,19 +71,17 @@ class RequestFile:
     """`requests.sqlite` in a job directory, to which each component of the job writes its tables.
 
     As of the opening, `clean` is True if the file had been closed, `unreleased` are fingerprints of
-    stored requests that may be missing in the filter, `last` is the last id or place of a request.
-    `taken_over` is the stamp of the last queues of Scrapy that were moved here. `id` is random,
-    `spider` empty before the first start, `commits` the number of commits. Any method may raise
-    sqlite3.Error, which calls the file `name`.
+    stored requests that may be missing in the filter, `last` is the last id or place of a request,
+    `taken_over` the stamp of the last queues of Scrapy that were moved here. `spider` is empty
+    before the first start. Any method may raise sqlite3.Error, which calls the file `name`.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.name = ""
+        # to write what was pushed before others look; in each commit, for the last id or place
         self.write: Callable[[], object] = lambda: None
-        """Called before others look at the requests, to write what was pushed."""
         self.write_all: Callable[[], int] = lambda: self.last
-        """Called in each commit; returns the last id or place."""
         job = connection.execute(
             "SELECT id, spider, commits, clean, unreleased, taken_over, last FROM job"
         )
@@ -100,17 +95,15 @@ class RequestFile:
 
     @classmethod
     def open(cls, path: Path, *, starts: bool = True) -> RequestFile:
-        """Open the file at `path`. What `starts` makes it if it is missing, and then claimed and
-        unreadable requests are pending again; a command on a stopped job leaves them.
-
-        Raises RequestFileError if the file is locked or not sound; then it is unchanged.
-        """
+        """Open the file at `path`. What `starts` makes it if it is missing, and has claimed and
+        unreadable requests pending again; a command on a stopped job does not. Raises
+        RequestFileError if the file is locked or not sound; then it is unchanged."""
         with _refusing(path):
             if not check_header(path) and starts:
                 _create(path)
             # all checks come before the first write
             _require_writable(path)
-            with _looking(path) as connection:
+            with looking(path) as connection:
                 file = cls(connection)
             file._connection = connect(path, "rw")
             file._connection.row_factory = _typed
@@ -178,13 +171,10 @@ class RequestFile:
         next, None for those of the last commit. Cost: an fsync."""
         self.begin()
         self.last = self.write_all()
+        hexes = None if unreleased is None else json.dumps([each.hex() for each in unreleased])
         self._connection.execute(
             "UPDATE job SET commits = ?, unreleased = COALESCE(?, unreleased), last = ?",
-            (
-                self.commits + 1,
-                None if unreleased is None else json.dumps([f.hex() for f in unreleased]),
-                self.last,
-            ),
+            (self.commits + 1, hexes, self.last),
         )
         self._connection.execute("COMMIT")
         self.commits += 1
@@ -220,28 +210,23 @@ def check_header(path: Path) -> bool:
         raise _refused(path, error) from error
     if header[:16] != MAGIC or len(header) < 100:
         raise _refused(path, f"it begins with {header[:16]!r}, not with {MAGIC!r}")
-    application = int.from_bytes(header[68:72], "big")
-    version = int.from_bytes(header[60:64], "big")
-    if application != schema.APPLICATION_ID:
+    if (application := int.from_bytes(header[68:72], "big")) != schema.APPLICATION_ID:
         raise _refused(path, f"it is another program's (its id is {application:#x})")
-    _require_version(path, version)
+    _require_version(path, int.from_bytes(header[60:64], "big"))
     return True
 
 
 @contextmanager
 def whole_job(job: JobDirectory) -> Iterator[RequestFile | None]:
-    """Give the request file of `job`, read-only, None if it has none yet. Raises RequestFileError
-    as `open` does.
-
-    Raises JobDirectoryError if its filter belongs to another request file, or to later commits than
-    those of the file: requests that only the filter has would never be fetched.
-    """
+    """Give the request file of `job`, read-only, None if it has none yet. Raises RequestFileError,
+    and JobDirectoryError if its filter belongs to another request file, or to later commits than
+    those of the file: requests that only the filter has would never be fetched."""
     owner, file, path = stored_owner(job.filter), None, job.requests
     with ExitStack() as stack:
         with _refusing(path):
             if check_header(path):
                 _require_writable(path)
-                file = RequestFile(stack.enter_context(_looking(path)))
+                file = RequestFile(stack.enter_context(looking(path)))
                 file.name = str(path)
         if owner is not None:
             _require_owned(job, file, owner)
@@ -264,21 +249,6 @@ def _require_owned(job: JobDirectory, found: RequestFile | None, owner: Owner) -
 
 
 @contextmanager
-def reading(path: Path, *, or_empty: bool = False) -> Iterator[sqlite3.Connection]:
-    """Give a connection to the file at `path` that changes nothing, also while the job runs; with
-    `or_empty` one to empty tables if there is no file. For a killed job without `-shm` SQLite makes
-    one. Raises RequestFileError."""
-    is_there = check_header(path) or not or_empty
-    try:
-        with _looking(path) if is_there else closing(schema.in_memory()) as connection:
-            yield connection
-    except BloomError:
-        raise  # of the caller, of something else
-    except _DAMAGED as error:
-        raise RequestFileError(f"{path} cannot be read: {error}") from error
-
-
-@contextmanager
 def _refusing(path: Path) -> Iterator[None]:
     try:
         yield
@@ -286,7 +256,7 @@ def _refusing(path: Path) -> Iterator[None]:
         raise RequestFileError(
             f"{path} cannot be opened: {error}; remove the cause, then start again"
         ) from error
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise _refused(path, error) from error
 
 
@@ -298,7 +268,7 @@ def _require_writable(path: Path) -> None:
 
 
 @contextmanager
-def _looking(path: Path) -> Iterator[sqlite3.Connection]:
+def looking(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a read-only connection to a file whose tables are as they should be."""
     with closing(connect(path, reading_mode(path))) as connection:
         connection.row_factory = _typed
@@ -352,9 +322,8 @@ def _refused(path: Path, reason: object) -> RequestFileError:
 
 
 def reading_mode(path: Path) -> str:
-    """Return the mode of SQLite in which nothing is changed beside the file. Without a log no
-    process has it open, and the log's index need not be made; what a killed one has left of
-    an index need not be made anew, unless it is not of that log."""
+    """Return the mode of SQLite in which nothing is changed beside the file: without a log no
+    process has it open, and the index that a killed one has left is used if it is of that log."""
     log, index = (path.with_name(f"{path.name}-{end}") for end in ("wal", "shm"))
     if not log.exists():
         return "ro&immutable=1"
@@ -363,9 +332,8 @@ def reading_mode(path: Path) -> str:
 
 
 def _is_index_of(index: Path, log: Path) -> bool:
-    """Return True if SQLite can read by `index` what is in `log`: their salts are the same, or
-    both are empty (https://sqlite.org/walformat.html). A process that is killed when it begins a
-    log leaves others."""
+    """Return True if SQLite can read `log` by `index`: their salts are the same, or both are empty
+    (https://sqlite.org/walformat.html). One that is killed as it begins a log leaves others."""
     with index.open("rb") as file:
         of_index = file.read(40)
     with log.open("rb") as file:

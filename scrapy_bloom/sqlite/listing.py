@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,8 +14,9 @@ from ..crawl.choice import Counts, Filter, Record
 from ..crawl.codec import Stored, plain_fields, stored_fields, url_and_method
 from ..crawl.failed_request import CAPPED, FailedRequest
 from ..crawl.records import State
-from ..errors import RequestFileError
-from .job_file import reading
+from ..errors import BloomError, RequestFileError
+from . import schema
+from .job_file import DAMAGED, check_header, looking
 from .rounds import OVER
 from .schema import HOLDS, REASON
 
@@ -182,6 +183,27 @@ class StoppedJob(Listing):
         """Return (key, occurrence) of each start request that the round has taken, none after its
         end: the occurrence counts equal keys."""
         return self._ask(_TAKEN)
+
+
+def in_memory() -> sqlite3.Connection:
+    """Return a connection to the tables of a job without requests."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    schema.create(connection)
+    return connection
+
+
+@contextmanager
+def reading(path: Path, *, or_empty: bool = False) -> Iterator[sqlite3.Connection]:
+    """Give a connection to the file at `path` that changes nothing, also while the job runs; with
+    `or_empty` one to empty tables if there is no file. Raises RequestFileError."""
+    is_there = check_header(path) or not or_empty
+    try:
+        with looking(path) if is_there else closing(in_memory()) as connection:
+            yield connection
+    except BloomError:
+        raise  # of the caller, of something else
+    except DAMAGED as error:
+        raise RequestFileError(f"{path} cannot be read: {error}") from error
 
 
 @contextmanager

@@ -6,16 +6,15 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ..crawl.failed_request import FailedRequest
 from ..crawl.records import Claimed, State
-from ..crawl.slots import OneLine
 from . import schema
 from .job_file import naming
 
 if TYPE_CHECKING:
-    from ..crawl.choice import Filter, Record
-    from ..crawl.failed_request import FailedRequest
     from ..crawl.slots import Budget, Slots
     from .job_file import RequestFile
 
@@ -71,6 +70,10 @@ REASONS = (
     f"SELECT CASE state WHEN 4 THEN 'capped' ELSE {schema.REASON} END AS reason,"  # noqa: S608 - no input
     " COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4) GROUP BY 1 ORDER BY 2 DESC"
 )
+_LOST = (
+    "SELECT detail FROM request WHERE state > 0 AND state = 3"  # noqa: S608 - no input
+    f" AND {schema.REASON} = 'unserializable' ORDER BY due, id"
+)
 _KEPT = (
     # with 1 if the round has not counted it, and when a capped one is due
     "SELECT request.id, name, rank, state > 3"  # noqa: S608 - no input
@@ -95,11 +98,9 @@ _FORGET_SLOTS = (
 
 
 class SqliteRecords:
-    """The records in `file`, in the order that `slots` and `newest_first` make: whether the newest
-    is next of equal requests, and of equal start requests, None where these wait among the others.
+    """The records in `file`, in the order that `slots` and `newest_first` make (QueueSettings).
     Without it, for a command on a stopped job, order and budget stay as they are, and what is
-    pending is not counted. `round` gives the number of the round. Any method may raise
-    sqlite3.Error."""
+    pending is not counted. Any method may raise sqlite3.Error."""
 
     failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
 
@@ -111,16 +112,13 @@ class SqliteRecords:
         budget: Budget | None = None,
     ) -> None:
         self.slots = slots
-        self.next_due: float | None = None
-        """When the next delayed record is due, in seconds since 1970; None without any."""
-        self.operations = 0
-        """Number of records pushed or deleted since the last commit."""
-        self.round: Callable[[], int] = lambda: 1
+        self.next_due: float | None = None  # in seconds since 1970
+        self.operations = 0  # records pushed or deleted since the last commit
+        self.round: Callable[[], int] = lambda: 1  # the number of the round
         self._file = file
         self.budget = budget
         others, starts = newest_first or file.query("SELECT newest, newest_start FROM job")[0]
         self._signs = (-1 if others else 1), (-1 if starts else 1)
-        self._by_slot = not isinstance(slots, OneLine)
         self._ids: dict[str, int] = {}
         self._new: list[tuple[int, int, int, int, bytes]] = []
         self._gone: list[tuple[int]] = []
@@ -178,8 +176,8 @@ class SqliteRecords:
         return id_
 
     def cap(self, slot: str, rank: int, payload: bytes, due: float | None = None) -> int:
-        """Add a record that is over the budget, and is not pending, nor before it is `due` when it
-        is retried; return its id."""
+        """Add a record that is over the budget, and not before `due` when it is retried; return its
+        id."""
         return self._put(slot, rank, payload, State.CAPPED, due, self.round())
 
     def add_lost(self, slot: str, failed: FailedRequest) -> None:
@@ -198,7 +196,7 @@ class SqliteRecords:
             self._write()
         self._file.begin()
         ask = self._cursor.execute
-        if self._by_slot:
+        if slots.by_slot:
             number = self._ids.get(slot) or self._slot(slot)
             found = ask(LAST if slots.asks_last(slot) else HEAD, (number,)).fetchone()
         else:
@@ -275,31 +273,31 @@ class SqliteRecords:
         )
 
     def retry(self, states: str) -> int:
-        """Make the records in these kept states pending that can be retried, as far as the budget
-        has room for what the round has not counted; the others are capped. Return how many are
-        pending."""
-        return self._retry(
-            self._file.query(_KEPT.format(f"state > 0 AND state IN ({states})")), CAP
-        )
+        """Make the records in these kept states pending, as far as the budget has room for what the
+        round has not counted; the others are capped. Return how many are pending."""
+        found = self._file.query(_KEPT.format(f"state > 0 AND state IN ({states})"))
+        return self._retry(found, CAP)
 
     def reasons(self) -> dict[str, int]:
         """Return how many requests are kept for each reason, most first."""
         return dict(self._file.query(REASONS))
 
-    @naming
-    def scan(self, chosen: Filter) -> list[Record]:
-        """Return what is chosen, as an operator sees it."""
-        from .listing import Listing
-
-        return [*Listing(self._file.iterate, is_running=True).scan(chosen)]
+    def lost(self) -> list[FailedRequest]:
+        """Return the failures of requests that cannot be serialized, the oldest first, but for
+        damaged ones."""
+        found = []
+        for (detail,) in self._file.query(_LOST):
+            with suppress(TypeError, ValueError):
+                found.append(FailedRequest.decode(detail))
+        return found
 
     def wake(self, ids: Sequence[int]) -> int:
         """Do the same with these; what there is no room for stays as it is."""
         return self._retry(self._file.query(CHOSEN, (json.dumps(ids),)))
 
     def begin_round(self) -> None:
-        """Forget the slots of the last round, and count in the budget only what is stored, which is
-        fetched in this one; what has failed before counts when it is retried."""
+        """Forget the slots of the last round, and count in the budget what is stored; what has
+        failed before counts when it is retried."""
         self._write()
         self._file.execute("UPDATE slot SET counted = 0 WHERE counted")
         if self.budget is not None:
@@ -322,7 +320,7 @@ class SqliteRecords:
             if newest_start is None:
                 file.execute("UPDATE request SET rank = rank & ~1 WHERE rank & 1")
             file.execute("UPDATE job SET newest = ?, newest_start = ?", (newest, newest_start))
-        index = schema.BY_SLOT if self._by_slot else schema.BY_RANK
+        index = schema.BY_SLOT if self.slots.by_slot else schema.BY_RANK
         if file.query("SELECT 1 FROM sqlite_master WHERE name = 'pending' AND sql != ?", (index,)):
             file.execute("DROP INDEX pending")
             file.execute(index)

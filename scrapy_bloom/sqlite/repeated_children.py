@@ -42,24 +42,21 @@ class RepeatedChildren(OutputFilter, CommitHook):
     """Spider middleware, the last one before the engine, that leaves out requests with
     `dont_filter` that the page has yielded before; the filter handles the others.
 
-    A child is known by identity until it is scheduled. It is taken in the commit of its own row,
-    unless that commit acknowledges its page, which is known by its row, or by its fingerprint if
-    it is in memory. Identical requests are matched by count, in any order: all stored fields must
-    be equal. The table counts those that the job has `taken`, and those that this start of the
-    process has `met`. They are deleted with the row of the page.
+    A child is taken in the commit of its own row, unless that acknowledges its page, which is known
+    by its row, or by its fingerprint if it is in memory. Requests with equal fields are matched by
+    count, in any order. The table counts those that the job has `taken`, and those that this start
+    has `met`. They are deleted with the row of the page.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._engine = EngineView(crawler)
         self._origins = origins_of(crawler)
-        self._parents: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
-        """The page of each child."""
+        self._parents: WeakKeyDictionary[Request, int] = WeakKeyDictionary()  # of children
         self._stored: list[tuple[int, Request]] = []
         self._in_memory: dict[Request, int] = {}
         """The number of each unacknowledged page in memory."""
-        self._alike: Counter[int] = Counter()
-        """How many of these pages have the same number."""
+        self._alike: Counter[int] = Counter()  # how many of these pages have the same number
 
     def open(
         self,
@@ -68,8 +65,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
         ledger: Ledger,
         fingerprint: Callable[[Request], bytes],
     ) -> None:
-        """Skip repeated children from now on, and take part in each commit of `ledger`. Raises
-        sqlite3.Error."""
+        """Skip repeated children from now on, in the commits of `ledger`. Raises sqlite3.Error."""
         self._file = file
         self._store = store
         self._ledger = ledger
@@ -80,12 +76,11 @@ class RepeatedChildren(OutputFilter, CommitHook):
         ledger.commit_hooks.append(self)
 
     def forget_all(self) -> None:
-        """Delete at the end of the round the children of pages that were not repeated."""
+        """Delete the children of pages in memory, at the end of the round."""
         self._file.execute("DELETE FROM taken_children WHERE parent < ?", (ROWLESS,))
 
     def stored(self, request: Request, sources: Iterable[Request]) -> None:
-        """Record that `request`, as which `sources` are sent again, has a row now. Raises
-        sqlite3.Error."""
+        """Record that `request`, as which `sources` are sent again, has a row now."""
         if request.dont_filter and (parent := self._parents.get(request)) is not None:
             self._stored.append((parent, request))
         new = self._store.last_pushed
@@ -125,8 +120,8 @@ class RepeatedChildren(OutputFilter, CommitHook):
                         self._file.execute(forget, (parent,))
 
     def _parent_in_memory(self, page: Request) -> int | None:
-        """Return the number of `page`: the row of the request that is sent again as `page`, or else
-        a number below ROWLESS from its fingerprint. None if it has none."""
+        """Return the row of the request that is sent again as `page`, or else a number below
+        ROWLESS from its fingerprint, None without one."""
         for source in self._engine.sent_again_as(page):
             if (row := self._store.dispatched.get(source)) is not None:
                 return row
@@ -139,9 +134,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
         page = self._origins.get(response, response.request)
         if page is None or not child.dont_filter:
             return False
-        parent = self._store.dispatched.get(page)
-        if parent is None:
-            parent = self._in_memory.get(page)
+        parent = self._store.dispatched.get(page, self._in_memory.get(page))
         if parent is None:
             return False
         with self._ledger.guarded():
@@ -152,8 +145,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
         return False
 
     def _meets(self, parent: int, child: Request) -> bool:
-        """Return True if an earlier start has taken `child` of the page `parent`: the k-th of equal
-        requests only if there were k of them."""
+        """Return True if an earlier start has taken `child`, the k-th of equal ones if k were."""
         try:
             digest = self._digest(parent, child)
         except Exception:  # noqa: BLE001 - what cannot be stored was not taken

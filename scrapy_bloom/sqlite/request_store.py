@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
+from operator import attrgetter
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -46,9 +47,8 @@ _COMING_BACK = (
 def coming_back(
     file: RequestFile, limits: Mapping[str, int], *, retry: bool
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield slots and payloads of what a start makes pending: what is stored, what could not be
-    read, what is retried, with `retry` all that is kept, as far as the `limits` of the budget have
-    room. Raises sqlite3.Error."""
+    """Yield slots and payloads of what a start makes pending: what is stored, unreadable or
+    retried, with `retry` all that is kept, as far as the `limits` of the budget have room."""
     return file.iterate(_COMING_BACK, (retry, json.dumps(limits)))
 
 
@@ -80,11 +80,10 @@ class StoredHolds:
 
     def _keep(self, slot: str) -> None:
         """Write a hold that has changed, and let requests that were put off wait for its end."""
-        hold, now = self._holds.holds.get(slot), time.time()
-        until = now if hold is None else now + hold.until - monotonic()
+        hold, until = self._holds.holds.get(slot), time.time()
         before = self.until.pop(slot, None)
         if hold is not None:
-            self.until[slot] = until
+            self.until[slot] = until = until + hold.until - monotonic()
         if slot != encodable(slot):
             return  # its requests are in memory, too
         end, pause = (until, hold.pause) if hold and until < inf else (None, None)
@@ -94,9 +93,8 @@ class StoredHolds:
 
 
 class SqliteStore:
-    """The requests whose records are in `records`, of which it knows those that are dispatched.
-    `note_commit` is called after each commit with the file's id and the number of its commits,
-    before its fingerprints are released."""
+    """The requests of `records`. `note_commit` is called after each commit with the file's id and
+    the number of its commits, before its fingerprints are released."""
 
     failures = SqliteRecords.failures
 
@@ -115,8 +113,7 @@ class SqliteStore:
         self._note_commit = note_commit
         self._file = file
         self._formats, self._starts_apart = settings.formats, settings.newest_first[1] is not None
-        self.dispatched: dict[Request, int] = {}
-        """The record of each dispatched request."""
+        self.dispatched: dict[Request, int] = {}  # the record of each
         self.codec = Codec(
             crawler.spider,
             MAX_BYTES,
@@ -128,28 +125,16 @@ class SqliteStore:
         self._holds = holds
         self._stored_holds = StoredHolds(records, holds)
         self.last_pushed = 0
-        """The number of the last request that was pushed."""
 
-    @property
-    def uncommitted(self) -> int:
-        """Number of requests pushed or deleted since the last commit."""
-        return self.records.operations
-
-    @property
-    def failed(self) -> int:
-        """Number of requests that are stored as failed."""
-        return self.records.failed
+    uncommitted = property(attrgetter("records.operations"))
+    failed = property(attrgetter("records.failed"))
+    later = property(attrgetter("records.delayed"))
 
     @property
     def nbytes(self) -> int:
         """Bytes of the file and its log."""
         paths = Path(self._file.name), Path(f"{self._file.name}-wal")
         return sum(path.stat().st_size for path in paths if path.exists())
-
-    @property
-    def later(self) -> int:
-        """The number of delayed requests."""
-        return self.records.delayed
 
     @property
     def next_due(self) -> float | None:
@@ -160,8 +145,7 @@ class SqliteStore:
     def push(
         self, request: Request, sources: Sequence[Request], delay: float | None = None
     ) -> None:
-        """Add a record for `request`, delayed with a `delay`. Raises ValueError if it cannot be
-        serialized."""
+        """Add a record for `request`. Raises ValueError if it cannot be serialized."""
         self.last_pushed = self.records.push(*self._record(request), _due_in(delay))
 
     def cap(self, request: Request, delay: float | None = None) -> None:
@@ -182,10 +166,11 @@ class SqliteStore:
         """Return the next request, or None. Requests that cannot be read back fail."""
         while (claimed := self.records.next()) is not None:
             id_, slot, payload = claimed
+            stored = Stored(slot, payload)
             try:
-                request = self.codec.load(Stored(slot, payload))
+                request = self.codec.load(stored)
             except Exception as error:  # noqa: BLE001 - of any class, by damaged bytes or its own code
-                self._keep_unreadable(id_, Stored(slot, payload), error)
+                self._keep_unreadable(id_, stored, error)
                 continue
             if self._holds.holds and not self._holds.admit(slot):
                 self.records.put_off(id_, self._stored_holds.until[slot])
@@ -201,14 +186,12 @@ class SqliteStore:
             self.records.done(id_)
 
     def fail(self, request: Request, failed: FailedRequest) -> bool:
-        """Make a dispatched request a failed one. Return False for any other. Raises
-        sqlite3.Error."""
+        """Make a dispatched request a failed one. Return False for any other."""
         id_ = self.dispatched.pop(request, None)
-        if id_ is None:
-            return False
-        slot, payload = self.records.stored(id_)
-        self.records.fail(id_, failed, self.codec.again(Stored(slot, payload), failed).payload)
-        return True
+        if id_ is not None:
+            stored = Stored(*self.records.stored(id_))
+            self.records.fail(id_, failed, self.codec.again(stored, failed).payload)
+        return id_ is not None
 
     def is_uncommitted(self, request: Request) -> bool:
         """Return True if no commit has what the budget has counted for a dispatched request."""
@@ -217,8 +200,8 @@ class SqliteStore:
         return bool(budget and budget.changed) and (id_ is None or id_ > self._file.last)
 
     def commit(self, fingerprints: Collection[bytes] | None) -> bool:
-        """Make all changes durable, with the `fingerprints` that are released next, None for those
-        of the last commit; return False if there was nothing to write. Cost: an fsync."""
+        """Make all changes durable; None stands for the `fingerprints` of the last commit. Return
+        False if there was nothing to write. Cost: an fsync."""
         counts = self.records.budget and self.records.budget.changed
         if not (self.records.operations or counts or self._file.changed):
             return False
@@ -252,7 +235,8 @@ class SqliteStore:
         return slot, start - 2 * priority, payload  # `rank_of` in line
 
     def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:
-        failed = FailedRequest.unreadable(*url_and_method(stored), class_and_message(error))
+        why = class_and_message(error)
+        failed = FailedRequest.unreadable(*url_and_method(stored), why)
         self.records.fail(id_, failed, keeps=True)
         if not count_unreadable(self._crawler.stats):
             return
@@ -261,7 +245,7 @@ class SqliteStore:
             " failed, and is tried again at the next start. Restore what is missing in the spider,"
             " its project or the job; 'scrapy bloom failed' lists such requests. No more of them"
             " are logged (see the stat scheduler/unreadable).",
-            {"row": id_, "error": class_and_message(error)},
+            {"row": id_, "error": why},
             extra={"spider": self._crawler.spider},
         )
 

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..crawl.ledger import Ledger
-    from ..scrapy_private.middlewares import StartMiddleware
+    from ..crawl.start_requests import StartFilter
     from .job_file import RequestFile
 
 RUNNING = "running"
 TO_BE_STORED = "to be stored"
 KEPT = "over but for failed requests"
 OVER = "over"
+FAILED_OR_CAPPED = "SELECT 1 FROM request WHERE state > 0 AND state IN (3, 4) LIMIT 1"
 REOPEN = (
     f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
     " AND (EXISTS (SELECT 1 FROM request WHERE state = 0)"
@@ -32,18 +33,18 @@ class Round:
     """The current round of a job, `number` from 1; `is_resumed` if an earlier start of the process
     has begun it.
 
-    It begins with the first call of `Spider.start()`. A round ends when start() is exhausted, no
-    requests are left, and all feeds are stored, whatever the reason of the close. After that a new
-    round begins, unless the job has kept failed, capped or unreadable requests, and one of them is
-    pending again: then the round that is over is `RUNNING` again.
+    It begins with the first call of `Spider.start()`, and ends when start() is exhausted, no
+    requests are left, and all feeds are stored, whatever the reason of the close. Then a new round
+    begins, unless a kept request (failed, capped or unreadable) is pending again: then the round
+    that is over is `RUNNING` again.
 
-    The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round
-    when all are stored. They write through `file`, which stays open until the job's session
-    closes, and make that durable with `commit`. The functions of `at_begin` and `at_end` are called
-    in the transaction that begins a new round, or ends one.
+    The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round. They
+    write through `file`, which stays open until the job's session closes, and make that durable
+    with `commit`. The functions of `at_begin` and `at_end` are called in the transaction that
+    begins a new round, or ends one.
 
-    That of a worker's feeds belongs to a `crawl`, whose requests are not in `file`: when it is over
-    it is kept, and goes on if the same crawl does, unless this start is `late`.
+    That of a worker's feeds belongs to a `crawl`, whose requests are not in `file`: it is kept when
+    it is over, and goes on if the same crawl does, unless this start is `late`.
     """
 
     def __init__(
@@ -84,13 +85,6 @@ class Round:
         """True if the round ends as soon as all feeds are stored."""
         return self._phase == TO_BE_STORED
 
-    @property
-    def has_failed(self) -> bool:
-        """True if the job has requests to retry. Raises sqlite3.Error."""
-        return bool(
-            self.file.query("SELECT 1 FROM request WHERE state > 0 AND state IN (3, 4) LIMIT 1")
-        )
-
     def reopen(self) -> None:
         """Be the round that has kept requests, as one that goes on; changes nothing in the file."""
         self.number -= 1
@@ -98,8 +92,8 @@ class Round:
         self._phase = RUNNING
 
     def begin(self) -> None:
-        """Record, once, that start() runs now, or that a request comes before it, in a new round if
-        the last one is over. Raises sqlite3.Error."""
+        """Record, once, that start() runs now, or that a request comes before it. Raises
+        sqlite3.Error."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -114,16 +108,15 @@ class Round:
         self._enter(RUNNING)
 
     def complete(self) -> None:
-        """Record that start() is exhausted and no requests are left: without feeds, this is the end
-        of the round. Raises sqlite3.Error."""
+        """Record that start() is exhausted and no requests are left. Raises sqlite3.Error."""
         if self.awaits_feeds:
             self._enter(TO_BE_STORED)
         else:
             self._end()
 
     def feeds_stored(self) -> bool:
-        """Record that all feeds are stored, which ends a round that waits for them. Return True if
-        the round cannot continue. Raises sqlite3.Error."""
+        """Record that all feeds are stored. Return True if the round cannot continue. Raises
+        sqlite3.Error."""
         if self.is_to_be_stored:
             self._end()
             self.commit()
@@ -136,7 +129,7 @@ class Round:
         self.file.execute("INSERT INTO rounds VALUES (?, ?, ?)", values)
 
     def _end(self) -> None:
-        if self.crawl or self.has_failed:
+        if self.crawl or self.file.query(FAILED_OR_CAPPED):
             self._enter(KEPT)
             return
         self._leave()
@@ -153,7 +146,7 @@ class Round:
 class RoundFeeds(Protocol):
     """The feeds of a round: an extension, a part of the job's session until they are stored."""
 
-    start_items: StartMiddleware
+    start_items: StartFilter
     """The middleware that tracks items of `Spider.start()`."""
 
     @property

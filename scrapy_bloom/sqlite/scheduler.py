@@ -33,15 +33,15 @@ from ..jobdir import JobDirectory, session_of
 from ..scrapy_private.feeds import FeedExporterView
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
-from ..startup import announce, fetches_one_page, refuse
+from ..startup import announce, fetches_one_page, is_component, refuse
 from ..texts import waiting_text
 from .job_file import MAX_BYTES, RequestFile, check_header, whole_job
+from .progress import Progress, waiting_in
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore, coming_back
 from .rounds import KEPT, REOPEN, Round, feeds_of
 from .spider_state import KeptSpiderState
-from .status import Progress, waiting_in
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
@@ -73,10 +73,8 @@ class DurableScheduler(LedgerScheduler):
     requests live in memory, as with Scrapy's scheduler, and any dupefilter will do.
 
     A disk or a database that fails closes the spider with reason `bloom_error`; what was not
-    finished stays in the job.
-
-    As in Scrapy's scheduler, `df` is the dupefilter, `mqs` the requests in memory, and `dqs` those
-    on the disk. Without JOBDIR `dqs` and the `round` of the job are None.
+    finished stays in the job. As in Scrapy's scheduler, `df` is the dupefilter, `mqs` the requests
+    in memory, and `dqs` those on the disk; without JOBDIR `dqs` and `round` are None.
     """
 
     commit_operations = 500
@@ -84,6 +82,7 @@ class DurableScheduler(LedgerScheduler):
     commit_seconds = 0.1
     """… or this long after the first of them, whichever comes first."""
 
+    _log: logging.LoggerAdapter[logging.Logger]
     _file: RequestFile
     _store: SqliteStore
     _start_requests: LocalStartRequests
@@ -104,42 +103,42 @@ class DurableScheduler(LedgerScheduler):
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the scheduler of `crawler`, or refuse the start, with nothing changed: ValueError
-        for a setting, BloomError for what is in JOBDIR, JobDirectoryError where Scrapy does not
-        tell when a request is done."""
+        for a setting, BloomError for what is in JOBDIR or missing in Scrapy."""
         refuse_without_delays(crawler)
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         job = JobDirectory.of(crawler.settings.get("JOBDIR"))
-        if job is not None and fetches_one_page(crawler):
-            keep_off_the_job(crawler)
-            job = None
-        elif job is None:
+        if job is None:
             try:
                 QueueSettings.read(crawler.settings, "MEMORY")
             except ValueError as error:
-                logger.warning(
-                    "%(error)s, which this crawl has now: without delays, holds and BLOOM_BUDGET",
-                    {"error": error},
-                )
+                what = "%s, which this crawl has now: without delays, holds and BLOOM_BUDGET"
+                logger.warning(what, error)
                 return Scheduler.from_crawler(crawler)  # type: ignore[return-value]
+        elif fetches_one_page(crawler):
+            keep_off_the_job(crawler)
+            job = None
         if job is None:
             return cls(crawler, build_from_crawler(dupefilter_class, crawler))
         try:
-            _require_bloom(dupefilter_class)
+            if not is_component(dupefilter_class, BloomDupeFilter):
+                raise ValueError(
+                    f"DurableScheduler cannot work with {global_object_name(dupefilter_class)},"
+                    " which marks requests as seen before they are stored: set DUPEFILTER_CLASS to"
+                    " 'scrapy_bloom.BloomDupeFilter', or SCHEDULER to"
+                    " 'scrapy.core.scheduler.Scheduler'"
+                )
             feeds = feeds_of(crawler)
-            start_requests, children = LocalStartRequests(crawler), RepeatedChildren(crawler)
-            put_before_engine(crawler, start_requests)
-            put_before_engine(crawler, children)
-            if feeds is not None:
-                put_before_engine(crawler, feeds.start_items)
+            parts = LocalStartRequests(crawler), RepeatedChildren(crawler)
+            for middleware in (*parts, *([feeds.start_items] if feeds else [])):
+                put_before_engine(crawler, middleware)
             idle_checks = IdleChecks(crawler)
             failures = Failures(crawler, FailedSettings.read(crawler.settings))
             _look(crawler, job, feeds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
         self = cls(crawler, build_from_crawler(dupefilter_class, crawler))
-        self._job = job
-        self._start_requests, self._children = start_requests, children
-        self._idle_checks, self._failures = idle_checks, failures
+        self._start_requests, self._children = parts
+        self._job, self._idle_checks, self._failures = job, idle_checks, failures
         return self
 
     def open(self, spider: Spider) -> Deferred[None] | None:
@@ -157,8 +156,7 @@ class DurableScheduler(LedgerScheduler):
         return self.df.open()
 
     def close(self, reason: str) -> Deferred[None] | None:
-        """Acknowledge what is finished, commit, close the dupefilter, and end the use of the
-        job, which stays open until the feeds are stored."""
+        """Acknowledge what is finished, commit, close the dupefilter, and leave the job."""
         self._alarm.cancel()
         self._next_look.cancel()
         ledger, round_ = self._ledger, self.round
@@ -211,6 +209,7 @@ class DurableScheduler(LedgerScheduler):
     def _open_job(self, job: JobDirectory, dupefilter: BloomDupeFilter) -> Ledger:
         crawler, settings = self.crawler, self.crawler.settings
         assert self.spider is not None
+        self._log = logging.LoggerAdapter(logger, {"spider": self.spider})
         was_durable = check_header(job.requests)
         file = RequestFile.open(job.requests)
         try:
@@ -226,21 +225,19 @@ class DurableScheduler(LedgerScheduler):
             self._failures.retry(records, partial(records.retry, "3"))
             retry = FailedSettings.read(settings).retry
             self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
-            store = SqliteStore(
-                crawler, file, records, queues, keeper.note_commit, self._local_holds
+            self._file, note = file, keeper.note_commit
+            self._store = store = SqliteStore(
+                crawler, file, records, queues, note, self._local_holds
             )
-            self._file, self._store = file, store
             if _goes_on(crawler, file, queues):
                 file.execute(REOPEN)
-            self._resume(store, _left_by_scrapy(job))
-            ledger = Ledger(
-                crawler,
-                store,
-                keeper,
-                self._engine,
-                operations=self.commit_operations,
-                seconds=self.commit_seconds,
-            )
+            if found := len(records) + records.delayed:
+                self._log.info("Resuming crawl (%d requests scheduled)", found)
+            if (left := _left_by_scrapy(job)) is not None:
+                taken = "Took over %d pending requests from Scrapy's own queues"
+                self._log.info(taken, store.take_over(left))
+            timing = self.commit_operations, self.commit_seconds
+            ledger = Ledger(crawler, store, keeper, self._engine, *timing)
             session = session_of(crawler)
             session.begin(self)
             session.put_last(ledger.close)
@@ -270,20 +267,6 @@ class DurableScheduler(LedgerScheduler):
         announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
         return ledger
 
-    def _resume(self, store: SqliteStore, left_by_scrapy: ScrapyQueues | None) -> None:
-        if pending := len(store.records) + store.later:
-            logger.info(
-                "Resuming crawl (%(count)d requests scheduled)",
-                {"count": pending},
-                extra={"spider": self.spider},
-            )
-        if left_by_scrapy is not None:
-            logger.info(
-                "Took over %(count)d pending requests from Scrapy's own queues",
-                {"count": store.take_over(left_by_scrapy)},
-                extra={"spider": self.spider},
-            )
-
     def _look_for_orders(self) -> None:
         """Carry out a part of what an operator has ordered, and look again."""
         if self._ledger is not None and not self._ledger.stopped:
@@ -292,8 +275,7 @@ class DurableScheduler(LedgerScheduler):
     def _carry_out_order(self) -> bool:
         """Carry out a part of an order; return True if there may be more."""
         job, ledger = self._job, self._ledger
-        assert job is not None
-        assert ledger is not None
+        assert job is not None and ledger is not None  # noqa: PT018
         if next(job.orders.glob("*.json"), None) is None:
             return False
         if self._orders is None:
@@ -317,11 +299,9 @@ class DurableScheduler(LedgerScheduler):
         ((count,),) = file.query("SELECT COUNT(*) FROM request WHERE state < 3")
         self.stats.set_value("scheduler/recovered", count)
         found = f"recovered {counted(count, 'request')} that" if count else "no request"
-        logger.info(
-            "The job was not stopped cleanly: %(found)s %(verb)s pending or in progress",
-            {"found": found, "verb": "were" if count > 1 else "was"},
-            extra={"spider": self.spider},
-        )
+        verb = "were" if count > 1 else "was"
+        what = "The job was not stopped cleanly: %s %s pending or in progress"
+        self._log.info(what, found, verb)
 
 
 def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
@@ -339,15 +319,14 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         return
     with whole_job(job) as file:
         spider = file.spider if file else ""
-        remedy = "give each spider a JOBDIR of its own"
-        require_same_spider(str(job.path), spider, crawler, remedy)
+        require_same_spider(str(job.path), spider, crawler, "give each spider a JOBDIR of its own")
         if feeds is not None:
             FeedExporterView(feeds)
-            if file is not None:
-                round_ = Round(file, lambda: None)
-                if _goes_on(crawler, file, queues):
-                    round_.reopen()
-                feeds.look(round_, job.feeds)
+        if feeds is not None and file is not None:
+            round_ = Round(file, lambda: None)
+            if _goes_on(crawler, file, queues):
+                round_.reopen()
+            feeds.look(round_, job.feeds)
     if left_by_scrapy is not None:
         left_by_scrapy.look(crawler)
 
@@ -371,12 +350,3 @@ def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool
     return bool(file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))) and codec.loads_any(
         coming_back(file, BUDGET.read(crawler.settings), retry=retry)
     )
-
-
-def _require_bloom(dupefilter_class: object) -> None:
-    if not (isinstance(dupefilter_class, type) and issubclass(dupefilter_class, BloomDupeFilter)):
-        raise ValueError(
-            f"DurableScheduler cannot work with {global_object_name(dupefilter_class)}, which"
-            " marks requests as seen before they are stored: set DUPEFILTER_CLASS to"
-            " 'scrapy_bloom.BloomDupeFilter', or SCHEDULER to 'scrapy.core.scheduler.Scheduler'"
-        )

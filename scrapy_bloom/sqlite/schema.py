@@ -100,13 +100,6 @@ def check(connection: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError(f"its tables are not those of version {VERSION}")
 
 
-def in_memory() -> sqlite3.Connection:
-    """Return a connection to the tables of a job without requests."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    create(connection)
-    return connection
-
-
 def create(connection: sqlite3.Connection) -> None:
     """Make the tables in an empty database, in the transaction of the caller."""
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

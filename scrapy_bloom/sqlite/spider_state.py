@@ -121,12 +121,8 @@ def _digest(content: bytes | None) -> bytes | None:
 
 def _is_torn(content: bytes | None) -> bool:
     """Return True for a pickle that the extension had not finished when the process died."""
-    if content is None:
-        return False
     try:
-        pickle.loads(content)  # noqa: S301 - as the extension does
-    except (EOFError, pickle.UnpicklingError):
-        return True
-    except Exception:  # noqa: BLE001 - a missing class, say; the extension reports it
-        return False
+        pickle.loads(b"N." if content is None else content)  # noqa: S301 - as the extension does
+    except Exception as error:  # noqa: BLE001 - a missing class, say; the extension reports it
+        return isinstance(error, (EOFError, pickle.UnpicklingError))
     return False

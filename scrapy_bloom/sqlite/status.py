@@ -1,53 +1,24 @@
-"""The status of a job: what its process notes of it in `requests.sqlite`, and what others read."""
+"""The status of a job: what others read of it in `requests.sqlite`."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ..crawl.choice import Filter
-from ..crawl.figures import (
-    COUNTED,
-    SLOTS,
-    Costly,
-    Figures,
-    Sample,
-    State,
-    counts_of,
-    longest_held,
-    set_stats,
-    with_rates,
-)
-from ..crawl.ledger import CommitHook
+from ..crawl.choice import Counts, Filter
+from ..crawl.figures import SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
 from ..crawl.records import KEPT as KEPT_STATES
+from ..crawl.stats import COUNTED
 from ..jobdir import JobDirectory
 from ..texts import without_user
-from .job_file import UNFINISHED, check_header, reading
+from .job_file import UNFINISHED, check_header
+from .listing import Listing, reading
+from .progress import OF_FILTER, ROUND_COUNTS, held_in, waiting_in
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
-from .schema import HOLDS
 
-if TYPE_CHECKING:
-    from scrapy import Request
-    from scrapy.crawler import Crawler
-
-    from ..crawl.choice import Counts
-    from ..crawl.ledger import Ledger
-    from ..dupefilter import BloomDupeFilter
-    from .job_file import RequestFile
-    from .listing import Listing
-    from .rounds import Round
-    from .schema import Query
-
-KEPT_SECONDS = 70
-"""The file keeps this part of the past, for the rates."""
-COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
-ROUND_COUNTS = f"SELECT {', '.join(COUNTED)} FROM round_counts"  # noqa: S608 - no input
-OF_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
 COUNT_UNFINISHED = (
     "SELECT (SELECT COUNT(*) FROM request WHERE state = 0)"
     " + (SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (1, 2, 5))"
@@ -62,94 +33,6 @@ _FEEDS = (
     " FROM feeds ORDER BY id"
 )
 _OF_LEDGER = ("pending", "in_flight", "commits", "commit_seconds_max")
-
-
-class Progress(CommitHook):
-    """A commit hook of `ledger` that notes the figures of the job, in the first commit, in one a
-    second and in the last one, and in each commit what the round has counted. `pending` counts the
-    requests that wait, in memory too."""
-
-    seconds = 1.0
-
-    def __init__(
-        self,
-        crawler: Crawler,
-        file: RequestFile,
-        ledger: Ledger,
-        dupefilter: BloomDupeFilter,
-        round_: Round,
-        *,
-        pending: Callable[[], int],
-    ) -> None:
-        self._crawler = crawler
-        self._file = file
-        self._ledger = ledger
-        self._dupefilter = dupefilter
-        self._pending = pending
-        self._began = time.time()
-        # the first commit notes: up to then the figures are those of an earlier start
-        self._noted = 0.0
-        self._counted = self._of_earlier_starts = file.query(ROUND_COUNTS)[0]
-        ledger.commit_hooks.append(self)
-        round_.at_begin.append(self._begin_round)
-
-    def before_commit(self, acknowledged: Sequence[Request]) -> None:
-        """Note the figures if a second has passed. Raises sqlite3.Error, OSError."""
-        if self._ledger.stopped:
-            return  # the filter is closed
-        self._count()
-        if self._ledger.ends or not 0 <= time.time() - self._noted < self.seconds:
-            self._note()
-
-    def _begin_round(self) -> None:
-        self._of_earlier_starts = tuple(-now for now in counts_of(self._crawler).values())
-
-    def _count(self) -> None:
-        """Note what the round has counted."""
-        counts = zip(self._of_earlier_starts, counts_of(self._crawler).values(), strict=True)
-        counted = tuple(map(sum, counts))
-        if counted != self._counted:
-            self._file.execute(
-                "UPDATE round_counts SET (pages, items, duplicates, retries) = (?, ?, ?, ?)",
-                counted,
-            )
-            self._counted = counted
-
-    def _note(self) -> None:
-        self._noted = time.time()
-        seen = self._dupefilter._seen
-        assert seen is not None
-        capacities = seen.filter.capacities
-        # the fingerprints of this commit enter the filter after it
-        of_filter = (len(seen), sum(capacities), len(capacities), seen.filter.nbytes)
-        figures = {
-            "began": self._began,
-            **set_stats(self._crawler, self._ledger, self._pending(), in_commit=True),
-            **counts_of(self._crawler),
-            **dict(zip(OF_FILTER, of_filter, strict=True)),
-            "of_earlier_starts": self._of_earlier_starts,
-        }
-        # a clock that was set back must not leave a future behind
-        self._file.execute(
-            "DELETE FROM progress WHERE time < ? OR time >= ?",
-            (self._noted - KEPT_SECONDS, self._noted),
-        )
-        self._file.execute("INSERT INTO progress VALUES (?, ?)", (self._noted, json.dumps(figures)))
-
-
-def waiting_in(ask: Query) -> tuple[int, float | None, int]:
-    """Return how many requests of a job are delayed, seconds until the next of them is due, None if
-    no time is known, and how many slots are held."""
-    ((later, due),) = ask(COUNT_DELAYED)
-    is_known = due is not None and due < inf  # infinite until a release
-    return later, max(0.0, due - time.time()) if is_known else None, len(held_in(ask))
-
-
-def held_in(ask: Query) -> dict[str, float]:
-    """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
-    the release."""
-    now = time.time()
-    return {slot: until - now for slot, until, _ in ask(HOLDS) if until > now}
 
 
 class JobState(NamedTuple):
@@ -197,8 +80,6 @@ class JobStatus:
 
     def figures(self) -> Figures:
         """Return the figures that were noted last, and what the file itself tells now."""
-        from .listing import Listing  # which no crawl needs
-
         is_running = JobDirectory(self._job).is_locked
         now = time.time()
         with reading(self._path) as connection:

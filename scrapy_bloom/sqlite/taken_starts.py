@@ -26,12 +26,9 @@ REPEAT_KEY = "bloom_repeat_start"
 
 
 class LocalStartRequests(StartRequests):
-    """The start requests of a job: those that its round has taken are left out before they reach
-    the engine.
-
-    Those taken stand in a table beside the rows, and not in the filter, to which a link back to a
-    start page is new. Those of a round that is over stay until the next one begins.
-    """
+    """The start requests of a job: those that its round has taken are left out. They stand in a
+    table beside the rows, and not in the filter, to which a link back to a start page is new, until
+    the next round begins."""
 
     exhausted = False
     """True when there is no start request or item any more."""
@@ -65,7 +62,14 @@ class LocalStartRequests(StartRequests):
         if not isinstance(thing, Request):
             return False
         with self._ledger.guarded():
-            self._mark = self._meet(key_of(thing, self._fingerprint(thing)))
+            key = key_of(thing, self._fingerprint(thing))
+            self._file.execute(
+                "INSERT INTO met_start_requests VALUES (?, 1)"
+                " ON CONFLICT DO UPDATE SET occurrences = occurrences + 1",
+                (key,),
+            )
+            met = "SELECT * FROM met_start_requests WHERE fingerprint = ?"
+            (self._mark,) = self._file.query(met, (key,))
             is_taken = self._file.query(
                 "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?",
                 self._mark,
@@ -76,16 +80,6 @@ class LocalStartRequests(StartRequests):
             self.offered = thing
         return False
 
-    def _meet(self, key: bytes) -> tuple[bytes, int]:
-        """Return `key`, and how often this run has met it."""
-        self._file.execute(
-            "INSERT INTO met_start_requests VALUES (?, 1)"
-            " ON CONFLICT DO UPDATE SET occurrences = occurrences + 1",
-            (key,),
-        )
-        met = "SELECT * FROM met_start_requests WHERE fingerprint = ?"
-        return self._file.query(met, (key,))[0]
-
     def _take(self, mark: tuple[bytes, int]) -> None:
         self._file.execute("INSERT OR IGNORE INTO taken_start_requests VALUES (?, ?)", mark)
 
@@ -93,12 +87,10 @@ class LocalStartRequests(StartRequests):
         self.exhausted = exhausted
         if self._skipped:
             self._crawler.stats.set_value("scheduler/start_skipped", self._skipped)
+            number, skipped = self._round.number, counted(self._skipped, "start request")
             logger.info(
                 "Round %(round)d of the job goes on: skipped %(skipped)s that it has taken"
                 " already. BLOOM_REPEAT_START = True sends them again.",
-                {
-                    "round": self._round.number,
-                    "skipped": counted(self._skipped, "start request"),
-                },
+                {"round": number, "skipped": skipped},
                 extra={"spider": self._crawler.spider},
             )

@@ -7,7 +7,8 @@ import pytest
 
 from scrapy_bloom.commands.top import lines
 from scrapy_bloom.crawl.failed_request import FailedRequest
-from scrapy_bloom.crawl.figures import COUNTED, Figures
+from scrapy_bloom.crawl.figures import Figures
+from scrapy_bloom.crawl.stats import COUNTED
 from scrapy_bloom.redis.status import CrawlStatus
 from scrapy_bloom.sqlite.job_file import RequestFile
 from scrapy_bloom.sqlite.status import JobStatus

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from scrapy import Request, pqueues, squeues
 from scrapy.settings import BaseSettings
 
-from scrapy_bloom.crawl.memory_records import MemoryRecords
-from scrapy_bloom.crawl.records import State, rank_of
+from scrapy_bloom.crawl.records import MemoryRecords, State, rank_of
 from scrapy_bloom.crawl.slots import Budget, OneLine, Slots
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.sqlite import schema
@@ -35,7 +34,7 @@ ORDERS = [*product((True, False), (True, False, None))]
 
 def in_memory(order=LIFO, *, by_slot=True, **options):
     """Return records in memory."""
-    return MemoryRecords((Slots if by_slot else OneLine)(**options), order, by_slot=by_slot)
+    return MemoryRecords((Slots if by_slot else OneLine)(**options), order)
 
 
 class OnDisk:
@@ -122,7 +121,7 @@ class Pair:
         self.scrapys = kinds[by_slot](crawler, lines[order[0]], "", **starts)
         file = RequestFile(sqlite3.connect(":memory:", isolation_level=None, factory=Made))
         of_disk, of_memory = ((Slots if by_slot else OneLine).of(crawler) for _ in range(2))
-        in_memory = MemoryRecords(of_memory, order, by_slot=by_slot)
+        in_memory = MemoryRecords(of_memory, order)
         self.ours = [SqliteRecords(file, of_disk, order), in_memory]
 
     def push(self, slot, priority, is_start):

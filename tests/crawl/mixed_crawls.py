@@ -16,9 +16,10 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 
-from scrapy_bloom.crawl.choice import KEPT, Filter, State
+from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.failed_request import LOST
 from scrapy_bloom.crawl.ledger import Ledger
+from scrapy_bloom.crawl.records import KEPT, State
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite import scheduler
 from scrapy_bloom.sqlite.desk import Order, SqliteDesk, give

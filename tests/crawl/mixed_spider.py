@@ -9,7 +9,8 @@ from pathlib import Path
 import scrapy
 from scrapy import Request
 
-from scrapy_bloom.crawl.choice import KEPT, Filter
+from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.crawl.records import KEPT
 from scrapy_bloom.sqlite.desk import HoldOrder, Order
 from tests.crawl.harness import World
 from tests.crawl.torture import order

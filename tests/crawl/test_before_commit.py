@@ -174,7 +174,6 @@ def test_a_handler_may_crawl(make_round, crash_round):
             handled.append(spider)
             job.push("c")
             job.done(popped)
-            job.scheduler.ledger.finish(popped)
 
     job.crawler.signals.connect(handler, before_commit)
     popped = job.pop()

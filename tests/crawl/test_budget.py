@@ -17,6 +17,7 @@ from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.settings import BUDGET
 from scrapy_bloom.sqlite import listing
+from scrapy_bloom.sqlite.listing import Listing
 from scrapy_bloom.sqlite.request_store import coming_back
 from scrapy_bloom.sqlite.status import job_view
 from tests.crawl.engine import STOCK, name_of, query, request, unserializable
@@ -299,7 +300,8 @@ class Story:
             self.reached.remove(f"{self.number}-0")
         self.number = self.job.round.number
         if not self.job.round.is_resumed:
-            left = Failed(self.job.scheduler._failures._kept).requests(**CAPPED)
+            listing = Listing(self.job.scheduler._file.query, is_running=True)
+            left = Failed(listing).requests(**CAPPED)
             self.capped_before.update(map(name_of, left))
         self.job.start(self.request(f"{self.number}-0", dont_filter=True))
 

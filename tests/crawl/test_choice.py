@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.crawl.choice import Filter, Record
-from scrapy_bloom.crawl.failed_request import FailedRequest, matches
+from scrapy_bloom.crawl.choice import Filter, Record, matches
+from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.records import KEPT, State
 
 texts = st.text("ab-]!^[*?AÄ\n/.\\\udc80", max_size=8)
@@ -65,9 +65,8 @@ def test_a_dropped_request_counts_each_time_it_was_sent():
         ({"bloom_attempts": 3, "retry_times": 2, "bloom_held": 1}, 6),
         ({"retry_times": "2", "bloom_held": -1}, 0),
     ):
-        assert (
-            FailedRequest.dropped("http://a.example/", "GET", {"meta": meta}).attempts == attempts
-        )
+        record = Record(State.PENDING, "", 0, {"meta": meta})
+        assert record.dropped().attempts == attempts
 
 
 def test_a_glob_that_is_too_long_is_a_bad_value():

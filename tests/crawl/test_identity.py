@@ -8,7 +8,7 @@ import pytest
 from scrapy_bloom import ScalableBloomFilter
 from scrapy_bloom.bloom.header import OWNER_AT, PAGE
 from scrapy_bloom.bloom.owner import stored_owner
-from scrapy_bloom.crawl.overlay import reset_filter
+from scrapy_bloom.delta.crawl import reset_filter
 from scrapy_bloom.errors import JobDirectoryError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite.job_file import whole_job

@@ -11,9 +11,9 @@ from scrapy_bloom.sqlite import (
     desk,
     job_file,
     listing,
+    progress,
     records,
     rounds,
-    schema,
     status,
 )
 
@@ -23,7 +23,7 @@ OTHERS = [state for state in State if state not in {State.PENDING, State.QUARANT
 @pytest.fixture
 def connection():
     """The tables of a job with some thousand requests."""
-    with closing(schema.in_memory()) as connection:
+    with closing(listing.in_memory()) as connection:
         connection.execute("INSERT INTO slot (name) VALUES ('a')")
         rows = [(1, 0, number, number % 6, b"x", float(number)) for number in range(3000)]
         connection.executemany(
@@ -49,7 +49,7 @@ def plan(connection, statement):
         listing.part_of(KEPT),
         records.MOVE_DUE,
         status.COUNT_KEPT,
-        status.COUNT_DELAYED,
+        progress.COUNT_DELAYED,
     ],
 )
 def test_a_state_is_found_by_its_index(connection, statement):

@@ -97,7 +97,6 @@ def test_no_request_is_lost_or_comes_twice(make, monkeypatch, queue, order_of):
             found = popped.pop(chance.randrange(len(popped)))
             done[name_of(found)] += 1
             job.done(found)
-            job.scheduler.ledger.finish(found)
         elif action < 0.9:
             job.commit()
         elif action < 0.97:
@@ -121,7 +120,6 @@ def test_no_request_is_lost_or_comes_twice(make, monkeypatch, queue, order_of):
         else:
             for found in popped:
                 job.done(found)
-                job.scheduler.ledger.finish(found)
                 done[name_of(found)] += 1
             popped.clear()
             job.close("shutdown")

@@ -8,7 +8,8 @@ import pytest
 
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite.status import KEPT_SECONDS, JobStatus, Progress, job_view
+from scrapy_bloom.sqlite.progress import KEPT_SECONDS, Progress
+from scrapy_bloom.sqlite.status import JobStatus, job_view
 from tests.crawl.engine import query
 from tests.crawl.test_failed import fail_download
 from tests.crawl.test_rounds import start

@@ -183,25 +183,11 @@ def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
     for name in where.split("."):
         owner = getattr(owner, name)
     owner.add(popped)
-    job.scheduler.ledger.finish(popped)
     job.commit()
     assert len(rows(tmp_path / "job")) == 1
     owner.clear()
-    job.scheduler.ledger.finish(popped)
     job.commit()
     assert rows(tmp_path / "job") == []
-
-
-def test_the_ledger_finishes_any_request(make):
-    """It ignores requests that are none of the scheduler's, and those finished before."""
-    job = make()
-    job.scheduler.ledger.finish(request("other"))
-    job.push("a")
-    popped = job.pop()
-    job.done(popped)
-    job.scheduler.ledger.finish(popped)
-    job.scheduler.ledger.finish(popped)
-    job.commit()
 
 
 def test_the_filter_learns_of_a_request_after_its_commit(make, crash):

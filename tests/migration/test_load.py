@@ -35,8 +35,7 @@ from scrapy_bloom.redis.load import load_job, load_scrapy_redis
 from scrapy_bloom.redis.push import Pusher
 from scrapy_bloom.redis.status import CrawlReader, FilterView
 from scrapy_bloom.redis.taken_starts import mark_of
-from scrapy_bloom.sqlite.job_file import reading
-from scrapy_bloom.sqlite.listing import StoppedJob
+from scrapy_bloom.sqlite.listing import StoppedJob, reading
 from tests.commands.command_line import bloom
 from tests.crawl.harness import fields_of
 from tests.patience import PATIENCE, wait_until

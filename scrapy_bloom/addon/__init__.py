@@ -1,0 +1,131 @@
+"""Sets the components of a crawl from one line in ADDONS."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+from scrapy.extensions.feedexport import FeedExporter
+from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.utils.python import global_object_name
+
+from ..crawl.delays import NOT_BEFORE
+from ..crawl.holds import HoldMiddleware
+from ..crawl.origins import AT_THE_ENGINES_END, ResponseOrigins
+from ..crawl.settings import DURABLE, DURABLE_FEEDS
+from ..dupefilter import BloomDupeFilter, FilterDupeFilter
+from ..early.middleware import DropEarlyMiddleware
+from ..jobdir import JobDirectory
+from ..settings import wants_delta
+from ..sqlite.rounds import feeds_of
+from ..sqlite.scheduler import DurableScheduler
+from ..startup import fetches_one_page, is_component, is_shell
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+    from typing_extensions import Self
+
+_PRIORITY = SETTINGS_PRIORITIES["addon"]
+OURS = "scrapy_bloom.DurableFeedExporter"
+"""The feed exporter for EXTENSIONS."""
+
+
+class Addon:
+    """Add-on for `ADDONS = {"scrapy_bloom.Addon": 300}`.
+
+    A setting that the project or a Scrapy command has set stays as it is, apart from JOBDIR in the
+    shell, which is removed.
+    """
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Return the add-on of `crawler`; when the spider opens, it logs which parts are off."""
+        self = cls()
+        crawler.signals.connect(self._spider_opened, signals.spider_opened)
+        return self
+
+    def update_settings(self, settings: BaseSettings) -> None:
+        """Set the components, unless the project has set them.
+
+        DUPEFILTER_CLASS and SCHEDULER are those of Redis with BLOOM_REDIS_URL. SCHEDULER stays with
+        BLOOM_DURABLE = False, and with a dupefilter of the project that is not a BloomDupeFilter.
+        DurableFeedExporter replaces Scrapy's exporter where a page counts as failed when a feed
+        refuses its item: in a job, in a crawl in Redis, and with BLOOM_DELTA.
+        """
+        if is_shell(settings):
+            # Scrapy's scheduler would write the shell's requests into the job
+            settings.set("JOBDIR", None, max(settings.getpriority("JOBDIR") or 0, _PRIORITY))
+        is_free = settings.getpriority("DUPEFILTER_CLASS") == 0
+        shares = is_free and (
+            bool(settings.get("BLOOM_REDIS_URL"))
+            or is_component(settings.get("SCHEDULER"), "RedisDurableScheduler")
+        )
+        if is_free:
+            name = "RedisBloomDupeFilter" if shares else "BloomDupeFilter"
+            settings.set("DUPEFILTER_CLASS", f"scrapy_bloom.{name}", "addon")
+        if settings.getpriority("SCHEDULER") == 0 and DURABLE.read(settings):
+            if shares:
+                settings.set("SCHEDULER", "scrapy_bloom.RedisDurableScheduler", "addon")
+            elif is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter):
+                settings.set("SCHEDULER", "scrapy_bloom.DurableScheduler", "addon")
+        add = settings.setdefault_in_component_priority_dict
+        if _is_durable(settings):
+            add("DOWNLOADER_MIDDLEWARES", HoldMiddleware, HoldMiddleware.order)
+        has_durable_job = bool(settings.get("JOBDIR")) and _is_durable(settings)
+        needs_origins = has_durable_job or wants_delta(settings)
+        if needs_origins:
+            add("DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END)
+        if (needs_origins or _shares(settings)) and DURABLE_FEEDS.read(settings):
+            _replace_feed_exporter(settings)
+        add("SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order)
+        if wants_delta(settings):
+            from ..delta.middleware import DeltaMiddleware
+
+            add("SPIDER_MIDDLEWARES", DeltaMiddleware, DeltaMiddleware.order)
+
+    def _spider_opened(self, spider: Spider) -> None:
+        crawler, settings = spider.crawler, spider.crawler.settings
+        shares, is_durable = _shares(settings), _is_durable(settings)
+        is_filtered = is_component(settings["DUPEFILTER_CLASS"], FilterDupeFilter)
+        has_job = shares or JobDirectory.of(settings.get("JOBDIR")) is not None
+        # a worker of a crawl in Redis tells of its feeds itself
+        lacks_feeds = bool(settings.getdict("FEEDS")) and not (
+            OURS in settings.getdict("EXTENSIONS") or feeds_of(crawler) is not None
+        )
+        is_crawl = not fetches_one_page(crawler)
+        if lacks_feeds or not (is_filtered and is_durable and has_job and is_crawl):
+            from .off import tell
+
+            tell(crawler, OURS * lacks_feeds, is_durable=is_durable, shares=shares)
+        if is_crawl and not is_durable:
+            crawler.signals.connect(self._request_scheduled, signals.request_scheduled)
+
+    def _request_scheduled(self, request: Request, spider: Spider) -> None:
+        """Warn of the first request that Scrapy's scheduler sends too early."""
+        if NOT_BEFORE in request.meta:
+            from .off import tell_of_delay
+
+            tell_of_delay(request, spider)
+            spider.crawler.signals.disconnect(self._request_scheduled, signals.request_scheduled)
+
+
+def _shares(settings: BaseSettings) -> bool:
+    return is_component(settings["SCHEDULER"], "RedisDurableScheduler")
+
+
+def _is_durable(settings: BaseSettings) -> bool:
+    return _shares(settings) or is_component(settings["SCHEDULER"], DurableScheduler)
+
+
+def _replace_feed_exporter(settings: BaseSettings) -> None:
+    """Put OURS into EXTENSIONS instead of Scrapy's exporter, unless that is disabled."""
+    orders: dict[Any, Any] = {**settings.getwithbase("EXTENSIONS")}
+    keys = [key for key in (global_object_name(FeedExporter), FeedExporter) if key in orders]
+    if not keys or any(orders[key] is None for key in keys):
+        return
+    extensions = settings.getdict("EXTENSIONS")
+    # before Scrapy 2.15 or so a class and its path are two keys
+    extensions |= {**dict.fromkeys(keys), OURS: orders[keys[-1]]}
+    settings.set("EXTENSIONS", extensions, settings.getpriority("EXTENSIONS") or 0)
