@@ -41,6 +41,7 @@ TESTS = {
     " tests/commands/test_failed.py tests/commands/test_top.py",
     "feeds": "tests/crawl/test_feeds.py tests/crawl/test_feed_kills.py tests/test_traps.py",
     "early": "tests/test_early.py tests/test_early_crawls.py",
+    "addon": "tests/test_addon.py tests/test_start_line.py tests/test_early.py",
     "delta": "tests/delta tests/commands/test_delta.py",
     "migration": "tests/migration tests/commands/test_changes.py",
     "commands": "tests/commands",
