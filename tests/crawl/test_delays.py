@@ -74,20 +74,6 @@ def test_what_is_no_time(new_job, caplog, value):
     assert job.pop().meta == {}
 
 
-def test_a_kill_loses_no_delayed_request(new_job, clock):
-    """Nor does it make one earlier; what was not committed is lost with its parent's end."""
-    job = new_job()
-    for name in "abc":
-        job.push(name, meta={delays.NOT_BEFORE: 10})
-    job.commit()
-    job = new_job()
-    assert len(job.scheduler) == 3
-    job.push("d", meta={delays.NOT_BEFORE: 10})
-    assert job.names() == []
-    clock.now += 11
-    assert sorted(job.names()) == ["a", "b", "c", "d"]
-
-
 def test_clocks_that_jump(new_job, clock):
     """Back: later. Forward: sooner. Nothing is lost."""
     job = new_job().pushed("a", meta={delays.NOT_BEFORE: 10})
@@ -104,39 +90,6 @@ def test_a_seen_request_stays_dropped(new_job):
     job.push("b", meta={delays.NOT_BEFORE: 10})
     assert not job.push("b")
     assert len(job.scheduler) == 2
-
-
-def test_a_round_is_not_over_while_a_request_is_delayed(new_job, clock):
-    """Whatever the reason of the close."""
-    job = new_job().pushed("a", meta={delays.NOT_BEFORE: 10})
-    job.scheduler._start_requests.exhausted = True
-    job.close()
-    job = new_job()
-    assert not job.scheduler.round.is_over
-    assert job.scheduler.round.is_resumed
-    clock.now += 11
-    assert job.names() == ["a"]
-    job.scheduler._start_requests.exhausted = True
-    job.close()
-    assert job.scheduler.round.is_over
-
-
-def test_an_unserializable_request_waits_in_memory(new_job, clock):
-    """The page that has yielded it is repeated after a kill before its time."""
-    job = new_job().pushed("page")
-    page = job.pop()
-    job.push("a", meta={delays.NOT_BEFORE: 10, "function": lambda: None})
-    job.done(page)
-    job.commit()
-    assert len(job.scheduler) == 1
-    assert job.names() == []
-    job = new_job()
-    assert job.names() == ["page"]
-    job.push("a", meta={delays.NOT_BEFORE: 10, "function": lambda: None})
-    clock.now += 11
-    assert job.names() == ["a"]
-    job.commit()
-    assert new_job().names() == []
 
 
 def test_a_damaged_delayed_request_fails(new_job, clock):

@@ -13,8 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 import scrapy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scrapy.core import scraper
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings
@@ -41,71 +39,6 @@ def rows(folder):
 
 QUEUES = ["PickleLifoDiskQueue", "PickleFifoDiskQueue", "MarshalLifoDiskQueue"]
 PRIORITY_QUEUES = ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"]
-operations = st.lists(
-    st.one_of(
-        st.tuples(
-            st.just("push"),
-            st.integers(-2, 2),
-            st.sampled_from(["a", "b", "c"]),
-            st.booleans(),
-            st.integers(0, 9),
-        ),
-        st.just("pop"),
-        st.just("done"),
-        st.just("commit"),
-    ),
-    max_size=60,
-)
-
-
-@settings(max_examples=12)
-@given(
-    queue=st.sampled_from(QUEUES),
-    priority_queue=st.sampled_from(PRIORITY_QUEUES),
-    start=st.sampled_from(["PickleFifoDiskQueue", None]),
-    operations=operations,
-    after=operations,
-)
-def test_order_is_scrapys(tmp_path_factory, queue, priority_queue, start, operations, after):
-    """Requests come in the order of Scrapy's scheduler with the same queues, also after a stop."""
-    folder = tmp_path_factory.mktemp("order")
-    options = {
-        "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
-        "SCHEDULER_START_DISK_QUEUE": start and f"scrapy.squeues.{start}",
-        "SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{priority_queue}",
-    }
-    orders = []
-    for scheduler in (STOCK, "scrapy_bloom.DurableScheduler"):
-        order = []
-        for part in (operations, after):
-            job = Job(folder / scheduler, scheduler=scheduler, **options).open()
-            in_progress = []
-            for number, operation in enumerate(part):
-                if operation == "pop":
-                    # a pop of nothing serves an empty slot of Scrapy's
-                    pops = scheduler != STOCK or len(job.scheduler)
-                    in_progress.append(job.pop_any() if pops else None)
-                    order.append(in_progress[-1] and in_progress[-1].url)
-                elif operation == "done" and in_progress:
-                    job.done(in_progress.pop(0))
-                elif operation == "commit" and scheduler != STOCK:
-                    job.commit()
-                elif operation[0] == "push":
-                    _, priority, slot, is_start, odd = operation
-                    meta = {"download_slot": slot, "is_start_request": is_start}
-                    if odd == 0:
-                        meta["function"] = lambda: None
-                    job.push(f"{len(order)}-{number}", priority=priority, meta=meta)
-            order.append(len(job.scheduler))
-            while job.scheduler.mqs:  # a stop loses them
-                order.append(job.pop().url)
-            for popped in [*in_progress, *job.engine._slot.inprogress]:
-                job.done(popped)
-            job.close()
-        job = Job(folder / scheduler, scheduler=scheduler, **options).open()
-        orders.append([*order, *job.names()])
-        job.close()
-    assert orders[0] == orders[1]
 
 
 def test_stats_are_scrapys(make):
@@ -204,28 +137,6 @@ def test_the_ledger_finishes_any_request(make):
     job.commit()
 
 
-def test_the_filter_learns_of_a_request_after_its_commit(make, crash):
-    """Until then it counts as seen in this process, and not after a crash."""
-    job = make()
-    assert job.push("a")
-    assert not job.push("a")
-    assert crash().push("a")
-    assert list(job.scheduler.df._seen.uncommitted) != []
-    job.commit()
-    assert list(job.scheduler.df._seen.uncommitted) == []
-    assert not crash().push("a")
-
-
-def test_a_crash_between_commit_and_filter_repeats_nothing(make, crash, monkeypatch):
-    """The rows of the last commit say what the filter may not have got."""
-    job = make().pushed("a")
-    monkeypatch.setattr(job.scheduler.ledger._dupefilter, "release", lambda fingerprints: None)
-    job.commit()
-    resumed = crash()
-    assert not resumed.push("a")
-    assert resumed.names() == ["a"]
-
-
 def test_dont_filter_marks_nothing(make):
     """The fingerprint of a request with dont_filter reaches neither memory nor filter."""
     job = make().pushed("a", dont_filter=True)
@@ -248,62 +159,6 @@ def test_the_idle_spider_commits(make, tmp_path):
 
 
 # Unserializable requests
-
-
-def test_an_unserializable_request_holds_back_what_was_in_progress(make, crash, caplog):
-    """Until it is finished a crash brings back what it may come from."""
-    job = make().pushed("parent")
-    parent = job.pop()
-    job.scheduler.enqueue_request(unserializable("child"))
-    (record,) = (each for each in caplog.records if "Unable to serialize" in each.message)
-    assert "\n" not in caplog.handler.format(record), "a traceback says nothing more"
-    job.done(parent)
-    job.commit()
-    resumed = crash()
-    assert resumed.names() == ["parent"]
-    assert resumed.push("child")
-    child = job.pop()
-    assert name_of(child) == "child"
-    job.commit()
-    assert crash().names() == ["parent"]
-    job.push("grandchild")
-    job.done(child)
-    job.commit()
-    resumed = crash()
-    assert not resumed.push("child")
-    assert resumed.names() == ["grandchild"]
-
-
-def test_unserializable_descendants_hold_back_too(make, crash):
-    """The whole tree in memory must be finished before what it came from is."""
-    job = make().pushed("parent")
-    parent = job.pop()
-    job.scheduler.enqueue_request(unserializable("child"))
-    job.done(parent)
-    child = job.pop()
-    job.scheduler.enqueue_request(unserializable("grandchild"))
-    job.done(child)
-    job.commit()
-    resumed = crash()
-    assert resumed.push("child")
-    assert resumed.names() == ["child", "parent"]
-    job.done(job.pop())
-    job.commit()
-    resumed = crash()
-    assert not resumed.push("child")
-    assert resumed.names() == []
-
-
-def test_later_requests_do_not_wait(make, crash):
-    """What was not in progress when the unserializable one came is acknowledged at once."""
-    job = make()
-    job.scheduler.enqueue_request(unserializable("memory"))
-    memory = job.pop()
-    job.push("later")
-    job.done(job.pop())
-    job.commit()
-    assert crash().names() == []
-    job.done(memory)
 
 
 def test_the_same_object_may_come_again(make, crash):
@@ -525,18 +380,23 @@ def test_a_refused_job_can_be_opened_later(make, tmp_path):
 # Scrapy's own queues
 
 
+@pytest.mark.parametrize("start", ["PickleFifoDiskQueue", None])
 @pytest.mark.parametrize("priority_queue", PRIORITY_QUEUES)
 @pytest.mark.parametrize("queue", QUEUES)
-def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority_queue):
-    """A job that Scrapy's scheduler has stopped goes on, in the order it would have had."""
+def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority_queue, start):
+    """A job that Scrapy's scheduler has stopped goes on, in the order it would have had, with those
+    in memory first."""
     options = {
         "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
+        "SCHEDULER_START_DISK_QUEUE": start and f"scrapy.squeues.{start}",
         "SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{priority_queue}",
     }
 
     def push(job, names):
         for number, name in enumerate(names):
             meta = {"download_slot": f"s{number % 3}", "is_start_request": number % 4 == 0}
+            if name in "UVWXYZ":
+                meta["function"] = lambda: None
             job.push(name, priority=number % 2, meta=meta)
 
     orders = []
@@ -546,11 +406,11 @@ def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority
         job.close()
         job = Job(folder, **({"scheduler": resumed} if resumed else {}), **options).open()
         assert not job.push("a")
-        push(job, "uvwxyz")
+        push(job, "uvwxyzUVWXYZ")
         orders.append(job.names())
         job.close()
     assert orders[0] == orders[1]
-    assert len(orders[0]) == 18
+    assert len(orders[0]) == 24
     assert not (tmp_path / "job" / "requests.queue").exists()
     Job(tmp_path / "job", scheduler=STOCK, **options).open().pushed("later").close()
     assert make(**options).names() == ["later"]  # what it has left since is taken over, too
@@ -598,13 +458,17 @@ def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
 # Errors
 
 
-def test_a_failing_database_closes_the_spider_and_keeps_the_job(make, crash, next_turn, caplog):
-    """One ERROR line, `bloom_error`, and no more acknowledgements."""
+@pytest.mark.parametrize("limit", ["query_only = 1", "max_page_count = 8"])
+def test_a_failing_database_closes_the_spider_and_keeps_the_job(
+    make, crash, next_turn, caplog, limit
+):
+    """One ERROR line, `bloom_error`, and no more acknowledgements; a full disk is one failure."""
     job = make().pushed(*"abc")
     job.commit()
     popped = job.pop()
-    job.scheduler._ledger.store._file._connection.execute("PRAGMA query_only = 1")
-    job.push("child")
+    job.scheduler._ledger.store._file._connection.execute(f"PRAGMA {limit}")
+    for number in range(300):
+        job.push(str(number), body="x" * 1000)
     job.done(popped)
     job.commit()
     assert job.pop() is None
@@ -614,7 +478,9 @@ def test_a_failing_database_closes_the_spider_and_keeps_the_job(make, crash, nex
     assert job.engine.closed == ["bloom_error"]
     (record,) = [r for r in caplog.records if r.levelname == "ERROR"]
     assert not record.exc_info
-    assert sorted(crash().names()) == ["a", "b", "c"]
+    resumed = crash()
+    assert sorted(resumed.names()) == ["a", "b", "c"]
+    assert resumed.push("5", body="x" * 1000)
 
 
 def test_a_job_that_fails_after_a_commit_is_not_clean(make):
@@ -634,21 +500,6 @@ def test_a_job_that_fails_after_a_commit_is_not_clean(make):
     resumed = make()
     assert resumed.stat("scheduler/recovered") == 1
     assert not resumed.push("a")
-
-
-def test_a_full_disk_closes_the_spider_and_keeps_the_job(make, crash, next_turn):
-    """SQLITE_FULL, by the limit of SQLite's own."""
-    job = make().pushed("a")
-    job.commit()
-    job.scheduler._ledger.store._file._connection.execute("PRAGMA max_page_count = 8")
-    for number in range(300):
-        job.push(str(number), body="x" * 1000)
-    job.commit()
-    next_turn()
-    assert job.engine.closed == ["bloom_error"]
-    resumed = crash()
-    assert resumed.names() == ["a"]
-    assert resumed.push("5", body="x" * 1000)
 
 
 class UnpicklesNotError(Exception):
@@ -760,23 +611,6 @@ def test_the_file_is_for_its_owner_only(make, tmp_path):
     for path in Path(tmp_path / "job").glob("requests.sqlite*"):
         assert path.stat().st_mode & 0o777 == 0o600
     assert sys.platform != "win32"
-
-
-def test_many_requests_in_flight_come_back_after_a_crash(make, crash):
-    """In their order, also beside one in memory that holds their acknowledgement back."""
-    job = make().pushed(*map(str, range(500)))
-    for _ in range(450):
-        job.pop()
-    job.scheduler.enqueue_request(unserializable("memory"))
-    for popped in list(job.engine._slot.inprogress):
-        job.done(popped)
-    job.commit()
-    resumed = crash()
-    assert resumed.stat("scheduler/recovered") == 500
-    assert resumed.names() == [str(number) for number in reversed(range(500))]
-    assert job.names() == ["memory", *(str(number) for number in reversed(range(50)))]
-    job.commit()
-    assert crash().names() == []
 
 
 # The add-on
