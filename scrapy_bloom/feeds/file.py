@@ -75,7 +75,7 @@ class FeedFile:
 
     def open(self) -> None:
         """Open the file and cut off bytes after `length`; make it and its directory if they are
-        missing. Raises OSError, FeedError."""
+        missing. Raises OSError."""
         if self._file != -1:
             return
         is_new = not self.path.exists()
@@ -85,7 +85,6 @@ class FeedFile:
         try:
             if self._may_cut:
                 os.ftruncate(file, self.length)
-            self._require_length(file)
             if is_new:
                 sync_directory(self.path.parent)
         except BaseException:
@@ -97,7 +96,11 @@ class FeedFile:
     def append(self, chunks: Iterable[bytes]) -> None:
         """Append all of `chunks` durably, or none if that raises OSError or FeedError."""
         self.open()
-        self._require_length(self._file)
+        if (size := os.fstat(self._file).st_size) != self.length:
+            raise FeedError(
+                f"{self.path} has {size:,} bytes, and this job has left it with"
+                f" {self.length:,}: another program writes to it"
+            )
         after, length = self._hash.copy(), self.length
         try:
             for data in _joined(chunks):
@@ -112,13 +115,6 @@ class FeedFile:
                 os.ftruncate(self._file, self.length)
             raise
         self._hash, self.length = after, length
-
-    def _require_length(self, file: int) -> None:
-        if (size := os.fstat(file).st_size) != self.length:
-            raise FeedError(
-                f"{self.path} has {size:,} bytes, and this job has left it with"
-                f" {self.length:,}: another program writes to it"
-            )
 
     def close(self) -> None:
         """Close the file, if it is open."""
@@ -156,7 +152,7 @@ def _is_beginning(file: int, offset: int, chunks: Iterator[bytes]) -> bool:
         if len(found) < len(expected):
             return True
         offset += len(expected)
-    return not os.pread(file, 1, offset)
+    return os.fstat(file).st_size <= offset
 
 
 def _agree(found: bytes, expected: bytes, offset: int) -> bool:

@@ -3,9 +3,11 @@
 import gzip
 import json
 import logging
+import os
 import resource
 import subprocess
 import sys
+import tracemalloc
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -17,7 +19,7 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 import scrapy_bloom
-from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
+from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
 from scrapy_bloom.crawl.ledger import CommitHook
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.file import FeedFile
@@ -82,9 +84,16 @@ def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job, l
 
 
 def test_many_items_of_one_request_wait_on_the_disk(job):
-    """And leave it when they are in the file."""
-    a = job({"a.jl": "jsonlines"})
-    page = a.page("1", *({"n": n} for n in range(500)))
+    """They take no memory there, and leave it when they are in the file."""
+    a, text = job({"a.jl": "jsonlines"}), "x" * 20_000
+    page = a.page("1", {"n": 0, "text": text})
+    tracemalloc.start()
+    try:
+        a.items(page, *({"n": n, "text": text} for n in range(1, 500)))
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 2_000_000
     query = a.scheduler.round.file.query
     assert query("SELECT COUNT(*) FROM items WHERE request IS NOT NULL") == [(500,)]
     a.done(page)
@@ -543,6 +552,23 @@ def test_what_a_kill_has_left_beside_a_feed_is_no_part_of_it(tmp_path, job, monk
         a.close("shutdown")
     job(ZIPPED).close("shutdown")
     assert numbers(tmp_path / "a.jl.gz") == [1]
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jl.gz", "job"}
+
+
+def test_a_new_feed_is_on_the_disk_with_its_name(tmp_path, job, monkeypatch):
+    """What is in it and its directory are synced; part files are for their owner alone."""
+    synced, fsync = set(), os.fsync
+
+    def note(descriptor):
+        synced.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    job({"new/a.jl": "jsonlines", "new/b.json": "json"}, GOES_ON).pages(p1={"n": 1})
+    (part,) = (tmp_path / "job" / "feeds").iterdir()
+    for path in (tmp_path / "new" / "a.jl", part):
+        assert {path.stat().st_ino, path.parent.stat().st_ino} <= synced
+    assert [path.stat().st_mode & 0o077 for path in (part, part.parent)] == [0, 0]
 
 
 def test_what_a_kill_has_left_of_a_round_is_no_part_of_the_next(tmp_path, job, monkeypatch):
@@ -775,9 +801,8 @@ print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith("scra
     [
         ({}, {"exporter"}),
         ({"a.jl": "jsonlines"}, {*ALWAYS}),
-        ({"a.json": "json"}, {*ALWAYS, "waiting"}),
     ],
-    ids=["none", "grows", "waits"],
+    ids=["none", "grows"],
 )
 def test_a_job_loads_what_its_feeds_use(tmp_path, feeds, loaded):
     """Without FEEDS hardly anything, and all of it before the first item."""
@@ -869,14 +894,6 @@ def test_without_a_job_refused_items_are_told_of_and_counted_by_page(tmp_path, c
     assert crawler.stats.get_value("scheduler/failed_in_memory") == 2
     (told,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert "<GET data:,1>" in told.getMessage()
-
-
-def test_a_missing_private_name_refuses_the_start(job, monkeypatch):
-    """By its name."""
-    monkeypatch.delattr(FeedExporter, "_get_uri_params")
-    a = job({"a.jl": "jsonlines"}, later=True)
-    with pytest.raises(JobDirectoryError, match=r"no FeedExporter\._get_uri_params"):
-        a.open()
 
 
 def test_when_the_spider_was_not_opened_feeds_stay_as_they_were(tmp_path, job):

@@ -253,8 +253,7 @@ def references(thing):
     return total
 
 
-@pytest.mark.parametrize("comes_again", [True, False])
-@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize(("comes_again", "newest_first"), [(True, False), (False, True)])
 def test_memory_grows_with_the_requests_and_not_with_their_pairs(newest_first, comes_again):
     """Some references for each of thousands, and at the end none."""
 

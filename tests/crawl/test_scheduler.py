@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import scrapy
 from scrapy.core import scraper
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings
@@ -23,6 +22,7 @@ from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFil
 from scrapy_bloom.sqlite.records import SqliteRecords
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
 from tests.crawl.engine import STOCK, ChangedSpider, Job, name_of, query, request, unserializable
+from tests.crawl.test_failed import SpeechlessError
 from tests.failures import Failed
 from tests.test_refused_start import contents
 
@@ -229,30 +229,6 @@ def test_another_dupefilter_is_refused_by_name(tmp_path, name):
     error = refused(tmp_path / "job", DUPEFILTER_CLASS=f"scrapy.dupefilters.{name}")
     assert f"scrapy.dupefilters.{name}" in str(error)
     assert "scrapy_bloom.BloomDupeFilter" in str(error)
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [
-        "_slot.inprogress",
-        "scraper.slot.active",
-        "scraper.logformatter",
-        "scraper.spidermw.methods",
-        "downloader.active",
-    ],
-)
-def test_a_scrapy_without_the_private_parts_is_refused(tmp_path, missing):
-    """The error names what is missing and the version of Scrapy."""
-    job = Job(tmp_path / "job")
-    *path, last = missing.split(".")
-    owner = job.engine
-    for name in path:
-        owner = getattr(owner, name)
-    delattr(owner, last)
-    with pytest.raises(JobDirectoryError) as caught:
-        job.open()
-    assert f"Scrapy {scrapy.__version__} has no engine.{missing}" in str(caught.value)
-    assert list((tmp_path / "job").iterdir()) == []
 
 
 def test_the_scrapers_slot_is_checked_before_there_is_one(tmp_path, monkeypatch):
@@ -509,11 +485,30 @@ class UnpicklesNotError(Exception):
         super().__init__(one)
 
 
-@pytest.mark.parametrize("options", [{}, {"BLOOM_KEEP_FAILED": False}, {"BLOOM_FAILED_KINDS": []}])
-def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path, caplog, options):
-    """Whatever else is kept, with one ERROR line and a stat; the others are fetched."""
-    job = make().pushed("before").pushed("bad", cb_kwargs={"error": UnpicklesNotError(1, 2)})
-    job.push("after")
+class UnpicklesSilently:
+    """Cannot be unpickled, and nobody knows why."""
+
+    def __getstate__(self):
+        return {"x": 1}
+
+    def __setstate__(self, _state):
+        raise SpeechlessError
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "told"),
+    [
+        ({}, UnpicklesNotError(1, 2), "TypeError: "),
+        ({"BLOOM_KEEP_FAILED": False}, UnpicklesNotError(1, 2), "TypeError: "),
+        ({"BLOOM_FAILED_KINDS": []}, UnpicklesSilently(), "SpeechlessError"),
+    ],
+)
+def test_a_request_that_cannot_be_read_back_has_failed(
+    make, next_turn, tmp_path, caplog, options, kept, told
+):
+    """Whatever else is kept, with one ERROR line and a stat; the others are fetched. Its URL is
+    told, which runs no code of it."""
+    job = make().pushed("before").pushed("bad", cb_kwargs={"object": kept}).pushed("after")
     job.close()
     job = make(**options)
     assert len(job.scheduler) == 3
@@ -527,41 +522,11 @@ def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path
     job.close()
     assert job.stat("scheduler/failed") == 1
     (found,) = Failed(tmp_path / "job").requests()
-    assert (found.reason, found.exception[:10]) == ("unreadable", "TypeError:")
+    assert (found.url, found.reason) == ("http://example.com/bad", "unreadable")
+    assert found.exception.startswith(told)
 
 
-class SpeechlessError(Exception):
-    """Does not tell what is wrong."""
-
-    def __str__(self):
-        raise LookupError("no message")
-
-
-class UnpicklesSilently:
-    """Cannot be unpickled, and nobody knows why."""
-
-    def __getstate__(self):
-        return {"x": 1}
-
-    def __setstate__(self, _state):
-        raise SpeechlessError
-
-
-def test_a_request_is_unreadable_whatever_its_error_says(make, tmp_path):
-    """Its URL is told, which runs no code of it."""
-    job = make().pushed("bad", cb_kwargs={"object": UnpicklesSilently()})
-    job.scheduler.enqueue_request(request("gone", callback=job.spider.parse_other))
-    job.close()
-    assert make(spider=ChangedSpider).finish() == []
-    assert sorted(
-        (each.url, each.exception[:15]) for each in Failed(tmp_path / "job").requests()
-    ) == [
-        ("http://example.com/bad", "SpeechlessError"),
-        ("http://example.com/gone", "ValueError: Met"),
-    ]
-
-
-def test_what_could_not_be_read_back_is_tried_again_at_the_next_start(make, crash):
+def test_what_could_not_be_read_back_is_tried_again_at_the_next_start(make, crash, tmp_path):
     """A callback that is there again gets its request, after a stop and after a kill."""
     job = make()
     job.scheduler.enqueue_request(request("a", callback=job.spider.parse_other))
@@ -569,6 +534,8 @@ def test_what_could_not_be_read_back_is_tried_again_at_the_next_start(make, cras
     changed = make(spider=ChangedSpider)
     assert changed.pop() is None
     changed.commit()
+    (found,) = Failed(tmp_path / "job").requests()
+    assert (name_of(found), found.exception[:15]) == ("a", "ValueError: Met")
     assert crash().names() == ["a"]
     crash(spider=ChangedSpider).close()
     changed.close()

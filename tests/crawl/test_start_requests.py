@@ -192,12 +192,6 @@ def test_start_requests_are_repeated_on_demand(make_round, crash_round, settings
     ]
 
 
-def test_a_bad_setting_is_refused(make_round):
-    """The line names the setting and its value."""
-    with pytest.raises(ValueError, match=r"BLOOM_REPEAT_START is 'perhaps'"):
-        make_round(BLOOM_REPEAT_START="perhaps")
-
-
 def test_items_of_start_pass(make_round):
     """Items are not skipped, in no round."""
     for _ in range(2):

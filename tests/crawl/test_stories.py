@@ -18,13 +18,18 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from scrapy import signals
 
 from scrapy_bloom import DurableScheduler
+from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.ledger import CommitHook
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
+from scrapy_bloom.signals import before_commit
+from scrapy_bloom.sqlite import desk as orders
+from scrapy_bloom.sqlite.desk import SqliteDesk
 from tests.crawl.engine import name_of, query, request
 from tests.crawl.feed_crawls import GZIP
 from tests.crawl.feed_jobs import FeedJob
 from tests.crawl.test_children import give
+from tests.crawl.test_orders import carry_out, dropped, order
 from tests.crawl.test_rounds import phases
 from tests.failures import Failed
 
@@ -74,6 +79,10 @@ class Committed(CommitHook):
     def after_commit(self):
         self.story.note_commit(self.acknowledged)
 
+    def flush(self):
+        """Handle before_commit, as a pipeline with a buffer does."""
+        self.story.flushed = {*self.story.state}
+
 
 class Story(RuleBasedStateMachine):
     """A job over many processes. Page `n` is linked from one page or a start page, and may be
@@ -87,24 +96,32 @@ class Story(RuleBasedStateMachine):
         self.folder = folder / str(next(self.folders))
         self.folder.mkdir()
         self.job, self.is_over = None, False
-        self.final, self.kept = set(), set()
-        """Pages that are acknowledged, and those that have failed; both committed."""
+        self.final, self.kept, self.gone = set(), set(), set()
+        """Pages that are acknowledged, those that have failed, and those that were dropped."""
         self.state, self.committed_state = [], []
         """The pages that were parsed, as spider.state has them."""
+        self.flushed = set()
         self.held, self.committed_held = set(), set()
 
     @initialize(
         parents=st.lists(st.integers(0, 99), min_size=3, max_size=9),
-        kinds=st.integers(0, 8**9),
+        kinds=st.lists(st.integers(0, 7), min_size=9, max_size=9),
         feeds=st.sets(st.sampled_from([*FEEDS]), max_size=2),
+        order=st.sampled_from(["Fifo", "Lifo"]),
+        by_slot=st.booleans(),
     )
-    def begin(self, parents, kinds, feeds):
+    def begin(self, parents, kinds, feeds, order, by_slot):
         self.feeds = ["a.jl", *sorted(feeds)]
+        queue = "DownloaderAwarePriorityQueue" if by_slot else "ScrapyPriorityQueue"
+        self.settings = {
+            "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order}DiskQueue",
+            "SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{queue}",
+        }
         self.parents = [
             None if not number or parent % 4 == 0 else parent % number
             for number, parent in enumerate(parents)
         ]
-        self.kinds = [kinds // 8**number % 8 for number in range(len(parents))]
+        self.kinds = kinds
         self.open()
 
     def open(self):
@@ -113,7 +130,7 @@ class Story(RuleBasedStateMachine):
             f"shelf:{self.folder}/{name[6:]}" if ":" in name else self.folder / name: FEEDS[name]
             for name in self.feeds
         }
-        self.job = FeedJob(self.folder, feeds)
+        self.job = FeedJob(self.folder, feeds, **self.settings)
         self.popped, self.in_progress, self.parsed = set(), [], []
         self.sent_again, self.failing = [], []
         hook = Committed(self)
@@ -122,6 +139,7 @@ class Story(RuleBasedStateMachine):
             signals.spider_opened,
             weak=False,
         )
+        self.job.crawler.signals.connect(hook.flush, before_commit)
         self.state, self.held = [*self.committed_state], {*self.committed_held}
         starts = [self.page(n) for n, parent in enumerate(self.parents) if parent is None]
         self.job.open({"n": START_ITEM}, *starts)
@@ -148,6 +166,16 @@ class Story(RuleBasedStateMachine):
             if parent == number or (is_filtered and parent < number):
                 yield self.page(child, depth + 1)
 
+    def expected(self):
+        """Return the pages that the crawl has in the end."""
+        found, last = set(), None
+        while found != last:
+            last = {*found}
+            found |= {n for n, parent in enumerate(self.parents) if parent is None}
+            found |= {number_of(each) for n in last for each in self.links(n, 0)}
+            found -= self.gone
+        return found
+
     def note_commit(self, acknowledged):
         """Take what a commit has made durable into the model."""
         for each in acknowledged:
@@ -155,6 +183,7 @@ class Story(RuleBasedStateMachine):
                 self.kept.add(number_of(each))
             elif each not in self.sent_again and each.url != "data:,":
                 self.final.add(number_of(each))
+        assert self.final <= self.flushed
         self.committed_state, self.committed_held = [*self.state], {*self.held}
 
     # what a crawl does
@@ -172,7 +201,7 @@ class Story(RuleBasedStateMachine):
         """The engine takes a request."""
         if (popped := self.job.pop()) is not None:
             number = number_of(popped)
-            assert number not in self.popped | self.final | self.kept
+            assert number not in self.popped | self.final | self.kept | self.gone
             assert "ab"[number % 2] not in self.held
             self.popped.add(number)
             self.in_progress.append(popped)
@@ -211,7 +240,9 @@ class Story(RuleBasedStateMachine):
     @has_unparsed
     @rule()
     def fail(self):
-        if "function" not in self.in_progress[-1].meta:  # what is in memory cannot be kept
+        """A page fails that gave nothing before, which would come again, and can be kept."""
+        newest = self.in_progress[-1]
+        if "function" not in newest.meta and number_of(newest) not in self.state:
             popped = self.in_progress.pop()
             self.failing.append(popped)
             self.job.scheduler.ledger.fail(popped, FailedRequest.of(popped, "down"))
@@ -236,6 +267,21 @@ class Story(RuleBasedStateMachine):
         for name in {*GROWING}.intersection(self.feeds):
             found = items_in(self.folder, name)
             assert [number for number in found if number != START_ITEM] == sorted(self.final)
+
+    @is_going_on
+    @rule(slot=st.sampled_from("ab"), action=st.sampled_from(["drop", "fail"]))
+    def drop(self, slot, action):
+        """An operator drops what is stored of a slot, for good or to be retried."""
+        desk, chosen = SqliteDesk(self.folder / "job"), Filter(slots=[slot])
+        self.commit()
+        pages = {number_of(each) for each in desk.scan(chosen)}
+        if pages & {*self.state}:  # which have given something
+            return
+        answer = order(self.job, action, slots=(slot,))
+        carry_out(self.job)
+        assert dropped(answer)[0] == len(pages)
+        assert desk.count(chosen).states.total() == 0
+        (self.gone if action == "drop" else self.kept).update(pages)
 
     # what becomes of a process
 
@@ -270,6 +316,11 @@ class Story(RuleBasedStateMachine):
         if not self.is_over:
             self.open()
 
+    @precondition(lambda self: self.is_over)
+    @rule()
+    def rest(self):
+        """Nothing is left to be done."""
+
     def end_of_all(self):
         while self.in_progress:
             self.parse()
@@ -290,7 +341,7 @@ class Story(RuleBasedStateMachine):
             self.end_of_all()
             if not len(self.job.scheduler):
                 self.stop()
-        pages = [*range(len(self.parents))]
+        pages = sorted(self.expected())
         assert (self.is_over, sorted(self.final)) == (True, pages)
         for name in self.feeds:
             assert items_in(self.folder, name) == [*pages, START_ITEM]
@@ -301,7 +352,7 @@ class Story(RuleBasedStateMachine):
 
 
 def number_of(request):
-    """Return the number of a page."""
+    """Return the number of the page of a request, or of its record."""
     return int(name_of(request))
 
 
@@ -310,6 +361,7 @@ def test_each_page_and_each_item_comes_once(tmp_path, monkeypatch):
     lost; spider.state, holds and failed requests are those of the same commit."""
     now = time.time
     monkeypatch.setattr(DurableScheduler, "commit_seconds", 1000)
+    monkeypatch.setattr(orders, "AT_ONCE", 3)
     monkeypatch.setattr(time, "time", lambda: now() + Story.skipped_seconds)
     # to shrink what has failed takes minutes; it is told as it was found
     phases = [each for each in Phase if each not in (Phase.shrink, Phase.explain)]
