@@ -18,9 +18,7 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
-import scrapy_bloom
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
-from scrapy_bloom.crawl.ledger import CommitHook
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.outbox import Outbox
@@ -29,7 +27,7 @@ from tests.crawl.engine import query, request
 from tests.crawl.feed_crawls import GZIP
 from tests.crawl.feed_jobs import FeedJob
 from tests.failures import Failed
-from tests.fakes import Engine, raising
+from tests.fakes import Engine
 
 GOES_ON = request("never")
 """A start request that is not done, so that the round is not over."""
@@ -291,6 +289,8 @@ def test_the_way_out_of_a_changed_file(tmp_path, job, caplog):
     (tmp_path / "a.jl").unlink()
     b = job({"b.jl": "jsonlines"})
     assert "a.jl stays as it is" in caplog.text
+    assert "is not there any more" in caplog.text
+    assert "cannot go on" not in caplog.text
     b.pages(p2={"n": 2})
     b.finish()
     assert numbers(tmp_path / "b.jl") == [2]
@@ -357,35 +357,6 @@ def fail(*_):
     raise OSError("no space left")
 
 
-class FailingHook(CommitHook):
-    before_commit = fail
-
-
-@pytest.mark.parametrize("is_hook", [False, True])
-def test_what_a_failed_commit_had_begun_is_undone(tmp_path, job, is_hook):
-    """Its pages are not acknowledged, and what it would have stored is new again."""
-    feeds = {"a.jl": "jsonlines"}
-    a = job(feeds, GOES_ON).pages(p1={"n": 1})
-    two = a.page("p2", {"n": 2})
-    a.commit()
-    if is_hook:
-        a.scheduler.ledger.commit_hooks.append(FailingHook())
-    else:
-        a.crawler.signals.connect(fail, scrapy_bloom.signals.before_commit)
-    a.push("p3")
-    a.done(two)
-    a.commit()
-    a.close("bloom_error")
-    b = job(feeds)
-    assert len(b.scheduler) == 2
-    b.pages(p3={"n": 3})
-    while (popped := b.pop()) is not None:
-        b.items(popped, *[{"n": 2}] * popped.url.endswith("p2"))
-        b.done(popped)
-    b.close()
-    assert sorted(numbers(tmp_path / "a.jl")) == [1, 2, 3]
-
-
 def test_what_was_rolled_back_is_not_counted_when_a_feed_is_completed(tmp_path, job):
     """Its pages come again, and have their room then."""
     a = job({"a.jl": "jsonlines"}, GOES_ON, BLOOM_BUDGET={"*": 9}).pages(p1={"n": 1})
@@ -395,19 +366,6 @@ def test_what_was_rolled_back_is_not_counted_when_a_feed_is_completed(tmp_path, 
     a.scheduler.ledger.stop(OSError("disk is full"))
     a.close("bloom_error")
     assert query(tmp_path / "job", "SELECT counted FROM slot") == counted
-
-
-def test_a_filter_that_fails_repeats_nothing_when_a_feed_is_completed(tmp_path, job, monkeypatch):
-    """The job goes on knowing what the filter does not have."""
-    a = job({"a.jl": "jsonlines"}, GOES_ON)
-    a.page("p1", {"n": 1})
-    a.push("p2")
-    monkeypatch.setattr(a.scheduler.ledger._dupefilter, "release", raising(OSError("disk is full")))
-    a.commit()
-    a.close("bloom_error")
-    monkeypatch.undo()
-    b = job({"a.jl": "jsonlines"})
-    assert not b.push("p2")
 
 
 @pytest.mark.parametrize("feed", [{"a.json": "json"}, {"a.jl": "jsonlines"}])
@@ -547,7 +505,7 @@ def test_what_a_kill_has_left_beside_a_feed_is_no_part_of_it(tmp_path, job, monk
     """The whole feed was written there, and did not come to its place."""
     a = job(ZIPPED, GOES_ON).pages(p1={"n": 1})
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", fail)
+        patch.setattr(Path, "rename", fail)
         patch.setattr(Path, "unlink", lambda *_, **__: None)
         a.close("shutdown")
     job(ZIPPED).close("shutdown")
@@ -723,6 +681,20 @@ def test_batches_go_on_with_their_numbers(tmp_path, job):
     assert json.loads((tmp_path / "2.json").read_text()) == [{"n": 3}, {"n": 4}]
     assert json.loads((tmp_path / "3.json").read_text()) == [{"n": 5}]
     assert not (tmp_path / "4.json").exists()
+
+
+def test_full_batches_of_a_removed_feed_are_stored_once(tmp_path, job, monkeypatch):
+    """Though the process has died before the store, which may append."""
+    uri = f"shelf:{tmp_path}/%(batch_id)d"
+    a = job({uri: {"format": "jsonlines", "batch_item_count": 1}}, GOES_ON)
+    for number in (1, 2):
+        a.done(a.page(str(number), {"n": number}))
+    with monkeypatch.context() as patch:
+        patch.setattr(DurableFeeds, "_store_soon", lambda *_: None)
+        a.commit()
+    a.drop()
+    job({"b.jl": "jsonlines"})
+    assert [numbers(tmp_path / str(number)) for number in (1, 2)] == [[1], [2]]
 
 
 def test_many_batches_at_once_and_after_each_other(tmp_path, job):

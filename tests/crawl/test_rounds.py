@@ -121,19 +121,6 @@ def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round, 
     assert make_round().round.is_resumed
 
 
-def test_a_commit_that_fails_at_the_end_does_not_end_the_round(make_round, tmp_path):
-    """Its requests are repeated, so it goes on."""
-    job = make_round().started("a")
-    job.commit()
-    job.names()
-    job.round.file._connection.execute("PRAGMA query_only = 1")
-    job.close()
-    job.drop()
-    assert phases(tmp_path / "job") == [(1, "running")]
-    job = make_round()
-    assert (job.round.is_resumed, job.names()) == (True, ["a"])
-
-
 def test_a_start_whose_spider_did_not_open_changes_no_round(make_round, tmp_path):
     """A pipeline cannot reach its database: Scrapy closes what it has not begun."""
     finish(make_round(), "a")

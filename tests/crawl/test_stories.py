@@ -32,6 +32,7 @@ from tests.crawl.test_children import give
 from tests.crawl.test_orders import carry_out, dropped, order
 from tests.crawl.test_rounds import phases
 from tests.failures import Failed
+from tests.fakes import raising
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -133,7 +134,7 @@ class Story(RuleBasedStateMachine):
         self.job = FeedJob(self.folder, feeds, **self.settings)
         self.popped, self.in_progress, self.parsed = set(), [], []
         self.sent_again, self.failing = [], []
-        hook = Committed(self)
+        self.hook = hook = Committed(self)
         self.job.crawler.signals.connect(
             lambda: self.job.scheduler.ledger.commit_hooks.append(hook),
             signals.spider_opened,
@@ -297,6 +298,24 @@ class Story(RuleBasedStateMachine):
                 patch.setattr(dupefilter, "release", lambda fingerprints: None)
             if where:
                 self.job.commit()
+        self.job.drop()
+        self.open()
+
+    @is_going_on
+    @rule(what=st.sampled_from(["hook", "filter"]))
+    def end_with_an_error(self, what):
+        """Something fails before a commit, which is undone then, or behind it."""
+        ledger, fails = self.job.scheduler.ledger, raising(OSError("no space left"))
+        with pytest.MonkeyPatch.context() as patch:
+            if what == "hook":
+                patch.setattr(self.hook, "before_commit", fails)
+            else:
+                patch.setattr(ledger._dupefilter, "release", fails)
+            self.job.commit()
+        assert ledger.stopped
+        if what == "filter":
+            self.note_commit(self.hook.acknowledged)
+        self.job.close("bloom_error")
         self.job.drop()
         self.open()
 
