@@ -460,6 +460,7 @@ def test_a_round_begins_with_the_counts_of_what_is_stored(disk):
     names = {name for (name,) in disk.file.query("SELECT name FROM slot")}
     assert names == {"failed", "pending", "held"}
     assert taken(store) == [b"1"]
+    assert [budget.admits("gone") for _ in range(6)] == [True] * 5 + [False]
 
 
 def test_what_was_taken_over_comes_behind_all_others(disk):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy import Request
 
-from scrapy_bloom.crawl.codec import Codec, Stored
+from scrapy_bloom.crawl.codec import Codec, Stored, url_and_method
 from scrapy_bloom.crawl.dictionaries import LONGEST, PROPOSED_AT, SIZE, Dictionaries, id_of
 
 SLOT = "a.example"
@@ -341,6 +341,7 @@ def test_pickles_are_deflated_too():
             codec._dictionaries.learn(codec._dictionaries.proposal)
     for url, each in stored:
         assert codec.load_fields(each)["url"] == url
+        assert url_and_method(each, codec._dictionaries) == (url, "GET")
         assert codec.load(each).meta["number"] == complex(url.removeprefix(URL))
     assert stored[0][1].payload[:1] == b"\1"
     assert stored[-1][1].payload[:1] == b"\2"
