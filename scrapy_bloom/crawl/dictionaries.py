@@ -107,9 +107,9 @@ class Dictionaries:
         stage = len(self.texts)
         if self._count < self._due or self.proposal is not None or stage >= len(PROPOSED_AT):
             return
-        end, before = PROPOSED_AT[stage], PROPOSED_AT[stage - 1] if stage else 0
+        end = PROPOSED_AT[stage]
         is_last = self._count >= PROPOSED_AT[-1]
-        pause = (max(end, self._count) - before) // _SAMPLES
+        pause = max(end, self._count) // _SAMPLES
         self._due = inf if is_last else self._count + max(1, pause)
         if _may_be_secret(fields, text):
             return

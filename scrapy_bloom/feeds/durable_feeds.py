@@ -103,12 +103,9 @@ class DurableFeeds(CommitHook):
 
     def _continue(self, feed: Feed, *, is_left: bool) -> None:
         """Go on with a feed of an earlier run, or complete one that `is_left`. Raises FeedError."""
-        if is_left:
-            classes = ("exporter", "storage")
-            options = {name: each for name, each in feed.options.items() if name not in classes}
-        else:
+        if not is_left:
             self._plans.require_same(feed)
-            options = self._exporter.feeds[feed.template]
+        options = feed.options if is_left else self._exporter.feeds[feed.template]
         try:
             working = self._opened(feed, options)
             working.check(Path(self._round.file.name).name)
@@ -255,7 +252,7 @@ class DurableFeeds(CommitHook):
         stored.addBoth(lambda _: self._stores.discard(stored))
 
     async def _wait_for_stores(self) -> None:
-        await maybe_deferred_to_future(DeferredList([*self._stores], consumeErrors=True))
+        await maybe_deferred_to_future(DeferredList([*self._stores]))
 
     async def finish(self) -> None:
         """Complete the feeds in place, store the others, and end the round if it waits for nothing

@@ -76,7 +76,7 @@ class FeedFile:
 
     def open(self) -> None:
         """Open the file and cut off bytes after `length`; make it and its directory if they are
-        missing. Raises OSError, FeedError."""
+        missing. Raises OSError."""
         if self._file != -1:
             return
         is_new = not self.path.exists()
@@ -86,7 +86,6 @@ class FeedFile:
         try:
             if self._may_cut:
                 os.ftruncate(file, self.length)
-            self._require_length(file)
             if is_new:
                 sync_directory(self.path.parent)
         except BaseException:
@@ -98,7 +97,11 @@ class FeedFile:
     def append(self, chunks: Iterable[bytes]) -> None:
         """Append all of `chunks` durably, or none if that raises OSError or FeedError."""
         self.open()
-        self._require_length(self._file)
+        if (size := os.fstat(self._file).st_size) != self.length:
+            raise FeedError(
+                f"{self.path} has {size:,} bytes, and this job has left it with"
+                f" {self.length:,}: another program writes to it"
+            )
         after, length = self._hash.copy(), self.length
         try:
             for data in _joined(chunks):
@@ -113,13 +116,6 @@ class FeedFile:
                 os.ftruncate(self._file, self.length)
             raise
         self._hash, self.length = after, length
-
-    def _require_length(self, file: int) -> None:
-        if (size := os.fstat(file).st_size) != self.length:
-            raise FeedError(
-                f"{self.path} has {size:,} bytes, and this job has left it with"
-                f" {self.length:,}: another program writes to it"
-            )
 
     def close(self) -> None:
         """Close the file, if it is open."""
@@ -157,7 +153,7 @@ def _is_beginning(file: int, offset: int, chunks: Iterator[bytes]) -> bool:
         if len(found) < len(expected):
             return True
         offset += len(expected)
-    return not os.pread(file, 1, offset)
+    return os.fstat(file).st_size <= offset
 
 
 def _agree(found: bytes, expected: bytes, offset: int) -> bool:

@@ -171,7 +171,7 @@ class OpenFeed:
         """Add a batch to the feed."""
         number = self.feed.last_batch + 1
         spider, function = self._exporter.crawler.spider, self.options["uri_params"]
-        before = SimpleNamespace(batch_id=number - 1) if number > 1 else None
+        before = SimpleNamespace(batch_id=number - 1)
         uri = self._view.evaluate(spider, self.feed.template, function, before)
         return self._outbox.add_batch(self.feed, number, uri)
 
@@ -234,11 +234,12 @@ class OpenFeed:
         return Path(batch.path or local_path(self._view.storage(batch.uri, self.options)))
 
     def export(self, item: Any) -> bytes:
-        """Return `item` as it is in the file. Raises any exception of the exporter."""
-        feed, head = self.feed, b""
+        """Return `item` as it is in the file, without the head. Raises any exception of the
+        exporter."""
+        feed = self.feed
         if is_first := feed.head is None:
             self._text.start_exporting()
-            head = b"".join(self._writes.take())
+        head = b"".join(self._writes.take())
         try:
             self._text.export_item(item)
         except BaseException:

@@ -80,7 +80,7 @@ class WaitingFeed(OpenFeed):
     def check_stored(self, batch: Batch) -> None:
         """Raise FeedError if the file in which `batch` was stored has changed since."""
         stored = batch.stored
-        overwrites = self.options.get("overwrite", False)
+        overwrites = self.options.get("overwrite")
         if "versions" not in stored or (overwrites and "is_replaced" not in stored):
             return
         file = FeedFile(Path(stored["path"]))
@@ -157,7 +157,7 @@ class WaitingFeed(OpenFeed):
         make_directory(path.parent)
         if "path" not in stored:
             before = FeedFile(path)
-            if not self.options.get("overwrite", False):
+            if not self.options.get("overwrite"):
                 before.keep()
             stored |= {"path": str(path), "base": before.length}
             stored["versions"] = [[before.length, before.digest.hex()]]

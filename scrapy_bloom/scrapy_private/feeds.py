@@ -45,8 +45,7 @@ class FeedExporterView:
         return self._exporter._load_filter(options)  # type: ignore[no-any-return]
 
     def evaluate(self, spider: Spider | None, template: str, function: Any, before: Any) -> str:
-        """Return the URI of the batch after `before`, which has a `batch_id`; of the first batch
-        if `before` is None."""
+        """Return the URI of the batch after `before`, whose `batch_id` is 0 for the first one."""
         parameters = self._exporter._get_uri_params(spider, function, before)
         apply = getattr(feedexport, "apply_uri_params", None)  # since Scrapy 2.15 or so
         return str(template % parameters if apply is None else apply(template, parameters))

@@ -259,7 +259,13 @@ class SqliteRecords:
             self.budget.changed.clear()  # the feeds may commit what they have stored
         self._file.rollback()
 
-    def hold(self, slot: str, until: float | None, times: int | None, pause: float | None) -> None:
+    def hold(
+        self,
+        slot: str,
+        until: float | None = None,
+        times: int | None = None,
+        pause: float | None = None,
+    ) -> None:
         """Store the hold of `slot`; with None for `times` it has none."""
         self._file.execute(
             "UPDATE slot SET until = ?, times = ?, pause = ? WHERE id = ?",

@@ -75,7 +75,7 @@ class StoredHolds:
                 self.until[slot] = end
                 holds.hold(slot, end - now, times, pause=pause)
             else:
-                records.hold(slot, None, None, None)
+                records.hold(slot)
         holds.keep = self._keep
 
     def _keep(self, slot: str) -> None:

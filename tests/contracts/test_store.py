@@ -79,23 +79,6 @@ def test_priorities_may_be_negative_and_huge(make):
     assert taken(store) == [each for name in priorities for each in (name, b"start " + name)]
 
 
-def test_an_id_never_changes(make):
-    """Whatever the states of the record; a failed or capped one is not pending."""
-    store = make()
-    if hasattr(store, "cap"):
-        store.cap("a", 0, b"capped")
-    id_ = put(store, b"a", due=1.0)
-    for _ in range(3):
-        store.take_due(2.0)
-        assert store.next() == (id_, "a", b"a")
-        assert store.next() is None
-        store.put_off(id_, 1.0)
-    store.take_due(2.0)
-    store.next()
-    store.fail(id_, FAILURE, b"again")
-    assert (store.next(), len(store), store.delayed) == (None, 0, 0)
-
-
 # Scrapy's order
 
 
@@ -435,21 +418,6 @@ def test_random_calls(kind, number, disk):
 # On the disk
 
 
-def test_nothing_is_stored_before_a_commit_and_all_after(disk):
-    """With the fingerprints, budget and children of the same commit."""
-    budget = Budget({"*": 5})
-    store = disk.open(budget=budget)
-    put(store, b"a", b"b")
-    assert budget.admits("a")
-    disk.file.commit([b"\0\1"])
-    put(store, b"c", b"d", due=9.0)
-    assert budget.admits("a")
-    store.done(store.next().id)
-    store = disk.open(budget=(budget := Budget({"*": 5})))
-    assert (store.delayed, taken(store), budget.stored("a")) == (0, [b"b", b"a"], 1)
-    assert disk.file.unreleased == [b"\0\1"]
-
-
 def test_a_failure_has_its_round_its_detail_and_another_payload(disk):
     """It is not pending at the next start, but for one that could not be read."""
     store = disk.open()
@@ -491,6 +459,7 @@ def test_a_round_begins_with_the_counts_of_what_is_stored(disk):
     names = {name for (name,) in disk.file.query("SELECT name FROM slot")}
     assert names == {"failed", "pending", "held"}
     assert taken(store) == [b"1"]
+    assert [budget.admits("gone") for _ in range(6)] == [True] * 5 + [False]
 
 
 def test_what_was_taken_over_comes_behind_all_others(disk):

@@ -66,23 +66,6 @@ def test_no_book_is_lost_wherever_the_process_dies(make_round, crash_round, book
     assert make_round().round.number == 2
 
 
-def test_a_commit_acknowledges_nothing_that_is_not_flushed(make_round, crash_round, books_pipeline):
-    """The signal comes after the last item of each page that the commit acknowledges."""
-    crawl = Crawl(started(make_round(), "a", "b"), books_pipeline)
-    found = []
-    commit = crawl.job.round.file.commit
-
-    def look(*arguments):
-        found.append((books(), crash_round()))
-        commit(*arguments)
-
-    crawl.job.round.file.commit = look
-    scraped = crawl.scrape()
-    crawl.job.commit()
-    ((stored, resumed),) = found
-    assert (stored, len(resumed.scheduler)) == ([scraped], 2)
-
-
 def test_a_database_that_is_gone_at_the_end_costs_a_repetition(
     make_round, books_pipeline, caplog, tmp_path
 ):
@@ -120,17 +103,6 @@ def test_a_database_that_goes_away_closes_the_spider(make_round, books_pipeline,
         crawl.scrape()
     crawl.job.close()
     assert books() == ["a", "b", "c"]
-
-
-def test_a_page_that_is_scraped_twice_is_one_book(make_round, crash_round, books_pipeline):
-    """The key of the table sees to that."""
-    crawl = Crawl(started(make_round(), "a"), books_pipeline)
-    crawl.scrape()
-    crawl.pipeline.flush()
-    resumed = Crawl(crash_round(), books_pipeline)
-    resumed.scrape()
-    resumed.job.close()
-    assert books() == ["a"]
 
 
 async def coroutine():

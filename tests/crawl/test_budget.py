@@ -5,6 +5,7 @@ Set BUDGET_SEED to repeat a run of what is random.
 
 import os
 import random
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 
@@ -51,6 +52,166 @@ def fail(job):
         job.scheduler.ledger.fail(popped, FailedRequest.of(popped, "down"))
         job.done(popped)
     return sorted(names)
+
+
+@dataclass
+class Run:
+    """A process of a crawl whose pages have one letter, capital ones in memory only."""
+
+    budget: int | dict | None
+    """Without it the crawl has none; a number is that of all slots."""
+    starts: str | None = "s"
+    """What start() yields; None if it does not run."""
+    pushed: str = ""
+    asked: str = ""
+    """The pages that are asked, in no order; none of them if it does not say."""
+    end: str = "finished"
+    """The reason of the close, or `kill`, or `commit` for a kill behind one."""
+    retried: dict | None = None
+    """What an operator retries before it."""
+    first: str = ""
+    """What is pushed before start() runs."""
+    left: str = ""
+    """What is pushed at the end."""
+    fails: bool = False
+    """Each page that is asked fails."""
+    retries: bool = False
+    capped: str | None = None
+    """All that is over the budget, at the end."""
+
+    def take_place(self, make_round, folder, **settings):
+        """Crawl."""
+        if self.retried is not None:
+            assert Failed(folder).retry(**self.retried)
+        limits = {"*": self.budget} if isinstance(self.budget, int) else self.budget
+        budget = {} if limits is None else {"BLOOM_BUDGET": limits}
+        job = make_round(BLOOM_RETRY_FAILED=self.retries, **budget, **settings)
+        push(job, *self.first)
+        if self.starts is not None:
+            job.started(*self.starts)
+        for name in self.pushed:
+            job.scheduler.enqueue_request((unserializable if name.isupper() else request)(name))
+        assert [*self.asked] == sorted(self.ask(job))
+        push(job, *self.left)
+        if self.end == "commit":
+            job.commit()
+        job.drop() if self.end in ("kill", "commit") else job.close(self.end)
+        if self.capped is not None:
+            assert [*self.capped] == sorted(capped(folder))
+
+    def ask(self, job):
+        if self.fails:
+            return fail(job)
+        if self.end == "kill":
+            return [name_of(job.pop()) for _ in self.asked]
+        return job.names() if self.asked else []
+
+
+def of_earlier_rounds(**how):
+    """Return runs in which pages fail that are retried in a later round, and again."""
+    again = {"retried": {"reasons": ["down"]}} if "retried" in how else how
+    return [
+        Run(4, "abcd", asked="abcd", fails=True),
+        Run(4, "ef", asked="ef", fails=True),
+        Run(4, "efg", asked="abef", fails=True, **how),
+        Run(4, "efg", asked="abef", capped="cdg", **again),
+        Run(None, "h", asked="cdgh", retries=True),
+    ]
+
+
+RUNS = {
+    "start requests count, and are not offered again": [
+        Run(1, "ab", end="commit"),
+        Run(1, "ab", asked="a", capped="b"),
+    ],
+    "a retry brings back what a higher budget leaves room for": [
+        Run(2, pushed="abcde", asked="as"),
+        Run(4, pushed="fg", asked="bc", capped="defg", retried=CAPPED),  # the round goes on
+        # without room for any of them a new one begins
+        Run(4, pushed="hijk", asked="hijs", capped="defgk", retried=CAPPED),
+        Run(None, "", asked="e", retried={"urls": ["*/e"]}),
+        Run(None, "", asked="dfgk", retries=True),
+    ],
+    "what is pending counts where the budget is new": [
+        Run(None, pushed="ab", end="shutdown"),
+        Run(4, pushed="cd", asked="abcs"),
+    ],
+    "what a start without one has pushed": [
+        Run(5, end="shutdown"),
+        Run(None, pushed="bcd", end="shutdown"),
+        Run(5, pushed="efg", asked="bcdes", end="shutdown"),
+    ],
+    "counts do not outlive a round without one": [
+        Run(3, pushed="ab", asked="abs"),
+        Run(None, end="shutdown"),
+        Run(3, "", pushed="efg", asked="efs"),
+    ],
+    "what failed in an earlier round, retried by command": of_earlier_rounds(retried={}),
+    "what failed in an earlier round, retried by setting": of_earlier_rounds(retries=True),
+    "what is retried without one is asked": [
+        Run(2, "ab", asked="ab", fails=True),
+        Run(2, "cd", asked="cd", fails=True),
+        Run(None, "", asked="abcd", retried={}),
+    ],
+    "what is retried without one is no count of the round": [
+        Run(1, pushed="a", asked="s", end="shutdown"),
+        Run(None, pushed="bcd", end="shutdown", retried=CAPPED),
+        Run(5, pushed="ef", asked="abcde"),
+    ],
+    "a stopped start that comes to nothing leaves the counts": [
+        Run(2, pushed="ab", asked="as"),
+        Run(2, None, end="shutdown"),
+        Run(2, asked="s", retried=CAPPED),
+    ],
+    "a killed start that comes to nothing leaves the counts": [
+        Run(2, pushed="ab", asked="as"),
+        Run(2, None, end="commit"),
+        Run(2, asked="s", retried=CAPPED),
+    ],
+    "what comes before start() counts in the new round": [
+        Run(2, pushed="ab", asked="as"),
+        Run(2, first="c", pushed="d", asked="cs"),
+    ],
+    "what a start that was killed has brought back counts once": [
+        Run(2, pushed="abcd", asked="as"),
+        Run(4, None, retries=True, end="commit"),
+        Run(5, pushed="ef", asked="bce"),
+    ],
+    "a slot that gets one has been counted": [
+        Run({"other.example": 5}, pushed="ab", asked="abs", left="c", end="shutdown"),
+        Run(5, pushed="de", asked="cd"),
+    ],
+    "what is asked was counted in a commit before": [
+        Run(1, pushed="bc", end="shutdown"),
+        Run(4, pushed="aM", asked="Mas", end="kill"),
+        Run(4, pushed="da", asked="abs", capped="cd", retried=CAPPED),
+    ],
+    "a kill after a retry leaves no choice to the next": [
+        Run(1, "", pushed="abcd", end="shutdown"),
+        Run(2, "", asked="ad", end="kill", retried={"urls": ["*/d"]}),
+        Run(2, "", asked="ad", capped="bc", retried=CAPPED),
+    ],
+    "what a setting retries is counted before it is asked": [
+        Run(2, "a", asked="a", fails=True),
+        Run(2, end="shutdown"),
+        Run(2, asked="as", retries=True, end="kill"),
+        Run(2, pushed="b", asked="as", capped="b"),
+    ],
+}
+
+
+@pytest.mark.parametrize("queue", [DownloaderAwarePriorityQueue, ScrapyPriorityQueue])
+@pytest.mark.parametrize("runs", RUNS.values(), ids=RUNS)
+def test_over_several_starts(make_round, tmp_path, runs, queue):
+    """Each page counts once in the round that asks it, whatever becomes of the process."""
+    fifo = "scrapy.squeues.PickleFifoDiskQueue"
+    for run in runs:
+        run.take_place(
+            make_round,
+            tmp_path / "job",
+            SCHEDULER_PRIORITY_QUEUE=queue,
+            SCHEDULER_DISK_QUEUE=fifo,
+        )
 
 
 @pytest.mark.parametrize(("limit", "found"), [(3, 1), (1, 0)])
@@ -127,14 +288,6 @@ def test_only_named_slots_have_a_budget_without_a_star(make_round):
     assert sorted(job.names()) == ["a", "b", "c"]
 
 
-def test_start_requests_count_and_are_not_offered_again(make_round, crash_round, tmp_path):
-    make_round(BLOOM_BUDGET={"*": 1}).started("a", "b").commit()
-    job = crash_round(BLOOM_BUDGET={"*": 1}).started("a", "b")
-    assert job.names() == ["a"]
-    assert capped(tmp_path / "job") == ["b"]
-    assert job.stat("scheduler/capped") is None
-
-
 def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are(make_round):
     job = make_round(BLOOM_BUDGET={"*": 1}).started("a")
     a = job.pop()
@@ -174,39 +327,6 @@ def test_a_repeated_page_has_its_unfiltered_children_capped_once(make_round, cra
     assert give(job, again(job), child("a"), child("b")) == ["b"]
     job.close("shutdown")
     assert capped(job.scheduler._job.path) == ["a", "b"]
-
-
-def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(make_round, tmp_path):
-    folder = tmp_path / "job"
-    make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed(*"abcde").finish()
-    assert Failed(folder).retry(reasons=["other"]) == 0
-    assert Failed(folder).retry(**CAPPED) == 4
-    job = make_round(BLOOM_BUDGET={"*": 4})
-    # the round goes on, and these count in it
-    assert job.start(start("start")) == []
-    push(job, "f", "g")
-    assert sorted(job.finish()) == ["b", "c"]
-    assert capped(folder) == ["d", "e", "f", "g"]
-
-    # without room for any of them, a new round begins
-    assert Failed(folder).retry(**CAPPED) == 4
-    job = make_round(BLOOM_BUDGET={"*": 4})
-    assert job.start(start("start")) == ["start"]
-    push(job, "h", "i", "j", "k")
-    assert sorted(job.finish()) == ["h", "i", "j", "start"]
-    assert capped(folder) == [*"defgk"]
-
-    assert Failed(folder).retry(urls=["*/e"]) == 1
-    assert make_round().started().finish() == ["e"]
-    assert Failed(folder).drop(urls=["*/d"]) == 1
-    assert capped(folder) == [*"fgk"]
-    assert sorted(make_round(BLOOM_RETRY_FAILED=True).started().names()) == [*"fgk"]
-
-
-def test_a_budget_that_is_new_counts_what_is_pending(make_round):
-    make_round().started("start").pushed("a", "b").close("shutdown")
-    job = make_round(BLOOM_BUDGET={"*": 4}).started().pushed("c", "d")
-    assert sorted(job.names()) == ["a", "b", "c", "start"]
 
 
 def test_of_what_cannot_be_serialized_a_record_is_kept(make_round, crash_round, tmp_path, caplog):
@@ -389,125 +509,10 @@ def test_a_budget_of_the_command_line_is_json():
     assert BUDGET.read(Settings({"BLOOM_BUDGET": '{"*": 7}'})) == {"*": 7}
 
 
-def test_what_a_start_without_a_budget_has_pushed_counts(make_round):
-    """When there is a budget again, while it is pending."""
-    for budget, names in (({"*": 5}, ""), ({}, "bcd"), ({"*": 5}, "efg")):
-        job = make_round(BLOOM_BUDGET=budget).started("s").pushed(*names)
-        if budget and names:
-            assert len(job.names()) == 5
-        job.close("shutdown")
-
-
-def test_counts_of_a_round_do_not_outlive_one_without_a_budget(make_round):
-    """The budget of the third start is that of the second round."""
-    make_round(BLOOM_BUDGET={"*": 3}).started("s").pushed(*"ab").finish()
-    make_round().started("s").close("shutdown")
-    job = make_round(BLOOM_BUDGET={"*": 3}).started().pushed(*"efg")
-    assert sorted(job.names()) == ["e", "f", "s"]
-
-
-@pytest.mark.parametrize("queue", [DownloaderAwarePriorityQueue, ScrapyPriorityQueue])
-@pytest.mark.parametrize("by_setting", [False, True], ids=["command", "setting"])
-def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(
-    make_round, tmp_path, queue, by_setting
-):
-    """What is over the budget then is capped. What failed in the round itself counts once."""
-    folder = tmp_path / "job"
-    settings = {"BLOOM_BUDGET": {"*": 4}, "SCHEDULER_PRIORITY_QUEUE": queue}
-    settings["SCHEDULER_DISK_QUEUE"] = "scrapy.squeues.PickleFifoDiskQueue"
-    job = make_round(**settings).started(*"abcd")
-    assert fail(job) == [*"abcd"]
-    job.close()
-    job = make_round(**settings).started(*"ef")
-    assert fail(job) == [*"ef"]
-    job.close()
-    if by_setting:
-        settings["BLOOM_RETRY_FAILED"] = True
-    else:
-        assert Failed(folder).retry() == 6
-    job = make_round(**settings).started(*"efg")
-    assert fail(job) == [*"abef"]
-    job.close()
-    if not by_setting:
-        assert Failed(folder).retry(reasons=["down"]) == 4
-    assert sorted(make_round(**settings).started(*"efg").finish()) == [*"abef"]
-    assert capped(folder) == ["c", "d", "g"]
-    assert Failed(folder).by_reason() == {"capped": 3}
-    job = make_round(SCHEDULER_PRIORITY_QUEUE=queue, BLOOM_RETRY_FAILED=True).started("h")
-    assert sorted(job.names()) == ["c", "d", "g", "h"]
-
-
-def test_what_is_retried_without_a_budget_is_asked(make_round, tmp_path):
-    """All of it, whatever rounds with a budget it has failed in."""
-    for names in ("ab", "cd"):
-        job = make_round(BLOOM_BUDGET={"*": 2}).started(*names)
-        fail(job)
-        job.close()
-    assert Failed(tmp_path / "job").retry() == 4
-    assert sorted(make_round().started().names()) == [*"abcd"]
-
-
-@pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])
-def test_a_start_that_comes_to_nothing_leaves_a_round_its_counts(make_round, tmp_path, is_killed):
-    """What is retried after it has no more room than before."""
-    budget = {"BLOOM_BUDGET": {"*": 2}}
-    make_round(**budget).started("start").pushed("a", "b").finish()
-    job = make_round(**budget)
-    if is_killed:
-        job.commit()
-        job.drop()
-    else:
-        job.close("shutdown")
-    assert Failed(tmp_path / "job").retry(**CAPPED) == 1
-    job = make_round(**budget)
-    assert job.start(start("start")) == ["start"]
-    assert job.names() == ["start"]
-
-
-@pytest.mark.parametrize("queue", [DownloaderAwarePriorityQueue, ScrapyPriorityQueue])
-def test_what_comes_before_start_runs_counts_in_the_round_that_begins(make_round, queue):
-    """Requests of a handler of spider_opened."""
-    options = {"BLOOM_BUDGET": {"*": 2}, "SCHEDULER_PRIORITY_QUEUE": queue}
-    make_round(**options).started("start").pushed("a", "b").finish()
-    job = make_round(**options).pushed("c").started("start").pushed("d")
-    assert sorted(job.names()) == ["c", "start"]
-
-
-def test_what_a_start_has_brought_back_counts_once(make_round, crash_round):
-    """Where the process is killed before start() runs."""
-    make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed(*"abcd").finish()
-    make_round(BLOOM_BUDGET={"*": 4}, BLOOM_RETRY_FAILED=True).commit()
-    job = crash_round(BLOOM_BUDGET={"*": 5}).started("start").pushed("e", "f")
-    assert sorted(job.names()) == ["b", "c", "e"]
-
-
-def test_a_slot_that_gets_a_budget_has_been_counted(make_round):
-    """Where others had one before."""
-    job = make_round(BLOOM_BUDGET={"other.example": 5}).started("start").pushed("a", "b")
-    job.names()
-    push(job, "c")
-    job.close("shutdown")
-    job = make_round(BLOOM_BUDGET={"*": 5}).started().pushed("d", "e")
-    assert sorted(job.names()) == ["c", "d"]
-
-
 def test_what_was_taken_over_from_scrapys_scheduler_counts(make):
     budget = {"BLOOM_BUDGET": {"*": 3}}
     make(scheduler=STOCK, **budget).pushed("a", "b").close("shutdown")
     assert sorted(make(**budget).pushed("c", "d").names()) == [*"abc"]
-
-
-def test_what_is_counted_is_committed_before_it_is_asked(make_round, tmp_path):
-    """Each is pending, or has used its room, after a kill; a retry leaves room for it."""
-    make_round(BLOOM_BUDGET={"*": 1}).started("start").pushed("b", "c").close("shutdown")
-    job = make_round(BLOOM_BUDGET={"*": 4}).started("start").pushed("a")
-    job.scheduler.enqueue_request(unserializable("memory"))
-    assert {name_of(job.pop()) for _ in range(3)} == {"a", "memory", "start"}
-    job.drop()
-    assert Failed(tmp_path / "job").retry(**CAPPED) == 2
-    job = make_round(BLOOM_BUDGET={"*": 4}).started("start").pushed("d", "a")
-    assert sorted(job.finish()) == ["a", "b", "start"]
-    assert capped(tmp_path / "job") == ["c", "d"]
 
 
 def test_what_is_in_memory_is_counted_before_it_is_asked(make_round, tmp_path):
@@ -518,33 +523,6 @@ def test_what_is_in_memory_is_counted_before_it_is_asked(make_round, tmp_path):
     job.scheduler.enqueue_request(unserializable("memory"))
     assert name_of(job.pop()) == "memory"
     assert query(tmp_path / "job", "SELECT counted FROM slot") == [(2,)]
-
-
-def test_a_kill_after_a_retry_leaves_no_choice_to_the_next(make_round, tmp_path):
-    """Even if it comes before the first commit."""
-    store = Failed(tmp_path / "job")
-    make_round(BLOOM_BUDGET={"*": 1}).started().pushed(*"abcd").close("shutdown")
-    assert store.retry(urls=["*/d"]) == 1
-    job = make_round(BLOOM_BUDGET={"*": 2}).started()
-    assert {name_of(job.pop()), name_of(job.pop())} == {"a", "d"}
-    job.drop()
-    store.retry(**CAPPED)
-    assert sorted(make_round(BLOOM_BUDGET={"*": 2}).started().finish()) == ["a", "d"]
-    assert capped(tmp_path / "job") == ["b", "c"]
-
-
-def test_what_a_setting_retries_is_counted_before_it_is_asked(make_round, tmp_path):
-    """Of an earlier round, in one that goes on: a kill leaves its room to no other."""
-    job = make_round(BLOOM_BUDGET={"*": 2}).started("a")
-    assert fail(job) == ["a"]
-    job.close()
-    make_round(BLOOM_BUDGET={"*": 2}).started("start").close("shutdown")
-    job = make_round(BLOOM_BUDGET={"*": 2}, BLOOM_RETRY_FAILED=True).started("start")
-    assert {name_of(job.pop()), name_of(job.pop())} == {"a", "start"}
-    job.drop()
-    job = make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed("b")
-    assert sorted(job.finish()) == ["a", "start"]
-    assert capped(tmp_path / "job") == ["b"]
 
 
 def test_a_round_that_begins_without_the_feeds_of_the_last_one_counts_from_0(make_round):
@@ -573,15 +551,6 @@ def test_a_capped_request_takes_ninety_bytes(make_round, tmp_path):
     job.close("shutdown")
     assert Failed(tmp_path / "job").by_reason() == {"capped": count}
     assert file.stat().st_size - empty < 90 * count
-
-
-def test_what_is_retried_by_a_start_without_a_budget_is_no_count_of_a_round(make_round, tmp_path):
-    """With the next budget, all that is pending then counts."""
-    make_round(BLOOM_BUDGET={"*": 1}).started("start").pushed("a").finish("shutdown")
-    assert Failed(tmp_path / "job").retry(**CAPPED) == 1
-    make_round().started("start").pushed(*"bcd").close("shutdown")
-    job = make_round(BLOOM_BUDGET={"*": 5}).started("start").pushed("e", "f")
-    assert sorted(job.names()) == [*"abcde"]
 
 
 def test_retried_requests_of_many_slots_have_the_room_of_their_slots(make_round, tmp_path):

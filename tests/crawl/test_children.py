@@ -89,36 +89,6 @@ def test_children_are_given_once_under_two_releases_of_scrapy(make_round, crash_
     assert give_again(crash_round(), child("a"), child("b")) == ["b"]
 
 
-def test_a_child_that_is_done_is_not_given_again(make_round, crash_round):
-    """It may be fetched and acknowledged long before its page is."""
-    job = make_round()
-    page = page_in_progress(job)
-    give(job, page, child("a"))
-    fetched = job.pop()
-    assert name_of(fetched) == "a"
-    job.done(fetched)
-    job.commit()
-    assert give_again(crash_round(), child("a")) == []
-
-
-def test_two_crashes(make_round, crash_round):
-    """What the second start has skipped and given is counted at the third."""
-    job, _ = begun(make_round, child("a"))
-    job.drop()
-    job = make_round()
-    give_again(job, child("a"), child("a"), child("b"))
-    job.commit()
-    assert give_again(crash_round(), *[child(n) for n in "aaab"]) == ["a"]
-
-
-def test_a_child_is_taken_with_its_row_or_not_at_all(make_round, crash_round):
-    """Whatever part of the transaction a crash leaves."""
-    job, page = begun(make_round)
-    give(job, page, child("a"))
-    job.scheduler.round.file.write()
-    assert give_again(crash_round(), child("a")) == ["a"]
-
-
 def test_only_the_page_that_is_repeated_leaves_them_out(make_round, crash_round):
     """Another page may yield the same, and so may this one when it is fetched anew."""
     _, page = begun(make_round, child("a"))
@@ -136,26 +106,6 @@ def test_what_was_filtered_is_left_to_the_filter(make_round, crash_round):
     """A request without dont_filter is none of those that were taken, or left out."""
     begun(make_round, child("a"))
     assert give_again(crash_round(), request("a"), child("a")) == ["a"]
-
-
-def test_children_of_a_page_in_memory_belong_to_the_stored_one_before(make_round, crash_round):
-    """It is repeated with that."""
-    job = make_round()
-    page = page_in_progress(job)
-    give(job, page, in_memory("m"))
-    middle = job.pop()
-    assert name_of(middle) == "m"
-    give(job, middle, in_memory("n"))
-    last = job.pop()
-    give(job, last, child("a"))
-    for done in (page, middle):
-        job.done(done)
-    job.commit()
-    resumed = crash_round()
-    page = again(resumed)
-    assert give(resumed, page, in_memory("m")) == ["m"]
-    assert give(resumed, resumed.pop(), in_memory("n")) == ["n"]
-    assert give(resumed, resumed.pop(), child("a")) == []
 
 
 def test_another_order_loses_nothing(make_round, crash_round):
@@ -190,52 +140,6 @@ def test_one_object_that_two_pages_give(make_round, crash_round):
     pages = {name_of(popped): popped for popped in (resumed.pop(), resumed.pop())}
     assert give(resumed, pages["page"], child("a")) == []
     assert give(resumed, pages["other"], child("a")) == []
-
-
-def sent_again(job, source, **options):
-    """A downloader middleware has answered with a retry of `source`."""
-    retry = source.replace(dont_filter=True, meta={**source.meta, "retry_times": 1}, **options)
-    job.scheduler.enqueue_request(retry)
-    job.done(source)
-
-
-def test_a_repeated_page_that_is_retried(make_round, crash_round):
-    """What the job has of it is not forgotten."""
-    begun(make_round, child("a"))
-    resumed = crash_round()
-    sent_again(resumed, again(resumed), priority=99)
-    resumed.commit()
-    retry = resumed.pop()
-    assert retry.meta["retry_times"] == 1
-    assert give(resumed, retry, child("a"), child("b")) == ["b"]
-
-
-def test_a_page_in_memory_that_is_retried(make_round, crash_round):
-    """Its children belong to the stored page from which it came, too."""
-    job = make_round()
-    page = page_in_progress(job)
-    give(job, page, in_memory("m"), in_memory("n"))
-    middle = job.pop()
-    sent_again(job, middle)
-    retry = job.pop()
-    assert retry.meta["retry_times"] == 1
-    give(job, retry, child("a"))
-    job.commit()
-    resumed = crash_round()
-    page = again(resumed)
-    give(resumed, page, in_memory("m"), in_memory("n"))
-    assert give(resumed, resumed.pop(), child("a")) == []
-
-
-def test_a_stored_page_that_is_retried_in_memory(make_round, crash_round):
-    """The stored page is repeated, and knows what its unserializable retry has given."""
-    job, page = begun(make_round)
-    retry = page.replace(dont_filter=True, meta={"function": lambda: None, "retry_times": 1})
-    job.scheduler.enqueue_request(retry)
-    job.done(page)
-    give(job, job.pop(), child("a"))
-    job.commit()
-    assert give_again(crash_round(), child("a"), child("b")) == ["b"]
 
 
 def test_pages_in_memory_that_are_alike(make_round, crash_round):
@@ -307,21 +211,6 @@ def test_an_unreadable_page_is_asked_again_or_forgotten(make_round, tmp_path, ch
     else:
         assert taken == [(0,)]
         assert resumed.pop() is None
-
-
-def test_nothing_is_kept_of_pages_that_are_done(make_round):
-    """Neither when a page is done in the commit of its children, nor when it is later."""
-    job, page = begun(make_round, child("a"))
-    taken = "SELECT COUNT(*) FROM taken_children"
-    assert job.round.file.query(taken) == [(1,)]
-    job.done(page)
-    job.commit()
-    assert job.round.file.query(taken) == [(0,)]
-    page = job.pop()
-    give(job, page, child("b"))
-    job.done(page)
-    job.commit()
-    assert job.round.file.query(taken) == [(0,)]
 
 
 def test_a_file_that_fails_stops_the_job(make_round, crash_round, caplog):

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.crawl.choice import Filter, Record, matches
+from scrapy_bloom.crawl.choice import Filter, matches
 from scrapy_bloom.crawl.failed_request import FailedRequest
-from scrapy_bloom.crawl.records import KEPT, State
 
 texts = st.text("ab-]!^[*?AÄ\n/.\\\udc80", max_size=8)
 
@@ -39,24 +38,6 @@ def test_a_glob_is_that_of_the_standard_library(globs, text):
 def test_what_a_glob_means(glob, text, expected):
     """Case counts; a set is negated by an exclamation mark."""
     assert matches([glob], text) is expected
-
-
-def failed(reason, url):
-    """Return the record of a request that has failed."""
-    record = FailedRequest(url, "GET", "capped")._replace(reason=reason)
-    return Record(State.FAILED, "", 0, {}, failed=record)
-
-
-def test_each_kind_of_glob_has_to_match():
-    """One of the reasons, and one of the URLs, each only if there are some."""
-    chosen = Filter(KEPT, reasons=["x", "down*"], urls=["*/a*", "*[?]*"])
-    assert chosen.includes(failed("download/dns", "http://example.com/c?z"))
-    assert chosen.includes(failed("x", "http://example.com/a1"))
-    assert not chosen.includes(failed("x", "http://example.com/b1"))
-    assert not chosen.includes(failed("y", "http://example.com/a2"))
-    assert not Filter(KEPT, urls=["*/A*"]).includes(failed("x", "http://example.com/a1"))
-    assert Filter(KEPT, reasons=["x"]).includes(failed("x", ""))
-    assert Filter(KEPT).includes(failed("", ""))
 
 
 def test_a_dropped_request_counts_each_time_it_was_sent():

@@ -74,20 +74,6 @@ def test_what_is_no_time(new_job, caplog, value):
     assert job.pop().meta == {}
 
 
-def test_a_kill_loses_no_delayed_request(new_job, clock):
-    """Nor does it make one earlier; what was not committed is lost with its parent's end."""
-    job = new_job()
-    for name in "abc":
-        job.push(name, meta={delays.NOT_BEFORE: 10})
-    job.commit()
-    job = new_job()
-    assert len(job.scheduler) == 3
-    job.push("d", meta={delays.NOT_BEFORE: 10})
-    assert job.names() == []
-    clock.now += 11
-    assert sorted(job.names()) == ["a", "b", "c", "d"]
-
-
 def test_clocks_that_jump(new_job, clock):
     """Back: later. Forward: sooner. Nothing is lost."""
     job = new_job().pushed("a", meta={delays.NOT_BEFORE: 10})
@@ -104,39 +90,6 @@ def test_a_seen_request_stays_dropped(new_job):
     job.push("b", meta={delays.NOT_BEFORE: 10})
     assert not job.push("b")
     assert len(job.scheduler) == 2
-
-
-def test_a_round_is_not_over_while_a_request_is_delayed(new_job, clock):
-    """Whatever the reason of the close."""
-    job = new_job().pushed("a", meta={delays.NOT_BEFORE: 10})
-    job.scheduler._start_requests.exhausted = True
-    job.close()
-    job = new_job()
-    assert not job.scheduler.round.is_over
-    assert job.scheduler.round.is_resumed
-    clock.now += 11
-    assert job.names() == ["a"]
-    job.scheduler._start_requests.exhausted = True
-    job.close()
-    assert job.scheduler.round.is_over
-
-
-def test_an_unserializable_request_waits_in_memory(new_job, clock):
-    """The page that has yielded it is repeated after a kill before its time."""
-    job = new_job().pushed("page")
-    page = job.pop()
-    job.push("a", meta={delays.NOT_BEFORE: 10, "function": lambda: None})
-    job.done(page)
-    job.commit()
-    assert len(job.scheduler) == 1
-    assert job.names() == []
-    job = new_job()
-    assert job.names() == ["page"]
-    job.push("a", meta={delays.NOT_BEFORE: 10, "function": lambda: None})
-    clock.now += 11
-    assert job.names() == ["a"]
-    job.commit()
-    assert new_job().names() == []
 
 
 def test_a_damaged_delayed_request_fails(new_job, clock):
@@ -279,14 +232,6 @@ def test_what_is_due_never_is_due_at_no_time(new_job, tmp_path, queue):
     json.dumps(figures, allow_nan=False)
 
 
-@pytest.mark.parametrize("wait", [-1, "soon", True, "5 years"])
-def test_a_bad_later_wait_is_refused(new_job, tmp_path, wait):
-    """In one line, and the job is as it was."""
-    with pytest.raises(ValueError, match="BLOOM_DELAY_WAIT is"):
-        new_job(BLOOM_DELAY_WAIT=wait)
-    assert [*(tmp_path / "job").iterdir()] == []
-
-
 def test_a_delay_is_no_part_of_a_repeated_child(new_job):
     """A page that is repeated yields its child with another time."""
     digest = new_job().scheduler._children._digest
@@ -294,7 +239,7 @@ def test_a_delay_is_no_part_of_a_repeated_child(new_job):
     assert digest(5, again) == digest(5, request("a", dont_filter=True, meta={"x": 1}))
 
 
-def test_what_is_delayed_is_shown(new_job, tmp_path, clock):
+def test_what_is_delayed_is_shown(new_job, run, tmp_path, clock):
     """As a part of what is pending: start line, stats, top and info; and it can be read."""
     job = new_job().pushed("a", meta={delays.NOT_BEFORE: 41}).pushed("b")
     job.close("shutdown")
@@ -303,8 +248,7 @@ def test_what_is_delayed_is_shown(new_job, tmp_path, clock):
     figures = JobStatus(tmp_path / "job").figures()
     assert (figures["pending"], figures["later"], figures["next_due"]) == (2, 1, 41)
     assert sum(figures["pending_by_slot"].values()) == 2
-    run = processes.run(["-m", "scrapy_bloom", "info", "--json", str(tmp_path / "job")], text=True)
-    found = json.loads(run.stdout)
+    found = run(tmp_path, "info", "job", "--json").json
     assert (found["unfinished_requests"], found["later"]) == (2, 1)
     with stopped_job(tmp_path / "job" / "requests.sqlite") as left:
         assert left.pending == 2

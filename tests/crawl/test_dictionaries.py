@@ -5,9 +5,11 @@ import tracemalloc
 import zlib
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scrapy import Request
 
-from scrapy_bloom.crawl.codec import Codec, Stored
+from scrapy_bloom.crawl.codec import Codec, Stored, url_and_method
 from scrapy_bloom.crawl.dictionaries import LONGEST, PROPOSED_AT, SIZE, Dictionaries, id_of
 
 SLOT = "a.example"
@@ -27,40 +29,24 @@ def learned(*numbers):
     return known
 
 
-def test_without_a_dictionary():
-    """Nothing is deflated."""
-    known = Dictionaries()
-    assert known.deflate(text_of(1), SLOT) is None
-    assert known.texts == {}
-    assert known.proposal is None
-
-
-def test_there_and_back():
-    """A text takes a fraction of its bytes, and comes back."""
-    known = learned(1)
-    for number in range(100):
-        deflated = known.deflate(text_of(number), SLOT)
-        assert len(deflated) < len(text_of(number)) / 2
-        assert known.inflate(deflated, SLOT) == text_of(number)
-
-
-def test_the_newest_is_used_and_all_are_read():
-    """Payloads of any dictionary that was ever used."""
-    first, both = learned(1), learned(1, 2)
-    old, new = first.deflate(text_of(1), SLOT), both.deflate(text_of(1), SLOT)
-    assert [old[:2].hex(), new[:2].hex()] == list(both.texts)
-    assert both.inflate(old, SLOT) == both.inflate(new, SLOT) == text_of(1)
-    with pytest.raises(ValueError, match="is not there"):
-        first.inflate(new, SLOT)
-
-
-def test_learning_twice_changes_nothing():
-    """A worker is told of a dictionary that it knows."""
-    both = learned(1, 2)
-    before = list(both.texts)
-    both.learn(both.texts[before[0]])
-    assert list(both.texts) == before
-    assert both.deflate(text_of(1), SLOT)[:2].hex() == before[1]
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 3), max_size=6), st.integers(0, 100))
+def test_the_newest_deflates_and_each_inflates(numbers, page):
+    """A text takes a fraction of its bytes, whichever dictionaries are there; to learn one twice
+    changes nothing, and without one nothing is deflated."""
+    known, deflated, text = Dictionaries(), {None: None}, text_of(page)
+    for number in numbers:
+        fewer = learned(*(each for each in deflated if each is not None))
+        known.learn(next(iter(learned(number).texts.values())))
+        if number not in deflated:
+            deflated[number] = known.deflate(text, SLOT)
+            assert len(deflated[number]) < len(text) / 2
+            assert deflated[number][:2].hex() == [*known.texts][-1]
+            with pytest.raises(ValueError, match="is not there"):
+                fewer.inflate(deflated[number], SLOT)
+    assert len(known.texts) == len(deflated) - 1
+    assert known.deflate(text, SLOT) == [*deflated.values()][-1]
+    assert {known.inflate(each, SLOT) for each in deflated.values() if each} <= {text}
 
 
 def test_long_texts_stay_as_they_are():
@@ -208,23 +194,17 @@ def test_proposals_come_with_more_requests():
     assert len(at) == 3
 
 
-def test_a_dictionary_of_another_worker_takes_the_place_of_a_proposal():
-    """Two that begin at once need one."""
-    known = Dictionaries()
-    for number in range(PROPOSED_AT[0]):
-        known.sample(FIELDS, text_of(number))
-    assert known.proposal is not None
-    known.learn(b"another one")
-    assert known.proposal is None
-    for number in range(PROPOSED_AT[0] * 2):
-        known.sample(FIELDS, text_of(number))
-    assert known.proposal is None
-
-
-def test_a_crawl_that_goes_on_begins_with_the_next_one():
-    """A start of a job does not propose what an earlier one has."""
-    known = learned(1, 2)
-    for number in range(PROPOSED_AT[1] * 2):
+@pytest.mark.parametrize(("begun", "requests"), [((), PROPOSED_AT[0]), ((1, 2), PROPOSED_AT[1])])
+def test_a_dictionary_from_elsewhere_takes_the_place_of_a_proposal(begun, requests):
+    """Two workers that begin at once need one, and a crawl that goes on begins with the next."""
+    known = learned(*begun)
+    if not begun:
+        for number in range(PROPOSED_AT[0]):
+            known.sample(FIELDS, text_of(number))
+        assert known.proposal is not None
+        known.learn(b"another one")
+    for number in range(requests * 2):
+        assert known.proposal is None
         known.sample(FIELDS, text_of(number))
     assert known.proposal is None
 
@@ -361,6 +341,7 @@ def test_pickles_are_deflated_too():
             codec._dictionaries.learn(codec._dictionaries.proposal)
     for url, each in stored:
         assert codec.load_fields(each)["url"] == url
+        assert url_and_method(each, codec._dictionaries) == (url, "GET")
         assert codec.load(each).meta["number"] == complex(url.removeprefix(URL))
     assert stored[0][1].payload[:1] == b"\1"
     assert stored[-1][1].payload[:1] == b"\2"

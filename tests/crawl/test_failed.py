@@ -11,7 +11,6 @@ from twisted.python.failure import Failure
 from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
 import scrapy_bloom
-from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.crawl.failed_request import ATTEMPTS_KEY, FailedRequest, download_reason
 from scrapy_bloom.crawl.settings import FailedSettings
 from tests.crawl.engine import name_of, request
@@ -235,23 +234,6 @@ def test_a_retried_request_is_asked_and_not_seen_against_itself(make_round, tmp_
     assert [popped.meta.get(key) for key in ("retry_times", "own", ATTEMPTS_KEY)] == [None, 1, 3]
 
 
-def test_a_round_goes_on_when_its_failed_requests_are_retried(make_round, tmp_path):
-    """Start requests are not taken again; and it is over when nothing has failed any more."""
-    job = failed_job(make_round, "a", "b")
-    assert phases(tmp_path / "job") == [(1, "over but for failed requests")]
-    assert Failed(tmp_path / "job").retry(urls=["*/a"]) == 1
-    job = make_round()
-    assert (job.round.number, job.round.is_resumed) == (1, True)
-    assert job.start(start("start"), start("a"), start("c")) == ["c"]
-    assert sorted(job.finish()) == ["a", "c"]
-    assert phases(tmp_path / "job") == [(1, "over but for failed requests")]
-    assert Failed(tmp_path / "job").retry() == 1
-    job = make_round()
-    assert job.start(start("start")) == []
-    assert job.finish() == ["b"]
-    assert phases(tmp_path / "job") == [(1, "over")]
-
-
 @pytest.mark.parametrize("state", ["dropped", "kept", "unreadable"])
 def test_without_a_retry_the_next_start_is_a_new_round(make_round, tmp_path, state):
     """Whether failed requests are forgotten or kept, or one that cannot be read comes back."""
@@ -327,26 +309,6 @@ def test_what_counts_can_be_chosen(text):
     assert (off.kinds, off.keep) == (frozenset(), False)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "rest"),
-    [
-        ("BLOOM_FAILED_KINDS", ["downloads"], "list of some of"),
-        ("BLOOM_KEEP_FAILED", "perhaps", "True or False"),
-        ("BLOOM_RETRY_FAILED", "always", "True or False"),
-    ],
-)
-def test_bad_settings_are_refused_by_name(make_round, name, value, rest):
-    """Before anything is changed."""
-    with pytest.raises(ValueError, match=f"{name} is .*{rest}"):
-        make_round(**{name: value})
-
-
-def test_ignored_requests_need_one_more_private_part(make_round):
-    """Only where they count it is asked for."""
-    with pytest.raises(JobDirectoryError, match=r"no engine\.downloader\.middleware\.methods"):
-        make_round(BLOOM_FAILED_KINDS=["ignored"])
-
-
 def test_a_long_exception_is_cut():
     """A page in an error message does not fill the job."""
     found = FailedRequest.of(request("a"), "x", exception=ValueError("y" * 10_000))
@@ -371,3 +333,22 @@ def test_a_round_goes_on_at_the_start_that_can_read_what_it_has_kept(make_round)
     assert (job.round.number, job.start(start("a")), job.finish()) == (3, [], ["b"])
     job = make_round()
     assert (job.round.number, job.start(start("a"))) == (4, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rest"),
+    [
+        ("BLOOM_FAILED_KINDS", ["downloads"], "list of some of"),
+        ("BLOOM_KEEP_FAILED", "perhaps", "True or False"),
+        ("BLOOM_RETRY_FAILED", "always", "True or False"),
+        ("BLOOM_REPEAT_START", "perhaps", "True or False"),
+        ("BLOOM_PICKLE", "perhaps", "must be True or False"),
+        ("BLOOM_ANY_SPIDER", "perhaps", "True or False"),
+        *(("BLOOM_DELAY_WAIT", value, "") for value in (-1, "soon", True, "5 years")),
+    ],
+)
+def test_bad_settings_are_refused_by_name(make_round, tmp_path, name, value, rest):
+    """In one line, and the job is as it was."""
+    with pytest.raises(ValueError, match=f"{name} is .*{rest}"):
+        make_round(**{name: value})
+    assert [*(tmp_path / "job").iterdir()] == []

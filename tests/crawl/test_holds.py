@@ -186,10 +186,11 @@ def down(make_crawl):
     return make
 
 
-def test_the_third_request_that_is_refused_without_a_time_begins_a_hold(down):
+@pytest.mark.parametrize(("settings", "seconds"), [({}, 5), ({"BLOOM_HOLD_MAX": 3}, 3)])
+def test_the_third_request_that_is_refused_without_a_time_begins_a_hold(down, settings, seconds):
     """The first two use a try, as in Scrapy; an unreadable time is none."""
-    crawl = down()
-    assert crawl.left == 5
+    crawl = down(**settings)
+    assert crawl.left == seconds
     assert crawl.stat("scheduler/holds") == 1
 
 
@@ -235,11 +236,6 @@ def test_holds_without_a_time_double_up_to_a_minute(down, clock):
         crawl.answer(crawl.pop(), 200)
     crawl.fails(crawl.pop())
     assert crawl.left is None
-
-
-def test_a_hold_is_no_longer_than_the_longest_without_a_time_either(down):
-    """BLOOM_HOLD_MAX."""
-    assert down(BLOOM_HOLD_MAX=3).left == 3
 
 
 @pytest.mark.parametrize("asked", ["10000", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
@@ -531,17 +527,6 @@ def test_a_hold_by_hand_lasts_until_its_release(make_crawl, clock):
     crawl.scheduler.release("example.com")
     assert crawl.engine.woken
     assert len([*iter(crawl.pop, None)]) == 2
-
-
-def test_the_answer_to_a_probe_does_not_end_a_hold_by_hand(crawl, clock):
-    """It ends that of the answers alone."""
-    crawl.again(crawl.pop(), 429, "60")
-    clock.now += 60
-    probe = crawl.pop()
-    crawl.scheduler.hold("example.com", inf, 0)
-    crawl.answer(probe, 200)
-    assert crawl.left == inf
-    assert crawl.pop() is None
 
 
 def test_the_end_of_a_hold_by_hand_frees_the_slot(crawl, clock):

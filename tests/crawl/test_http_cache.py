@@ -52,9 +52,15 @@ class CachingSpider(scrapy.Spider):
 '''
 
 
-@pytest.mark.parametrize("first", ["job", "stock"])
-@pytest.mark.parametrize("file", ["response_headers", "response_body", "request_headers"])
-@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize(
+    ("first", "file", "begun"),
+    [
+        ("job", "response_headers", True),
+        ("job", "response_body", False),
+        ("stock", "response_body", True),
+        ("stock", "request_headers", False),
+    ],
+)
 def test_a_page_that_a_kill_has_cut_short_in_the_cache_is_asked_again(tmp_path, first, file, begun):
     """By a crawl with the add-on, whichever crawl has left it; a whole one is not."""
     (tmp_path / "spider.py").write_text(SPIDER)

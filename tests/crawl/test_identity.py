@@ -159,5 +159,3 @@ def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, make):
     make(folder, spider=OtherSpider, BLOOM_ANY_SPIDER=True).close("shutdown")
     with pytest.raises(JobDirectoryError, match=r"of spider 'other', and this is 'test'"):
         make(folder)
-    with pytest.raises(ValueError, match="BLOOM_ANY_SPIDER is 'perhaps'"):
-        make(folder, BLOOM_ANY_SPIDER="perhaps")

@@ -203,16 +203,6 @@ def test_it_acknowledges_what_the_whole_graph_does_and_when(steps):
     assert {*crawl.acknowledged[0]} == {*crawl.pages}
 
 
-@given(steps(*STEPS, "keep_again"))
-def test_a_crash_loses_nothing_when_requests_come_again(steps):
-    """Whatever is in memory only comes from a row that is still there."""
-    crawl = Crawl(InFlight())
-    for _ in play(crawl, steps):
-        assert crawl.lost() == []
-    crawl.end()
-    assert {*crawl.acknowledged[0]} == {*crawl.pages}
-
-
 @given(steps(*STEPS, "keep_unfiltered", "keep_again"))
 def test_what_comes_again_is_not_acknowledged_before_what_yields_it(steps):
     """And in the end all is acknowledged."""
@@ -232,42 +222,6 @@ def books():
 def finished(books, *requests):
     """Return the requests that may be acknowledged when the engine is done with these."""
     return [each.request for request in requests for each in books.finish(request)]
-
-
-def test_a_request_by_itself_is_acknowledged_at_once(books):
-    """And only once, and only if it was started."""
-    parent = request("parent")
-    assert books.finish(parent) == []
-    books.start(parent)
-    assert (len(books), list(books)) == (1, [parent])
-    assert finished(books, parent) == [parent]
-    assert (len(books), books.finish(parent)) == (0, [])
-
-
-def test_grandchildren_are_awaited(books):
-    """Also by a parent that was finished before they came."""
-    parent, child, grandchild = map(request, ("parent", "child", "grandchild"))
-    books.start(parent)
-    books.keep(child, [])
-    assert finished(books, parent) == []
-    books.start(child)
-    books.keep(grandchild, [])
-    assert finished(books, child) == []
-    books.start(grandchild)
-    assert {*finished(books, grandchild)} == {parent, child, grandchild}
-
-
-def test_what_came_before_or_after_is_not_awaited(books):
-    """A request waits for what arrived while it was in progress, and for no more."""
-    before, parent, child, later = map(request, ("before", "parent", "child", "later"))
-    books.keep(before, [])
-    books.start(parent)
-    books.keep(child, [])
-    assert finished(books, parent) == []
-    books.start(later)
-    assert finished(books, later) == [later]
-    books.start(child)
-    assert {*finished(books, child)} == {child, parent}
 
 
 def test_some_request_in_memory_at_any_time_holds_nothing_for_ever(books):
@@ -299,8 +253,7 @@ def references(thing):
     return total
 
 
-@pytest.mark.parametrize("comes_again", [True, False])
-@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize(("comes_again", "newest_first"), [(True, False), (False, True)])
 def test_memory_grows_with_the_requests_and_not_with_their_pairs(newest_first, comes_again):
     """Some references for each of thousands, and at the end none."""
 

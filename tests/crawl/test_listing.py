@@ -110,10 +110,3 @@ def test_a_delayed_request_without_a_time_is_listed_like_one_that_is_due(connect
     times = [each.due for each in found.scan(Filter({State.DELAYED}))]
     assert len(times) == 500
     assert 0.0 in times
-
-
-def test_a_job_without_requests_lists_none(tmp_path):
-    """As it is when a start was killed before it has made the file."""
-    found = desk.SqliteDesk(tmp_path)
-    assert [*found.scan(Filter())] == []
-    assert found.count(Filter(KEPT)).states.total() == 0

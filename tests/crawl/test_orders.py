@@ -59,87 +59,6 @@ def carry_out(job):
     raise AssertionError("this order has no end")
 
 
-def rows(job):
-    """Return how many requests wait by the file, in flight or not."""
-    file = job.scheduler.ledger.store._file
-    file.write()
-    return file.query("SELECT COUNT(*) FROM request WHERE state < 3")[0][0]
-
-
-@pytest.mark.parametrize(
-    ("queue", "order_of"),
-    [(None, "Fifo"), (None, "Lifo"), (ScrapyPriorityQueue, "Fifo")],
-)
-def test_no_request_is_lost_or_comes_twice(make, monkeypatch, queue, order_of):
-    """Over kills and stops each is one thing, and the scheduler knows how many wait."""
-    monkeypatch.setattr(orders, "AT_ONCE", 3)
-    seed = seed_of("ORDERS_SEED")
-    print("ORDERS_SEED =", seed)
-    chance = random.Random(seed)
-    settings = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order_of}DiskQueue"}
-    if queue is not None:
-        settings["SCHEDULER_PRIORITY_QUEUE"] = queue
-    job = make(**settings)
-    pushed, done, gone, popped = set(), Counter(), 0, []
-    for number in range(120):
-        action = chance.random()
-        if action < 0.5:
-            name = f"{chance.choice('abc')}-{number}"
-            meta = {"is_start_request": True} if chance.random() < 0.3 else {}
-            if chance.random() < 0.2:
-                meta["bloom_not_before"] = 10_000
-            assert push(job, name, priority=chance.randrange(3), meta=meta)
-            pushed.add(name)
-        elif action < 0.7:
-            if (found := job.pop()) is not None:
-                popped.append(found)
-        elif action < 0.8 and popped:
-            found = popped.pop(chance.randrange(len(popped)))
-            done[name_of(found)] += 1
-            job.done(found)
-            job.scheduler.ledger._acknowledge(found)
-        elif action < 0.9:
-            job.commit()
-        elif action < 0.97:
-            job.commit()
-            before, in_flight = rows(job), len(job.engine._slot.inprogress)
-            selected = chance.choice(
-                [{"slots": ("a",)}, {"slots": ("b", "c")}, {"urls": ("*-?1", "*-?[3-6]")}]
-            )
-            answer = order(job, chance.choice(["drop", "drop", "fail"]), **selected)
-            carry_out(job)
-            count, _ = dropped(answer)
-            job.commit()
-            gone += count
-            assert json.loads(answer.read_bytes())["in_flight"] <= in_flight
-            assert before - count == rows(job)
-        elif chance.random() < 0.5:
-            job.commit()
-            job.drop()
-            popped.clear()
-            job = make(**settings)
-        else:
-            for found in popped:
-                job.done(found)
-                done[name_of(found)] += 1
-            popped.clear()
-            job.close("shutdown")
-            job = make(**settings)
-        assert not job.scheduler.ledger.stopped
-        assert len(job.scheduler) == rows(job) - len(popped) - len(
-            job.scheduler.ledger.store.records._gone
-        )
-    while (found := job.pop_any()) is not None:
-        done[name_of(found)] += 1
-        job.done(found)
-    job.commit()
-    assert all(count == 1 for count in done.values())
-    later = job.scheduler.ledger.store.later
-    assert done.total() + gone + later + len(popped) == len(pushed)
-    for name in pushed:
-        assert not push(job, name)
-
-
 @pytest.mark.parametrize("lost", ["answer", "file", "part"])
 def test_a_kill_has_nothing_done_twice_or_not_at_all(make, monkeypatch, lost):
     """Before the answer, before the end of the file, and in the middle of an order."""
@@ -331,25 +250,6 @@ def test_drop_on_a_stopped_job(make, run, tmp_path):
     assert job.names() == ["a-4"]
 
 
-def test_what_is_kept_comes_back(make, run, tmp_path):
-    """As failed requests with the reason `dropped`, which `retry` makes pending."""
-    job = make()
-    for number in range(3):
-        push(job, f"a-{number}", headers={"Referer": "http://example.com/list"})
-    push(job, "b-1")
-    order(job, "fail", slots=("a",))
-    carry_out(job)
-    assert job.scheduler.ledger.store.failed == 3
-    job.close("shutdown")
-    found = Failed(tmp_path / "job").requests()
-    assert [(each.reason, each.url, each.attempts) for each in found] == [
-        ("dropped", f"http://example.com/a-{number}", 0) for number in range(3)
-    ]
-    assert found[0].referer == "http://example.com/list"
-    assert run(tmp_path, "retry", "job", "--reason", "dropped").status == 0
-    assert sorted(make().names()) == ["a-0", "a-1", "a-2", "b-1"]
-
-
 def fail(job, *names):
     """Let the next requests fail, which are of these names."""
     for name in names:
@@ -515,26 +415,8 @@ def slow_crawl(run, folder, *options):
         crawl.wait()
 
 
-def test_a_running_crawl_drops_what_is_ordered(run, tmp_path):
-    """A real one: what it has in flight is fetched, nothing else, and then it is finished."""
-    with slow_crawl(run, tmp_path):
-        assert run(tmp_path, *COUNT).json["pending"] == 196
-        dropped = run(tmp_path, "queue", "drop", "job", "--url", "data:,*", "--yes", "--json").json
-        assert dropped == {
-            "stands": False,
-            "dropped": 196,
-            "later": 0,
-            "in_flight": 4,
-            "unknown": 0,
-        }
-        (tmp_path / "go").touch()
-    fetched = (tmp_path / "fetched").read_text().split()
-    assert len(fetched) == len({*fetched}) == 5
-    assert "(finished)" in (tmp_path / "log").read_text()
-
-
-def test_a_running_crawl_holds_a_slot(run, tmp_path):
-    """What it has in flight is fetched, nothing else; a hold of nothing keeps none open."""
+def test_a_running_crawl_holds_and_drops_what_is_ordered(run, tmp_path):
+    """It fetches what it has in flight, and nothing else; an empty hold keeps none open."""
     with slow_crawl(run, tmp_path, "-s", "BLOOM_HOLD=False"):
         assert run(tmp_path, "queue", "hold", "job", "slow", "--json").json == {
             "stands": False,
@@ -546,9 +428,12 @@ def test_a_running_crawl_holds_a_slot(run, tmp_path):
         found = run(tmp_path, *COUNT).json
         assert (found["pending"], found["held_slots"]) == (196, {"slow": None})
         assert "1 host held" in run(tmp_path, "info", "job").out
-        dropped = run(tmp_path, "queue", "drop", "job", "--slot", "slow", "--yes", "--json").json
-        assert dropped["dropped"] == 196
-    assert len((tmp_path / "fetched").read_text().split()) == 5
+        drop = ["queue", "drop", "job", "--url", "data:,*", "--yes", "--json"]
+        answer = {"stands": False, "dropped": 196, "later": 0, "in_flight": 0, "unknown": 0}
+        assert run(tmp_path, *drop).json == answer
+    fetched = (tmp_path / "fetched").read_text().split()
+    assert len(fetched) == len({*fetched}) == 5
+    assert "(finished)" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.torture

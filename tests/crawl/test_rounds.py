@@ -106,50 +106,19 @@ def test_start_that_breaks_off_does_not_end_the_round(make_round, error):
     assert make_round().round.number == 2
 
 
-def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round):
-    """A spider that is stopped while start() still has something to give."""
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round, is_cancelled):
+    """A spider is stopped while start() has more to give; or Ctrl-C cancels it, and one that cleans
+    up may just return."""
     job = make_round()
-    starting = job.starting(start("a"), start("b"))
-    next(starting)
-    job.finish("shutdown")
-    assert make_round().round.is_resumed
-
-
-def test_start_that_takes_a_stop_for_its_end_does_not_end_the_round(make_round):
-    """Ctrl-C cancels start(), and one that cleans up may just return."""
-    job = make_round()
-    starting = job.starting(start("a"))
+    starting = job.starting(start("a"), *([] if is_cancelled else [start("b")]))
     next(starting)
     job.names()
-    job.engine.running = False
-    assert [*starting] == []
+    if is_cancelled:
+        job.engine.running = False
+        assert [*starting] == []
     job.close("shutdown")
     assert make_round().round.is_resumed
-
-
-def test_what_is_in_progress_or_in_memory_belongs_to_the_round(make_round, crash_round):
-    """A round is not over before its last request is done, wherever that is."""
-    job = make_round().started("a")
-    popped = job.pop()
-    job.commit()
-    assert crash_round().round.is_resumed
-    job.scheduler.enqueue_request(request("b", meta={"function": lambda: None}))
-    job.done(popped)
-    job.close()
-    assert make_round().round.is_resumed
-
-
-def test_a_commit_that_fails_at_the_end_does_not_end_the_round(make_round, tmp_path):
-    """Its requests are repeated, so it goes on."""
-    job = make_round().started("a")
-    job.commit()
-    job.names()
-    job.round.file._connection.execute("PRAGMA query_only = 1")
-    job.close()
-    job.drop()
-    assert phases(tmp_path / "job") == [(1, "running")]
-    job = make_round()
-    assert (job.round.is_resumed, job.names()) == (True, ["a"])
 
 
 def test_a_start_whose_spider_did_not_open_changes_no_round(make_round, tmp_path):
@@ -218,17 +187,6 @@ def test_a_round_is_over_when_its_feeds_are_stored(make_round, tmp_path):
     assert not (tmp_path / "job" / "bloom.lock").exists()
     assert query(tmp_path / "job", "SELECT * FROM spider_state") == []
     assert query(tmp_path / "job", "SELECT clean FROM job") == [(1,)]
-
-
-def test_feeds_that_are_stored_while_a_round_goes_on_do_not_end_it(make_round, tmp_path):
-    """At a stop, feeds are whole and the round is not over."""
-    job = make_round()
-    ended = awaiting(job)
-    job.start(start("a"))
-    job.close("shutdown")
-    job.round.feeds_stored()
-    session_of(job.crawler).end(FEEDS)
-    assert (ended, phases(tmp_path / "job")) == ([], [(1, "running")])
 
 
 def test_feeds_that_were_not_stored_come_first_at_the_next_start(make_round, crash_round):

@@ -12,9 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import scrapy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scrapy.core import scraper
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings
@@ -25,6 +22,7 @@ from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFil
 from scrapy_bloom.sqlite.records import SqliteRecords
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
 from tests.crawl.engine import STOCK, ChangedSpider, Job, name_of, query, request, unserializable
+from tests.crawl.test_failed import SpeechlessError
 from tests.failures import Failed
 from tests.test_refused_start import contents
 
@@ -41,71 +39,6 @@ def rows(folder):
 
 QUEUES = ["PickleLifoDiskQueue", "PickleFifoDiskQueue", "MarshalLifoDiskQueue"]
 PRIORITY_QUEUES = ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"]
-operations = st.lists(
-    st.one_of(
-        st.tuples(
-            st.just("push"),
-            st.integers(-2, 2),
-            st.sampled_from(["a", "b", "c"]),
-            st.booleans(),
-            st.integers(0, 9),
-        ),
-        st.just("pop"),
-        st.just("done"),
-        st.just("commit"),
-    ),
-    max_size=60,
-)
-
-
-@settings(max_examples=12)
-@given(
-    queue=st.sampled_from(QUEUES),
-    priority_queue=st.sampled_from(PRIORITY_QUEUES),
-    start=st.sampled_from(["PickleFifoDiskQueue", None]),
-    operations=operations,
-    after=operations,
-)
-def test_order_is_scrapys(tmp_path_factory, queue, priority_queue, start, operations, after):
-    """Requests come in the order of Scrapy's scheduler with the same queues, also after a stop."""
-    folder = tmp_path_factory.mktemp("order")
-    options = {
-        "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
-        "SCHEDULER_START_DISK_QUEUE": start and f"scrapy.squeues.{start}",
-        "SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{priority_queue}",
-    }
-    orders = []
-    for scheduler in (STOCK, "scrapy_bloom.DurableScheduler"):
-        order = []
-        for part in (operations, after):
-            job = Job(folder / scheduler, scheduler=scheduler, **options).open()
-            in_progress = []
-            for number, operation in enumerate(part):
-                if operation == "pop":
-                    # a pop of nothing serves an empty slot of Scrapy's
-                    pops = scheduler != STOCK or len(job.scheduler)
-                    in_progress.append(job.pop_any() if pops else None)
-                    order.append(in_progress[-1] and in_progress[-1].url)
-                elif operation == "done" and in_progress:
-                    job.done(in_progress.pop(0))
-                elif operation == "commit" and scheduler != STOCK:
-                    job.commit()
-                elif operation[0] == "push":
-                    _, priority, slot, is_start, odd = operation
-                    meta = {"download_slot": slot, "is_start_request": is_start}
-                    if odd == 0:
-                        meta["function"] = lambda: None
-                    job.push(f"{len(order)}-{number}", priority=priority, meta=meta)
-            order.append(len(job.scheduler))
-            while job.scheduler.mqs:  # a stop loses them
-                order.append(job.pop().url)
-            for popped in [*in_progress, *job.engine._slot.inprogress]:
-                job.done(popped)
-            job.close()
-        job = Job(folder / scheduler, scheduler=scheduler, **options).open()
-        orders.append([*order, *job.names()])
-        job.close()
-    assert orders[0] == orders[1]
 
 
 def test_stats_are_scrapys(make):
@@ -190,28 +123,6 @@ def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
     assert rows(tmp_path / "job") == []
 
 
-def test_the_filter_learns_of_a_request_after_its_commit(make, crash):
-    """Until then it counts as seen in this process, and not after a crash."""
-    job = make()
-    assert job.push("a")
-    assert not job.push("a")
-    assert crash().push("a")
-    assert list(job.scheduler.df._seen.uncommitted) != []
-    job.commit()
-    assert list(job.scheduler.df._seen.uncommitted) == []
-    assert not crash().push("a")
-
-
-def test_a_crash_between_commit_and_filter_repeats_nothing(make, crash, monkeypatch):
-    """The rows of the last commit say what the filter may not have got."""
-    job = make().pushed("a")
-    monkeypatch.setattr(job.scheduler.ledger._dupefilter, "release", lambda fingerprints: None)
-    job.commit()
-    resumed = crash()
-    assert not resumed.push("a")
-    assert resumed.names() == ["a"]
-
-
 def test_dont_filter_marks_nothing(make):
     """The fingerprint of a request with dont_filter reaches neither memory nor filter."""
     job = make().pushed("a", dont_filter=True)
@@ -234,62 +145,6 @@ def test_the_idle_spider_commits(make, tmp_path):
 
 
 # Unserializable requests
-
-
-def test_an_unserializable_request_holds_back_what_was_in_progress(make, crash, caplog):
-    """Until it is finished a crash brings back what it may come from."""
-    job = make().pushed("parent")
-    parent = job.pop()
-    job.scheduler.enqueue_request(unserializable("child"))
-    (record,) = (each for each in caplog.records if "Unable to serialize" in each.message)
-    assert "\n" not in caplog.handler.format(record), "a traceback says nothing more"
-    job.done(parent)
-    job.commit()
-    resumed = crash()
-    assert resumed.names() == ["parent"]
-    assert resumed.push("child")
-    child = job.pop()
-    assert name_of(child) == "child"
-    job.commit()
-    assert crash().names() == ["parent"]
-    job.push("grandchild")
-    job.done(child)
-    job.commit()
-    resumed = crash()
-    assert not resumed.push("child")
-    assert resumed.names() == ["grandchild"]
-
-
-def test_unserializable_descendants_hold_back_too(make, crash):
-    """The whole tree in memory must be finished before what it came from is."""
-    job = make().pushed("parent")
-    parent = job.pop()
-    job.scheduler.enqueue_request(unserializable("child"))
-    job.done(parent)
-    child = job.pop()
-    job.scheduler.enqueue_request(unserializable("grandchild"))
-    job.done(child)
-    job.commit()
-    resumed = crash()
-    assert resumed.push("child")
-    assert resumed.names() == ["child", "parent"]
-    job.done(job.pop())
-    job.commit()
-    resumed = crash()
-    assert not resumed.push("child")
-    assert resumed.names() == []
-
-
-def test_later_requests_do_not_wait(make, crash):
-    """What was not in progress when the unserializable one came is acknowledged at once."""
-    job = make()
-    job.scheduler.enqueue_request(unserializable("memory"))
-    memory = job.pop()
-    job.push("later")
-    job.done(job.pop())
-    job.commit()
-    assert crash().names() == []
-    job.done(memory)
 
 
 def test_the_same_object_may_come_again(make, crash):
@@ -360,30 +215,6 @@ def test_another_dupefilter_is_refused_by_name(tmp_path, name):
     error = refused(tmp_path / "job", DUPEFILTER_CLASS=f"scrapy.dupefilters.{name}")
     assert f"scrapy.dupefilters.{name}" in str(error)
     assert "scrapy_bloom.BloomDupeFilter" in str(error)
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [
-        "_slot.inprogress",
-        "scraper.slot.active",
-        "scraper.logformatter",
-        "scraper.spidermw.methods",
-        "downloader.active",
-    ],
-)
-def test_a_scrapy_without_the_private_parts_is_refused(tmp_path, missing):
-    """The error names what is missing and the version of Scrapy."""
-    job = Job(tmp_path / "job")
-    *path, last = missing.split(".")
-    owner = job.engine
-    for name in path:
-        owner = getattr(owner, name)
-    delattr(owner, last)
-    with pytest.raises(JobDirectoryError) as caught:
-        job.open()
-    assert f"Scrapy {scrapy.__version__} has no engine.{missing}" in str(caught.value)
-    assert list((tmp_path / "job").iterdir()) == []
 
 
 def test_the_scrapers_slot_is_checked_before_there_is_one(tmp_path, monkeypatch):
@@ -511,18 +342,23 @@ def test_a_refused_job_can_be_opened_later(make, tmp_path):
 # Scrapy's own queues
 
 
+@pytest.mark.parametrize("start", ["PickleFifoDiskQueue", None])
 @pytest.mark.parametrize("priority_queue", PRIORITY_QUEUES)
 @pytest.mark.parametrize("queue", QUEUES)
-def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority_queue):
-    """A job that Scrapy's scheduler has stopped goes on, in the order it would have had."""
+def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority_queue, start):
+    """A job that Scrapy's scheduler has stopped goes on, in the order it would have had, with those
+    in memory first."""
     options = {
         "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
+        "SCHEDULER_START_DISK_QUEUE": start and f"scrapy.squeues.{start}",
         "SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{priority_queue}",
     }
 
     def push(job, names):
         for number, name in enumerate(names):
             meta = {"download_slot": f"s{number % 3}", "is_start_request": number % 4 == 0}
+            if name in "UVWXYZ":
+                meta["function"] = lambda: None
             job.push(name, priority=number % 2, meta=meta)
 
     orders = []
@@ -532,11 +368,11 @@ def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority
         job.close()
         job = Job(folder, **({"scheduler": resumed} if resumed else {}), **options).open()
         assert not job.push("a")
-        push(job, "uvwxyz")
+        push(job, "uvwxyzUVWXYZ")
         orders.append(job.names())
         job.close()
     assert orders[0] == orders[1]
-    assert len(orders[0]) == 18
+    assert len(orders[0]) == 24
     assert not (tmp_path / "job" / "requests.queue").exists()
     Job(tmp_path / "job", scheduler=STOCK, **options).open().pushed("later").close()
     assert make(**options).names() == ["later"]  # what it has left since is taken over, too
@@ -584,13 +420,17 @@ def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
 # Errors
 
 
-def test_a_failing_database_closes_the_spider_and_keeps_the_job(make, crash, next_turn, caplog):
-    """One ERROR line, `bloom_error`, and no more acknowledgements."""
+@pytest.mark.parametrize("limit", ["query_only = 1", "max_page_count = 8"])
+def test_a_failing_database_closes_the_spider_and_keeps_the_job(
+    make, crash, next_turn, caplog, limit
+):
+    """One ERROR line, `bloom_error`, and no more acknowledgements; a full disk is one failure."""
     job = make().pushed(*"abc")
     job.commit()
     popped = job.pop()
-    job.scheduler._ledger.store._file._connection.execute("PRAGMA query_only = 1")
-    job.push("child")
+    job.scheduler._ledger.store._file._connection.execute(f"PRAGMA {limit}")
+    for number in range(300):
+        job.push(str(number), body="x" * 1000)
     job.done(popped)
     job.commit()
     assert job.pop() is None
@@ -600,40 +440,9 @@ def test_a_failing_database_closes_the_spider_and_keeps_the_job(make, crash, nex
     assert job.engine.closed == ["bloom_error"]
     (record,) = [r for r in caplog.records if r.levelname == "ERROR"]
     assert not record.exc_info
-    assert sorted(crash().names()) == ["a", "b", "c"]
-
-
-def test_a_job_that_fails_after_a_commit_is_not_clean(make):
-    """The filter has not got what the commit holds, so the next start must give it that."""
-
-    class Failing:
-        def before_commit(self, acknowledged):
-            pass
-
-        def after_commit(self):
-            raise RuntimeError("no idea")
-
-    job = make().pushed("a")
-    job.scheduler._ledger.commit_hooks.append(Failing())
-    job.commit()
-    job.close()
-    resumed = make()
-    assert resumed.stat("scheduler/recovered") == 1
-    assert not resumed.push("a")
-
-
-def test_a_full_disk_closes_the_spider_and_keeps_the_job(make, crash, next_turn):
-    """SQLITE_FULL, by the limit of SQLite's own."""
-    job = make().pushed("a")
-    job.commit()
-    job.scheduler._ledger.store._file._connection.execute("PRAGMA max_page_count = 8")
-    for number in range(300):
-        job.push(str(number), body="x" * 1000)
-    job.commit()
-    next_turn()
-    assert job.engine.closed == ["bloom_error"]
     resumed = crash()
-    assert resumed.names() == ["a"]
+    assert resumed.stat("scheduler/recovered") == 3
+    assert sorted(resumed.names()) == ["a", "b", "c"]
     assert resumed.push("5", body="x" * 1000)
 
 
@@ -644,11 +453,30 @@ class UnpicklesNotError(Exception):
         super().__init__(one)
 
 
-@pytest.mark.parametrize("options", [{}, {"BLOOM_KEEP_FAILED": False}, {"BLOOM_FAILED_KINDS": []}])
-def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path, caplog, options):
-    """Whatever else is kept, with one ERROR line and a stat; the others are fetched."""
-    job = make().pushed("before").pushed("bad", cb_kwargs={"error": UnpicklesNotError(1, 2)})
-    job.push("after")
+class UnpicklesSilently:
+    """Cannot be unpickled, and nobody knows why."""
+
+    def __getstate__(self):
+        return {"x": 1}
+
+    def __setstate__(self, _state):
+        raise SpeechlessError
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "told"),
+    [
+        ({}, UnpicklesNotError(1, 2), "TypeError: "),
+        ({"BLOOM_KEEP_FAILED": False}, UnpicklesNotError(1, 2), "TypeError: "),
+        ({"BLOOM_FAILED_KINDS": []}, UnpicklesSilently(), "SpeechlessError"),
+    ],
+)
+def test_a_request_that_cannot_be_read_back_has_failed(
+    make, next_turn, tmp_path, caplog, options, kept, told
+):
+    """Whatever else is kept, with one ERROR line and a stat; the others are fetched. Its URL is
+    told, which runs no code of it."""
+    job = make().pushed("before").pushed("bad", cb_kwargs={"object": kept}).pushed("after")
     job.close()
     job = make(**options)
     assert len(job.scheduler) == 3
@@ -662,41 +490,11 @@ def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path
     job.close()
     assert job.stat("scheduler/failed") == 1
     (found,) = Failed(tmp_path / "job").requests()
-    assert (found.reason, found.exception[:10]) == ("unreadable", "TypeError:")
+    assert (found.url, found.reason) == ("http://example.com/bad", "unreadable")
+    assert found.exception.startswith(told)
 
 
-class SpeechlessError(Exception):
-    """Does not tell what is wrong."""
-
-    def __str__(self):
-        raise LookupError("no message")
-
-
-class UnpicklesSilently:
-    """Cannot be unpickled, and nobody knows why."""
-
-    def __getstate__(self):
-        return {"x": 1}
-
-    def __setstate__(self, _state):
-        raise SpeechlessError
-
-
-def test_a_request_is_unreadable_whatever_its_error_says(make, tmp_path):
-    """Its URL is told, which runs no code of it."""
-    job = make().pushed("bad", cb_kwargs={"object": UnpicklesSilently()})
-    job.scheduler.enqueue_request(request("gone", callback=job.spider.parse_other))
-    job.close()
-    assert make(spider=ChangedSpider).finish() == []
-    assert sorted(
-        (each.url, each.exception[:15]) for each in Failed(tmp_path / "job").requests()
-    ) == [
-        ("http://example.com/bad", "SpeechlessError"),
-        ("http://example.com/gone", "ValueError: Met"),
-    ]
-
-
-def test_what_could_not_be_read_back_is_tried_again_at_the_next_start(make, crash):
+def test_what_could_not_be_read_back_is_tried_again_at_the_next_start(make, crash, tmp_path):
     """A callback that is there again gets its request, after a stop and after a kill."""
     job = make()
     job.scheduler.enqueue_request(request("a", callback=job.spider.parse_other))
@@ -704,6 +502,8 @@ def test_what_could_not_be_read_back_is_tried_again_at_the_next_start(make, cras
     changed = make(spider=ChangedSpider)
     assert changed.pop() is None
     changed.commit()
+    (found,) = Failed(tmp_path / "job").requests()
+    assert (name_of(found), found.exception[:15]) == ("a", "ValueError: Met")
     assert crash().names() == ["a"]
     crash(spider=ChangedSpider).close()
     changed.close()
@@ -746,23 +546,6 @@ def test_the_file_is_for_its_owner_only(make, tmp_path):
     for path in Path(tmp_path / "job").glob("requests.sqlite*"):
         assert path.stat().st_mode & 0o777 == 0o600
     assert sys.platform != "win32"
-
-
-def test_many_requests_in_flight_come_back_after_a_crash(make, crash):
-    """In their order, also beside one in memory that holds their acknowledgement back."""
-    job = make().pushed(*map(str, range(500)))
-    for _ in range(450):
-        job.pop()
-    job.scheduler.enqueue_request(unserializable("memory"))
-    for popped in list(job.engine._slot.inprogress):
-        job.done(popped)
-    job.commit()
-    resumed = crash()
-    assert resumed.stat("scheduler/recovered") == 500
-    assert resumed.names() == [str(number) for number in reversed(range(500))]
-    assert job.names() == ["memory", *(str(number) for number in reversed(range(50)))]
-    job.commit()
-    assert crash().names() == []
 
 
 # The add-on

@@ -1,17 +1,14 @@
 """Who has a job's lock, and in which order a job is closed."""
 
-import ast
 import gc
 import json
 import os
 import sqlite3
-from pathlib import Path
 
 import pytest
 from scrapy import signals
 from scrapy.utils.test import get_crawler
 
-import scrapy_bloom
 from scrapy_bloom import DurableFeedExporter, FilterLockedError
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import session_of
@@ -193,25 +190,3 @@ def test_a_start_that_is_refused_when_feeds_have_attached(tmp_path, monkeypatch)
     job.send(signals.spider_closed, reason="shutdown")
     assert closed == []
     RoundJob(tmp_path / "job").open().close()
-
-
-def test_one_place_releases_the_lock_of_a_job():
-    """`JobDirectory.locked`; in it is the session, or a command that changes a stopped job."""
-    package = Path(scrapy_bloom.__file__).parent
-    release, locked = set(), set()
-    for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                place = path.relative_to(package).as_posix(), ast.unparse(node.func)
-                if ast.unparse(node).endswith(".release(remove=True)"):
-                    release.add(place)
-                elif place[1].endswith(".locked"):
-                    locked.add(place)
-    # of a directory with a filter
-    assert release - {("bloom/__init__.py", "lock.release")} == {("jobdir.py", "lock.release")}
-    assert locked == {
-        ("jobdir.py", "self.directory.locked"),
-        ("migration/sources.py", "job.locked"),
-        ("redis/load.py", "job.locked"),
-        ("sqlite/desk.py", "self._job.locked"),
-    }

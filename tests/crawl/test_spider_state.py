@@ -2,13 +2,13 @@
 
 import os
 import pickle
-import random
 import time
 
 import pytest
 from scrapy import signals
 
 from tests.crawl.engine import STOCK, Job, query, request
+from tests.crawl.test_rounds import phases
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -41,39 +41,6 @@ class Slow:
         return Slow, ()
 
 
-def test_state_is_that_of_the_last_commit_after_a_kill(make_round, crash_round):
-    """What was changed since is gone with the requests of the same time."""
-    job = make_round()
-    assert job.spider.state == {}
-    assert crash_round().spider.state == {}
-    for n in range(3):
-        job.push(str(n))
-        committed(job, n).spider.state["n"] = "not committed"
-        resumed = crash_round()
-        assert (resumed.spider.state, len(resumed.scheduler)) == ({"n": n}, n + 1)
-
-
-def test_state_and_requests_are_committed_together(make_round, crash_round):
-    """Before the commit neither is there, wherever the process dies."""
-    job = make_round()
-    job.commit()
-    job.push("a")
-    job.spider.state["n"] = 1
-    found = []
-    commit = job.round.file.commit
-
-    def look(*arguments):
-        found.append(crash_round())
-        commit(*arguments)
-        found.append(crash_round())
-
-    job.round.file.commit = look
-    job.commit()
-    before, after = found
-    assert (before.spider.state, len(before.scheduler)) == ({}, 0)
-    assert (after.spider.state, len(after.scheduler)) == ({"n": 1}, 1)
-
-
 def test_state_is_what_scrapy_has_saved_at_a_stop(make_round, state_file):
     """Also where a handler of spider_closed changes it after the last commit."""
     for n in (1, 0, 2, 2, 1):
@@ -101,26 +68,6 @@ def test_a_state_that_goes_back_to_an_earlier_one_is_committed(make_round, crash
     assert crash_round().spider.state == {"n": 1}
 
 
-def test_the_latest_state_wins_whatever_happens(make_round, tmp_path):
-    """Each run begins with what the last one has saved or else committed."""
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    chance = random.Random(seed)
-    expected = {}
-    for number in range(20):
-        job = make_round()
-        assert job.spider.state == expected, number
-        for _ in range(chance.randrange(3)):
-            expected = dict(committed(job, chance.randrange(2)).spider.state)
-        if chance.random() < 0.6:
-            job.scheduler.close("shutdown")
-            if chance.random() < 0.5:
-                job.spider.state["n"] = chance.randrange(2)
-            job.send(signals.spider_closed, reason="shutdown")
-            expected = dict(job.spider.state)
-        job.drop()
-
-
 @pytest.mark.parametrize("left", [b"", b"\x80\x04\x95", None])
 def test_a_kill_while_scrapy_saves_the_state_costs_nothing(make_round, state_file, left):
     """A file that is empty, torn or not there is that of the last commit."""
@@ -132,19 +79,6 @@ def test_a_kill_while_scrapy_saves_the_state_costs_nothing(make_round, state_fil
     else:
         state_file.write_bytes(left and state_file.read_bytes()[:1000])
     assert make_round().spider.state == {"pages": list(range(1000))}
-
-
-def test_a_second_kill_finds_the_state_of_the_second_run(make_round, crash_round, tmp_path):
-    """The file of the first stop is older than what the second run has committed."""
-    job = make_round()
-    job.spider.state["n"] = 1
-    job.close("shutdown")
-    committed(make_round(), 2)
-    job = crash_round()
-    assert job.spider.state == {"n": 2}
-    job.spider.state["n"] = 3
-    job.close()
-    assert make_round(job.crawler.settings["JOBDIR"]).spider.state == {"n": 3}
 
 
 def test_jobs_of_stock_scrapy_open_and_go_back(make_round):
@@ -210,14 +144,15 @@ def test_a_state_that_cannot_be_pickled_is_one_error(make_round, caplog, state_f
     assert pickle.loads(state_file.read_bytes()) == {"n": 2}
 
 
-def test_a_commit_that_fails_at_the_end_keeps_its_state(make_round):
-    """The requests are repeated, and their callbacks change the state then."""
-    job = committed(make_round().pushed("a"), 1)
+def test_a_commit_that_fails_at_the_end_keeps_its_state(make_round, tmp_path):
+    """The requests are repeated in the same round, and their callbacks change the state then."""
+    job = committed(make_round().started("a"), 1)
     job.names()
     job.spider.state["n"] = 2
     job.round.file._connection.execute("PRAGMA query_only = 1")
     job.close()
     job.drop()
+    assert phases(tmp_path / "job") == [(1, "running")]
     job = make_round()
     assert (job.names(), job.spider.state) == (["a"], {"n": 1})
 

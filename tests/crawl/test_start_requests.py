@@ -36,30 +36,6 @@ def test_taken_start_requests_are_left_out(make_round, crash_round, caplog):
     assert sorted(resumed.names()) == ["a", "b", "c"]
 
 
-def test_a_stopped_round_goes_on(make_round):
-    """A clean stop with requests left does not end the round."""
-    job = make_round()
-    assert job.start(start("a"), start("b")) == ["a", "b"]
-    job.close("shutdown")
-    job = make_round()
-    assert job.start(start("a"), start("b")) == []
-    assert sorted(job.names()) == ["a", "b"]
-
-
-def test_a_start_request_is_taken_with_its_row_or_not_at_all(make_round, crash_round):
-    """Whatever a crash leaves, there is a row or it is sent again."""
-    job = make_round()
-    starting = job.starting(start("a"), start("b"))
-    next(starting)
-    job.scheduler.round.file.write()
-    next(starting)
-    assert crash_round().start(start("a"), start("b")) == ["a", "b"]
-    job.commit()
-    resumed = crash_round()
-    assert resumed.start(start("a"), start("b")) == []
-    assert len(resumed.scheduler) == 2
-
-
 def test_each_occurrence_counts(make_round, crash_round):
     """The second request for a page is left out only if the round has taken two."""
     job = make_round()
@@ -183,22 +159,6 @@ def test_what_other_middlewares_make_of_a_start_request_counts(make_round, crash
     assert crash_round().start(start("a")) == ["a"]
 
 
-def test_start_requests_in_memory_are_taken_when_they_are_done(make_round, crash_round):
-    """Until then one dies in a crash, and is sent again."""
-    things = (unserializable("a", dont_filter=True), start("b"))
-    job = make_round()
-    assert job.start(*things) == ["a", "b"]
-    job.commit()
-    assert crash_round().start(*things) == ["a"]
-    popped = job.pop()
-    assert name_of(popped) == "a"
-    job.commit()
-    assert crash_round().start(*things) == ["a"]
-    job.done(popped)
-    job.commit()
-    assert crash_round().start(*things) == []
-
-
 def test_twins_of_which_one_lives_in_memory_are_told_apart(make_round, crash_round):
     """What was taken is the second occurrence, so the first one is sent again."""
     job = make_round()
@@ -230,12 +190,6 @@ def test_start_requests_are_repeated_on_demand(make_round, crash_round, settings
     assert make_round(resumed.crawler.settings["JOBDIR"]).start(*things) == [
         n for n in sent if meta
     ]
-
-
-def test_a_bad_setting_is_refused(make_round):
-    """The line names the setting and its value."""
-    with pytest.raises(ValueError, match=r"BLOOM_REPEAT_START is 'perhaps'"):
-        make_round(BLOOM_REPEAT_START="perhaps")
 
 
 def test_items_of_start_pass(make_round):

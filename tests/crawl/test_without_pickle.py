@@ -188,13 +188,6 @@ def test_what_is_not_plain_is_asked_again_as_it_is(no_pickle, code):
     assert codec.load_fields(codec.again(stored, failed))["meta"][ATTEMPTS_KEY] == 7
 
 
-def test_a_bad_value_is_refused(make, tmp_path):
-    """Before anything is opened."""
-    with pytest.raises(ValueError, match="BLOOM_PICKLE is 'perhaps': it must be True or False"):
-        make(BLOOM_PICKLE="perhaps")
-    assert not (tmp_path / "job" / "requests.sqlite").exists()
-
-
 def test_scrapys_own_queue_is_refused(make, tmp_path):
     """It is full of pickles, and stays as it is."""
     make(scheduler=STOCK).pushed("a").close()

@@ -39,7 +39,8 @@ TESTS = {
     "crawl": "tests/crawl tests/contracts",
     "sqlite": "tests/crawl tests/contracts tests/commands/test_queue.py"
     " tests/commands/test_failed.py tests/commands/test_top.py",
-    "feeds": "tests/crawl/test_feeds.py tests/crawl/test_feed_kills.py tests/test_traps.py",
+    "feeds": "tests/crawl/test_feeds.py tests/crawl/test_feed_kills.py tests/crawl/test_stories.py"
+    " tests/crawl/test_session.py tests/test_shared_folders.py tests/test_traps.py",
     "early": "tests/test_early.py tests/test_early_crawls.py",
     "addon": "tests/test_addon.py tests/test_start_line.py tests/test_early.py",
     "delta": "tests/delta tests/commands/test_delta.py",
