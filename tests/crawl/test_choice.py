@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.crawl.choice import Filter, matches
+from scrapy_bloom.crawl.choice import Filter, Record, matches
 from scrapy_bloom.crawl.failed_request import FailedRequest
+from scrapy_bloom.crawl.records import State
 
 texts = st.text("ab-]!^[*?AÄ\n/.\\\udc80", max_size=8)
 
