@@ -47,7 +47,8 @@ TESTS = {
     "redis": "tests/redis tests/contracts tests/delta/test_redis_store.py",
     "scrapy_private": "tests/test_private_names.py tests/test_crawls.py tests/crawl",
     "study": "tests/study tests/commands/test_study.py",
-    "": "tests/test_*.py tests/fingerprints tests/migration tests/crawl/test_job_file.py tests/study",
+    "": "tests/test_*.py tests/fingerprints tests/migration tests/crawl/test_job_file.py"
+    " tests/study",
 }
 """The tests of each package, the last of them of the modules beside the packages."""
 NOTICED, SURVIVED, SLOW, ACCEPTED = "noticed", "SURVIVED", "TIMED OUT", "accepted"
