@@ -433,15 +433,6 @@ def test_sync_callbacks_of_older_releases(crawl):
     assert tested.filtered == 1
 
 
-def test_what_was_forgotten_passes(crawl, tmp_path):
-    """A request that could not be stored is as if it had not been."""
-    tested = crawl(JOBDIR=str(tmp_path))
-    assert not tested.scheduler.enqueue_request(FailingRequest(SITE))
-    (request,) = tested.output([Request(f"{SITE}#a")])
-    assert tested.scheduler.enqueue_request(request)
-    assert tested.output([Request(f"{SITE}#b")]) == []
-
-
 def test_a_child_is_no_redirect(crawl):
     """Though its meta is that of one: no callback yields redirects."""
     tested = crawl()
@@ -506,51 +497,27 @@ class PatchedMiddleware:
         return made
 
 
-class OwnRefererMiddleware(RefererMiddleware):
-    """Somebody's, built on Scrapy's."""
-
-
 class PluginMiddleware(BaseSpiderMiddleware):
     """One of a package whose name begins like Scrapy's."""
 
     __module__ = "scrapy_plugin.middlewares"
 
 
-class SilentDupeFilter(BloomDupeFilter):
-    def log(self, request, spider):
-        pass
+def own(base, name="from_crawler"):
+    """Return somebody's subclass, which overrides a method and changes nothing."""
+
+    def method(self, *args):
+        return getattr(super(cls, self), name)(*args)
+
+    attributes = {} if name == "from_crawler" else {name: method}
+    cls = type(f"Own{base.__name__}", (base,), {**attributes, "__module__": __name__})
+    return cls
 
 
-class PickyDupeFilter(BloomDupeFilter):
-    def request_seen(self, request):
-        return super().request_seen(request)
-
-
-class OtherDupeFilter(BloomDupeFilter):
-    def fingerprint(self, request):
-        return super().fingerprint(request) + b"!"
-
-
-class PlainDupeFilter(BloomDupeFilter):
-    """Changes nothing that matters."""
-
-    def close(self, reason):
-        super().close(reason)
-
-
-class OwnScheduler(Scheduler):
-    pass
-
-
-class OwnDurableScheduler(DurableScheduler):
-    pass
-
-
-class OwnOffsiteMiddleware(OffsiteMiddleware):
-    """Somebody's, built on Scrapy's."""
-
-    def process_request(self, request):
-        return super().process_request(request)
+OwnReferer, OwnScheduler, OwnDurableScheduler = map(
+    own, (RefererMiddleware, Scheduler, DurableScheduler)
+)
+OwnOffsite = own(OffsiteMiddleware, "process_request")
 
 
 def name_of(thing):
@@ -570,8 +537,9 @@ def between(cls, named=None, wanted=None):
     ], f"{name_of(named or cls)} is between the spider and the engine"
 
 
-def changed(cls, name, wanted=None):
+def changed(name, wanted=None):
     """Return a row of the table: a dupefilter with a method of its own."""
+    cls = own(BloomDupeFilter, name)
     options = {"DUPEFILTER_CLASS": cls, "BLOOM_DROP_EARLY": wanted}
     return options, f"{name_of(cls)} has a changed {name}"
 
@@ -601,7 +569,7 @@ BY_HAND = {"ADDONS": {}, "DUPEFILTER_CLASS": BloomDupeFilter}
         between(BiasedMiddleware),
         between(PatchedMiddleware, NeutralMiddleware),
         between(BiasedMiddleware, wanted=[NEUTRAL, REWRITING]),
-        between(OwnRefererMiddleware),
+        between(OwnReferer),
         between(PluginMiddleware),
         passed(RewritingMiddleware, wanted=True),
         passed(RewritingMiddleware, wanted=[REWRITING]),
@@ -616,10 +584,10 @@ BY_HAND = {"ADDONS": {}, "DUPEFILTER_CLASS": BloomDupeFilter}
             f"{NO_LINKS} {REWRITING} is next to the spider",
         ),
         ({"DUPEFILTER_DEBUG": True}, f"{NO_LINKS} DUPEFILTER_DEBUG logs requests"),
-        changed(SilentDupeFilter, "log"),
-        changed(PickyDupeFilter, "request_seen", wanted=True),
-        changed(OtherDupeFilter, "fingerprint"),
-        ({"DUPEFILTER_CLASS": PlainDupeFilter}, None),
+        changed("log"),
+        changed("request_seen", wanted=True),
+        changed("fingerprint"),
+        ({"DUPEFILTER_CLASS": own(BloomDupeFilter, "close")}, None),
         ({"SCHEDULER": Scheduler}, None),
         ({"SCHEDULER": OwnScheduler}, f"the scheduler is {name_of(OwnScheduler)}"),
         (
@@ -742,7 +710,7 @@ def test_it_is_off_where_somebody_listens(crawl, caplog, signal, wanted, kind):
         receivers = {
             "method": Listener().method,
             "partial": partial(handler),
-            "subclass": OwnOffsiteMiddleware(tested.crawler).request_scheduled,
+            "subclass": OwnOffsite(tested.crawler).request_scheduled,
         }
         sender = dispatcher.Any if kind == "any sender" else tested.crawler
         kept.extend((receivers.get(kind, handler), getattr(signals, signal), sender))
@@ -919,16 +887,6 @@ def test_links_of_rules_have_a_meta(crawl):
     response = tested.links()
     assert list(follow_new(response, css="a")) == []
     assert len(NewLinkExtractor().extract_links(response)) == 1
-
-
-def test_two_crawls_of_a_process_have_their_own_callbacks(crawl):
-    """The method of one spider is none of the other."""
-    one, other = (crawl(REQUEST_FINGERPRINTER_CLASS=PageFingerprinter) for _ in range(2))
-    for tested in (one, other):
-        tested.scheduler.enqueue_request(Request(f"{SITE}b", tested.spider.parse))
-    assert one.output([Request(f"{SITE}b", one.spider.parse)]) == []
-    (request,) = one.output([Request(f"{SITE}b", other.spider.parse)])
-    assert request.callback == other.spider.parse
 
 
 # the add-on
