@@ -8,6 +8,7 @@ import signal
 import stat
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,29 +84,28 @@ def test_a_file_that_is_cut_extended_or_foreign_is_refused(path, spoil, match):
     assert len(kept) == 2
 
 
-def test_symbolic_link_is_refused(path):
-    """A link might lead out of the job directory."""
-    link = path.with_name("link.bloom")
-    link.symlink_to(path)
-    refused(link, "symbolic link")
-    assert link.is_symlink()
-
-
-def test_directory_is_refused(tmp_path):
-    """A directory in the place of a file is named as such."""
-    with pytest.raises(FilterFileError, match="is a directory"):
-        BloomFilter(1_000, 1e-6, tmp_path)
-
-
-def test_fifo_is_refused_without_waiting(tmp_path):
-    """A named pipe neither blocks the start nor passes for a file."""
-    os.mkfifo(tmp_path / "pipe")
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda place, path: place.symlink_to(path), "is a symbolic link"),
+        (lambda place, path: place.mkdir(), "is a directory"),
+        (lambda place, path: os.mkfifo(place), "not a regular file"),
+    ],
+    ids=["link", "directory", "pipe"],
+)
+def test_what_is_no_file_is_refused(path, make, what):
+    """A link might lead out of the job directory, and a named pipe make the start wait."""
+    make(place := path.with_name("place"), path)
     before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for a writer"))
     signal.alarm(10)
     try:
-        for read_only in (False, True):
-            with pytest.raises(FilterFileError, match="not a regular file"):
-                BloomFilter.open(tmp_path / "pipe", read_only=read_only)
+        for opening in (
+            BloomFilter.open,
+            partial(BloomFilter.open, read_only=True),
+            partial(BloomFilter, 1_000, 1e-6),
+        ):
+            with pytest.raises(FilterFileError, match=what):
+                opening(path=place)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
