@@ -10,7 +10,7 @@ from inspect import Parameter, signature
 from types import MethodType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydispatch import dispatcher
 from scrapy import FormRequest, Request, signals
@@ -366,6 +366,46 @@ def verdicts(stream, **options):
     return [outcome.get(n, False) for n in range(len(stream))], filtered, early
 
 
+def known_and_again(again, **known):
+    """Return a stream: a request is scheduled, and then a callback yields another one."""
+    first = Thing("scheduled", f"{SITE}b", options=known)
+    return [(0, first), (0, Thing("downloaded", f"{SITE}b")), (0, again)]
+
+
+REDIRECT = {"redirect_urls": [f"{SITE}b"], "redirect_times": 1}
+BY_PAGE = {"REQUEST_FINGERPRINTER_CLASS": PageFingerprinter}
+BY_FRAGMENT = {"REQUEST_FINGERPRINTER_CLASS": DiscardingFingerprinter}
+
+
+def told_apart(known, again):
+    """Return an example: two callbacks of one URL, which make two requests of it."""
+    thing = Thing("yielded", f"{SITE}b", options={"callback": again})
+    stream = known_and_again(thing, callback=known)
+    return example(stream=stream, identity=BY_PAGE, recent=8, job=False)
+
+
+@told_apart("parse_other", "parse")
+@told_apart("parse_other", "None")
+@told_apart("parse", "None")
+@told_apart("parse", "of another")
+@example(  # a child whose meta is that of a redirect
+    stream=known_and_again(Thing("yielded", f"{SITE}b", options={"meta": REDIRECT})),
+    identity={},
+    recent=8,
+    job=False,
+)
+@example(  # a fragment that counts
+    stream=known_and_again(Thing("yielded", f"{SITE}b#f")),
+    identity=BY_FRAGMENT,
+    recent=8,
+    job=False,
+)
+@example(  # what could not be stored in a job is as if it had not been
+    stream=[(0, Thing("scheduled", f"{SITE}b", FailingRequest)), (0, Thing("yielded", f"{SITE}b"))],
+    identity={},
+    recent=8,
+    job=True,
+)
 @settings(max_examples=settings.default.max_examples * 3 // 4)
 @given(
     stream=streams,
@@ -431,17 +471,6 @@ def test_sync_callbacks_of_older_releases(crawl):
     passed = list(tested.early.process_spider_output(page("from"), [known, item, None, other]))
     assert passed == [item, None, other]
     assert tested.filtered == 1
-
-
-def test_a_child_is_no_redirect(crawl):
-    """Though its meta is that of one: no callback yields redirects."""
-    tested = crawl()
-    source = Request(SITE)
-    tested.scheduler.enqueue_request(source)
-    tested.engine._slot.inprogress.add(source)
-    meta = {"redirect_urls": [SITE], "redirect_times": 1}
-    assert tested.output([Request(SITE, meta=meta)]) == []
-    assert tested.scheduler.enqueue_request(Request(SITE, meta=meta))
 
 
 # when it is off
@@ -777,17 +806,6 @@ def paged(crawl):
     return tested
 
 
-def test_a_request_is_known_by_its_callback(paged):
-    """Another callback makes another request of a URL; none is the spider's `parse`."""
-    spider, enqueue = paged.spider, paged.scheduler.enqueue_request
-    for callback in (spider.parse, None, no_method, EarlySpider().parse_other, lambda response: 1):
-        (request,) = paged.output([Request(f"{SITE}b", callback)])
-        assert request.callback is callback
-    assert paged.output([Request(f"{SITE}b", spider.parse_other)]) == []
-    assert enqueue(Request(f"{SITE}b"))
-    assert paged.output([Request(f"{SITE}b", spider.parse), Request(f"{SITE}b")]) == []
-
-
 def test_a_callback_that_was_replaced_is_another(paged):
     """What counts is the function, whatever its name."""
 
@@ -849,30 +867,6 @@ def test_a_strange_callback_is_no_error(paged):
     callback = MethodType(UnhashableCallback(), paged.spider)
     (request,) = paged.output(follow_new(response, css="a", callback=callback), response)
     assert request.callback is callback
-
-
-def test_fragments_count_for_others(crawl):
-    """A fingerprinter may read the whole URL, and so the fragment."""
-    for known, count in (("b#f", 0), ("b", 1)):
-        tested = crawl(REQUEST_FINGERPRINTER_CLASS=DiscardingFingerprinter)
-        tested.scheduler.enqueue_request(Request(SITE + known))
-        assert len(tested.output([Request(f"{SITE}b#f")])) == count
-        response = tested.input(page("from", b"<a href=b#f>b</a>"))
-        assert len(list(follow_new(response, css="a"))) == count
-        assert len(NewLinkExtractor().extract_links(response)) == count
-
-
-def test_links_are_left_out_where_their_callback_is_known(paged):
-    """`follow_new` has it from its arguments, a link has none."""
-    response = paged.input(page("from", b"<a href=b>b</a>"))
-    spider = paged.spider
-    for callback, count in ((spider.parse_other, 0), (spider.parse, 1), (None, 1), (no_method, 1)):
-        assert len(list(follow_new(response, css="a", callback=callback))) == count
-    (request,) = follow_new(
-        response, css="a", callback=spider.parse_other, meta={"page_params": {}}
-    )
-    assert "page_params" in request.meta
-    assert len(NewLinkExtractor().extract_links(response)) == 1
 
 
 class RuleFingerprinter(DiscardingFingerprinter):

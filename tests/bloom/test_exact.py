@@ -65,13 +65,6 @@ def test_no_absent_key_is_found():
     tested.check()
 
 
-def test_chains_happen(small_buckets):
-    """The tests with small buckets test what they say."""
-    tested = BloomFilter(500, 0.5, exact=True)
-    tested.update(map(str, range(500)))
-    assert tested._store.table.counts().count(sizing.BUCKET_SLOTS) > 50
-
-
 def test_last_bucket_overflows_into_the_first():
     """Keys of one home fill it, the next, and behind the last one the first."""
     tested = BloomFilter(1_000, 0.5, exact=True)
