@@ -656,11 +656,17 @@ def test_it_drops_where_nobody_else_sees(crawl, caplog, options, reason):
     if tested.early is not None:  # where it is off, Scrapy does not call it
         output = output_methods(tested.crawler)
         assert on == any(getattr(method, "__self__", None) is tested.early for method in output)
-    response = tested.links()
+    response, other = tested.links(), tested.links()
     assert len(list(follow_new(response, css="a"))) == (reason is not None)
-    has_callback = PageFingerprinter in options.values()  # and a link has none
-    assert len(NewLinkExtractor().extract_links(response)) == (has_callback or reason is not None)
     assert has_left_out(response) == (reason is None)
+    all_stay = reason is not None or PageFingerprinter in options.values()  # by a callback
+    assert len(NewLinkExtractor().extract_links(other)) == all_stay
+    assert has_left_out(other) == (not all_stay)
+
+
+def test_it_drops_in_a_worker(crawl, redis_server, key):
+    """As in the one process of a job."""
+    assert crawl(BLOOM_REDIS_URL=redis_server.url, BLOOM_REDIS_KEY=key).is_on
 
 
 def test_a_subclass_with_an_output_of_its_own_is_called_where_it_is_off(crawl):

@@ -55,8 +55,8 @@ class DropEarlyMiddleware(OutputFilter):
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._passes_all = False
-        self._passed: tuple[type, ...] = ()
+        self._passes_all: bool
+        self._passed: tuple[type, ...]
         """The spider middlewares that BLOOM_DROP_EARLY names."""
         self._known: KnownUrls | None = None
         """Set while requests are dropped."""
