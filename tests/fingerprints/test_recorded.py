@@ -8,6 +8,7 @@ from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import IncompatibleFilterError, ScalableBloomFilter
+from scrapy_bloom.fingerprint import FingerprinterIdentity, fingerprinter_in
 
 
 class Renamed(RequestFingerprinter):
@@ -96,9 +97,10 @@ def test_other_fingerprints_are_refused(run, tmp_path):
         (with_identity("drop: utm"), RequestFingerprinter, "identity"),
         (RequestFingerprinter, with_identity("drop: utm"), "identity"),
         (with_identity(""), with_identity(("a", "tuple")), "identity"),
+        (with_identity(("a", "b")), with_identity(("a", "c")), r"\('a', 'b'\).*\('a', 'c'\)"),
         (with_identity("x" * 100_000 + "y"), with_identity("x" * 100_000 + "z"), "identity"),
     ],
-    ids=["changed", "gone", "new", "no text", "long"],
+    ids=["changed", "gone", "new", "no text", "another tuple", "long"],
 )
 def test_other_identity_is_refused(run, first, second, match):
     """An `identity` that differs is refused, even where the fixed requests agree, with both."""
@@ -164,3 +166,13 @@ def test_damaged_record_is_refused(make_dupefilter, tmp_path):
     ScalableBloomFilter(100, 1e-6, tmp_path / "job" / "bloom", identity="[1]").close()
     with pytest.raises(ValueError, match="describe"):
         make_dupefilter(JOBDIR=tmp_path / "job")
+
+
+def test_a_filter_tells_of_its_fingerprinter():
+    """By name, and with its own identity; a text that is no record is shown as it is."""
+    recorded = FingerprinterIdentity.of(with_identity("drop: utm")()).to_text()
+    name, identity = fingerprinter_in(recorded)
+    assert name.endswith("Named")
+    assert identity == "drop: utm"
+    assert fingerprinter_in("[1]") == (None, "[1]")
+    assert fingerprinter_in("") == (None, None)
