@@ -19,8 +19,9 @@ demo-redis: .venv/.test
 test oldest next-scrapy: export PYTHONDONTWRITEBYTECODE :=
 torture: export SLOW_DAY := all
 
+# ORDER=--random-order has modules, and the tests of each, in another order; it prints the seed
 test: .venv/.test
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ORDER)
 
 bench: .venv/.bench
 	$(BIN)/python -m benchmarks

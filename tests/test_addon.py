@@ -1,7 +1,7 @@
 """The add-on: one line that turns everything on, and overrides nobody."""
 
 import pytest
-from scrapy import Spider, signals
+from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings, default_settings
 from scrapy.utils.misc import load_object
@@ -136,7 +136,23 @@ def test_the_shell_is_not_warned(caplog):
     assert warnings_of(settings, caplog) == []
 
 
-def warnings_of(settings, caplog):
+def test_a_request_that_waits_is_warned_of_once(tmp_path, caplog):
+    """Of those that Scrapy's scheduler sends at once, the first."""
+    settings = Settings({"JOBDIR": str(tmp_path), "SCHEDULER": SCRAPYS["SCHEDULER"]})
+
+    def schedule(crawler):
+        for number, meta in enumerate(({}, {"bloom_not_before": 9}, {"bloom_not_before": 9})):
+            request = Request(f"http://a.example/{number}", meta=meta)
+            crawler.signals.send_catch_log(
+                signals.request_scheduled, request=request, spider=crawler.spider
+            )
+
+    *_, line = found = warnings_of(settings, caplog, schedule)
+    assert "<GET http://a.example/1> has bloom_not_before" in line
+    assert sum("bloom_not_before" in each for each in found) == 1
+
+
+def warnings_of(settings, caplog, then=lambda crawler: None):
     """Return what is said when a spider opens, and the crawl starts."""
     settings.setdict({"ADDONS": {Addon: 300}, "TWISTED_REACTOR": None})
     crawler = Crawler(Spider, settings)
@@ -144,5 +160,6 @@ def warnings_of(settings, caplog):
     crawler._apply_settings()
     crawler.signals.send_catch_log(signals.spider_opened, spider=crawler.spider)
     crawler.signals.send_catch_log(signals.engine_started)
+    then(crawler)
     records = [r for r in caplog.records if r.name.startswith("scrapy_bloom.")]
     return [" ".join(r.getMessage().split()) for r in records if r.levelname == "WARNING"]

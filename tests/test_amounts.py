@@ -3,6 +3,7 @@
 import pytest
 
 from scrapy_bloom.amounts import MOST, whole_number
+from scrapy_bloom.periods import seconds
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,16 @@ def test_quantities_may_be_written_as_people_do(value, number):
 def test_other_things_are_no_quantities(value):
     """What is not a whole number from 0 on, too large, or no number at all."""
     assert whole_number(value) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("1s", 1), ("1.5 m", 90), ("12h", 43_200), ("30d", 2_592_000), ("1W", 604_800),
+        ("2", 172_800), (2, 172_800), (0.5, 43_200), (0, None), ("0s", None), ("-1d", None),
+        ("1y", None), ("", None), (True, None), (None, None), (1e9, None), (float("nan"), None),
+    ],
+)  # fmt: skip
+def test_times_have_units(value, expected):
+    """Days without one; nothing is no time, and neither is forever."""
+    assert seconds(value) == (expected if expected is None else pytest.approx(expected))

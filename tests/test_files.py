@@ -51,9 +51,11 @@ def test_a_replaced_file_is_durable(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(type(path), "rename", renamed)
+    descriptors = os.listdir("/dev/fd")
     for content in (b"old", b"new"):
         replace(path, content)
         assert path.read_bytes() == content
+    assert os.listdir("/dev/fd") == descriptors
     assert calls == ["file", "rename", "directory"] * 2
     assert [*tmp_path.iterdir()] == [path]
 

@@ -106,8 +106,11 @@ def test_a_command_for_one_page_touches_no_job(project, settings, command):
     assert contents(project) == before
 
 
-@pytest.mark.parametrize("options", [(), ("--spider", "test")], ids=["no spider", "its spider"])
-@pytest.mark.parametrize("settings", [LOCAL, LOCAL + NOBODY, BY_HAND], ids=["job", "Redis", "hand"])
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [(LOCAL, ()), (LOCAL + NOBODY, ("--spider", "test")), (BY_HAND, ())],
+    ids=["job", "Redis, its spider", "by hand"],
+)
 def test_the_shell_touches_no_job(project, settings, options):
     """Nor does it need a spider, as the delta store does."""
     with (project / "project" / "settings.py").open("a") as file:

@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import random
 import tracemalloc
 from pathlib import Path
 
@@ -16,6 +15,10 @@ from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.speed import LONGEST_URL, RecentKeys, is_clean
+from scrapy_bloom.speed.known import known_urls
+from tests.fakes import raising
+from tests.fingerprinters import HeaderFingerprinter
+from tests.test_speed import made as without_addon
 
 DATA = os.environ.get("SCRAPY_BLOOM_DATA")
 
@@ -39,29 +42,17 @@ def hits(urls, size):
 # the memory
 
 
-def test_memory_is_bounded():
-    """It never holds more than its size, and all of it until it is full."""
-    recent = RecentKeys(100)
+@pytest.mark.parametrize("size", [0, 1, 100])
+def test_memory_is_bounded(size):
+    """It never holds more than its size, and all of it until it is full; a few huge URLs cannot
+    fill the memory of the process."""
+    recent = RecentKeys(size)
+    recent.add("y" * (LONGEST_URL + 1))
     for number in range(1_000):
-        recent.add(str(number))
-        assert len(recent.urls) == min(number + 1, 100)
+        recent.add(f"{number:{LONGEST_URL}}")
+        assert len(recent.urls) == min(number + 1, size)
     recent.clear()
     assert len(recent.urls) == 0
-
-
-def test_memory_of_size_zero_remembers_nothing():
-    """0 turns it off."""
-    recent = RecentKeys(0)
-    recent.add("http://a.example/")
-    assert len(recent.urls) == 0
-
-
-def test_long_urls_are_not_remembered():
-    """A few huge URLs cannot fill the memory of the process."""
-    recent = RecentKeys(10)
-    recent.add("x" * LONGEST_URL)
-    recent.add("y" * (LONGEST_URL + 1))
-    assert recent.urls == {"x" * LONGEST_URL}
 
 
 @pytest.mark.parametrize(("surplus", "share"), [(1.0, 0.97), (1.05, 0.8), (1.5, 0.35), (2, 0.15)])
@@ -88,18 +79,6 @@ def test_urls_that_are_not_clean(url):
 
 
 # in the dupefilter
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 65_536])
-def test_equal_fragments_and_spellings(make_dupefilter, size):
-    """Fragments and the order of parameters make no difference, all else does."""
-    forms = ("{}", "{}#a", "{}?a=1&b=2", "{}?b=2&a=1", "{}?b=2&a=1#c", "{}?a=1", "{}/", "{}?#d")
-    urls = [
-        form.format(f"http://a.example/{n}") for _ in range(2) for n in range(3) for form in forms
-    ]
-    random.Random(4).shuffle(urls)
-    tested = make_dupefilter(BLOOM_URL_CACHE=size)
-    assert seen(tested, map(Request, urls)) == seen(RFPDupeFilter(), map(Request, urls))
 
 
 def test_memory_answers(make_dupefilter, monkeypatch):
@@ -131,39 +110,11 @@ def test_verbatim_url_is_scrapys_business(make_dupefilter):
     assert seen(make_dupefilter(), requests()) == seen(RFPDupeFilter(), requests())
 
 
-class HeaderFingerprinter:
-    """Takes requests with another header for others."""
-
-    def fingerprint(self, request):
-        return scrapy_fingerprint(request, include_headers=["X-Id"])
-
-
 class FragmentFingerprinter(RequestFingerprinter):
     """A subclass of Scrapy's default one that tells fragments apart."""
 
     def fingerprint(self, request):
         return scrapy_fingerprint(request, keep_fragments=True)
-
-
-@pytest.mark.parametrize("fingerprinter", [HeaderFingerprinter, FragmentFingerprinter])
-def test_other_fingerprinters_decide_alone(make_dupefilter, fingerprinter):
-    """Nothing is answered from memory under a fingerprinter that is not known."""
-    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=fingerprinter)
-    requests = [Request(f"http://a.example/#{n}", headers={"X-Id": str(n)}) for n in range(3)] * 2
-    assert seen(tested, requests) == [False] * 3 + [True] * 3
-
-
-def test_patched_default_fingerprinter_decides_alone(make_dupefilter):
-    """Nor under Scrapy's default one after somebody has changed the object."""
-
-    def patch(crawler):
-        crawler.request_fingerprinter._fingerprint = FragmentFingerprinter().fingerprint
-
-    tested = make_dupefilter(patch)
-    assert (
-        seen(tested, [Request("http://a.example/#a"), Request("http://a.example/#b")])
-        == [False] * 2
-    )
 
 
 class FragmentDupeFilter(BloomDupeFilter):
@@ -173,12 +124,25 @@ class FragmentDupeFilter(BloomDupeFilter):
         return super().fingerprint(request) + request.url.partition("#")[2].encode()
 
 
-def test_overridden_fingerprint_decides_alone(make_dupefilter):
-    """Nor in a subclass that has its own fingerprints."""
-    tested = make_dupefilter(DUPEFILTER_CLASS=FragmentDupeFilter)
-    requests = [Request(f"http://a.example/#{n}") for n in range(3)]
-    assert seen(tested, requests * 2) == [False] * 3 + [True] * 3
-    assert tested.fingerprint(requests[2]) == scrapy_fingerprint(requests[2]) + b"2"
+def patched(crawler):
+    """Change the object of Scrapy's default fingerprinter."""
+    crawler.request_fingerprinter._fingerprint = FragmentFingerprinter().fingerprint
+
+
+@pytest.mark.parametrize(
+    ("prepare", "settings"),
+    [
+        (lambda crawler: None, {"REQUEST_FINGERPRINTER_CLASS": HeaderFingerprinter}),
+        (lambda crawler: None, {"REQUEST_FINGERPRINTER_CLASS": FragmentFingerprinter}),
+        (lambda crawler: None, {"DUPEFILTER_CLASS": FragmentDupeFilter}),
+        (patched, {}),
+    ],
+)
+def test_other_fingerprints_decide_alone(make_dupefilter, prepare, settings):
+    """Nothing is answered from memory where fingerprints are not known."""
+    tested = make_dupefilter(prepare, **settings)
+    requests = [Request(f"http://a.example/#{n}", headers={"X-Id": str(n)}) for n in range(3)] * 2
+    assert seen(tested, requests) == [False] * 3 + [True] * 3
 
 
 class CountingFingerprinter:
@@ -238,17 +202,21 @@ def test_nothing_is_remembered_of_a_failure(make_dupefilter, monkeypatch):
     assert not tested._recent.urls
 
 
-@pytest.mark.parametrize("attribute", ["method", "body", "meta", "url"])
+@pytest.mark.parametrize("attribute", ["method", "body", "meta", "url", "dont_filter"])
 def test_strange_requests_do_not_raise(make_dupefilter, attribute):
-    """Whatever a subclass of Request answers, `request_seen` returns."""
+    """Whatever a subclass of Request answers, `request_seen` returns, and none is known early."""
 
     class Strange(Request):
         pass
 
-    strange = Strange("http://a.example/")
+    tested, strange = make_dupefilter(), Strange("http://a.example/")
     for value in (None, 1, b"http://a.example/", ["GET"], object()):
         setattr(Strange, attribute, value)
-        assert make_dupefilter().request_seen(strange) in (True, False)
+        assert tested.request_seen(strange) in (True, False)
+        if value is not None:
+            assert not known_urls(make_dupefilter()).is_known(strange)
+    setattr(Strange, attribute, property(raising(LookupError)))
+    assert not known_urls(tested).is_known(strange)
 
 
 def test_closed_dupefilter_keeps_nothing(make_dupefilter):
@@ -258,13 +226,6 @@ def test_closed_dupefilter_keeps_nothing(make_dupefilter):
     tested.close("finished")
     assert tested.last_request is None
     assert not tested._recent.urls
-
-
-@pytest.mark.parametrize("value", [-1, 2**24 + 1, 1.5, True, "many"])
-def test_bad_size_is_refused(make_dupefilter, value):
-    """The error names the setting, the value and the range."""
-    with pytest.raises(ValueError, match=r"BLOOM_URL_CACHE is .*: it must be .* from 0 to"):
-        make_dupefilter(BLOOM_URL_CACHE=value)
 
 
 kinds = st.sampled_from(
@@ -290,27 +251,12 @@ few_urls = st.builds(
     offered=st.lists(st.tuples(kinds, few_urls), max_size=60),
     size=st.sampled_from([0, 1, 2, 3, 65_536]),
 )
-def test_any_sequence_has_the_verdicts_of_scrapy(offered, size, make_crawler):
-    """However requests follow one another, and whatever the memory drops."""
-    tested = make_crawler(size)
+def test_any_sequence_has_the_verdicts_of_scrapy(offered, size):
+    """However requests follow one another, in whatever spelling, and whatever the memory drops."""
+    tested = without_addon(BLOOM_URL_CACHE=size)
     requests = [[kind(url) for kind, url in offered] for _ in range(2)]
     assert seen(tested, requests[0]) == seen(RFPDupeFilter(), requests[1])
     tested.close("finished")
-
-
-@pytest.fixture(scope="module")
-def make_crawler():
-    """Return a function that builds an open dupefilter with a memory of a given size."""
-    from scrapy.utils.test import get_crawler
-
-    def make(size):
-        crawler = get_crawler(settings_dict={"BLOOM_URL_CACHE": size, "BLOOM_CAPACITY": 1_000})
-        crawler.spider = None
-        tested = BloomDupeFilter.from_crawler(crawler)
-        tested.open()
-        return tested
-
-    return make
 
 
 @pytest.mark.skipif(not DATA, reason="needs the full data in SCRAPY_BLOOM_DATA")

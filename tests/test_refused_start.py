@@ -386,9 +386,7 @@ def test_other_crawls_of_the_process_go_on(tmp_path):
 
 
 RENAMED = {
-    "inprogress": ("core/engine.py", "self.inprogress", "self.in_progress"),
     "_slot": ("core/engine.py", "self._slot", "self._the_slot"),
-    "slot (scraper)": ("core/scraper.py", "self.slot", "self.the_slot"),
     "download_error": ("logformatter.py core/scraper.py", "download_error", "failed_download"),
     "HttpErrorMiddleware": (
         "spidermiddlewares/httperror.py settings/default_settings.py",
@@ -396,19 +394,14 @@ RENAMED = {
         "StatusMiddleware",
     ),
     "CallLaterOnce": ("core/engine.py utils/reactor.py", "CallLaterOnce", "CallOnce"),
-    "active (scraper)": ("core/scraper.py", "self.active", "self.working"),
-    "active (downloader)": ("core/downloader/__init__.py", "self.active", "self.working"),
-    "_start_new_batch": ("extensions/feedexport.py", "_start_new_batch", "_begin_batch"),
-    "_get_storage": ("extensions/feedexport.py", "_get_storage", "_storage_at_uri"),
-    "_get_uri_params": ("extensions/feedexport.py", "_get_uri_params", "_uri_params_of"),
     "_load_filter": ("extensions/feedexport.py", "_load_filter", "_filter_of"),
 }
 
 
 @pytest.mark.parametrize("name", RENAMED)
 def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
-    """With any name renamed that is read and not public, a crawl does not begin: it
-    never runs and loses pages or fills the memory."""
+    """With a name renamed that is read and not public, a crawl does not begin: it never runs and
+    loses pages or fills the memory. `test_private_names.py` has the others."""
     files, old, new = RENAMED[name]
     paths = tuple(f"scrapy/{file}" for file in files.split())
     start_with_renamed = textwrap.dedent(f"""

@@ -1,11 +1,16 @@
 """Figures for people, and what a filter has to say at its end."""
 
+import logging
+
 import pytest
 from scrapy import Request
+from scrapy.utils.test import get_crawler
+from twisted.python.failure import Failure
 
 from scrapy_bloom import ScalableBloomFilter
 from scrapy_bloom.amounts import in_bytes, pages_text
 from scrapy_bloom.seen import closing_line, round_up
+from scrapy_bloom.startup import refuse
 from scrapy_bloom.texts import in_short
 
 
@@ -72,3 +77,17 @@ def test_dupefilter_logs_one_closing_line(make_dupefilter, caplog):
     (record,) = [each for each in caplog.records if "The filter knows" in each.message]
     assert record.levelname == "INFO"
     assert "knows 1 request;" in record.message
+
+
+@pytest.mark.parametrize("logger", ["asyncio", "twisted"])
+@pytest.mark.parametrize("key", ["log_failure", "failure"])
+def test_only_the_refusal_has_no_traceback(caplog, logger, key):
+    """Any other error that is not handled is logged as ever."""
+    refused, other = ValueError("refused"), ValueError("other")
+    with pytest.raises(ValueError, match="refused"):
+        refuse(get_crawler(), refused)
+    caplog.clear()
+    for error in (refused, other):
+        logging.getLogger(logger).error("%s", error, extra={key: Failure(error)})
+        logging.getLogger(logger).error("%s", error, exc_info=error)
+    assert [each.getMessage() for each in caplog.records] == ["other"] * 2

@@ -9,97 +9,68 @@ from tests.test_refused_start import run
 DUPEFILTER = "scrapy.dupefilters.RFPDupeFilter"
 SCHEDULER = "scrapy.core.scheduler.Scheduler"
 FEED = ("-o", "items.jsonl")
-PIPE = ("-o", "-:jsonlines")
 FILTER = "INFO filter: job/bloom, which knows 0 requests"
+ON = [FILTER, "INFO requests: job/requests.sqlite, 0 requests pending"]
+IN_MEMORY = "in memory (there is no JOBDIR)"
+NOT_DURABLE = "requests: not durable,"
+LOST = "items: not durable in"
 REMOVE_IT = f"SCHEDULER is {SCHEDULER}; remove SCHEDULER"
 NO_FILTER = "without scrapy-bloom's filter; remove DUPEFILTER_CLASS"
+LINES = {
+    "on": ({}, (), ON),
+    "feeds": ({}, FEED, [*ON, "INFO items: 1 feed with each item once"]),
+    "memory": (
+        {"JOBDIR": ""},
+        FEED,
+        [f"INFO filter: {IN_MEMORY}", f"INFO requests: {IN_MEMORY}"],
+    ),
+    "another scheduler": (
+        {"SCHEDULER": SCHEDULER},
+        FEED,
+        [FILTER, f"WARNING {NOT_DURABLE} {REMOVE_IT}", f"WARNING {LOST} items.jsonl: {REMOVE_IT}"],
+    ),
+    "and no job": (
+        {"SCHEDULER": SCHEDULER, "JOBDIR": ""},
+        FEED,
+        [f"INFO filter: {IN_MEMORY}", f"INFO {NOT_DURABLE} SCHEDULER is {SCHEDULER}"],
+    ),
+    "not durable": (
+        {"BLOOM_DURABLE": "0"},
+        FEED,
+        [FILTER, f"INFO {NOT_DURABLE} BLOOM_DURABLE is False"],
+    ),
+    "feeds not durable": (
+        {"BLOOM_DURABLE_FEEDS": "0"},
+        FEED,
+        [*ON, f"INFO {LOST} items.jsonl: BLOOM_DURABLE_FEEDS is False"],
+    ),
+    "no file": (
+        {},
+        ("-o", "-:jsonlines"),
+        [*ON, f"WARNING {LOST} stdout:; write to a file of its own"],
+    ),
+    "another dupefilter": (
+        {"DUPEFILTER_CLASS": DUPEFILTER},
+        FEED,
+        [
+            f"WARNING filter: off, DUPEFILTER_CLASS is {DUPEFILTER}; remove DUPEFILTER_CLASS",
+            f"WARNING {NOT_DURABLE} {NO_FILTER}",
+            f"WARNING {LOST} items.jsonl: {NO_FILTER}",
+        ],
+    ),
+    "by hand": (
+        {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"},
+        FEED,
+        [
+            FILTER,
+            f"INFO {NOT_DURABLE} a kill -9 may lose the pages in flight: ADDONS ="
+            " {'scrapy_bloom.Addon': 300} keeps them",
+        ],
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("settings", "arguments", "expected"),
-    [
-        ({}, (), [FILTER, "INFO requests: job/requests.sqlite, 0 requests pending"]),
-        (
-            {},
-            FEED,
-            [
-                FILTER,
-                "INFO requests: job/requests.sqlite, 0 requests pending",
-                "INFO items: 1 feed with each item once",
-            ],
-        ),
-        (
-            {"JOBDIR": ""},
-            FEED,
-            [
-                "INFO filter: in memory (there is no JOBDIR)",
-                "INFO requests: in memory (there is no JOBDIR)",
-            ],
-        ),
-        (
-            {"SCHEDULER": SCHEDULER},
-            FEED,
-            [
-                FILTER,
-                f"WARNING requests: not durable, {REMOVE_IT}",
-                f"WARNING items: not durable in items.jsonl: {REMOVE_IT}",
-            ],
-        ),
-        (
-            {"SCHEDULER": SCHEDULER, "JOBDIR": ""},
-            FEED,
-            [
-                "INFO filter: in memory (there is no JOBDIR)",
-                f"INFO requests: not durable, SCHEDULER is {SCHEDULER}",
-            ],
-        ),
-        (
-            {"BLOOM_DURABLE": "0"},
-            FEED,
-            [FILTER, "INFO requests: not durable, BLOOM_DURABLE is False"],
-        ),
-        (
-            {"BLOOM_DURABLE_FEEDS": "0"},
-            FEED,
-            [
-                FILTER,
-                "INFO requests: job/requests.sqlite, 0 requests pending",
-                "INFO items: not durable in items.jsonl: BLOOM_DURABLE_FEEDS is False",
-            ],
-        ),
-        (
-            {},
-            PIPE,
-            [
-                FILTER,
-                "INFO requests: job/requests.sqlite, 0 requests pending",
-                "WARNING items: not durable in stdout:; write to a file of its own",
-            ],
-        ),
-        (
-            {"DUPEFILTER_CLASS": DUPEFILTER},
-            FEED,
-            [
-                f"WARNING filter: off, DUPEFILTER_CLASS is {DUPEFILTER}; remove DUPEFILTER_CLASS",
-                f"WARNING requests: not durable, {NO_FILTER}",
-                f"WARNING items: not durable in items.jsonl: {NO_FILTER}",
-            ],
-        ),
-        (
-            {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"},
-            FEED,
-            [
-                FILTER,
-                "INFO requests: not durable, a kill -9 may lose the pages in flight: ADDONS ="
-                " {'scrapy_bloom.Addon': 300} keeps them",
-            ],
-        ),
-    ],
-    ids=[
-        "on", "feeds", "memory", "another scheduler", "and no job", "not durable",
-        "feeds not durable", "no file", "another dupefilter", "by hand",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("settings", "arguments", "expected"), LINES.values(), ids=LINES)
 def test_a_line_a_part_says_what_is_on(tmp_path, settings, arguments, expected):
     """And what is off: a warning with the way out where a user would believe it protected, unless
     one of our own settings says so. No part is told of twice."""

@@ -53,8 +53,8 @@ class DropEarlyMiddleware(OutputFilter):
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._passes_all = False
-        self._passed: tuple[type, ...] = ()  # the middlewares that BLOOM_DROP_EARLY names
+        self._passes_all: bool
+        self._passed: tuple[type, ...]  # the middlewares that BLOOM_DROP_EARLY names
         self._known: KnownUrls | None = None  # set while requests are dropped
         self._known_links: KnownUrls | None = None  # set while follow_new leaves out links
         self._referers: RefererMiddleware | None = None  # sets the referer that the log names

@@ -3,13 +3,17 @@ with an exact table."""
 
 import subprocess
 import sys
-from itertools import pairwise
+from functools import partial
+from itertools import count, pairwise
+from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom import BloomFilter, IncompatibleFilterError, ScalableBloomFilter
+from scrapy_bloom import BloomError, BloomFilter, IncompatibleFilterError, ScalableBloomFilter
+from scrapy_bloom.bloom import sizing
+from tests.test_refused_start import contents
 
 SECRET = bytes(range(16))
 
@@ -58,27 +62,46 @@ def test_text_is_its_utf8(make):
             key in bloom_filter  # noqa: B015
 
 
-@given(keys=st.lists(st.binary(max_size=40) | st.text(max_size=20), max_size=60))
-def test_added_keys_are_always_found(keys):
-    """No false negative, whatever the keys; without false positives `add` is exact."""
-    for bloom_filter in (BloomFilter(1_000, 1e-15), ScalableBloomFilter(10, 1e-12)):
-        seen = set()
-        for key in keys:
-            encoded = key.encode() if isinstance(key, str) else key
-            assert bloom_filter.add(key) is (encoded in seen)
-            seen.add(encoded)
-        assert all(key in bloom_filter for key in keys)
-        assert len(bloom_filter) == len(seen)
-        bloom_filter.check()
+MOVES = st.lists(
+    st.tuples(st.sampled_from(["add"] * 8 + ["look", "reopen"]), st.integers(0, 300)), max_size=400
+)
 
 
-def test_update_adds_all(make):
-    """`update` takes any iterable."""
-    bloom_filter = make()
-    bloom_filter.update(str(i) for i in range(300))
-    assert len(bloom_filter) == 300
-    assert all(str(i) in bloom_filter for i in range(300))
-    bloom_filter.check()
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("kind", [BloomFilter, ScalableBloomFilter])
+@given(
+    capacity=st.integers(1, 60),
+    error_rate=st.sampled_from([0.5, 0.9, 1e-6]),
+    moves=MOVES,
+    in_file=st.booleans(),
+)
+def test_it_is_a_set(kind, exact, capacity, error_rate, moves, in_file, tmp_path_factory):
+    """Verdicts and number are those of Python's set, over closes and reopenings: without false
+    positives, or with a table whose buckets of three keys overflow."""
+    path = tmp_path_factory.mktemp("set") / "bloom" if in_file else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizing, "BUCKET_SLOTS", 3)
+        opened = partial(kind, capacity, error_rate if exact else 1e-15, path, exact=exact)
+        tested, known = opened(), set()
+        is_bounded = exact and kind is BloomFilter
+        room = sizing.table_limit(tested._newest_first[0].table.pages) if is_bounded else inf
+        for move, number in moves:
+            key = b"%d" % number
+            assert (key in tested) is (key in known)
+            if move == "reopen" and in_file:
+                tested.close()
+                tested = opened()
+                assert tested.clean
+            elif move == "add" and len(known) == room and key not in known:
+                with pytest.raises(BloomError, match="all that the exact table"):
+                    tested.add(key)
+            elif move == "add":
+                assert tested.add(key) is (key in known)
+                known.add(key)
+            assert len(tested) == len(known)
+        assert {n for n in range(400) if b"%d" % n in tested} == {*map(int, known)}
+        tested.check()
+        tested.close()
 
 
 def test_estimates_rise_with_the_keys(make):
@@ -141,6 +164,26 @@ def test_reopening_with_other_parameters(make):
         make(1_000, 1e-4, secret=bytes(16))
     assert file.read_bytes() == before
     make(1_000, 1e-4, secret=SECRET).close()
+
+
+def test_a_filter_that_may_only_be_read(make):
+    """It sees what others add, keeps none of them out, and changes nothing, whatever is tried."""
+    if make.path is None:
+        pytest.skip("in memory")
+    make(100).close()
+    with make.kind.open(make.path, read_only=True) as reading:
+        with make(100) as writing:
+            new = (str(number) for number in count() if str(number) not in writing)
+            while len(writing) < 100:
+                writing.add(key := next(new))
+                assert key in reading
+        assert not any(f"absent {number}" in reading for number in range(500))
+        before = contents(make.path.parent)
+        for attempt in (reading.add, lambda key: reading.update([key])):
+            with pytest.raises(TypeError, match="may only be read"):
+                attempt("new")
+        reading.flush()
+    assert contents(make.path.parent) == before
 
 
 def test_secrets_make_filters_differ(make):

@@ -80,8 +80,8 @@ def crafted_fingerprints(count: int, secret: bytes, blocks: int, probes: int) ->
 
 def test_crafted_urls_need_the_secret():
     """The attack raises the error rate with the secret, and has no effect without."""
-    capacity, error_rate, trials = 28_000, 1e-2, 60_000  # fills its pages well
-    keys = 20_000  # the last ones take long to find
+    capacity, error_rate, trials = 14_000, 1e-2, 40_000  # fills its pages well
+    keys = 10_000  # the last ones take long to find
     secret, wrong = bytes(range(16)), bytes(16)
     header = BloomFilter(capacity, error_rate, secret=secret).header
     measured = {}

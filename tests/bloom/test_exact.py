@@ -6,17 +6,14 @@ import os
 import random
 import re
 import sys
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from math import sqrt
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scrapy_bloom import (
     BloomError,
     BloomFilter,
-    FilterFileError,
     IncompatibleFilterError,
     ScalableBloomFilter,
 )
@@ -66,42 +63,6 @@ def test_no_absent_key_is_found():
     assert len(tested) == 30_000
     assert len(plain) < 29_500
     tested.check()
-
-
-@given(
-    capacity=st.integers(1, 60),
-    error_rate=st.sampled_from([0.5, 0.9, 1e-6]),
-    keys=st.lists(st.integers(0, 300), max_size=400),
-    growing=st.booleans(),
-)
-def test_it_is_a_set(capacity, error_rate, keys, growing):
-    """Verdicts and number are Python's set's, with buckets of three keys that overflow."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizing, "BUCKET_SLOTS", 3)
-        kind = ScalableBloomFilter if growing else BloomFilter
-        tested, known = kind(capacity, error_rate, exact=True), set()
-        room = sizing.table_limit(tested._newest_first[0].table.pages)
-        for number in keys:
-            key = b"%d" % number
-            assert (key in tested) is (key in known)
-            if not growing and len(known) == room and key not in known:
-                with pytest.raises(BloomError, match="all that the exact table"):
-                    tested.add(key)
-                continue
-            assert tested.add(key) is (key in known)
-            known.add(key)
-            assert len(tested) == len(known)
-        assert [n for n in range(400) if b"%d" % n in tested] == sorted(
-            number for number in range(400) if b"%d" % number in known
-        )
-        tested.check()
-
-
-def test_chains_happen(small_buckets):
-    """The tests with small buckets test what they say."""
-    tested = BloomFilter(500, 0.5, exact=True)
-    tested.update(map(str, range(500)))
-    assert tested._store.table.counts().count(sizing.BUCKET_SLOTS) > 50
 
 
 def test_last_bucket_overflows_into_the_first():
@@ -237,11 +198,9 @@ def test_wrong_answers_are_as_rare_as_promised():
 
 def test_avoided_false_positives_are_counted():
     """One for each new key that the filter took for known, and none for a look."""
-    tested, plain = (
-        ScalableBloomFilter(20_000, 0.9, secret=SECRET, exact=e) for e in (True, False)
-    )
+    tested, plain = (ScalableBloomFilter(4_000, 0.9, secret=SECRET, exact=e) for e in (True, False))
     wrong = 0
-    for number in range(50_000):
+    for number in range(10_000):
         key = b"%d" % number
         wrong += any(
             layer._store.bits[
@@ -312,7 +271,7 @@ def test_mode_stays(tmp_path, kind):
 
 @files
 def test_header_names_the_table(tmp_path):
-    """A plain file has none; a table of another scheme, or a file of another format, is refused."""
+    """A plain file has none."""
     plain, exact = tmp_path / "plain", exact_file(tmp_path / "exact", ["a"])
     BloomFilter(1_000, 0.5, plain).close()
     fields = [
@@ -323,26 +282,6 @@ def test_header_names_the_table(tmp_path):
     assert fields[1].keys() - fields[0].keys() == {"table_pages", "table_scheme"}
     header = read_header(exact)
     assert exact.stat().st_size == PAGE * (2 + header.blocks + header.table_pages)
-    for old, new in ((b"bucket-63/1", b"bucket-63/2"), (b'"format": 1', b'"format": 2')):
-        content = exact.read_bytes()
-        page = content[: PAGE - 32].replace(old, new)
-        (tmp_path / "other").write_bytes(page + sha256(page).digest() + content[PAGE:])
-        with pytest.raises(FilterFileError, match="this version of scrapy-bloom reads"):
-            BloomFilter.open(tmp_path / "other")
-
-
-@files
-def test_read_only_filter_follows_another_process(tmp_path):
-    """Opened to look, it sees what is added meanwhile, and takes nothing."""
-    with ScalableBloomFilter(1_000, 0.5, tmp_path / "bloom", exact=True) as writing:
-        writing.add("early")
-        with ScalableBloomFilter.open(tmp_path / "bloom", read_only=True) as reading:
-            writing.update(map(str, range(500)))
-            assert all(str(number) in reading for number in range(500))
-            assert not any(f"absent {number}" in reading for number in range(500))
-            with pytest.raises(TypeError, match="may only be read"):
-                reading.add("new")
-        assert "new" not in writing
 
 
 @files
@@ -478,29 +417,6 @@ def test_exact_filters_are_not_joined(kind):
             a.update_from(b)
         assert len(a) == 0
         assert "theirs" not in a
-
-
-def test_copy_has_the_table():
-    """A copy answers as the original does, and goes its own way."""
-    original = BloomFilter(1_000, 0.5, secret=SECRET, exact=True)
-    original.update(map(str, range(700)))
-    copy = original.copy()
-    copy.update(map(str, range(650, 800)))
-    assert (len(original), len(copy)) == (700, 800)
-    assert [str(n) in original for n in range(900)] == [n < 700 for n in range(900)]
-    assert [str(n) in copy for n in range(900)] == [n < 800 for n in range(900)]
-    copy.check()
-
-
-@files
-def test_layers_are_all_exact_or_none(tmp_path):
-    """A layer without a table in a filter with tables is another filter's."""
-    for name, exact in (("exact", True), ("plain", False)):
-        with ScalableBloomFilter(500, 0.5, tmp_path / name, secret=SECRET, exact=exact) as made:
-            made.update(map(str, range(1_200)))
-    (tmp_path / "plain" / "1.bloom").replace(tmp_path / "exact" / "1.bloom")
-    with pytest.raises(FilterFileError, match="another filter: its exact table differs"):
-        ScalableBloomFilter.open(tmp_path / "exact")
 
 
 def test_table_may_be_used_alone():

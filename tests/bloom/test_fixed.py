@@ -45,16 +45,17 @@ def test_filters_of_one_origin_join():
     a.check()
 
 
-def test_copy_is_independent(tmp_path):
+@pytest.mark.parametrize("exact", [False, True])
+def test_copy_is_independent(tmp_path, exact):
     """A copy is in memory, equal, and goes its own way."""
-    with BloomFilter(1_000, 1e-6, tmp_path / "a") as original:
-        original.update(b"%d" % i for i in range(100))
+    with BloomFilter(1_000, 1e-6, tmp_path / "a", exact=exact) as original:
+        original.update(map(str, range(700)))
         copy = original.copy()
-        assert len(copy) == 100
         assert copy.path is None
-        copy.add(b"new")
-        assert b"new" not in original
-        assert b"5" in copy
+        copy.update(map(str, range(650, 800)))
+        assert (len(original), len(copy)) == (700, 800)
+        assert [str(n) in original for n in range(900)] == [n < 700 for n in range(900)]
+        assert [str(n) in copy for n in range(900)] == [n < 800 for n in range(900)]
         assert copy.expected_false_positives >= original.expected_false_positives > 0
     copy.check()
 

@@ -8,6 +8,7 @@ import pytest
 from scrapy_bloom import BloomFilter, FilterFileError, ScalableBloomFilter
 from scrapy_bloom.bloom.inspection import describe as describe_with
 from scrapy_bloom.bloom.inspection import verify
+from tests.test_refused_start import contents
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
@@ -19,11 +20,6 @@ def path(tmp_path):
         bloom_filter.update(str(n) for n in range(90_000))
         assert len(bloom_filter.layers) == 3
     return tmp_path / "bloom"
-
-
-def contents(folder):
-    """Everything in a folder, byte for byte."""
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def describe(path):
@@ -147,30 +143,6 @@ def test_missing_and_foreign_layers_are_found(path, tmp_path):
     assert "1.bloom is missing" in text
     with pytest.raises(FilterFileError, match="missing"):
         describe(path)
-
-
-def test_read_only_filter_takes_no_keys(path):
-    """Looking never changes what is looked at, whatever is tried."""
-    before = contents(path)
-    with ScalableBloomFilter.open(path, read_only=True) as bloom_filter:
-        assert "5" in bloom_filter
-        with pytest.raises(TypeError):
-            bloom_filter.add("new")
-        bloom_filter.flush()
-    with BloomFilter.open(path / "0.bloom", read_only=True) as layer:
-        assert layer.clean
-    assert contents(path) == before
-
-
-def test_who_looks_keeps_nobody_out(path):
-    """A crawl can begin meanwhile, and who looks sees what it adds."""
-    with (
-        ScalableBloomFilter.open(path, read_only=True) as looking,
-        BloomFilter.open(path / "0.bloom", read_only=True),
-    ):
-        with ScalableBloomFilter.open(path) as crawling:
-            crawling.add("new")
-        assert "new" in looking
 
 
 def test_files_that_may_only_be_read_are_read(path):

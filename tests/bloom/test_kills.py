@@ -5,7 +5,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 from itertools import count
@@ -153,31 +152,6 @@ def test_killed_while_a_layer_is_made_the_filter_opens(outcome):
     assert "fsync directory" in steps[named:]
     if hasattr(os, "posix_fallocate"):
         assert "posix_fallocate" in steps[: steps.index("fsync file")]
-
-
-FORKING = """
-import os, sys, scrapy_bloom
-kind = getattr(scrapy_bloom, sys.argv[1])
-tested = kind(100, 1e-6, sys.argv[2])
-ours, its = os.pipe()
-if not os.fork():
-    os.close(its)
-    os.read(ours, 1)  # until the other one ends
-    os._exit(0)
-tested.close()
-kind(100, 1e-6, sys.argv[2]).close()
-"""
-
-
-@pytest.mark.parametrize("kind", ["BloomFilter", "ScalableBloomFilter"])
-def test_close_unlocks_while_a_forked_process_lives(tmp_path, kind):
-    """A process that was forked while the filter was open does not keep it locked."""
-    subprocess.run(
-        [sys.executable, "-c", FORKING, kind, tmp_path / "filter"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=True,
-        timeout=PATIENCE,
-    )
 
 
 def torn(page):

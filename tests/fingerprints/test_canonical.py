@@ -50,67 +50,79 @@ def test_urls_without_ignored_parts_keep_their_fingerprint():
         assert tested.fingerprint(request) == scrapy_fingerprint(request)
 
 
+QUERY, PATH, SCHEME = (
+    {"query_params": TRACKING},
+    {"path_params": ["jsessionid", "s*"]},
+    {"scheme": True},
+)
+INNER = "/p{}/http://b.example/q{}"
+SAME = [
+    # by name and by glob, wherever they stand, escaped, empty or repeated
+    *(
+        (QUERY, "/p?id=1", url)
+        for url in (
+            "/p?utm_source=x&id=1",
+            "/p?id=1&utm_medium=y&utm_source=x#part",
+            "/p?gclid=1&id=1&gclid=2&PHPSESSID",
+            "/p?utm%5Fsource=x&id=1",
+            "/p?utm_=&&id=1",
+        )
+    ),
+    (QUERY, "/?b=&a=1&a=2&gclid=3", "/?a=2&a=1&b"),
+    # session numbers, in any part of the path
+    *(
+        (PATH, "/p/q", f"/p/q{rest}")
+        for rest in (";jsessionid=1A", ";sid", ";jsessionid=1?", ";s=1;sid=2")
+    ),
+    (PATH, "/p/q", "/p;jsessionid=1/q;sid=2"),
+    (PATH, "/p;v=1;sid=2;w=3", "/p;v=1;w=3"),
+    (PATH, INNER.format("", ""), INNER.format(";sid=1", ";sid=2")),
+]
+OTHERS = [
+    # names are matched whole, in upper and lower case, and only in the query
+    *(
+        (QUERY, "/p?id=1", url)
+        for url in (
+            "/p?id=2&utm_source=x",
+            "/p?id=1&id=1",
+            "/p?id=1&phpsessid=2",
+            "/p?id=1&xutm_source=2",
+            "/p?id=1&gclid2=2",
+            "/p?id=gclid",
+            "/utm_source/p?id=1",
+            "/p;gclid=1?id=1",
+        )
+    ),
+    (QUERY, "/?a=1&a=2&gclid=3", "/?a=1"),
+    *(
+        (PATH, "/p/q", url)
+        for url in ("/p/q;v=1", "/p/q;Jsessionid=1", "/p/q;jsessionid=1/r", "/p/q?x=;jsessionid=1")
+    ),
+    (PATH, "/p/q;v=1", "/p/q;v=2"),
+    (PATH, ";sid=1/", ";sid=2/"),
+]
+
+
 @pytest.mark.parametrize(
-    "url",
+    ("settings", "one", "other", "expected"),
+    [*((*row, True) for row in SAME), *((*row, False) for row in OTHERS)],
+)
+def test_what_is_ignored(settings, one, other, expected):
+    """Parameters of the query and of the path that the settings name, and nothing else."""
+    assert same(make(**settings), f"http://a.example{one}", f"http://a.example{other}") == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "one", "other", "expected"),
     [
-        "http://a.example/p?utm_source=x&id=1",
-        "http://a.example/p?id=1&utm_medium=y&utm_source=x#part",
-        "http://a.example/p?gclid=1&id=1&gclid=2&PHPSESSID",
-        "http://a.example/p?utm%5Fsource=x&id=1",
-        "http://a.example/p?utm_=&&id=1",
+        (SCHEME, "http://a.example/p?b=1&a=2", "https://a.example/p?a=2&b=1", True),
+        (SCHEME, "http://a.example/", "ftp://a.example/", False),
+        ({}, "http://a.example/", "https://a.example/", False),
     ],
 )
-def test_query_parameters_are_ignored(url):
-    """By name and by glob, wherever they stand, escaped, empty or repeated."""
-    assert same(make(query_params=TRACKING), url, "http://a.example/p?id=1")
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://a.example/p?id=2&utm_source=x",
-        "http://a.example/p?id=1&id=1",
-        "http://a.example/p?id=1&phpsessid=2",
-        "http://a.example/p?id=1&xutm_source=2",
-        "http://a.example/p?id=1&gclid2=2",
-        "http://a.example/p?id=gclid",
-        "http://a.example/utm_source/p?id=1",
-        "http://a.example/p;gclid=1?id=1",
-    ],
-)
-def test_other_parameters_count(url):
-    """Names are matched whole, in upper and lower case, and only in the query."""
-    assert not same(make(query_params=TRACKING), url, "http://a.example/p?id=1")
-
-
-def test_the_rest_of_the_query_is_kept_as_it_was():
-    """Repeated and empty parameters that are not ignored still count."""
-    tested = make(query_params=TRACKING)
-    assert same(tested, "http://a.example/?b=&a=1&a=2&gclid=3", "http://a.example/?a=2&a=1&b")
-    assert not same(tested, "http://a.example/?a=1&a=2&gclid=3", "http://a.example/?a=1")
-
-
-def test_path_parameters_are_ignored():
-    """Session numbers in the path, in any part of it."""
-    tested = make(path_params=["jsessionid", "s*"])
-    page = "http://a.example/p/q"
-    for url in ("/p/q;jsessionid=1A", "/p;jsessionid=1/q;sid=2", "/p/q;sid", "/p/q;jsessionid=1?"):
-        assert same(tested, page, "http://a.example" + url)
-    for url in ("/p/q;v=1", "/p/q;Jsessionid=1", "/p/q;jsessionid=1/r", "/p/q?x=;jsessionid=1"):
-        assert not same(tested, page, "http://a.example" + url)
-    assert not same(tested, f"{page};v=1", f"{page};v=2")
-    assert same(tested, "http://a.example/p;v=1;sid=2;w=3", "http://a.example/p;v=1;w=3")
-    inner = "http://a.example/p%s/http://b.example/q%s"
-    assert same(tested, inner % (";sid=1", ";sid=2"), inner % ("", ""))
-    assert not same(tested, "http://a.example;sid=1/", "http://a.example;sid=2/")
-
-
-def test_scheme_is_ignored():
+def test_scheme_is_ignored(settings, one, other, expected):
     """http and https are the same, other schemes are not."""
-    tested = make(scheme=True)
-    assert same(tested, "http://a.example/p?b=1&a=2", "https://a.example/p?a=2&b=1")
-    assert not same(tested, "http://a.example/", "ftp://a.example/")
-    assert not same(make(), "http://a.example/", "https://a.example/")
+    assert same(make(**settings), one, other) == expected
 
 
 def test_method_and_body_count():
@@ -233,15 +245,6 @@ def test_dupefilter_uses_it(make_dupefilter, size):
     ]
     assert verdicts[0] == verdicts[1]
     assert fast_functions(tested.crawler.request_fingerprinter)[1]
-
-
-def test_meta_key_counts_for_a_url_that_was_seen(make_dupefilter):
-    """The memory of recent URLs does not answer for a request with a key of its own."""
-    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=CanonicalRequestFingerprinter)
-    url = "http://a.example/"
-    metas = ({}, {"bloom_fingerprint": "x"}, {"bloom_fingerprint": "y"}, {"bloom_fingerprint": "x"})
-    found = [tested.request_seen(Request(url, meta=meta)) for meta in metas]
-    assert found == [False, False, False, True]
 
 
 def test_subclass_decides_alone():

@@ -8,6 +8,7 @@ from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import IncompatibleFilterError, ScalableBloomFilter
+from scrapy_bloom.fingerprints import FingerprinterIdentity, fingerprinter_in
 
 
 class Renamed(RequestFingerprinter):
@@ -76,18 +77,6 @@ def warnings(caplog):
     return lambda: [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
 
 
-def test_same_fingerprinter_resumes_silently(run, warnings):
-    """The same fingerprinter knows its requests again, without a word."""
-    assert [run(), run()] == [False, True]
-    assert warnings() == []
-
-
-def test_equal_fingerprints_of_another_class_pass(run, warnings):
-    """What counts is the fingerprints, not who makes them."""
-    assert [run(), run(Renamed), run()] == [False, True, True]
-    assert warnings() == []
-
-
 def test_other_fingerprints_are_refused(run, tmp_path):
     """With both classes, the setting and the remedy; the job goes on with the old ones."""
     run()
@@ -102,58 +91,52 @@ def test_other_fingerprints_are_refused(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    ("first", "second", "match"),
     [
-        (with_identity("drop: utm"), with_identity("drop: utm, ref")),
-        (with_identity("drop: utm"), RequestFingerprinter),
-        (RequestFingerprinter, with_identity("drop: utm")),
-        (with_identity(""), with_identity(("a", "tuple"))),
-        (with_identity("x" * 100_000 + "y"), with_identity("x" * 100_000 + "z")),
+        (with_identity("drop: utm"), with_identity("drop: ref"), "'drop: utm'.*'drop: ref'"),
+        (with_identity("drop: utm"), RequestFingerprinter, "identity"),
+        (RequestFingerprinter, with_identity("drop: utm"), "identity"),
+        (with_identity(""), with_identity(("a", "tuple")), "identity"),
+        (with_identity(("a", "b")), with_identity(("a", "c")), r"\('a', 'b'\).*\('a', 'c'\)"),
+        (with_identity("x" * 100_000 + "y"), with_identity("x" * 100_000 + "z"), "identity"),
     ],
-    ids=["changed", "gone", "new", "no text", "long"],
+    ids=["changed", "gone", "new", "no text", "another tuple", "long"],
 )
-def test_other_identity_is_refused(run, first, second):
-    """An `identity` that differs is refused, even where the fixed requests agree."""
+def test_other_identity_is_refused(run, first, second, match):
+    """An `identity` that differs is refused, even where the fixed requests agree, with both."""
     run(first)
-    with pytest.raises(IncompatibleFilterError, match="identity"):
+    with pytest.raises(IncompatibleFilterError, match=match):
         run(second)
     assert run(first) is True
 
 
-def test_refusal_shows_both_identities(run):
-    """The message quotes what the identity was and what it is."""
-    run(with_identity("drop: utm"))
-    with pytest.raises(IncompatibleFilterError, match=r"'drop: utm'.*'drop: ref'"):
-        run(with_identity("drop: ref"))
+IDENTITIES = [
+    "x" * 1_000,
+    "x" * 1_000_000,
+    "\u00e9" * 1_000,
+    "\U0001f577" * 999,
+    "\"\\'" * 333,
+    "\n\0\x7f" * 333,
+    "\ud800",
+    "\ud800" * 2_000,
+    ("a", "tuple"),
+    None,
+]
+LONG_NAME = type("Long" * 2_000, (RequestFingerprinter,), {})
+EQUAL = [
+    *((each, each) for each in (RequestFingerprinter, FailsOnEdge)),
+    *((each, each) for each in (LONG_NAME, *map(with_identity, IDENTITIES))),
+    (RequestFingerprinter, Renamed),
+    (Renamed, RequestFingerprinter),
+]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x" * 1_000,
-        "x" * 1_000_000,
-        "\u00e9" * 1_000,
-        "\U0001f577" * 999,
-        "\"\\'" * 333,
-        "\n\0\x7f" * 333,
-        "\ud800",
-        "\ud800" * 2_000,
-        ("a", "tuple"),
-        None,
-    ],
-    ids=["long", "longer", "accents", "spiders", "quotes", "controls", "half", "halves", "-", "no"],
-)
-def test_any_identity_is_recorded(run, warnings, text):
-    """An identity of any length and any characters is recorded and known again."""
-    fingerprinter = with_identity(text)
-    assert [run(fingerprinter), run(fingerprinter)] == [False, True]
+@pytest.mark.parametrize(("first", "second"), EQUAL, ids=range(len(EQUAL)))
+def test_equal_fingerprints_resume_silently(run, warnings, first, second):
+    """What counts is the fingerprints and the `identity`, of any length and any characters, not the
+    class that makes them."""
+    assert [run(first), run(second)] == [False, True]
     assert warnings() == []
-
-
-def test_class_with_a_long_name_is_recorded(run):
-    """A fingerprinter whose class has a name that no header could hold works, too."""
-    fingerprinter = type("Long" * 2_000, (RequestFingerprinter,), {})
-    assert [run(fingerprinter), run(fingerprinter)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -169,15 +152,9 @@ def test_edge_cases_that_differ_are_warned_of(run, warnings, first, second):
     assert "fetched once more" in warning
 
 
-def test_fingerprinter_that_fails_on_edge_cases_resumes(run, warnings):
-    """That a fingerprinter fails on some URLs is recorded, and no reason to refuse."""
-    assert [run(FailsOnEdge), run(FailsOnEdge)] == [False, True]
-    assert warnings() == []
-
-
 @pytest.mark.parametrize("fingerprinter", [FailsAlways, NotBytes])
 def test_fingerprinter_that_always_fails_is_one_of_its_own(run, fingerprinter):
-    """A fingerprinter that never gives bytes can resume its job; nobody else can."""
+    """It can resume its job, and no other can."""
     assert [run(fingerprinter), run(fingerprinter)] == [False, True]
     with pytest.raises(IncompatibleFilterError, match=fingerprinter.__name__):
         run()
@@ -189,3 +166,13 @@ def test_damaged_record_is_refused(make_dupefilter, tmp_path):
     ScalableBloomFilter(100, 1e-6, tmp_path / "job" / "bloom", identity="[1]").close()
     with pytest.raises(ValueError, match="describe"):
         make_dupefilter(JOBDIR=tmp_path / "job")
+
+
+def test_a_filter_tells_of_its_fingerprinter():
+    """By name, and with its own identity; a text that is no record is shown as it is."""
+    recorded = FingerprinterIdentity.of(with_identity("drop: utm")()).to_text()
+    name, identity = fingerprinter_in(recorded)
+    assert name.endswith("Named")
+    assert identity == "drop: utm"
+    assert fingerprinter_in("[1]") == (None, "[1]")
+    assert fingerprinter_in("") == (None, None)
