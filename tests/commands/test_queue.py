@@ -187,17 +187,6 @@ def test_what_cannot_be_read_is_told(run, tmp_path):
     assert "(cannot be read)" in by
 
 
-def test_a_job_of_scrapys_own_scheduler_is_refused_by_name(run, tmp_path):
-    """With what it is, and how its requests can be taken over."""
-    (tmp_path / "job" / "requests.queue").mkdir(parents=True)
-    refusal = run(tmp_path, "queue", "count", "job").refusal
-    assert "is the JOBDIR of Scrapy's own scheduler" in refusal
-    assert "scrapy_bloom.DurableScheduler" in refusal
-    (tmp_path / "other").mkdir()
-    refusal = run(tmp_path, "queue", "list", "other").refusal
-    assert "holds no requests of DurableScheduler" in refusal
-
-
 def test_options_that_do_not_belong_are_refused(run, tmp_path):
     """One line each."""
     for given, said in (

@@ -3,7 +3,6 @@
 import logging
 import tempfile
 from collections import UserDict, deque
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -270,15 +269,3 @@ def test_digests_without_the_add_on_are_refused(make_dupefilter):
     """Which compares the pages."""
     with pytest.raises(ValueError, match=r"BLOOM_DELTA_DIGEST is True, .* BLOOM_DELTA_DIGEST to N"):
         make_dupefilter(BLOOM_DELTA_DIGEST=True)
-
-
-def test_a_mark_keeps_the_digest_that_a_page_has(tmp_path):
-    """A crawl without BLOOM_DELTA_DIGEST takes none away."""
-    with closing(FileDeltaStore(tmp_path, Lifetime())) as store:
-        store.add([Row(b"k" * 20, None, b"d" * 16)])
-        store.add([(b"k" * 20, 5.0)])
-        assert store.digest(b"k" * 20) == b"d" * 16
-        assert store.holds == "0 pages"
-    again = FileDeltaStore(tmp_path, Lifetime())
-    again.open()
-    assert again.holds == "1 page, 1 digest"
