@@ -41,7 +41,7 @@ TESTS = {
     " tests/commands/test_failed.py tests/commands/test_top.py",
     "feeds": "tests/crawl/test_feeds.py tests/crawl/test_feed_kills.py tests/test_traps.py",
     "early": "tests/test_early.py tests/test_early_crawls.py",
-    "delta": "tests/delta tests/commands/test_delta.py",
+    "delta": "tests/delta tests/contracts/test_delta_stores.py tests/commands/test_delta.py",
     "migration": "tests/migration tests/commands/test_changes.py",
     "commands": "tests/commands",
     "redis": "tests/redis tests/contracts tests/delta/test_redis_store.py",
