@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrapy_bloom.amounts import MOST, whole_number
+from scrapy_bloom.amounts import MOST, duration, whole_number
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,19 @@ def test_quantities_may_be_written_as_people_do(value, number):
 def test_other_things_are_no_quantities(value):
     """What is not a whole number from 0 on, too large, or no number at all."""
     assert whole_number(value) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0.04, "0.0 s"),
+        (59, "59 s"),
+        (61, "1 min 1 s"),
+        (7500, "2 h 5 min"),
+        (90_000, "1 d 1 h"),
+    ],
+)
+def test_durations(seconds, text):
+    """In the two largest units."""
+    assert duration(seconds) == text

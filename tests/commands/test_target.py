@@ -58,6 +58,7 @@ KINDS = {
     "nowhere": {Kind.NEW},
     "alone": {Kind.FILTER},
     "one.bloom": {Kind.FILE},
+    "7.bloom": {Kind.FILE},
     "other.bloom": set(),
     "urls.txt": set(),
     "table": {Kind.DELTA_STORE},
@@ -81,7 +82,8 @@ def folder(tmp_path_factory):
         RequestFile.open(JobDirectory(folder / name).requests).close(clean=True)
     (folder / "worker" / "worker-feeds.sqlite").touch()
     (folder / "seen" / "requests.seen").write_bytes(b"\0\x14" + bytes(20))
-    BloomFilter(100, 1e-3, folder / "one.bloom").close()
+    for name in ("one.bloom", "7.bloom"):
+        BloomFilter(100, 1e-3, folder / name).close()
     (folder / "urls.txt").write_text("http://example.com/\n")
     table = FileDeltaStore(folder / "table", Lifetime())
     table.add([(bytes(20), time.time())])
