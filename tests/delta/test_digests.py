@@ -21,9 +21,9 @@ from scrapy.utils.test import get_crawler
 from scrapy_bloom.delta.digests import Digests, digest_of
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.marks import CHANGED, NEW, UNCHANGED, Marks, Temporary
-from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.errors import SharedFilterError
+from tests.delta import started
 
 PAGE = Response("http://example.com/page")
 CRAWLER = get_crawler()
@@ -226,8 +226,6 @@ def test_a_store_that_fails_costs_the_comparison_only(caplog):
 )
 def test_items_are_left_out_of_durable_feeds_only(tmp_path, given, missing):
     """The start is refused without them, and nothing is made."""
-    crawler = get_crawler(settings_dict={"BLOOM_DELTA_DIGEST": "skip", **given})
-    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
     with pytest.raises(ValueError, match=f"BLOOM_DELTA_DIGEST is 'skip', .*{missing}"):
-        DeltaMiddleware.from_crawler(crawler)
+        started(BLOOM_DELTA_DIGEST="skip", **given)
     assert [*tmp_path.iterdir()] == []

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.delta import file_store
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row, UnfinishedWriteError
-from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.errors import FilterFileError, IncompatibleFilterError
 from scrapy_bloom.fingerprint import FingerprinterIdentity
 from tests.commands.command_line import files_in
+from tests.delta import started
 
 HOUR = 3600.0
 PERIOD = 8 * HOUR
@@ -58,12 +57,9 @@ def rows_in(folder):
         return {row[0]: row[1:] for row in database.execute("SELECT * FROM pages")}
 
 
-def middleware(folder, **settings):
+def crawled(folder, **settings):
     """Return what a crawl with that store begins with."""
-    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(folder / "memory"), **settings}
-    crawler = get_crawler(settings_dict=settings)
-    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
-    return DeltaMiddleware.from_crawler(crawler)
+    return started(BLOOM_DELTA="item", BLOOM_DELTA_DIR=str(folder / "memory"), **settings)
 
 
 STEPS = st.lists(
@@ -243,7 +239,7 @@ def test_a_start_changes_nothing_before_it_is_sure_to_begin(tmp_path):
     """Something else may refuse it."""
     store(tmp_path).add([(key(1), NOON)])
     before = files_in(tmp_path)
-    middleware(tmp_path, BLOOM_DELTA_DAYS=365)
+    crawled(tmp_path, BLOOM_DELTA_DAYS=365)
     assert files_in(tmp_path) == before
 
 
@@ -451,10 +447,10 @@ def test_a_crawl_of_another_fingerprinter_is_refused(tmp_path, caplog):
     store(tmp_path, identity=OTHER).add((n.to_bytes(20, "big"), NOON) for n in range(5000))
     before = files_in(tmp_path)
     with pytest.raises(IncompatibleFilterError, match="now it is scrapy"):
-        middleware(tmp_path)
+        crawled(tmp_path)
     assert files_in(tmp_path) == before
     die_in_a_write(tmp_path)
-    middleware(tmp_path)._spider_opened()
+    crawled(tmp_path)._spider_opened()
     assert "BLOOM_DELTA is off in this crawl: the fingerprinter of this job was" in caplog.text
     assert len(rows_in(tmp_path)) == 5000
 

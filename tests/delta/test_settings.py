@@ -4,7 +4,6 @@ import pytest
 from scrapy import Request
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import Settings
-from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DeltaMiddleware
 from scrapy_bloom.amounts import DAY, seconds
@@ -19,6 +18,7 @@ from scrapy_bloom.delta.settings import (
     key_of_text,
     wish_of,
 )
+from tests.delta import started
 
 
 @pytest.mark.parametrize(
@@ -141,12 +141,8 @@ def test_a_subclass_may_turn_itself_off(caplog, tmp_path):
             """Leave spiders alone that are none of its business."""
             raise NotConfigured
 
-    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(tmp_path)}
-    crawler = get_crawler(settings_dict=settings)
-    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
     with pytest.raises(NotConfigured):
-        OwnDelta.from_crawler(crawler)
-    assert crawler.spider is not None
+        started(OwnDelta, BLOOM_DELTA="item", BLOOM_DELTA_DIR=str(tmp_path))
     assert "ERROR" not in {record.levelname for record in caplog.records}
 
 
