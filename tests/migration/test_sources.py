@@ -244,7 +244,10 @@ def test_what_is_behind_a_torn_one(tmp_path, monkeypatch, whole):
 
 
 def test_fingerprints_of_any_length_are_read(tmp_path):
-    """A fingerprinter of one's own may give other and unequal lengths."""
+    """A fingerprinter of one's own may give other and unequal lengths. Lines may end as an editor
+    has left them."""
+    crlf = text(digests(9)).replace(b"\n", b"\r\n")
+    assert seen(tmp_path / "seen", crlf) == (digests(9), 0)
     fingerprints = [b"x" * (1 + n % 64) for n in range(1000)]
     assert seen(tmp_path / "seen", binary(fingerprints)) == (fingerprints, 0)
     assert seen(tmp_path / "seen", binary([b"x" * 65])) == ([], 1)
