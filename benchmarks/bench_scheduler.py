@@ -66,40 +66,19 @@ def push_all(job, batch):
 
 
 def pushes(jobs, rounds):
-    """Pushes of real requests: the scheduler over Scrapy's disk queues, and ours with commits."""
+    """Print medians of pushes: the scheduler over Scrapy's disk queues, and ours with commits."""
     figures = {name: [] for name in jobs}
     for _ in range(rounds):
         batch = requests(jobs["durable"].spider, BATCH)
         for name, job in jobs.items():
             with timed(figures[name], BATCH):
                 push_all(job, batch)
-    show(figures)
-
-
-def show(figures):
-    """Print medians of what was timed."""
     rows = []
     for name, times in figures.items():
         wall, cpu = map(statistics.median, zip(*times, strict=True))
         ratio = spread(*([cpu for _, cpu in figures[which]] for which in (name, "stock")))[0]
         rows.append([name, f"{wall * 1e6:.1f}", f"{cpu * 1e6:.1f}", ratio])
     table(["", "µs a request", "of CPU", "CPU, of stock"], rows)
-
-
-def rounds_of_requests(jobs, rounds):
-    """The scheduler's own time for a request that is pushed, popped and finished."""
-    figures = {name: [] for name in jobs}
-    for _ in range(rounds):
-        for name, job in jobs.items():
-            batch = requests(job.spider, BATCH)
-            with timed(figures[name], BATCH):
-                for start in range(0, BATCH, 10):
-                    for request in batch[start : start + 10]:
-                        job.scheduler.enqueue_request(request)
-                    for _ in range(10):
-                        job.done(job.pop())
-                push_all(job, ())
-    show(figures)
 
 
 def million(folder, count):
@@ -175,9 +154,6 @@ def main():
         print("Pushes of real requests, median of rounds in turns:")
         with both(folder / "pushes") as jobs:
             pushes(jobs, options.rounds)
-        print("Push, pop and finish:")
-        with both(folder / "rounds") as jobs:
-            rounds_of_requests(jobs, options.rounds)
         if options.pending:
             print("A large job:")
             million(folder, options.pending)

@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import date
 from functools import partial
+from tempfile import TemporaryFile
 
 import pytest
 from hypothesis import settings
+from scrapy.cmdline import execute
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 from twisted.internet import reactor  # installs the platform's own one, which is not asyncio's
@@ -98,15 +100,22 @@ def make_dupefilter():
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """Return a function that runs a command in this process, as `python -m` does."""
+    """Return a function that runs a command in this process, as `python -m` does, or `scrapy`."""
 
-    def run(folder, *arguments):
+    def run(folder, *arguments, stdin=b"", scrapy=False):
         monkeypatch.chdir(folder)
         capsys.readouterr()
-        try:
-            status = main(list(map(str, arguments)))
-        except SystemExit as end:
-            status = end.code
+        words = list(map(str, arguments))
+        with TemporaryFile() as file, monkeypatch.context() as patch:
+            file.write(stdin.encode() if isinstance(stdin, str) else stdin)
+            file.seek(0)
+            patch.setattr("sys.stdin", file)
+            try:
+                status = execute(["scrapy", "bloom", *words]) if scrapy else main(words)
+            except SystemExit as end:
+                status = end.code
+        # which the first command in a project sets
+        os.environ.pop("SCRAPY_SETTINGS_MODULE", None)
         out, error = capsys.readouterr()
         return Result(subprocess.CompletedProcess(arguments, status, out, error))
 

@@ -12,7 +12,7 @@ import sysconfig
 import tarfile
 import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,6 +22,7 @@ INJECT = Path(__file__).with_name("inject")
 ADDON = "scrapy_bloom.Addon"
 OURS_ALONE = "FAILS ONLY WITH OURS"
 STALE = "EXPLAINED, BUT DID NOT FAIL"
+PASSED_AGAIN = "passed when it was run again"
 FAULTS = {OURS_ALONE, STALE}
 """The reasons that are for us to look into."""
 
@@ -40,13 +41,14 @@ STOCK = Arm("stock Scrapy")
 STOCK_WITH_JOBDIR = Arm("stock Scrapy and a JOBDIR", jobdir=True)
 
 
-def fetch(project: str, code: str, cache: Path, sha256: str = "") -> Path:
-    """Return the directory with the tests of the release of `project` that is installed; they
-    are downloaded from the package index once.
+def fetch(project: str, code: str, cache: Path, sha256: str = "", number: str = "") -> Path:
+    """Return the directory with the tests of that release of `project`, or of the one that is
+    installed; they are downloaded from the package index once.
 
     Its directory `code` is left out, so that the package that is installed is tested.
     """
-    release = f"{project.replace('-', '_')}-{version(project)}"
+    number = number or version(project)
+    release = f"{project.replace('-', '_')}-{number}"
     suite = cache / release
     (cache / "pytest.ini").touch()  # for those without one: pytest would look for ours
     if suite.exists():
@@ -54,7 +56,7 @@ def fetch(project: str, code: str, cache: Path, sha256: str = "") -> Path:
     with tempfile.TemporaryDirectory(dir=cache) as place:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
         pip += ["--no-deps", "--no-binary", project, "--dest", place]
-        subprocess.run([*pip, f"{project}=={version(project)}"], check=True)
+        subprocess.run([*pip, f"{project}=={number}"], check=True)
         source = next(Path(place).glob("*.tar.gz"))
         found = hashlib.sha256(source.read_bytes()).hexdigest()
         if sha256 not in ("", found):
@@ -70,7 +72,7 @@ def run(
     suite: Path,
     arm: Arm,
     jobs: Path,
-    tests: Sequence[str],
+    tests: Collection[str],
     options: Sequence[str] = (),
     without: Iterable[str] = (),
     environment: Mapping[str, str] = os.environ,
@@ -78,6 +80,8 @@ def run(
     """Run `tests` (files or node ids), some node ids left out, and return the outcome of
     each by its node id: passed, skipped, or failed. Raises RuntimeError if pytest could not
     run them."""
+    if not tests:
+        return {}
     print(f"\n== {suite.name}, {arm.name}", flush=True)
     _inject_in_every_process()
     scripts = sysconfig.get_path("scripts")
@@ -93,7 +97,6 @@ def run(
         command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
         command += [
             "--rootdir=.",
-            "--timeout=120",
             *options,
             f"--junitxml={report}",
             "-ojunit_family=xunit1",
@@ -117,13 +120,37 @@ def failing(outcomes: Mapping[str, str]) -> set[str]:
     return {test for test, outcome in outcomes.items() if outcome == "failed"}
 
 
-def reason_for(test: str, again: set[str], anyway: set[str], with_jobdir: set[str]) -> str:
-    """Return why `test` failed with ours: `again` are those that did so each time."""
-    if test in anyway:
-        return f"fails with {STOCK.name}, too"
-    if test in with_jobdir:
-        return f"fails with {STOCK_WITH_JOBDIR.name}, too"
-    return OURS_ALONE if test in again else "passed when it was run again"
+def compare(
+    outcomes: Callable[[Arm, Collection[str]], Mapping[str, str]],
+    failed: set[str],
+    explained: Mapping[str, str],
+    tries: int = 1,
+) -> dict[str, str]:
+    """Return the reason for each test that has failed with ours, and for each that is explained.
+
+    `outcomes` runs tests in an arm. Those that have failed run again, then without ours, each so
+    many times: some depend on the speed of the machine, with whichever add-ons.
+    """
+
+    def fails_once(arm: Arm, tests: set[str]) -> set[str]:
+        return set().union(*(failing(outcomes(arm, sorted(tests))) for _ in range(tries)))
+
+    again = set(failed)
+    for _ in range(tries):
+        again &= failing(outcomes(OURS, sorted(again)))
+    reasons = dict.fromkeys(sorted(failed), PASSED_AGAIN)
+    reasons |= dict.fromkeys(sorted(again), OURS_ALONE)
+    for arm in (STOCK, STOCK_WITH_JOBDIR):
+        anyway = fails_once(arm, again)
+        reasons |= dict.fromkeys(sorted(anyway), f"fails with {arm.name}, too")
+        again -= anyway
+    found = failing(outcomes(OURS, list(explained)))
+    return reasons | {test: why if test in found else STALE for test, why in explained.items()}
+
+
+def faults(reasons: Mapping[str, str]) -> list[str]:
+    """Return the tests that fail only with ours, or do not although they are explained."""
+    return [test for test, reason in reasons.items() if reason in FAULTS]
 
 
 def _inject_in_every_process() -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from scrapy_bloom.amounts import MOST, whole_number
-from scrapy_bloom.periods import seconds
+from scrapy_bloom.periods import seconds as seconds_of
+from scrapy_bloom.texts import duration
 
 
 @pytest.mark.parametrize(
@@ -44,4 +45,20 @@ def test_other_things_are_no_quantities(value):
 )  # fmt: skip
 def test_times_have_units(value, expected):
     """Days without one; nothing is no time, and neither is forever."""
-    assert seconds(value) == (expected if expected is None else pytest.approx(expected))
+    assert seconds_of(value) == (expected if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0.04, "0.0 s"),
+        (59, "59 s"),
+        (61, "1 min 1 s"),
+        (7500, "2 h 5 min"),
+        (90_000, "1 d 1 h"),
+    ],
+)
+def test_durations(seconds, text):
+    """In the two largest units."""
+    assert duration(seconds) == text

@@ -5,11 +5,11 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import scrapy_bloom
 from tests import processes
+from tests.patience import PATIENCE
 
 PACKAGE = Path(scrapy_bloom.__file__).resolve().parent.parent
 URLS = PACKAGE / "tests" / "data" / "urls_kasztp_20000.txt.gz"
@@ -65,6 +65,12 @@ def make_project(folder):
     return folder
 
 
+def files_in(folder):
+    """Return all files and directories below a folder, the files with their bytes."""
+    paths = sorted(Path(folder).rglob("*"))
+    return {path: path.read_bytes() if path.is_file() else None for path in paths}
+
+
 class Result:
     """What a command has printed; `status` is its exit status."""
 
@@ -105,42 +111,14 @@ class Result:
 def environment():
     """Return the environment in which `scrapy` finds this package."""
     path = [str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    installed = any(entry.name == "bloom" for entry in entry_points(group="scrapy.commands"))
-    if not installed:
-        path.append(_metadata())
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": "80"}
 
 
-def _metadata():
-    """Return a directory that says what pyproject.toml does, as an installation would."""
-    folder = PACKAGE / ".pytest_cache" / "entry-points"
-    metadata = folder / "scrapy_bloom_tests-0.dist-info"
-    metadata.mkdir(parents=True, exist_ok=True)
-    text = (PACKAGE / "pyproject.toml").read_text()
-    entry = re.search(r'\[project\.entry-points\."scrapy\.commands"\]\n(.*)\n', text)[1]
-    (metadata / "METADATA").write_text("Name: scrapy-bloom-tests\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[scrapy.commands]\n" + entry.replace('"', "") + "\n"
-    )
-    return str(folder)
-
-
-def begun(folder, *arguments, before=("-m", "scrapy_bloom")):
+def begun(folder, *arguments, before=("-m", "scrapy_bloom"), **options):
     """Begin a command in `folder`, as a process that prints to pipes."""
-    return processes.Process(
-        [*before, *arguments],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def scrapy_executable():
-    """Return the command `scrapy` of this Python."""
-    script = Path(sys.executable).with_name("scrapy")
-    return [str(script)] if script.exists() else [sys.executable, "-m", "scrapy"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    command = [*before, *arguments]
+    return processes.Process(command, cwd=folder, env=environment(), text=True, **pipes)
 
 
 def bloom(folder, *arguments, stdin="", module=False):
@@ -153,4 +131,21 @@ def bloom(folder, *arguments, stdin="", module=False):
         input=stdin.encode() if isinstance(stdin, str) else stdin,
     )
     done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+    return Result(done)
+
+
+def in_shell(folder, line, stdin=""):
+    """Run a line of a shell, in which `scrapy` is the script that was installed."""
+    script = Path(sys.executable).with_name("scrapy")
+    scrapy = str(script) if script.exists() else f"{sys.executable} -m scrapy"
+    done = subprocess.run(
+        line.replace("scrapy", scrapy, 1),
+        shell=True,
+        cwd=folder,
+        env=environment(),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
     return Result(done)

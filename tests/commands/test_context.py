@@ -1,123 +1,85 @@
-"""Subcommands as an operator runs them: inside a project and outside, with good input and bad."""
+"""Subcommands as an operator runs them: inside a project and outside, and in a shell."""
 
 import os
 import shutil
-import subprocess
 
 import pytest
-from scrapy.http import Request
-from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import ScalableBloomFilter
-from tests.commands.command_line import (
-    SEEN,
-    SUBCOMMANDS,
-    URLS,
-    bloom,
-    environment,
-    make_project,
-    scrapy_executable,
-)
+from tests.commands.command_line import SEEN, bloom, in_shell, make_project
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """A project, and a folder that is none, each with a filter and a list of URLs."""
-    project = make_project(tmp_path_factory.mktemp("project"))
-    outside = tmp_path_factory.mktemp("outside")
-    for folder in (project, outside):
-        (folder / "job").mkdir()
-        with ScalableBloomFilter(2000, 1e-6, folder / "job" / "bloom") as bloom_filter:
-            bloom_filter.update(fingerprint(Request(url)) for url in SEEN)
-        shutil.copytree(folder / "job", folder / "copy")
-        shutil.copytree(folder / "job", folder / "doomed")
-        (folder / "urls.txt").write_text("\n".join(SEEN))
-    return {"project": project, "outside": outside}
+@pytest.mark.parametrize("is_project", [False, True])
+def test_a_subcommand_works_inside_and_outside_a_project(run, job, is_project):
+    """Through the real executable, with good input (status 0) and bad (status 2)."""
+    folder = make_project(job.parent) if is_project else job.parent
+    result = bloom(folder, "info", "job", module=is_project)
+    assert (result.status, result.error) == (0, "")
+    assert result.lines[0] == "job"
+    assert "no holds no Bloom filter" in bloom(folder, "info", "no").refusal
+
+
+def test_project_settings_apply(run, job):
+    """A project's fingerprinter, capacity and spiders' settings count; others are refused."""
+    outside, project = job.parent, make_project(job.parent / "project")
+    (project / "list.txt").write_text("http://example.com/a?x=1\nhttp://example.com/b\n")
+    page = "http://example.com/b"
+
+    def inside(*arguments):
+        return run(project, *arguments, scrapy=True)
+
+    assert inside("add", "own", "list.txt").status == 0
+    info = inside("info", "own", "--json").json
+    assert (info["capacity"], info["fingerprinter"]) == (5000, "shop.identity.NoQuery")
+    assert inside("check", "own", "http://example.com/a?x=2").status == 0
+    refusal = inside("check", "own", page, "--spider", "plain").refusal
+    assert "was shop.identity.NoQuery" in refusal
+    assert "--spider" in refusal
+    refusal = run(outside, "add", "project/own", "urls.txt").refusal
+    assert "was shop.identity.NoQuery" in refusal
+    assert inside("add", "plain", "list.txt", "--spider", "plain").status == 0
+    assert run(outside, "check", "project/plain", page).status == 0
+    assert "no spider 'nobody'" in inside("check", "own", page, "--spider", "nobody").refusal
+    ScalableBloomFilter(100, 1e-3, project / "by hand").close()
+    raising = "REQUEST_FINGERPRINTER_CLASS=shop.identity.Raising"
+    assert "no idea" in inside("check", "by hand", page, "-s", raising).refusal
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "message"),
+    ("output", "status", "error"),
     [
-        (["info", "job"], ["info", "no"], "no holds no Bloom filter"),
-        (["size", "--urls", "1e6"], ["size", "--urls", "-1"], "'-1' is not a whole number"),
-        (["check", "job", SEEN[0]], ["check", "job", "x"], "'x' has no fingerprint"),
-        (["add", "job", "urls.txt"], ["add", "job", "no"], "no is not a file"),
-        (["merge", "job", "copy"], ["merge", "job", "job"], "is the destination itself"),
-        (["clear", "doomed", "--yes"], ["clear", "job"], "--yes"),
-        (["verify", "job"], ["verify", "urls.txt"], "is one file, and no filter"),
-        (["compare", "urls.txt"], ["compare", "no"], "no: No such file"),
-        (["plot", "memory", "x.svg"], ["plot", "memory", "x.gif"], ".png or .svg"),
+        pytest.param(
+            ">/dev/full",
+            2,
+            "No space left",
+            marks=pytest.mark.skipif(not os.path.exists("/dev/full"), reason="is on Linux only"),
+        ),
+        (">&-", 0, ""),
+        ("--nonsense >&-", 2, "unrecognized"),
+        (">&- 2>&-", 0, ""),
     ],
-    ids=SUBCOMMANDS,
 )
-def test_every_subcommand_works_inside_and_outside_a_project(folders, good, bad, message):
-    """Through the real executable, with good input (status 0) and bad (status 2)."""
-    if good[0] == "plot":
-        pytest.importorskip("matplotlib")
-    result = bloom(folders["outside"], *good)
-    assert result.status == 0, result.error
-    assert result.out
-    assert result.error == ""
-    assert message in bloom(folders["project"], *bad).refusal
-
-
-def test_project_settings_apply(folders):
-    """A project's fingerprinter, capacity and spiders' settings count; others are refused."""
-    project, outside = folders["project"], folders["outside"]
-    (project / "list.txt").write_text("http://example.com/a?x=1\nhttp://example.com/b\n")
-    assert bloom(project, "add", "own", "list.txt").status == 0
-    info = bloom(project, "info", "own", "--json").json
-    assert (info["capacity"], info["fingerprinter"]) == (5000, "shop.identity.NoQuery")
-    assert bloom(project, "check", "own", "http://example.com/a?x=2").status == 0
-    page = "http://example.com/b"
-    refusal = bloom(project, "check", "own", page, "--spider", "plain").refusal
-    assert "was shop.identity.NoQuery" in refusal
-    assert "--spider" in refusal
-    assert "was shop.identity.NoQuery" in bloom(outside, "add", project / "own", URLS).refusal
-    assert bloom(project, "add", "plain", "list.txt", "--spider", "plain").status == 0
-    assert bloom(outside, "check", project / "plain", page).status == 0
-    assert (
-        "no spider 'nobody'" in bloom(project, "check", "own", page, "--spider", "nobody").refusal
-    )
-    raising = "REQUEST_FINGERPRINTER_CLASS=shop.identity.Raising"
-    assert "no idea" in bloom(project, "check", "job", page, "-s", raising).refusal
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a full disk is at hand on Linux only")
-def test_output_that_cannot_be_written_gets_one_line(folders):
+def test_output_that_cannot_be_written_gets_one_line(job, output, status, error):
     """A full disk is named; without any output a command does its work."""
-    folder = folders["outside"]
-    command = " ".join([*scrapy_executable(), "bloom", "info", "job"])
-    for output, status, lines in (("/dev/full", 2, 1), ("&-", 0, 0)):
-        process = subprocess.run(
-            f"{command} >{output}",
-            shell=True,
-            cwd=folder,
-            env=environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert (process.returncode, len(process.stderr.splitlines())) == (status, lines)
-    assert "No space left" not in process.stderr
+    result = in_shell(job.parent, f"scrapy bloom info job {output}")
+    assert (result.status, len(result.error.splitlines())) == (status, bool(error))
+    assert error in result.error
 
 
-def test_names_and_urls_need_no_encoding(folders):
-    """What the terminal's encoding does not have is shown escaped."""
-    name = os.fsdecode(b"caf\xe9")
-    shutil.copytree(folders["outside"] / "job", folders["outside"] / name)
-    assert "closed" in bloom(folders["outside"], "info", name).out
-
-
-def test_closed_output_is_no_error_to_talk_about(run, job):
+def test_closed_output_is_no_error_to_talk_about(job):
     """`scrapy bloom … | head` ends quietly."""
-    process = subprocess.run(
-        " ".join([*scrapy_executable(), "bloom", "check", str(job), "-", "|", "true"]),
-        shell=True,
-        env=environment(),
-        input="\n".join(SEEN * 20_000),
-        capture_output=True,
-        text=True,
-    )
-    assert process.stderr == ""
+    result = in_shell(job.parent, "scrapy bloom check job - | true", "\n".join(SEEN * 20_000))
+    assert result.error == ""
+
+
+def test_no_standard_input_is_named(job):
+    """Where a list is to be read from it."""
+    assert "no standard input" in in_shell(job.parent, "scrapy bloom check job - <&-").refusal
+
+
+def test_names_need_no_encoding(job):
+    """What the terminal's encoding does not have is shown escaped."""
+    shutil.copytree(job, job.parent / os.fsdecode(b"caf\xe9"))
+    assert "closed" in bloom(job.parent, "info", os.fsdecode(b"caf\xe9")).out

@@ -12,7 +12,6 @@ from scrapy_bloom.crawl.stats import COUNTED
 from scrapy_bloom.redis.status import CrawlStatus
 from scrapy_bloom.sqlite.job_file import RequestFile
 from scrapy_bloom.sqlite.status import JobStatus
-from tests.commands.command_line import bloom
 from tests.redis.workers import StoreWorker
 
 pytest_plugins = ["tests.redis.fixtures"]
@@ -34,90 +33,67 @@ def worker(redis_server, key):
     worker.close()
 
 
-def test_info_and_workers_know_the_queue(run, tmp_path, redis_server, key, worker):
-    """Pending by priority and slot, in flight by worker, what is done; as text and as JSON."""
-    queue = run(tmp_path, "info", redis_server.url, "--key", key, "--json").json["queue"]
-    (claimed,) = (each["in_flight"] for each in queue["workers"])
-    assert claimed == len(worker.store.claims.all)
-    assert queue["pending"] == {"0": {"shop": 9 - claimed}}
-    text = run(tmp_path, "info", redis_server.url, "--key", key).out
-    assert f"{claimed} with 1 worker" in text
-    assert f"priority 0: shop {9 - claimed}" in text
-    listed = run(tmp_path, "workers", redis_server.url, "--key", key)
-    assert worker.store.worker in listed.out
-    assert (
-        run(tmp_path, "workers", redis_server.url, "--key", key, "--json").json[0]["lease_seconds"]
-        > 0
-    )
-    assert "no crawl" in run(tmp_path, "workers", redis_server.url, "--key", f"{key}x").refusal
-
-
-def test_a_worker_has_the_same_figures_everywhere(run, tmp_path, redis_server, key, worker):
+def test_a_worker_has_the_same_figures_everywhere(there, worker):
     """In top, workers and info; and so has what the workers have counted."""
-    place = [redis_server.url, "--key", key, "--json"]
-    (top,), (listed,) = (
-        run(tmp_path, "top", *place).json["workers"],
-        run(tmp_path, "workers", *place).json,
-    )
-    info = run(tmp_path, "info", *place).json["queue"]
-    (told,) = info["workers"]
-    assert top.keys() == listed.keys() == told.keys() == {
-        "name", "in_flight", "oldest_seconds", "dispatched", "lease_seconds", "in_start",
-    }  # fmt: skip
-    for each in (top, listed, told):
+    figures, info = there("top", "--json").json, there("info", "--json").json["queue"]
+    names = {"name", "in_flight", "oldest_seconds", "dispatched", "lease_seconds", "in_start"}
+    for (each,) in (figures["workers"], there("workers", "--json").json, info["workers"]):
+        assert each.keys() == names
         assert each["in_flight"] == 4
         assert each["dispatched"] > 0
-    figures = run(tmp_path, "top", *place).json
+        assert each["lease_seconds"] > 0
     for name in ("pages", "items", "duplicates", "retries", "pending_count", "in_flight"):
         assert figures[name] == info[name]
 
 
-def test_help_explains_the_columns_of_workers(run, tmp_path, redis_server, key, worker):
+def test_help_explains_the_columns_of_workers(there, redis_server, key, worker):
     """Each of them, in 80 columns."""
-    helped = run(tmp_path, "workers", "--help")
-    heads = run(tmp_path, "workers", redis_server.url, "--key", key).lines[0]
+    helped = there("workers", "--help")
+    heads = there("workers").lines[0]
     for head in re.split(r"\s{2,}", heads)[1:]:
         assert re.search(rf"^  {re.escape(head)}  ", helped.out, re.M)
     assert helped.width <= 80
 
 
-def test_push_adds_what_is_new(tmp_path, redis_server, key, worker):
+def test_push_adds_what_is_new(there, run, tmp_path, redis_server, worker):
     """From arguments and standard input, with a priority and a callback, what the filter lacks."""
-    arguments = ["push", redis_server.url, "http://example.com/1", "-", "--key", key]
-    pushed = bloom(tmp_path, *arguments, "--priority", 9, stdin="http://example.com/seed\n")
+    words = ["http://example.com/1", "-", "--priority", 9]
+    pushed = there("push", *words, stdin="http://example.com/seed\n")
     assert pushed.out == "pushed 1 request, 1 were seen before\n"
-    found = []
-    while (request := worker.next()) is not None:
-        found.append((request.url, request.priority))
+    found = [(request.url, request.priority) for request in iter(worker.next, None)]
     assert ("http://example.com/seed", 9) in found
-    arguments[-1] = f"{key}x"
-    assert "there is no crawl" in bloom(tmp_path, *arguments).refusal
+    other = ["push", redis_server.url, "http://example.com/1", "--key", "other"]
+    assert "there is no crawl" in run(tmp_path, *other).refusal
 
 
-def test_clear_removes_all_of_a_crawl(run, tmp_path, redis_server, key, worker):
+def test_clear_removes_all_of_a_crawl(there, redis_server, key, worker):
     """Filter and queue: no key is left, and the workers learn that it is gone."""
     assert redis_server.names(key)
-    assert run(tmp_path, "clear", redis_server.url, "--key", key, "--yes").status == 0
+    assert there("clear", "--yes").status == 0
     assert redis_server.names(key) == []
     worker.exchange()
     assert worker.is_gone
 
 
-def test_info_tells_how_far_the_crawl_is(run, tmp_path, redis_server, key, worker):
+def test_info_tells_how_far_the_crawl_is(there, redis_server, key, worker):
     """Its state, what is in flight and how long, its speed, its memory, and what has failed."""
     request = worker.next()
     worker.store.fail(request, FailedRequest.of(request, "download/timeout"))
     worker.exchange()
-    info = run(tmp_path, "info", redis_server.url, "--key", key)
+    info, claimed = there("info"), len(worker.store.claims.all)
     for expected in (
         "crawl      running, start() is through",
         "failed     1 requests: 1 download/timeout",
+        f"{claimed} with 1 worker",
+        f"priority 0: shop {7 - claimed}",
         "kB beside the filter",
         "oldest",
-        worker.store.worker,
     ):
         assert expected in info.out
-    queue = run(tmp_path, "info", redis_server.url, "--key", key, "--json").json["queue"]
+    assert worker.store.worker in info.out
+    assert worker.store.worker in there("workers").out
+    queue = there("info", "--json").json["queue"]
+    assert queue["pending"] == {"0": {"shop": 7 - claimed}}
     assert queue["failed_by_reason"] == {"download/timeout": 1}
     assert queue["bytes"] > 1000
     (found,) = queue["workers"]
@@ -125,28 +101,26 @@ def test_info_tells_how_far_the_crawl_is(run, tmp_path, redis_server, key, worke
     assert queue["pending_count"] + queue["in_flight"] + queue["failed"] + queue["done"] == 9
 
 
-def test_info_counts_what_is_handed_out_alone(run, tmp_path, redis_server, key, worker):
+def test_info_counts_what_is_handed_out_alone(there, redis_server, key, worker):
     """Requests that were lost with two workers wait as the others do, in a list of their own."""
-    arguments = ["info", redis_server.url, "--key", key, "--json"]
-    before = run(tmp_path, *arguments).json["queue"]["pending_count"]
+    before = there("info", "--json").json["queue"]["pending_count"]
     record = "cmsgpack.pack({'0', 'shop', '2x', 0})"
     redis_server.command(
         "EVAL", f"redis.call('RPUSH', KEYS[1], {record})", 1, f"{worker.key}:quarantined"
     )
-    queue = run(tmp_path, *arguments).json["queue"]
+    queue = there("info", "--json").json["queue"]
     assert (queue["pending_count"], queue["quarantined"]) == (before + 1, 1)
 
 
-def test_verify_knows_the_queue(run, tmp_path, redis_server, key, worker):
+def test_verify_knows_the_queue(there, redis_server, key, worker):
     """While workers are at work, and when one is dead, whose claims come back."""
-    arguments = ["verify", redis_server.url, "--key", key]
-    result = run(tmp_path, *arguments)
+    result = there("verify")
     assert result.status == 0
     assert "each of 4 claimed ones has a worker" in result.out
     redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
-    assert "1 worker is dead" in run(tmp_path, *arguments).out
+    assert "1 worker is dead" in there("verify").out
     redis_server.command("DEL", f"{worker.key}:crawl")
-    assert run(tmp_path, *arguments).status == 0
+    assert there("verify").status == 0
 
 
 @pytest.mark.parametrize(
@@ -166,31 +140,31 @@ def test_verify_knows_the_queue(run, tmp_path, redis_server, key, worker):
         (["ZADD {k}:workers 1 {w}", "LPOP {k}:pending:0:shop"], "1 request is gone"),
     ],
 )
-def test_verify_finds_what_is_wrong(run, tmp_path, redis_server, key, worker, commands, finding):
+def test_verify_finds_what_is_wrong(there, redis_server, worker, commands, finding):
     """Each in one line."""
     names = {"k": worker.key, "w": worker.store.worker}
     for command in commands:
         redis_server.command(*(word.format(**names) for word in command.split()))
-    result = run(tmp_path, "verify", redis_server.url, "--key", key)
+    result = there("verify")
     assert result.status == 2
     (line,) = [line for line in result.lines if line.startswith("BAD")]
     assert finding.format(**names) in line
     assert redis_server.url in line
 
 
-def test_top_shows_a_crawl(run, tmp_path, redis_server, key, worker):
+def test_top_shows_a_crawl(there, redis_server, key, worker):
     """With what its workers have counted, and each of them; a crawl has no file and no log."""
-    result = run(tmp_path, "top", redis_server.url, "--key", key, "--once")
+    result = there("top", "--once")
     assert re.match(rf"running, for \S+ s  {redis_server.url} {key}$", result.lines[0])
     assert "in flight by worker" in result.out
     assert worker.store.worker in result.out
-    (line,) = run(tmp_path, "top", redis_server.url, "--key", key, "--json").lines
+    (line,) = there("top", "--json").lines
     figures = json.loads(line)
     assert (figures["pages"], figures["items"]) == (12, 7)
     assert figures["pending"] + figures["in_flight"] == 9
     assert figures["pending_by_slot"] == {"shop": figures["pending"]}
     assert figures["filter_items"] == 9
-    info = run(tmp_path, "info", redis_server.url, "--key", key, "--json").json
+    info = there("info", "--json").json
     assert figures["filter_capacity"] == info["capacity"] == 1000
     assert figures["memory_bytes"] > figures["filter_bytes"]
     (found,) = figures["workers"]

@@ -17,6 +17,7 @@ from scrapy_bloom.delta import file_store
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.settings import Lifetime, key_of_text
 from scrapy_bloom.periods import DAY
+from tests.commands.command_line import files_in
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
@@ -32,12 +33,6 @@ def make(folder, age, url=URL, identity=""):
     return folder
 
 
-def files_in(folder):
-    """Return the files below a folder, with their bytes."""
-    paths = sorted(folder.rglob("*"))
-    return {str(path): path.read_bytes() if path.is_file() else None for path in paths}
-
-
 def test_what_a_delta_store_knows_can_be_looked_at(run, tmp_path):
     """Its pages with their times, its digests, and which URLs it knows."""
     make(make(tmp_path / "memory", 3), 20, url=f"{URL}b")
@@ -47,7 +42,7 @@ def test_what_a_delta_store_knows_can_be_looked_at(run, tmp_path):
     lines = run(tmp_path, "info", "memory").lines
     assert lines[0] == "memory, a delta store: 2 pages, kept for 30 days"
     assert [line.split()[0] for line in lines[2:]] == ["marked", "memory"]
-    checked = run(tmp_path, "check", "memory", URL, f"{URL}c", *DAYS)
+    checked = run(tmp_path, "check", "memory", "-", *DAYS, stdin=f"{URL}\n\n{URL}c\n")
     assert checked.lines == [f"seen {URL}", f"new  {URL}c"]
     assert checked.status == 1
     assert run(tmp_path, "check", "memory", URL, "-s", "BLOOM_DELTA_DAYS=2").status == 1
@@ -89,7 +84,7 @@ def test_a_damaged_table_cannot_be_trusted(run, tmp_path):
 
 
 def test_marks_are_counted_and_listed(run, tmp_path):
-    """With their times."""
+    """With their times, those that no calendar has in seconds."""
     make(make(tmp_path / "memory", 3), 9, url=f"{URL}b")
     assert run(tmp_path, "delta", "count", "memory").lines == ["memory: 2 pages"]
     assert run(tmp_path, "delta", "count", "memory", "--older", "5d").lines == ["memory: 1 page"]
@@ -108,18 +103,19 @@ def test_marks_are_counted_and_listed(run, tmp_path):
     assert {each["key"] for each in found} == {
         fingerprint(Request(url)).hex() for url in (URL, f"{URL}b")
     }
+    with closing(sqlite3.connect(tmp_path / "memory" / "delta.sqlite")) as table, table:
+        table.execute("UPDATE pages SET time = 1e300")
+    listed = run(tmp_path, "delta", "list", "memory")
+    assert (listed.status, listed.lines[0].split("  ")[1]) == (0, "1e+300 s")
 
 
-def test_pages_are_forgotten(run, tmp_path, monkeypatch):
+def test_pages_are_forgotten(run, tmp_path):
     """By URL, by key and by age."""
     for number in range(5):
         make(tmp_path / "memory", 1, url=f"{URL}{number}")
     make(tmp_path / "memory", 0, url=f"{URL}s")
-    (tmp_path / "urls.txt").write_text(f"{URL}1\n")
-    with (tmp_path / "urls.txt").open() as urls:
-        monkeypatch.setattr("sys.stdin", urls)
-        words = ("forget", "memory", f"{URL}0", f"{URL}0", "-", f"{URL}s", f"{URL}unknown")
-        assert run(tmp_path, "delta", *words).lines == ["forgot 3 pages"]
+    words = ("forget", "memory", f"{URL}0", f"{URL}0", "-", f"{URL}s", f"{URL}unknown")
+    assert run(tmp_path, "delta", *words, stdin=f"{URL}1\n").lines == ["forgot 3 pages"]
     key = fingerprint(Request(f"{URL}2")).hex()
     forgotten = run(tmp_path, "delta", "forget", "memory", "--key", key, "--json")
     assert forgotten.json == {"pages": 1, "dropped": []}
@@ -153,25 +149,21 @@ def test_what_delta_cannot_do_is_refused(run, tmp_path, words, refusal):
 
 
 def test_tables_are_merged(run, tmp_path):
-    """Each page is in one of them."""
+    """Each page is in one of them; where one cannot be read, nothing is changed."""
     make(tmp_path / "one", 1)
     make(make(tmp_path / "two", 2, url=f"{URL}b"), 2, url=f"{URL}c")
     before = files_in(tmp_path / "two")
+    make(tmp_path / "torn", 1).joinpath("delta.sqlite").write_bytes(b"torn" * 999)
+    before_one = files_in(tmp_path / "one")
     assert "no other delta store" in run(tmp_path, "merge", "one", "one").refusal
+    refusal = run(tmp_path, "merge", "one", "two", "torn").refusal
+    assert "torn/delta.sqlite cannot be read" in refusal
+    assert files_in(tmp_path / "one") == before_one
     assert run(tmp_path, "merge", "one", "two").lines == ["one has 3 pages now"]
     assert run(tmp_path, "check", "one", URL, f"{URL}b", f"{URL}c", *DAYS).status == 0
     assert files_in(tmp_path / "two") == before
     forget = ("delta", "forget", "one", "--older", "36h")
     assert run(tmp_path, *forget).lines == ["forgot 2 pages"]
-
-
-def test_everything_is_forgotten_when_that_is_meant(run, tmp_path):
-    """Only then."""
-    make(tmp_path / "memory", 1)
-    assert "say so with --yes" in run(tmp_path, "clear", "memory").refusal
-    assert run(tmp_path, "check", "memory", URL, *DAYS).status == 0
-    assert run(tmp_path, "clear", "memory", "--yes").status == 0
-    assert run(tmp_path, "check", "memory", URL, *DAYS).status == 1
 
 
 def test_a_memory_of_another_fingerprinter_is_not_merged(run, tmp_path):
@@ -182,22 +174,14 @@ def test_a_memory_of_another_fingerprinter_is_not_merged(run, tmp_path):
     refusal = run(tmp_path, "merge", "one", "two").refusal
     assert "two has marks of another fingerprinter than one" in refusal
     assert files_in(tmp_path / "one") == before
+    assert "say so with --yes" in run(tmp_path, "clear", "one").refusal
+    assert files_in(tmp_path / "one") == before
     assert run(tmp_path, "clear", "one", "--yes").status == 0
+    assert run(tmp_path, "check", "one", URL, *DAYS).status == 1
     assert run(tmp_path, "merge", "one", "two").lines == ["one has 1 page now"]
     with closing(FileDeltaStore(tmp_path / "one", Lifetime())) as one:
         one.look()
         assert one.identity == "another"
-
-
-def test_a_merge_that_fails_changes_nothing(run, tmp_path):
-    """A damaged table is named, though others come before it."""
-    for name in ("one", "two", "three"):
-        make(tmp_path / name, 1, url=f"{URL}{name}")
-    before = files_in(tmp_path / "one")
-    (tmp_path / "three" / "delta.sqlite").write_bytes(b"torn" * 999)
-    refusal = run(tmp_path, "merge", "one", "two", "three").refusal
-    assert "three/delta.sqlite cannot be read" in refusal
-    assert files_in(tmp_path / "one") == before
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -220,7 +204,7 @@ def test_a_merge_that_is_killed_can_be_run_again(run, tmp_path, monkeypatch, num
 
 
 def test_importing_what_deltafetch_has_remembered(run, tmp_path):
-    """Fingerprints of either kind, and keys of the spider's own, with their times."""
+    """Fingerprints of either kind, and keys of the spider's own, with their times; and URLs."""
     old = time.time() - 40 * DAY
     with closing(dbm.dumb.open(str(tmp_path / "spider.db"), "c")) as database:
         database[fingerprint(Request(URL))] = str(time.time())
@@ -233,6 +217,10 @@ def test_importing_what_deltafetch_has_remembered(run, tmp_path):
     memory = FileDeltaStore(tmp_path / "memory", Lifetime(30 * DAY))
     memory.open()
     assert memory.knows(key_of_text("article 7"))
+    memory.close()
+    (tmp_path / "urls.txt").write_text(f"{URL}x\n{URL}y\n")
+    assert run(tmp_path, "add", "memory", "urls.txt", *DAYS).status == 0
+    assert run(tmp_path, "check", "memory", f"{URL}x", f"{URL}y", *DAYS).status == 0
 
 
 @pytest.mark.parametrize("time_of", ["nan", "-inf", "inf", "-1e300", "1e300", "soon", ""])
@@ -247,26 +235,6 @@ def test_what_can_be_no_time_is_now(run, tmp_path, time_of):
         info = run(tmp_path, "info", f"memory{days}", "--json").json
         assert 0 < info["table"]["oldest"] <= info["table"]["newest"] <= time.time()
         assert run(tmp_path, "info", f"memory{days}").status == 0
-
-
-def test_times_that_no_calendar_has_are_listed(run, tmp_path):
-    """A page that a wrong clock or a damage has left so is shown with the seconds."""
-    make(tmp_path / "memory", 1)
-    with closing(sqlite3.connect(tmp_path / "memory" / "delta.sqlite")) as table, table:
-        table.execute("UPDATE pages SET time = 1e300")
-    listed = run(tmp_path, "delta", "list", "memory")
-    assert (listed.status, listed.lines[0].split("  ")[1]) == (0, "1e+300 s")
-
-
-def test_urls_on_standard_input_are_checked(run, tmp_path, monkeypatch):
-    """As with a filter: a list, without its empty lines; what is no URL is refused."""
-    make(tmp_path / "memory", 1)
-    (tmp_path / "urls.txt").write_text(f"{URL}\n\n{URL}b\n")
-    with (tmp_path / "urls.txt").open() as urls:
-        monkeypatch.setattr("sys.stdin", urls)
-        checked = run(tmp_path, "check", "memory", "-", *DAYS)
-    assert checked.lines == [f"seen {URL}", f"new  {URL}b"]
-    assert "'nothing' has no fingerprint" in run(tmp_path, "check", "memory", "nothing").refusal
 
 
 @pytest.mark.parametrize("days", ["soon", "0", "-1"])
@@ -286,11 +254,3 @@ def test_days_that_a_crawl_refuses_are_refused(run, tmp_path, days):
         refusal = run(tmp_path, *command, "-s", f"BLOOM_DELTA_DAYS={days}").refusal
         assert refusal.startswith(f"BLOOM_DELTA_DAYS is {days!r}: it must be a number of days")
     assert files_in(tmp_path) == before
-
-
-def test_importing_urls_into_a_memory(run, tmp_path):
-    """As into a filter."""
-    make(tmp_path / "memory", 1)
-    (tmp_path / "urls.txt").write_text(f"{URL}x\n{URL}y\n")
-    assert run(tmp_path, "add", "memory", "urls.txt", *DAYS).status == 0
-    assert run(tmp_path, "check", "memory", f"{URL}x", f"{URL}y", *DAYS).status == 0

@@ -65,23 +65,6 @@ def test_merge_refuses_it(run, job):
     assert (job / "bloom" / "0.bloom").read_bytes() == before
 
 
-def test_size_agrees_with_real_ones(run, tmp_path):
-    """Bits, table and files, to the byte, set at once and grown, and the chance of a loss."""
-    arguments = ["size", "--urls", "20k", "--from", "1000", "--error-rate", "0.5"]
-    at_once, grown = run(tmp_path, *arguments, "--json").json["exact_filters"]
-    for figures, capacity in ((at_once, 20_000), (grown, 1000)):
-        place = tmp_path / str(capacity)
-        with ScalableBloomFilter(capacity, 0.5, place, exact=True) as made:
-            made.update(map(str, range(20_000)))
-            assert figures["bytes"] == made.nbytes
-            assert figures["table_bytes"] == made.table_nbytes
-            assert figures["pages_lost"] == pytest.approx(made.expected_false_positives)
-        assert figures["file_bytes"] == sum(p.stat().st_size for p in place.glob("*.bloom"))
-    text = run(tmp_path, *arguments)
-    assert text.lines[-3].split()[:4] == ["with", "BLOOM_EXACT", "memory", "table,"]
-    assert text.width <= 80
-
-
 def test_damage_is_not_trusted(run, job):
     """A table that has lost a page; the file is left as it is."""
     path = job / "bloom" / "0.bloom"

@@ -3,24 +3,22 @@
 import json
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from scrapy_bloom.commands import main
 from scrapy_bloom.crawl.codec import Codec
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis.client import RedisClient
-from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.layout import in_one_slot
 from scrapy_bloom.redis.status import CrawlReader
 from scrapy_bloom.sqlite import desk as orders
 from scrapy_bloom.sqlite.status import job_view
 from tests.crawl.engine import Job
-from tests.failures import Failed
 from tests.redis.workers import StoreWorker
 from tests.stored import stored
 
@@ -53,42 +51,33 @@ def fail_in(folder, *failures, waiting=()):
     return folder
 
 
+FAILURES = [failed_request(number) for number in range(MANY + 1)]
+
+
 @pytest.fixture
 def failed_job(tmp_path):
     """A finished job with some requests that have failed."""
-    return fail_in(tmp_path, *map(failed_request, range(MANY + 1)))
-
-
-@pytest.fixture
-def failed_crawl(redis_server, key):
-    """The key of a finished crawl in Redis with the same ones."""
-    worker = StoreWorker(redis_server.url, key)
-    for number in range(MANY + 1):
-        worker.enqueue(str(number), priority=-number)
-    for number in range(MANY + 1):
-        assert worker.store.fail(worker.next(), failed_request(number))
-        worker.exchange()
-    worker.leave(over=True)
-    return key
+    return fail_in(tmp_path, *FAILURES)
 
 
 @dataclass
 class FailedPlace:
-    """Where they are: in a folder, what names the place there, and what it is called."""
+    """Where they are: what names the place in this folder, what it is called, and who is to ask
+    them again."""
 
-    runs: object
-    folder: Path
+    run: Callable
     place: list
     name: str
     pending: str
 
-    def run(self, subcommand, *options):
-        return self.runs(self.folder, subcommand, *self.place, *options)
+    def __call__(self, subcommand, *options):
+        """Run a subcommand there."""
+        return self.run(Path(), subcommand, *self.place, *options)
 
     def unfinished(self):
         """Return how many requests wait, in Redis as the lists have it and as it is counted."""
         if self.place == ["."]:
-            return job_view(self.folder).unfinished
+            return job_view(Path()).unfinished
         url, _, key = self.place
         with RedisClient(url) as client:
             crawl = CrawlReader(client, in_one_slot(key)).look()
@@ -98,24 +87,42 @@ class FailedPlace:
 
 
 @pytest.fixture(params=["job", "redis"])
-def failed(request, run, tmp_path):
-    """A job, and a crawl."""
-    if request.param == "job":
-        request.getfixturevalue("failed_job")
-        return FailedPlace(run, tmp_path, ["."], ".", "for the next start")
-    server = request.getfixturevalue("redis_server")
-    key = request.getfixturevalue("failed_crawl")
-    return FailedPlace(
-        run, tmp_path, [server.url, "--key", key], f"{server.url} {key}", "for all workers"
-    )
+def make_failed(request, run, tmp_path, monkeypatch):
+    """A function that makes a job, or a crawl, of which these have failed and others wait."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(*failures, waiting=()):
+        if request.param == "job":
+            fail_in(tmp_path, *failures, waiting=waiting)
+            return FailedPlace(run, ["."], ".", "for the next start")
+        server, key = map(request.getfixturevalue, ("redis_server", "key"))
+        worker = StoreWorker(server.url, key)
+        for number, failure in enumerate(failures):
+            worker.enqueue(str(number))
+            assert worker.store.fail(worker.next(), failure)
+            worker.exchange()
+        for slot in waiting:
+            worker.enqueue("other", meta={"download_slot": slot})
+        worker.exchange()
+        worker.leave(over=not waiting)
+        place = [server.url, "--key", key]
+        return FailedPlace(run, place, f"{server.url} {key}", "for all workers")
+
+    return make
+
+
+@pytest.fixture
+def failed(make_failed):
+    """A finished job, and a finished crawl."""
+    return make_failed(*FAILURES)
 
 
 def test_failed_requests_are_listed_by_reason(failed):
     """With counts, the most frequent first, and what is known of a few of them."""
-    result = failed.run("failed")
+    result = failed("failed")
     assert result.status == 0
     assert result.lines[0] == f"{failed.name}: 8 failed requests"
-    found = failed.run("failed", "--json").json
+    found = failed("failed", "--json").json
     assert result.lines[2:5] == [
         "download/timeout  7",
         "  http://example.com/1",
@@ -123,9 +130,7 @@ def test_failed_requests_are_listed_by_reason(failed):
     ]
     assert "  and 2 more (all with --json, or -o FILE)" in result.lines
     assert "  POST http://example.com/0" in result.lines
-    assert (
-        failed.run("failed", "--reason", "callback").lines[0] == f"{failed.name}: 1 failed request"
-    )
+    assert failed("failed", "--reason", "callback").lines[0] == f"{failed.name}: 1 failed request"
 
 
 HOSTILE = FailedRequest(
@@ -138,22 +143,6 @@ HOSTILE = FailedRequest(
     1795286400.0,
     None,
 )
-
-
-@pytest.fixture(params=["job", "redis"])
-def hostile(request, tmp_path):
-    """The arguments for a job, and a crawl, of which a page has failed that writes to terminals."""
-    if request.param == "job":
-        return [str(fail_in(tmp_path, HOSTILE, waiting=["\x1b[1mslot"]))]
-    url, key = request.getfixturevalue("redis_server").url, request.getfixturevalue("key")
-    worker = StoreWorker(url, key)
-    worker.enqueue("page")
-    worker.enqueue("other", meta={"download_slot": "\x1b[1mslot"})
-    request = worker.next()
-    assert worker.store.fail(request, HOSTILE)
-    worker.exchange()
-    worker.leave(over=False)
-    return [url, "--key", key]
 
 
 @pytest.mark.parametrize(
@@ -171,28 +160,25 @@ def hostile(request, tmp_path):
         (["top", "--once"], [r"login \x1b[2J\u202e\u200f\ufeffpage", r"\x1b[1mslot"]),
     ],
 )
-def test_pages_do_not_write_to_the_terminal(hostile, capsys, monkeypatch, command, shown):
+def test_pages_do_not_write_to_the_terminal(make_failed, monkeypatch, command, shown):
     """Whatever they have put into a URL, a reason, an exception or a slot."""
     monkeypatch.setenv("COLUMNS", "120")
-    subcommand, *options = command
-    assert main([subcommand, *hostile, *options]) == 0
-    out, _ = capsys.readouterr()
+    hostile = make_failed(HOSTILE, waiting=["\x1b[1mslot"])
+    out = hostile(*command).out
     assert [char for char in out.replace("\n", "") if not char.isprintable()] == []
     assert [text for text in shown if text not in out] == []
-    assert main(["failed", *hostile, "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
+    (found,) = hostile("failed", "--json").json
     assert (found["url"], found["reason"]) == (HOSTILE.url, HOSTILE.reason)
 
 
-def test_errors_do_not_write_to_the_terminal_either(capsys):
+def test_errors_do_not_write_to_the_terminal_either(run, tmp_path):
     """As where the name of a job comes out of a script."""
-    assert main(["failed", "\x1b[2Jjob"]) == 2
-    assert r"\x1b[2Jjob holds no requests" in capsys.readouterr().err
+    assert r"\x1b[2Jjob holds no requests" in run(tmp_path, "failed", "\x1b[2Jjob").refusal
 
 
 def test_failed_requests_come_as_json(failed):
     """One object each, whole."""
-    found = failed.run("failed", "--json").json
+    found = failed("failed", "--json").json
     assert len(found) == MANY + 1
     at = found[0].pop("time")  # in Redis by its clock
     assert at == "2026-11-21T18:40:00+00:00" or failed.place != ["."]
@@ -205,18 +191,18 @@ def test_failed_requests_come_as_json(failed):
         "attempts": 3,
         "referer": "http://example.com/list",
     }
-    assert failed.run("failed", "--json", "--url", "*/7", "*/1").json[1]["url"] == (
+    assert failed("failed", "--json", "--url", "*/7", "*/1").json[1]["url"] == (
         "http://example.com/7"
     )
 
 
 def test_urls_of_failed_requests_are_written(failed):
     """To a new file, or printed; what is there already is not overwritten."""
-    printed = failed.run("failed", "--url", "*/[01]", "-o", "-")
+    printed = failed("failed", "--url", "*/[01]", "-o", "-")
     assert printed.lines == ["http://example.com/0", "http://example.com/1"]
-    assert failed.run("failed", "-o", "urls.txt").lines == ["wrote 8 URLs to urls.txt"]
-    assert len((failed.folder / "urls.txt").read_text().splitlines()) == MANY + 1
-    assert "is there already" in failed.run("failed", "-o", "urls.txt").refusal
+    assert failed("failed", "-o", "urls.txt").lines == ["wrote 8 URLs to urls.txt"]
+    assert len(Path("urls.txt").read_text().splitlines()) == MANY + 1
+    assert "is there already" in failed("failed", "-o", "urls.txt").refusal
 
 
 def test_a_failed_request_without_a_known_url_is_no_empty_line(failed_job, run):
@@ -228,21 +214,21 @@ def test_a_failed_request_without_a_known_url_is_no_empty_line(failed_job, run):
 
 def test_failed_requests_are_made_pending(failed):
     """Those that are chosen, as they are to be asked."""
-    result = failed.run("retry", "--reason", "download/*")
+    result = failed("retry", "--reason", "download/*")
     assert result.lines == [f"7 requests pending again, {failed.pending}"]
     assert failed.unfinished() == MANY
-    assert json.loads(failed.run("retry", "--json").out) == {"retried": 1}
-    assert failed.run("retry").lines == [f"0 requests pending again, {failed.pending}"]
+    assert json.loads(failed("retry", "--json").out) == {"retried": 1}
+    assert failed("retry").lines == [f"0 requests pending again, {failed.pending}"]
     assert failed.unfinished() == MANY + 1
 
 
 def test_failed_requests_are_forgotten_when_that_is_meant(failed):
     """There is no way back, so it has to be said."""
-    refusal = failed.run("drop", "--reason", "callback").refusal
+    refusal = failed("drop", "--reason", "callback").refusal
     assert refusal.startswith(f"1 failed request of {failed.name} would be forgotten for good")
-    result = failed.run("drop", "--reason", "callback", "--yes")
+    result = failed("drop", "--reason", "callback", "--yes")
     assert result.lines == ["forgot 1 failed request"]
-    assert len(failed.run("failed", "--json").json) == MANY
+    assert len(failed("failed", "--json").json) == MANY
     assert failed.unfinished() == 0
 
 
@@ -264,32 +250,11 @@ def test_a_damaged_record_hides_no_other(run, failed_job, detail):
     assert run(failed_job, "retry", ".", "--json").json == {"retried": MANY + 1}
 
 
-def test_a_place_without_requests_is_refused(run, tmp_path):
-    """With what would do; and a job that runs is not changed."""
-    for command in ("failed", "retry", "drop"):
-        assert "no requests of DurableScheduler" in run(tmp_path, command, "job").refusal
-        assert "give the BLOOM_REDIS_KEY" in run(tmp_path, command, "redis://localhost").refusal
-
-
 def test_a_place_without_a_crawl_is_refused(run, tmp_path, redis_server, key):
     """Without the password, which belongs to the URL."""
     for command in ("failed", "retry", "drop", "top"):
         refusal = run(tmp_path, command, redis_server.url, "--key", key).refusal
         assert f"there is no crawl {key!r}" in refusal
-
-
-def test_what_was_asked_again_goes_on(failed_job, failed_crawl, redis_server):
-    """In a job and in Redis, where a crawl that was over is not any more."""
-    assert Failed(failed_job).retry() == MANY + 1
-    assert job_view(failed_job).unfinished == MANY + 1
-    with RedisClient(redis_server.url) as client:
-        assert CrawlReader(client, in_one_slot(failed_crawl)).look().over
-        assert Failed(RedisDesk(client, in_one_slot(failed_crawl))).retry() == MANY + 1
-    worker = StoreWorker(redis_server.url, failed_crawl)
-    assert not worker.state.over
-    request = worker.next()
-    assert request.meta["bloom_attempts"] == 3
-    worker.leave()
 
 
 class UnpicklesNotError(Exception):

@@ -187,17 +187,6 @@ def test_what_cannot_be_read_is_told(run, tmp_path):
     assert "(cannot be read)" in by
 
 
-def test_a_job_of_scrapys_own_scheduler_is_refused_by_name(run, tmp_path):
-    """With what it is, and how its requests can be taken over."""
-    (tmp_path / "job" / "requests.queue").mkdir(parents=True)
-    refusal = run(tmp_path, "queue", "count", "job").refusal
-    assert "is the JOBDIR of Scrapy's own scheduler" in refusal
-    assert "scrapy_bloom.DurableScheduler" in refusal
-    (tmp_path / "other").mkdir()
-    refusal = run(tmp_path, "queue", "list", "other").refusal
-    assert "holds no requests of DurableScheduler" in refusal
-
-
 def test_options_that_do_not_belong_are_refused(run, tmp_path):
     """One line each."""
     for given, said in (
@@ -230,15 +219,12 @@ def next_slots(worker):
 
 
 @pytest.mark.parametrize("lobby", [0, 256])
-def test_slots_of_a_crawl_in_redis_are_held(
-    run, tmp_path, join, redis_server, key, monkeypatch, lobby
-):
+def test_slots_of_a_crawl_in_redis_are_held(there, join, monkeypatch, lobby):
     """For all workers, whose claims go back; no answer to one that has not heard of it ends it."""
     lobby_from(monkeypatch, lobby)
-    command = [redis_server.url, "--key", key]
 
     def queue(action, *slots):
-        return run(tmp_path, "queue", action, *command, *slots, "--json")
+        return there(f"queue {action}", *slots, "--json")
 
     def held():
         return queue("count").json["held_slots"]
@@ -258,7 +244,7 @@ def test_slots_of_a_crawl_in_redis_are_held(
     assert held() == {"a": None, "c": None}
     assert next_slots(one) == {"b": 2}
     assert next_slots(other) == {}
-    assert "2 hosts held" in run(tmp_path, "info", *command).out
+    assert "2 hosts held" in there("info").out
     assert queue("release", "--slot", "d").status == 1
     assert queue("release", "--slot", "[abc]").json["released"] == ["a", "c"]
     assert next_slots(other) == {"a": 4}
@@ -273,43 +259,42 @@ def test_slots_of_a_crawl_in_redis_are_held(
     assert held() == {}
 
 
-def test_no_call_holds_more_slots_than_a_hundred(run, tmp_path, join, redis_server, key):
+def test_no_call_holds_more_slots_than_a_hundred(there, join, redis_server):
     """A glob over many is several calls, between which workers have theirs."""
     join()
     slots = [f"slot{number}" for number in range(250)]
     for action, words, did in (("hold", slots, "held"), ("release", ["--slot", "*"], "released")):
         before = redis_server.calls()["time"]
-        done = run(tmp_path, "queue", action, redis_server.url, "--key", key, *words, "--json")
+        done = there(f"queue {action}", *words, "--json")
         assert len(done.json[did]) == 250
         assert redis_server.calls()["time"] - before >= 3
 
 
-def test_drop_in_a_crawl_in_redis(run, tmp_path, join, redis_server, key):
+def test_drop_in_a_crawl_in_redis(there, join, key):
     """As in a job: with --yes only; what workers have claimed stays."""
     worker = join()
     of_slot(worker, "a", 9)
     of_slot(worker, "b", 1)
-    command = ["queue", "drop", redis_server.url, "--key", key]
-    assert "say what to drop" in run(tmp_path, *command, "--yes").refusal
-    refusal = run(tmp_path, *command, "--slot", "a", "--keep").refusal
+    assert "say what to drop" in there("queue drop", "--yes").refusal
+    refusal = there("queue drop", "--slot", "a", "--keep").refusal
     assert "would fail, for the reason dropped: say so with --yes" in refusal
-    found = run(tmp_path, *command, "--slot", "a", "--url", "*-[38]", "--keep", "--yes", "--json")
+    found = there("queue drop", "--slot", "a", "--url", "*-[38]", "--keep", "--yes", "--json")
     in_flight = sum(
         each.payload.endswith((b"3", b"8")) for each in worker.store.claims.all.values()
     )
     expected = {"stands": False, "dropped": 2 - in_flight, "later": 0, "unknown": 0}
     assert found.json == {**expected, "in_flight": in_flight}
-    found = run(tmp_path, *command, "--slot", "*", "--yes")
+    found = there("queue drop", "--slot", "*", "--yes")
     assert in_flight == 1
     count = 8 - len(worker.store.claims.all) + in_flight
     assert f"{key}: dropped {count} pending requests; 4 more are in flight, and stay" in found.out
-    assert run(tmp_path, *command, "--slot", "*", "--yes").status == 1
-    assert run(tmp_path, "retry", redis_server.url, "--key", key, "--reason", "dropped").status == 0
+    assert there("queue drop", "--slot", "*", "--yes").status == 1
+    assert there("retry", "--reason", "dropped").status == 0
     worker.exchange()
     assert worker.store.waiting == 2 - in_flight
 
 
-def test_it_finds_a_list_behind_an_older_one(run, tmp_path, join, redis_server, key):
+def test_it_finds_a_list_behind_an_older_one(there, join, redis_server):
     """Which is in no ring before the older one has been claimed up to the mark at its end."""
     worker = join()
     of_slot(worker, "a", 12)
@@ -320,32 +305,28 @@ def test_it_finds_a_list_behind_an_older_one(run, tmp_path, join, redis_server, 
     redis_server.command("RPUSH", newer, entry)
     redis_server.command("LSET", ring, 0, "a\0")
     for options in ([], ["--url", "*"]):
-        command = ["queue", "count", redis_server.url, "--key", key, "--json", *options]
-        found = run(tmp_path, *command).json
+        found = there("queue count", "--json", *options).json
         assert (found["pending"], found["in_flight"]) == (9, 4)
 
 
-def test_a_slot_that_is_no_text(run, tmp_path, join, redis_server, key):
+def test_a_slot_that_is_no_text(there, join, redis_server):
     """Its requests are counted, verified and dropped: a name in Redis may have any bytes."""
     worker = join()
     of_slot(worker, "a", 12)
     odd = f"{worker.key}:pending:0:".encode() + b"\xff"
     redis_server.command("RENAME", f"{worker.key}:pending:0:a", odd)
     redis_server.command("LSET", f"{worker.key}:slots:0", 0, b"\xff")
-    arguments = [redis_server.url, "--key", key]
-    verified = run(tmp_path, "verify", *arguments)
+    verified = there("verify")
     assert (verified.status, "is where workers find it" in verified.out) == (0, True)
     for options, name in (([], "pending"), (["--url", "*"], "unknown")):
-        found = run(tmp_path, "queue", "count", *arguments, "--json", *options).json
+        found = there("queue count", "--json", *options).json
         assert (found[name], found["in_flight"]) == (8, 4)
-    assert run(tmp_path, "queue", "drop", *arguments, "--slot", "?", "--yes").status == 0
+    assert there("queue drop", "--slot", "?", "--yes").status == 0
     assert redis_server.command("EXISTS", odd) == 0
 
 
 @pytest.mark.parametrize("order", ["Lifo", "Fifo"])
-def test_it_finds_each_request_of_many_slots(
-    run, tmp_path, join, redis_server, key, monkeypatch, order
-):
+def test_it_finds_each_request_of_many_slots(there, join, monkeypatch, order):
     """Whatever workers have made of their lists: each is pending or claimed, once."""
     lobby_from(monkeypatch, 3)
     chance = seeded(seed_of("QUEUE_SEED"))
@@ -375,7 +356,6 @@ def test_it_finds_each_request_of_many_slots(
     worker.exchange()
     worker.exchange()
     for options in ([], ["--url", "*"]):
-        command = ["queue", "count", redis_server.url, "--key", key, "--json", *options]
-        found = run(tmp_path, *command).json
+        found = there("queue count", "--json", *options).json
         assert found["pending"] + found["in_flight"] == count
         assert found["in_flight"] == len(worker.store.claims.all)

@@ -12,7 +12,10 @@ from scrapy_bloom import BloomFilter, ScalableBloomFilter
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.periods import DAY
-from tests.commands.command_line import SUBCOMMANDS, SUBCOMMANDS_OF_JOBS, SUBCOMMANDS_OF_REDIS
+from tests.commands.command_line import (
+    files_in,
+)
+from tests.commands.test_arguments import EVERY_SUBCOMMAND
 from tests.crawl.engine import Job
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
@@ -98,37 +101,27 @@ def make_file(path):
     path.with_suffix(".bloom").rename(path)
 
 
-def files_in(folder):
-    """Return the names of all files and directories below a folder, with their bytes."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
-    }
-
-
 def test_the_table_has_every_command():
     """A new one says where it belongs."""
-    everything = {*SUBCOMMANDS, *SUBCOMMANDS_OF_JOBS, *SUBCOMMANDS_OF_REDIS}
-    assert {name.split()[0] for name in READING} | WRITING | WITHOUT_PLACE == everything
+    named = {name.split()[0] for name in READING}
+    assert named | WRITING | WITHOUT_PLACE == EVERY_SUBCOMMAND
 
 
 @pytest.mark.parametrize(
     "make",
     [make_memory, make_killed, make_stopped, make_scrapys, make_filter, make_unclean, make_file],
 )
-def test_no_command_changes_what_it_only_reads(run, tmp_path, make, monkeypatch):
+def test_no_command_changes_what_it_only_reads(run, tmp_path, make):
     """Whether it answers or is refused, and whatever the settings say."""
     make(tmp_path / "place")
-    (tmp_path / "urls.txt").write_text(f"{URL}\n{URL}/2\n")
     before = files_in(tmp_path)
     answers = 0
     for days in ("1s", "365d") if make is make_memory else ("1s",):
         for name, calls in READING.items():
             for arguments in calls:
-                with (tmp_path / "urls.txt").open() as urls:
-                    monkeypatch.setattr("sys.stdin", urls)
-                    options = ["-s", f"BLOOM_DELTA_DAYS={days}"]
-                    result = run(tmp_path, *name.split(), "place", *arguments, *options)
+                options = ["-s", f"BLOOM_DELTA_DAYS={days}"]
+                words = [*name.split(), "place", *arguments, *options]
+                result = run(tmp_path, *words, stdin=f"{URL}\n{URL}/2\n")
                 answers += result.status != 2
                 assert files_in(tmp_path) == before, (name, arguments)
     assert answers >= 6 or make is make_scrapys

@@ -13,7 +13,6 @@ from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.filter import RedisBloomFilter
 from scrapy_bloom.redis.status import FilterView
-from tests.commands.command_line import bloom
 from tests.redis.server import missing
 from tests.stored import stored
 
@@ -42,7 +41,7 @@ def job(tmp_path):
 def test_filter_moves_there_and_back(run, job, redis_server, key):
     """Loaded, looked at, asked, verified, exported and cleared: the keys stay what they are."""
     folder, url = job.parent, redis_server.url
-    result = bloom(folder, "load", "job", url, "--key", key)
+    result = run(folder, "load", "job", url, "--key", key)
     assert result.status == 0, result.error
     assert f"to {url} {key}" in result.out
     assert "is there already" in run(folder, "load", "job", url, "--key", key).refusal
@@ -55,7 +54,7 @@ def test_filter_moves_there_and_back(run, job, redis_server, key):
     assert run(folder, "check", url, URL, "--key", key).status == 0
     assert run(folder, "check", url, URL + "0", "--key", key).status == 1
     assert run(folder, "verify", url, "--key", key).status == 0
-    assert bloom(folder, "export", url, "new", "--key", key).status == 0
+    assert run(folder, "export", url, "new", "--key", key).status == 0
     assert run(folder, "check", "new", URL).status == 0
     assert run(folder, "verify", "new").status == 0
     assert "is there already" in run(folder, "export", url, "new", "--key", key).refusal
@@ -69,7 +68,7 @@ def test_filter_moves_there_and_back(run, job, redis_server, key):
 def test_what_is_left_of_a_filter_is_cleared(run, job, redis_server, key, lost):
     """Although the key that it is named by was deleted, or a part of it evicted."""
     folder, url = job.parent, redis_server.url
-    assert bloom(folder, "load", "job", url, "--key", key).status == 0
+    assert run(folder, "load", "job", url, "--key", key).status == 0
     strings = [name for name in redis_server.names(key) if name.endswith(":0")]
     redis_server.command("DEL", *([key] if lost == "header" else strings))
     assert run(folder, "clear", url, "--key", key, "--yes").status == 0
@@ -157,7 +156,6 @@ def test_filter_of_a_server_has_no_file(run, job, redis_server, key):
     assert not {"file size", "closed"} & info.fields.keys()
     assert info.width <= 80
     assert "is one file" in run(folder, "export", url, "x.bloom", "--key", key).refusal
-    assert "is one file" in run(folder, "load", "job/bloom/0.bloom", url, "--key", "x").refusal
 
 
 @pytest.mark.parametrize("key", ["{x}", "x}", "%(spider)s:bloom"])
@@ -176,9 +174,7 @@ def test_servers_that_do_not_answer_are_named(run, job):
         result = run(job.parent, *arguments, "--key", "x")
         assert "127.0.0.1:1" in result.refusal
         assert "hush" not in result.error
-    assert "--key" in run(job.parent, "info", url).refusal
     assert "is no URL of Redis" in run(job.parent, "load", "job", "x", "--key", "x").refusal
-    assert "scrapy bloom load" in run(job.parent, "add", url, "urls.txt").refusal
 
 
 def test_pending_requests_are_loaded_or_spoken_of(run, job, redis_server, key):

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+from itertools import count
 
 import pytest
 
@@ -9,31 +10,31 @@ from scrapy_bloom import ScalableBloomFilter
 from tests.commands.command_line import URLS, bloom
 
 
-def test_size_agrees_with_a_real_filter(run, tmp_path):
-    """Memory, files and expected losses are those of filters of that shape, to the byte."""
-    arguments = ["size", "--urls", "20k", "--from", "1000", "--error-rate", "1e-4"]
-    at_once, grown = run(tmp_path, *arguments, "--json").json["filters"]
-    for figures, capacity in ((at_once, 20_000), (grown, 1000)):
-        place = tmp_path / str(capacity)
-        with ScalableBloomFilter(capacity, 1e-4, place) as bloom_filter:
-            n = 0
-            while len(bloom_filter) < 20_000:
-                bloom_filter.add(str(n))
-                n += 1
-            assert figures["bytes"] == bloom_filter.nbytes
-            assert figures["bits"] == 8 * bloom_filter.nbytes
-            assert figures["layers"] == len(bloom_filter.layers)
-            lost = bloom_filter.expected_false_positives
-            assert figures["pages_lost"] == pytest.approx(lost, rel=1e-9)
-        files = sum(path.stat().st_size for path in place.glob("*.bloom"))
-        assert figures["file_bytes"] == files
+@pytest.mark.parametrize(("kind", "rate"), [("filters", 1e-4), ("exact_filters", 0.5)])
+def test_size_agrees_with_real_filters(run, tmp_path, kind, rate):
+    """Bits, tables, files and expected losses, to the byte, set at once and grown."""
+    arguments = ["size", "--urls", "20k", "--from", "1000", "--error-rate", rate]
+    for figures, capacity in zip(
+        run(tmp_path, *arguments, "--json").json[kind], (20_000, 1000), strict=True
+    ):
+        place, number = tmp_path / str(capacity), count()
+        with ScalableBloomFilter(capacity, rate, place, exact=kind != "filters") as made:
+            while len(made) < 20_000:
+                made.add(str(next(number)))
+            assert figures["bytes"] == made.nbytes
+            assert figures["layers"] == len(made.layers)
+            assert figures["pages_lost"] == pytest.approx(made.expected_false_positives, rel=1e-9)
+            if kind == "filters":
+                assert figures["bits"] == 8 * made.nbytes
+            else:
+                assert figures["table_bytes"] == made.table_nbytes
+        assert figures["file_bytes"] == sum(path.stat().st_size for path in place.glob("*.bloom"))
     text = run(tmp_path, *arguments)
     assert "RFPDupeFilter" in text.out
-    assert text.lines[3].split()[0] == "20_000"
-    assert text.lines[4].split()[:2] == ["1_000", "(grows)"]
-    assert (
-        "--error-rate is 2.0" in run(tmp_path, "size", "--urls", "5", "--error-rate", "2").refusal
-    )
+    assert [text.lines[3].split()[0], *text.lines[4].split()[:2]] == ["20_000", "1_000", "(grows)"]
+    assert text.lines[-3].split()[:4] == ["with", "BLOOM_EXACT", "memory", "table,"]
+    refusal = run(tmp_path, "size", "--urls", "5", "--error-rate", "2").refusal
+    assert "--error-rate is 2.0" in refusal
 
 
 def test_compare_prints_the_running_share(run, tmp_path):
@@ -59,7 +60,8 @@ def test_compare_prints_the_running_share(run, tmp_path):
 def test_plot_writes_pictures(run, tmp_path):
     """PNG and SVG; another suffix is refused."""
     pytest.importorskip("matplotlib")
-    assert run(tmp_path, "plot", "memory", "memory.svg").status == 0
+    result = run(tmp_path, "plot", "memory", "memory.svg")
+    assert (result.status, result.lines) == (0, ["wrote memory.svg"])
     assert "<svg" in (tmp_path / "memory.svg").read_text()
     assert ".png or .svg" in run(tmp_path, "plot", "memory", "memory.pdf").refusal
     assert "no/x.png: No such file" in run(tmp_path, "plot", "memory", "no/x.png").refusal
@@ -90,13 +92,13 @@ def test_compare_refuses_a_list_without_a_url(run, tmp_path, data):
     result = run(tmp_path, "compare", URLS, "list")
     assert "list holds no URL" in result.refusal
     assert not result.out
-    assert "standard input holds no URL" in bloom(tmp_path, "compare", "-", stdin=data).refusal
+    assert "standard input holds no URL" in run(tmp_path, "compare", "-", stdin=data).refusal
 
 
 def test_compare_takes_a_byte_order_mark_for_none(run, tmp_path):
     """A URL behind one is the same URL."""
-    (tmp_path / "list").write_bytes(b"\xef\xbb\xbfhttp://a.example/\nhttp://a.example/\n")
-    (row,) = run(tmp_path, "compare", "list", "--json").json["rows"]
+    lines = b"\xef\xbb\xbfhttp://a.example/\nhttp://a.example/\n"
+    (row,) = run(tmp_path, "compare", "-", "--json", stdin=lines).json["rows"]
     assert (row["lines"], row["urls"]) == (2, 1)
 
 
@@ -105,9 +107,8 @@ def test_compare_takes_a_byte_order_mark_for_none(run, tmp_path):
 def test_compare_loses_nothing_of_a_pipe(tmp_path, packed):
     """`scrapy bloom compare <(zcat list.gz)` reads all of it, from the first byte on."""
     lines = packed(b"http://a.example/1\nhttp://a.example/2\n")
-    for name in ("-", "/dev/stdin"):
-        (row,) = bloom(tmp_path, "compare", name, "--json", stdin=lines).json["rows"]
-        assert row["lines"] == 2
+    (row,) = bloom(tmp_path, "compare", "/dev/stdin", "--json", stdin=lines).json["rows"]
+    assert row["lines"] == 2
 
 
 @pytest.mark.parametrize(

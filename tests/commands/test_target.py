@@ -12,6 +12,7 @@ from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite.job_file import RequestFile
+from tests.commands.command_line import files_in
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
@@ -26,6 +27,7 @@ COMMANDS = {
     "retry": ["PLACE"],
     "drop": ["PLACE", "--yes"],
     "top": ["PLACE", "--json"],
+    "queue": ["count", "PLACE"],
     "delta": ["forget", "PLACE", "--older", "1d"],
     "load": ["PLACE", "redis://127.0.0.1:1/0", "--key", "k"],
     "export": ["redis://127.0.0.1:1/0", "PLACE", "--key", "k"],
@@ -51,10 +53,12 @@ KINDS = {
     "half": {Kind.REQUESTS, Kind.NEW},
     "worker": set(),
     "seen": {Kind.NEW},
+    "scrapys": {Kind.NEW},
     "empty": {Kind.NEW},
     "nowhere": {Kind.NEW},
     "alone": {Kind.FILTER},
     "one.bloom": {Kind.FILE},
+    "7.bloom": {Kind.FILE},
     "other.bloom": set(),
     "urls.txt": set(),
     "table": {Kind.DELTA_STORE},
@@ -70,15 +74,16 @@ KINDS = {
 def folder(tmp_path_factory):
     """A directory with one of each kind, which no test changes."""
     folder = tmp_path_factory.mktemp("places")
-    for name in ("job", "half", "worker", "seen", "empty"):
-        (folder / name).mkdir()
+    for name in ("job", "half", "worker", "seen", "empty", "scrapys/requests.queue"):
+        (folder / name).mkdir(parents=True)
     for name in ("job/bloom", "alone"):
         ScalableBloomFilter(100, 1e-3, folder / name).close()
     for name in ("job", "half"):
         RequestFile.open(JobDirectory(folder / name).requests).close(clean=True)
     (folder / "worker" / "worker-feeds.sqlite").touch()
     (folder / "seen" / "requests.seen").write_bytes(b"\0\x14" + bytes(20))
-    BloomFilter(100, 1e-3, folder / "one.bloom").close()
+    for name in ("one.bloom", "7.bloom"):
+        BloomFilter(100, 1e-3, folder / name).close()
     (folder / "urls.txt").write_text("http://example.com/\n")
     table = FileDeltaStore(folder / "table", Lifetime())
     table.add([(bytes(20), time.time())])
@@ -105,12 +110,12 @@ def refusal(places, capsys):
     """Run a subcommand that refuses a place, and return the line that it prints."""
 
     def refuse(command, name):
-        before = {path: path.read_bytes() for path in places.rglob("*") if path.is_file()}
+        before = files_in(places)
         words = [name if word == "PLACE" else word for word in COMMANDS[command]]
         assert main([command, *words]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "hush" not in line
-        assert {p: p.read_bytes() for p in places.rglob("*") if p.is_file()} == before
+        assert files_in(places) == before
         return line.partition(": error: ")[2]
 
     return refuse
@@ -139,6 +144,13 @@ REFUSED = [
     ("add merge export", URL, "redis://127.0.0.1:1/0 is a URL of Redis: 'scrapy bloom export'"),
     ("delta", URL, "BLOOM_DELTA_DIR: give --spider NAME in its project"),
     ("merge", "table", "alone is a filter alone: give the directory of a delta store"),
+    ("export", "one.bloom", "is one file"),
+    ("queue", "scrapys", "is the JOBDIR of Scrapy's own scheduler"),
+    ("queue", "scrapys", "scrapy_bloom.DurableScheduler"),
+    ("queue failed retry drop", "empty", "empty holds no requests of DurableScheduler"),
+    ("top", "nowhere", "no requests of DurableScheduler"),
+    ("info check failed retry drop queue", "redis://:hush@localhost", "give the BLOOM_REDIS_KEY"),
+    ("add check", "x.bloom", "x.bloom is not there"),
 ]
 
 

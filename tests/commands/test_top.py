@@ -18,44 +18,44 @@ from scrapy_bloom.errors import RequestFileError, SharedFilterError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite.job_file import RequestFile
 from scrapy_bloom.sqlite.status import JobStatus
-from scrapy_bloom.texts import duration
 from tests.bloom.test_inspection import contents
-from tests.commands.command_line import begun, environment
+from tests.commands.command_line import begun
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
 from tests.crawl.engine import Job
 from tests.failures import Failed
 from tests.patience import PATIENCE, wait_until
-from tests.processes import Process
 from tests.stored import Stored
 from tests.test_refused_start import start as start_crawl
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 SLOTS = 12
+PENDING = SLOTS * (SLOTS + 1) // 2
 
 
-def note(file, began, **figures):
+NOTED = {
+    "in_flight": 16,
+    "commit_seconds_max": 0.0123,
+    "filter_capacity": 1_000_000,
+    "filter_layers": 1,
+    "filter_bytes": 4_000_000,
+}
+COUNTED = {
+    "commits": (0, 10),
+    "pages": (1000, 20),
+    "items": (900, 10),
+    "duplicates": (5000, 100),
+    "retries": (3, 0),
+    "pending": (700_000, -50),
+    "filter_items": (400_000, 100),
+}
+"""At the beginning of this start, and a second more."""
+
+
+def note(file, at, began, **figures):
     """Note how far the job is, as it does itself, once a second."""
-    for second in range(-32, 30):
-        counted = {name: start + second * step for name, (start, step) in figures.items()}
-        file.execute(
-            "INSERT INTO progress VALUES (?, ?)",
-            (
-                began + second,
-                json.dumps(
-                    {
-                        "began": began,
-                        "in_flight": 16,
-                        "commits": 10 * second,
-                        "commit_seconds_max": 0.0123,
-                        "filter_capacity": 1_000_000,
-                        "filter_layers": 1,
-                        "filter_bytes": 4_000_000,
-                        **counted,
-                    }
-                ),
-            ),
-        )
+    line = json.dumps({"began": began, **figures})
+    file.execute("INSERT INTO progress VALUES (?, ?)", (at, line))
 
 
 @pytest.fixture
@@ -63,21 +63,14 @@ def watched(failed_job):  # noqa: F811
     """A job that runs, with failed requests, and pending ones in several slots."""
     job = Stored(failed_job / "requests.sqlite")
     file = job.file
-    for number in range(SLOTS * (SLOTS + 1) // 2):
+    for number in range(PENDING):
         job.put(slot=f"slot{number % SLOTS}.example.com")
     began = time.time() - 30
     # an earlier start, which is none of this one's business
-    file.execute("INSERT INTO progress VALUES (?, ?)", (began - 5.5, json.dumps({"began": 1})))
-    note(
-        file,
-        began,
-        pages=(1000, 20),
-        items=(900, 10),
-        duplicates=(5000, 100),
-        retries=(3, 0),
-        pending=(700_000, -50),
-        filter_items=(400_000, 100),
-    )
+    note(file, began - 5.5, 1)
+    for second in range(-32, 30):
+        counted = {name: first + second * step for name, (first, step) in COUNTED.items()}
+        note(file, began + second, began, **NOTED, **counted)
     file.execute("UPDATE round_counts SET pages = 21580, items = 7, duplicates = 8, retries = 9")
     file.commit()
     with ExitStack() as stack:
@@ -122,7 +115,7 @@ def test_figures_of_a_job_at_rest(watched):
     figures = JobStatus(watched).figures()
     assert figures["state"] == "stopped"
     # not what was noted last, which a killed process may have changed since
-    assert (figures["pending"], figures["in_flight"]) == (SLOTS * (SLOTS + 1) // 2, 0)
+    assert (figures["pending"], figures["in_flight"]) == (PENDING, 0)
     assert figures["pages_per_second"] is figures["seconds_left"] is None
     assert figures["seconds"] == pytest.approx(29)
     assert contents(watched) == before
@@ -141,8 +134,7 @@ def test_rates_are_of_this_start(tmp_path):
     """What an earlier start of the job has noted is none of its speed."""
     file = RequestFile.open(tmp_path / "requests.sqlite")
     for began, at in ((1, 8), (2, 9)):
-        figures = json.dumps({"began": began, "pages": at, "pending": 0})
-        file.execute("INSERT INTO progress VALUES (?, ?)", (at, figures))
+        note(file, at, began, pages=at, pending=0)
     file.commit()
     with JobDirectory(tmp_path).locked():
         figures = JobStatus(tmp_path).figures()
@@ -187,26 +179,22 @@ def test_the_view_fits_the_terminal(watched, width):
         assert expected in text
 
 
-def test_pending_requests_that_grow_have_no_end(watched):
-    """The time left is no number then."""
-    figures = {**JobStatus(watched).figures(), "pending_per_second": 3.0, "seconds_left": None}
-    assert any("time left" in line and "grows" in line for line in shown(figures, 80))
-
-
 @pytest.mark.parametrize(
-    ("pending", "left"),
+    ("pending", "left", "told"),
     [
-        ([1000 - second for second in range(60)], 941),
-        ([1000 - second for second in range(50)], None),  # not yet a minute
-        ([1000, *range(1100, 1041, -1)], None),  # the crawl has found more on the way
-        ([1000 + second for second in range(60)], None),
+        ([1000 - second for second in range(60)], 941, "15 min 41 s"),
+        ([1000 - second for second in range(50)], None, "-"),  # not yet a minute
+        ([1000, *range(1100, 1041, -1)], None, "-"),  # the crawl has found more on the way
+        ([1000 + second for second in range(60)], None, "grows"),
     ],
 )
-def test_the_time_left_is_said_when_pending_has_fallen_for_a_minute(watched, pending, left):
+def test_the_time_left_is_said_when_pending_has_fallen_for_a_minute(watched, pending, left, told):
     """A crawl that still finds pages takes longer than its last seconds promise."""
     samples = [(float(second), {"pending": count}) for second, count in enumerate(pending)]
-    figures = {**JobStatus(watched).figures(), "pending": pending[-1]}
-    assert with_rates(figures, samples)["seconds_left"] == left
+    figures = with_rates({**JobStatus(watched).figures(), "pending": pending[-1]}, samples)
+    assert figures["seconds_left"] == left
+    (line,) = (line for line in shown(figures, 80) if "time left" in line)
+    assert f"  {told}" in line
 
 
 def test_what_reads_many_rows_is_asked_rarely(watched, monkeypatch):
@@ -234,48 +222,23 @@ def test_slots_have_all_that_is_pending(tmp_path):
     assert (figures["pending"], figures["pending_by_slot"]) == (4, {"a": 4})
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, "-"),
-        (0.04, "0.0 s"),
-        (59, "59 s"),
-        (61, "1 min 1 s"),
-        (7500, "2 h 5 min"),
-        (90_000, "1 d 1 h"),
-    ],
-)
-def test_durations(seconds, text):
-    """In the two largest units."""
-    assert duration(seconds) == text
-
-
-def test_top_prints_once(run, watched):
-    """On request, and where nobody watches; as JSON in one line."""
+def test_top_prints_once_where_nobody_watches(run, watched):
+    """On request, too: one table below the other, or as JSON in one line."""
     for options in (["--once"], []):
-        result = run(watched, "top", ".", *options)
-        assert result.status == 0
-        assert "pending by slot" in result.out
+        plain = run(watched, "top", ".", *options)
+        assert plain.status == 0
+        assert re.match(r"running, for 3\d s  \.", plain.lines[0])
+        rows = [line.split() for line in plain.lines]
+        assert ["pages", "1,580", "20.0/s", "21,580"] in rows
+        assert ["pending", "698,550", "-50.0/s"] in rows
+        assert ["pending", "by", "slot"] in rows
+        assert ["failed", "8"] in rows
+        assert ["in", "flight", "16"] in rows
+        assert "filter           402,900 of 1,000,000 (40.3 %), 4 MB, grows in" in plain.out
+        assert "and 4 more" in plain.lines
     (line,) = run(watched, "top", ".", "--json").lines
     assert json.loads(line)["pages"] == 1000 + 29 * 20
-
-
-def test_top_refuses_what_it_cannot_show(run, watched):
-    """With what would do."""
     assert "goes with --json" in run(watched, "top", ".", "--follow").refusal
-    assert "no requests of DurableScheduler" in run(watched, "top", "nowhere").refusal
-
-
-def test_top_prints_plain_text_into_a_pipe(run, watched):
-    """One table below the other."""
-    plain = run(watched, "top", ".", "--once")
-    assert plain.status == 0
-    assert re.match(r"running, for 3\d s  \.", plain.lines[0])
-    assert ["pages", "1,580", "20.0/s", "21,580"] in [line.split() for line in plain.lines]
-    assert ["pending", "698,550", "-50.0/s"] in [line.split() for line in plain.lines]
-    assert "filter           402,900 of 1,000,000 (40.3 %), 4 MB, grows in" in plain.out
-    assert "and 4 more" in plain.lines
-    assert run(watched, "top", ".", "--json").status == 0
 
 
 def test_a_long_path_is_cut_in_the_middle(watched):
@@ -314,20 +277,24 @@ def crawl(folder, *arguments):
 
 def test_the_round_counts_over_kills(run, tmp_path):
     """What the feed holds is the round's, of which this start is a part."""
+
+    def top():
+        return run(tmp_path, "top", "job", "--json").json
+
     killed = crawl(tmp_path, "-a", "wait_at=12", "-a", "wait_for=never")
     wait_until((tmp_path / "waiting").exists, "the twelfth page")
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    first = run(tmp_path, "top", "job", "--json").json
+    first = top()
     assert (first["state"], 0 < first["round_items"] <= 12) == ("killed", True)
     (tmp_path / "waiting").unlink()
     resumed = crawl(tmp_path, "-a", "wait_at=4", "-a", "wait_for=go", "-a", "stop_at=20")
     wait_until((tmp_path / "waiting").exists, "the fourth page")
-    figures = run(tmp_path, "top", "job", "--json").json
+    figures = top()
     assert figures["items"] <= 4 < first["round_items"] <= figures["round_items"]
     (tmp_path / "go").touch()
     resumed.communicate()
-    figures = run(tmp_path, "top", "job", "--json").json
+    figures = top()
     in_feed = len((tmp_path / "items.jsonl").read_text().splitlines())
     assert figures["feeds"] == [{"uri": "items.jsonl", "items": in_feed}]
     assert (figures["state"], figures["round"]) == ("stopped", 1)
@@ -336,11 +303,11 @@ def test_the_round_counts_over_kills(run, tmp_path):
     assert re.search(rf"items +{figures['items']} +{figures['round_items']}\n", text)
     assert f"feed             items.jsonl, {in_feed} items" in text
     crawl(tmp_path).communicate()
-    figures = run(tmp_path, "top", "job", "--json").json
+    figures = top()
     assert (figures["state"], figures["round_items"] in {30, 31}) == ("finished", True)
     (tmp_path / "items.jsonl").unlink()
     crawl(tmp_path).communicate()  # its start page is seen
-    figures = run(tmp_path, "top", "job", "--json").json
+    figures = top()
     assert (figures["round"], figures["items"], figures["round_items"]) == (2, 0, 0)
 
 
@@ -381,8 +348,7 @@ def test_ctrl_c_leaves_a_terminal_at_the_beginning_of_a_line(watched):
     import pty
 
     leader, follower = pty.openpty()
-    command = ["-m", "scrapy_bloom", "top", "."]
-    process = Process(command, cwd=watched, env=environment(), stdout=follower, text=True)
+    process = begun(watched, "top", ".", stdout=follower, stderr=None)
     os.close(follower)
     shown = b""
     while b"failed by reason" not in shown:

@@ -3,7 +3,6 @@
 import logging
 import tempfile
 from collections import UserDict, deque
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -17,15 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy import Field, Item
 from scrapy.http import Response
-from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.delta.digests import Digests, digest_of
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.marks import CHANGED, NEW, UNCHANGED, Marks, Temporary
-from scrapy_bloom.delta.middleware import DeltaMiddleware
-from scrapy_bloom.delta.settings import DeltaSettings, Digest, Lifetime
+from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.errors import SharedFilterError
+from tests.delta import started
 
 PAGE = Response("http://example.com/page")
 CRAWLER = get_crawler()
@@ -217,37 +215,6 @@ def test_a_store_that_fails_costs_the_comparison_only(caplog):
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, None),
-        (False, None),
-        ("False", None),
-        ("0", None),
-        ("1", Digest()),
-        (True, Digest()),
-        ([], Digest()),
-        (["b", "a"], Digest(("a", "b"))),
-        ("a, b", Digest(("a", "b"))),
-        ("skip", Digest(skips=True)),
-        ("skip: a,b", Digest(("a", "b"), skips=True)),
-        ("skip: skip", Digest(("skip",), skips=True)),
-    ],
-)
-def test_the_setting(value, expected):
-    """True, fields to leave out, or "skip"."""
-    found = DeltaSettings.read(Settings({"BLOOM_DELTA_DIGEST": value}), "spider")
-    assert (found and found.digest) == expected
-    assert found is None or found.mode is None
-
-
-@pytest.mark.parametrize("value", [7, ["a", ""], ["skip", "a"], "a,skip", "skip:", {"a": 1}, [7]])
-def test_bad_settings_are_refused(value):
-    """With the value and what is allowed."""
-    with pytest.raises(ValueError, match=r"BLOOM_DELTA_DIGEST is .*: it must be True, a list of"):
-        DeltaSettings.read(Settings({"BLOOM_DELTA_DIGEST": value}), "spider")
-
-
-@pytest.mark.parametrize(
     ("given", "missing"),
     [
         ({}, "no JOBDIR and no scrapy-bloom's SCHEDULER and no FEEDS with DurableFeedExporter"),
@@ -259,26 +226,6 @@ def test_bad_settings_are_refused(value):
 )
 def test_items_are_left_out_of_durable_feeds_only(tmp_path, given, missing):
     """The start is refused without them, and nothing is made."""
-    crawler = get_crawler(settings_dict={"BLOOM_DELTA_DIGEST": "skip", **given})
-    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
     with pytest.raises(ValueError, match=f"BLOOM_DELTA_DIGEST is 'skip', .*{missing}"):
-        DeltaMiddleware.from_crawler(crawler)
+        started(BLOOM_DELTA_DIGEST="skip", **given)
     assert [*tmp_path.iterdir()] == []
-
-
-def test_digests_without_the_add_on_are_refused(make_dupefilter):
-    """Which compares the pages."""
-    with pytest.raises(ValueError, match=r"BLOOM_DELTA_DIGEST is True, .* BLOOM_DELTA_DIGEST to N"):
-        make_dupefilter(BLOOM_DELTA_DIGEST=True)
-
-
-def test_a_mark_keeps_the_digest_that_a_page_has(tmp_path):
-    """A crawl without BLOOM_DELTA_DIGEST takes none away."""
-    with closing(FileDeltaStore(tmp_path, Lifetime())) as store:
-        store.add([Row(b"k" * 20, None, b"d" * 16)])
-        store.add([(b"k" * 20, 5.0)])
-        assert store.digest(b"k" * 20) == b"d" * 16
-        assert store.holds == "0 pages"
-    again = FileDeltaStore(tmp_path, Lifetime())
-    again.open()
-    assert again.holds == "1 page, 1 digest"

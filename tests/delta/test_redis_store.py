@@ -11,7 +11,7 @@ from scrapy.utils.request import RequestFingerprinter, fingerprint
 
 from scrapy_bloom.commands import main
 from scrapy_bloom.delta.file_store import Row
-from scrapy_bloom.delta.redis_store import SLICES, RedisDeltaStore
+from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.errors import IncompatibleFilterError
 from scrapy_bloom.fingerprints import FingerprinterIdentity
@@ -44,19 +44,13 @@ def memory(redis, key, now, period=PERIOD, identity="ours"):
     return opened
 
 
-def test_a_mark_counts_for_the_period_and_at_most_a_slice_longer(redis, key):
-    """In every client, and on a Cluster."""
-    memory(redis, key, NOON).add([(KEY, NOON)])
-    memory(redis, key, NOON).add([(KEY, NOON)])  # once more
-    for hours in (0, 3, 7.9, 8):
-        assert memory(redis, key, NOON + hours * HOUR).known_until(KEY)
-    assert not memory(redis, key, NOON + PERIOD * (1 + 1 / SLICES) + 1).known_until(KEY)
-    assert not memory(redis, key, NOON + 4 * HOUR).known_until(KEY, 2 * HOUR)
-    assert not memory(redis, key, NOON + 9.5 * HOUR).known_until(KEY, 2 * PERIOD)
-    assert not memory(redis, key, NOON).known_until(b"x" * 20)
-    assert memory(redis, key, NOON).holds == "1 slice"
-    assert memory(redis, key, NOON).nbytes > 0
-    assert memory(redis, key, NOON).oldest == NOON // HOUR * HOUR
+def test_a_store_tells_its_size(redis, key):
+    """In slices, digests and bytes, and from when its oldest slice is."""
+    assert (memory(redis, key, NOON).holds, memory(redis, key, NOON).oldest) == ("0 slices", None)
+    memory(redis, key, NOON).add([(KEY, NOON), Row(b"o" * 20, None, b"2" * 16)])
+    found = memory(redis, key, NOON)
+    assert (found.holds, found.oldest) == ("1 slice, 1 digest", NOON // HOUR * HOUR)
+    assert found.nbytes > 0
 
 
 @pytest.mark.parametrize("age", [0, 3.5, 8])
@@ -83,33 +77,6 @@ def test_without_a_period_nothing_expires(redis_server, key):
     assert memory(redis_server, key, NOON + 100 * PERIOD, period=None).known_until(KEY)
     with redis_server.client() as client:
         assert {client.ttl(name) for name in client.keys(f"*{key}*")} == {-1}
-
-
-def test_a_mark_from_the_future_is_one_of_now(redis, key):
-    """What a job has kept while its clock was wrong."""
-    memory(redis, key, NOON).add([(KEY, NOON + 1000 * PERIOD)])
-    assert memory(redis, key, NOON).known_until(KEY)
-    assert not memory(redis, key, NOON + 10 * HOUR).known_until(KEY)
-    assert not memory(redis, key, NOON + 1000 * PERIOD).known_until(KEY)
-
-
-def test_digests_are_kept_beside_the_slices(redis, key):
-    """They outlive the marks; what has only a digest is not done, and is listed."""
-    other = b"o" * 20
-    added = memory(redis, key, NOON)
-    added.add([Row(KEY, NOON, b"1" * 16), Row(other, None, b"2" * 16)])
-    added.add([(KEY, NOON)])
-    later = memory(redis, key, NOON + 100 * PERIOD)
-    assert [later.digest(each) for each in (KEY, other, b"x" * 20)] == [b"1" * 16, b"2" * 16, None]
-    assert not added.known_until(other)
-    start = NOON // HOUR * HOUR
-    assert {*added.marks(None)} == {Row(KEY, start, b"1" * 16), Row(other, None, b"2" * 16)}
-    assert {*added.marks(NOON + 9 * HOUR)} == {Row(KEY, start, b"1" * 16)}
-    assert added.holds == "1 slice, 2 digests"
-    assert [added.forget([other]), added.forget([other])] == [1, 0]
-    assert {row.key for row in added.marks(None)} == {KEY}
-    added.clear()
-    assert added.digest(KEY) is None
 
 
 def test_clearing_and_another_fingerprinter(redis, key):

@@ -4,12 +4,12 @@ import pytest
 from scrapy import Request
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import Settings
-from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DeltaMiddleware
 from scrapy_bloom.delta.settings import (
     SOURCES,
     DeltaSettings,
+    Digest,
     drop_copied,
     given_key,
     key_in,
@@ -18,6 +18,7 @@ from scrapy_bloom.delta.settings import (
     wish_of,
 )
 from scrapy_bloom.periods import DAY, seconds
+from tests.delta import started
 
 
 @pytest.mark.parametrize(
@@ -44,43 +45,75 @@ def test_times(value, expected):
     assert seconds(value) == (expected if expected is None else pytest.approx(expected))
 
 
+def read(mode="item", spider="spider", **given):
+    """Return what is read of settings."""
+    return DeltaSettings.read(Settings({"BLOOM_DELTA": mode, **given}), spider)
+
+
 @pytest.mark.parametrize("off", [None, False, "", "None", "False"])
 def test_off(off):
     """Nothing else is looked at then."""
-    settings = Settings({"BLOOM_DELTA": off, "BLOOM_DELTA_DAYS": "nonsense"})
-    assert DeltaSettings.read(settings, "spider") is None
+    assert read(off, BLOOM_DELTA_DAYS="nonsense") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"mode": True}, "BLOOM_DELTA is True"),
+        ({"mode": "items"}, "BLOOM_DELTA is 'items'"),
+        ({"BLOOM_DELTA_DAYS": "soon"}, "BLOOM_DELTA_DAYS is 'soon'"),
+        ({"BLOOM_DELTA_DAYS": 0}, "BLOOM_DELTA_DAYS is 0"),
+        ({"BLOOM_DELTA_DIR": 7}, "BLOOM_DELTA_DIR is 7"),
+        ({"BLOOM_DELTA_RESET": "perhaps"}, "BLOOM_DELTA_RESET is 'perhaps'"),
+        ({"BLOOM_DELTA_READ_ONLY": "perhaps"}, "BLOOM_DELTA_READ_ONLY is 'perhaps'"),
+        (
+            {"BLOOM_DELTA_RESET": True, "BLOOM_DELTA_READ_ONLY": True},
+            "BLOOM_DELTA_RESET is True, and so is BLOOM_DELTA_READ",
+        ),
+        *(
+            ({"BLOOM_DELTA_DIGEST": value}, "BLOOM_DELTA_DIGEST is .*: it must be True, a list of")
+            for value in (7, ["a", ""], ["skip", "a"], "a,skip", "skip:", {"a": 1}, [7])
+        ),
+    ],
+)
+def test_bad_settings_are_refused(given, told):
+    """With their name and value; also two that exclude each other."""
+    with pytest.raises(ValueError, match=told):
+        read(**given)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (False, None),
+        ("False", None),
+        ("0", None),
+        ("1", Digest()),
+        (True, Digest()),
+        ([], Digest()),
+        (["b", "a"], Digest(("a", "b"))),
+        ("a, b", Digest(("a", "b"))),
+        ("skip", Digest(skips=True)),
+        ("skip: a,b", Digest(("a", "b"), skips=True)),
+        ("skip: skip", Digest(("skip",), skips=True)),
+    ],
+)
+def test_digests_are_asked_for(value, expected):
+    """By True, fields to leave out, or "skip"."""
+    found = read(None, BLOOM_DELTA_DIGEST=value)
+    assert (found and found.digest) == expected
+    assert found is None or found.mode is None
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("BLOOM_DELTA", True),
-        ("BLOOM_DELTA", "items"),
-        ("BLOOM_DELTA_DAYS", "soon"),
-        ("BLOOM_DELTA_DAYS", 0),
-        ("BLOOM_DELTA_DIR", 7),
-        ("BLOOM_DELTA_RESET", "perhaps"),
-        ("BLOOM_DELTA_READ_ONLY", "perhaps"),
-    ],
+    [("BLOOM_DELTA", "item"), ("BLOOM_DELTA", "nonsense"), ("BLOOM_DELTA_DIGEST", True)],
 )
-def test_bad_settings_are_refused(name, value):
-    """With their name and value."""
-    with pytest.raises(ValueError, match=f"{name} is {value!r}"):
-        DeltaSettings.read(Settings({"BLOOM_DELTA": "item", name: value}), "spider")
-
-
-def test_what_is_read_only_cannot_be_forgotten():
-    """Two settings that exclude each other."""
-    given = {"BLOOM_DELTA": "item", "BLOOM_DELTA_RESET": True, "BLOOM_DELTA_READ_ONLY": True}
-    with pytest.raises(ValueError, match="BLOOM_DELTA_RESET is True, and so is BLOOM_DELTA_READ"):
-        DeltaSettings.read(Settings(given), "spider")
-
-
-@pytest.mark.parametrize("mode", ["item", "nonsense"])
-def test_a_memory_that_nobody_uses_is_refused(make_dupefilter, mode):
+def test_a_memory_that_nobody_uses_is_refused(make_dupefilter, name, value):
     """Without the add-on, whose middleware does all the work."""
-    with pytest.raises(ValueError, match=rf"BLOOM_DELTA is {mode!r}, .* into ADDONS"):
-        make_dupefilter(BLOOM_DELTA=mode)
+    with pytest.raises(ValueError, match=rf"{name} is {value!r}, .* (into ADDONS|{name} to N)"):
+        make_dupefilter(**{name: value})
 
 
 def test_a_subclass_of_the_middleware_will_do(make_dupefilter):
@@ -108,22 +141,16 @@ def test_a_subclass_may_turn_itself_off(caplog, tmp_path):
             """Leave spiders alone that are none of its business."""
             raise NotConfigured
 
-    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(tmp_path)}
-    crawler = get_crawler(settings_dict=settings)
-    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
     with pytest.raises(NotConfigured):
-        OwnDelta.from_crawler(crawler)
-    assert crawler.spider is not None
+        started(OwnDelta, BLOOM_DELTA="item", BLOOM_DELTA_DIR=str(tmp_path))
     assert "ERROR" not in {record.levelname for record in caplog.records}
 
 
 def test_the_directory_has_the_spiders_name(tmp_path):
     """In Scrapy's data path, unless it is absolute."""
-    settings = Settings({"BLOOM_DELTA": "item"})
-    found = DeltaSettings.read(settings, "a/b")
-    assert found.directory.parts[-2:] == ("bloom", "a_b")
-    settings.set("BLOOM_DELTA_DIR", f"{tmp_path}/of %(spider)s")
-    assert DeltaSettings.read(settings, "shop").directory == tmp_path / "of shop"
+    assert read(spider="a/b").directory.parts[-2:] == ("bloom", "a_b")
+    found = read(spider="shop", BLOOM_DELTA_DIR=f"{tmp_path}/of %(spider)s")
+    assert found.directory == tmp_path / "of shop"
 
 
 @pytest.mark.parametrize(
@@ -144,41 +171,32 @@ def test_what_a_request_asks_for(meta, wish):
 
 
 def test_keys_of_the_spider_are_no_fingerprints():
-    """Text and bytes are the same, and deltafetch's name for it does."""
+    """Text and bytes are the same, and deltafetch's name for it does; a number does not count, and
+    that is said."""
     assert given_key({"bloom_delta_key": "x"}) == given_key({"deltafetch_key": b"x"})
     assert given_key({"bloom_delta_key": "x" * 20}) == key_of_text("x" * 20) != b"x" * 20
     assert key_of_fingerprint(b"x" * 20) == b"x" * 20
     assert len(key_of_fingerprint(b"x")) == 20
-    assert given_key({"bloom_delta_key": ""}) is None
-
-
-def test_a_key_that_is_no_text_is_odd():
-    """A number, for instance: it does not count, and that is said."""
-    assert given_key({"bloom_delta_key": 17}) is None
+    assert given_key({"bloom_delta_key": ""}) is given_key({"bloom_delta_key": 17}) is None
     assert key_in({"bloom_delta_key": 17}) == 17
     assert key_in({}) is None
 
 
-def test_a_copied_meta_does_not_count():
-    """It is about the page that it was copied from."""
-    meta = {
-        "bloom_delta": False,
-        "bloom_delta_key": "x",
-        SOURCES: {"url": "u", "keys": []},
-        "download_latency": 0.1,
-        "other": 1,
-    }
-    copied = Request("http://example.com/", meta=meta)
-    assert drop_copied(copied, meta)
-    assert copied.meta == {"download_latency": 0.1, "other": 1}
+OWN = {"bloom_delta": False, "bloom_delta_key": "x", SOURCES: {"url": "u", "keys": []}}
+SCRAPYS = {"download_latency": 0.1}
 
 
-def test_what_a_spider_writes_itself_counts():
-    """Beside a copied meta, too."""
-    meta = {"bloom_delta": False, "download_latency": 0.1}
-    written = Request("http://example.com/", meta={**meta, "bloom_delta": True})
-    assert not drop_copied(written, meta)
-    assert written.meta["bloom_delta"] is True
-    plain = Request("http://example.com/", meta={"bloom_delta": False})
-    assert not drop_copied(plain, meta)
-    assert plain.meta == {"bloom_delta": False}
+@pytest.mark.parametrize(
+    ("of_page", "written", "kept"),
+    [
+        # it is about the page that it was copied from
+        ({**OWN, **SCRAPYS, "other": 1}, {}, {**SCRAPYS, "other": 1}),
+        ({"bloom_delta": False, **SCRAPYS}, {"bloom_delta": True}, None),
+        ({"bloom_delta": False}, {}, None),
+    ],
+)
+def test_a_copied_meta_does_not_count(of_page, written, kept):
+    """What a spider writes itself does, beside a copied meta, too."""
+    request = Request("http://example.com/", meta={**of_page, **written})
+    assert drop_copied(request, of_page) is (kept is not None)
+    assert request.meta == ({**of_page, **written} if kept is None else kept)

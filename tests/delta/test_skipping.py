@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 from scrapy import Request, signals
 from scrapy.http import Response
-from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.delta import skipping as skipping_module
 from scrapy_bloom.delta.file_store import FileDeltaStore
@@ -18,6 +17,7 @@ from scrapy_bloom.delta.skipping import Skipping
 from scrapy_bloom.errors import BloomError, FilterFileError
 from tests.crawl.engine import Job
 from tests.crawl.feed_jobs import FeedJob, run
+from tests.delta import started
 
 HOUR = 3600.0
 NOON = 1_800_000_000.0
@@ -33,34 +33,42 @@ def crawler(make_dupefilter):
     return dupefilter.crawler
 
 
+LIST = Response("http://example.com/list", request=Request("http://example.com/list"))
+
+
+def skipping_of(crawler, store):
+    """Return the pages of a crawl with that store, and what decides which it skips."""
+    pages = Pages(crawler, Marks(Temporary()), DeltaSettings("item"), store)
+    return pages, Skipping(crawler, pages, url_cache=100)
+
+
 def test_a_page_is_skipped_until_its_mark_expires(crawler, tmp_path):
     """By its URL, too, where that is remembered from the first time."""
     now = [NOON]
     memory = FileDeltaStore(tmp_path / "memory", Lifetime(8 * HOUR), lambda: now[0])
-    pages = Pages(crawler, Marks(Temporary()), DeltaSettings("item"), memory)
+    pages, skipping = skipping_of(crawler, memory)
     request = Request("http://example.com/page")
     memory.add([(pages.key_of(request), NOON)])
     memory.open()
-    skipping = Skipping(crawler, pages, url_cache=100)
-    page = Response("http://example.com/list", request=Request("http://example.com/list"))
     for hours, is_done in ((0, True), (1, True), (8, True), (8.1, False), (20, False)):
         now[0] = NOON + hours * HOUR
-        assert skipping.is_done(request.copy(), page) is is_done
+        assert skipping.is_done(request.copy(), LIST) is is_done
     memory.close()
 
 
 def test_a_page_that_is_asked_for_once_more_keeps_its_key(crawler, tmp_path):
     """A callback that sends its own request again copies its meta, and means that page."""
-    memory = FileDeltaStore(tmp_path, Lifetime())
-    pages = Pages(crawler, Marks(Temporary()), DeltaSettings("item"), memory)
-    skipping = Skipping(crawler, pages, url_cache=100)
+    pages, skipping = skipping_of(crawler, FileDeltaStore(tmp_path, Lifetime()))
     meta = {"bloom_delta_key": "page", "download_latency": 0.1}
     request = Request("http://example.com/page", meta=meta)
     page = Response(request.url, request=request)
-    again, other = request.replace(dont_filter=True), request.replace(url=f"{request.url}/2")
+    again = request.replace(dont_filter=True)
     assert not skipping.is_done(again, page)
-    assert not skipping.is_done(other, page)
-    assert pages.key_of(again) == pages.key_of(request) != pages.key_of(other)
+    assert pages.key_of(again) == pages.key_of(request)
+    for what in ({"url": f"{request.url}/2"}, {"method": "POST"}, {"body": b"x"}):
+        other = request.replace(**what)
+        assert not skipping.is_done(other, page)
+        assert pages.key_of(other) != pages.key_of(request)
 
 
 def test_a_store_that_fails_is_left_alone_for_a_while(crawler, caplog, monkeypatch):
@@ -74,15 +82,13 @@ def test_a_store_that_fails_is_left_alone_for_a_while(crawler, caplog, monkeypat
             asked.append(key)
             raise FilterFileError("database is locked")
 
-    pages = Pages(crawler, Marks(Temporary()), DeltaSettings("item"), Locked())
-    skipping = Skipping(crawler, pages, url_cache=100)
-    page = Response("http://example.com/list", request=Request("http://example.com/list"))
+    _, skipping = skipping_of(crawler, Locked())
     requests = [Request(f"http://example.com/{number}") for number in range(4)]
-    assert not any(skipping.is_done(each, page) for each in requests)
+    assert not any(skipping.is_done(each, LIST) for each in requests)
     assert len(asked) == 1
     monkeypatch.setattr(skipping_module, "PAUSE", 0.0)
     skipping._asked_from = 0.0
-    assert not any(skipping.is_done(each, page) for each in requests)
+    assert not any(skipping.is_done(each, LIST) for each in requests)
     assert len(asked) == 5
     (record,) = caplog.records
     assert "database is locked. Nothing is skipped for a minute" in record.getMessage()
@@ -106,16 +112,10 @@ def test_a_store_that_cannot_be_written_to_is_refused(monkeypatch, tmp_path):
     """At the start, not at the end of the crawl; a test crawl may read it."""
     (tmp_path / "memory").mkdir()
     settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(tmp_path / "memory" / "of" / "it")}
-
-    def middleware(**more):
-        crawler = get_crawler(settings_dict={**settings, **more})
-        crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
-        return DeltaMiddleware.from_crawler(crawler)
-
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     with pytest.raises(BloomError, match=r"memory cannot be written to, .* BLOOM_DELTA_READ_ONLY"):
-        middleware()
-    middleware(BLOOM_DELTA_READ_ONLY=True)
+        started(**settings)
+    started(**settings, BLOOM_DELTA_READ_ONLY=True)
     assert [*tmp_path.rglob("*")] == [tmp_path / "memory"]
 
 

@@ -18,6 +18,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Collection
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -25,7 +26,7 @@ from pathlib import Path
 
 from tests import suite
 from tests.field.projects import crawl_all
-from tests.redis.server import Server, missing
+from tests.redis.server import Server
 from tests.small_site import Scrapy
 
 
@@ -103,13 +104,13 @@ NOT_TRIED = {
 }
 
 TRIES = 3
-"""Some tests depend on the speed of the machine, with whichever add-ons."""
 
 
 @dataclass
 class Result:
-    """What the tests of a project came to; `reasons` are those of the tests that failed with ours
-    and passed without, `duplicates` is what the line at the start of a crawl says of them."""
+    """What the tests of a project came to: how many there are, how many passed without ours and
+    with it, why others did not, how many jobs had a filter, and what the line at the start of a
+    crawl says of duplicates."""
 
     tests: int
     without: int
@@ -117,11 +118,6 @@ class Result:
     reasons: dict[str, str]
     jobs: int
     duplicates: str
-
-    @property
-    def faults(self) -> int:
-        """Number of tests that fail only with ours, or do not although they are explained."""
-        return sum(reason in suite.FAULTS for reason in self.reasons.values())
 
 
 def main() -> int:
@@ -139,14 +135,14 @@ def main() -> int:
     print_table(results)
     for fault in faults:
         print(f"MISSING: {fault}")
-    good = all(result.without and not result.faults for result in results.values())
+    good = all(result.without and not suite.faults(result.reasons) for result in results.values())
     return 0 if good and not faults else 1
 
 
 def check(project: Project, workers: int) -> Result:
     """Run the tests of a project without ours and with it."""
     checkout = suite.fetch(project.name, project.code, Path(sys.prefix), project.sha256)
-    options = [*project.options, *([] if project.is_serial else [f"-n{workers}"])]
+    options = ["--timeout=120", *project.options, *([] if project.is_serial else [f"-n{workers}"])]
     with (
         tempfile.TemporaryDirectory(prefix="field-") as place,
         _environment(project, Path(place)) as environment,
@@ -154,25 +150,13 @@ def check(project: Project, workers: int) -> Result:
         jobs = Path(place, "jobs")
         jobs.mkdir()
 
-        def outcomes(arm: suite.Arm, tests: list[str]) -> dict[str, str]:
-            return suite.run(checkout, arm, jobs, tests, options, (), environment) if tests else {}
+        def outcomes(arm: suite.Arm, tests: Collection[str]) -> dict[str, str]:
+            return suite.run(checkout, arm, jobs, tests, options, (), environment)
 
         without, with_ours = outcomes(suite.STOCK, ["tests"]), outcomes(suite.OURS, ["tests"])
         with_filter = sum(1 for _ in jobs.glob("*/bloom"))
-        differ = sorted(suite.failing(with_ours) - suite.failing(without))
-        again = set(differ)
-        for _ in range(TRIES):
-            again &= suite.failing(outcomes(suite.OURS, sorted(again)))
-
-        def fails_once(arm: suite.Arm, tests: set[str]) -> set[str]:
-            runs = (suite.failing(outcomes(arm, sorted(tests))) for _ in range(TRIES))
-            return set().union(*runs)
-
-        anyway = fails_once(suite.STOCK, again)
-        with_jobdir = fails_once(suite.STOCK_WITH_JOBDIR, again - anyway)
-    reasons = {test: suite.reason_for(test, again, anyway, with_jobdir) for test in differ}
-    for test, reason in project.explained.items():
-        reasons[test] = reason if reasons.get(test) == suite.OURS_ALONE else suite.STALE
+        differ = suite.failing(with_ours) - suite.failing(without)
+        reasons = suite.compare(outcomes, differ, project.explained, TRIES)
     counts = [Counter(each.values())["passed"] for each in (without, with_ours)]
     return Result(len(with_ours), *counts, reasons, with_filter, duplicates_with(project))
 
@@ -194,14 +178,12 @@ def duplicates_with(project: Project) -> str:
 def _environment(project: Project, folder: Path):
     if not project.needs_redis:
         yield os.environ
-    elif reason := missing():
-        raise RuntimeError(f"{project.name} needs a Redis server: {reason}")
-    else:
-        server = Server(folder)
-        try:
-            yield {**os.environ, "REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(server.port)}
-        finally:
-            server.stop()
+        return
+    server = Server(folder)
+    try:
+        yield {**os.environ, "REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(server.port)}
+    finally:
+        server.stop()
 
 
 def print_table(results: dict[Project, Result]) -> None:
@@ -211,8 +193,9 @@ def print_table(results: dict[Project, Result]) -> None:
     print(f"| Project | Version | {' | '.join(heads)} |")
     print(f"| --- | --- |{' --: |' * len(heads)}")
     for project, result in results.items():
-        explained = len(result.reasons) - result.faults
-        figures = [result.tests, result.without, result.with_ours, result.faults, explained]
+        faults = len(suite.faults(result.reasons))
+        explained = len(result.reasons) - faults
+        figures = [result.tests, result.without, result.with_ours, faults, explained]
         cells = [project.name, version(project.name), *figures, result.jobs]
         print(f"| {' | '.join(map(str, cells))} |")
     print()

@@ -4,9 +4,10 @@ import json
 import os
 import pickle
 from collections import Counter, OrderedDict
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from signal import SIGINT, SIGKILL
+from signal import SIGINT
 from time import time
 from types import SimpleNamespace
 
@@ -15,7 +16,6 @@ from scrapy import Request, Spider
 from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
-from w3lib.url import canonicalize_url
 
 from scrapy_bloom import (
     BloomDupeFilter,
@@ -35,10 +35,8 @@ from scrapy_bloom.redis.load import load_job, load_scrapy_redis
 from scrapy_bloom.redis.push import Pusher
 from scrapy_bloom.redis.status import CrawlReader, FilterView
 from scrapy_bloom.redis.taken_starts import mark_of
-from scrapy_bloom.sqlite.listing import StoppedJob, reading
-from tests.commands.command_line import bloom
-from tests.crawl.harness import fields_of
-from tests.patience import PATIENCE, wait_until
+from tests.commands.command_line import bloom, files_in
+from tests.patience import PATIENCE
 from tests.redis.server import Server, missing
 from tests.redis.workers import StoreWorker, waiting
 from tests.small_site import PAGES, SmallSite, crawl, crawl_until
@@ -51,8 +49,6 @@ pytestmark = [
 ]
 
 STOP_AT = 50
-IN_FLIGHT = 16
-"""What a killed crawl may have had answers for and not acknowledged."""
 KEY = "moved"
 OURS = ScrapyRedisFingerprinter()
 CAPACITY = {"ADDONS": "{}", "BLOOM_CAPACITY": 10_000}
@@ -79,129 +75,72 @@ THEIR_FINGERPRINTS = {
 }
 
 
-def load(folder, source, url, *options, **settings):
-    """Run `scrapy bloom load` with the workers' settings."""
-    pairs = [f"--set={name}={value}" for name, value in {**SHARED, **settings}.items()]
-    return bloom(folder, "load", source, url, "--key", KEY, *options, *pairs)
-
-
-def interrupted(site, folder, signal, **settings):
-    """Crawl up to the middle."""
-    run = crawl_until(STOP_AT, site, folder, **settings)
-    if signal == SIGKILL:
-        wait_until(lambda: has_committed(site, folder), "the commit of what is done")
-    run.stop(signal)
-    if signal != SIGKILL:
-        site.release()
-    run.end()
-    site.release()
-    return site.answered.total()
-
-
-def has_committed(site, folder):
-    """Return True if the job keeps no request that was answered."""
-    path = JobDirectory(folder / "job").requests
-    with reading(path) as connection:
-        pending = [*StoppedJob(path, connection).requests(fields_of)]
-    for fields, _ in pending:
-        path = fields["url"].removeprefix(site.url)
-        page = (
-            fields.get("method", "GET"),
-            canonicalize_url(path),
-            fields.get("body", b"").decode(),
-        )
-        if path.startswith("/moved/"):
-            page = PAGES[int(path.partition("#")[0].rpartition("/")[2])]
-        if site.answered[page]:
-            return False
-    return True
-
-
-def go_on(site, folder, url, **settings):
-    """Go on to the end."""
-    return crawl(site, folder, job=False, BLOOM_REDIS_URL=url, **SHARED, **settings).end()
-
-
-def from_scrapy_redis(folder):
-    pytest.importorskip("scrapy_redis")
+def moved(source, folder):
+    """Crawl up to the middle, load what is left into Redis, and go on to the end."""
+    is_job = source == "job"
     server = Server(folder)
+    theirs = {} if is_job else THEIR_FINGERPRINTS
+    place, *options = ["job"] if is_job else [server.url, "--spider", "small"]
+    options += [f"--set={name}={value}" for name, value in {**SHARED, **theirs}.items()]
+    began_with = JOB if is_job else {**THEIRS, "REDIS_URL": server.url}
     try:
         with SmallSite() as site:
-            settings = {**THEIRS, "REDIS_URL": server.url}
-            between = interrupted(site, folder, SIGINT, job=False, **settings)
-            before = dump(server)
-            arguments = [folder, server.url, server.url, "--spider", "small"]
-            found = load(*arguments, **THEIR_FINGERPRINTS)
-            untouched = dump(server) == before
-            run = go_on(site, folder, server.url, **THEIR_FINGERPRINTS)
+            first = crawl_until(STOP_AT, site, folder, job=is_job, **began_with)
+            first.stop(SIGINT)
+            site.release()
+            first.end()
+            between, before = site.answered.total(), left_by(server, folder)
+            found = bloom(folder, "load", place, server.url, "--key", KEY, *options)
+            after, ours = left_by(server, folder), {**SHARED, **theirs}
+            run = crawl(site, folder, job=False, BLOOM_REDIS_URL=server.url, **ours).end()
     finally:
         server.stop()
     return SimpleNamespace(**locals())
 
 
-def dump(server):
-    """Return what scrapy-redis has."""
-    return {
-        name: server.command("DUMP", name) for name in server.names("small:") if "{" not in name
-    }
-
-
-@pytest.mark.parametrize("outcome", [from_scrapy_redis], indirect=True)
-def test_a_crawl_of_scrapy_redis_goes_on(outcome):
-    """Nothing is missed or fetched again, and what scrapy-redis has is as it was."""
-    assert STOP_AT <= outcome.between < len(PAGES)
-    assert outcome.found.status == 0, outcome.found.error
-    assert "pending requests from scrapy-redis's 'small' at" in outcome.found.out
-    assert outcome.untouched
-    assert outcome.run.reason == "finished"
-    assert (outcome.site.missed, outcome.site.twice) == ([], [])
-
-
-def from_job(signal, folder):
-    server = Server(folder)
-    try:
-        with SmallSite() as site:
-            interrupted(site, folder, signal, **JOB)
-            before = files(folder / "job")
-            found = load(folder, "job", server.url)
-            after = files(folder / "job")
-            changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
-            run = go_on(site, folder, server.url)
-    finally:
-        server.stop()
-    return SimpleNamespace(**locals())
-
-
-def files(folder):
-    """Return what is in a job; the index of a log of SQLite's is no content."""
-    return {
-        path: path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.endswith("-shm") and path.name != "bloom.lock"
-    }
+def left_by(server, folder):
+    """Return what is in the job, and what scrapy-redis has."""
+    found = files_in(folder / "job")
+    found.pop(folder / "job" / "bloom.lock", None)
+    names = [name for name in server.names("small:") if "{" not in name]
+    return {**found, **{name: server.command("DUMP", name) for name in names}}
 
 
 @pytest.mark.parametrize(
-    "outcome",
-    [partial(from_job, SIGINT), partial(from_job, SIGKILL)],
-    indirect=True,
-    ids=["stopped", "killed"],
+    "outcome", [partial(moved, "job"), partial(moved, "scrapy-redis")], indirect=True
 )
-def test_a_job_goes_on(outcome):
-    """Nothing is missed, only what was in flight comes again, and the job is as it was."""
+def test_a_crawl_goes_on_in_redis(outcome):
+    """Nothing is missed or fetched again, and what was loaded is as it was."""
+    pytest.importorskip("scrapy_redis")
+    assert STOP_AT <= outcome.between < len(PAGES)
     assert outcome.found.status == 0, outcome.found.error
-    assert "for RedisDurableScheduler" in outcome.found.out
-    assert outcome.changed == []
+    told = "for Redis" if outcome.is_job else "pending requests from scrapy-redis's 'small' at"
+    assert told in outcome.found.out
+    assert outcome.before
+    assert outcome.after == outcome.before
     assert outcome.run.reason == "finished"
-    assert outcome.site.missed == []
-    assert len(outcome.site.twice) <= (IN_FLIGHT if outcome.signal == SIGKILL else 0)
-    assert outcome.site.answered["GET", "/page/0", ""] == 1
+    assert (outcome.site.missed, outcome.site.twice) == ([], [])
 
 
 @pytest.fixture
 def settings():
     """Those of a crawl with small numbers."""
     return get_crawler(settings_dict={"BLOOM_CAPACITY": 1000}).settings
+
+
+@pytest.fixture
+def join(redis, key):
+    """A function that makes a worker, which is closed in the end."""
+    with ExitStack() as stack:
+
+        def join(**options):
+            worker = StoreWorker(redis.url, key, **options)
+            stack.callback(worker.close)
+            worker.exchange()
+            worker.exchange()
+            return worker
+
+        yield join
 
 
 @pytest.fixture
@@ -228,7 +167,7 @@ def load_left(client, key, settings, fingerprinter=OURS):
     return load_scrapy_redis(client, in_one_slot(key), client, key, settings, fingerprinter)
 
 
-def test_requests_of_scrapy_redis_keep_what_they_are(redis, client, key, left, settings):
+def test_requests_of_scrapy_redis_keep_what_they_are(join, client, key, left, settings):
     """Priorities, slots and meta; what is pending is seen, and its like is dropped."""
     loaded = load_left(client, key, settings)
     assert (loaded.items, loaded.pending) == (8, 9)
@@ -238,13 +177,8 @@ def test_requests_of_scrapy_redis_keep_what_they_are(redis, client, key, left, s
         assert sum(slots) == 3
         assert all(slots)
     assert not CrawlReader(client, in_one_slot(key)).look().workers
-    worker = StoreWorker(
-        redis.url, key, capacity=20, REQUEST_FINGERPRINTER_CLASS=ScrapyRedisFingerprinter
-    )
-    worker.exchange()
-    worker.exchange()
+    worker = join(capacity=20, REQUEST_FINGERPRINTER_CLASS=ScrapyRedisFingerprinter)
     found = [*iter(worker.next, None)]
-    worker.close()
     assert sorted(request.meta["n"] for request in found) == [*range(9)]
     assert [request.priority for request in found] == [2] * 3 + [1] * 3 + [0] * 3
     with pytest.raises(BloomError, match="is there already"):
@@ -383,7 +317,7 @@ def job(tmp_path):
     return job
 
 
-def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, job):
+def test_requests_of_a_job_keep_what_they_are(join, client, key, settings, job):
     """Their order, what the filter may not have got, and which start requests were taken."""
     with stored(job.requests, [b"unreleased"], clean=False) as found:
         for number in range(6):
@@ -393,13 +327,11 @@ def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, job)
         found.file.execute("INSERT INTO taken_start_requests VALUES (?, 258)", (b"f" * 20,))
     assert load_job(client, in_one_slot(key), job, settings).pending == 6
     assert b"unreleased" in FilterView(client, key).filter
-    worker = StoreWorker(redis.url, key, capacity=6)
+    worker = join(capacity=6)
     worker.store.note(mark=mark_of(b"f" * 20, 258))
-    worker.exchange()
     worker.exchange()
     assert worker.heard[0][1] is False
     assert [worker.next().meta["n"] for _ in range(6)] == [5, 4, 3, 2, 1, 0]
-    worker.close()
 
 
 class Gone:
@@ -416,7 +348,7 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_load_runs_no_code_of_the_job(redis, client, key, settings, job, tmp_path, monkeypatch):
+def test_a_load_runs_no_code_of_the_job(join, client, key, settings, job, tmp_path, monkeypatch):
     """Requests with objects are moved as they are, also with those of lost classes."""
     fields = Request("http://gone.example/", meta={"a": Gone}).to_dict()
     kinds = {"evil": Evil(tmp_path / "evil"), "many": [Path("x"), OrderedDict(a=Counter("b"))]}
@@ -435,29 +367,27 @@ def test_a_load_runs_no_code_of_the_job(redis, client, key, settings, job, tmp_p
         (0, "0.example"): 1,
         (0, "gone.example"): 1,
     }
-    worker = StoreWorker(redis.url, key)
+    worker = join()
     assert worker.next().meta["value"] == kinds["many"]
     assert worker.next().url == "http://0.example/"
     assert (tmp_path / "evil").exists()
-    worker.close()
 
 
-def test_delayed_requests_of_a_job_stay_delayed(redis, client, key, settings, job):
+def test_delayed_requests_of_a_job_stay_delayed(join, client, key, settings, job):
     """Until the same time, and those of which it is over are due."""
     with stored(job.requests) as found:
         for name, seconds in (("late", 1000), ("over", -1000)):
             fields = Request(f"http://example.com/{name}").to_dict()
             found.put(payload_of(fields), due=time() + seconds)
     assert load_job(client, in_one_slot(key), job, settings).pending == 2
-    worker = StoreWorker(redis.url, key)
+    worker = join()
     assert worker.next().url == "http://example.com/over"
     assert worker.next() is None
     assert worker.store.later == 1
     assert 0 < worker.store.next_due <= 1001
-    worker.close()
 
 
-def test_the_holds_of_a_job_go_on(redis, client, key, settings, job):
+def test_the_holds_of_a_job_go_on(join, client, key, settings, job):
     """Until the same time, or until their release."""
     slots = {"named": time() + 1000, "over": time() - 1000, "by hand": None}
     with stored(job.requests) as found:
@@ -468,12 +398,11 @@ def test_the_holds_of_a_job_go_on(redis, client, key, settings, job):
         # which can be nobody's in Redis
         found.records.hold("a\0b", None, 1, None)
     assert load_job(client, in_one_slot(key), job, settings).pending == 3
-    worker = StoreWorker(redis.url, key)
+    worker = join()
     assert worker.next().meta["download_slot"] == "over"
     assert worker.next() is None
     assert 900 < worker.store.next_due <= 1000
     assert CrawlReader(client, in_one_slot(key)).look().held == 2
-    worker.close()
 
 
 def test_a_filter_without_requests_makes_a_crawl(redis_server, key, settings, job):

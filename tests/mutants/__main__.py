@@ -33,7 +33,7 @@ from tests.mutants.reach import LUA, Reach
 
 TESTS = {
     "bloom": "tests/bloom tests/contracts/test_seen.py tests/test_dupefilter.py",
-    "fingerprints": "tests/fingerprints tests/test_audit.py tests/migration/test_url_list.py",
+    "fingerprints": "tests/fingerprints tests/test_audit.py tests/migration/test_sources.py",
     "speed": "tests/test_speed.py tests/test_recent.py tests/test_streams.py tests/test_audit.py"
     " tests/test_early.py tests/delta/test_skipping.py",
     "crawl": "tests/crawl tests/contracts",
@@ -43,7 +43,7 @@ TESTS = {
     " tests/crawl/test_session.py tests/test_shared_folders.py tests/test_traps.py",
     "early": "tests/test_early.py tests/test_early_crawls.py",
     "addon": "tests/test_addon.py tests/test_start_line.py tests/test_early.py",
-    "delta": "tests/delta tests/commands/test_delta.py",
+    "delta": "tests/delta tests/contracts/test_delta_stores.py tests/commands/test_delta.py",
     "migration": "tests/migration tests/commands/test_changes.py",
     "commands": "tests/commands",
     "redis": "tests/redis tests/contracts tests/delta/test_redis_store.py",

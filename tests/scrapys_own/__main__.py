@@ -14,7 +14,7 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from tests import suite
@@ -99,41 +99,34 @@ def check(checkout: Path, reactor: str, tests: list[str], workers: int) -> bool:
     to explain and the filter was in use."""
     plugin = "twisted" if reactor == "none" else "asyncio"
     options = [f"-n{workers}", f"--reactor={reactor}", "-p", f"no:{plugin}"]
-    options += ["-m", "not requires_internet"]
+    options += ["-m", "not requires_internet", "--timeout=120"]
     with tempfile.TemporaryDirectory(prefix="scrapys-own-") as place:
         jobs = Path(place)
 
         def outcomes(
-            arm: suite.Arm, tests: list[str], without: Iterable[str] = ()
+            arm: suite.Arm, tests: Collection[str], without: Iterable[str] = ()
         ) -> dict[str, str]:
-            if not tests:
-                return {}
             plugin = ["-p", "our_scheduler"] if arm is suite.OURS else []
             return suite.run(checkout, arm, jobs, tests, [*options, *plugin], without)
 
         first = outcomes(suite.OURS, tests, without=EXPLAINED)
         crawls = sum(1 for _ in jobs.glob("*/bloom"))
         failed = suite.failing(first)
-        again = suite.failing(outcomes(suite.OURS, sorted(failed)))
-        anyway = suite.failing(outcomes(suite.STOCK, sorted(again)))
-        with_jobdir = suite.failing(outcomes(suite.STOCK_WITH_JOBDIR, sorted(again - anyway)))
-        explained = list(EXPLAINED) if tests == LANES["asyncio"] else []
-        stale = set(explained) - suite.failing(outcomes(suite.OURS, explained))
+        explained = EXPLAINED if tests == LANES["asyncio"] else {}
+        reasons = suite.compare(outcomes, failed, explained)
 
     total = Counter(first.values())
     print(
         f"\n{checkout.name}, reactor {reactor}: {total['passed']:,} passed with {suite.OURS.name},"
     )
     print(f"{total['skipped']:,} skipped, {len(failed):,} failed; {crawls:,} jobs with a filter")
-    again |= {test for test in failed if test.startswith(LEFT_BEHIND)}
-    reasons = {test: suite.reason_for(test, again, anyway, with_jobdir) for test in sorted(failed)}
-    reasons |= {test: EXPLAINED[test] for test in explained}
-    reasons |= dict.fromkeys(sorted(stale), suite.STALE)
     for test, reason in reasons.items():
+        if reason == suite.PASSED_AGAIN and test.startswith(LEFT_BEHIND):
+            reason = reasons[test] = suite.OURS_ALONE
         print(f"  {test}\n    {reason}")
     if not crawls:
         print("No crawl had our filter: the add-on did not get into the crawlers.")
-    return bool(crawls) and suite.FAULTS.isdisjoint(reasons.values())
+    return bool(crawls) and not suite.faults(reasons)
 
 
 if __name__ == "__main__":

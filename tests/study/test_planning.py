@@ -15,6 +15,8 @@ def test_plan_is_exact(urls, rate):
     """A filter of that shape takes as many bytes."""
     assert Plan(urls, rate).bytes == ScalableBloomFilter(urls, rate).nbytes
     assert Plan(urls, rate).bytes >= BloomFilter(urls, rate).nbytes
+    plan, made = Plan(urls, rate, exact=True), ScalableBloomFilter(urls, rate, exact=True)
+    assert (plan.bytes, plan.table_bytes) == (made.nbytes, made.table_nbytes)
 
 
 def test_set_of_fingerprints_is_measured_right():
