@@ -38,12 +38,11 @@ from scrapy_bloom.redis.taken_starts import mark_of
 from scrapy_bloom.sqlite.job_file import reading
 from scrapy_bloom.sqlite.listing import StoppedJob
 from tests.commands.command_line import bloom
-from tests.crawl.harness import fields_of
 from tests.patience import PATIENCE, wait_until
 from tests.redis.server import Server, missing
 from tests.redis.workers import StoreWorker, waiting
 from tests.small_site import PAGES, SmallSite, crawl, crawl_until
-from tests.stored import stored
+from tests.stored import fields_of, stored
 
 pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = [

@@ -25,7 +25,7 @@ from scrapy_bloom.migration.sources import (
     source_in,
 )
 from scrapy_bloom.settings import BloomSettings
-from tests.crawl.harness import fork
+from tests.world.runner import fork
 
 DEFAULT = RequestFingerprinter.from_crawler(get_crawler())
 

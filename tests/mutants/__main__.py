@@ -39,7 +39,7 @@ TESTS = {
     "crawl": "tests/crawl tests/contracts",
     "sqlite": "tests/crawl tests/contracts tests/commands/test_queue.py"
     " tests/commands/test_failed.py tests/commands/test_top.py",
-    "feeds": "tests/crawl/test_feeds.py tests/crawl/test_feed_kills.py tests/test_traps.py",
+    "feeds": "tests/crawl/test_feeds.py tests/crawl/test_kills.py tests/test_traps.py",
     "early": "tests/test_early.py tests/test_early_crawls.py",
     "delta": "tests/delta tests/commands/test_delta.py",
     "migration": "tests/migration tests/commands/test_changes.py",
@@ -47,7 +47,8 @@ TESTS = {
     "redis": "tests/redis tests/contracts tests/delta/test_redis_store.py",
     "scrapy_private": "tests/test_private_names.py tests/test_crawls.py tests/crawl",
     "study": "tests/study tests/commands/test_study.py",
-    "": "tests/test_*.py tests/fingerprints tests/migration tests/crawl/test_job_file.py tests/study",
+    "": "tests/test_*.py tests/fingerprints tests/migration tests/crawl/test_job_file.py"
+    " tests/study",
 }
 """The tests of each package, the last of them of the modules beside the packages."""
 NOTICED, SURVIVED, SLOW, ACCEPTED = "noticed", "SURVIVED", "TIMED OUT", "accepted"
