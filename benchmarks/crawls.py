@@ -17,8 +17,8 @@ from scrapy.linkextractors import LinkExtractor
 from sidebyside import forked, seconds_of
 
 from scrapy_bloom import NewLinkExtractor, follow_new
-from tests.crawl.harness import preload
 from tests.web_server import ServedInThread
+from tests.world.runner import preload
 
 preload()  # once, for all forks
 

@@ -311,7 +311,7 @@ def preload():
     import scrapy.commands
 
     import scrapy_bloom
-    from tests.crawl import harness
+    from tests.world import runner
 
     for each in walk_packages(scrapy.commands.__path__, "scrapy.commands."):
         import_module(each.name)
@@ -319,7 +319,7 @@ def preload():
         if not each.name.endswith("__main__"):
             with suppress(ImportError):  # what an extra installs
                 import_module(each.name)
-    harness.preload()
+    runner.preload()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Randomised stories that a module of the tests tells in a process of its own."""
 
+import json
 import os
 import random
 
@@ -19,3 +20,10 @@ def run_module(module, *arguments, seed):
     run = processes.run(command, cwd=processes.PACKAGE, text=True, timeout=7200)
     print(run.stdout, run.stderr)
     return run
+
+
+def told(module, *arguments, seed):
+    """Return what became of the crawls whose stories a module of `tests.world` tells, by name."""
+    run = run_module(module, *arguments, seed=seed)
+    assert run.returncode == 0
+    return {report["crawl"]: report for report in map(json.loads, run.stdout.splitlines())}

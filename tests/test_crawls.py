@@ -12,8 +12,8 @@ import pytest
 from scrapy import version_info
 
 from scrapy_bloom import ScalableBloomFilter
-from tests.crawl.harness import FORCED
 from tests.small_site import PAGES, Scrapy, SmallSite, crawl, crawl_until
+from tests.world.runner import FORCED
 
 ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 SELECT = "twisted.internet.selectreactor.SelectReactor"

@@ -7,10 +7,10 @@ import pytest
 import scrapy
 
 from tests import processes
-from tests.early_crawls import ONE, VARIANTS
 from tests.fakes import HAS_SCOPES
 from tests.patience import PATIENCE
 from tests.processes import PACKAGE
+from tests.world.early import ONE, VARIANTS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
@@ -36,7 +36,7 @@ def has_order(name):
 def crawls(*names):
     """Run these variants in a process of their own; return what came of them."""
     ended = processes.run(
-        ["-c", "from tests.early_crawls import main; main()", *names],
+        ["-c", "from tests.world.early import main; main()", *names],
         cwd=PACKAGE,
         text=True,
         timeout=PATIENCE,

@@ -7,37 +7,28 @@ import pytest
 
 from scrapy_bloom import ScalableBloomFilter
 from tests.crawl.test_failing_crawls import check_kills
-from tests.crawl.test_feed_kills import feed_torture
 from tests.crawl.test_kills import MIXED, SEED, torture
 from tests.crawl.test_round_crawls import lost, tell
-from tests.delta.delta_crawls import details
 from tests.delta.test_crawls import check as check_days
 from tests.delta.test_crawls import check_digests, check_fleet, item_of
 from tests.delta.test_crawls import pages as error_pages
 from tests.delta.test_crawls import tell as day_after_day
-from tests.early_crawls import VARIANTS
 from tests.redis import test_model
 from tests.redis.model import World
 from tests.redis.server import PACKAGES, Server, inside
 from tests.redis.test_fleet import assert_in_budget, assert_whole, fleet
 from tests.test_early_crawls import crawls, require_same
+from tests.world.delta import details
+from tests.world.early import VARIANTS
 
 pytestmark = pytest.mark.torture
 
 
 def test_a_thousand_random_kills():
-    """SIGKILL at random moments, one to eight a crawl."""
+    """And other stops between them, one to six a crawl: each item is in each feed once."""
     result = torture("--kills", 1000)
     assert result["kills"] >= 1000
     assert result["odd"] == []
-
-
-def test_delayed_requests():
-    """Half of the pages wait for their time, over kills and power cuts."""
-    result = torture("--kills", 40, "--later", 1)
-    assert result["kills"] >= 40
-    assert result["odd"] == []
-    assert torture("--cuts", 20, "--later", 1)["odd"] == []
 
 
 def test_crawls_that_mix_it_all():
@@ -67,28 +58,11 @@ def test_kill_points():
 
 
 def test_failing_calls():
-    """Five hundred calls that fail, once or for good."""
+    """Five hundred calls that fail, once or for good, and sixty disks that are too small."""
     result = torture("--faults", 500)
     assert result["odd"] == []
     assert result["killed"] == 0
-
-
-def test_a_thousand_kills_of_crawls_with_feeds():
-    """Other stops between them; each item is in each feed once."""
-    result = feed_torture("--kills", 1000)
-    assert result["kills"] >= 900
-    assert result["odd"] == []
-
-
-def test_kill_points_of_feeds():
-    """Before and after the first of each call, and four later ones."""
-    assert feed_torture("--points", 4)["odd"] == []
-
-
-def test_power_cuts_and_full_disks_of_feeds():
-    """A hundred and sixty."""
-    assert feed_torture("--cuts", 100)["odd"] == []
-    assert feed_torture("--full", 60)["odd"] == []
+    assert torture("--short", 60)["odd"] == []
 
 
 def test_a_million_absent_keys_of_an_exact_filter():
@@ -130,13 +104,6 @@ def test_workers_that_are_thrown_away(package, tmp_path, monkeypatch):
         check_fleet(runs)
 
 
-def test_broken_marks_of_a_fleet_are_noticed(tmp_path, monkeypatch):
-    """With the mutant pages are lost, so the test above tests something."""
-    fleets = ("--count", 30, "--mutant", "unsynced_feeds_count")
-    runs = (fleets_thrown_away(tmp_path, monkeypatch, *fleets) for _ in range(12))
-    assert any(is_broken(fleet) for found in runs for fleet in found.values())
-
-
 def fleets_thrown_away(tmp_path, monkeypatch, *arguments):
     """Return what became of fleets, by name."""
     server = Server(tmp_path)
@@ -147,21 +114,12 @@ def fleets_thrown_away(tmp_path, monkeypatch, *arguments):
         server.stop()
 
 
-def is_broken(runs):
-    """Return True if `check_fleet` finds something."""
-    try:
-        check_fleet(runs)
-    except AssertionError:
-        return True
-    return False
-
-
-@pytest.mark.parametrize("mutant", ["marked_before_the_commit", "added_before_the_feeds"])
-def test_a_broken_delta_store_is_noticed(mutant):
+def test_a_broken_delta_store_is_noticed():
     """With the mutant a job that is thrown away takes pages with it."""
+    broken = ("--count", 30, "--mutant", "marked_before_the_commit")
+    needed = {item_of(page) for page in details(2) - error_pages("error")}
     for _ in range(12):
-        told = day_after_day("thrown_away", "--count", 30, "--mutant", mutant)
-        needed = {item_of(page) for page in details(2) - error_pages("error")}
+        told = day_after_day("thrown_away", *broken)
         if any(not needed <= {*last["written"]} for *_, last in told.values()):
             return
     pytest.fail("no crawl has lost a page")
@@ -169,55 +127,28 @@ def test_a_broken_delta_store_is_noticed(mutant):
 
 def test_rounds():
     """Three hundred crawls in rounds, killed at random, and all of their kill points."""
-    assert lost(tell("kills", "--count", 300)) == []
-    assert lost(tell("points", "--count", 100)) == []
+    assert lost(tell("kills", "--count", 300).values()) == []
+    assert lost(tell("points", "--count", 100).values()) == []
 
 
-@pytest.mark.parametrize(
-    ("mutant", "kind"),
-    [("taken_before_the_row", "lost"), ("told_after_the_commit", "lost_books")],
-)
-def test_a_broken_round_is_noticed(mutant, kind):
-    """With the mutant something is lost, so the tests above test something."""
-    assert any(report[kind] for report in tell("points", "--count", 100, "--mutant", mutant))
+def test_a_broken_round_is_noticed():
+    """With the mutant something is lost, so the test above tests something."""
+    told = tell("points", "--count", 100, "--mutant", "told_after_the_commit")
+    assert any(report["lost_books"] for report in told.values())
 
 
 @pytest.mark.parametrize(
     ("mutant", "arguments"),
     [
-        ("mark_before_commit", ("--kills", 10)),
-        ("delete_on_pop", ("--kills", 10)),
-        ("acknowledge_at_the_end_of_the_callback", ("--points", 5, "--names", "sql COMMIT")),
+        ("mark_before_commit", ("--kills", 10, "--feeds", "all.jl")),
         ("header_not_synced", ("--cuts", 8)),
-        ("noted_before_the_commit", ("--points", 5, "--names", "sql COMMIT")),
-    ],
-)
-def test_a_broken_scheduler_is_noticed(mutant, arguments):
-    """With the mutant pages are lost, so the tests above test something."""
-    arguments = (*arguments, "--mutant", mutant)
-    assert any(torture(*arguments, seed=SEED + later)["lost"] for later in range(12))
-
-
-def test_an_early_request_is_noticed():
-    """Delayed ones that are due a second too soon."""
-    assert torture("--kills", 2, "--later", 1, "--mutant", "due_too_early")["early"]
-
-
-@pytest.mark.parametrize(
-    ("mutant", "arguments"),
-    [
-        ("length_recorded_before_the_sync", ("--cuts", 8)),
-        ("rows_dropped_before_the_length_is_recorded", ("--points", 2, "--names", "sql COMMIT")),
         ("acknowledged_before_the_items_are_final", ("--kills", 2, "--feeds", "all.jl")),
-        ("no_cut_at_recovery", ("--points", 1, "--names", "feed fsync")),
-        ("children_given_twice", ("--kills", 6, "--feeds", "all.jl")),
-        ("items_final_at_once", ("--points", 3, "--names", "sql COMMIT")),
     ],
 )
-def test_broken_feeds_are_noticed(mutant, arguments):
-    """With the mutant feeds are wrong, so the tests above test something."""
-    arguments = (*arguments, "--pages", 20, "--mutant", mutant)
-    assert any(feed_torture(*arguments, seed=SEED + later)["odd"] for later in range(12))
+def test_a_broken_package_is_noticed(mutant, arguments):
+    """With the mutant pages or items are lost, so the tests above test something."""
+    arguments = (*arguments, "--mutant", mutant)
+    assert any(torture(*arguments, seed=SEED + later)["odd"] for later in range(12))
 
 
 def test_crawls_with_duplicates_dropped_early():

@@ -27,11 +27,11 @@ from scrapy_bloom.crawl.records import State
 from scrapy_bloom.crawl.request_text import MARSHALLED, OBJECTS, PICKLED, Held, checksum, pack
 from scrapy_bloom.redis.codec import Packed
 from tests.crawl.engine import Job
-from tests.crawl.harness import preload
 from tests.redis import damages
 from tests.redis.damages import HEALTHIES, HEALTHY, KEY, SETTINGS, in_a_fork, junk
 from tests.redis.server import Server
 from tests.redis.workers import StoreWorker
+from tests.world.runner import preload
 
 BAD = "bad.example.com"
 URL = f"http://{BAD}/"

@@ -1,42 +1,25 @@
 """Jobs with feeds, driven call by call on an engine that only keeps its books."""
 
-import time
 from pathlib import Path
 
 from scrapy import signals
 from scrapy.http import Response
-from scrapy.utils.defer import deferred_from_coro
 
 from scrapy_bloom import DurableFeedExporter
 from scrapy_bloom.crawl.origins import ResponseOrigins
-from tests.crawl import feed_crawls
-from tests.crawl.engine import DURABLE, Job
-from tests.patience import PATIENCE
+from tests.crawl.engine import DURABLE
+from tests.crawl.rounds import RoundJob, waited_for
+from tests.world import feeds as world_feeds
 
 
-def run(coroutine):
-    """Run a coroutine to its end, with the reactor, and return its result."""
-    from twisted.internet import reactor
-
-    results = []
-    deferred_from_coro(coroutine).addBoth(results.append)
-    deadline = time.monotonic() + PATIENCE
-    while not results:
-        assert time.monotonic() < deadline
-        reactor.iterate(0.01)
-    if hasattr(results[0], "raiseException"):
-        results[0].raiseException()
-    return results[0]
-
-
-class Shelf(feed_crawls.Shelf):
+class Shelf(world_feeds.Shelf):
     """Stores at once: without a running reactor there are no threads."""
 
     def store(self, file):
         self._store_in_thread(file)
 
 
-class FeedJob(Job):
+class FeedJob(RoundJob):
     """A job whose add-on has put our exporter in its place."""
 
     def __init__(self, folder, feeds, **settings):
@@ -50,7 +33,7 @@ class FeedJob(Job):
             SCHEDULER=DURABLE,
             FEEDS=feeds,
             FEED_STORAGES={"shelf": Shelf},
-            FEED_EXPORTERS={"own": feed_crawls.OwnExporter},
+            FEED_EXPORTERS={"own": world_feeds.OwnExporter},
             **settings,
         )
         self.exporter = self.crawler.get_extension(DurableFeedExporter)
@@ -59,30 +42,16 @@ class FeedJob(Job):
     def open(self, *start):
         """Open the spider, with what its `start()` yields; return self."""
         super().open()
-        self.send(signals.spider_opened)
-        self.started = run(self._start(start))
-        return self
-
-    async def _start(self, things):
-        async def stream():
-            for thing in things:
-                yield thing
-
-        found = stream()
-        for method in self.engine.scraper.spidermw.methods["process_start"]:
-            found = method(found)
-        started = []
-        async for thing in found:
-            started.append(thing)
+        for thing in self.starting(*start):
             if isinstance(thing, dict):
                 self.item(thing)
-            else:
-                self.scheduler.enqueue_request(thing)
-        return started
+        return self
 
     def send(self, signal, **arguments):
         """Send a signal, and wait for its handlers."""
-        run(self.crawler.signals.send_catch_log_async(signal, spider=self.spider, **arguments))
+        waited_for(
+            self.crawler.signals.send_catch_log_async(signal, spider=self.spider, **arguments)
+        )
 
     def item(self, item, response=None):
         """An item is through the pipelines."""
@@ -120,8 +89,3 @@ class FeedJob(Job):
         super().commit()
         reactor.iterate(0)
         reactor.iterate(0)
-
-    def close(self, reason="finished"):
-        """Close the spider."""
-        super().close(reason)
-        self.send(signals.spider_closed, reason=reason)

@@ -1,10 +1,13 @@
 """Opened schedulers as in `tests.crawl.engine`, and what Scrapy does with Spider.start()."""
 
+import time
+
 from scrapy import Request, signals
+from scrapy.utils.defer import deferred_from_coro
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
 
 from tests.crawl.engine import Job, request
+from tests.patience import PATIENCE
 
 
 class RoundJob(Job):
@@ -65,12 +68,11 @@ def waited_for(awaitable):
     async def wait():
         return await awaitable
 
-    Deferred.fromCoroutine(wait()).addBoth(results.append)
-    for _ in range(1000):
-        if results:
-            break
+    deferred_from_coro(wait()).addBoth(results.append)
+    deadline = time.monotonic() + PATIENCE
+    while not results:
+        assert time.monotonic() < deadline
         reactor.iterate(0)
-    (result,) = results
-    if hasattr(result, "raiseException"):
-        result.raiseException()
-    return result
+    if hasattr(results[0], "raiseException"):
+        results[0].raiseException()
+    return results[0]

@@ -15,7 +15,7 @@ from scrapy_bloom.sqlite.listing import stopped_job
 from scrapy_bloom.sqlite.status import JobStatus
 from tests import processes
 from tests.crawl.engine import Job, request
-from tests.crawl.harness import fields_of
+from tests.stored import fields_of
 
 
 @pytest.fixture

@@ -1,19 +1,18 @@
 """Failed requests of real crawls: what counts as failed, and what is asked again.
 
-Each test runs stories of `tests.crawl.failing_crawls` in a process of its own, which forks
+Each test runs stories of `tests.world.failing` in a process of its own, which forks
 the crawls, in jobs and in Redis. Set DURABLE_SEED to repeat a run.
 """
 
-import json
 import os
 import re
 from collections import Counter
 
 import pytest
 
-from tests.crawl.failing_crawls import NUMBERS, REASONS
 from tests.redis.server import missing
-from tests.seeded import run_module, seed_of
+from tests.seeded import seed_of, told
+from tests.world.failing import NUMBERS, REASONS
 
 SEED = seed_of("DURABLE_SEED")
 
@@ -27,9 +26,8 @@ MEDIA = ("job", REDIS)
 
 def tell(*arguments):
     """Return what became of the crawls of a story."""
-    run = run_module("tests.crawl.failing_crawls", *arguments, seed=SEED)
-    assert run.returncode == 0
-    return {report["crawl"]: report["runs"] for report in map(json.loads, run.stdout.splitlines())}
+    reports = told("tests.world.failing", *arguments, seed=SEED)
+    return {name: report["runs"] for name, report in reports.items()}
 
 
 def failing(*kinds, **others):

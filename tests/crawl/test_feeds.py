@@ -22,12 +22,12 @@ from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.outbox import Outbox
-from tests.crawl import feed_crawls
-from tests.crawl.engine import query, request
-from tests.crawl.feed_crawls import GZIP
+from tests.crawl.engine import Job, query, request
 from tests.crawl.feed_jobs import FeedJob
 from tests.failures import Failed
 from tests.fakes import Engine
+from tests.world import feeds as world_feeds
+from tests.world.feeds import GZIP
 
 GOES_ON = request("never")
 """A start request that is not done, so that the round is not over."""
@@ -409,8 +409,8 @@ def parameters(prefix, params, spider):
 
 def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
     """Not by addresses and the order of a set; a change is refused, with both values."""
-    names = ("Page", "OddPages", "Shelf", "OwnExporter", "SlowPipeline", "ItemSpider")
-    classes = [f"tests.crawl.feed_crawls.{name}" for name in names]
+    names = ("Page", "OddPages", "Shelf", "OwnExporter", "ItemSpider")
+    classes = [f"tests.world.feeds.{name}" for name in names]
     options = {"format": "jsonlines", "item_classes": {*classes, Parameters}}
 
     def feeds(**changed):
@@ -573,7 +573,7 @@ def test_an_item_that_cannot_be_pickled_is_refused(tmp_path, job, uri):
     assert numbers(tmp_path / uri) == [1, 2]
 
 
-class Picky(feed_crawls.OwnExporter):
+class Picky(world_feeds.OwnExporter):
     """Refuses some items."""
 
     error = ValueError("not this one")
@@ -873,7 +873,7 @@ def test_when_the_spider_was_not_opened_feeds_stay_as_they_were(tmp_path, job):
     feeds = {"a.json": {"format": "json", "overwrite": True}}
     (tmp_path / "a.json").write_text("[0]")
     a = job(feeds, later=True)
-    super(FeedJob, a).open()
+    Job.open(a)
     a.close("shutdown")
     assert (tmp_path / "a.json").read_text() == "[0]"
 

@@ -20,10 +20,10 @@ from scrapy_bloom.sqlite.job_file import RequestFile, check_header, whole_job
 from scrapy_bloom.sqlite.status import job_view
 from tests.commands.command_line import bloom
 from tests.crawl.engine import query
-from tests.crawl.harness import fork
-from tests.crawl.points import Points
 from tests.failures import Failed
 from tests.stored import FAILURE, LIFO, UNREADABLE, put, records_in, taken
+from tests.world.points import Points
+from tests.world.runner import fork
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 forks = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")

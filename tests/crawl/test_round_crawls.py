@@ -1,17 +1,16 @@
 """Rounds of real crawls: killed, stopped, refused, finished and begun again.
 
-Each test runs stories of `tests.crawl.round_crawls` in a process of its own, which forks
+Each test runs stories of `tests.world.rounds` in a process of its own, which forks
 the crawls. Set DURABLE_SEED to repeat a run.
 """
 
-import json
 import os
 
 import pytest
 
-from tests.crawl.harness import SETTINGS
-from tests.crawl.round_crawls import FED, RETURNING
-from tests.seeded import run_module, seed_of
+from tests.seeded import seed_of, told
+from tests.world.rounds import FED, RETURNING
+from tests.world.runner import CONCURRENCY
 
 SEED = seed_of("DURABLE_SEED")
 
@@ -19,19 +18,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reas
 
 
 def tell(*arguments):
-    """Return what became of the crawls of a story."""
-    run = run_module("tests.crawl.round_crawls", *arguments, seed=SEED)
-    assert run.returncode == 0
-    return [json.loads(line) for line in run.stdout.splitlines()]
+    """Return what became of the crawls of stories, by name."""
+    return told("tests.world.rounds", *arguments, seed=SEED)
 
 
 @pytest.fixture(scope="module")
 def reports():
-    """What became of the forked crawls of the other stories, by their names."""
-    found = {}
-    for report in tell("second", "stops", "stock", "daily", "refused", "gone", "fed"):
-        found[report["crawl"]] = report
-    return found
+    """What became of the forked crawls of the other stories."""
+    return tell("second", "stops", "stock", "daily", "refused", "gone", "fed")
 
 
 def lost(reports):
@@ -46,7 +40,7 @@ def lost(reports):
 
 def test_nothing_is_lost_and_no_start_page_fetched_again_by_random_kills():
     """But one that the last commit before the kill had not finished."""
-    reports = tell("kills", "--count", 2)
+    reports = [*tell("kills", "--count", 2).values()]
     assert lost(reports) == []
     for report in reports:
         assert report["runs"][-1]["rounds"] == [[1, "over"]]
@@ -55,7 +49,7 @@ def test_nothing_is_lost_and_no_start_page_fetched_again_by_random_kills():
 
 def test_nothing_is_lost_wherever_the_process_dies():
     """Before and after commits and other calls on the database."""
-    reports = tell("points", "--count", 2)
+    reports = [*tell("points", "--count", 2).values()]
     assert len(reports) == 10
     assert lost(reports) == []
     assert all(report["runs"][0]["status"] == -9 for report in reports)
@@ -95,7 +89,7 @@ def test_a_spider_that_its_idle_handler_feeds_goes_on(reports, crawl, reason):
     stopped, resumed = report["runs"]
     assert (stopped["reason"], stopped["rounds"]) == (reason, [[1, "running"]])
     assert (resumed["reason"], resumed["rounds"]) == ("all fed", [[1, "over"]])
-    assert sorted(item["page"] for item in report["items"]) == [*range(FED)]
+    assert sorted(item["page"] for item in report["more"]) == [*range(FED)]
     assert stopped["answers"] + resumed["answers"] == FED
 
 
@@ -141,12 +135,12 @@ def test_what_comes_back_goes_on_in_the_round_that_has_kept_it():
 
 def check_returns(count):
     """Tell so many stories of each kind."""
-    for report in tell("returns", "--count", count):
+    for report in tell("returns", "--count", count).values():
         *_, back, last = report["runs"]
-        assert [*report["feeds"].values()] == [[*range(RETURNING)]] * 2, report
+        assert [*report["more"].values()] == [[*range(RETURNING)]] * 2, report
         assert (back["rounds"], back["reason"]) == ([[1, "over"]], "finished"), report
         assert (last["rounds"][0][0], last["answers"]) == (2, 1), report
         asked = sum(run["answers"] for run in report["runs"] if run["status"] == 0)
         kills = sum(run["status"] != 0 for run in report["runs"])
         # the site may count late what a killed process has asked
-        assert asked <= RETURNING + 1 + SETTINGS["CONCURRENT_REQUESTS"] * kills, report
+        assert asked <= RETURNING + 1 + CONCURRENCY * kills, report

@@ -26,13 +26,13 @@ from scrapy_bloom.signals import before_commit
 from scrapy_bloom.sqlite import desk as orders
 from scrapy_bloom.sqlite.desk import SqliteDesk
 from tests.crawl.engine import name_of, query, request
-from tests.crawl.feed_crawls import GZIP
 from tests.crawl.feed_jobs import FeedJob
 from tests.crawl.test_children import give
 from tests.crawl.test_orders import carry_out, dropped, order
 from tests.crawl.test_rounds import phases
 from tests.failures import Failed
 from tests.fakes import raising
+from tests.world.feeds import GZIP
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 

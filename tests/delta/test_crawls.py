@@ -1,17 +1,18 @@
 """What real crawls fetch, day after day, and what they skip.
 
-Each test runs stories of `tests.delta.delta_crawls` in a process of its own, which forks the
+Each test runs stories of `tests.world.delta` in a process of its own, which forks the
 crawls. `make torture` kills a hundred crawls on each of three days. Set DELTA_SEED to repeat a
 run.
 """
 
-import json
 import os
 from collections import Counter
 
 import pytest
 
-from tests.delta.delta_crawls import (
+from tests.delta.test_digests import digest as digest_of_items
+from tests.seeded import seed_of, told
+from tests.world.delta import (
     COMPARED,
     EACH,
     FAILING,
@@ -21,8 +22,6 @@ from tests.delta.delta_crawls import (
     THROWN_AWAY,
     details,
 )
-from tests.delta.test_digests import digest as digest_of_items
-from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DELTA_SEED")
 ALWAYS = {f"list/{number + 1}" for number in range(LISTS)} | {"always/1", "once/1", "once/2"}
@@ -32,9 +31,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reas
 
 def tell(*arguments):
     """Return what became of the crawls of a story."""
-    run = run_module("tests.delta.delta_crawls", *arguments, seed=SEED)
-    assert run.returncode == 0
-    return {report["crawl"]: report["runs"] for report in map(json.loads, run.stdout.splitlines())}
+    reports = told("tests.world.delta", *arguments, "--beside", 2, seed=SEED)
+    return {name: report["runs"] for name, report in reports.items()}
 
 
 def pages(*kinds):
@@ -60,8 +58,7 @@ def item_of(page):
 @pytest.fixture(scope="module")
 def stories():
     """What became of the crawls of all stories, each once, in forked processes."""
-    told = ["days", "modes", "periods", "unsound", "beside", "read_only", "spiders", "odd"]
-    return tell(*told, "thrown_away", "undelivered")
+    return tell("days", "thrown_away")
 
 
 WAYS = ("onejob", "manyjobs", "nojob", "scrapys")

@@ -15,7 +15,6 @@ from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.errors import IncompatibleFilterError
 from scrapy_bloom.fingerprints import FingerprinterIdentity
-from tests.delta.delta_crawls import FAILING, REWRITTEN, details
 from tests.delta.test_crawls import (
     KNOWN,
     PER_DAY,
@@ -26,6 +25,7 @@ from tests.delta.test_crawls import (
     tell,
     verdicts,
 )
+from tests.world.delta import FAILING, REWRITTEN, details
 
 HOUR = 3600.0
 PERIOD = 8 * HOUR
@@ -112,7 +112,7 @@ def stories(redis_server):
     """What became of the crawls in Redis."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DELTA_REDIS", redis_server.url)
-        return tell("redis", "redis_digests", "fleet_job", "fleet")
+        return tell("redis", "fleet_job", "fleet")
 
 
 @pytest.mark.parametrize("scheduler", ["Scheduler", "RedisDurableScheduler"])

@@ -16,7 +16,7 @@ from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.delta.skipping import Skipping
 from scrapy_bloom.errors import BloomError, FilterFileError
 from tests.crawl.engine import Job
-from tests.crawl.feed_jobs import FeedJob, run
+from tests.crawl.feed_jobs import FeedJob
 from tests.delta import started
 
 HOUR = 3600.0
@@ -129,7 +129,7 @@ class DeltaJob(FeedJob):
         Job.open(self)
         self.engine._slot.scheduler = self.scheduler
         self.send(signals.spider_opened)
-        run(self._start(()))
+        self.start()
         page = self.page("page")
         response = self.response(page)
         response.request = page

@@ -16,7 +16,7 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration.scrapy_job import import_job
 from scrapy_bloom.migration.sources import SeenFile, make_filter
 from scrapy_bloom.settings import BloomSettings
-from tests.crawl.harness import fork
+from tests.world.runner import fork
 
 SEEN = b"\0\x14" + b"x" * 20
 SETTINGS = BloomSettings(100, 1e-9)

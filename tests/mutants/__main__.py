@@ -39,7 +39,7 @@ TESTS = {
     "crawl": "tests/crawl tests/contracts",
     "sqlite": "tests/crawl tests/contracts tests/commands/test_queue.py"
     " tests/commands/test_failed.py tests/commands/test_top.py",
-    "feeds": "tests/crawl/test_feeds.py tests/crawl/test_feed_kills.py tests/crawl/test_stories.py"
+    "feeds": "tests/crawl/test_feeds.py tests/crawl/test_kills.py tests/crawl/test_stories.py"
     " tests/crawl/test_session.py tests/test_shared_folders.py tests/test_traps.py",
     "early": "tests/test_early.py tests/test_early_crawls.py",
     "addon": "tests/test_addon.py tests/test_start_line.py tests/test_early.py",

@@ -23,9 +23,9 @@ import scrapy_bloom.redis.scheduler  # noqa: F401 - before the forks, not in eac
 from scrapy_bloom.commands import main as bloom
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.redis.scripts import COMMIT
-from tests.crawl.harness import ASYNCIO, Run, fork, preload
 from tests.redis.server import Server
 from tests.redis.workers import StoreWorker
+from tests.world.runner import ASYNCIO, Run, fork, preload
 
 KEY = "books"
 HEALTHY = "http://healthy.example.com/"

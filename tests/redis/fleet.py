@@ -28,12 +28,11 @@ from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.layout import in_one_slot
 from scrapy_bloom.redis.push import push
 from scrapy_bloom.redis.status import CrawlReader
-from tests.crawl.harness import ASYNCIO, SELECT, Crawl, Run, World, fork, side_by_side, write_stats
-from tests.crawl.site import KINDS, kind_of
-from tests.crawl.spider import TreeSpider, pause
 from tests.failures import Failed
 from tests.patience import PATIENCE
 from tests.redis.server import Cluster, Move, Server
+from tests.world.runner import ASYNCIO, SELECT, Crawl, Run, World, fork, side_by_side, write_stats
+from tests.world.tree import KINDS, TreeSpider, kind_of, pause
 
 WORKERS = 3
 LEASE = 1.0
@@ -193,7 +192,7 @@ class Fleet:
 
     @property
     def answers(self):
-        return Counter(page for _, page in self.world.answers(self.crawl))
+        return Counter(self.world.pages(self.crawl))
 
     @property
     def items(self):
@@ -301,7 +300,7 @@ def asked_and_capped(world, url, crawl):
     """Return pages asked by slot, how many others, and which links are in neither or in both."""
     with RedisClient(url) as client:
         failed = Failed(RedisDesk(client, in_one_slot(crawl.name))).requests()
-    pages = {page for _, page in world.answers(crawl)}
+    pages = {*world.pages(crawl)}
     pages |= {each.url.split("/", 4)[4] for each in failed if each.reason != "capped"}
     over = {each.url.split("/", 4)[4] for each in failed if each.reason == "capped"}
     asked, capped = (

@@ -21,7 +21,6 @@ from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.lifecycle import open_crawl
 from scrapy_bloom.redis.status import FilterView
 from tests.crawl.engine import TestSpider, name_of, request
-from tests.crawl.feed_jobs import run
 from tests.crawl.rounds import waited_for
 from tests.redis.server import wait_until
 from tests.redis.workers import StoreWorker, talk
@@ -395,9 +394,9 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
     def work(*items, ends="finished", **settings):
         worker = build(FEEDS=feeds, JOBDIR=str(tmp_path / "job"), **settings)
         signal = worker.crawler.signals.send_catch_log_async
-        run(signal(signals.spider_opened, spider=worker.spider))
+        waited_for(signal(signals.spider_opened, spider=worker.spider))
         for item in items:
-            run(signal(signals.item_scraped, item=item, spider=worker.spider, response=None))
+            waited_for(signal(signals.item_scraped, item=item, spider=worker.spider, response=None))
         worker.worker.store.start_done = True
         if ends == "killed":
             talk(worker)
@@ -406,7 +405,7 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
             return []
         worker.worker.idle_checks.has_closed = ends == "finished"
         worker.close(ends)
-        run(signal(signals.spider_closed, spider=worker.spider, reason=ends))
+        waited_for(signal(signals.spider_closed, spider=worker.spider, reason=ends))
         # a compressed one says when it was stored
         return [
             gzip.decompress(text) if path.suffix == ".gz" else text

@@ -18,8 +18,8 @@ from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.feeds import waiting
 from scrapy_bloom.sqlite import job_file as requestfile
-from tests.crawl.points import Proxy
 from tests.stored import found_in, size_of
+from tests.world.points import Proxy
 
 PAGE = 4096
 
@@ -64,8 +64,7 @@ class Synced:
 
         # where a mutant has laid hands on it, only directories are synced
         filters_fsync = fsync if storage.os is os else fsync_directory
-        files.os = atomic.os = requestfile.os = waiting.os = Proxy(os, fsync=fsync)
-        feedfile.os = Proxy(os, fsync=fsync if feedfile.os is os else fsync_directory)
+        files.os = atomic.os = requestfile.os = waiting.os = feedfile.os = Proxy(os, fsync=fsync)
         storage.os = Proxy(os, fsync=filters_fsync)
         for name in ("commit", "close"):
             setattr(

@@ -1,10 +1,9 @@
 """Real crawls of a site of lists and details, day after day, killed now and then.
 
-`python -m tests.delta.delta_crawls days` prints a line of JSON for each crawl of that story, or of
-all without a name: what each round of it has asked, what its feed holds and its stats say.
+`python -m tests.world.delta days` prints a line of JSON for each crawl of that story, or of all
+without a name: what each round of it has asked, what its feed holds and its stats say.
 """
 
-import argparse
 import gzip
 import json
 import os
@@ -12,8 +11,6 @@ import random
 import re
 import shutil
 import signal
-import sys
-import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -39,9 +36,19 @@ from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.settings import Lifetime, given_key
 from scrapy_bloom.periods import DAY
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
-from tests.crawl.harness import ASYNCIO, SELECT, SETTINGS, Crawl, World, side_by_side
-from tests.crawl.spider import OfCrawler
-from tests.delta.delta_mutants import MUTANTS
+from tests.world.mutants import MUTANTS
+from tests.world.runner import (
+    ASYNCIO,
+    REACTORS,
+    SETTINGS,
+    Crawl,
+    Step,
+    Teller,
+    tell,
+    tell_stories,
+)
+from tests.world.site import Reply, moved
+from tests.world.tree import OfCrawler
 
 FAILING = ("status", "raising", "dropped", "error", "empty", "torn", "refused")
 """What gives no item on the first day, each in its way."""
@@ -51,6 +58,8 @@ LISTS = 2
 EACH = (1,)
 """The details of each kind that a list has."""
 THROWN_AWAY = 2
+REFUSED = set()
+"""The crawls and days on which the site has refused a page once."""
 
 
 def links(path, day):
@@ -75,9 +84,11 @@ def linked(crawl, kind, number, day):
     paths = [f"/{crawl}/{page}" for page in found]
     if kind == "links":
         text = "".join(f'<a href="{path}">{path}</a>' for path in paths)
-        return 200, {"Content-Type": "text/html"}, f"<html><body>{text}</body></html>".encode()
+        return Reply(
+            200, f"<html><body>{text}</body></html>".encode(), {"Content-Type": "text/html"}
+        )
     text = "".join(f"<url><loc>http://127.0.0.1:PORT{path}</loc></url>" for path in paths)
-    return 200, {"Content-Type": "application/xml"}, f"<urlset>{text}</urlset>".encode()
+    return Reply(200, f"<urlset>{text}</urlset>".encode(), {"Content-Type": "application/xml"})
 
 
 def details(day):
@@ -92,36 +103,25 @@ def details(day):
     return {page for page in found if page.split("/")[0] not in {"list", "once"}}
 
 
-class Site:
-    """Answers as on the day that a file of the crawl's name says; notes what is asked."""
-
-    def __init__(self, folder):
-        self._folder = folder
-        self._refused = set()
-
-    async def answer(self, method, path, _body):
-        """Answer as `serve` of the tests' server wants it."""
-        _, crawl, page = path.partition("?")[0].split("/", 2)
-        day = int((self._folder / f"{crawl}.day").read_text())
-        with (self._folder / f"{crawl}.asked").open("a") as log:
-            log.write(f"{page}\n")
-        kind, number = page.split("/")
-        if (kind == "status" and day == 1) or kind == "broken":
-            return 503, {}, b""
-        if kind == "soft" and day > 1 and (crawl, day) not in self._refused:
-            self._refused.add((crawl, day))
-            return 200, {}, b"later"
-        if kind == "moved":
-            return 302, {"Location": f"/{crawl}/target/{number}"}, b""
-        if kind == "hop":
-            return 302, {"Location": f"/{crawl}/target/{random.random()}"}, b""
-        if kind in {"front", "leaf", "child", "soft"}:
-            return 200, {}, f"{day} {written(page, day)}".encode()
-        if kind in {"links", "sitemap"}:
-            return linked(crawl, kind, number, day)
-        if kind in {"list", "once"}:
-            return 200, {}, json.dumps(links(page, day)).encode()
-        return 200, {}, str(day).encode()
+async def answer(asked):
+    """Answer as on the day that the state says."""
+    day, kind, page = int(asked.state), asked.kind, asked.page
+    if (kind == "status" and day == 1) or kind == "broken":
+        return Reply(503)
+    if kind == "soft" and day > 1 and (asked.crawl, day) not in REFUSED:
+        REFUSED.add((asked.crawl, day))
+        return Reply(body=b"later")
+    if kind == "moved":
+        return moved(asked.crawl, f"target/{asked.number}")
+    if kind == "hop":
+        return moved(asked.crawl, f"target/{random.random()}")
+    if kind in {"front", "leaf", "child", "soft"}:
+        return Reply(body=f"{day} {written(page, day)}".encode())
+    if kind in {"links", "sitemap"}:
+        return linked(asked.crawl, kind, asked.number, day)
+    if kind in {"list", "once"}:
+        return Reply(body=json.dumps(links(page, day)).encode())
+    return Reply(body=str(day).encode())
 
 
 COMPARED = (
@@ -137,14 +137,6 @@ REWRITTEN = {3: "leaf/5", 4: "child/1"}
 def written(page, day):
     """Return what a page says on a day."""
     return sum(day >= since for since, each in REWRITTEN.items() if page == each)
-
-
-class DeltaWorld(World):
-    """A folder with that site."""
-
-    def site(self, delay):
-        """Return the site, which answers at once."""
-        return Site(self.folder)
 
 
 def with_pipeline(name):
@@ -401,17 +393,14 @@ class Pipeline:
         return item
 
 
-@dataclass
-class Step:
-    """One start: its day, for site and clock, and after how many requests it is killed."""
+@dataclass(frozen=True)
+class Day(Step):
+    """A start on a day, for site and clock."""
 
-    day: int
-    kill: int | None = None
-    delay: float = 0.0  # seconds until it is
+    day: int = 1
     dies_undelivered: bool = False  # when the round is over, with its marks in the job only
     dies_at: int | None = None  # by SIGKILL, in the commit that acknowledges so many requests
     is_committed: bool = False  # whether that commit comes about
-    settings: dict = field(default_factory=dict)
 
     @property
     def feed(self):
@@ -419,62 +408,64 @@ class Step:
         return f"{self.settings.get('JOBDIR', 'job')}-{self.day}"
 
 
-def story(world, crawl, steps, mutant):
-    """Start a crawl once for each step; yield what became of it."""
-    settings, runs = dict(crawl.settings), []
-    folder = world.folder / crawl.name
-    for step in steps:
-        crawl.settings.clear()
-        crawl.settings.update(
-            {
-                "BLOOM_DELTA": "item",
-                "BLOOM_DELTA_DIR": str(folder / "memory"),
-                "FEEDS": {str(folder / f"{step.feed}.jsonl"): {"format": "jsonlines"}},
-                **settings,
-                **step.settings,
-            }
-        )
-        (world.folder / f"{crawl.name}.day").write_text(str(step.day))
-        began = len(world.asked(crawl))
-        has_job = crawl.settings.pop("_job", True) and "JOBDIR" not in crawl.settings
-        run = world.start(crawl, prepared(folder, step, mutant), job=has_job)
-        due = inf
-        while not run.ended:
-            if step.kill is not None and len(world.asked(crawl)) - began >= step.kill:
-                due = min(due, time.monotonic() + step.delay)
-            if time.monotonic() >= due:
-                run.kill()
-                while not run.ended:
-                    yield None
-            yield None
-        runs.append(seen(world, crawl, run, began, step))
-    yield {"crawl": crawl.name, "runs": runs}
+def on(day, kill=None, seconds=0.0, **more):
+    """Return a start on that day, perhaps one that is killed after so many requests."""
+    killed = {} if kill is None else {"signals": (signal.SIGKILL,), "at": kill, "seconds": seconds}
+    return Day(day=day, state=str(day), **killed, **more)
+
+
+@dataclass
+class DeltaTeller(Teller):
+    """Tells what crawls fetch from day to day."""
+
+    def __call__(self, name, steps, spider=DeltaSpider, reactor=ASYNCIO, job=True, **settings):
+        """Tell the story of a crawl."""
+        crawl = Crawl(name, reactor=reactor, spider=spider, settings=settings)
+        folder = self.world.folder / name
+        given = [
+            replace(
+                step,
+                before=self.prepared(folder, step),
+                job=job,
+                settings={
+                    "BLOOM_DELTA": "item",
+                    "BLOOM_DELTA_DIR": str(folder / "memory"),
+                    "FEEDS": {str(folder / f"{step.feed}.jsonl"): {"format": "jsonlines"}},
+                    **settings,
+                    **step.settings,
+                },
+            )
+            for step in steps
+        ]
+
+        def look(run, step, answers):
+            return seen(self.world, crawl, run, step, [answer.page for answer in answers])
+
+        yield {"crawl": name, "runs": (yield from tell(self.world, crawl, given, look))}
+
+    def prepared(self, folder, step):
+        """Return what is done first in each process of a crawl."""
+
+        def before():
+            if self.options.mutant:
+                MUTANTS[self.options.mutant]()
+            DurableScheduler.commit_operations = 5
+            DurableScheduler.commit_seconds = 0.02
+            Ledger.preparing_share = 1
+            DeltaCrawl.least_seconds = 0.0
+            delta_crawl._IN_MEMORY = 7
+            DeltaMiddleware.clock = staticmethod(lambda: FIRST_DAY + (step.day - 1) * DAY)
+            if step.dies_at is not None:
+                die_in_a_commit(step, folder)
+            if step.dies_undelivered:
+                DeltaCrawl._close = lambda self: os._exit(9)
+                DeltaCrawl.least_seconds = inf
+
+        return before
 
 
 def today():
     return int((DeltaMiddleware.clock() - FIRST_DAY) / DAY) + 1
-
-
-def prepared(folder, step, mutant):
-    """Return what is done first in each process of a crawl."""
-
-    def before():
-        os.chdir(folder)
-        if mutant:
-            MUTANTS[mutant]()
-        DurableScheduler.commit_operations = 5
-        DurableScheduler.commit_seconds = 0.02
-        Ledger.preparing_share = 1
-        DeltaCrawl.least_seconds = 0.0
-        delta_crawl._IN_MEMORY = 7
-        DeltaMiddleware.clock = staticmethod(lambda: FIRST_DAY + (step.day - 1) * DAY)
-        if step.dies_at is not None:
-            die_in_a_commit(step, folder)
-        if step.dies_undelivered:
-            DeltaCrawl._close = lambda self: os._exit(9)
-            DeltaCrawl.least_seconds = inf
-
-    return before
 
 
 def die_in_a_commit(step, folder):
@@ -496,26 +487,31 @@ def die_in_a_commit(step, folder):
     DeltaCrawl.before_commit, DeltaCrawl.after_commit = before_commit, after_commit
 
 
-def seen(world, crawl, run, began, step):
+def seen(world, crawl, run, step, asked):
     """Return what a run has left."""
-    folder = world.folder / crawl.name
+    folder = run.folder
     return {
         "status": run.status,
         "reason": run.reason,
-        "asked": world.asked(crawl)[began:],
+        "asked": asked,
         "items": pages_in(folder / f"{step.feed}.jsonl") if run.reason else [],
         "feed": step.feed,
-        "written": sorted({page for path in folder.glob("*.jsonl") for page in pages_in(path)}),
+        "written": written_in(folder),
         "stats": {k: v for k, v in run.stats.items() if k.startswith("bloom/delta")},
-        "line": [line for line in run.log.splitlines() if "Between crawls: skip" in line][-1:],
-        "compared": [line for line in run.log.splitlines() if "Between crawls: comp" in line][-1:],
-        "start": [line for line in run.log.splitlines() if "between crawls:" in line][-1:],
+        "line": run.lines("Between crawls: skip")[-1:],
+        "compared": run.lines("Between crawls: comp")[-1:],
+        "start": run.lines("between crawls:")[-1:],
         "drops_early": bool(re.search("duplicates: +dropped early", run.log)),
-        "warned": [line for line in run.log.splitlines() if "is an index page" in line],
+        "warned": run.lines("is an index page"),
         "memory": hashes_of(folder / "memory"),
         "lost": lost_pages(world, crawl),
-        "errors": [line for line in run.log.splitlines() if "] ERROR" in line],
+        "errors": run.lines("] ERROR"),
     }
+
+
+def written_in(folder):
+    """Return the pages that any feed in a folder holds."""
+    return sorted({page for path in folder.glob("*.jsonl*") for page in pages_in(path)})
 
 
 def hashes_of(folder):
@@ -538,177 +534,106 @@ def pages_in(feed):
 # Stories
 
 
-class Teller:
-    """What the command line asks for: a world, how many crawls are killed, and what is broken."""
-
-    def __init__(self, world, options):
-        self.world, self.count, self.mutant = world, options.count, options.mutant
-        self.chance = random.Random(options.seed)
-
-    def __call__(self, name, steps, spider=DeltaSpider, reactor=ASYNCIO, **settings):
-        """Return the story of a crawl."""
-        crawl = Crawl(name, reactor=reactor, spider=spider, settings=settings)
-        return story(self.world, crawl, steps, self.mutant)
+def each_day(*days, **settings):
+    """Return a start on each of these days, in a job of its own."""
+    return [on(day, settings={"JOBDIR": f"job{day}", **settings}) for day in days]
 
 
 def days(tell):
-    """Three rounds in one job, two in jobs of their own, and without any."""
-    steps = [Step(1), Step(2)]
-    fresh = [Step(day, settings={"JOBDIR": f"job{day}"}) for day in (1, 2)]
-    return [
-        tell("onejob", [*steps, Step(3)]),
-        tell("manyjobs", fresh),
-        tell("nojob", steps, _job=False),
-        tell("scrapys", steps, SCHEDULER="scrapy.core.scheduler.Scheduler"),
-    ]
-
-
-def modes(tell):
-    """What counts as done in the other modes."""
-    steps = [Step(1), Step(2)]
-    return [tell(mode, steps, BLOOM_DELTA=mode) for mode in ("success", "response")]
-
-
-def periods(tell):
-    """What is done is fetched again after eight days."""
-    return [tell("period", [Step(1), Step(9), Step(11)], BLOOM_DELTA_DAYS="8d")]
-
-
-def unsound(tell):
-    """A feed that cannot be stored, in a crawl without a job; and a memory that is reset."""
+    """What is fetched from day to day, wherever the jobs are and whatever counts as done."""
+    two, three = [on(1), on(2)], [on(1), on(2), on(3)]
+    yield tell("onejob", three)
+    yield tell("manyjobs", each_day(1, 2))
+    yield tell("nojob", two, job=False)
+    yield tell("scrapys", two, SCHEDULER="scrapy.core.scheduler.Scheduler")
+    for mode in ("success", "response"):
+        yield tell(mode, two, BLOOM_DELTA=mode)
+    yield tell("period", [on(1), on(9), on(11)], BLOOM_DELTA_DAYS="8d")
+    yield tell("reset", [on(1), on(2, settings={"BLOOM_DELTA_RESET": True}), on(3)])
     lost = {"FEEDS": {"ftp://127.0.0.1:1/items.jsonl": {"format": "jsonlines"}}}
-    reset = {"BLOOM_DELTA_RESET": True}
-    return [
-        tell("lost", [Step(1, settings=lost), Step(1), Step(2)], _job=False),
-        tell("reset", [Step(1), Step(2, settings=reset), Step(3)]),
-    ]
-
-
-def beside(tell):
-    """Two crawls at once that share a store; one is killed twice."""
-    return [
-        tell(name, [*killed, Step(1), Step(2)], BLOOM_DELTA_DIR=str(tell.world.folder / "shared"))
-        for name, killed in (("one", []), ("other", [Step(1, 9), Step(1, 5)]))
-    ]
-
-
-def read_only(tell):
-    """A test crawl in between, with a job, killed and gone on with, and without."""
-    stories = []
-    for name, has_job in (("ro", True), ("ro_nojob", False)):
-        test = Step(2, settings={"BLOOM_DELTA_READ_ONLY": True, "JOBDIR": has_job and "job2"})
-        steps = [Step(1), *([replace(test, kill=9)] if has_job else []), test, Step(2)]
-        stories.append(tell(name, steps, **({} if has_job else {"_job": False})))
-    return stories
+    yield tell("lost", [on(1, settings=lost), *two], job=False)
+    # two crawls at once that share a store; one is killed twice
+    shared = str(tell.world.folder / "shared")
+    yield tell("one", two, BLOOM_DELTA_DIR=shared)
+    yield tell("other", [on(1, 9), on(1, 5), *two], BLOOM_DELTA_DIR=shared)
+    # a test crawl in between: with a job, killed and gone on with, and without
+    test, own = {"BLOOM_DELTA_READ_ONLY": True}, {"JOBDIR": "job2"}
+    tests = [on(2, 9, settings=test | own), on(2, settings=test | own)]
+    yield tell("ro", [on(1), *tests, on(2)])
+    yield tell("ro_nojob", [on(1), on(2, settings=test), on(2)], job=False)
+    for spider in (FollowNewSpider, RulesSpider, OfSitemapSpider):
+        yield tell(spider.name, two, spider=spider, BLOOM_DELTA="success")
+    yield tell("odd", three, spider=OddSpider)
+    # a process dies when the round is over, before its marks are in the store
+    died = [on(1, dies_undelivered=True), on(2)]
+    gzipped = {"items.gz": {"format": "json", "postprocessing": [GzipPlugin], "overwrite": True}}
+    yield tell("undelivered", died)
+    yield tell("gzipped", [replace(day, settings={"FEEDS": gzipped}) for day in (on(1, 20), *died)])
 
 
 def kills(tell):
     """SIGKILL at random moments of each of three rounds, and in between."""
-    chance, stories = tell.chance, []
-    for number in range(tell.count):
+    for number in range(tell.options.count):
         steps = []
         for day in (1, 2, 3):
             settings = {"JOBDIR": f"job{day}"} if number % 3 == 1 else {}
-            killed = [
-                Step(day, kill=chance.randrange(1, 35 if day == 1 else 16), settings=settings)
-                for _ in range(chance.randrange(3))
-            ]
-            steps += [*killed, Step(day, settings=settings)]
-        stories.append(tell(f"kill{number}", steps, reactor=(ASYNCIO, SELECT)[number % 2]))
-    return stories
+            for _ in range(tell.chance.randrange(3)):
+                at = tell.chance.randrange(1, 35 if day == 1 else 16)
+                steps.append(on(day, at, settings=settings))
+            steps.append(on(day, settings=settings))
+        yield tell(f"kill{number}", steps, reactor=REACTORS[number % 2])
 
 
-def undelivered(tell):
-    """A process dies when the round is over, before its marks are in the store."""
-    gzipped = {"items.gz": {"format": "json", "postprocessing": [GzipPlugin], "overwrite": True}}
-    steps = [Step(1, dies_undelivered=True), Step(2)]
-    stored = [replace(step, settings={"FEEDS": gzipped}) for step in (Step(1, 20), *steps)]
-    return [tell("undelivered", steps), tell("gzipped", stored)]
-
-
-def digest_days(each=(1, 2, 3, 4), **settings):
-    """Return steps in jobs of their own, or in none."""
-    return [Step(day, settings={"JOBDIR": f"job{day}", **settings}) for day in each]
+COMPARE = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "scraped"}
+LEAVE_OUT = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "skip: scraped"}
 
 
 def digests(tell):
     """What has changed from day to day: with skipping or not, in one job, many or none."""
-    all_ = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "scraped"}
-    skip = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "skip: scraped"}
-    one = [Step(day) for day in (1, 2, 3, 4)]
-    test = digest_days([3], JOBDIR="test", BLOOM_DELTA_READ_ONLY=True)
-    ways = {
-        "compared": (all_, digest_days()),
-        "compared_nojob": ({**all_, "_job": False}, one),
-        "compared_expired": (
-            {**all_, "BLOOM_DELTA": "item", "BLOOM_DELTA_DAYS": 0.5},
-            digest_days(FEEDS={}),
-        ),
-        "compared_skipped": ({**all_, "BLOOM_DELTA": "item"}, digest_days([1, 2])),
-        "compared_test": (skip, [*digest_days([1, 2]), *test, *test, *digest_days([3])]),
-        "left_out": (skip, one),
-        "left_out_own": (
-            {**skip, "FEED_EXPORTERS": {"own": PageExporter}},
-            [
-                replace(step, settings={"FEEDS": {f"{step.feed}.jsonl": {"format": "own"}}})
-                for step in one[:3]
-            ],
-        ),
-        "all_fields": ({**all_, "BLOOM_DELTA_DIGEST": True}, digest_days([1, 2])),
-    }
-    return [
-        tell(name, steps, spider=DigestSpider, **settings)
-        for name, (settings, steps) in ways.items()
+    one = [on(day) for day in (1, 2, 3, 4)]
+    skipping = {**COMPARE, "BLOOM_DELTA": "item"}
+    test = each_day(3, JOBDIR="test", BLOOM_DELTA_READ_ONLY=True)
+    own = [
+        replace(day, settings={"FEEDS": {f"{day.feed}.jsonl": {"format": "own"}}})
+        for day in one[:3]
     ]
+    for name, days, settings in (
+        ("compared", each_day(1, 2, 3, 4), COMPARE),
+        ("compared_nojob", one, {**COMPARE, "job": False}),
+        ("compared_expired", each_day(1, 2, 3, 4, FEEDS={}), {**skipping, "BLOOM_DELTA_DAYS": 0.5}),
+        ("compared_skipped", each_day(1, 2), skipping),
+        ("compared_test", [*each_day(1, 2), *test, *test, *each_day(3)], LEAVE_OUT),
+        ("left_out", one, LEAVE_OUT),
+        ("left_out_own", own, {**LEAVE_OUT, "FEED_EXPORTERS": {"own": PageExporter}}),
+        ("all_fields", each_day(1, 2), {**COMPARE, "BLOOM_DELTA_DIGEST": True}),
+    ):
+        yield tell(name, days, spider=DigestSpider, **settings)
 
 
 def digest_kills(tell):
     """The same with SIGKILLs on each day: in commits, and from the third crawl on at any time."""
-    chance, stories = tell.chance, []
-    settings = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "skip: scraped"}
-    for number in range(max(2, tell.count)):
+    chance = tell.chance
+    for number in range(max(2, tell.options.count)):
         steps = []
-        for last in [Step(day) for day in (1, 2, 3, 4)] if number % 2 else digest_days():
+        for last in [on(day) for day in (1, 2, 3, 4)] if number % 2 else each_day(1, 2, 3, 4):
             for _ in range(chance.randrange(1, 3)):
                 if number < 2:  # so that no kill comes when the round is over
                     dies_at, is_committed = chance.randrange(1, 7), chance.random() < 0.5
                     steps.append(replace(last, dies_at=dies_at, is_committed=is_committed))
                 else:
-                    steps.append(
-                        replace(last, kill=chance.randrange(16), delay=chance.random() / 9)
-                    )
+                    killed = on(last.day, chance.randrange(16), chance.random() / 9)
+                    steps.append(replace(killed, settings=last.settings))
             steps.append(last)
-        reactor = (ASYNCIO, SELECT)[number // 2 % 2]
-        stories.append(
-            tell(f"digest{number}", steps, spider=DigestSpider, reactor=reactor, **settings)
-        )
-    return stories
-
-
-def spiders(tell):
-    """Spiders of all kinds, for which a page without new links is a list all the same."""
-    return [
-        tell(spider.name, [Step(1), Step(2)], spider=spider, BLOOM_DELTA="success")
-        for spider in (FollowNewSpider, RulesSpider, OfSitemapSpider)
-    ]
-
-
-def odd(tell):
-    """A spider that copies a meta."""
-    return [tell("odd", [Step(1), Step(2), Step(3)], spider=OddSpider)]
+        reactor = REACTORS[number // 2 % 2]
+        yield tell(f"digest{number}", steps, spider=DigestSpider, reactor=reactor, **LEAVE_OUT)
 
 
 def thrown_away(tell):
     """The first crawl is killed, and its job thrown away."""
-    chance, stories = tell.chance, []
-    for number in range(max(THROWN_AWAY, tell.count)):
-        steps = [
-            Step(1, chance.randrange(5, 30), chance.random() / 5, {"JOBDIR": "job1"}),
-            Step(1, settings={"JOBDIR": "job2"}),
-            Step(2, settings={"JOBDIR": "job3"}),
-        ]
-        stories.append(tell(f"thrown{number}", steps))
-    return stories
+    for number in range(max(THROWN_AWAY, tell.options.count)):
+        at, seconds = tell.chance.randrange(5, 30), tell.chance.random() / 5
+        killed, again = on(1, at, seconds, settings={"JOBDIR": "job1"}), {"JOBDIR": "job2"}
+        yield tell(f"thrown{number}", [killed, on(1, settings=again), *each_day(2, JOBDIR="job3")])
 
 
 def in_redis(name):
@@ -716,40 +641,36 @@ def in_redis(name):
     return {
         "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
         "BLOOM_REDIS_URL": os.environ["DELTA_REDIS"],
+        "BLOOM_REDIS_TIMEOUT": 30.0,  # a loaded machine is no outage
         "BLOOM_DELTA_DIR": f"memory of {name}",
-        "_job": False,
+        "job": False,
     }
 
 
+def keyed(name, *steps, job=False):
+    """Return steps with a key in Redis for each day, and perhaps a JOBDIR."""
+    return [
+        replace(
+            step,
+            settings={"BLOOM_REDIS_KEY": f"{name}{step.day}", **step.settings}
+            | ({"JOBDIR": f"job{step.day}"} if job else {}),
+        )
+        for step in steps
+    ]
+
+
 def redis(tell):
-    """The store is in Redis, and so is the crawl, or its filter only."""
-    stories = []
-    for name in ("scrapy.core.scheduler.Scheduler", "scrapy_bloom.RedisDurableScheduler"):
-        steps = [Step(day, settings={"BLOOM_REDIS_KEY": f"{name}{day}"}) for day in (1, 2)]
-        if "Durable" in name:  # the second of those with a reset comes too late
-            reset = {"BLOOM_REDIS_KEY": "reset", "BLOOM_DELTA_RESET": True}
-            steps += [Step(2, settings=reset), Step(2, settings=reset)]
-            steps.append(Step(3, settings={"BLOOM_REDIS_KEY": "after"}))
-        settings = {**in_redis(name), "SCHEDULER": name}
-        stories.append(tell(name.rpartition(".")[2], steps, **settings))
-    return stories
-
-
-def redis_digests(tell):
-    """What has changed, with store and crawl in Redis: a worker with a JOBDIR, and one without."""
-    stories = []
-    for name, digest in (("redis_compared", "scraped"), ("redis_left_out", "skip: scraped")):
-        settings = {**in_redis(name), "BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": digest}
-        steps = [
-            Step(
-                day,
-                settings={"BLOOM_REDIS_KEY": f"{name}{day}"}
-                | ({"JOBDIR": f"job{day}"} if "skip" in digest else {}),
-            )
-            for day in (1, 2, 3)
-        ]
-        stories.append(tell(name, steps, spider=DigestSpider, **settings))
-    return stories
+    """The store is in Redis, and so is the crawl, or its filter only; and what has changed there,
+    for a worker with a JOBDIR, and one without."""
+    two, name = [on(1), on(2)], "RedisDurableScheduler"
+    stock = {**in_redis("stock"), "SCHEDULER": "scrapy.core.scheduler.Scheduler"}
+    yield tell("Scheduler", keyed("stock", *two), **stock)
+    reset = on(2, settings={"BLOOM_REDIS_KEY": "reset", "BLOOM_DELTA_RESET": True})
+    # the second of those with a reset comes too late
+    yield tell(name, keyed(name, *two, reset, reset, on(3)), **in_redis(name))
+    for name, settings in (("redis_compared", COMPARE), ("redis_left_out", LEAVE_OUT)):
+        days = keyed(name, on(1), on(2), on(3), job=settings is LEAVE_OUT)
+        yield tell(name, days, spider=DigestSpider, **in_redis(name), **settings)
 
 
 FEEDS = {
@@ -762,24 +683,19 @@ FEEDS = {
 
 def fleet_job(tell):
     """A worker on Redis is killed and goes on: with a JOBDIR, and without in a commit."""
-    zipped = {"items.jsonl.gz": {"format": "jsonlines", "postprocessing": [GzipPlugin]}}
-    stories = []
-    for name, how, job in (
-        ("jobbed", {"kill": 20}, {"FEEDS": zipped}),
-        ("jobless", {"dies_at": 20, "is_committed": True}, {}),
-    ):
-        steps = [Step(1, **how), Step(1), Step(2)]
-        for step in steps:
-            step.settings |= {"BLOOM_REDIS_KEY": f"{name}{step.day}"}
-            step.settings |= {"JOBDIR": f"job{step.day}"} if job else {}
-        slow = {"BLOOM_REDIS_LEASE": 1.0, "DOWNLOAD_DELAY": 0.02}
-        stories.append(tell(name, steps, **in_redis(name), **slow, **job))
-    return stories
+    slow = {"BLOOM_REDIS_LEASE": 1.0, "DOWNLOAD_DELAY": 0.02}
+    days = keyed("jobbed", on(1, 20), on(1), on(2), job=True)
+    yield tell("jobbed", days, **in_redis("jobbed"), **slow, FEEDS=FEEDS["zipped"])
+    days = keyed("jobless", on(1, dies_at=20, is_committed=True), on(1), on(2))
+    yield tell("jobless", days, **in_redis("jobless"), **slow)
 
 
 def fleet(tell):
     """Three workers on Redis are killed, and their JOBDIR thrown away; then the crawl goes on."""
-    return [killed_fleet(tell, os.environ["DELTA_REDIS"], number) for number in range(tell.count)]
+    return [
+        killed_fleet(tell, os.environ["DELTA_REDIS"], number)
+        for number in range(tell.options.count)
+    ]
 
 
 def killed_fleet(tell, url, number):
@@ -797,14 +713,12 @@ def killed_fleet(tell, url, number):
         "BLOOM_REDIS_LEASE": 1.0,
         "DOWNLOAD_DELAY": 0.03,  # all workers have some pages
     }
-    crawl = Crawl(
-        name, reactor=(ASYNCIO, SELECT)[number % 2], spider=DeltaSpider, settings=settings
-    )
+    crawl = Crawl(name, reactor=REACTORS[number % 2], spider=DeltaSpider, settings=settings)
     workers = Fleet(world, crawl, url)
 
     def start(day, feed, **more):
-        (world.folder / f"{name}.day").write_text(str(day))
-        workers.prepare = prepared(folder, Step(day), tell.mutant)
+        world.say(crawl, str(day))
+        workers.prepare = tell.prepared(folder, on(day))
         feeds = {str(folder / f"{len(workers.all)}-{uri}"): how for uri, how in FEEDS[feed].items()}
         return workers.start(FEEDS=feeds, BLOOM_REDIS_KEY=f"{name}-{day}", **more)
 
@@ -827,7 +741,7 @@ def killed_fleet(tell, url, number):
         start(day, "plain")
         yield from to_the_end(workers)
         told[which] = world.asked(crawl)[began:]
-    told["written"] = sorted({page for path in folder.glob("*.jsonl*") for page in pages_in(path)})
+    told["written"] = written_in(folder)
     told["reasons"] = [run.reason for run in workers.workers]
     yield {"crawl": name, "runs": told}
 
@@ -854,7 +768,7 @@ def lost_pages(world, crawl):
 
 def keys_of_pages(world, crawl):
     """Return the keys of the details and lists of the first day."""
-    spider = DeltaSpider(site=f"http://127.0.0.1:{world._port}/{crawl.name}")
+    spider = DeltaSpider(site=world.url(crawl))
     spider.settings = Settings()
     requests = {
         page: spider.request(page)
@@ -863,30 +777,9 @@ def keys_of_pages(world, crawl):
     return {page: given_key(each.meta) or fingerprint(each) for page, each in requests.items()}
 
 
-_STORIES = (days, modes, periods, unsound, beside, read_only, kills, digests, digest_kills)
-_STORIES += (spiders, odd, undelivered, thrown_away, redis, redis_digests, fleet_job, fleet)
+_STORIES = (days, kills, digests, digest_kills, thrown_away, redis, fleet_job, fleet)
 STORIES = {story.__name__: story for story in _STORIES}
-DEFAULT = [name for name in STORIES if not name.startswith(("redis", "fleet"))]
-
-
-def main():
-    parser = argparse.ArgumentParser(prog="python -m tests.delta.delta_crawls")
-    parser.add_argument("stories", nargs="*", choices=[[], *STORIES])
-    parser.add_argument("--count", type=int, default=1, help="of killed crawls")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--beside", type=int, default=2, help="crawls that run at once")
-    parser.add_argument("--mutant", choices=MUTANTS, help="break something on purpose")
-    options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="delta-")
-    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
-    with DeltaWorld(folder) as world:
-        names = options.stories or DEFAULT
-        stories = [each for name in names for each in STORIES[name](Teller(world, options))]
-        for report in side_by_side(stories, options.beside):
-            print(json.dumps(report), flush=True)
-    if not options.mutant:
-        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
-    main()
+    tell_stories(__spec__.name, STORIES, answer, teller=DeltaTeller)

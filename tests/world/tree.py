@@ -1,9 +1,11 @@
-"""The spider of the killed crawls, with every way in which Scrapy comes to a request."""
+"""The site and the spider of crawls that die, with every way in which Scrapy comes to a request.
+
+`/<crawl>/<kind>/<number>` is a page of a binary tree. The kind tells site and spider what to make
+of it.
+"""
 
 import asyncio
 import random
-import time
-from pathlib import Path
 
 import scrapy
 from scrapy import Request
@@ -12,7 +14,42 @@ from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.task import deferLater
 
-from tests.crawl.site import kind_of
+from tests.world.site import Reply, moved
+
+DELAY = 0.01
+KINDS = {
+    # kind: every how many numbers
+    "moved": 7,
+    "flaky": 11,
+    "gone": 13,
+    "broken": 17,
+    "unserializable": 10,
+    "raising": 9,
+    "item": 8,
+    "again": 19,
+    "inline": 23,
+    "swapped": 29,
+    "refused": 31,
+}
+
+
+def kind_of(number, kinds=None):
+    """Return the kind of page `number`."""
+    for kind, every in KINDS.items():
+        if (kinds is None or kind in kinds) and number % every == every - 1:
+            return kind
+    return "plain"
+
+
+async def answer(asked):
+    """Answer after a short while, as the kind has it."""
+    await asyncio.sleep(random.random() * DELAY)
+    if asked.kind == "moved":
+        return moved(asked.crawl, f"landed/{asked.number}")
+    if asked.kind == "broken":
+        return Reply(None)
+    status = {"flaky": 503 if asked.times < 2 else 200, "gone": 404}.get(asked.kind, 200)
+    return Reply(status, asked.number.encode())
 
 
 async def pause(seconds):
@@ -29,12 +66,10 @@ class TreeSpider(scrapy.Spider):
     """Walks the tree of `pages` pages; `kinds` are those that it makes use of."""
 
     name = "tree"
-    later = 0
-    """Half of the pages are delayed by up to so many seconds."""
     custom_settings = {  # noqa: RUF012
-        "ITEM_PIPELINES": {"tests.crawl.spider.Pipeline": 1},
-        "SPIDER_MIDDLEWARES": {"tests.crawl.spider.SpiderMiddleware": 1},
-        "DOWNLOADER_MIDDLEWARES": {"tests.crawl.spider.DownloaderMiddleware": 1},
+        "ITEM_PIPELINES": {f"{__name__}.Pipeline": 1},
+        "SPIDER_MIDDLEWARES": {f"{__name__}.SpiderMiddleware": 1},
+        "DOWNLOADER_MIDDLEWARES": {f"{__name__}.DownloaderMiddleware": 1},
         "RETRY_TIMES": 3,
         "LOG_LEVEL": "INFO",
     }
@@ -55,10 +90,6 @@ class TreeSpider(scrapy.Spider):
             options["meta"]["function"] = lambda: number
         if kind == "again":
             options["dont_filter"] = True
-        if self.later and number % 2:
-            # the second key stays, for the middleware that knows what is early
-            pause = random.uniform(0, self.later)
-            options["meta"].update(bloom_not_before=pause, due=time.time() + pause)
         if kind == "raising":
             options["callback"] = self.parse_and_raise
         if kind == "inline":
@@ -74,19 +105,20 @@ class TreeSpider(scrapy.Spider):
             if kind_of(known, self.kinds) != "again" and known > 1:
                 yield self.request(known)
 
-    def parse(self, response):
-        number = response.json()
+    def found(self, number):
+        """Yield what a callback finds on page `number`."""
         if kind_of(number, self.kinds) == "item":
             yield {"number": number}
         yield from self.children(number)
 
+    def parse(self, response):
+        yield from self.found(response.json())
+
     async def parse_later(self, response):
-        number = response.json()
-        if kind_of(number, self.kinds) == "item":
-            yield {"number": number}
-        for request in self.children(number):
-            await pause(0.003)
-            yield request
+        for thing in self.found(response.json()):
+            if isinstance(thing, Request):
+                await pause(0.003)
+            yield thing
 
     def parse_and_raise(self, response):
         yield from self.children(response.json())
@@ -119,13 +151,15 @@ class OfCrawler:
 
 
 class Pipeline(OfCrawler):
-    """Asks for a page for each item, before or after a while."""
+    """Asks for a page for the items of some pages, before or after a while."""
 
     async def process_item(self, item):
-        if item["number"] % 16 == 7:
+        number, spider = item["number"], self.crawler.spider
+        if number % 16 == 7:
             await pause(0.1)
-        url = f"{self.crawler.spider.site}/piped/{item['number']}"
-        self.crawler.engine.crawl(Request(url, callback=self.crawler.spider.parse_leaf))
+        if kind_of(number, spider.kinds) == "item" and item.get("part", "first") == "first":
+            url = f"{spider.site}/piped/{number}"
+            self.crawler.engine.crawl(Request(url, callback=spider.parse_leaf))
         return item
 
 
@@ -149,14 +183,10 @@ class SpiderMiddleware(OfCrawler):
             yield Request(url, callback=self.crawler.spider.parse_leaf)
 
 
-class DownloaderMiddleware(OfCrawler):
-    """Sends some requests elsewhere, and refuses others. Notes those that come too early."""
+class DownloaderMiddleware:
+    """Sends some requests elsewhere, and refuses others."""
 
     def process_request(self, request):
-        if request.meta.get("due", 0) > time.time():
-            self.crawler.stats.inc_value("early")
-            with Path(f"{self.crawler.settings['JOBDIR']}.early").open("a") as file:
-                file.write(f"{request.url}\n")
         if "/swapped/" in request.url:
             return request.replace(url=request.url.replace("/swapped/", "/plain/"))
         if "/refused/" in request.url:

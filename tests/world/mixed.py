@@ -1,11 +1,12 @@
 """Crawls that mix all there is: requests in every state, orders, a site with moods, and other
 settings at each start, over kills or one power cut.
 
-`python -m tests.crawl.mixed_crawls --kills 1000` kills crawls so often at random moments, `--cuts`
-cuts the power at each sync of one. A line of JSON for each crawl says what was wrong, the last one
-in how many kills there were requests in each state; the exit status is 1 if anything was wrong.
+`python -m tests.world.mixed --kills 1000` kills crawls so often at random moments, `--cuts` cuts
+the power at each sync of one. A line of JSON for each crawl says what was wrong, the last one in
+how many kills there were requests in each state; the exit status is 1 if anything was wrong.
 """
 
+import asyncio
 import itertools
 import json
 import random
@@ -14,7 +15,12 @@ import signal
 import sys
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+import scrapy
+from scrapy import Request
 
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.failed_request import LOST
@@ -22,26 +28,143 @@ from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.crawl.records import KEPT, State
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite import scheduler
-from scrapy_bloom.sqlite.desk import Order, SqliteDesk, give
+from scrapy_bloom.sqlite.desk import HoldOrder, Order, SqliteDesk, give
 from scrapy_bloom.sqlite.job_file import check_header
 from scrapy_bloom.sqlite.rounds import KEPT as OVER_BUT_KEPT
 from scrapy_bloom.sqlite.rounds import OVER, RUNNING
-from tests.crawl.harness import Crawl, command_line, parsed, side_by_side
-from tests.crawl.mixed_spider import (
-    SLOTS,
-    STARTS,
-    MixedSpider,
-    MixedWorld,
-    drawn,
-    drawn_order,
-    kind_of,
-    links,
-    note,
-    slot_of,
+from tests.stored import found_in, wrong_books
+from tests.world.powercut import Cut
+from tests.world.runner import (
+    REACTORS,
+    Crawl,
+    Step,
+    World,
+    command_line,
+    parsed,
+    side_by_side,
+    take,
 )
-from tests.crawl.powercut import Cut
-from tests.crawl.torture import VARIANTS
-from tests.stored import found_in, size_of, wrong_books
+from tests.world.site import Reply, moved
+from tests.world.torture import drawn_order as drawn_orders
+from tests.world.tree import DELAY, OfCrawler
+
+KINDS = {"down": 7, "marked": 5, "late": 6, "unwanted": 9, "moved": 8, "flaky": 11}
+"""Every how many numbers; of each page the first that fits."""
+STARTS = 0, 1
+SLOTS = 3
+UNWANTED = ("*/unwanted/*",)
+"""What an operator may drop."""
+
+
+def kind_of(number):
+    """Return what a page is to the site, the spider and the operator."""
+    if number in STARTS:
+        return "start"
+    return next((kind for kind, each in KINDS.items() if number % each == each - 1), "plain")
+
+
+def slot_of(number):
+    """Return the download slot of a page."""
+    return "start" if number in STARTS else f"slot{number % SLOTS}"
+
+
+def links(number, pages):
+    """Return what hangs on a page: two of its own, and known ones."""
+    found = {2 * number + 2, 2 * number + 3, number // 2, number // 3, number * 7 % pages}
+    return sorted(each for each in found if len(STARTS) <= each < pages)
+
+
+class Mark:
+    """What can be stored as a pickle only."""
+
+
+class Asking(OfCrawler):
+    """Notes what goes to the site, and what does so too early."""
+
+    def process_request(self, request):
+        early = request.meta.get("due", 0) > time.time()
+        note(self.crawler.settings, "early" if early else "asked", request.url.rpartition("/")[2])
+
+
+class MixedSpider(scrapy.Spider):
+    """Follows each link, and notes in a file what it asks and gets."""
+
+    name = "mixed"
+    custom_settings = {  # noqa: RUF012
+        "DOWNLOADER_MIDDLEWARES": {Asking: 1000},
+        "RETRY_TIMES": 1,
+        "BLOOM_HOLD": True,
+        "BLOOM_HOLD_MAX": 0.1,
+    }
+
+    async def start(self):
+        for number in STARTS:
+            yield self.request(number, dont_filter=True)
+
+    def request(self, number, **options):
+        kind, meta = kind_of(number), {"download_slot": slot_of(number)}
+        if kind == "marked":
+            meta["mark"] = Mark()
+        if kind == "late":
+            pause = random.uniform(0, 0.4)
+            meta.update(bloom_not_before=pause, due=time.time() + pause)
+        url = f"{self.site}/{kind}/{number}"
+        return Request(url, priority=number % 4, meta=meta, **options)
+
+    def parse(self, response):
+        number = response.json()
+        note(self.settings, "answered", number)
+        yield {"page": number}
+        for child in links(number, self.pages):
+            yield self.request(child)
+
+
+def note(settings, what, number=0):
+    """Write a line that outlives the process."""
+    with Path(settings["NOTES"]).open("a") as file:
+        file.write(f"{settings['RUN']} {what} {number}\n")
+
+
+async def answer(asked):
+    """Answer after a short while: parts of the site are `down`, it is `rough`, or `up`."""
+    await asyncio.sleep(random.random() * DELAY)
+    if asked.state == "down" == asked.kind or (asked.kind == "flaky" and not asked.times):
+        return Reply(500)
+    if asked.state != "up" and random.random() < 0.04:
+        says = random.choice(({"Retry-After": 1}, {"Retry-After": 1}, {}))
+        return Reply(random.choice((429, 503)), headers=says)
+    if asked.kind == "moved":
+        return moved(asked.crawl, f"landed/{asked.number}")
+    return Reply(body=asked.number.encode())
+
+
+def drawn(chance, mood):
+    """Return the settings of a start; while the site is up nothing limits a crawl."""
+    found = {**drawn_orders(chance), "BLOOM_BUDGET": {}, "BLOOM_PICKLE": True}
+    if mood != "up":
+        if (limit := chance.choice((0, 3, 8, 16, 1000))) > 0:
+            found["BLOOM_BUDGET"] = {"*": limit, "start": 1000}
+        found["BLOOM_PICKLE"] = chance.random() > 0.15
+        found["BLOOM_RETRY_FAILED"] = chance.random() < 0.2
+    return found
+
+
+def drawn_order(chance):
+    """Return what an operator may order while the job runs, or does not."""
+    slot = f"slot{chance.randrange(SLOTS)}"
+    return chance.choice(
+        (
+            Order(Filter(KEPT), "retry"),
+            Order(Filter(KEPT, reasons=("status/*",)), "retry"),
+            Order(Filter(KEPT, reasons=("capped",)), "retry"),
+            Order(Filter(slots=(slot,)), "fail"),
+            Order(Filter(urls=UNWANTED), "drop"),
+            Order(Filter(KEPT, urls=UNWANTED), "drop"),
+            HoldOrder([slot], time.time() + 0.3),
+            HoldOrder([slot]),
+        )
+    )
+
 
 MOODS = "down", "rough", "up"
 """Of the site, one after the other; when it is `up` all is retried that was kept."""
@@ -52,7 +175,7 @@ WAITING = State.PENDING, State.CLAIMED, State.DELAYED
 class Tale:
     """A crawl, what it has met, and what was `wrong` in it."""
 
-    world: MixedWorld
+    world: World
     crawl: Crawl
     chance: random.Random
     cut: Cut | None = None
@@ -82,7 +205,6 @@ class Tale:
         """Crawl in each mood of the site, with so many kills in each; yield nothing, then what was
         wrong."""
         for mood, left in zip(MOODS, kills, strict=True):
-            (self.world.folder / f"{self.crawl.name}.mood").write_text(mood)
             goes_on = True
             while goes_on:
                 self.order(mood)
@@ -122,28 +244,24 @@ class Tale:
         round goes on."""
         chance, before, number = self.chance, found_in(self.job), len(self.ends)
         settings = {**self.crawl.settings, **settings, "RUN": number}
-        run = self.world.start(
-            replace(self.crawl, settings=settings),
-            self.prepared(settings, chance.choice((3, 20, 200))),
-        )
-        kill_at = kill_size = order_size = float("inf")
-        if mood != "up":
-            order_size = size_of(self.notes) + chance.uniform(0, 2000)
-        if is_killed and chance.random() < 0.3:
-            kill_at = time.monotonic() + chance.uniform(0, 0.4)
-        elif is_killed:  # in bytes of notes, which have 25 for a page
-            kill_size = size_of(self.notes) + chance.uniform(0, 1000)
-        while not run.ended and time.monotonic() < kill_at:
-            size = size_of(self.notes)
-            if size > order_size:
-                order_size = float("inf")
+        order_at = chance.uniform(0, 80) if mood != "up" else inf
+        began, signals, at, seconds = self.world.count(self.crawl), (), 0, chance.uniform(0, 0.4)
+        if is_killed:
+            signals = (signal.SIGKILL,)
+            if chance.random() > 0.3:
+                # some while after an answer, so that it falls on either side of a commit
+                at, seconds = chance.uniform(0, 40), chance.uniform(0, 0.15)
+
+        def meanwhile():
+            nonlocal order_at
+            if self.world.count(self.crawl) - began > order_at:
+                order_at = inf
                 self.give_order()
-            if size > kill_size:
-                # some while later, so that it falls on either side of a commit
-                kill_size, kill_at = float("inf"), time.monotonic() + chance.uniform(0, 0.15)
-            yield
-        run.kill()
-        is_dead = run.wait().status == -signal.SIGKILL
+
+        prepared = self.prepared(settings, chance.choice((3, 20, 200)))
+        step = Step(prepared, settings, mood, signals, at, seconds)
+        run = yield from take(self.world, self.crawl, step, meanwhile)
+        is_dead = run.status == -signal.SIGKILL
         if is_dead and self.cut is not None:
             self.wrong += self.cut.power(chance)
         after = found_in(self.job)
@@ -271,7 +389,7 @@ def killed(world, options, tales):
         if sum(tale.kills for tale in tales) >= options.kills:
             return
         chance = random.Random(f"{options.seed} {number}")
-        reactor, _ = VARIANTS[number % len(VARIANTS)]
+        reactor = REACTORS[number % 2]
         crawl = Crawl(f"mixed{number}", options.pages, reactor, spider=MixedSpider)
         tales.append(Tale(world, crawl, chance))
         yield tales[-1].tell([chance.randint(2, 5), chance.randint(1, 4), chance.randint(0, 2)])
@@ -290,13 +408,13 @@ def cut(world, options, tales):
 
 def main():
     """Run from the command line."""
-    parser = command_line("tests.crawl.mixed_crawls")
-    parser.add_argument("--kills", type=int, default=40)
+    parser = command_line("tests.world.mixed")
+    parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--cuts", action="store_true", help="cut the power at each sync instead")
     parser.add_argument("--pages", type=int, default=90, help="of each crawl")
     options, folder = parsed(parser)
     tales = []
-    with MixedWorld(folder) as world:
+    with World(folder, answer) as world:
         stories = cut if options.cuts else killed
         side_by_side(stories(world, options, tales), options.beside)
     totals = {

@@ -1,4 +1,4 @@
-"""Crawls with feeds of every kind: their spider, a storage, and what the feeds hold."""
+"""Feeds of every kind: the spider that fills them, a storage, and what they hold."""
 
 import bz2
 import csv
@@ -17,7 +17,7 @@ from scrapy import Request
 from scrapy.exporters import JsonLinesItemExporter
 from scrapy.extensions.feedexport import BlockingFeedStorage
 
-from tests.crawl.spider import TreeSpider, pause
+from tests.world.tree import TreeSpider
 
 
 class Page(scrapy.Item):
@@ -31,14 +31,9 @@ class Page(scrapy.Item):
 class ItemSpider(TreeSpider):
     """Yields two items from each callback and errback, before and after its requests."""
 
-    custom_settings = {  # noqa: RUF012
-        **TreeSpider.custom_settings,
-        "ITEM_PIPELINES": {"tests.crawl.feed_crawls.SlowPipeline": 1},
-    }
-
     async def start(self):
         for number in (0, 1):
-            yield {"number": 1000 + number % 1, "part": "start", "text": ""}
+            yield {"number": 1000, "part": "start", "text": ""}
             yield Request(f"{self.site}/plain/{number}", dont_filter=True)
 
     def children(self, number):
@@ -46,14 +41,7 @@ class ItemSpider(TreeSpider):
         yield from super().children(number)
         yield Page(number=number, part="last", text="")
 
-    def parse(self, response):
-        yield from self.children(response.json())
-
-    async def parse_later(self, response):
-        for thing in self.children(response.json()):
-            if isinstance(thing, Request):
-                await pause(0.003)
-            yield thing
+    found = children
 
     def failed(self, failure):
         for thing in super().failed(failure):
@@ -61,15 +49,6 @@ class ItemSpider(TreeSpider):
             if isinstance(thing, Request) and not is_seen_by_middlewares:
                 thing = thing.replace(dont_filter=False)
             yield thing
-
-
-class SlowPipeline:
-    """Takes its time over some items."""
-
-    async def process_item(self, item):
-        if item["number"] % 16 == 7:
-            await pause(0.05)
-        return item
 
 
 class OddPages:
@@ -102,8 +81,8 @@ class OwnExporter(JsonLinesItemExporter):
 
 
 SETTINGS = {
-    "FEED_STORAGES": {"shelf": "tests.crawl.feed_crawls.Shelf"},
-    "FEED_EXPORTERS": {"own": "tests.crawl.feed_crawls.OwnExporter"},
+    "FEED_STORAGES": {"shelf": "tests.world.feeds.Shelf"},
+    "FEED_EXPORTERS": {"own": "tests.world.feeds.OwnExporter"},
 }
 GZIP = "scrapy.extensions.postprocessing.GzipPlugin"
 BZ2 = "scrapy.extensions.postprocessing.Bz2Plugin"
@@ -116,10 +95,10 @@ FEEDS = {
     "all.pickle": {"format": "pickle"},
     "all.marshal": {"format": "marshal"},
     "over.json": {"format": "json", "indent": 1, "overwrite": True},
-    "odd.csv": {"format": "csv", "item_filter": "tests.crawl.feed_crawls.OddPages"},
+    "odd.csv": {"format": "csv", "item_filter": "tests.world.feeds.OddPages"},
     "pages.jl": {
         "format": "jsonlines",
-        "item_classes": ["tests.crawl.feed_crawls.Page"],
+        "item_classes": ["tests.world.feeds.Page"],
         "fields": ["number", "part"],
     },
     "all.json.gz": {"format": "json", "postprocessing": [GZIP]},

@@ -1,23 +1,24 @@
 """Crawls of a site without a network, each with duplicates dropped early and without:
-`main` prints as JSON what they fetched, in a process each.
+`main` prints as JSON what they fetched.
 """
 
+import argparse
 import json
 import logging
 import os
 import random
 import re
+import shutil
 import signal
-import sys
 import tempfile
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from scrapy import Request, Spider, signals
-from scrapy.crawler import CrawlerProcess
 from scrapy.http import HtmlResponse
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spidermiddlewares.base import BaseSpiderMiddleware
@@ -25,9 +26,8 @@ from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
-import scrapy_bloom.addon  # noqa: F401 - before the forks, not in each
 from scrapy_bloom import NewLinkExtractor, follow_new
-from tests.crawl.harness import ASYNCIO, SELECT, fork, preload
+from tests.world.runner import ASYNCIO, SELECT, Crawl, Step, World, side_by_side, tell
 
 SITE = "http://site.example"
 PAGES = 20
@@ -210,6 +210,19 @@ def heard(**_):
     pass
 
 
+class Hearing:
+    """An extension whose handler of request_dropped wants to hear of all of them."""
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        crawler.signals.connect(heard, signals.request_dropped)
+        return cls()
+
+
+OF_OURS = "BLOOM_DROP_EARLY", "EXTENSIONS"
+"""Settings that change nothing without."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """A crawl: what its spider does, with duplicates dropped early and without."""
@@ -220,7 +233,7 @@ class Variant:
     early_spider: type | None = None
     early_way: str = ""
     by_hand: bool = False
-    handler: bool = False
+    reactor: str = ASYNCIO
     without: str = "stock"
     """Scrapy's own, or "late", with duplicates dropped by the scheduler: where the package
     takes redirects for new that Scrapy's dupefilter drops."""
@@ -231,8 +244,8 @@ class Variant:
     @property
     def reference(self):
         """What crawls without have in common."""
-        kept = {k: v for k, v in self.settings.items() if k != "BLOOM_DROP_EARLY"}
-        return self.spider, self.way, self.without, repr(kept)
+        kept = {k: v for k, v in self.settings.items() if k not in OF_OURS}
+        return self.spider, self.way, self.without, self.reactor, repr(kept)
 
 
 CANONICAL = {
@@ -247,16 +260,14 @@ VARIANTS = {
     "follow_all": Variant(),
     "follow_new": Variant(early_way="follow_new"),
     "follow_new, asynchronous": Variant(AsyncSpider, early_way="follow_new"),
-    "another reactor": Variant(
-        AsyncSpider, settings={"TWISTED_REACTOR": SELECT}, early_way="follow_new"
-    ),
+    "another reactor": Variant(AsyncSpider, reactor=SELECT, early_way="follow_new"),
     "a tiny memory": Variant(settings={"BLOOM_URL_CACHE": 3}, early_way="follow_new"),
     "depth limit": Variant(settings={"DEPTH_LIMIT": 3, **BREADTH_FIRST}, early_way="follow_new"),
     "by hand": Variant(early_way="follow_new", by_hand=True),
     "a handler": Variant(
+        settings={"EXTENSIONS": {Hearing: 1}},
         early_way="follow_new",
-        handler=True,
-        said="not dropped early, tests.early_crawls.heard handles request_dropped",
+        said="not dropped early, tests.world.early.heard handles request_dropped",
     ),
     "False": Variant(
         settings={"BLOOM_DROP_EARLY": False},
@@ -276,19 +287,19 @@ VARIANTS = {
     "rewriting, between": Variant(
         settings={"SPIDER_MIDDLEWARES": {Rewriting: 543}, **ONE},
         early_way="follow_new",
-        said="not dropped early, tests.early_crawls.Rewriting is between the spider and the engine",
+        said="not dropped early, tests.world.early.Rewriting is between the spider and the engine",
     ),
     "rewriting, next to the spider": Variant(
         settings={"SPIDER_MIDDLEWARES": {Rewriting: 1200}, **ONE},
         early_way="follow_new",
         said="dropped early as requests, not as links:"
-        " tests.early_crawls.Rewriting is next to the spider",
+        " tests.world.early.Rewriting is next to the spider",
     ),
     "own fingerprints": Variant(
         way="mixed",
         settings={"REQUEST_FINGERPRINTER_CLASS": FragmentFingerprinter, **ONE},
         without="late",
-        said="not dropped early, the fingerprinter is tests.early_crawls.FragmentFingerprinter",
+        said="not dropped early, the fingerprinter is tests.world.early.FragmentFingerprinter",
     ),
     "wider identity": Variant(way="mixed", settings={**CANONICAL, **ONE}, without="late"),
     "wider identity, follow_new": Variant(
@@ -304,7 +315,6 @@ VARIANTS = {
 }
 BASE = {
     "DOWNLOADER_MIDDLEWARES": {Answers: 595},
-    "TWISTED_REACTOR": ASYNCIO,
     "TELNETCONSOLE_ENABLED": False,
     "REMOTE_CONTROL_ENABLED": False,
     "LOG_LEVEL": "INFO",
@@ -320,66 +330,64 @@ BY_HAND = {
 STOCK = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter", "SCHEDULER": STOCK_SCHEDULER}
 
 
-def run(variant, whose, folder, dies_after):
-    """Crawl in this process, and write into `folder` what came of it."""
-    os.chdir(folder)
+def prepare(dies_after=None):
+    """Be done in each process first."""
     Answers.left = dies_after
     logging.getLogger("scrapy.core.scraper").setLevel(logging.CRITICAL)  # callbacks that raise
+
+
+def crawled(world, variant, whose, name):
+    """Yield what came of a crawl."""
     spider, way = variant.spider, variant.way
-    settings = {**BASE, **variant.settings}
     if whose == "stock":
-        settings |= STOCK
+        settings = STOCK
     elif whose == "late":
-        settings |= {**ADDON, "BLOOM_DROP_EARLY": False}
+        settings = {**ADDON, "BLOOM_DROP_EARLY": False}
     else:
-        settings |= BY_HAND if variant.by_hand else ADDON
+        settings = BY_HAND if variant.by_hand else ADDON
         spider, way = variant.early_spider or spider, variant.early_way or way
-    process = CrawlerProcess(settings)
-    crawler = process.create_crawler(spider)
-    if variant.handler:
-        crawler.signals.connect(heard, signals.request_dropped)
-    process.crawl(crawler, way=way)
-    process.start()
-    stats = crawler.stats.get_stats()
-    result = {
-        "reason": stats.get("finish_reason"),
-        "filtered": stats.get("dupefilter/filtered"),
+    spider = type(spider.__name__, (spider,), {"way": way, "__module__": __name__})
+    settings = {**BASE, **variant.settings, **settings}
+    crawl = Crawl(name, reactor=variant.reactor, base={}, settings=settings, spider=spider)
+    kills = variant.kills if whose == "early" else ()
+    steps = [Step(partial(prepare, kill), job=False) for kill in (*kills, None)]
+    runs = yield from tell(world, crawl, steps, lambda run, *_: run)
+    last, folder = runs[-1], runs[-1].folder
+    said = re.search("duplicates: ([^;\n]*)", last.log)
+    found = {
+        "reason": last.reason,
+        "filtered": last.stats.get("dupefilter/filtered"),
+        "duplicates": said and said[1],
+        "deaths": sum(run.status == -signal.SIGKILL for run in runs),
     }
-    (folder / "result.json").write_text(json.dumps(result))
-
-
-def crawled(variant, whose, folder):
-    """Crawl in processes of their own; return what came of it."""
-    folder.mkdir()
-    deaths = 0
-    for dies_after in [*(variant.kills if whose == "early" else ()), None]:
-        pid = fork(run, folder / "log", variant, whose, folder, dies_after)
-        deaths += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
-    log = (folder / "log").read_text()
-    try:
-        result = json.loads((folder / "result.json").read_text())
-    except FileNotFoundError:
-        sys.exit(f"{variant}, {whose}:\n{log[-3000:]}")
-    said = re.search("duplicates: ([^;\n]*)", log)
-    result |= {"duplicates": said and said[1], "deaths": deaths}
-    for name, file in (("given", "given"), ("items", "items.jl")):
+    for kind, file in (("given", "given"), ("items", "items.jl")):
         path = folder / file
-        result[name] = Counter(path.read_text().splitlines() if path.exists() else ())
-    return result
+        found[kind] = Counter(path.read_text().splitlines() if path.exists() else ())
+    yield name, found
 
 
 def main():
     """Run the variants named, or all; print what came of them."""
     warnings.simplefilter("ignore")
-    preload()
-    references, results = {}, {}
-    with tempfile.TemporaryDirectory() as name:
-        for number, title in enumerate(sys.argv[1:] or VARIANTS):
-            variant, folder = VARIANTS[title], Path(name) / str(number)
-            if variant.reference not in references:
-                references[variant.reference] = crawled(
-                    variant, variant.without, folder.with_suffix(".without")
-                )
-            without, early = references[variant.reference], crawled(variant, "early", folder)
-            results[title] = {"without": without, "early": early}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("variants", nargs="*")
+    names = parser.parse_args().variants or [*VARIANTS]
+    without = {VARIANTS[name].reference: VARIANTS[name] for name in names}
+    folder = tempfile.mkdtemp(prefix="early-")
+    with World(folder) as world:
+        jobs = [crawled(world, VARIANTS[name], "early", name.replace(" ", "-")) for name in names]
+        jobs += [
+            crawled(world, variant, variant.without, f"{number}")
+            for number, variant in enumerate(without.values())
+        ]
+        found = dict(side_by_side(jobs, 2))
+    shutil.rmtree(folder)
+    number_of = {reference: f"{number}" for number, reference in enumerate(without)}
+    results = {
+        name: {
+            "without": found[number_of[VARIANTS[name].reference]],
+            "early": found[name.replace(" ", "-")],
+        }
+        for name in names
+    }
     print(json.dumps(results))
