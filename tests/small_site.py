@@ -133,7 +133,7 @@ class Scrapy:
         self._log = folder / f"log{len(list(folder.glob('log*')))}"
         settings = {**SETTINGS, **settings}.items()
         options = [f"--set={name}={value}" for name, value in settings if value is not None]
-        path = [str(PACKAGE), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = [str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
         with self._log.open("w") as log:
             self.process = Process(
                 ["-m", "scrapy", *arguments, *options],

@@ -272,7 +272,7 @@ def test_shell_fetches_the_same_url_twice(outcome):
 
 
 def picky_fingerprinter(folder):
-    picky = "small_spider.PickyFingerprinter"
+    picky = "tests.small_spider.PickyFingerprinter"
     with SmallSite() as site:
         return site, crawl(site, folder, REQUEST_FINGERPRINTER_CLASS=picky).end()
 

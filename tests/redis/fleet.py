@@ -2,7 +2,6 @@
 its own without threads, prints one line of JSON for each crawl."""
 
 import argparse
-import gzip
 import json
 import logging
 import os
@@ -17,23 +16,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scrapy import Request, signals
+from scrapy import Request
 from scrapy.crawler import CrawlerProcess
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 import scrapy_bloom.redis.scheduler  # noqa: F401 - before the forks, not in each
 from scrapy_bloom.redis.client import RedisClient
-from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.layout import in_one_slot
 from scrapy_bloom.redis.push import push
-from scrapy_bloom.redis.status import CrawlReader
 from tests.crawl.harness import ASYNCIO, SELECT, Crawl, Run, World, fork, side_by_side, write_stats
-from tests.crawl.site import KINDS, kind_of
+from tests.crawl.site import kind_of
 from tests.crawl.spider import TreeSpider, pause
-from tests.failures import Failed
 from tests.patience import PATIENCE
-from tests.redis.server import Cluster, Move, Server
+from tests.redis.server import Server
 
 WORKERS = 3
 LEASE = 1.0
@@ -50,9 +46,6 @@ SETTINGS = {
     "TELNETCONSOLE_ENABLED": False,
     "REMOTE_CONTROL_ENABLED": False,
 }
-BUDGET = {"slot-0": 20, "slot-1": 30, "slot-2": 40, "*": 12}
-_OTHERS = {"extra", "piped"}
-"""Pages in the slot of their host, as are the two start pages."""
 UNHANDLED = re.compile("Unhandled|never retrieved|Traceback.*scrapy_bloom")
 
 
@@ -83,39 +76,6 @@ class TwiceGatedTree(GatedTree):
         await self.opening(f"{self.gate}.first")
         for thing in super().parse(response):
             yield thing
-
-
-class LaterTree(TreeSpider):
-    """Delays half of its pages, and logs each that is asked too early."""
-
-    @classmethod
-    def from_crawler(cls, crawler, *args, **kwargs):
-        self = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(self.reached, signals.request_reached_downloader)
-        return self
-
-    def request(self, number, **options):
-        request = super().request(number, **options)
-        if number % 2:
-            due = time.time() + random.uniform(0.1, 1.5)
-            request.meta.update(due=due, bloom_not_before=due)
-        return request
-
-    def reached(self, request):
-        if (early := request.meta.get("due", 0) - time.time()) > 0:
-            logging.getLogger("scrapy_bloom").error("%s is %s s early", request, early)
-
-
-class TwiceGatedLaterTree(LaterTree, TwiceGatedTree):
-    """Both."""
-
-
-class FailingStart(TreeSpider):
-    """Raises before its last start request."""
-
-    async def start(self):
-        yield Request(f"{self.site}/plain/0", dont_filter=True)
-        raise RuntimeError("this start always raises")
 
 
 @dataclass
@@ -285,40 +245,6 @@ def random_kills(world, url, crawl, reference, seed, kills):
     yield from fleet.end(reference, kills=done, seed=seed)
 
 
-def budgets(world, url, crawl, seed, kills):
-    """Kill workers of a tree with ten times the pages of its budgets, also as the last begins."""
-    crawl = replace(
-        crawl,
-        pages=2000,
-        kinds=("moved", "flaky", "gone", "raising", "item"),
-        settings={**crawl.settings, "BLOOM_BUDGET": BUDGET, "RETRY_TIMES": 1},
-    )
-    for report in random_kills(world, url, crawl, {}, seed, kills):
-        yield report and {**report, "more": [], **asked_and_capped(world, url, crawl)}
-
-
-def asked_and_capped(world, url, crawl):
-    """Return pages asked by slot, how many others, and which links are in neither or in both."""
-    with RedisClient(url) as client:
-        failed = Failed(RedisDesk(client, in_one_slot(crawl.name))).requests()
-    pages = {page for _, page in world.answers(crawl)}
-    pages |= {each.url.split("/", 4)[4] for each in failed if each.reason != "capped"}
-    over = {each.url.split("/", 4)[4] for each in failed if each.reason == "capped"}
-    asked, capped = (
-        {int(page.partition("/")[2]) for page in group if page[:5] not in _OTHERS}
-        for group in (pages, over)
-    )
-    spider = TreeSpider(site="http://tree", pages=crawl.pages, slow=False, kinds=crawl.kinds)
-    linked = {r.meta["number"] for number in asked for r in spider.children(number)}
-    return {
-        "asked": Counter(f"slot-{number % 3}" for number in asked - {0, 1}),
-        "others": len(pages & {"plain/0", "plain/1"}) + sum(p[:5] in _OTHERS for p in pages),
-        "capped": len(over),
-        "failed": len(failed) - len(over),
-        "odd": sorted((asked | capped) ^ (linked | {0, 1})) + sorted(asked & capped),
-    }
-
-
 def stops(world, url, crawl, reference, seed):
     """Stop workers for longer than their lease, and let them go on."""
     chance = random.Random(seed)
@@ -353,26 +279,6 @@ def restarts(world, server, crawl, reference, seed, *, with_data):
     yield from fleet.end(reference, seed=seed)
 
 
-def reshards(world, cluster, crawl, reference, seed):
-    """Move the crawl's slot to another node, key by key, for longer than a lease, with a kill."""
-    chance = random.Random(seed)
-    fleet = Fleet(world, crawl, cluster.url)
-    fleet.start_all(WORKERS)
-    yield from until(lambda: fleet.are_open and fleet.answers.total() > 10)
-    move = Move(cluster, in_one_slot(crawl.name))
-    names = move.names()
-    chance.shuffle(names)
-    half = len(names) // 2
-    move.carry(names[:half])
-    yield from pauses(LEASE * 0.7)
-    fleet.kill(fleet.workers[0])
-    move.carry(names[half:])
-    yield from pauses(LEASE * 0.7)
-    move.finish()
-    fleet.start()
-    yield from fleet.end(reference, seed=seed, moved=half)
-
-
 def scene_clean_stop(world, server, crawl, reference):
     """A worker is stopped with SIGINT, and another goes on at once: nothing twice."""
     fleet = Fleet(world, replace(crawl, spider=GatedTree), server.url)
@@ -385,52 +291,6 @@ def scene_clean_stop(world, server, crawl, reference):
         yield None
     fleet.start(BLOOM_REDIS_LEASE=60)
     yield from fleet.end(reference)
-
-
-def scene_close_spider(world, server, crawl, reference):
-    """Each worker closes itself after some pages, and two others go on; nothing is in memory."""
-    kinds = tuple(kind for kind in KINDS if kind != "unserializable")
-    reference = Counter(
-        {
-            re.sub(
-                r"unserializable/(\d+)",
-                lambda page: f"{kind_of(int(page[1]), kinds)}/{page[1]}",
-                page,
-            ): n
-            for page, n in reference.items()
-        }
-    )
-    fleet = Fleet(world, replace(crawl, kinds=kinds), server.url)
-    options = {
-        "ADDONS": {"scrapy_bloom.Addon": 300},
-        "BLOOM_DROP_EARLY": True,
-        "BLOOM_REDIS_LEASE": 60,
-    }
-    fleet.start_all(WORKERS, CLOSESPIDER_PAGECOUNT=12, **options)
-    yield from to_the_end(fleet)
-    with RedisClient(server.url) as client:
-        left = CrawlReader(client, in_one_slot(crawl.name)).look()
-    closed = [run.reason for run in fleet.workers]
-    first = fleet.answers.total()
-    fleet.workers.clear()
-    fleet.start_all(2, **options)
-    yield from to_the_end(fleet)
-    yield fleet.report(
-        reference,
-        closed=closed,
-        first=first,
-        left=[left.state, left.in_flight, len(left.workers), left.waiting > 0],
-        early=["duplicates: dropped early" in run.log for run in fleet.all],
-    )
-
-
-def scene_rounds(world, server, crawl, reference):
-    """A crawl that is over stays over, and begins again in another round."""
-    fleet = Fleet(world, crawl, server.url)
-    for settings in ({}, {}, {"BLOOM_REDIS_ROUND": "2"}, {"BLOOM_REDIS_ROUND": "2"}):
-        fleet.start(BLOOM_REDIS_LEASE=60, **settings)
-        yield from to_the_end(fleet)
-    yield fleet.report(reference, twice=sorted((fleet.answers - Counter(reference)).elements()))
 
 
 def scene_seeds(world, server, crawl, reference):
@@ -479,34 +339,6 @@ def scene_start_urls(world, server, crawl, reference):
     yield fleet.report(reference, left=len(left))
 
 
-class SeededTree(TreeSpider):
-    """Has seeds in a list."""
-
-    redis_key = "seeds"
-
-    def parse(self, response):
-        return () if "/pushed/" in response.url else super().parse(response)
-
-
-def scene_seeds_elsewhere(world, server, crawl, reference):
-    """The crawl's server goes back to before the seeds of another one were pushed."""
-    fleet = Fleet(world, replace(crawl, spider=SeededTree), server.url)
-    folder = world.folder / "elsewhere"
-    folder.mkdir()
-    other = Server(folder)
-    url = f"http://127.0.0.1:{world._port}/{crawl.name}/pushed"
-    run = fleet.start(REDIS_URL=other.url, DOWNLOAD_DELAY=2, BLOOM_REDIS_LEASE=5)
-    yield from until(lambda: "Spider opened" in run.log and fleet.answers)
-    server.command("SAVE")
-    other.command("RPUSH", "seeds", *(f"{url}/{number}" for number in range(1000, 1006)))
-    yield from until(lambda: not other.command("EXISTS", "seeds"))
-    yield from pauses(5)
-    server.restart()
-    yield from to_the_end(fleet)
-    other.stop()
-    yield fleet.report(reference)
-
-
 def seeded_spider():
     """Return the spider of the crawls as one of scrapy-redis's."""
     from scrapy_redis.spiders import RedisMixin
@@ -524,108 +356,6 @@ def seeded_spider():
     return SeededSpider
 
 
-def scene_parts(world, server, crawl, reference):
-    """Workers with a JOBDIR are killed and started again, also when the crawl is over."""
-    fleet = Fleet(world, replace(crawl, spider=GatedTree), server.url)
-    folder = world.folder / crawl.name
-
-    def start(name):
-        return fleet.start(
-            ADDONS={"scrapy_bloom.Addon": 300},
-            JOBDIR=str(folder / f"job-{name}"),
-            FEEDS={
-                str(folder / f"{name}.jsonl.gz"): {
-                    "format": "jsonlines",
-                    "postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"],
-                },
-                str(folder / f"{name}.json"): {"format": "json"},
-            },
-        )
-
-    names = {name: start(name) for name in "ab"}
-    for share in (0.2, 0.5, 0.8):
-        yield from until(lambda share=share: len(fleet.answers) > share * len(reference))
-        for name, run in names.items():
-            fleet.kill(run)
-            names[name] = start(name)
-    yield from until(lambda: fleet.are_open)
-    fleet.kill(names["a"])
-    # the other one has its JOBDIR as long as the gate is shut
-    second = start("b")
-    while not second.ended:
-        yield None
-    fleet.workers.remove(second)
-    refused = [line for line in second.log.splitlines() if "is in use by process" in line]
-    fleet.gate.touch()
-    yield from to_the_end(fleet)
-    for name in names:
-        start(name)
-    yield from to_the_end(fleet)
-    zipped = [json.loads(line) for name in names for line in unzip(folder / f"{name}.jsonl.gz")]
-    plain = [item for name in names for item in json.loads((folder / f"{name}.json").read_text())]
-    wanted = {int(page[5:]) for page in reference if page.startswith("item/")}
-    yield fleet.report(
-        reference,
-        items_lost=[
-            sorted(wanted - {item["number"] for item in items}) for items in (zipped, plain)
-        ],
-        items=len(zipped),
-        refused=len(refused),
-        told=sum("2 feeds with each item at least once" in run.log for run in fleet.all),
-    )
-
-
-def scene_returns(world, server, crawl, reference):
-    """A worker with the first one's JOBDIR retries what was over the budget; others come late."""
-    fleet = Fleet(world, crawl, server.url)
-    folder = world.folder / crawl.name
-    names = ("over.jsonl", "over.json", "behind.jsonl")
-    feeds = {
-        str(folder / name): {
-            "format": "json" if name.endswith("json") else "jsonlines",
-            "overwrite": name.startswith("over"),
-        }
-        for name in names
-    }
-    found = []
-    for step, settings in {
-        "capped": {"BLOOM_BUDGET": {"*": 12}},
-        "late": {"BLOOM_BUDGET": {"*": 12}},
-        "retried": {},
-        "late again": {},
-        "killed": {"BLOOM_REDIS_IDLE": 600},
-        "late at last": {},
-        "next round": {"BLOOM_REDIS_ROUND": "next"},
-    }.items():
-        if step == "retried":
-            with RedisClient(server.url) as client:
-                failed = Failed(RedisDesk(client, in_one_slot(crawl.name)))
-                # what was over the budget and cannot be stored does not come back, and is told
-                gone = failed.requests(reasons=["unserializable"])
-                failed.retry(reasons=["capped"])
-        run = fleet.start(
-            ADDONS={"scrapy_bloom.Addon": 300}, JOBDIR=str(folder / "job"), FEEDS=feeds, **settings
-        )
-        if step == "killed":
-            yield from until(lambda run=run: "Spider opened" in run.log)
-            fleet.kill(run)
-        yield from to_the_end(fleet)
-        # the lines of both formats
-        texts = [(folder / name).read_text() for name in names]
-        found.append([sorted(map(int, re.findall(r'"number": (\d+)', text))) for text in texts])
-    yield fleet.report(
-        reference,
-        wanted=sorted(int(page[5:]) for page in reference if page.startswith("item/")),
-        found=found,
-        told=[each.url.partition(f"/{crawl.name}/")[2] for each in gone],
-    )
-
-
-def unzip(path):
-    """Return the lines of a compressed feed."""
-    return gzip.decompress(path.read_bytes()).splitlines()
-
-
 def scene_close_on_error(world, server, crawl, reference):
     """With BLOOM_REDIS_ON_ERROR "close" an outage closes the workers; others go on later."""
     fleet = Fleet(world, replace(crawl, spider=GatedTree), server.url)
@@ -641,19 +371,9 @@ def scene_close_on_error(world, server, crawl, reference):
     yield from fleet.end(reference, closed=closed)
 
 
-def scene_failing_start(world, server, crawl, reference):
-    """start() raises in one worker: the crawl is not over before another has run it."""
-    fleet = Fleet(world, replace(crawl, spider=FailingStart), server.url)
-    fleet.start()
-    yield from to_the_end(fleet)
-    fleet.crawl = crawl
-    fleet.start()
-    yield from fleet.end(reference)
-
-
-def scene_back_in_time(world, server, crawl, reference, spider=TwiceGatedTree):
+def scene_back_in_time(world, server, crawl, reference):
     """Redis restarts from a snapshot of the start of the crawl."""
-    fleet = Fleet(world, replace(crawl, spider=spider), server.url)
+    fleet = Fleet(world, replace(crawl, spider=TwiceGatedTree), server.url)
     fleet.start_all(2)
     yield from until(lambda: fleet.are_open and fleet.answers.total() > 1)
     server.command("SAVE")
@@ -663,11 +383,6 @@ def scene_back_in_time(world, server, crawl, reference, spider=TwiceGatedTree):
     fleet.gate.touch()
     server.start()
     yield from fleet.end(reference)
-
-
-def scene_delayed_back_in_time(world, server, crawl, reference):
-    """As `back_in_time`, with half of the requests delayed."""
-    return scene_back_in_time(world, server, crawl, reference, TwiceGatedLaterTree)
 
 
 def until(condition, seconds=PATIENCE):
@@ -684,8 +399,7 @@ SCENES = {
 
 def main():
     parser = argparse.ArgumentParser()
-    kinds = "kills kills-delayed budgets stops restarts wipes cluster"
-    for kind in kinds.split():
+    for kind in ("kills", "stops", "restarts", "wipes"):
         parser.add_argument(f"--{kind}", type=int, default=0)
     parser.add_argument("--kills-each", type=int, default=8)
     parser.add_argument("--scenes", nargs="*", default=[])
@@ -708,10 +422,8 @@ def main():
 def run_all(world, folder, servers, options):
     """Yield the reports."""
 
-    def serve(kind=Server, **more):
-        place = folder / f"server{len(servers)}"
-        place.mkdir()
-        servers.append(kind(place, **more))
+    def serve(**more):
+        servers.append(Server(folder, **more))
         return servers[-1]
 
     main_server = serve()
@@ -729,38 +441,24 @@ def run_all(world, folder, servers, options):
     jobs = [
         stops(world, url, crawl(f"stops{n}", n), reference, seed + n) for n in range(options.stops)
     ]
-    jobs += [
-        budgets(world, url, crawl(f"budget{n}", n), seed + n, each) for n in range(options.budgets)
-    ]
     for n in range(options.restarts + options.wipes):
         keeps = n < options.restarts
         server = serve(appendonly="yes", appendfsync="always")
         kept = crawl(f"{'restart' if keeps else 'wipe'}{n}", n)
         jobs.append(restarts(world, server, kept, reference, seed + n, with_data=keeps))
     for name in options.scenes:
-        goes_back = name.endswith("back_in_time") or name == "seeds_elsewhere"
-        server = serve(save="", appendonly="no" if goes_back else "yes")
+        server = serve(save="", appendonly="no" if name == "back_in_time" else "yes")
         jobs.append(SCENES[name](world, server, crawl(name), reference))
-    if options.cluster:
-        cluster = serve(Cluster)
-        for n in range(options.cluster):
-            reshard = reshards(world, cluster, crawl(f"reshard{n}", n), reference, seed + n)
-            killing = crawl(f"cluster{n}", n)
-            jobs += [reshard, random_kills(world, cluster.url, killing, reference, seed + n, 3)]
     killed = []
 
     def crawls_with_kills():
-        while sum(killed) < options.kills + options.kills_delayed:
-            n = len(killed)
+        while sum(killed) < options.kills:
             killed.append(0)
-            yield counting(n, delayed=sum(killed) >= options.kills)
+            yield counting(len(killed) - 1)
         yield from jobs
 
-    def counting(n, delayed):
-        killing = crawl(f"kills{n}", n)
-        if delayed:
-            killing = replace(killing, spider=LaterTree)
-        for report in random_kills(world, main_server.url, killing, reference, seed + n, each):
+    def counting(n):
+        for report in random_kills(world, url, crawl(f"kills{n}", n), reference, seed + n, each):
             if report is not None:
                 killed[n] = report["kills"]
             yield report

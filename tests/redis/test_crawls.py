@@ -115,30 +115,6 @@ def test_a_worker_may_stop_and_come_back(server, site, crawl):
     assert (site.missed, site.twice) == ([], [])
 
 
-@with_scrapy_redis
-def test_without_persistence_the_first_to_finish_clears(server, site, crawl):
-    """There is a warning at start unless SCHEDULER_PERSIST is set."""
-    settings = {**SCRAPY_REDISS, "REDIS_URL": server.with_password, "SCHEDULER_PERSIST": False}
-    run = crawl(**settings).end()
-    (line,) = lines(run, "WARNING")
-    assert "the first worker to finish will clear the shared filter" in line
-    assert (run.reason, site.missed, site.twice) == ("finished", [], [])
-    assert int(run.stat("bloom/items")) >= len(PAGES)
-    assert server.names() == []
-
-
-@with_scrapy_redis
-def test_scrapy_redis_refuses_what_is_wrong_at_start(server, site, crawl):
-    """Another capacity is one ERROR line of ours, and nothing is fetched."""
-    settings = {**SCRAPY_REDISS, "REDIS_URL": server.with_password}
-    crawl(CLOSESPIDER_PAGECOUNT=1, **settings).end()
-    before = site.answered.total()
-    run = crawl(**{**settings, "BLOOM_CAPACITY": 5}).end()
-    assert "BLOOM_CAPACITY = 10000, and this worker has 5" in lines(run, "ERROR")[0]
-    assert run.status in REFUSED
-    assert site.answered.total() == before
-
-
 def test_scrapys_scheduler_stops_and_resumes(server, site, crawl):
     """Pending requests are in the job, seen ones in Redis: nothing is missed or fetched twice."""
     settings = {**SCRAPYS, "BLOOM_REDIS_URL": server.with_password}
@@ -153,21 +129,6 @@ def test_scrapys_scheduler_stops_and_resumes(server, site, crawl):
     assert (site.missed, site.twice) == ([], [])
     assert lines(first, "ERROR") == lines(second, "ERROR") == []
     assert PASSWORD not in first.log + second.log
-
-
-def test_duplicates_are_dropped_early(server, site, crawl):
-    """By the add-on, before Scrapy's scheduler; as many of them are counted."""
-    settings = {**SCRAPYS, "BLOOM_REDIS_URL": server.with_password}
-    runs = [
-        crawl(ADDONS='{"scrapy_bloom.Addon": 300}', BLOOM_REDIS_KEY=key, **settings, **more).end()
-        for key, more in (("early", {}), ("late", {"BLOOM_DROP_EARLY": 0}))
-    ]
-    assert "duplicates: dropped early" in runs[0].log
-    assert "duplicates: not dropped early" in runs[1].log
-    assert {run.reason for run in runs} == {"finished"}
-    assert set(site.answered.values()) == {2}
-    assert site.missed == []
-    assert counts(runs[0]) == counts(runs[1])
 
 
 def test_redis_killed_under_a_crawl(server, site, crawl):

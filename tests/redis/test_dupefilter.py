@@ -1,7 +1,6 @@
 """RedisBloomDupeFilter as Scrapy's and scrapy-redis's schedulers use it, without a crawl."""
 
 import gzip
-import logging
 from functools import partial
 from pathlib import Path
 
@@ -87,16 +86,6 @@ def test_a_full_filter_closes_the_spider(worker, next_turn, caplog):
     assert len(grown._shared.layers) > 1
 
 
-def test_nothing_is_deleted_at_close(worker, redis_server):
-    """Closing leaves the filter to the other workers and to the next run."""
-    tested = worker()
-    offer(tested, 0, 10)
-    before = redis_server.names()
-    tested.close("finished")
-    assert redis_server.names() == before
-    assert offer(worker(), 0, 10) == [True] * 10
-
-
 # refusals
 
 
@@ -114,15 +103,6 @@ def test_another_fingerprinter_is_refused(worker, key):
         rf"{key}",
     ):
         worker(REQUEST_FINGERPRINTER_CLASS=OtherFingerprinter)
-
-
-def test_other_parameters_are_refused(worker, caplog):
-    """One ERROR line names the setting and both values."""
-    worker(BLOOM_CAPACITY=1_000)
-    with pytest.raises(IncompatibleFilterError):
-        worker(BLOOM_CAPACITY=2_000)
-    (line,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert "BLOOM_CAPACITY = 1000, and this worker has 2000" in line.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -298,13 +278,6 @@ def test_a_scheduler_that_clears_gets_a_warning(spider, caplog, persist):
     RedisBloomDupeFilter.from_spider(spider)
     warnings = [line for line in caplog.messages if "SCHEDULER_PERSIST" in line]
     assert len(warnings) == (not persist)
-
-
-def test_from_spider_refuses_as_open_does(spider, redis_server, key):
-    """What is wrong is raised where scrapy-redis's scheduler is opened."""
-    redis_server.command("SET", key, "1")
-    with pytest.raises(IncompatibleFilterError):
-        RedisBloomDupeFilter.from_spider(spider)
 
 
 def test_log_counts_and_does_not_warn(spider, recwarn):

@@ -1,20 +1,18 @@
 """The shared filter on a real server and a real Cluster."""
 
 import gzip
-import json
 import os
 import random
 import re
 import struct
-import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from math import sqrt
 from pathlib import Path
 
 import pytest
 from scrapy import Request
-from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import IncompatibleFilterError, ScalableBloomFilter, SharedFilterError
 from scrapy_bloom.bloom.hashing import first_lanes
@@ -22,7 +20,6 @@ from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.copying import save_from_redis
 from scrapy_bloom.redis.filter import RedisBloomFilter, delete_filter, stored_header
 from scrapy_bloom.redis.layout import SHARDS, shard_of
-from tests.processes import PACKAGE, Process
 from tests.redis.fixtures import keys
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -481,95 +478,26 @@ def test_a_unix_socket_and_an_acl_user(tmp_path, join, own_server, key):
     other.check()
 
 
-# many processes
+# many writers
 
 
-class Workers:
-    """Eight processes that offer the same URLs, each in its own order."""
+@pytest.mark.parametrize("capacity", [500, 1_000_000])
+def test_each_url_is_new_once_among_eight_writers(redis_server, join, capacity):
+    """In different orders, each on a connection of its own, also while the filter grows."""
+    urls = [url.encode() for url in real_urls(200_000 if DATA else 1_000)]
+    writers = [join(redis_server, capacity) for _ in range(WORKERS)]
 
-    def __init__(self):
-        self.processes = [
-            Process(
-                ["-m", "tests.redis.worker"],
-                cwd=PACKAGE,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(WORKERS)
-        ]
+    def write(number):
+        order = random.Random(number).sample(urls, len(urls))
+        return [url for url in order if not writers[number].add(url)]
 
-    def run(self, path, urls, settings, **options):
-        """Return the numbers of the URLs that were new to each, all let loose at once."""
-        path.write_text("\n".join(urls), encoding="utf-8")
-        for seed, process in enumerate(self.processes):
-            job = {"settings": settings, "path": str(path), "seed": seed, **options}
-            self.say(process, json.dumps(job))
-        assert [process.stdout.readline() for process in self.processes] == ["ready\n"] * WORKERS
-        for process in self.processes:
-            self.say(process, "go")
-        return [json.loads(process.stdout.readline()) for process in self.processes]
-
-    @staticmethod
-    def say(process, line):
-        process.stdin.write(line + "\n")
-        process.stdin.flush()
-
-    def stop(self):
-        for process in self.processes:
-            process.kill()
-            process.communicate()
-
-
-@pytest.fixture(scope="module")
-def workers():
-    """Eight processes, for several tests."""
-    workers = Workers()
-    yield workers
-    workers.stop()
-
-
-@pytest.mark.parametrize(
-    ("redis", "capacity"),
-    [
-        pytest.param("server", 500, id="growing"),
-        pytest.param("server", 1_000_000, id="default", marks=pytest.mark.torture),
-        pytest.param("cluster", 500, id="growing cluster", marks=pytest.mark.torture),
-        pytest.param("cluster", 1_000_000, id="cluster", marks=pytest.mark.torture),
-    ],
-    indirect=["redis"],
-)
-def test_each_url_is_new_once_among_eight_processes(redis, key, tmp_path, workers, capacity):
-    """In different orders, also while the filter grows under them."""
-    urls = real_urls(int(os.environ.get("SCRAPY_BLOOM_URLS", 200_000 if DATA else 1_000)))
-    prints = [fingerprint(Request(url)) for url in urls]
-    settings = {
-        "BLOOM_REDIS_URL": redis.url, "BLOOM_REDIS_KEY": key, "BLOOM_CAPACITY": capacity,
-    }  # fmt: skip
-    told = workers.run(tmp_path / "urls", urls, settings)
-    new = [prints[number] for numbers in told for number in numbers]
-    assert len(new) == len(set(new))
-    assert set(new) == set(prints)
-    assert sum(map(bool, told)) > 1  # they ran side by side
-    with RedisClient(redis.url) as client:
-        shared = RedisBloomFilter.open(client, key)
-        assert len(shared) == len(new)
-        assert (len(shared.layers) > 1) == (capacity < len(urls))
-        shared.check()
-
-
-def test_error_rate_stays_under_the_bound_with_eight_writers(redis_server, key, tmp_path, workers):
-    """By three standard deviations at most, and no URL is told new twice."""
-    urls = [f"http://example.com/{number}" for number in range(2_000)]
-    settings = {
-        "BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": key,
-        "BLOOM_CAPACITY": 250, "BLOOM_ERROR_RATE": 0.05,
-    }  # fmt: skip
-    told = workers.run(tmp_path / "urls", urls, settings, shard_bits=1)
-    new = [number for numbers in told for number in numbers]
-    bound = 0.05 * len(urls)
-    assert len(new) == len(set(new))
-    assert len(urls) - len(new) <= bound + 3 * sqrt(bound)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        told = [*pool.map(write, range(WORKERS))]
+    assert sorted(url for each in told for url in each) == sorted(urls)
+    shared = join(redis_server, capacity)
+    assert len(shared) == len(urls)
+    assert (len(shared.layers) > 1) == (capacity < len(urls))
+    shared.check()
 
 
 def test_random_interleavings_agree_with_a_set(redis_server, join):

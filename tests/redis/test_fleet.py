@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from tests.redis.fleet import BUDGET
 from tests.redis.server import missing
 from tests.seeded import run_module, seed_of
 
@@ -32,14 +31,9 @@ def fleet(*arguments):
 
 SCENES = [
     "clean_stop",
-    "close_spider",
-    "rounds",
     "seeds",
     "close_on_error",
-    "failing_start",
     "back_in_time",
-    "parts",
-    "returns",
 ]
 SCENES += ["start_urls"] if importlib.util.find_spec("scrapy_redis") else []
 
@@ -48,8 +42,7 @@ SCENES += ["start_urls"] if importlib.util.find_spec("scrapy_redis") else []
 def reports():
     """The reports of all crawls with several workers each, by name; they run side by side."""
     found = fleet(
-        *("--kills", 4, "--stops", 1, "--restarts", 1, "--wipes", 1, "--cluster", 1),
-        *("--budgets", 1),
+        *("--kills", 4, "--stops", 1, "--restarts", 1, "--wipes", 1),
         *("--pages", 60, "--scenes", *SCENES),
     )
     return {report["name"]: report for report in found}
@@ -73,25 +66,10 @@ def test_no_page_is_lost_by_kills(reports):
     assert sum(report["kills"] for report in killed) >= 4
 
 
-def assert_in_budget(report):
-    """Each slot has had all of its budget and no more; what is over it is kept."""
-    assert_whole(report)
-    assert report["odd"] == []
-    assert report["asked"] == {slot: most for slot, most in BUDGET.items() if slot != "*"}
-    assert report["others"] <= BUDGET["*"]
-    assert report["capped"] > 50
-
-
-def test_no_budget_is_exceeded_by_workers_that_are_killed(reports):
-    """What was asked, capped or has failed is exactly what could be reached."""
-    assert_in_budget(reports["budget0"])
-
-
-@pytest.mark.parametrize("name", ["stops0", "restart0", "cluster0", "reshard0"])
+@pytest.mark.parametrize("name", ["stops0", "restart0"])
 def test_no_page_is_lost_where_workers_sleep_or_redis_restarts(reports, name):
-    """Workers that were stopped for longer than their lease go on as new ones, Redis is
-    restarted with what it had, and a Cluster of three serves a crawl, too, also while it moves
-    the crawl to another node."""
+    """Workers that were stopped for longer than their lease go on as new ones, and Redis is
+    restarted with what it had."""
     assert_whole(reports[name])
 
 
@@ -112,27 +90,6 @@ def test_a_worker_that_is_stopped_gives_back(reports):
     assert report["repeated"] <= HELD
 
 
-def test_workers_that_close_themselves_give_back(reports):
-    """At once, with a lease of a minute: the next start goes on, and no page comes twice."""
-    report = reports["close_spider"]
-    assert_whole(report)
-    assert report["closed"] == ["closespider_pagecount"] * 3
-    assert report["left"] == ["at rest", 0, 0, True]
-    assert report["first"] < 90
-    assert report["stats"]["reclaimed"] == 0
-    assert all(page.startswith("piped/") for page in report["more"])
-    assert report["repeated"] == len(report["more"])
-    assert all(report["early"])
-
-
-def test_a_crawl_that_is_over_and_its_next_round(reports):
-    """A late worker has a reason of its own; a new round fetches start pages only."""
-    report = reports["rounds"]
-    assert_whole(report)
-    assert report["reasons"] == ["finished", "bloom_over"] * 2
-    assert report["twice"] == ["plain/0", "plain/1"]
-
-
 def test_workers_wait_for_seeds(reports):
     """For BLOOM_REDIS_IDLE seconds, and fetch what is pushed; then they end."""
     report = reports["seeds"]
@@ -151,41 +108,11 @@ def test_seeds_of_scrapy_redis_are_taken_from_their_list(reports):
     assert report["left"] == 0
 
 
-def test_feeds_that_are_stored_at_the_end_outlive_their_worker(reports):
-    """With a JOBDIR of its own a worker that was killed and is started again delivers what it
-    had, also if the crawl is over by then: each item at least once, compressed and in a JSON
-    array, which stays one if it has nothing to deliver. A second worker with that JOBDIR is
-    refused in one line."""
-    report = reports["parts"]
-    assert (report["lost"], report["items_lost"]) == ([], [[], []])
-    assert report["reasons"] == ["finished", "bloom_over", "bloom_over"]
-    assert report["refused"] >= 1
-    assert report["told"] >= 3
-
-
-def test_what_is_retried_goes_on_in_the_feeds_of_its_round(reports):
-    """In feeds that overwrite, too; a worker that comes late or is killed changes none of them."""
-    report = reports["returns"]
-    assert ({*report["lost"]} - {*report["told"]}, report["errors"]) == (set(), [])
-    first, late, *whole, begun = report["found"]
-    wanted = report["wanted"]
-    assert first == late
-    assert all(0 < len(feed) < len(wanted) for feed in first)
-    assert whole == [[wanted] * 3] * 4
-    assert begun == [[], [], wanted]
-
-
 def test_an_outage_may_close_workers(reports):
     """With BLOOM_REDIS_ON_ERROR "close"; when Redis is back, nothing is lost."""
     report = reports["close_on_error"]
     assert report["closed"] == ["bloom_error"] * 2
     assert (report["lost"], report["reasons"]) == ([], ["finished"])
-
-
-def test_a_start_that_fails_is_run_by_another(reports):
-    """Where start() raises, the crawl is not over: the next worker has all of it."""
-    report = reports["failing_start"]
-    assert (report["lost"], report["reasons"][-1]) == ([], "finished")
 
 
 def test_redis_goes_back_in_time(reports):

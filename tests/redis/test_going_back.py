@@ -157,19 +157,6 @@ def test_nothing_is_dropped_early_that_redis_has_forgotten(worker, own_server, t
     assert known_urls(tested).is_known(Request(url))
 
 
-def test_several_times(worker, own_server, told):
-    """Each time is noticed."""
-    tested = worker()
-    offer(tested, 0, 100)
-    own_server.command("SAVE")
-    for _ in range(3):
-        later(tested)
-        assert offer(tested, 100, 200) == [False] * 100
-        own_server.restart()
-    forgets(tested, told)
-    assert len(told()) == 3
-
-
 def test_a_restart_that_loses_nothing(worker, own_server, told):
     """What was seen stays seen; it is asked about once more, with a line that says why."""
     tested = worker()

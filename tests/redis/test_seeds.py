@@ -29,8 +29,14 @@ class Seeded(Spider):
 
 
 @pytest.fixture
+def redis(request):
+    """Where the crawl is: on a server, or on a Cluster."""
+    return request.getfixturevalue(f"redis_{getattr(request, 'param', 'server')}")
+
+
+@pytest.fixture
 def worker(redis, key):
-    """A worker of a crawl on a server, and of one on a Cluster."""
+    """A worker of a crawl."""
     worker = StoreWorker(redis.url, key, capacity=100, BLOOM_CAPACITY=100)
     worker.exchange()
     yield worker
@@ -82,7 +88,11 @@ def pending(worker):
     return [*iter(worker.next, None)]
 
 
-@pytest.mark.parametrize("kind", ["list", "set", "sorted set"])
+@pytest.mark.parametrize(
+    ("redis", "kind"),
+    [("server", "list"), ("server", "set"), ("server", "sorted set"), ("cluster", "list")],
+    indirect=["redis"],
+)
 def test_every_seed_is_moved_once(worker, seed_list, key, kind):
     """Of any kind of list, by two workers; nothing is left beside it."""
     one, other = seed_list(), seed_list()
