@@ -69,15 +69,6 @@ class GatedTree(TreeSpider):
             await pause(0.02)
 
 
-class TwiceGatedTree(GatedTree):
-    """Is not done with its start pages before there is a file `gate`.first."""
-
-    async def parse(self, response):
-        await self.opening(f"{self.gate}.first")
-        for thing in super().parse(response):
-            yield thing
-
-
 @dataclass
 class Fleet:
     """The workers of one crawl."""
@@ -371,20 +362,6 @@ def scene_close_on_error(world, server, crawl, reference):
     yield from fleet.end(reference, closed=closed)
 
 
-def scene_back_in_time(world, server, crawl, reference):
-    """Redis restarts from a snapshot of the start of the crawl."""
-    fleet = Fleet(world, replace(crawl, spider=TwiceGatedTree), server.url)
-    fleet.start_all(2)
-    yield from until(lambda: fleet.are_open and fleet.answers.total() > 1)
-    server.command("SAVE")
-    fleet.gate.with_suffix(".first").touch()
-    yield from until(lambda: fleet.answers.total() > 40)
-    server.stop()
-    fleet.gate.touch()
-    server.start()
-    yield from fleet.end(reference)
-
-
 def until(condition, seconds=PATIENCE):
     """Yield None until `condition()` is true."""
     deadline = time.monotonic() + seconds
@@ -447,7 +424,7 @@ def run_all(world, folder, servers, options):
         kept = crawl(f"{'restart' if keeps else 'wipe'}{n}", n)
         jobs.append(restarts(world, server, kept, reference, seed + n, with_data=keeps))
     for name in options.scenes:
-        server = serve(save="", appendonly="no" if name == "back_in_time" else "yes")
+        server = serve(appendonly="yes")
         jobs.append(SCENES[name](world, server, crawl(name), reference))
     killed = []
 

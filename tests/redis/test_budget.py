@@ -6,8 +6,7 @@ import pytest
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
-from scrapy_bloom.redis.lifecycle import remove_queue
-from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
+from scrapy_bloom.redis.status import CrawlStatus
 from scrapy_bloom.redis.verify import queue_findings
 from tests.crawl.engine import name_of, request
 from tests.failures import Failed
@@ -263,26 +262,6 @@ def test_a_damaged_one_stops_no_other_from_being_asked(join, redis_server, eleme
     assert worker.failed.retry(**CAPPED) == 2
     assert worker.failed.by_reason() == {"unreadable": 1}
     assert sorted(names(worker)) == ["a", "b"]
-
-
-@pytest.mark.parametrize("damage", ["ZADD parked", "ZADD priorities", *map("SET {}".format,
-    ("parked", "priorities", "slots:0", "lobby:0", "capped", "workers"))])  # fmt: skip
-def test_a_damaged_crawl_can_be_removed(join, redis_server, damage):
-    """And is looked at before."""
-    worker = join()
-    push(worker, *"ab")
-    worker.leave()
-    command, name = damage.split()
-    if command == "SET":
-        redis_server.command("SET", f"{worker.key}:{name}", "x")
-    else:
-        redis_server.command("ZADD", f"{worker.key}:{name}", 1, "junk")
-        assert CrawlReader(worker.client, worker.key).pending().counts[0]["example.com"] == 2
-        found = "".join(each.text for each in queue_findings(worker.client, worker.key))
-        assert "'junk' in 'parked', 'priorities'" in found
-    while remove_queue(worker.client, worker.key):
-        pass
-    assert redis_server.names(f"{worker.key}:{name}") == []
 
 
 def fetched(scheduler):

@@ -5,13 +5,16 @@ import time
 from contextlib import suppress
 
 import pytest
+from scrapy import Request
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis.call import Reply
 from scrapy_bloom.redis.push import Pusher
 from scrapy_bloom.redis.scripts import HEARTBEAT
 from scrapy_bloom.redis.status import CrawlReader
+from scrapy_bloom.redis.transport import Transport
 from tests.crawl.engine import name_of
+from tests.patience import wait_until
 from tests.redis.workers import (
     StoreWorker,
     crawl,
@@ -58,6 +61,23 @@ def test_a_lost_lease_is_fenced(join, redis_server):
     other.store.done(again)
     child = (sleeper.next() or other.next()).url
     assert child.endswith("/child")
+
+
+def test_an_idle_worker_keeps_its_lease(join):
+    """Its thread renews it, again and again."""
+    worker = join()
+    worker.exchange()
+    leases = f"{worker.key}:workers"
+    nothing = lambda *_: None  # noqa: E731
+    generation = worker.dupefilter.shared.generation
+    transport = Transport(worker.client, worker.key, generation, 0.2, nothing, nothing)
+    transport.turn(worker.store.worker)
+    for _ in range(3):
+        before = worker.client.call("zscore", leases, worker.store.worker)
+        renewed = lambda: worker.client.call("zscore", leases, worker.store.worker) != before  # noqa: B023, E731
+        wait_until(renewed, "the lease to be renewed")
+        transport.turn(worker.store.worker)
+    transport.close()
 
 
 def test_an_outage_fences_nobody(join):
@@ -200,6 +220,16 @@ for number = 100, 99 + ARGV[1] do
   redis.call('SADD', KEYS[2], number)
 end
 """
+
+
+def test_a_page_that_was_lost_often_is_read(join):
+    """Also more than nine times, with so many BLOOM_REDIS_MAX_ATTEMPTS."""
+    for lost in range(15):
+        worker = join(BLOOM_REDIS_MAX_ATTEMPTS=20)
+        if not lost:
+            worker.enqueue("page")
+        assert name_of(worker.next()) == "page"
+        worker.die()
 
 
 def with_many_claims(worker, count):
@@ -374,6 +404,18 @@ def test_who_leaves_gives_back(join, redis_server, is_killed):
     assert names == [*"hgfedcba"]
 
 
+def test_what_was_let_pass_is_sent_past_the_filter(join):
+    """As a redirect to a page that was seen: also where another worker has sent it meanwhile."""
+    worker, other = join(), join()
+    page = Request("http://example.com/page")
+    assert not worker.dupefilter.request_seen(page)
+    other.enqueue("page")
+    other.exchange()
+    worker.dupefilter.let_pass(worker.dupefilter.fingerprint(page))
+    worker.store.push(page, ())
+    assert worker.drain() + other.drain() == ["page"] * 2
+
+
 def test_the_end_and_a_push_after_it(join):
     """The first to leave when nothing is left marks the end; a push takes the mark back."""
     one, other = join(), join()
@@ -417,20 +459,6 @@ def test_a_worker_of_one_round_ends_nothing_of_the_next(join):
     tuesday.exchange()
     monday[2].leave(over=True)
     assert not join(BLOOM_REDIS_ROUND="tuesday").state.over
-
-
-def test_a_new_round_frees_the_marks_of_the_last_one_in_the_background(join, redis_server):
-    """A million of them would keep the server from others for a third of a second."""
-    first = join(BLOOM_REDIS_ROUND="monday")
-    first.start("start", b"1")
-    first.store.done(first.next())
-    first.exchange()
-    first.leave(over=True)
-    redis_server.command("CONFIG", "RESETSTAT")
-    assert join(BLOOM_REDIS_ROUND="tuesday").state.round == "tuesday"
-    asked = redis_server.command("INFO", "commandstats")
-    assert "cmdstat_unlink" in asked
-    assert "cmdstat_del" not in asked
 
 
 def test_a_filter_that_grows_meanwhile(join):

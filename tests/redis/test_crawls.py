@@ -99,22 +99,6 @@ def test_workers_that_share_a_queue_fetch_every_page_once(server, site, crawl):
     assert sum(counts(run)[1] for run in runs) > 4 * len(PAGES)
 
 
-@with_scrapy_redis
-def test_a_worker_may_stop_and_come_back(server, site, crawl):
-    """After SIGINT its requests are left for others: nothing is missed, nothing fetched twice."""
-    settings = {**SCRAPY_REDISS, "REDIS_URL": server.with_password}
-    site.hold_at(HELD_AT)
-    first = crawl(**settings)
-    site.wait_held()
-    first.stop(SIGINT)
-    site.release()
-    assert first.end().reason == "shutdown"
-    assert HELD_AT <= site.answered.total() < len(PAGES)
-    second = crawl(**settings).end()
-    assert (second.status, second.reason) == (0, "finished")
-    assert (site.missed, site.twice) == ([], [])
-
-
 def test_scrapys_scheduler_stops_and_resumes(server, site, crawl):
     """Pending requests are in the job, seen ones in Redis: nothing is missed or fetched twice."""
     settings = {**SCRAPYS, "BLOOM_REDIS_URL": server.with_password}
@@ -169,12 +153,3 @@ def test_a_failover_to_a_lagging_replica_under_a_crawl(own_server, tmp_path, sit
     assert site.missed == []
     assert len(site.twice) > 20
     assert "another server has taken its place" in run.log
-
-
-def test_redis_down_at_start(site, crawl):
-    """One ERROR line without the password, exit status 1, and nothing is fetched."""
-    run = crawl(**SCRAPYS, BLOOM_REDIS_URL=f"redis://:{PASSWORD}@127.0.0.1:1/0").end()
-    assert run.status in REFUSED
-    assert "Redis at redis://127.0.0.1:1/0 cannot be used" in lines(run, "ERROR")[0]
-    assert PASSWORD not in run.log
-    assert site.answered.total() == 0

@@ -10,9 +10,8 @@ from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis import desk
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
-from scrapy_bloom.redis.status import CrawlReader
 from tests.redis.test_later import is_sound, of_slot
-from tests.redis.workers import FIFO, LIFO, StoreWorker, let_pass, lobby_from
+from tests.redis.workers import FIFO, LIFO, StoreWorker, lobby_from
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 ORDERS = pytest.mark.parametrize("order", [FIFO, LIFO], ids=["oldest", "newest"])
@@ -74,42 +73,6 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
     assert names == ([*"abcdef"] if order is FIFO else [*"fedcba"])
     assert worker.store.is_quiet
     assert (worker.store.waiting, worker.store.nbytes) == (0, 0)
-
-
-@ORDERS
-@pytest.mark.parametrize("keep", [False, True])
-def test_what_is_selected_by_url_is_read(join, monkeypatch, order, keep):
-    """In all lists: what is left keeps its order. With `keep` it has failed."""
-    lobby_from(monkeypatch, 3)
-    monkeypatch.setattr(desk, "AT_ONCE", 4)
-    worker = join(**order)
-    for number in range(60):
-        meta = {"download_slot": f"slot{number % 7 % 4}"}
-        delay = 1000 if number % 10 == 4 else None
-        worker.enqueue(f"{number}", delay, meta=meta, priority=number % 2)
-        worker.exchange()
-    worker.leave()
-    worker = join(**order)
-    assert CrawlReader(worker.client, worker.key).look().in_flight == 0
-    before = pending(worker)
-    assert drop(worker, keep, urls=["*/nothing"])["dropped"] == 0
-    found = drop(worker, keep, urls=["*[3-6]"])
-    assert found == {"dropped": 24, "later": 6, "in_flight": 0, "unknown": 0}
-    assert drop(worker, keep, urls=["*[3-6]"])["dropped"] == 0
-    assert pending(worker) == before - 24
-    assert is_sound(worker)
-    failed = worker.failed
-    kept = {int(each.url.rpartition("/")[2]): each for each in failed.requests()}
-    assert {*kept} == ({n for n in range(60) if n % 10 in (3, 4, 5, 6)} if keep else set())
-    assert {(each.reason, each.attempts) for each in kept.values()} <= {("dropped", 0)}
-    let_pass(worker, 1000)
-    names = sorted(map(int, fetched(worker)))
-    assert names == [n for n in range(60) if n % 10 not in (3, 4, 5, 6)]
-    worker.enqueue("3")
-    assert fetched(worker) == []
-    assert worker.store.is_quiet
-    assert failed.retry() == len(kept)
-    assert {*map(int, fetched(worker))} == {*kept}
 
 
 @ORDERS

@@ -22,7 +22,7 @@ from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
 from scrapy_bloom.redis.verify import queue_findings
 from tests.crawl.engine import name_of, request
 from tests.failures import Failed
-from tests.redis.workers import StoreWorker, talk
+from tests.redis.workers import StoreWorker, fail_all, talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
@@ -295,6 +295,19 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
     assert store.by_reason() == {"callback": 2}
     assert other.worker.store.failed == 2
     assert store.retry() == 2
+
+
+def test_an_order_of_an_earlier_version_is_followed(join):
+    """A retry of reasons and URLs that was left to the next start, without slots."""
+    worker = join()
+    worker.enqueue_all("ab")
+    fail_all(worker)
+    worker.leave()
+    orders = json.dumps([[["down"], ["*/a"]]])
+    worker = join()
+    worker.client.call("hset", f"{worker.key}:crawl", "retried", orders)
+    assert worker.failed_at_start.desk.retry_ordered() == 1
+    assert worker.drain() == ["a"]
 
 
 def test_equal_requests_that_fail_are_as_many(join, redis_server):

@@ -33,7 +33,6 @@ SCENES = [
     "clean_stop",
     "seeds",
     "close_on_error",
-    "back_in_time",
 ]
 SCENES += ["start_urls"] if importlib.util.find_spec("scrapy_redis") else []
 
@@ -113,10 +112,3 @@ def test_an_outage_may_close_workers(reports):
     report = reports["close_on_error"]
     assert report["closed"] == ["bloom_error"] * 2
     assert (report["lost"], report["reasons"]) == ([], ["finished"])
-
-
-def test_redis_goes_back_in_time(reports):
-    """Workers go on as new ones, and fetch again what Redis has forgotten."""
-    report = reports["back_in_time"]
-    assert_whole(report)
-    assert report["stats"]["fenced"] >= 1

@@ -74,6 +74,21 @@ def test_slots_with_lists_and_the_lobby_share_what_is_claimed(join):
 
 
 @pytest.mark.usefixtures("lobby")
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_worker_gets_its_share_of_a_slot_from_the_lobby(join, redis_server, most):
+    """As from a list; and without BLOOM_REDIS_SLOT_WORKERS no slot has an owner."""
+    worker = join(capacity=9)
+    worker.store._policy = replace(worker.policy, claims_per_slot=most)
+    fill(worker, 2, 3)
+    worker.exchange()
+    assert Counter(claim.slot for claim in worker.store.claims.all.values()) == {
+        "s0": most,
+        "s1": most,
+    }
+    assert not redis_server.command("EXISTS", f"{worker.key}:owners")
+
+
+@pytest.mark.usefixtures("lobby")
 def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server):
     """A call looks at five hundred entries, and moves those of a slot that is full."""
     worker = join(capacity=2, **FIFO)

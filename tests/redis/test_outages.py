@@ -2,7 +2,6 @@
 `request_seen` does not raise, and what was offered once is seen the second time."""
 
 import logging
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -190,16 +189,6 @@ def test_an_outage_blocks_the_crawl_for_a_bounded_time(worker, own_server, monke
         assert not asked or time.monotonic() >= due
 
 
-def test_a_hiccup_is_not_noticed(worker, own_server, next_turn, errors):
-    """A pause that is shorter than the time set delays the crawl, and that is all."""
-    tested = worker(BLOOM_REDIS_TIMEOUT=PATIENCE)
-    own_server.pause()
-    threading.Timer(0.3, own_server.resume).start()
-    assert offer(tested, 0, 100) == [False] * 100
-    next_turn()
-    assert errors() == tested.crawler.engine.closed == []
-
-
 def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, errors):
     """A server with its data is asked until it answers; the scripts are loaded again."""
     tested = worker(BLOOM_REDIS_TIMEOUT=PATIENCE)
@@ -264,15 +253,6 @@ def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, erro
     assert "gone" in errors()[0]
 
 
-def test_a_promoted_replica_goes_on(worker, own_server, tmp_path):
-    """Requests that were refused as READONLY are asked again within the time set."""
-    tested, other = worker(BLOOM_REDIS_TIMEOUT=PATIENCE), worker()
-    assert offer(other, 0, 10) == [False] * 10
-    own_server.command("REPLICAOF", "127.0.0.1", "1")
-    threading.Timer(0.3, own_server.command, ["REPLICAOF", "NO", "ONE"]).start()
-    assert offer(tested, 0, 20) == [True] * 10 + [False] * 10
-
-
 def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
     """The connection is made anew where the old primary refuses as READONLY."""
     with Replica(own_server, tmp_path) as replica, Name(own_server) as name:
@@ -288,18 +268,6 @@ def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
         assert offer(other, 0, 201) == [True] * 200 + [False]
         for each in (tested, other):  # before their server is gone
             each.close("finished")
-
-
-def test_a_cluster_that_loses_a_node(worker, own_cluster, next_turn, errors):
-    """Requests of its shards are an outage as any other."""
-    tested = worker(own_cluster)
-    assert offer(tested, 0, 100) == [False] * 100
-    own_cluster.nodes[1].stop()
-    assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
-    assert offer(tested, 0, 200) == [True] * 200
-    next_turn()
-    assert tested.crawler.engine.closed == ["bloom_error"]
-    assert len(errors()) == 1
 
 
 def test_redis_down_at_start_is_refused_without_the_password(worker, errors, caplog):

@@ -176,6 +176,17 @@ def test_requests_without_their_crawl(worker, rejoin, left):
     assert not worker.client.call("exists", f"{worker.key}:crawl")
 
 
+@pytest.mark.parametrize(
+    "name", ["parked", "priorities", "slots:0", "lobby:0", "capped", "workers"]
+)
+def test_a_damaged_crawl_can_be_removed(worker, redis_server, name):
+    """Whatever is in the place of a key."""
+    redis_server.command("SET", f"{worker.key}:{name}", "x")
+    while remove_queue(worker.client, worker.key):
+        pass
+    assert redis_server.names(f"{worker.key}:{name}") == []
+
+
 def test_of_a_crawl_that_is_removed_nothing_is_left(worker, redis_server):
     """But what is not the crawl's."""
     filters = {name for name in redis_server.names(worker.key) if f"{worker.key}:" not in name}
