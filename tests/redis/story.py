@@ -266,9 +266,12 @@ class Story:
                 self.server.command("RESTORE", name, 0, dump)
         self.snapshot = None
         self.promised.clear()
+
+    def _let_leases_run_out(self):
+        """Do that to those under whose names no worker goes on."""
         workers = f"{self.workers[0].key}:workers"
-        for name in self.server.command("ZRANGE", workers, 0, -1):
-            # the lease of one that has died since runs out
+        living = {each.store.worker.encode() for each in self.workers}
+        for name in {*self.server.command("ZRANGE", workers, 0, -1)} - living:
             self.server.command("ZADD", workers, 1, name)
 
     # the end
@@ -303,6 +306,7 @@ class Story:
         self.promised.clear()
         for _ in range(200):
             self.let_pass(LONG)
+            self._let_leases_run_out()
             for worker in self.workers:
                 self.run_start(worker)
                 for _ in range(20):
