@@ -109,6 +109,19 @@ def test_redis_that_went_back_in_time(join, redis_server, key):
     assert worker.enqueue("a")
 
 
+def test_a_claim_keeps_the_crawl_from_its_end(join):
+    """With whomever it is: the others wait until it is done."""
+    worker, other = join(), join()
+    worker.enqueue("page")
+    request = worker.next()
+    other.exchange()
+    assert not other.store.is_still
+    worker.store.done(request)
+    worker.exchange()
+    other.exchange()
+    assert other.store.is_quiet
+
+
 def test_an_empty_server_is_no_end(join, redis_server):
     """Whoever finds another crawl than its own, or none, is told that it is gone."""
     worker = join()

@@ -74,17 +74,28 @@ def test_slots_with_lists_and_the_lobby_share_what_is_claimed(join):
 
 
 @pytest.mark.usefixtures("lobby")
+def test_the_end_sees_the_lobby(join):
+    """A worker that has nothing, and claims nothing, does not take the crawl for over."""
+    worker, other = join(), join(capacity=0)
+    fill(worker, 3)
+    other.exchange()
+    assert not other.store.is_still
+    other.leave(over=True)
+    assert not join().state.over
+
+
+@pytest.mark.usefixtures("lobby")
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_a_worker_gets_its_share_of_a_slot_from_the_lobby(join, redis_server, most):
     """As from a list; and without BLOOM_REDIS_SLOT_WORKERS no slot has an owner."""
     worker = join(capacity=9)
     worker.store._policy = replace(worker.policy, claims_per_slot=most)
     fill(worker, 2, 3)
+    replies = []
+    worker.store._observers.heard = replies.append
     worker.exchange()
-    assert Counter(claim.slot for claim in worker.store.claims.all.values()) == {
-        "s0": most,
-        "s1": most,
-    }
+    shares = Counter(claim.slot for claim in replies[0].claimed)
+    assert shares == {"s0": most, "s1": most}
     assert not redis_server.command("EXISTS", f"{worker.key}:owners")
 
 
