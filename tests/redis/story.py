@@ -327,7 +327,10 @@ class Story:
             name = todo.pop()
             if name not in found:
                 found.add(name)
-                todo += links(name) if self.done[name] else ()
+                # where the server went back, one that was done may have failed since, and its links
+                # be forgotten
+                is_done = self.done[name] and name not in capped | self.failed
+                todo += links(name) if is_done else ()
         lost = found - {*self.done} - capped - self.failed
         assert lost == set()
         if not self.kinds & {"back", "drops"}:
