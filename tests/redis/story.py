@@ -107,7 +107,8 @@ class Story:
             some = self.chance.choice([b"", b"\xff" * 1024, self.chance.randbytes(1024)])
             at = self.chance.randrange(1 << 20)
             self.server.command("SETRANGE", f"{worker.key}:lobby_counts", at, some)
-        if self.strikes("dictionaries", 0.1):
+        # those that only a killed worker has known are gone for good
+        if "kill" not in self.kinds and self.strikes("dictionaries", 0.1):
             self.server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
         before = self.now
         if self.strikes("abort", 0.4):
