@@ -13,8 +13,6 @@ from tests.delta.test_crawls import check as check_days
 from tests.delta.test_crawls import check_digests, check_fleet, item_of
 from tests.delta.test_crawls import pages as error_pages
 from tests.delta.test_crawls import tell as day_after_day
-from tests.redis import test_model
-from tests.redis.model import World
 from tests.redis.server import PACKAGES, Server, inside
 from tests.redis.test_fleet import assert_in_budget, assert_whole, fleet
 from tests.test_early_crawls import crawls, require_same
@@ -189,16 +187,6 @@ def test_seeds_on_another_server():
     _, report = fleet("--scenes", "seeds_elsewhere")
     assert report["lost"] == report["errors"] == []
     assert {f"pushed/{number}" for number in range(1000, 1006)} <= {*report["more"]}
-
-
-def test_a_hundred_thousand_crawls_of_the_model():
-    """The protocol of many workers, under every accident."""
-    assert {seed: what for seed in range(100_000) if (what := World(seed).run())} == {}
-
-
-def test_ten_thousand_crawls_of_the_model_with_a_budget():
-    """Aborted and killed: none is exceeded."""
-    test_model.require_budgets(test_model.SEED, 10_000)
 
 
 def test_forty_kills_of_workers_with_a_budget():

@@ -11,8 +11,7 @@ from scrapy import Request
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.redis.desk import RedisDesk
 from tests.crawl.engine import Job, query
-from tests.redis.test_later import let_pass
-from tests.redis.workers import StoreWorker, lobby_from, seeded
+from tests.redis.workers import StoreWorker, let_pass, lobby_from, seeded
 from tests.seeded import seed_of
 
 pytest_plugins = ["tests.redis.fixtures"]

@@ -6,13 +6,11 @@ import pytest
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
-from scrapy_bloom.redis.lifecycle import remove_queue
-from scrapy_bloom.redis.scripts import CHANGE, OPEN_CRAWL
-from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
+from scrapy_bloom.redis.status import CrawlStatus
 from scrapy_bloom.redis.verify import queue_findings
 from tests.crawl.engine import name_of, request
 from tests.failures import Failed
-from tests.redis.workers import LEASE, StoreWorker, crawl, seeded, talk
+from tests.redis.workers import capped, fail_all, talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
@@ -26,11 +24,6 @@ def push(worker, *names, slot="example.com", **options):
 def names(worker):
     """Fetch all there is; return the names of the pages, sorted."""
     return sorted(worker.drain())
-
-
-def capped(worker):
-    """Return the names of the requests over the budget."""
-    return [name_of(each) for each in worker.failed.requests(**CAPPED)]
 
 
 def next_round(worker, join, round_, **settings):
@@ -91,7 +84,7 @@ def test_a_round_that_goes_on_retries_as_far_as_its_own_pages_leave_room(join):
     push(worker, *"abcdef")
     assert names(worker) == [*"abc"]
     worker = next_round(worker, join, "two", **budget)
-    assert failed_of_start(worker).retry() == 0
+    assert worker.failed_at_start.retry() == 0
     push(worker, "g")
     worker.exchange()
     assert worker.failed.retry() == 2
@@ -160,33 +153,11 @@ def test_a_slot_that_gets_a_limit_later_was_counted_before(join):
 def test_a_budget_that_is_new_counts_what_is_retried(join):
     worker = join()
     push(worker, *"ab")
-    assert let_fail(worker) == ["a", "b"]
+    assert fail_all(worker) == ["a", "b"]
     worker.leave()
     worker = join(BLOOM_BUDGET={"*": 1})
-    assert failed_of_start(worker).retry() == 1
+    assert worker.failed_at_start.retry() == 1
     assert (len(names(worker)), len(capped(worker))) == (1, 1)
-
-
-@pytest.mark.parametrize("before", [{}, {"*": 1}, {"*": 5, "example.com": 9}])
-@pytest.mark.slow
-def test_a_start_that_is_aborted_at_any_command_sets_no_other_budget(join, redis_server, before):
-    """Once before each command; the next one sets its own, and counts all."""
-    for position in range(14, 34):
-        worker = join(BLOOM_BUDGET=before)
-        push(worker, "a")
-        assert names(worker) == ["a"]
-        push(worker, "b", slot="other")
-        worker.leave()
-        generation = worker.dupefilter.shared.header.generation
-        for is_counted in ("", "1"):
-            arguments = (generation, LEASE, "", "", "", '{"*": 3}', is_counted)
-            worker.abort(arguments, position, OPEN_CRAWL)
-        worker = join(BLOOM_BUDGET={"*": 3})
-        push(worker, *"cdef")
-        # without a budget what was fetched was not counted
-        assert names(worker) == (["b", *"cd"] if before else ["b", *"cde"])
-        worker.leave()
-        redis_server.command("FLUSHALL")
 
 
 def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are(join):
@@ -208,20 +179,6 @@ def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are
     assert names(worker) == ["other"]
 
 
-def test_what_is_returned_and_reclaimed_is_not_counted_again(join, redis_server):
-    dead = join(BLOOM_BUDGET={"*": 3})
-    push(dead, *"abc")
-    dead.next()
-    dead.die()
-    worker = join(BLOOM_BUDGET={"*": 3})
-    worker.next()
-    worker.leave()
-    worker = join(BLOOM_BUDGET={"*": 3})
-    push(worker, "d")
-    assert names(worker) == [*"abc"]
-    assert capped(worker) == ["d"]
-
-
 def test_start_requests_count_and_are_not_counted_twice(join):
     for again in range(2):
         worker = join(BLOOM_BUDGET={"*": 1})
@@ -233,41 +190,6 @@ def test_start_requests_count_and_are_not_counted_twice(join):
         worker.leave()
     worker = join(BLOOM_BUDGET={"*": 1})
     assert (names(worker), capped(worker)) == (["a"], ["b"])
-
-
-@pytest.mark.parametrize("dont_filter", [False, True])
-@pytest.mark.slow
-def test_a_call_that_is_aborted_at_any_command_admits_no_more(join, redis_server, dont_filter):
-    """Once before each command; one fewer at most: it is made again."""
-    for position in range(12, 80):
-        worker = join(BLOOM_BUDGET={"*": 4})
-        worker.abort_next(position)
-        push(worker, *(f"{n}" for n in range(7)), dont_filter=dont_filter)
-        worker.exchange()
-        found, left = names(worker), {*capped(worker)}
-        assert len({*found}) in (3, 4)
-        assert {*found} | left == {f"{n}" for n in range(7)}
-        worker.leave()
-        redis_server.command("FLUSHALL")
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_aborted_and_lost_replies_of_two_workers(join, seed):
-    """Two more links on each page, for ever: it ends within its budget."""
-    chance = seeded(seed)
-
-    def attempt(worker, arguments):
-        if chance.random() < 0.3:
-            worker.abort(arguments, chance.randrange(1, 120))
-        if chance.random() < 0.3:
-            worker.call(arguments)
-        return worker.call(arguments)
-
-    workers = [join(attempt, BLOOM_BUDGET={"*": 20}) for _ in range(2)]
-    fetched = crawl(workers, lambda page: [2 * page + 1, 2 * page + 2], chance)
-    assert len(fetched) <= 20
-    found = {0, *(2 * page + more for page in fetched for more in (1, 2))}
-    assert {*fetched} | {*map(int, capped(workers[0]))} == found
 
 
 def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):
@@ -282,11 +204,11 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):
     worker.close()
 
     worker = join(BLOOM_BUDGET={"*": 4}, BLOOM_REDIS_ROUND="two")
-    assert failed_of_start(worker).desk.retry_ordered() == 2
+    assert worker.failed_at_start.desk.retry_ordered() == 2
     push(worker, *"fgh")
     assert (worker.state.round, names(worker)) == ("", ["b", "c"])
     assert capped(worker) == [*"defgh"]
-    assert failed_of_start(worker).desk.retry_ordered() == 0
+    assert worker.failed_at_start.desk.retry_ordered() == 0
     worker.store.leave(over=True, seconds=1)
     assert worker.failed.retry(urls=["*/e"]) == 1
     assert worker.failed.drop(urls=["*/h"]) == 1
@@ -294,10 +216,10 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):
 
     worker = join()
     assert worker.state.over
-    assert failed_of_start(worker).desk.retry_ordered() == 1
+    assert worker.failed_at_start.desk.retry_ordered() == 1
     assert worker.client.call("hget", f"{worker.key}:crawl", "over") == b""
     assert names(worker) == ["e"]
-    assert failed_of_start(worker).retry() == 3
+    assert worker.failed_at_start.retry() == 3
     assert names(worker) == [*"dfg"]
     assert capped(worker) == []
 
@@ -307,91 +229,25 @@ def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(join, at_once
     """What is over the budget then is capped. What failed in the round itself counts once."""
     worker = join()
     push(worker, *"ab")
-    assert let_fail(worker) == [*"ab"]
+    assert fail_all(worker) == [*"ab"]
     budget = {"BLOOM_BUDGET": {"*": 4}}
     worker = next_round(worker, join, "two", **budget)
     push(worker, *"cde")
-    assert let_fail(worker) == [*"cde"]
+    assert fail_all(worker) == [*"cde"]
     assert worker.failed.retry(urls=["*/[cde]"]) == 3
-    assert let_fail(worker) == [*"cde"]
+    assert fail_all(worker) == [*"cde"]
     if not at_once:
         worker.leave()
     assert worker.failed.retry(reasons=["down"]) == (4 if at_once else 5)
     if not at_once:
         worker = join(**budget)
-        assert failed_of_start(worker).desk.retry_ordered() == 1
-    assert len(let_fail(worker)) == 4
+        assert worker.failed_at_start.desk.retry_ordered() == 1
+    assert len(fail_all(worker)) == 4
     assert len(capped(worker)) == 1
     worker = next_round(worker, join, "three", BLOOM_BUDGET={"*": 9})
     # the last round has had 4
-    assert failed_of_start(worker).retry() == 5
-    assert let_fail(worker) == [*"abcde"]
-
-
-def let_fail(worker):
-    """Let all that is pending fail; return the names."""
-    found = []
-    while (request := worker.next()) is not None:
-        found.append(name_of(request))
-        worker.fail(request, "down")
-        worker.exchange()
-    return sorted(found)
-
-
-def failed_of_start(worker):
-    """Return the failed requests as a worker has them when it starts."""
-    return Failed(RedisDesk(worker.client, worker.key, starts=True))
-
-
-@pytest.mark.parametrize("place", ["capped:example.com", "failed"])
-@pytest.mark.slow
-def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_server, place):
-    """Once before each command; it loses nothing."""
-    for position in range(1, 60):
-        worker = join(BLOOM_BUDGET={"*": 2})
-        push(worker, *"abcd")
-        asked = let_fail(worker) if place == "failed" else names(worker)
-        worker = next_round(worker, join, "two", BLOOM_BUDGET={"*": 4})
-        arguments = [place, "retry", "1", 4]
-        if place == "failed":
-            fields = worker.client.call("hkeys", f"{worker.key}:failed")
-            told = [part for field in fields for part in (field, "1")]
-            arguments = [place, "retry", "1", "", *told]
-        worker.abort(arguments, position, CHANGE)
-        failed_of_start(worker).retry()
-        found = let_fail(worker)
-        assert len({*found}) in (1, 2)
-        if place != "failed":
-            assert {*found, *asked, *capped(worker)} == {*"abcd"}
-        assert {*found, *names_of(worker)} >= ({*"ab"} if place == "failed" else {*"cd"})
-        worker.leave()
-        redis_server.command("FLUSHALL")
-
-
-def names_of(worker):
-    """Return the names of all failed requests."""
-    return {name_of(each) for each in worker.failed.requests()}
-
-
-def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):
-    worker = join(BLOOM_BUDGET={"*": 1})
-    for number in range(300):
-        push(worker, f"{number}", slot=f"{number % 3}")
-        if number % 50 == 49:
-            worker.exchange()
-    assert worker.failed.drop(urls=["*1"]) == 29
-    assert worker.failed.by_reason() == {"capped": 268}
-    assert worker.failed.drop(**CAPPED) == 268
-    assert redis_server.names(f"{worker.key}:capped") == []
-    push(worker, *"abc", slot="0")
-    worker.leave()
-    foreign = [f"{worker.key}:{name}" for name in ("start:urls", "failed:mine", "other", "pending")]
-    for each in foreign:
-        redis_server.command("SET", each, "x")
-    assert remove_queue(worker.client, worker.key) > 3
-    assert redis_server.command("DEL", *foreign) == len(foreign)
-    left = " ".join(redis_server.names(worker.key))
-    assert not any(name in left for name in ("capped", "counted", "limits"))
+    assert worker.failed_at_start.retry() == 5
+    assert fail_all(worker) == [*"abcde"]
 
 
 @pytest.mark.parametrize("element", [b"junk", b"x\0" + b"0payload", b"9" * 400 + b"\0payload"])
@@ -406,26 +262,6 @@ def test_a_damaged_one_stops_no_other_from_being_asked(join, redis_server, eleme
     assert worker.failed.retry(**CAPPED) == 2
     assert worker.failed.by_reason() == {"unreadable": 1}
     assert sorted(names(worker)) == ["a", "b"]
-
-
-@pytest.mark.parametrize("damage", ["ZADD parked", "ZADD priorities", *map("SET {}".format,
-    ("parked", "priorities", "slots:0", "lobby:0", "capped", "workers"))])  # fmt: skip
-def test_a_damaged_crawl_can_be_removed(join, redis_server, damage):
-    """And is looked at before."""
-    worker = join()
-    push(worker, *"ab")
-    worker.leave()
-    command, name = damage.split()
-    if command == "SET":
-        redis_server.command("SET", f"{worker.key}:{name}", "x")
-    else:
-        redis_server.command("ZADD", f"{worker.key}:{name}", 1, "junk")
-        assert CrawlReader(worker.client, worker.key).pending().counts[0]["example.com"] == 2
-        found = "".join(each.text for each in queue_findings(worker.client, worker.key))
-        assert "'junk' in 'parked', 'priorities'" in found
-    while remove_queue(worker.client, worker.key):
-        pass
-    assert redis_server.names(f"{worker.key}:{name}") == []
 
 
 def fetched(scheduler):
@@ -541,69 +377,9 @@ def test_a_page_does_not_wait_for_what_is_over_the_budget(build):
     assert not scheduler.worker.store.claims.all
 
 
-def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):
-    worker = join(BLOOM_BUDGET={"*": 0})
-    for number in range(1001):
-        push(worker, f"{number}")
-        if number % 50 == 0:
-            worker.exchange()
-    push(worker, "a", slot="other")
-    worker.exchange()
-
-    def findings():
-        return [each.text for each in queue_findings(worker.client, worker.key)]
-
-    assert "1,002 failed ones can be read" in findings()[0]
-    redis_server.command("RPUSH", f"{worker.key}:capped:example.com", "0", b"0\0\2abcd", b"0\0")
-    redis_server.command("ZREM", f"{worker.key}:capped", "other")
-    assert findings() == [
-        "3 requests of 'capped:example.com' cannot be read",
-        "1 request of 'capped:other': its slot is not in 'capped', so none of them can be retried",
-    ]
-
-
 def test_urls_that_are_pushed_by_hand_count(join):
     """In a crawl that has a budget, whatever the settings of the command say."""
     worker = join(BLOOM_BUDGET={"*": 2})
     pages = [request(each).url for each in "abbc"]
     assert worker.push_from_outside(*pages) == (2, 1, 1)
     assert names(worker) == ["a", "b"]
-
-
-def test_commands_count_list_and_retry_what_is_capped(run, join, redis_server, key, tmp_path):
-    """A crawl with workers at work, with a higher budget; and one without."""
-    worker = join(BLOOM_BUDGET={"*": 1})
-    push(worker, *"abcd")
-    assert names(worker) == ["a"]
-    place = (redis_server.url, "--key", key)
-
-    def told(command, *options):
-        return run(tmp_path, command, *place, *options, "--json").json
-
-    assert told("info")["queue"]["failed"] == 3
-    assert told("top")["failed_by_reason"] == {"capped": 3}
-    assert [(each["url"][-1], each["reason"]) for each in told("failed")] == [
-        (name, "capped") for name in "bcd"
-    ]
-    assert told("retry", "--reason", "capped") == {"retried": 0}
-    worker.leave()
-    worker = join(BLOOM_BUDGET={"*": 2})
-    worker.exchange()
-    assert told("retry", "--reason", "capped") == {"retried": 1}
-    assert names(worker) == ["b"]
-    assert run(tmp_path, "drop", *place, "--url", "*/c", "--yes").out == "forgot 1 failed request\n"
-    worker.leave()
-    assert told("retry") == {"retried": 1}
-    assert told("top")["failed_by_reason"] == {"capped": 1}
-
-
-def test_a_cluster_counts_and_keeps_as_a_server(redis_cluster, key):
-    worker = StoreWorker(redis_cluster.url, key, BLOOM_BUDGET={"*": 2})
-    push(worker, *"abcd")
-    assert names(worker) == ["a", "b"]
-    worker.leave()
-    worker = StoreWorker(redis_cluster.url, key, BLOOM_BUDGET={"*": 3})
-    assert failed_of_start(worker).retry() == 1
-    assert (names(worker), capped(worker)) == (["c"], ["d"])
-    assert remove_queue(worker.client, worker.key) > 3
-    worker.close()

@@ -8,7 +8,6 @@ from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis import layout, scripts
 from scrapy_bloom.redis.client import RedisClient, ScriptError, public_url
 from scrapy_bloom.redis.filter import RedisBloomFilter
-from scrapy_bloom.seen import FingerprintFilter
 from tests.redis.server import lua_script
 
 
@@ -37,23 +36,6 @@ def test_urls_are_shown_without_secrets(url, shown):
     """Nothing is left where a password may have slipped into another part."""
     assert public_url(url) == shown
     assert "hush" not in public_url(url)
-
-
-def test_a_filter_in_redis_is_one_for_fingerprints(redis_server, key):
-    """It is what the dupefilter asks for, whatever filter is behind it."""
-    with RedisClient(redis_server.url) as client:
-        tested: FingerprintFilter = RedisBloomFilter(client, key, 1_000, 1e-6)
-        assert b"key" not in tested
-        assert not tested.add(b"key")
-        assert b"key" in tested
-        other = RedisBloomFilter(client, key, 1_000, 1e-6)
-        assert b"key" in other
-        assert b"other" not in other
-        assert (len(tested), len(other)) == (1, 1)
-        tested.delete()
-        assert b"key" not in tested
-        tested.close()
-        tested.close()
 
 
 def test_looking_changes_nothing(redis_server, key):

@@ -1,26 +1,24 @@
 """The script on a real server: aborted anywhere, its replies lost, and the rules of a claim."""
 
-import random
 import re
 import time
 from contextlib import suppress
 
 import pytest
-import redis as redis_py
+from scrapy import Request
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis.call import Reply
 from scrapy_bloom.redis.push import Pusher
-from scrapy_bloom.redis.scripts import COMMIT, HEARTBEAT
+from scrapy_bloom.redis.scripts import HEARTBEAT
 from scrapy_bloom.redis.status import CrawlReader
+from scrapy_bloom.redis.transport import Transport
 from tests.crawl.engine import name_of
+from tests.patience import wait_until
 from tests.redis.workers import (
     StoreWorker,
-    aborting,
     crawl,
-    lobby_from,
     seeded,
-    tree,
     waiting,
 )
 
@@ -32,93 +30,6 @@ def test_a_slot_that_no_call_can_carry_is_refused(join):
     """At once: in a call it would stop all calls of the worker."""
     with pytest.raises(ValueError, match="lone surrogate"):
         join().enqueue("page", slot="\ud800")
-
-
-@pytest.mark.parametrize("fails", [set(), {"3", "5"}], ids=["none fails", "some fail"])
-@pytest.mark.parametrize("seed", range(9))
-def test_aborted_anywhere(join, seed, fails):
-    """Each call keeps what it has written, and is sent again: the crawl has each page, and ends."""
-    chance = seeded(seed)
-    workers = [join(aborting(chance)) for _ in range(2)]
-    for worker in workers:
-        done = worker.store.done
-
-        def finish(request, worker=worker, done=done):
-            if name_of(request) in fails:
-                assert worker.fail(request)
-            else:
-                done(request)
-
-        worker.store.done = finish
-    assert {*crawl(workers, tree(PAGES), chance)} == {*range(PAGES)}
-    assert sorted(map(name_of, workers[0].failed.requests())) == sorted(fails)
-    # what an aborted call has pushed without counting it is not counted later
-    assert CrawlReader(workers[0].client, workers[0].key).look().waiting == 0
-
-
-@pytest.mark.parametrize("position", range(12, 60, 3))
-def test_aborted_at_each_command_of_the_first_calls(join, position):
-    """The calls that push and claim fail at the same command each."""
-
-    def attempt(worker, arguments):
-        worker.abort(arguments, position)
-        return worker.call(arguments)
-
-    assert {*crawl([join(attempt)], tree(7), random.Random(1))} == {*range(7)}
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_replies_that_are_lost(join, seed):
-    """The same call is made again, and its reply comes back; nothing is fetched twice."""
-    chance = seeded(seed)
-
-    def attempt(worker, arguments):
-        for _ in range(chance.randrange(1, 3)):
-            worker.call(arguments)
-        return worker.call(arguments)
-
-    workers = [join(attempt), join(attempt)]
-    workers[1].enqueue(str(PAGES), dont_filter=True)
-    assert crawl(workers, tree(PAGES), chance) == dict.fromkeys(range(PAGES + 1), 1)
-
-
-@pytest.mark.parametrize("position", range(8, 44, 3))
-def test_aborted_while_it_gives_back(join, redis_server, position):
-    """What the dead worker held is there again, at whichever command the call fails."""
-    dead, finder = join(), join()
-    dead.enqueue_all("abc")
-    dead.next()
-    dead.die()
-    finder.abort_next(position)
-    assert {*finder.drain()} == {*"abc"}
-
-
-COMMANDS = (
-    *("zadd", "srem", "sadd", "hmget", "getbit", "exists", "hincrby", "bitfield", "rpush", "lpush"),
-    *("sismember", "hdel", "zrangebyscore", "hlen", "lindex", "hset", "rpoplpush", "lrem", "zrem"),
-    *("zrange", "zcard", "llen", "rpop", "time"),
-)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_without_a_right(own_server, command):
-    """Calls fail half-way; once the command is allowed again, the crawl ends with every page."""
-    forbidden = [True]
-
-    def attempt(arguments):
-        try:
-            return worker.client._run(COMMIT, [worker.key], arguments)
-        except redis_py.ResponseError:
-            forbidden[0] = False
-            own_server.command("ACL", "SETUSER", "default", f"+{command}")
-
-    worker = StoreWorker(own_server.url, "crawl")
-    worker.sender._attempt = attempt
-    worker.start("100", b"1")
-    own_server.command("ACL", "SETUSER", "default", f"-{command}")
-    assert {*crawl([worker], tree(7), random.Random(1))} == {*range(7), 100}
-    assert not forbidden[0]
-    worker.close()
 
 
 def test_a_lost_lease_is_fenced(join, redis_server):
@@ -152,6 +63,24 @@ def test_a_lost_lease_is_fenced(join, redis_server):
     assert child.endswith("/child")
 
 
+def test_an_idle_worker_keeps_its_lease(join):
+    """Its thread renews it, again and again."""
+    worker = join()
+    worker.exchange()
+    nothing = lambda *_: None  # noqa: E731
+    generation = worker.dupefilter.shared.generation
+    transport = Transport(worker.client, worker.key, generation, 0.2, nothing, nothing)
+    transport.turn(worker.store.worker)
+    leases = set()
+
+    def is_renewed():
+        leases.add(worker.client.call("zscore", f"{worker.key}:workers", worker.store.worker))
+        return len(leases) > 3
+
+    wait_until(is_renewed, "the lease to be renewed")
+    transport.close()
+
+
 def test_an_outage_fences_nobody(join):
     """When no script has run for longer than the lease, all leases are extended."""
     workers = [join(BLOOM_REDIS_LEASE=1) for _ in range(2)]
@@ -178,6 +107,19 @@ def test_redis_that_went_back_in_time(join, redis_server, key):
     worker.exchange()
     assert worker.fences == 1
     assert worker.enqueue("a")
+
+
+def test_a_claim_keeps_the_crawl_from_its_end(join):
+    """With whomever it is: the others wait until it is done."""
+    worker, other = join(), join()
+    worker.enqueue("page")
+    request = worker.next()
+    other.exchange()
+    assert not other.store.is_still
+    worker.store.done(request)
+    worker.exchange()
+    other.exchange()
+    assert other.store.is_quiet
 
 
 def test_an_empty_server_is_no_end(join, redis_server):
@@ -269,17 +211,6 @@ def test_a_slot_where_the_clock_was_set_back(join, redis_server, is_dead):
     assert float(redis_server.command("EVAL", ahead, 1, owners, 0)) < until - hour + 60_000
 
 
-def test_start_requests_are_taken_once(join):
-    """Whichever worker sends them; an equal one in the same start() is another."""
-    one, other = join(), join()
-    for worker, marks in ((one, [b"1", b"2"]), (other, [b"1", b"2", b"3"])):
-        for mark in marks:
-            worker.start("start", mark)
-        worker.exchange()
-    assert [new for _, new in one.heard] == [True, True]
-    assert [new for _, new in other.heard] == [False, False, True]
-
-
 def test_a_page_that_kills_its_workers(join, redis_server):
     """Lost twice, it is handed out alone, and fails; a page that was lost with it does not."""
     first = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
@@ -312,19 +243,6 @@ def test_a_page_that_kills_its_workers(join, redis_server):
     assert last.store.is_quiet
 
 
-def test_a_claim_keeps_the_crawl_from_its_end(join):
-    """With whomever it is: the others wait until it is done."""
-    worker, other = join(), join()
-    worker.enqueue("page")
-    request = worker.next()
-    other.exchange()
-    assert not other.store.is_still
-    worker.store.done(request)
-    worker.exchange()
-    other.exchange()
-    assert other.store.is_quiet
-
-
 MANY_CLAIMS = """
 local record = redis.call('HVALS', KEYS[1])[1]
 for number = 100, 99 + ARGV[1] do
@@ -332,6 +250,16 @@ for number = 100, 99 + ARGV[1] do
   redis.call('SADD', KEYS[2], number)
 end
 """
+
+
+def test_a_page_that_was_lost_often_is_read(join):
+    """Also more than nine times, with so many BLOOM_REDIS_MAX_ATTEMPTS."""
+    for lost in range(15):
+        worker = join(BLOOM_REDIS_MAX_ATTEMPTS=20)
+        if not lost:
+            worker.enqueue("page")
+        assert name_of(worker.next()) == "page"
+        worker.die()
 
 
 def with_many_claims(worker, count):
@@ -506,6 +434,18 @@ def test_who_leaves_gives_back(join, redis_server, is_killed):
     assert names == [*"hgfedcba"]
 
 
+def test_what_was_let_pass_is_sent_past_the_filter(join):
+    """As a redirect to a page that was seen: also where another worker has sent it meanwhile."""
+    worker, other = join(), join()
+    page = Request("http://example.com/page")
+    assert not worker.dupefilter.request_seen(page)
+    other.enqueue("page")
+    other.exchange()
+    worker.dupefilter.let_pass(worker.dupefilter.fingerprint(page))
+    worker.store.push(page, ())
+    assert worker.drain() + other.drain() == ["page"] * 2
+
+
 def test_the_end_and_a_push_after_it(join):
     """The first to leave when nothing is left marks the end; a push takes the mark back."""
     one, other = join(), join()
@@ -549,20 +489,6 @@ def test_a_worker_of_one_round_ends_nothing_of_the_next(join):
     tuesday.exchange()
     monday[2].leave(over=True)
     assert not join(BLOOM_REDIS_ROUND="tuesday").state.over
-
-
-def test_a_new_round_frees_the_marks_of_the_last_one_in_the_background(join, redis_server):
-    """A million of them would keep the server from others for a third of a second."""
-    first = join(BLOOM_REDIS_ROUND="monday")
-    first.start("start", b"1")
-    first.store.done(first.next())
-    first.exchange()
-    first.leave(over=True)
-    redis_server.command("CONFIG", "RESETSTAT")
-    assert join(BLOOM_REDIS_ROUND="tuesday").state.round == "tuesday"
-    asked = redis_server.command("INFO", "commandstats")
-    assert "cmdstat_unlink" in asked
-    assert "cmdstat_del" not in asked
 
 
 def test_a_filter_that_grows_meanwhile(join):
@@ -618,34 +544,6 @@ def test_a_filter_that_lost_a_layer_is_gone(join, redis_server, lost):
     other.exchange()
     assert other.is_gone
     assert not any(new for _, new in other.heard)
-
-
-@pytest.mark.parametrize(
-    ("lost", "lobby"),
-    [(each, 256) for each in ("pending:0:only", "slots:0", "priorities", "quarantined")]
-    + [("lobby:0", 0), ("priorities", 0)],
-)
-def test_requests_that_were_evicted_are_no_end(join, redis_server, monkeypatch, lost, lobby):
-    """Each worker is told that something is gone, also one that comes later."""
-    lobby_from(monkeypatch, lobby)
-    worker, other = join(), join()
-    for number in range(20):
-        worker.enqueue(number, slot=f"{number}" if lost == "lobby:0" else "only")
-    worker.store._leaving = not lobby  # it claims nothing
-    worker.exchange()
-    worker.store._leaving = False
-    if lost == "quarantined":
-        for _ in range(2):
-            worker = join(capacity=20)
-            while not worker.next():
-                pass
-            worker.die()
-        other.exchange()
-    assert redis_server.command("DEL", f"{worker.key}:{lost}") == 1
-    for each in (other, join()):
-        each.drain()
-        assert each.is_gone
-        assert not each.store.is_quiet
 
 
 def test_full_memory_is_drained(own_server):

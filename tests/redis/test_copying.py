@@ -39,8 +39,8 @@ def shared():
     ("redis", "capacity", "error_rate", "count"),
     [
         ("server", 1_000, 1e-6, 500),
-        ("cluster", 3_000, 1e-2, 10_000),
-        ("server", 70_000, 1e-4, 15_000),
+        ("cluster", 300, 1e-2, 1_000),
+        ("server", 70_000, 1e-4, 1_000),
         ("server", 100, 0.6, 300),
     ],
     indirect=["redis"],
@@ -78,8 +78,9 @@ def test_there_and_back(redis, key, tmp_path, shared, capacity, error_rate, coun
     assert len(shared(redis, key + "again")) == len(back)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 100, 5_000])
-@pytest.mark.parametrize("capacity", [1_000, 65_000, 70_000])
+@pytest.mark.parametrize(
+    ("capacity", "count"), [(1_000, 0), (65_000, 2), (70_000, 1), (1_000, 2_000), (65_000, 2_000)]
+)
 def test_moving_counts_the_keys_where_they_are(
     redis_server, key, tmp_path, shared, capacity, count
 ):
@@ -134,7 +135,7 @@ def test_loading_removes_what_an_old_filter_has_left(redis_server, key, tmp_path
     """Strings of a filter of that name whose header somebody has deleted go."""
     with RedisClient(redis_server.url) as client:
         old = RedisBloomFilter(client, key, 200, 1e-3)
-        for number in keys(0, 5_000):
+        for number in keys(0, 1_500):
             old.add(number)
         assert len(old.layers) > 2
     redis_server.command("DEL", key)

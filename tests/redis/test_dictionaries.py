@@ -3,26 +3,12 @@ for by a server that has lost one, before a request is there that needs it."""
 
 import pytest
 
-from scrapy_bloom import SharedFilterError
-from scrapy_bloom.redis.lifecycle import remove_queue
 from scrapy_bloom.redis.transport import Transport
-from tests.redis.workers import StoreWorker, crawl, findings_of, seeded, tree
+from tests.redis.workers import StoreWorker, findings_of, store_pages
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 DEFLATED = 2
 """The first byte of payloads that need a dictionary."""
-
-
-def fill(worker, first, count=20):
-    """Have `worker` store so many requests, whose pages are numbered from `first`."""
-    worker.enqueue_all(f"catalogue/part/item-{first + number}.html" for number in range(count))
-
-
-def teach(worker, first=0):
-    """Have `worker` make the crawl's first dictionary."""
-    fill(worker, first)
-    worker.exchange()
-    assert len(worker.codec.dictionaries.texts) == 1
 
 
 def drain(*workers):
@@ -62,11 +48,11 @@ def assert_sound(worker):
 def test_a_dictionary_is_used_once_it_was_kept(join):
     """The first requests go without; a worker that comes later learns it with its first claims."""
     worker = join()
-    fill(worker, 0)
+    store_pages(worker, 0)
     assert not any(entry.packed.payload[0] == DEFLATED for entry in worker.store._unsent)
     worker.exchange()
     assert kept(worker) == worker.codec.dictionaries.texts
-    fill(worker, 20)
+    store_pages(worker, 20)
     worker.exchange()
     forms = [payload[0] == DEFLATED for payload in payloads(worker)]
     assert (len(forms), forms.count(True)) == (36, 20)
@@ -81,7 +67,7 @@ def test_of_two_proposals_the_first_is_kept(join):
     """Each worker has made its own when the calls are made: the second uses that of the first."""
     workers = join(capacity=50), join(capacity=50)
     for number, worker in enumerate(workers):
-        fill(worker, 100 * number)
+        store_pages(worker, 100 * number)
     proposals = [worker.codec.dictionaries.proposal for worker in workers]
     assert proposals[0] != proposals[1]
     for worker in workers:
@@ -89,7 +75,7 @@ def test_of_two_proposals_the_first_is_kept(join):
     assert [*kept(workers[0]).values()] == [proposals[0]]
     assert workers[1].codec.dictionaries.texts == kept(workers[0])
     for number, worker in enumerate(workers):
-        fill(worker, 100 * number + 50)
+        store_pages(worker, 100 * number + 50)
         worker.exchange()
     wanted = [first + n for first in (0, 50, 100, 150) for n in range(20)]
     assert drain(*workers) == wanted
@@ -98,9 +84,9 @@ def test_of_two_proposals_the_first_is_kept(join):
 def test_a_call_that_is_asked_changes_nothing(join, own_server):
     """Not even the lease; the same call with the dictionary is done."""
     worker = StoreWorker(own_server.url, "crawl")
-    teach(worker)
+    worker.teach()
     own_server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
-    fill(worker, 20, 1)
+    store_pages(worker, 20, 1)
     asked = []
 
     def attempt(arguments):
@@ -126,8 +112,8 @@ def test_a_server_from_an_older_snapshot(own_server):
     worker = StoreWorker(own_server.url, "crawl")
     worker.exchange()
     own_server.command("SAVE")
-    teach(worker)
-    fill(worker, 20)
+    worker.teach()
+    store_pages(worker, 20)
     assert all(entry.packed.payload[0] == DEFLATED for entry in worker.store._unsent)
     own_server.restart()
     worker.client._redis.close()
@@ -143,51 +129,12 @@ def test_a_server_from_an_older_snapshot(own_server):
         each.close()
 
 
-@pytest.mark.parametrize("position", range(4, 30, 2))
-def test_aborted_where_it_was_asked(join, redis_server, position):
-    """No request is there without the dictionary, at whichever command the call fails."""
-    worker = join()
-    teach(worker)
-    redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
-    worker.store.flush()
-    fill(worker, 20, 2)
-
-    def attempt(arguments):
-        worker.abort(arguments, position)
-        assert_sound(worker)
-        return worker.call(arguments)
-
-    worker.sender._attempt = attempt
-    worker.exchange()
-    assert kept(worker) == worker.codec.dictionaries.texts
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_workers_with_proposals_of_their_own(join, seed):
-    """Each call is made twice: all know the same in the end, and every page is fetched once."""
-    chance = seeded(seed)
-
-    def attempt(worker, arguments):
-        if chance.random() < 0.2:
-            worker.codec.dictionaries.proposal = chance.randbytes(200)
-        worker.call(arguments)
-        return worker.call(arguments)
-
-    workers = [join(attempt) for _ in range(3)]
-    assert crawl(workers, tree(60), chance) == dict.fromkeys(range(60), 1)
-    for worker in workers:
-        worker.exchange()
-    texts = kept(workers[0])
-    assert 2 <= len(texts) <= 8
-    assert all(worker.codec.dictionaries.texts == texts for worker in workers)
-
-
 def test_a_worker_that_leaves_is_asked(join, redis_server):
     """While the reactor waits its last requests are sent again with the dictionary."""
     worker = join()
-    teach(worker)
+    worker.teach()
     redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
-    fill(worker, 20, 1)
+    store_pages(worker, 20, 1)
     outages = []
     where = worker.client, worker.key, worker.dupefilter.shared.generation, 60
     worker.store._sender = Transport(*where, lambda *_: None, outages.append)
@@ -214,30 +161,14 @@ def test_at_most_eight_are_proposed(join):
     assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
 
 
-def test_a_new_round_keeps_them_and_clear_removes_them(join, redis_server):
-    """A round that follows begins with what is known; of a crawl that was removed nothing stays."""
-    worker = join()
-    teach(worker)
-    drain(worker)
-    worker.leave(over=True)
-    assert redis_server.command("HGET", f"{worker.key}:crawl", "over") == b"1"
-    other = join(BLOOM_REDIS_ROUND="2")
-    other.exchange()
-    assert other.store.round == "2"
-    assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
-    other.store.leave(over=False, seconds=1)
-    assert remove_queue(other.client, other.key) > 0
-    assert kept(other) == {}
-
-
 def test_a_dictionary_that_was_removed_by_hand(join, redis_server):
     """Requests that need it fail, and are read when it is there again; `verify` says so."""
     worker = join()
-    teach(worker)
-    fill(worker, 20, 1)
+    worker.teach()
+    store_pages(worker, 20, 1)
     worker.exchange()
     drain(worker)
-    fill(worker, 30, 2)
+    store_pages(worker, 30, 2)
     worker.exchange()
     worker.next()
     worker.exchange()
@@ -260,44 +191,6 @@ def test_a_dictionary_that_was_removed_by_hand(join, redis_server):
     assert drain(join(capacity=9)) == [30, 31]
 
 
-def test_requests_without_their_crawl(join, redis_server):
-    """No worker can read them: a new crawl is refused, and they stay as they are."""
-    worker = join()
-    teach(worker)
-    before = payloads(worker)
-    redis_server.command("DEL", f"{worker.key}:crawl")
-    with pytest.raises(SharedFilterError, match="has requests left, and no crawl"):
-        join()
-    assert payloads(worker) == before
-    assert redis_server.command("EXISTS", f"{worker.key}:crawl") == 0
-    assert remove_queue(worker.client, worker.key) > 0
-    join().exchange()
-
-
-def test_verify_reads_what_a_dictionary_says(join, redis_server):
-    """One that is another than its id tells is found."""
-    worker = join()
-    teach(worker)
-    (name,) = kept(worker)
-    redis_server.command("HSET", f"{worker.key}:crawl", f"dictionary:{name}", "another")
-    assert findings_of(worker) == [
-        f"the dictionary {name} is damaged: requests that need it cannot be read"
-    ]
-
-
-def test_failed_requests_are_read_with_their_dictionary(join, redis_server):
-    """Of a record that has the stored request alone, the URL is in that."""
-    worker = join()
-    teach(worker)
-    drain(worker)
-    fill(worker, 20, 1)
-    worker.store.leave(over=False, seconds=1)
-    while (dead := join(BLOOM_REDIS_MAX_ATTEMPTS=1)).next() is not None:
-        dead.die()
-    store = dead.failed
-    assert [each.reason for each in store.requests(urls=["*item-20.html"])] == ["worker_died"]
-
-
 def test_push_learns_and_proposes(join):
     """Requests from outside are stored as a worker's are, also in a crawl without a dictionary."""
     worker = join(capacity=200)
@@ -312,8 +205,8 @@ def test_push_learns_and_proposes(join):
 def test_full_memory(own_server):
     """A worker without requests gets through; only a proposal waits until there is memory."""
     worker = StoreWorker(own_server.url, "crawl")
-    teach(worker)
-    fill(worker, 20, 1)
+    worker.teach()
+    store_pages(worker, 20, 1)
     worker.exchange()
     (learned,) = kept(worker)
     own_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))

@@ -1,7 +1,6 @@
 """RedisBloomDupeFilter as Scrapy's and scrapy-redis's schedulers use it, without a crawl."""
 
 import gzip
-import logging
 from functools import partial
 from pathlib import Path
 
@@ -87,16 +86,6 @@ def test_a_full_filter_closes_the_spider(worker, next_turn, caplog):
     assert len(grown._shared.layers) > 1
 
 
-def test_nothing_is_deleted_at_close(worker, redis_server):
-    """Closing leaves the filter to the other workers and to the next run."""
-    tested = worker()
-    offer(tested, 0, 10)
-    before = redis_server.names()
-    tested.close("finished")
-    assert redis_server.names() == before
-    assert offer(worker(), 0, 10) == [True] * 10
-
-
 # refusals
 
 
@@ -114,15 +103,6 @@ def test_another_fingerprinter_is_refused(worker, key):
         rf"{key}",
     ):
         worker(REQUEST_FINGERPRINTER_CLASS=OtherFingerprinter)
-
-
-def test_other_parameters_are_refused(worker, caplog):
-    """One ERROR line names the setting and both values."""
-    worker(BLOOM_CAPACITY=1_000)
-    with pytest.raises(IncompatibleFilterError):
-        worker(BLOOM_CAPACITY=2_000)
-    (line,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert "BLOOM_CAPACITY = 1000, and this worker has 2000" in line.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -182,39 +162,23 @@ def test_the_durable_scheduler_is_not_set(worker):
         ({"REDIS_URL": "redis://a/2", "REDIS_DB": 3}, "redis://a/2"),
         ({"REDIS_URL": "redis://a?db=2", "REDIS_DB": 3}, "redis://a?db=2"),
         ({"REDIS_URL": "redis://a", "REDIS_DB": 3}, "redis://a?db=3"),
+        (
+            {"REDIS_PARAMS": {"host": "c", "password": "p@ ss", "username": "u"}},
+            "redis://c:6379/0?password=p%40+ss&username=u",
+        ),
+        (
+            {"REDIS_PARAMS": {"password": "p"}, "REDIS_URL": "redis://u:other@h:8/5"},
+            "redis://u:other@h:8/5?password=p",
+        ),
+        (
+            {"REDIS_PARAMS": {"ssl": True, "ssl_check_hostname": False}, "REDIS_HOST": "h"},
+            "rediss://h:6379/0?ssl_check_hostname=False",
+        ),
     ],
 )
 def test_the_server_is_scrapy_rediss_unless_another_one_is_set(settings, url):
     """Where scrapy-redis is set up, nothing more is needed."""
     assert RedisSettings.read(get_crawler(settings_dict=settings).settings, "x").url == url
-
-
-SCRAPY_REDISS = [
-    {"REDIS_PARAMS": {"host": "h", "port": 7, "password": "p@ ss", "username": "u", "db": 2}},
-    {"REDIS_PARAMS": {"password": "p", "db": 2}, "REDIS_HOST": "h"},
-    {"REDIS_PARAMS": {"password": "p", "db": 2}, "REDIS_URL": "redis://h:8"},
-    {"REDIS_PARAMS": {"password": "p", "db": 2}, "REDIS_URL": "redis://u:other@h:8/5"},
-    {"REDIS_PARAMS": {"ssl": True, "ssl_check_hostname": False}, "REDIS_HOST": "h"},
-    {"REDIS_PARAMS": {"unix_socket_path": "/run/x?y", "password": "p"}},
-    {"REDIS_URL": "unix:///run/x", "REDIS_DB": 4},
-]
-
-
-@pytest.mark.parametrize("settings", SCRAPY_REDISS)
-def test_connections_are_those_of_scrapy_redis(settings):
-    """The URL that is made of its settings leads where its own client connects to."""
-    connection = pytest.importorskip("scrapy_redis.connection")
-    redis = pytest.importorskip("redis")
-    settings = get_crawler(settings_dict=settings).settings
-    ours = redis.Redis.from_url(RedisSettings.read(settings, "x").url).connection_pool
-    theirs = connection.get_redis_from_settings(settings).connection_pool
-    assert issubclass(ours.connection_class, theirs.connection_class)
-    defaults = {"db": 0, "host": "localhost", "port": 6379}
-    for name in ("host", "port", "db", "username", "password", "path", "ssl_check_hostname"):
-        found, wanted = (
-            pool.connection_kwargs.get(name) or defaults.get(name) for pool in (ours, theirs)
-        )
-        assert found == wanted, name
 
 
 @pytest.mark.parametrize("name", ["redis_cls", "connection_pool", "credential_provider"])
@@ -298,13 +262,6 @@ def test_a_scheduler_that_clears_gets_a_warning(spider, caplog, persist):
     RedisBloomDupeFilter.from_spider(spider)
     warnings = [line for line in caplog.messages if "SCHEDULER_PERSIST" in line]
     assert len(warnings) == (not persist)
-
-
-def test_from_spider_refuses_as_open_does(spider, redis_server, key):
-    """What is wrong is raised where scrapy-redis's scheduler is opened."""
-    redis_server.command("SET", key, "1")
-    with pytest.raises(IncompatibleFilterError):
-        RedisBloomDupeFilter.from_spider(spider)
 
 
 def test_log_counts_and_does_not_warn(spider, recwarn):

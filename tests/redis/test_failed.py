@@ -2,8 +2,6 @@
 them, found again, and asked again."""
 
 import json
-import os
-import pickle
 import re
 from hashlib import sha1
 from pathlib import Path
@@ -15,8 +13,7 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from scrapy_bloom.crawl.choice import Filter
-from scrapy_bloom.crawl.codec import Codec, Stored, plain_fields
-from scrapy_bloom.crawl.dictionaries import Dictionaries
+from scrapy_bloom.crawl.codec import Codec
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.records import State
 from scrapy_bloom.redis.desk import RedisDesk
@@ -25,7 +22,7 @@ from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
 from scrapy_bloom.redis.verify import queue_findings
 from tests.crawl.engine import name_of, request
 from tests.failures import Failed
-from tests.redis.workers import StoreWorker, talk
+from tests.redis.workers import StoreWorker, fail_all, talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
@@ -65,69 +62,6 @@ def test_it_waits_for_what_came_of_it(join):
     assert found.url == "http://example.com/page"
     assert worker.store.failed == 1
     assert {claim.payload for claim in worker.store.claims.all.values()} != set()
-
-
-def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):
-    """A crawl whose only page has failed is over; who dies later gives nothing back."""
-    worker = join()
-    worker.enqueue("page")
-    fail(worker, worker.next())
-    worker.exchange()
-    worker.exchange()
-    assert worker.store.is_quiet
-    assert redis_server.command("SCARD", f"{worker.key}:dispatched:{worker.store.worker}") == 0
-    worker.die()
-    other = join()
-    assert other.next() is None
-    assert other.store.is_quiet
-
-
-def test_aborted_at_each_command_of_the_call_that_tells_it(join):
-    """It is kept all the same, when the call is made again."""
-    worker = join()
-    for position in range(1, 45):
-        worker.enqueue(str(position))
-        fail(worker, worker.next())
-        worker.abort_next(position)
-        worker.exchange()
-        assert worker.sender._attempt == worker.call
-        assert names(kept(worker))[-1] == str(position)
-    assert len(kept(worker)) == 44
-
-
-def test_what_waits_is_counted(join, redis_server):
-    """As the lists have it, or too little after an aborted call, whoever claims and dies."""
-
-    def check(worker):
-        """Return what is counted, and what there is."""
-        seen = CrawlReader(worker.client, worker.key).look()
-        return seen.waiting, CrawlReader(
-            worker.client, worker.key
-        ).pending().by_slot.total() + seen.quarantined
-
-    worker = join()
-    worker.enqueue_all(range(30))
-    for _ in range(4):
-        worker.store.done(worker.next())
-        worker.exchange()
-        counted, there = check(worker)
-        assert counted == there > 15
-    for _ in range(3):
-        worker.die()
-        worker = join()
-        assert worker.next() is not None
-        counted, there = check(worker)
-        assert counted == there > 15
-    for position in range(20, 90, 3):
-        worker.die()
-        worker = join()
-        worker.enqueue(f"more{position}")
-        worker.sender._attempt = lambda arguments, worker=worker, at=position: (
-            (worker.abort(arguments, at) and None) or worker.call(arguments)
-        )
-        worker.exchange()
-        counted, there = check(worker)
-        assert counted <= there
 
 
 def test_a_killed_worker_fails_nothing(join, redis_server):
@@ -195,27 +129,6 @@ def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, 
         "http://example.com/strange",
         "ZeroDivisionError",
     )
-
-
-def test_stored_requests_are_read_without_running_anything(tmp_path):
-    """What a stranger has put there does nothing, and says nothing."""
-
-    class Evil:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "evil"),)
-
-    at = ("x.example", "pickle")
-
-    def read(payload):
-        return plain_fields(Stored("x.example", payload), Dictionaries())
-
-    found = read(Codec(None, 999).dump({"url": "x", "meta": {"a": Evil()}}, *at).payload)
-    assert (found["url"], [*found["meta"]]) == ("x", ["a"])
-    assert not (tmp_path / "evil").exists()
-    assert read(Codec(None, 999).dump({"url": "x"}, *at).payload) == {"url": "x"}
-    assert read(pickle.dumps({"url": "x"}, 4)) == {}
-    for damaged in (b"", b"\x80nonsense", b"\1nonsense", b"\2nonsense", b"\3", b"\1"):
-        assert read(damaged) == {}
 
 
 def test_reasons_of_very_many_are_not_all_counted(join):
@@ -382,6 +295,19 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
     assert store.by_reason() == {"callback": 2}
     assert other.worker.store.failed == 2
     assert store.retry() == 2
+
+
+def test_an_order_of_an_earlier_version_is_followed(join):
+    """A retry of reasons and URLs that was left to the next start, without slots."""
+    worker = join()
+    worker.enqueue_all("ab")
+    fail_all(worker)
+    worker.leave()
+    orders = json.dumps([[["down"], ["*/a"]]])
+    worker = join()
+    worker.client.call("hset", f"{worker.key}:crawl", "retried", orders)
+    assert worker.failed_at_start.desk.retry_ordered() == 1
+    assert worker.drain() == ["a"]
 
 
 def test_equal_requests_that_fail_are_as_many(join, redis_server):

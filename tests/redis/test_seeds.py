@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from itertools import count
 
+import msgpack
 import pytest
 from scrapy import FormRequest, Request, Spider
 from scrapy.utils.test import get_crawler
@@ -29,8 +30,14 @@ class Seeded(Spider):
 
 
 @pytest.fixture
+def redis(request):
+    """Where the crawl is: on a server, or on a Cluster."""
+    return request.getfixturevalue(f"redis_{getattr(request, 'param', 'server')}")
+
+
+@pytest.fixture
 def worker(redis, key):
-    """A worker of a crawl on a server, and of one on a Cluster."""
+    """A worker of a crawl."""
     worker = StoreWorker(redis.url, key, capacity=100, BLOOM_CAPACITY=100)
     worker.exchange()
     yield worker
@@ -82,7 +89,11 @@ def pending(worker):
     return [*iter(worker.next, None)]
 
 
-@pytest.mark.parametrize("kind", ["list", "set", "sorted set"])
+@pytest.mark.parametrize(
+    ("redis", "kind"),
+    [("server", "list"), ("server", "set"), ("server", "sorted set"), ("cluster", "list")],
+    indirect=["redis"],
+)
 def test_every_seed_is_moved_once(worker, seed_list, key, kind):
     """Of any kind of list, by two workers; nothing is left beside it."""
     one, other = seed_list(), seed_list()
@@ -320,18 +331,22 @@ def test_only_spiders_that_say_so_have_seeds(redis, worker, key):
     assert SeedList.of(crawler, where, worker.key, worker.dupefilter, worker.settings) is None
 
 
-def test_seeds_of_a_worker_that_dies_where_the_clock_was_set_back(
-    worker, seed_list, key, monkeypatch
-):
-    """What it took when the clock was an hour ahead is taken by another after a lease."""
-    dying, other = seed_list(), seed_list()
-    push(worker, key, "http://example.com/")
-    with monkeypatch.context() as patch:
-        patch.setattr(dying, "_made_in_reactor", lambda _: None)
-        assert not dying._move(worker.dupefilter.shared)
-    run_out(worker, key, ahead=3_600_000)
-    assert not other._move(worker.dupefilter.shared)
+@pytest.mark.parametrize("left", [-1, 30_000, 3_600_000])
+def test_leases_of_those_that_have_taken_seeds(worker, seed_list, key, left):
+    """One that is over goes, with what it stands for; one by a clock that was ahead is shortened to
+    a lease, and any other stays as it is."""
     lease = int(1000 * worker.settings.lease)
-    assert len(worker.client.call("hgetall", f"{{{key}:seeded}}:workers")) == 2
-    for till in worker.client.call("hvals", f"{{{key}:seeded}}:workers"):
-        assert int(till) <= 1000 * worker.client.call("time")[0] + 1000 + lease
+    assert lease > 30_000
+    call, leases = worker.client.call, f"{{{key}:seeded}}:workers"
+    call("hset", f"{{{key}:seeded}}:taken", "a", msgpack.packb(["http://example.com/", "dead"]))
+    till = 1000 * call("time")[0] + left
+    call("hset", leases, "dead", till)
+    other = seed_list()
+    for is_first in (True, False):
+        assert other._move(worker.dupefilter.shared) == (left < 0 and is_first)
+        found = call("hget", leases, "dead")
+        if left < lease:
+            assert found == (None if left < 0 else b"%d" % till)
+        else:
+            assert 0 <= int(found) - 1000 * call("time")[0] <= lease + 1000
+    assert len(pending(worker)) == (left < 0)

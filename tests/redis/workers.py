@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter, deque
-from contextlib import suppress
 from functools import partial
 from hashlib import sha1
 
@@ -31,14 +30,34 @@ from tests.failures import Failed
 from tests.fakes import Engine
 
 LEASE = 60_000
+FIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
+LIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleLifoDiskQueue"}
 ABORTING = """
-local calls, real = 0, redis
+local left, real = tonumber(KEYS[2]), redis
 local redis = {pcall = redis.pcall, sha1hex = redis.sha1hex, call = function(...)
-  calls = calls + 1
-  if calls == %d then error('aborted') end
+  left = left - 1
+  if left == 0 then error('aborted') end
   return real.call(...)
 end}
 """
+PASS = """
+for _, name in ipairs({'later', 'parked'}) do
+  for _, each in ipairs(redis.call('ZRANGE', KEYS[1] .. ':' .. name, 0, -1)) do
+    redis.call('ZINCRBY', KEYS[1] .. ':' .. name, -ARGV[1], each)
+  end
+end
+local holds = redis.call('HGETALL', KEYS[1] .. ':holds')
+for at = 1, #holds, 2 do
+  local hold = cmsgpack.unpack(holds[at + 1])
+  hold[1] = hold[1] - ARGV[1]
+  redis.call('HSET', KEYS[1] .. ':holds', holds[at], cmsgpack.pack(hold))
+end
+"""
+
+
+def let_pass(worker, seconds):
+    """Let so much time pass for all that waits for a time in the crawl of `worker`."""
+    worker.client._redis.eval(PASS, 1, worker.key, int(1000 * seconds))
 
 
 class InlineSender:
@@ -158,11 +177,16 @@ class StoreWorker:
         """Run a script, once, whose command `at` fails; return whether it had one."""
         import redis
 
-        text = ABORTING % at + script.text
-        with suppress(redis.ResponseError):
-            self.client._redis.eval(text, 1, self.key, *arguments)
-            return False
-        return True
+        text = ABORTING + script.text
+        arguments = [sha1(text.encode()).hexdigest(), 2, self.key, at, *arguments]
+        try:
+            self.client._redis.evalsha(*arguments)
+        except redis.exceptions.NoScriptError:
+            self.client._redis.script_load(text)
+            return self.abort(arguments[4:], at, script)
+        except redis.ResponseError:
+            return True
+        return False
 
     def abort_next(self, at):
         """Fail the next call at its command `at`, and make it again; the list says if it had it."""
@@ -215,6 +239,17 @@ class StoreWorker:
         """What has failed in the crawl."""
         return Failed(RedisDesk(self.client, self.key))
 
+    @property
+    def failed_at_start(self):
+        """The same as a worker has it when it starts."""
+        return Failed(RedisDesk(self.client, self.key, starts=True))
+
+    def teach(self):
+        """Store twenty pages, which make the crawl's first dictionary."""
+        store_pages(self, 0)
+        self.exchange()
+        assert len(self.codec.dictionaries.texts) == 1
+
     def exchange(self):
         """Make a call, and take its answer."""
         self.store.commit(())
@@ -260,19 +295,40 @@ class StoreWorker:
         self.client.close()
 
 
+def store_pages(worker, first, count=20):
+    """Have `worker` store so many requests, whose pages are numbered from `first`."""
+    worker.enqueue_all(f"catalogue/part/item-{first + number}.html" for number in range(count))
+
+
+def fail_all(worker, reason="down"):
+    """Let all that is pending fail; return the names, sorted."""
+    found = []
+    while (request := worker.next()) is not None:
+        found.append(name_of(request))
+        worker.fail(request, reason)
+        worker.exchange()
+    return sorted(found)
+
+
+def capped(worker):
+    """Return the names of the requests that are over a budget."""
+    return [name_of(each) for each in worker.failed.requests(reasons=["capped"])]
+
+
+def fill(worker, slots, each=1, **options):
+    """Push so many requests of each slot, one slot after the other in turns; claim none."""
+    for number in range(each):
+        for slot in range(slots):
+            worker.enqueue(f"{slot}-{number}", slot=f"s{slot}", **options)
+    worker.store._leaving = True
+    worker.exchange()
+    worker.send_all()
+    worker.store._leaving = False
+
+
 def anywhere(chance):
     """Return the number of a command, of which calls have some dozens or some hundreds."""
     return chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)])
-
-
-def aborting(chance):
-    """Return a way to make calls, each of which fails at a random command, and is made again."""
-
-    def attempt(worker, arguments):
-        worker.abort(arguments, anywhere(chance))
-        return worker.call(arguments)
-
-    return attempt
 
 
 def talk(scheduler):

@@ -1,0 +1,58 @@
+"""No page is lost, asked too early or too often, and each crawl ends, whatever happens to workers,
+calls, answers and the server. Set STORY_SEED to repeat a run."""
+
+import pytest
+
+from scrapy_bloom.redis import desk
+from tests.redis.story import Story
+from tests.redis.workers import lobby_from
+from tests.seeded import seed_of
+
+pytestmark = pytest.mark.usefixtures("few_shards")
+
+SEED = seed_of("STORY_SEED")
+STORIES = [
+    "orders counters",
+    "lose fail",
+    "abort fail",
+    "abort counters kill slots",
+    "kill sleep fail",
+    "back fail kill",
+    "dictionaries back",
+    "budgets lose fail",
+    "budgets kill",
+    "budgets abort kill lose",
+    "holds delays hands",
+    "holds delays abort kill",
+    "drops holds delays lose",
+    "drops fail hands counters",
+    "drops budgets fail delays",
+    "abort lose kill sleep back fail budgets holds delays drops hands counters dictionaries",
+]
+"""What happens in each."""
+
+
+def tell(join, server, monkeypatch, seed, kinds):
+    """Let it happen on a server where some slots, or all, share a lobby."""
+    lobby_from(monkeypatch, (0, 3, 256)[seed % 3])
+    monkeypatch.setattr(desk, "AT_ONCE", 3)
+    story = Story(join, server, seed, kinds)
+    monkeypatch.setattr(desk.RedisDesk, "_pause", lambda _: story.pause())
+    story.tell()
+
+
+@pytest.mark.parametrize("more", range(2))
+@pytest.mark.parametrize("kinds", STORIES)
+def test_no_page_is_lost(join, redis_server, monkeypatch, kinds, more):
+    """Each is fetched, has failed or is over the budget of its slot, and each crawl ends."""
+    tell(join, redis_server, monkeypatch, SEED + more, kinds)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("kinds", STORIES)
+def test_hundreds_of_stories(join, redis_server, monkeypatch, kinds):
+    """The same, on and on."""
+    for more in range(2, 200):
+        with monkeypatch.context() as patch:
+            tell(join, redis_server, patch, SEED + more, kinds)
+        redis_server.command("FLUSHALL")
