@@ -175,6 +175,7 @@ def test_a_visitor_keeps_one_session(served, tmp_path):
         assert Reply(again, "/shop").location == first.location
 
 
+@pytest.mark.slow
 def test_the_embedded_site_lets_a_job_resume(tmp_path):
     """`scrapy crawl site` needs no other site; a job finds it again, on another reactor too."""
     settings = [f"JOBDIR={tmp_path / 'job'}", "ADDONS={}", "CLOSESPIDER_PAGECOUNT=60"]
@@ -247,6 +248,7 @@ def test_a_second_crawl_fetches_what_is_new(served, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_stores_before_each_commit(served, tmp_path):
     """The spider `stored` is killed when something is in its database, and resumed: each term is
     there. Both processes are Python's own, not forks."""
@@ -272,6 +274,7 @@ def test_a_pipeline_that_stores_before_each_commit(served, tmp_path):
     assert {canonicalize_url(url) for url in stored(path)} == known(served, "/glossary/.+")
 
 
+@pytest.mark.slow
 def test_the_compose_file(tmp_path):
     """Its commands, run here against a server started by its own, crawl a site between them."""
     yaml = pytest.importorskip("yaml")
@@ -359,6 +362,7 @@ def test_measure_finds_what_the_set_takes(served):
     assert 50 * 3_000 < taken < 150 * 3_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGHUP])
 def test_the_demo_leaves_nothing_behind_when_it_is_interrupted(tmp_path, ending):
     """Ctrl-C or a closed terminal ends the demo, its site and its crawl; its files are gone."""

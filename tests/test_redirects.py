@@ -243,6 +243,7 @@ def test_a_crawl_gets_what_leads_back_to_itself(tmp_path, settings):
     assert {times[path] for path in twice} == {2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["job", "memory", "redis"])
 def test_what_a_hold_gives_back_does_not_lead_to_a_known_page_again(tmp_path, request, how, key):
     """A redirect has the `dont_filter` of its source, and that is the one that the user gave."""
@@ -257,6 +258,7 @@ def test_what_a_hold_gives_back_does_not_lead_to_a_known_page_again(tmp_path, re
     assert asked(tmp_path)["/shared"] == 1
 
 
+@pytest.mark.slow
 def test_workers_get_what_leads_back_to_itself(tmp_path, redis_server, key):
     """Whichever of them gets the redirect."""
     settings = {**RUNS["memory"], "BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": key}
@@ -266,6 +268,7 @@ def test_workers_get_what_leads_back_to_itself(tmp_path, redis_server, key):
     assert items(tmp_path) == sorted([*PAGES, "/shared"]), [each.log for each in workers]
 
 
+@pytest.mark.slow
 def test_a_chain_goes_on_after_a_kill(tmp_path):
     """What has led to a redirect is in the job."""
     crawl = start(tmp_path, RUNS["job"], busy=1)

@@ -299,6 +299,7 @@ AS_ANY_USER = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_overr
 """Root may write what the mode of a file forbids, but for this."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(IS_ROOT and not shutil.which("setpriv"), reason="root may write everything")
 def test_a_file_that_may_not_be_written_is_refused(killed_once, stopped, tmp_path):
     """With nothing left beside it that would keep the job refused when it may be again; the

@@ -92,6 +92,7 @@ def test_an_audit_is_no_link(tmp_path):
     assert (tmp_path / "precious").read_text() == "precious"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, GZIP], ids=["in place", "stored"])
 def test_a_copied_job_has_feeds_of_its_own(tmp_path, options):
     """Copied with all that is beside it, it goes on with the feed beside it, and the original with

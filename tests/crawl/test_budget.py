@@ -475,6 +475,7 @@ def slot_of(name):
     return "odd" if int(name[-1]) % 2 else "even"
 
 
+@pytest.mark.slow
 def test_random_stories(make_round, tmp_path):
     """Over kills, stops and retries each slot gets what its budget allows, and nothing is lost."""
     print("BUDGET_SEED", SEED)

@@ -415,6 +415,7 @@ def slow_crawl(run, folder, *options):
         crawl.wait()
 
 
+@pytest.mark.slow
 def test_a_running_crawl_holds_and_drops_what_is_ordered(run, tmp_path):
     """It fetches what it has in flight, and nothing else; an empty hold keeps none open."""
     with slow_crawl(run, tmp_path, "-s", "BLOOM_HOLD=False"):

@@ -115,6 +115,7 @@ def stories(redis_server):
         return tell("redis", "fleet_job", "fleet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["Scheduler", "RedisDurableScheduler"])
 def test_a_crawl_skips_what_another_has_done(stories, scheduler):
     """On whatever machine, with the crawl in Redis or its filter only."""

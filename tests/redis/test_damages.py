@@ -10,6 +10,7 @@ from tests.seeded import run_module, seed_of
 SEED = seed_of("DAMAGES_SEED")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=str(missing()))
 @pytest.mark.parametrize(
     ("count", "seed"), [(4, 3535), pytest.param(200, SEED, marks=pytest.mark.torture)]

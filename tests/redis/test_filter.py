@@ -147,6 +147,7 @@ def test_error_rate_stays_under_the_bound(redis_server, join, key, tmp_path, err
         assert abs(found - expected) <= 4 * sqrt(expected) + 0.4 * expected + 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_shards")
 def test_estimates_are_those_of_the_error_rate(redis_server, join):
     """They are near what they are for a filter without shards."""

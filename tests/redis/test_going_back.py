@@ -196,6 +196,7 @@ def lagging(worker, own_server, folder):
         tested.close("finished")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("primary", ["dies", "hangs"])
 def test_a_failover_to_a_lagging_replica(worker, own_server, tmp_path, told, primary):
     """The primary is dead, or silent with its connections open."""
@@ -217,6 +218,7 @@ def test_a_primary_that_becomes_a_replica_and_a_primary_again(worker, own_server
         assert len(told()) == 1
 
 
+@pytest.mark.slow
 def test_a_node_of_a_cluster(own_cluster, worker, told):
     """What its shards have lost is new again, what others have is seen."""
     join = partial(worker, own_cluster, BLOOM_REDIS_TIMEOUT=20)

@@ -8,6 +8,7 @@ from tests.crawl.test_hold_crawls import CONCURRENT, start
 WORKERS = 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("says", ["seconds", pytest.param("", marks=pytest.mark.torture)])
 def test_all_workers_leave_a_host_alone(tmp_path, redis_server, says):
     """What is on their way is refused, and then one request at a time; others go on meanwhile."""
