@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -164,6 +163,8 @@ def misspelt(settings: BaseSettings) -> list[str]:
     odd = [str(name) for name in settings if str(name).startswith("BLOOM_") and name not in known]
     if not odd:
         return []
+    from difflib import get_close_matches
+
     names = [each.name for each in import_module("scrapy_bloom.all_settings").SETTINGS]
     return [
         f"{name} is no setting of scrapy-bloom: did you mean"

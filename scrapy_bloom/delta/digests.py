@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .marks import Marks
     from .redis_store import RedisDeltaStore
 
-    Store = FileDeltaStore | RedisDeltaStore
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +39,11 @@ class Digests:
     earlier crawls, and `marks` of this round. Memory: a hash object for each page in progress."""
 
     def __init__(
-        self, crawler: Crawler, store: Store, marks: Marks, without: Collection[str]
+        self,
+        crawler: Crawler,
+        store: FileDeltaStore | RedisDeltaStore,
+        marks: Marks,
+        without: Collection[str],
     ) -> None:
         self._crawler = crawler
         self._store = store
