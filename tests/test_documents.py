@@ -418,6 +418,13 @@ def test_each_page_is_in_the_index():
     assert sorted(listed) == sorted(path.stem for path in PAGES if path.stem != "index")
 
 
+def test_glossary_has_the_words_of_other_pages():
+    glossary = TEXT[ROOT / "docs" / "glossary.md"]
+    defined = "\n".join(re.findall(r"^- (.+?: )", glossary, re.MULTILINE))
+    words = ("pending", "dispatched", "in flight", "acknowledged", "failed", "held")
+    assert [word for word in words if word in DOCS and word not in defined] == []
+
+
 def test_first_page_names_the_version():
     """It is the one that is installed, and has the pictures of a terminal."""
     first = TEXT[ROOT / "docs" / "index.md"]
