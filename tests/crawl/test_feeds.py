@@ -123,6 +123,20 @@ def test_an_item_of_nobody_knows_whom_is_final_when_all_is_done(tmp_path, job):
     assert two.url in {each.url for each in popped}
 
 
+def test_an_item_of_nobody_waits_for_children_in_memory(tmp_path, job):
+    """A kill repeats the page that has yielded them, and what came with it."""
+    a = job({"a.jl": "jsonlines"})
+    page = a.page("1")
+    a.push("child", meta={"function": lambda: None})
+    a.item({"n": 0})
+    a.done(page)
+    a.commit()
+    assert not (tmp_path / "a.jl").exists()
+    a.done(a.pop())
+    a.commit()
+    assert numbers(tmp_path / "a.jl") == [0]
+
+
 def test_a_response_that_answers_two_requests_is_nobodys(tmp_path, job):
     """A middleware may give out one object again and again."""
     a = job({"a.jl": "jsonlines"})
@@ -485,17 +499,20 @@ def test_what_is_appended_to_csv_has_the_columns_of_the_first_item(tmp_path, job
     assert (tmp_path / "a").read_bytes() == b"n,m\r\n1,1\r\nn,m\r\n2,\r\n3,3\r\n"
 
 
-def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog):
-    """By the next start, which does nothing else if that was all that was missing."""
-    feeds = {f"shelf:{tmp_path}/shelf/a.jl": {"format": "jsonlines", "overwrite": True}}
+@pytest.mark.parametrize("batch", [None, 1])
+def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog, batch):
+    """By the next start, which does nothing else if that was all that was missing; a full batch at
+    the end of the crawl, too."""
+    options = {"format": "jsonlines", "overwrite": True, "batch_item_count": batch}
+    feeds = {f"shelf:{tmp_path}/shelf/%(batch_id)d.jl": options}
     (tmp_path / "shelf").write_text("no directory")
     a = job(feeds).pages(p1={"n": 1})
     a.close()
     assert "1 feed could not be stored" in caplog.text
-    assert a.stat("feedexport/failed_count/Shelf") == 1
+    assert a.stat("feedexport/failed_count/Shelf") == (2 if batch else 1)
     (tmp_path / "shelf").unlink()
     job(feeds).close()
-    assert numbers(tmp_path / "shelf" / "a.jl") == [1]
+    assert numbers(tmp_path / "shelf" / "1.jl") == [1]
 
 
 ZIPPED = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP], "overwrite": True}}
