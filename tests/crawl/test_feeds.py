@@ -19,10 +19,11 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
+from scrapy_bloom.crawl.ledger import CommitHook
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.outbox import Outbox
-from tests.crawl.engine import Job, query, request
+from tests.crawl.engine import Job, name_of, query, request
 from tests.crawl.feed_jobs import FeedJob
 from tests.failures import Failed
 from tests.fakes import Engine
@@ -380,6 +381,22 @@ def test_what_was_rolled_back_is_not_counted_when_a_feed_is_completed(tmp_path, 
     a.scheduler.ledger.stop(OSError("disk is full"))
     a.close("bloom_error")
     assert query(tmp_path / "job", "SELECT counted FROM slot") == counted
+
+
+def test_what_a_failed_commit_has_acknowledged_stays_in_the_job(tmp_path, job):
+    """Though the feeds are completed after it, in a commit of their own."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
+    page, failing = a.page("p2", {"n": 2}), CommitHook()
+    a.commit()
+    a.done(page)
+    failing.before_commit = fail
+    a.scheduler.ledger.commit_hooks.append(failing)
+    a.commit()
+    assert a.scheduler.ledger.stopped
+    a.close("bloom_error")
+    b = job({"a.jl": "jsonlines"})
+    assert sorted(name_of(b.pop()) for _ in range(2)) == ["never", "p2"]
+    assert numbers(tmp_path / "a.jl") == [1]
 
 
 @pytest.mark.parametrize("feed", [{"a.json": "json"}, {"a.jl": "jsonlines"}])
