@@ -20,6 +20,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
 from scrapy_bloom.crawl.ledger import CommitHook
+from scrapy_bloom.crawl.overlay import Keeper
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.outbox import Outbox
@@ -366,6 +367,22 @@ def test_ctrl_c_while_an_item_is_exported_loses_none(tmp_path, job, monkeypatch)
     assert b.pop().url.endswith("never")
     b.pages(p2={"n": 2})
     assert numbers(tmp_path / "a.jl") == numbers(tmp_path / "b.jl") == [1, 2]
+
+
+def test_ctrl_c_before_the_bit_of_a_stored_request_is_set_has_it_set_later(job, monkeypatch):
+    """Though the feeds commit once more before the process ends."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
+    a.push("p2")
+    with monkeypatch.context() as patch:
+        patch.setattr(Keeper, "release", interrupted)
+        a.commit()
+    assert a.scheduler._ledger.stopped
+    a.close("bloom_error")
+    assert not job({"a.jl": "jsonlines"}).push("p2")
 
 
 def fail(*_):
