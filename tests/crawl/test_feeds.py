@@ -19,10 +19,12 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
+from scrapy_bloom.crawl.ledger import CommitHook
+from scrapy_bloom.crawl.overlay import Keeper
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.outbox import Outbox
-from tests.crawl.engine import Job, query, request
+from tests.crawl.engine import Job, name_of, query, request
 from tests.crawl.feed_jobs import FeedJob
 from tests.failures import Failed
 from tests.fakes import Engine
@@ -121,6 +123,20 @@ def test_an_item_of_nobody_knows_whom_is_final_when_all_is_done(tmp_path, job):
     b.commit()
     assert numbers(tmp_path / "a.jl") == [0]
     assert two.url in {each.url for each in popped}
+
+
+def test_an_item_of_nobody_waits_for_children_in_memory(tmp_path, job):
+    """A kill repeats the page that has yielded them, and what came with it."""
+    a = job({"a.jl": "jsonlines"})
+    page = a.page("1")
+    a.push("child", meta={"function": lambda: None})
+    a.item({"n": 0})
+    a.done(page)
+    a.commit()
+    assert not (tmp_path / "a.jl").exists()
+    a.done(a.pop())
+    a.commit()
+    assert numbers(tmp_path / "a.jl") == [0]
 
 
 def test_a_response_that_answers_two_requests_is_nobodys(tmp_path, job):
@@ -353,6 +369,22 @@ def test_ctrl_c_while_an_item_is_exported_loses_none(tmp_path, job, monkeypatch)
     assert numbers(tmp_path / "a.jl") == numbers(tmp_path / "b.jl") == [1, 2]
 
 
+def test_ctrl_c_before_the_bit_of_a_stored_request_is_set_has_it_set_later(job, monkeypatch):
+    """Though the feeds commit once more before the process ends."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
+    a.push("p2")
+    with monkeypatch.context() as patch:
+        patch.setattr(Keeper, "release", interrupted)
+        a.commit()
+    assert a.scheduler._ledger.stopped
+    a.close("bloom_error")
+    assert not job({"a.jl": "jsonlines"}).push("p2")
+
+
 def fail(*_):
     raise OSError("no space left")
 
@@ -366,6 +398,22 @@ def test_what_was_rolled_back_is_not_counted_when_a_feed_is_completed(tmp_path, 
     a.scheduler.ledger.stop(OSError("disk is full"))
     a.close("bloom_error")
     assert query(tmp_path / "job", "SELECT counted FROM slot") == counted
+
+
+def test_what_a_failed_commit_has_acknowledged_stays_in_the_job(tmp_path, job):
+    """Though the feeds are completed after it, in a commit of their own."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
+    page, failing = a.page("p2", {"n": 2}), CommitHook()
+    a.commit()
+    a.done(page)
+    failing.before_commit = fail
+    a.scheduler.ledger.commit_hooks.append(failing)
+    a.commit()
+    assert a.scheduler.ledger.stopped
+    a.close("bloom_error")
+    b = job({"a.jl": "jsonlines"})
+    assert sorted(name_of(b.pop()) for _ in range(2)) == ["never", "p2"]
+    assert numbers(tmp_path / "a.jl") == [1]
 
 
 @pytest.mark.parametrize("feed", [{"a.json": "json"}, {"a.jl": "jsonlines"}])
@@ -485,17 +533,20 @@ def test_what_is_appended_to_csv_has_the_columns_of_the_first_item(tmp_path, job
     assert (tmp_path / "a").read_bytes() == b"n,m\r\n1,1\r\nn,m\r\n2,\r\n3,3\r\n"
 
 
-def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog):
-    """By the next start, which does nothing else if that was all that was missing."""
-    feeds = {f"shelf:{tmp_path}/shelf/a.jl": {"format": "jsonlines", "overwrite": True}}
+@pytest.mark.parametrize("batch", [None, 1])
+def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog, batch):
+    """By the next start, which does nothing else if that was all that was missing; a full batch at
+    the end of the crawl, too."""
+    options = {"format": "jsonlines", "overwrite": True, "batch_item_count": batch}
+    feeds = {f"shelf:{tmp_path}/shelf/%(batch_id)d.jl": options}
     (tmp_path / "shelf").write_text("no directory")
     a = job(feeds).pages(p1={"n": 1})
     a.close()
     assert "1 feed could not be stored" in caplog.text
-    assert a.stat("feedexport/failed_count/Shelf") == 1
+    assert a.stat("feedexport/failed_count/Shelf") == (2 if batch else 1)
     (tmp_path / "shelf").unlink()
     job(feeds).close()
-    assert numbers(tmp_path / "shelf" / "a.jl") == [1]
+    assert numbers(tmp_path / "shelf" / "1.jl") == [1]
 
 
 ZIPPED = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP], "overwrite": True}}

@@ -63,6 +63,19 @@ def test_a_lost_lease_is_fenced(join, redis_server):
     assert child.endswith("/child")
 
 
+def test_what_a_refused_call_has_counted_is_told_again(join):
+    """The figures of a crawl miss nothing of a worker that has lost its lease."""
+    worker = join()
+    worker.exchange()
+    worker.store._counted = lambda: (3, 2, 1, 0)
+    worker.die()
+    worker.exchange()
+    worker.exchange()
+    assert worker.fences == 1
+    names = ("pages", "items", "duplicates")
+    assert worker.client.call("hmget", f"{worker.key}:crawl", *names) == [b"3", b"2", b"1"]
+
+
 def test_an_idle_worker_keeps_its_lease(join):
     """Its thread renews it, again and again."""
     worker = join()

@@ -44,3 +44,15 @@ def test_a_host_that_is_held_until_its_release_is_due_never(tmp_path, redis_serv
     assert "due when its slot is released" in crawl.log
     assert "1 host held" in crawl.log
     assert site.asked["held"] == []
+
+
+def test_a_hold_that_begins_while_a_call_is_open_goes_with_the_next(join):
+    """The other workers hear of it all the same."""
+    worker = join()
+    worker.enqueue("page")
+    worker.store.commit(())
+    assert worker.sender.busy
+    worker.store.hold("slot", 60, 1)
+    worker.wait()
+    worker.exchange()
+    assert worker.client.call("hkeys", f"{worker.key}:holds") == [b"slot"]

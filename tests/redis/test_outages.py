@@ -7,12 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis import dupefilter as redis
+from scrapy_bloom.redis import transport as transport_module
 from scrapy_bloom.redis.transport import Transport
 from tests.patience import PATIENCE, wait_until
 from tests.redis.fixtures import lone_worker, offer
@@ -342,3 +344,24 @@ def test_a_heartbeat_that_fails_is_one_line(caplog, capfd):
     transport.close()
     assert caplog.messages == ["The lease of worker was not renewed: no such answer"]
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_lease_is_renewed_in_time_while_the_reactor_rests(monkeypatch):
+    """Four times in a lease, for ten minutes: a callback may take long."""
+    clock, beaten = [0], []
+
+    class Client:
+        def run(self, *_):
+            beaten.append(clock[0])
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(transport_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    nothing = lambda *_: None  # noqa: E731
+    transport = Transport(Client(), "key", "crawl", 100, nothing, nothing)
+    transport.turn("worker")
+    for clock[0] in range(0, 1000, 5):
+        transport._beat()
+    transport.close()
+    assert beaten == [*range(25, 600, 25)]

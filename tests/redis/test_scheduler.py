@@ -10,7 +10,9 @@ from queue import SimpleQueue
 
 import pytest
 from scrapy import signals
+from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.misc import build_from_crawler
+from scrapy.utils.test import get_crawler
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
@@ -20,6 +22,7 @@ from scrapy_bloom.redis import worker as worker_module
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.lifecycle import open_crawl
 from scrapy_bloom.redis.status import FilterView
+from scrapy_bloom.redis.worker_feeds import SyncedFeeds
 from tests.crawl.engine import TestSpider, name_of, request
 from tests.crawl.rounds import waited_for
 from tests.redis.server import wait_until
@@ -381,6 +384,25 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     let_die(again)
 
 
+def test_scrapys_feeds_of_a_worker_are_synced_before_pages_are_acknowledged(tmp_path, monkeypatch):
+    """All that is in them, and only when there is more than the last time."""
+    path, synced, page = tmp_path / "items.jl", [], request("page")
+    crawler = get_crawler(settings_dict={"FEEDS": {str(path): {"format": "jsonlines"}}})
+    crawler.spider = crawler._create_spider("x")
+    exporter = crawler.get_extension(FeedExporter)
+    exporter.open_spider(crawler.spider)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor)))
+    hook = SyncedFeeds(crawler, tells=False)
+    for number in (1, 2):
+        exporter.item_scraped({"n": number}, crawler.spider)
+        for _ in range(2):
+            hook.before_commit([page])
+        assert len(synced) == number
+        assert os.path.samestat(synced[-1], path.stat())
+        assert synced[-1].st_size == path.stat().st_size == 9 * number
+    exporter.slots[0].file.close()
+
+
 def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
     """Whether a worker ends, waits or is killed: an empty feed over the whole one is a loss."""
     paths = [tmp_path / name for name in ("over.json", "behind.json", "over.json.gz", "over.csv")]
@@ -420,7 +442,10 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
     assert work(ends="shutdown", **idle) == first
     work(ends="killed", **idle)
     assert work(**idle) == work() == first
-    assert json.loads(work({"number": 2}, **idle)[0]) == [{"number": 1}, {"number": 2}]
+    numbers = [{"number": 1}, {"number": 2}, {"number": 3}]
+    assert json.loads(work({"number": 2}, **idle)[0]) == numbers[:2]
+    work({"number": 3}, ends="killed", **idle)  # it was final before the kill
+    assert json.loads(work(**idle)[0]) == numbers
     assert json.loads(work(BLOOM_REDIS_ROUND="2")[0]) == []
 
 

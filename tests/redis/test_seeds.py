@@ -6,6 +6,7 @@ from itertools import count
 
 import msgpack
 import pytest
+from redis import ResponseError
 from scrapy import FormRequest, Request, Spider
 from scrapy.utils.test import get_crawler
 
@@ -18,7 +19,7 @@ from scrapy_bloom.redis.scripts import TAKE_START_URLS
 from scrapy_bloom.redis.seeds import SeedList
 from scrapy_bloom.redis.settings import RedisSettings
 from tests.patience import PATIENCE
-from tests.redis.workers import StoreWorker, waiting
+from tests.redis.workers import ABORTING, LEASE, StoreWorker, waiting
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
@@ -194,6 +195,37 @@ def test_many_seeds_of_workers_that_died_come_back_in_portions(worker, seed_list
         assert found.isdisjoint(element for _, element in elements)
         found |= {element for _, element in elements}
     assert {element.decode() for element in found} == {*urls}
+
+
+def test_a_seed_is_in_its_list_or_noted_wherever_the_script_fails(worker, seed_list, key):
+    """It never leaves the one before it is in the other."""
+    text, (url,) = ABORTING.replace("KEYS[2]", "KEYS[4]") + TAKE_START_URLS.text, shops(1)
+    call, keys = worker.client.call, seed_list()._keys
+    for at in count(1):
+        call("unlink", *keys)
+        push(worker, key, url)
+        try:
+            worker.client._redis.eval(text, 4, *keys, at, 1, LEASE, "dying", 0)
+            break
+        except ResponseError:
+            there = [*call("lrange", keys[0], 0, -1), *call("hvals", keys[1])]
+            assert any(url.encode() in each for each in there), at
+    assert at > 5
+
+
+def test_seeds_of_a_lost_answer_are_taken_again(worker, seed_list, key, monkeypatch):
+    """When the lease has run out under which they were noted: the worker goes on with another."""
+    seeds = seed_list()
+    run, insist = seeds._client.run, seeds._client.insist
+    push(worker, key, *shops(10))
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            seeds._client, "insist", lambda *what: run(*what) and (insist(*what)[0], True)
+        )
+        assert seeds._move(worker.dupefilter.shared)
+    run_out(worker, key)
+    move_all(seeds, filter_of=worker)
+    assert sorted(request.url for request in pending(worker)) == shops(10)
 
 
 def test_seeds_outlive_a_server_that_goes_back(seed_list, own_server, worker, key):
