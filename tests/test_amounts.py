@@ -4,7 +4,7 @@ import pytest
 
 from scrapy_bloom.amounts import MOST, whole_number
 from scrapy_bloom.periods import seconds as seconds_of
-from scrapy_bloom.texts import duration
+from scrapy_bloom.texts import duration, without_user
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,10 @@ def test_times_have_units(value, expected):
 def test_durations(seconds, text):
     """In the two largest units."""
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("secret", ["me@", "me:hush@", "me:hu@sh@", "me:hush//@"])
+def test_no_part_of_a_password_is_named(secret):
+    """Also of one with the characters that end it."""
+    assert without_user(f"ftp://{secret}a.example/items.csv") == "ftp://…a.example/items.csv"
+    assert without_user("ftp://a.example/items.csv") == "ftp://a.example/items.csv"

@@ -423,8 +423,8 @@ def test_full_filter_closes_the_spider(make_dupefilter, closed, errors, jobdir):
     tested.close("bloom_full")
     assert tested.crawler.stats.get_value("bloom/layers") == 1
     (record,) = errors()
-    assert "BLOOM_CAPACITY" in record.getMessage()
-    assert "50" in record.getMessage()
+    assert "the 50 requests of BLOOM_CAPACITY" in record.getMessage()
+    assert "Set a larger BLOOM_CAPACITY to resume the job." in record.getMessage()
     # the first new request finds the filter of a job still full, or has room in it
     for capacity, known in ((50, 65), (200, 66)) if jobdir else ():
         resumed = make_dupefilter(BLOOM_CAPACITY=capacity, **settings)

@@ -1133,6 +1133,13 @@ def test_arguments_that_make_other_requests(crawl, options):
         assert list(shown(follow_new(response, **links, **options))) == [expected]
 
 
+def test_a_link_stands_for_what_the_base_of_its_page_makes_of_it(crawl):
+    """And not for what it would be without that, though that is known."""
+    response = crawl().links(b"<base href='/c/'><a href='b'>b</a>")
+    (request,) = follow_new(response, css="a")
+    assert request.url == f"{SITE}c/b"
+
+
 def test_follow_new_makes_no_request_of_a_known_link(crawl):
     """Whether relative, absolute, a selector or a link, and whatever its fragment."""
     tested = crawl()

@@ -192,11 +192,13 @@ def test_a_substitute_is_not_remembered(make_dupefilter, size):
     )
     request = Request("http://a.example/not-yet")
     assert [tested.request_seen(request.copy()) for _ in range(3)] == [False, False, True]
+    assert len(tested._recent.urls) == min(size, 1)
 
 
-def test_nothing_is_remembered_of_a_failure(make_dupefilter, monkeypatch):
+@pytest.mark.parametrize("fingerprinter", [RequestFingerprinter, HeaderFingerprinter])
+def test_nothing_is_remembered_of_a_failure(make_dupefilter, monkeypatch, fingerprinter):
     """A request that the filter failed on is not among the recent ones."""
-    tested = make_dupefilter()
+    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=fingerprinter)
     monkeypatch.setattr(tested, "_see", None)
     assert not tested.request_seen(Request("http://a.example/"))
     assert not tested._recent.urls

@@ -226,11 +226,14 @@ def test_full_table_refuses(kind, error_rate):
     tested.growing = False
     room = int(3 * 8 * 63 * 0.95)
     tested.update(map(str, range(room)))
+    (layer,) = tested.layers
+    before = layer.read_blocks(0, layer.header.blocks)
     for _ in range(2):
         with pytest.raises(BloomError, match=r"holds 1,436 keys, all .* for 1,000 .* BLOOM_ON_"):
             tested.add("new")
     assert len(tested) == room
     assert "new" not in tested
+    assert layer.read_blocks(0, layer.header.blocks) == before
     assert all(tested.add(str(number)) for number in range(room))
     tested.check()
     if kind is ScalableBloomFilter:

@@ -13,6 +13,7 @@ from scrapy_bloom import (
     BloomFilter,
     FilterFileError,
     FilterLockedError,
+    IncompatibleFilterError,
     ScalableBloomFilter,
 )
 from scrapy_bloom.bloom.file import BitStore, read_state
@@ -270,6 +271,16 @@ def test_a_layer_that_is_spoilt_refuses_all_until_it_is_mended(tmp_path, spoil, 
     path.write_bytes(sound)
     ScalableBloomFilter.open(directory).close()
     assert len(kept) == 2
+
+
+def test_a_filter_of_another_origin_gives_no_layer():
+    """Also where it has more layers: a refused join leaves the filter as it was."""
+    ours, theirs = (ScalableBloomFilter(100, 1e-3) for _ in range(2))
+    theirs.update(map(str, range(1_000)))
+    with pytest.raises(IncompatibleFilterError, match="different secret"):
+        ours.update_from(theirs)
+    assert len(ours.layers) == 1
+    assert len(ours) == 0
 
 
 def test_file_in_the_place_of_the_directory_is_refused(tmp_path):

@@ -132,7 +132,11 @@ def test_pages_are_forgotten(run, tmp_path):
         (["forget", "memory"], "say what to forget: URLs, - for standard input, --key HEX"),
         (["forget", "memory", "--key", "ab"], "--key is 'ab': it must be 40 hexadecimal digits"),
         (["forget", "memory", "--key", "x" * 40], "it must be 40 hexadecimal digits, as 'delta"),
-        (["forget", "memory", "nothing"], "'nothing' has no fingerprint"),
+        # nor is anything forgotten of what stands beside it
+        *(
+            (["forget", "memory", *more, "nothing"], "'nothing' has no fingerprint")
+            for more in ([], [URL], ["--key", fingerprint(Request(URL)).hex(), "--older=1s"])
+        ),
         (["forget", "memory", "--older", "soon"], "--older is 'soon'"),
         (["forget", ".", "--older", "1d"], "holds no delta store"),
         (["list", "memory", URL], "list takes no URLs and no --key: 'scrapy bloom check' knows"),

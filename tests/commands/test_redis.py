@@ -12,6 +12,7 @@ from scrapy_bloom.crawl.codec import Codec
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.filter import RedisBloomFilter
+from scrapy_bloom.redis.layout import in_one_slot
 from scrapy_bloom.redis.status import FilterView
 from tests.redis.server import missing
 from tests.stored import stored
@@ -73,6 +74,17 @@ def test_what_is_left_of_a_filter_is_cleared(run, job, redis_server, key, lost):
     redis_server.command("DEL", *([key] if lost == "header" else strings))
     assert run(folder, "clear", url, "--key", key, "--yes").status == 0
     assert redis_server.names(key) == []
+
+
+def test_nothing_is_cleared_beside_what_is_none_of_ours(run, tmp_path, redis_server, key):
+    """A crawl's filter stays, too, where a value that is no filter has its key without braces."""
+    with RedisClient(redis_server.url) as client:
+        RedisBloomFilter(client, in_one_slot(key), 500, 1e-3).add(b"k" * 20)
+    redis_server.command("SET", key, "theirs")
+    before = redis_server.names(key)
+    refusal = run(tmp_path, "clear", redis_server.url, "--key", key, "--yes").refusal
+    assert "no filter" in refusal
+    assert redis_server.names(key) == before
 
 
 def test_places_in_redis_are_asked_right(redis_server, key):

@@ -85,6 +85,8 @@ def test_a_refused_start_leaves_nothing(session):
     session.put_last(lambda: closed.append("store"))
     session.abandon()
     session.end("scheduler")
+    session.begin("a second start")
+    session.end("a second start")
     assert (closed, os.listdir(session.directory.path)) == ([], [])
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from contextlib import closing
 from datetime import datetime, timezone
 
 import pytest
@@ -86,6 +87,29 @@ def test_clearing_and_another_fingerprinter(redis, key):
         memory(redis, key, NOON, identity="another")
     memory(redis, key, NOON).clear()
     assert not memory(redis, key, NOON, identity="another").known_until(KEY)
+
+
+@pytest.mark.parametrize("done", range(5))
+def test_an_interrupted_clearing_is_refused_to_others_and_can_be_finished(
+    redis, key, monkeypatch, done
+):
+    """What is left after each of its commands is found again, and still that fingerprinter's."""
+    store = memory(redis, key, NOON)
+    store.add([(KEY, NOON), (b"o" * 20, NOON - HOUR), Row(b"d" * 20, None, b"2" * 16)])
+    call, left = store.client.call, ["unlink"] * done
+
+    def dying(command, *arguments):
+        if command == "unlink":
+            left.pop()
+        return call(command, *arguments)
+
+    monkeypatch.setattr(store.client, "call", dying)
+    with closing(store), pytest.raises(IndexError):
+        store.clear()
+    with pytest.raises(IncompatibleFilterError):
+        memory(redis, key, NOON, identity="another")
+    memory(redis, key, NOON).clear()
+    assert memory(redis, key, NOON, identity="another").holds == "0 slices"
 
 
 def test_keys_of_others_stay(redis_server, key):

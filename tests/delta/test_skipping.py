@@ -1,11 +1,14 @@
 """What is skipped and what counts as done, on an engine that only keeps its books."""
 
 import os
+import time
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 from scrapy import Request, signals
 from scrapy.http import Response
+from scrapy.utils.request import fingerprint
 
 from scrapy_bloom.delta import skipping as skipping_module
 from scrapy_bloom.delta.file_store import FileDeltaStore
@@ -122,8 +125,8 @@ def test_a_store_that_cannot_be_written_to_is_refused(monkeypatch, tmp_path):
 class DeltaJob(FeedJob):
     """A job with feeds as Scrapy does them, of which a page is fetched."""
 
-    def crawl(self):
-        """Crawl the page to the end of the spider."""
+    def crawl(self, known=()):
+        """Crawl the page, whose callback yields what is `known`, to the end of the spider."""
         middleware = DeltaMiddleware.from_crawler(self.crawler)
         self.engine.scraper.spidermw.middlewares = [middleware]
         Job.open(self)
@@ -134,7 +137,7 @@ class DeltaJob(FeedJob):
         response = self.response(page)
         response.request = page
         middleware.process_spider_input(response)
-        assert list(middleware.process_spider_output(response, [])) == []
+        assert list(middleware.process_spider_output(response, known)) == []
         self.item({"n": 1}, response)
         self.done(page)
         self.close()
@@ -154,3 +157,23 @@ def test_marks_are_in_the_memory_when_the_spider_and_its_feeds_are_closed(jobdir
     memory = FileDeltaStore(tmp_path / "memory", Lifetime())
     memory.look()
     assert memory.holds == "1 page"
+
+
+def test_a_skipped_request_is_told_of(tmp_path):
+    """By Scrapy's signal for it, and by a stat."""
+    known, dropped = Request("http://example.com/known"), []
+    with closing(FileDeltaStore(tmp_path / "memory", Lifetime())) as memory:
+        memory.add([(fingerprint(known), time.time())])
+    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(tmp_path / "memory")}
+    job = DeltaJob(tmp_path, {}, JOBDIR=None, **settings)
+
+    def drop(request, spider):
+        dropped.append((request, spider))
+
+    job.crawler.signals.connect(drop, signals.request_dropped)
+    try:
+        job.crawl([known])
+    finally:
+        job.drop()
+    assert dropped == [(known, job.spider)]
+    assert job.stat("bloom/delta_skipped") == 1

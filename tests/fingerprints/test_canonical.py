@@ -69,6 +69,9 @@ SAME = [
         )
     ),
     (QUERY, "/?b=&a=1&a=2&gclid=3", "/?a=2&a=1&b"),
+    # a setting has names as they read, a canonical URL has them escaped
+    ({"query_params": ["größe", "a b"]}, "/p?id=1", "/p?gr%C3%B6%C3%9Fe=2&id=1&a+b=3"),
+    ({"path_params": ["größe"]}, "/p", "/p;gr%C3%B6%C3%9Fe=2"),
     # session numbers, in any part of the path
     *(
         (PATH, "/p/q", f"/p/q{rest}")

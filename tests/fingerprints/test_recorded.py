@@ -30,6 +30,13 @@ class OnlyUrl:
         return sha1(request.url.encode(), usedforsecurity=False).digest()
 
 
+class WithoutBodies(RequestFingerprinter):
+    """Scrapy's, but for requests with a body, which it takes for those without."""
+
+    def fingerprint(self, request):
+        return super().fingerprint(request.replace(body=b""))
+
+
 class FailsOnEdge(RequestFingerprinter):
     """Fails where w3lib's releases disagree."""
 
@@ -77,13 +84,14 @@ def warnings(caplog):
     return lambda: [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
 
 
-def test_other_fingerprints_are_refused(run, tmp_path):
+@pytest.mark.parametrize("other", [OnlyUrl, WithoutBodies])
+def test_other_fingerprints_are_refused(run, tmp_path, other):
     """With both classes, the setting and the remedy; the job goes on with the old ones."""
     run()
     with pytest.raises(IncompatibleFilterError) as refused:
-        run(OnlyUrl)
+        run(other)
     message = str(refused.value)
-    assert message.index("RequestFingerprinter") < message.index("OnlyUrl")
+    assert message.index("RequestFingerprinter") < message.index(other.__name__)
     assert "REQUEST_FINGERPRINTER_CLASS" in message
     assert "new JOBDIR" in message
     assert str(tmp_path) in message

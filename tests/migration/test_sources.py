@@ -313,12 +313,17 @@ def test_other_keys_and_fingerprinters_are_refused(client, key):
         RedisSet(client, key, DEFAULT)
 
 
-def test_set_that_goes_meanwhile_is_noticed(client, key, monkeypatch):
+@pytest.mark.parametrize(
+    ("after", "what"), [(None, "{} has lost members meanwhile"), ("x", "; run it again to finish$")]
+)
+def test_set_that_goes_meanwhile_is_noticed(client, key, monkeypatch, after, what):
     """A part of a set is not taken for the whole."""
     monkeypatch.setattr(scrapy_redis, "_BATCH", BATCH)
     client.call("sadd", key, *(each.hex() for each in digests(5 * BATCH)))
     batches = RedisSet(client, key, OURS).batches()
     next(batches)
     client.call("delete", key)
-    with pytest.raises(BloomError, match=f"{key} has lost members meanwhile"):
+    if after:
+        client.call("set", key, after)
+    with pytest.raises(BloomError, match=what.format(key)):
         list(batches)
