@@ -335,10 +335,11 @@ def limit(size):
 
 
 def is_odd(report):
-    """Return True for a report of a loss, or of no end: the run that was disturbed may have died
-    when all was done."""
+    """Return True for a report of a loss, or of no end: the run that was disturbed, or stopped, may
+    have ended when all was done."""
     wrong = any(report[name] for name in ("lost", "books", "feeds", "malformed"))
     is_sound = (report["status"], report["reason"]) in ((0, "finished"), report["first"])
+    is_sound |= report["stops"] > 0 and report["reason"] in ("shutdown", None)
     return wrong or not is_sound or not report["is_over"]
 
 
