@@ -8,10 +8,7 @@ from typing import Any
 DAY = 86400.0
 """Seconds."""
 
-
 _UNITS = {"s": 1 / DAY, "m": 60 / DAY, "h": 3600 / DAY, "d": 1.0, "w": 7.0, "": 1.0}
-
-
 _spelled_time = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([smhdw]?)", re.ASCII).fullmatch
 
 

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from scrapy import signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.extensions.spiderstate import SpiderState
@@ -119,9 +120,13 @@ class LedgerScheduler(BaseScheduler):
         self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
         if crawler.settings.getbool("HTTPCACHE_ENABLED"):
-            from ..scrapy_private.cache import mend_cache
+            crawler.signals.connect(self._mend_cache, signals.spider_opened)
 
-            mend_cache(crawler)
+    def _mend_cache(self) -> None:
+        # a middleware may make its storage as late as that
+        from ..scrapy_private.cache import mend_cache
+
+        mend_cache(self.crawler)
 
     @property
     def ledger(self) -> Ledger | None:

@@ -12,6 +12,7 @@ import os
 import signal
 
 import scrapy
+from scrapy.downloadermiddlewares.httpcache import HttpCacheMiddleware
 from scrapy.extensions.httpcache import FilesystemCacheStorage
 
 
@@ -30,6 +31,18 @@ class Storage(FilesystemCacheStorage):
         return self._opens(path, mode)
 
 
+class Late(HttpCacheMiddleware):
+    """Has its storage when the spider opens."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.opened, self.storage = self.storage, None
+
+    def spider_opened(self, spider):
+        self.storage = self.opened
+        super().spider_opened(spider)
+
+
 class Site:
     def process_request(self, request, spider=None):
         links = "<a href=/1></a><a href=/2></a>" if request.url.endswith("/") else ""
@@ -40,7 +53,9 @@ class CachingSpider(scrapy.Spider):
     name = "caching"
     start_urls = ["http://site.example/"]
     custom_settings = {
-        "DOWNLOADER_MIDDLEWARES": {Site: 1000},
+        "DOWNLOADER_MIDDLEWARES": {Site: 1000, HttpCacheMiddleware: None, Late: 900}
+        if "LATE" in os.environ
+        else {Site: 1000},
         "HTTPCACHE_ENABLED": True,
         "HTTPCACHE_STORAGE": Storage,
         "HTTPCACHE_DIR": os.path.abspath("cache"),
@@ -53,26 +68,27 @@ class CachingSpider(scrapy.Spider):
 
 
 @pytest.mark.parametrize(
-    ("first", "file", "begun"),
+    ("first", "file", "more"),
     [
-        ("job", "response_headers", True),
-        ("job", "response_body", False),
-        ("stock", "response_body", True),
-        ("stock", "request_headers", False),
+        ("job", "response_headers", {"BEGUN": "1"}),
+        ("job", "response_body", {"BEGUN": "1", "LATE": "1"}),
+        ("stock", "response_body", {"BEGUN": "1"}),
+        ("stock", "request_headers", {}),
     ],
 )
-def test_a_page_that_a_kill_has_cut_short_in_the_cache_is_asked_again(tmp_path, first, file, begun):
+def test_a_page_that_a_kill_has_cut_short_in_the_cache_is_asked_again(tmp_path, first, file, more):
     """By a crawl with the add-on, whichever crawl has left it; a whole one is not."""
     (tmp_path / "spider.py").write_text(SPIDER)
     ours = {"ADDONS": '{"scrapy_bloom.Addon": 300}', "DUPEFILTER_CLASS": None, "JOBDIR": "job"}
     stock = {"DUPEFILTER_CLASS": None}
-    killed = {"KILLED": file, **({"BEGUN": "1"} if begun else {})}
+    killed = {"KILLED": file, **more}
     arguments = "runspider", "spider.py", "-o", "items.jsonl"
     settings = ours if first == "job" else stock
     crawl = Scrapy(tmp_path, *arguments, environment=killed, **settings).end()
     assert crawl.status == -signal.SIGKILL, crawl.log
     (tmp_path / "items.jsonl").unlink(missing_ok=True)
-    crawl = Scrapy(tmp_path, *arguments, **ours).end()
+    late = {"LATE": "1"} if "LATE" in more else {}
+    crawl = Scrapy(tmp_path, *arguments, environment=late, **ours).end()
     lines = (tmp_path / "items.jsonl").read_text().splitlines()
     urls = sorted(json.loads(line)["url"].partition("example")[2] for line in lines)
     assert urls == ["/", "/1", "/2"], crawl.log
