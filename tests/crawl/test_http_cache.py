@@ -15,6 +15,9 @@ import scrapy
 from scrapy.downloadermiddlewares.httpcache import HttpCacheMiddleware
 from scrapy.extensions.httpcache import FilesystemCacheStorage
 
+# its path and not the class, which Scrapy 2.14 does not know for the one of its own settings
+CACHE = "scrapy.downloadermiddlewares.httpcache.HttpCacheMiddleware"
+
 
 class Storage(FilesystemCacheStorage):
     """Dies where KILLED names a file, before that is written, or when it has begun."""
@@ -53,7 +56,7 @@ class CachingSpider(scrapy.Spider):
     name = "caching"
     start_urls = ["http://site.example/"]
     custom_settings = {
-        "DOWNLOADER_MIDDLEWARES": {Site: 1000, HttpCacheMiddleware: None, Late: 900}
+        "DOWNLOADER_MIDDLEWARES": {Site: 1000, CACHE: None, Late: 900}
         if "LATE" in os.environ
         else {Site: 1000},
         "HTTPCACHE_ENABLED": True,
