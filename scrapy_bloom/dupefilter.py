@@ -6,7 +6,6 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from time import monotonic
@@ -232,7 +231,7 @@ class FilterDupeFilter(BaseDupeFilter):
                 if any(crawler.settings.get(name) not in OFF for name in names)
             ]
             if fetches_one_page(crawler):
-                self._settings = replace(settings, job=None)
+                self._settings = settings.but(job=None)
                 self.use(Seen(self._in_memory("a command for one page touches no job")))
             else:
                 for part in parts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,11 +28,11 @@ class _In:
         return job.path / self._name
 
 
-@dataclass(frozen=True)
 class JobDirectory:
     """The job directory at `path`; nothing need be there yet."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     filter = _In("bloom")
     """The directory of the filter, a file for each of its layers."""

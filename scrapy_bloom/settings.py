@@ -8,11 +8,10 @@ tests/test_documents.py holds the reference page against them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from scrapy.settings import BaseSettings
 
@@ -30,8 +29,7 @@ T = TypeVar("T")
 OFF = (None, False, "", "None", "False", "false", "0")
 
 
-@dataclass(frozen=True)
-class Values:
+class Values(NamedTuple):
     """The values that a setting can have: `allowed` in words; `convert` returns one, None for
     the default, or raises as `float` does. Text from the command line (`-s`) will do."""
 
@@ -39,14 +37,18 @@ class Values:
     convert: Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
 class Setting(Generic[T]):
-    """A setting: its part of docs/settings.md begins with `meaning`."""
+    """A setting: its part of docs/settings.md begins with `meaning`. In a Group it stands for its
+    value."""
 
-    name: str
-    default: T
-    values: Values
-    meaning: str
+    def __init__(self, name: str, default: T, values: Values, meaning: str) -> None:
+        self.name = name
+        self.default = default
+        self.values = values
+        self.meaning = meaning
+
+    def __get__(self, group: object, owner: type) -> T:
+        return self.default
 
     def read(self, settings: BaseSettings) -> T:
         """Return the value in `settings`, or the default. Raises ValueError with the name, the
@@ -65,10 +67,6 @@ class Setting(Generic[T]):
     def given(self, settings: BaseSettings) -> Any:
         """Return the unchecked value in `settings`, None for none."""
         return settings.get(self.name)
-
-    def field(self) -> T:
-        """Return the field of this setting in a group."""
-        return field(default=self.default, metadata={"setting": self})
 
 
 def require(is_allowed: bool) -> None:
@@ -180,27 +178,32 @@ def wants_delta(settings: BaseSettings) -> bool:
     return any(settings.get(name) not in OFF for name in ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"))
 
 
-@dataclass(frozen=True)
 class Group:
-    """Settings that are read together: a dataclass with a `Setting.field` for each."""
+    """Settings that are read together: class attributes, which objects replace by values."""
+
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
 
     @classmethod
     def read(cls, settings: BaseSettings) -> Self:
         """Return the values in `settings`. Raises ValueError for the first bad one, as
         `Setting.read` does."""
-        found = {each.name: each.metadata["setting"] for each in fields(cls) if each.metadata}
+        found = {name: each for name, each in vars(cls).items() if isinstance(each, Setting)}
         return cls(**{name: setting.read(settings) for name, setting in found.items()})
 
+    def but(self, **values: Any) -> Self:
+        """Return a copy with some other `values`."""
+        return type(self)(**{**vars(self), **values})
 
-@dataclass(frozen=True)
+
 class BloomSettings(Group):
     """The settings of a dupefilter."""
 
-    capacity: int = CAPACITY.field()
-    error_rate: float = ERROR_RATE.field()
-    exact: bool = EXACT.field()
-    on_full: str = ON_FULL.field()
-    url_cache: int = URL_CACHE.field()
+    capacity = CAPACITY
+    error_rate = ERROR_RATE
+    exact = EXACT
+    on_full = ON_FULL
+    url_cache = URL_CACHE
     job: JobDirectory | None = None
     debug: bool = False
 
@@ -208,7 +211,7 @@ class BloomSettings(Group):
     def read(cls, settings: BaseSettings) -> Self:
         """Return the values in `settings`, also of JOBDIR and DUPEFILTER_DEBUG."""
         job, debug = JobDirectory.of(settings.get("JOBDIR")), settings.getbool("DUPEFILTER_DEBUG")
-        return replace(super().read(settings), job=job, debug=debug)
+        return super().read(settings).but(job=job, debug=debug)
 
     def open_filter(
         self, path: Path | None, identity: str = "", keys: int = 0

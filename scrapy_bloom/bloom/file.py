@@ -156,7 +156,7 @@ class BitStore:
                 access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
                 memory = mmap.mmap(file.fileno(), header.file_bytes, access=access)
             store = cls(header, memory, 2 * PAGE, path, locked)
-            store.set_count(state.count, state.expected_false_positives)
+            store.set_count(state.keys, state.expected_false_positives)
             store.clean = state.clean
             if not read_only:
                 store._write_state(clean=False)

@@ -1,22 +1,22 @@
 """The two pages that describe a filter file, as bytes; their making, and their check.
 
 Page 0, written once: 8 bytes of magic, a JSON object padded with zero bytes, and the SHA-256 of
-all that in the last 32 bytes. Page 1, rewritten at each flush: count, expected false positives,
-clean mark and the writer's process id, with a SHA-256. A crash may tear page 1; then the file
-counts as not closed cleanly. The second half of page 1 is for the owner of the filter, with a
-SHA-256 of its own.
+all that in the last 32 bytes. Page 1, rewritten at each flush: number of keys, expected false
+positives, clean mark and the writer's process id, with a SHA-256. A crash may tear page 1; then
+the file counts as not closed cleanly. The second half of page 1 is for the owner of the filter,
+with a SHA-256 of its own.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from secrets import token_bytes
 from struct import Struct
+from typing import NamedTuple
 
 from ..errors import FilterFileError, IncompatibleFilterError
 from . import sizing
@@ -39,8 +39,7 @@ OWNER_AT = PAGE // 2
 """Offset of the owner in page 1: no sector has part of both state and owner."""
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """The constants of a filter: its shape, its hash and the identity of its keys."""
 
     capacity: int
@@ -60,7 +59,7 @@ class Header:
 
     def to_page(self) -> bytes:
         """Return page 0. Raises ValueError if `identity` does not fit into it."""
-        fields = {"format": FORMAT, "scheme": SCHEME, **asdict(self), "secret": self.secret.hex()}
+        fields = {"format": FORMAT, "scheme": SCHEME, **self._asdict(), "secret": self.secret.hex()}
         if self.table_pages:
             fields["table_scheme"] = TABLE_SCHEME
         else:
@@ -109,18 +108,17 @@ class Header:
         return header
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """The variables of a filter file, as of the last flush."""
 
-    count: int = 0
+    keys: int = 0
     expected_false_positives: float = 0.0
     clean: bool = False
     pid: int = 0
 
     def to_page(self) -> bytes:
         """Return the second page of the file: the values, and their SHA-256."""
-        state = _STATE.pack(self.count, self.expected_false_positives, self.clean, self.pid)
+        state = _STATE.pack(self.keys, self.expected_false_positives, self.clean, self.pid)
         return (state + sha256(state).digest()).ljust(PAGE, b"\0")
 
     @classmethod
@@ -129,8 +127,8 @@ class State:
         state = page[: _STATE.size]
         if page[_STATE.size : _STATE.size + CHECKSUM_BYTES] != sha256(state).digest():
             return cls()
-        count, expected_false_positives, clean, pid = _STATE.unpack(state)
-        return cls(count, expected_false_positives, bool(clean), pid)
+        keys, expected_false_positives, clean, pid = _STATE.unpack(state)
+        return cls(keys, expected_false_positives, bool(clean), pid)
 
 
 def new_header(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from struct import Struct
+from typing import NamedTuple
 
 from ..files import open_regular
 from . import ScalableBloomFilter, layer_path
@@ -15,8 +15,7 @@ from .header import CHECKSUM_BYTES, OWNER_AT, PAGE
 _OWNER = Struct("<16sQ")
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """The job of a filter, by its random id of 16 bytes, and the number of the last commit of that
     job whose fingerprints the filter may contain."""
 

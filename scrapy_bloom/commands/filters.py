@@ -223,7 +223,7 @@ class FilterPlace(Place):
         settings = BloomSettings.read(self.session.crawler.settings)
         rate = settings.error_rate if options.error_rate is None else options.error_rate
         capacity = options.capacity or settings.capacity
-        settings = replace(settings, capacity=capacity, error_rate=rate)
+        settings = settings.but(capacity=capacity, error_rate=rate)
         identity = FingerprinterIdentity.of(self.session.fingerprinter).to_text()
         made = make_filter(job, sources, settings, identity)
         kind = "an exact filter" if made.exact else "a filter"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
@@ -13,18 +12,18 @@ if TYPE_CHECKING:
     from scrapy import Request
 
 
-@dataclass(slots=True, eq=False)
 class Known:
-    """A request that is dispatched or in the memory queue, or both, with the fingerprints that may
-    enter the filter when it is acknowledged."""
+    """A request that is dispatched or in the memory queue, or both, with the `fingerprints` that may
+    enter the filter when it is acknowledged; `since` is the number of arrivals when it was first
+    dispatched, `queued` how often the same object is in the memory queue."""
 
-    request: Request
-    fingerprints: tuple[bytes, ...] = ()
-    since: int = 0
-    """Number of arrivals when it was first dispatched."""
-    queued: int = 0
-    """How often the same object is in the memory queue."""
-    arrivals: list[_Arrival] = field(default_factory=list)
+    __slots__ = ("arrivals", "fingerprints", "queued", "request", "since")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.fingerprints: tuple[bytes, ...] = ()
+        self.since = self.queued = 0
+        self.arrivals: list[_Arrival] = []
 
 
 class InFlight:
@@ -160,18 +159,19 @@ class InFlight:
         return over
 
 
-@dataclass(slots=True, eq=False)
 class _Arrival:
-    """The arrival of a request in the memory queue. It is open until the engine is done with the
-    request, and later arrivals until then are over."""
+    """The arrival of a request in the memory queue; `previous` is the open one before. It is open
+    until the engine is done with the request, and later arrivals until then are over."""
 
-    number: int
-    previous: _Arrival | None
-    """The open arrival before."""
-    next: _Arrival | None = None
-    waiting: list[tuple[int, int, _Waiting]] = field(default_factory=list)
-    """A heap of those for which this arrival is the last: minus the number of the first arrival
-    that each waits for, a serial number against ties, and the waiting object."""
+    __slots__ = ("next", "number", "previous", "waiting")
+
+    def __init__(self, number: int, previous: _Arrival | None) -> None:
+        self.number = number
+        self.previous = previous
+        self.next: _Arrival | None = None
+        self.waiting: list[tuple[int, int, _Waiting]] = []
+        """A heap of those for which this arrival is the last: minus the number of the first arrival
+        that each waits for, a serial number against ties, and the waiting object."""
 
 
 _Waiting: TypeAlias = "Known | _Arrival"

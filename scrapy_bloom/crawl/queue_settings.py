@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy import squeues
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
@@ -27,8 +26,7 @@ _KINDS = {"DISK": (("Disk", "SQLite"), tuple(FORMATS)), "MEMORY": (("Memory",), 
 """How Scrapy names the classes of its queues: by medium, and by format."""
 
 
-@dataclass(frozen=True)
-class QueueSettings:
+class QueueSettings(NamedTuple):
     """The queues on the disk or in memory. Whether each download slot has a line of its own;
     whether the newest is next of equal requests, and of equal start requests, None where these wait
     among the others; the formats of both. `pickles` is BLOOM_PICKLE."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import BaseSettings
@@ -98,27 +97,25 @@ BUDGET: Setting[dict[str, int]] = Setting(
 )
 
 
-@dataclass(frozen=True)
 class FailedSettings(Group):
     """The `kinds` of failure that keep a request in the job without a call of `fail`, whether
     failed requests are kept at all, and whether each start retries them once."""
 
-    kinds: frozenset[str] = FAILED_KINDS.field()
-    keep: bool = KEEP_FAILED.field()
-    retry: bool = RETRY_FAILED.field()
+    kinds = FAILED_KINDS
+    keep = KEEP_FAILED
+    retry = RETRY_FAILED
 
     @classmethod
     def read(cls, settings: BaseSettings) -> Self:
         """Return the values in `settings`, no `kinds` where none are kept."""
         found = super().read(settings)
-        return found if found.keep else replace(found, kinds=frozenset())
+        return found if found.keep else found.but(kinds=frozenset())
 
 
-@dataclass(frozen=True)
 class HoldSettings(Group):
     """Whether download slots are held, for at most how many seconds, and how many times in a
     row."""
 
-    on: bool = HOLD.field()
-    longest: float = HOLD_MAX.field()
-    times: int = HOLD_TIMES.field()
+    on = HOLD
+    longest = HOLD_MAX
+    times = HOLD_TIMES

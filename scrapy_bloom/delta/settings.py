@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
@@ -128,8 +127,7 @@ def attach(dupefilter: object) -> None:
     """Do nothing: DeltaMiddleware does what is wanted."""
 
 
-@dataclass(frozen=True)
-class Lifetime:
+class Lifetime(NamedTuple):
     """How long a mark counts: `period` in seconds, None without expiry; and for whom: `identity` is
     the text about the fingerprinter."""
 
@@ -142,17 +140,16 @@ class Lifetime:
         return inf if self.period is None else self.period
 
 
-@dataclass(frozen=True)
 class DeltaSettings(Group):
     """The `mode` that says which pages are done, None for none, the `name` of the delta store, the
     `period` of a mark in seconds, None for ever, and how pages are compared by `digest`."""
 
-    mode: str | None = DELTA.field()
-    name: str = DELTA_DIR.field()
-    period: float | None = DELTA_DAYS.field()
-    reset: bool = DELTA_RESET.field()
-    read_only: bool = DELTA_READ_ONLY.field()
-    digest: Digest | None = DELTA_DIGEST.field()  # noqa: RUF009 - a NamedTuple
+    mode = DELTA
+    name = DELTA_DIR
+    period = DELTA_DAYS
+    reset = DELTA_RESET
+    read_only = DELTA_READ_ONLY
+    digest = DELTA_DIGEST
 
     @property
     def directory(self) -> Path:
@@ -172,7 +169,7 @@ class DeltaSettings(Group):
                 " cannot be forgotten; leave one of them out"
             )
         name = found.name.replace("%(spider)s", spider.replace("/", "_"))
-        return replace(found, name=name)
+        return found.but(name=name)
 
 
 def wish_of(meta: Mapping[str, Any]) -> Any:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from hashlib import sha1, sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy import Request
 from scrapy.utils.python import global_object_name
@@ -115,8 +114,7 @@ _LONGEST_IDENTITY = 1_000
 _LONGEST_NAME = 300
 
 
-@dataclass(frozen=True)
-class FingerprinterIdentity:
+class FingerprinterIdentity(NamedTuple):
     """A fingerprinter as a filter records it: `plain` and `edge` are its answers to the fixed
     requests, `identity` is its attribute of that name, if it has one."""
 
@@ -140,7 +138,7 @@ class FingerprinterIdentity:
 
     def to_text(self) -> str:
         """Return the identity as JSON, for the filter file."""
-        return json.dumps(asdict(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def from_text(cls, text: str) -> FingerprinterIdentity:

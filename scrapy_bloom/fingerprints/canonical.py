@@ -49,7 +49,7 @@ class CanonicalRequestFingerprinter:
         self._ignores_path_param = _matcher(ignored.path_params)
         self._ignores_scheme = ignored.scheme
         self._default = FastRequestFingerprinter()
-        self.identity = "" if ignored == IdentitySettings() else json.dumps(vars(ignored))
+        self.identity = json.dumps(vars(ignored)) if any(vars(ignored).values()) else ""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ..settings import Group, Setting, Values, require, switch
@@ -32,10 +31,9 @@ IGNORE_PATH_PARAMS: Setting[tuple[str, ...]] = Setting(
 IGNORE_SCHEME = switch("BLOOM_IGNORE_SCHEME", False, "Whether `https` is the same as `http`")
 
 
-@dataclass(frozen=True)
 class IdentitySettings(Group):
     """The parts of a URL that CanonicalRequestFingerprinter leaves out."""
 
-    query_params: tuple[str, ...] = IGNORE_QUERY_PARAMS.field()
-    path_params: tuple[str, ...] = IGNORE_PATH_PARAMS.field()
-    scheme: bool = IGNORE_SCHEME.field()
+    query_params = IGNORE_QUERY_PARAMS
+    path_params = IGNORE_PATH_PARAMS
+    scheme = IGNORE_SCHEME

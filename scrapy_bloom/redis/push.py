@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -119,7 +118,7 @@ def push(
     state = CrawlReader(client, key).require()
     codec = RedisCodec(settings)
     entries = (entry_of(each, codec, fingerprinter, callback) for each in requests)
-    workers = replace(WorkerSettings.read(settings), lease=state.lease, round="")
+    workers = WorkerSettings.read(settings).but(lease=state.lease, round="")
     shared = RedisBloomFilter.open(client, key)
     open_crawl(client, key, shared.generation, workers)
     pusher = Pusher(shared, workers, codec, "push")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlencode
 
@@ -79,14 +78,13 @@ REDIS_ROUND = Setting(
 )
 
 
-@dataclass(frozen=True)
 class RedisSettings(Group):
     """The place of a shared filter, and the reaction to an outage of Redis."""
 
-    url: str = REDIS_URL.field()
-    key: str = REDIS_KEY.field()
-    timeout: float = REDIS_TIMEOUT.field()
-    on_error: str = REDIS_ON_ERROR.field()
+    url = REDIS_URL
+    key = REDIS_KEY
+    timeout = REDIS_TIMEOUT
+    on_error = REDIS_ON_ERROR
 
     @classmethod
     def read(cls, settings: BaseSettings, spider: str) -> Self:  # type: ignore[override]
@@ -94,18 +92,17 @@ class RedisSettings(Group):
         found = super().read(settings)
         url = None if REDIS_URL.given(settings) else scrapy_redis_url(settings)
         name = spider.replace("{", "(").replace("}", ")")
-        return replace(found, url=url or found.url, key=found.key.replace("%(spider)s", name))
+        return found.but(url=url or found.url, key=found.key.replace("%(spider)s", name))
 
 
-@dataclass(frozen=True)
 class WorkerSettings(Group):
     """The timing of a worker, its share of the slots, and its round."""
 
-    lease: float = REDIS_LEASE.field()
-    slot_workers: int = REDIS_SLOT_WORKERS.field()
-    max_attempts: int = REDIS_MAX_ATTEMPTS.field()
-    idle: float = REDIS_IDLE.field()
-    round: str = REDIS_ROUND.field()
+    lease = REDIS_LEASE
+    slot_workers = REDIS_SLOT_WORKERS
+    max_attempts = REDIS_MAX_ATTEMPTS
+    idle = REDIS_IDLE
+    round = REDIS_ROUND
 
 
 def scrapy_redis_url(settings: BaseSettings) -> str | None:

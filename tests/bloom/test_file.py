@@ -203,8 +203,8 @@ def test_bits_reach_the_disk_before_what_is_said_about_them(tmp_path, monkeypatc
         end()
         (where, before), (page, state) = synced
         assert (where, page) == ((), (PAGE, PAGE))
-        assert (before.count, before.clean) == (held, False)
-        assert (state.count, state.clean) == (len(KEYS), end == bloom_filter.close)
+        assert (before.keys, before.clean) == (held, False)
+        assert (state.keys, state.clean) == (len(KEYS), end == bloom_filter.close)
 
 
 @pytest.mark.parametrize("kind", [BloomFilter, ScalableBloomFilter])

@@ -199,7 +199,7 @@ def test_flush_reaches_all_layers(tmp_path):
         counts = [len(layer) for layer in bloom_filter.layers]
         bloom_filter.flush()
         paths = [directory / f"{number}.bloom" for number in range(3)]
-        assert [read_state(path).count for path in paths] == counts
+        assert [read_state(path).keys for path in paths] == counts
 
 
 @pytest.mark.parametrize("number", range(3))

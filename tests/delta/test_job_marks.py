@@ -24,7 +24,7 @@ def crawl(tmp_path, make):  # noqa: F811
         store = FileDeltaStore(tmp_path / "memory", Lifetime())
         if fails:
             store.add = raising(OSError("the disk is full"))
-        delta = DeltaCrawl(job.crawler, DeltaSettings("success", "memory"), store)
+        delta = DeltaCrawl(job.crawler, DeltaSettings(mode="success", name="memory"), store)
         found = len([*delta.marks])
         if len(names) > 1:
             job.scheduler.round.begin()

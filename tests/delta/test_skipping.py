@@ -41,7 +41,7 @@ LIST = Response("http://example.com/list", request=Request("http://example.com/l
 
 def skipping_of(crawler, store):
     """Return the pages of a crawl with that store, and what decides which it skips."""
-    pages = Pages(crawler, Marks(Temporary()), DeltaSettings("item"), store)
+    pages = Pages(crawler, Marks(Temporary()), DeltaSettings(mode="item"), store)
     return pages, Skipping(crawler, pages, url_cache=100)
 
 
@@ -102,7 +102,7 @@ def test_a_store_that_fails_is_left_alone_for_a_while(crawler, caplog, monkeypat
 def test_a_page_that_has_failed_is_not_done(crawler, tmp_path, mode, reason):
     """Under `response` what has failed after the response is."""
     pages = Pages(
-        crawler, Marks(Temporary()), DeltaSettings(mode), FileDeltaStore(tmp_path, Lifetime())
+        crawler, Marks(Temporary()), DeltaSettings(mode=mode), FileDeltaStore(tmp_path, Lifetime())
     )
     request = Request("http://example.com/page")
     outcome = pages.begin(request)

@@ -32,7 +32,7 @@ class Marking:
         crawler.engine.scheduler = self.scheduler
         self.ledger = self.scheduler.ledger
         self.store = RedisDeltaStore(url, key, Lifetime(), 5.0)
-        marking = DeltaSettings("success", key, read_only=read_only)
+        marking = DeltaSettings(mode="success", name=key, read_only=read_only)
         self.delta = DeltaCrawl(crawler, marking, self.store)
         self.keys = {}
         self.is_open = True

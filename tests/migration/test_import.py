@@ -19,7 +19,7 @@ from scrapy_bloom.settings import BloomSettings
 from tests.world.runner import fork
 
 SEEN = b"\0\x14" + b"x" * 20
-SETTINGS = BloomSettings(100, 1e-9)
+SETTINGS = BloomSettings(capacity=100, error_rate=1e-9)
 
 
 def test_job_gets_its_filter_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ class DeltaFetch:
             memory.add(marks_in(path, time.time()))
         memory.open()
         marks = Marks(Temporary())
-        self.pages = Pages(self.crawler, marks, DeltaSettings("item"), memory)
+        self.pages = Pages(self.crawler, marks, DeltaSettings(mode="item"), memory)
         self.skipping = Skipping(self.crawler, self.pages, 0)
         self.db = SimpleNamespace(keys=lambda: [row.key for row in marks])
 
