@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Known:
-    """A request that is dispatched or in the memory queue, or both, with the `fingerprints` that may
-    enter the filter when it is acknowledged; `since` is the number of arrivals when it was first
-    dispatched, `queued` how often the same object is in the memory queue."""
+    """A request that is dispatched or in the memory queue, or both, with the `fingerprints` that
+    may enter the filter when it is acknowledged; `since` is the number of arrivals when it was
+    first dispatched, `queued` how often the same object is in the memory queue."""
 
     __slots__ = ("arrivals", "fingerprints", "queued", "request", "since")
 
