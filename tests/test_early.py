@@ -804,6 +804,15 @@ def test_a_bad_setting_is_refused(caplog, value, why):
 # callbacks
 
 
+class BindingFingerprinter:
+    """Takes requests with callbacks of other objects for others."""
+
+    bloom_reads = ("callback",)
+
+    def fingerprint(self, request):
+        return f"{request.url} {id(getattr(request.callback, '__self__', None))}".encode()
+
+
 @pytest.fixture
 def paged(crawl):
     """Return a crawl whose fingerprints depend on callbacks, with one known request."""
@@ -825,6 +834,14 @@ def test_a_callback_that_was_replaced_is_another(paged):
     assert (
         paged.output([Request(f"{SITE}b", callback) for callback in (old, request.callback)]) == []
     )
+
+
+def test_a_callback_of_another_object_may_be_another(crawl):
+    """A fingerprinter that reads the callback may tell apart what the same function is bound to."""
+    tested = crawl(REQUEST_FINGERPRINTER_CLASS=BindingFingerprinter)
+    request = Request(f"{SITE}b", EarlySpider().parse)
+    tested.scheduler.enqueue_request(Request(f"{SITE}b", tested.spider.parse))
+    assert tested.output([request]) == [request]
 
 
 def test_only_so_many_callbacks_are_told_apart(paged, monkeypatch):

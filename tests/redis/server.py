@@ -3,7 +3,7 @@
 import ctypes
 import importlib.util
 import os
-import random
+import secrets
 import select
 import shutil
 import signal
@@ -67,7 +67,7 @@ def free_port():
     """Return a port that is free, as is the one 10,000 above it for a Cluster's bus; both
     lie below those that the system gives out, so that nobody takes them meanwhile."""
     while True:
-        port = random.randrange(12_000, 21_000)
+        port = 12_000 + secrets.randbelow(9_000)  # the same in no two processes, whatever the seed
         with suppress(OSError), socket.socket() as one, socket.socket() as other:
             one.bind(("127.0.0.1", port))
             other.bind(("127.0.0.1", port + 10_000))
@@ -78,12 +78,18 @@ class Server:
     """One redis-server; `options` are those of its configuration file."""
 
     def __init__(self, folder, **options):
-        self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        self.folder = folder / f"redis{self.port}"
-        self.folder.mkdir()
         self.options = {"save": "", "appendonly": "no", **options}
-        self.start()
+        self.process = None
+        while self.process is None or self.process.poll() is not None:
+            self.port = free_port()
+            self.url = f"redis://127.0.0.1:{self.port}/0"
+            self.folder = folder / f"redis{self.port}"
+            self.folder.mkdir(exist_ok=True)
+            try:
+                self.start()
+            except RuntimeError as error:
+                if "in use" not in str(error):
+                    raise
 
     def start(self):
         """Start it, and wait until it answers."""
@@ -105,12 +111,13 @@ class Server:
     def _answers(self):
         import redis
 
+        if self.process.poll() is not None:
+            raise RuntimeError((self.folder / "log").read_text())
         try:
             with self.client() as client:
-                return client.ping()
+                # and not another one, which was faster to take the port
+                return client.info("server")["process_id"] == self.process.pid
         except redis.RedisError as error:
-            if self.process.poll() is not None:
-                raise RuntimeError((self.folder / "log").read_text()) from error
             return isinstance(error, redis.AuthenticationError)
 
     def client(self, **options):
