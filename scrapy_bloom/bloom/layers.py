@@ -96,9 +96,7 @@ class Layered:
                 if bits[o : o + BLOCK_BITS][rest].all():
                     if layer.table is None:
                         return True
-                    digest = self._new_digest()
-                    digest.update(key)
-                    if layer.table.holds(selector, digest.digest()):
+                    if layer.table.holds(selector, self._remainder(key)):
                         return True
                     avoided = 1
         newest = self._newest_first[0]
@@ -117,13 +115,9 @@ class Layered:
             )
             probes += o + a, o + b, o + c, o + d, o + e, o + f, o + g, o + h
         bits[probes] = 1
-        table = newest.table
-        if table is not None:
-            digest = self._new_digest()
-            digest.update(key)
-            table.add(selector, digest.digest())
-            if avoided:
-                self.false_positives_avoided += 1
+        if (table := newest.table) is not None:
+            table.add(selector, self._remainder(key))
+            self.false_positives_avoided += avoided
         newest.count += 1
         return False
 
