@@ -103,7 +103,8 @@ class FilterDupeFilter(BaseDupeFilter):
         return self._ask(request)  # `look_up`, or what `speed` has put in front of it
 
     def look_up(self, request: Request) -> bool:
-        """Return what `request_seen` returns."""
+        """Answer by the fingerprint of `request`, and add it: `request_seen` for what `speed` does
+        not answer itself."""
         fingerprint = self.fingerprint_of_any(request)
         if self._chains is not None and self._chains.lead_back(request, self.fingerprint):
             self.let_pass(fingerprint)

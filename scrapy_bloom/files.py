@@ -11,8 +11,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -95,35 +94,20 @@ class DirectoryLock:
         self.release()
 
 
-@contextmanager
-def shared_lock(path: Path) -> Iterator[None]:
-    """Share the lock of a filter file, or of the lock file of a directory, for the length of a
-    context: no process writes meanwhile. A file that is missing is not made. Raises
-    FilterLockedError if a process holds the lock."""
-    try:
-        file = open_regular(path, read_only=True)
-    except FileNotFoundError:
-        yield
-        return
-    try:
-        lock(file, shared=True)
-    except BlockingIOError:
-        with file:
-            raise _in_use(path.parent, file) from None
-    try:
-        yield
-    finally:
-        unlock(file)
-
-
 def is_held(path: Path) -> bool:
     """Return True if a process holds the lock of the file at `path`. The test takes a shared lock
     for some microseconds, in which a process that starts is refused."""
     try:
-        with shared_lock(path):
-            return False
-    except FilterLockedError:
+        file = open_regular(path, read_only=True)
+    except FileNotFoundError:
+        return False
+    try:
+        lock(file, shared=True)
+    except BlockingIOError:
+        file.close()
         return True
+    unlock(file)
+    return False
 
 
 def _in_use(directory: Path, file: IO[bytes]) -> FilterLockedError:

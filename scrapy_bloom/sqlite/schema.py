@@ -83,6 +83,8 @@ HOLDS = (
     "SELECT name, COALESCE(until, 9e999) AS until, times FROM slot WHERE times IS NOT NULL"
     " ORDER BY name"
 )
+# the numbers of states are those of State in crawl/records.py: 0 pending, 1 claimed, 2 delayed,
+# 3 failed, 4 capped, 5 asked
 AT_START = (
     "UPDATE job SET clean = 0",
     # what was claimed is next again, and what could not be read is tried again, in their places
