@@ -1,7 +1,6 @@
 """Seeds in a list of scrapy-redis's, and how they come into a crawl."""
 
 import json
-from dataclasses import replace
 from itertools import count
 
 import msgpack
@@ -147,7 +146,7 @@ def test_seeds_of_a_worker_that_dies_are_taken_by_another(
 ):
     """After its lease, whenever it dies; no seed is lost or asked twice."""
     dying = seed_list()
-    dying._settings = replace(dying._settings, lease=PATIENCE)
+    dying._settings = dying._settings.but(lease=PATIENCE)
     push(worker, key, *shops(10))
 
     def die(*_):
