@@ -29,7 +29,7 @@ def cut(script, n):
     """Let a script fail instead of its `n`-th command; give a patch that ends with that."""
     made = lua_script(CUT.format(n) + script.text.replace("redis.call(", "call("))
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("text", "digest"):
+        for name in ("digest", "text"):  # what is put back is that of the text as it was
             patch.setattr(script, name, getattr(made, name))
         yield patch
 
