@@ -12,11 +12,6 @@ from typing import IO
 from .files import sync_directory
 
 
-def new_token() -> str:
-    """Return a random part of a name."""
-    return secrets.token_hex(8)
-
-
 def privately(path: str | Path, flags: int) -> int:
     """Open a file as the `opener` of `open`: a new one with mode 600, none through a link."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
@@ -27,7 +22,7 @@ def replacing(path: Path, mode: int = 0o600, token: str | None = None) -> Iterat
     """Give a new file with a random name, private until it takes the place of that at `path`, with
     this `mode`, at the end of the context, durably: after a crash there is the old one or the new
     one. What a kill has left is removed by a call with the same random `token`. Raises OSError."""
-    temporary = path.with_name(f".{token or new_token()}.bloom.tmp")
+    temporary = path.with_name(f".{token or secrets.token_hex(8)}.bloom.tmp")
     temporary.unlink(missing_ok=True)
     with open(temporary, "xb", opener=privately) as file:
         descriptor = os.dup(file.fileno())  # the writer may close `file`

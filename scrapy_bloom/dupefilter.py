@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
+    from .bloom.layers import Layered
     from .jobdir import JobDirectory
-    from .seen import FingerprintFilter
 
 logger = logging.getLogger("scrapy_bloom.dupefilter")
 job_logger = logging.getLogger("scrapy_bloom.job_dupefilter")
@@ -164,7 +164,7 @@ class FilterDupeFilter(BaseDupeFilter):
     # for the schedulers, `speed` and the optional parts
 
     @property
-    def filter(self) -> FingerprintFilter:
+    def filter(self) -> Layered:
         """The filter, without fingerprints in memory. Raises ValueError if it is not open."""
         if self._seen is None:
             raise ValueError("the dupefilter is not open")
@@ -236,7 +236,7 @@ class FilterDupeFilter(BaseDupeFilter):
                 self.use(Seen(self._in_memory("a command for one page touches no job")))
             else:
                 for part in parts:
-                    part.check(crawler)
+                    getattr(part, "check", bool)(crawler)
                 identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
                 self.use(self._seen_in(self._open_filter(settings, identity)))
             if self._is_full:
@@ -250,15 +250,13 @@ class FilterDupeFilter(BaseDupeFilter):
             refuse(crawler, error)
 
     @abstractmethod
-    def _open_filter(
-        self, settings: BloomSettings, identity: FingerprinterIdentity
-    ) -> FingerprintFilter:
+    def _open_filter(self, settings: BloomSettings, identity: FingerprinterIdentity) -> Layered:
         """Return the open filter of the crawl. Raises the errors of `from_crawler`."""
 
-    def _seen_in(self, opened: FingerprintFilter) -> Seen:
+    def _seen_in(self, opened: Layered) -> Seen:
         return Seen(opened)
 
-    def _in_memory(self, why: str) -> FingerprintFilter:
+    def _in_memory(self, why: str) -> Layered:
         """Return a new filter in memory, and log `why` it is in memory."""
         exactly = "exact, " if self._settings.exact else ""
         announce(self.crawler, "filter", f"{exactly}in memory ({why})")
@@ -376,9 +374,7 @@ class BloomDupeFilter(FilterDupeFilter):
         finally:
             session_of(self.crawler).abandon()
 
-    def _open_filter(
-        self, settings: BloomSettings, identity: FingerprinterIdentity
-    ) -> FingerprintFilter:
+    def _open_filter(self, settings: BloomSettings, identity: FingerprinterIdentity) -> Layered:
         job, extra = settings.job, {"spider": self.crawler.spider}
         if job is None:
             return self._in_memory("there is no JOBDIR")
@@ -396,9 +392,7 @@ class BloomDupeFilter(FilterDupeFilter):
             job_logger.warning("%s", warning, extra=extra)
         return opened
 
-    def open_in(
-        self, job: JobDirectory, identity: FingerprinterIdentity | None = None
-    ) -> FingerprintFilter:
+    def open_in(self, job: JobDirectory, identity: FingerprinterIdentity | None = None) -> Layered:
         """Return the open filter of `job`, a new one if there is none."""
         identity = identity or FingerprinterIdentity.of(self.crawler.request_fingerprinter)
         opened = self._settings.open_filter(job.filter, identity.to_text())
@@ -426,7 +420,6 @@ class BloomDupeFilter(FilterDupeFilter):
             self._seen.filter.growing = False
             return self._see(fingerprint)
         self._seen.add_unchecked(fingerprint)
-        self.use(self._seen)
         return False
 
 

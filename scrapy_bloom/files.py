@@ -47,7 +47,6 @@ class DirectoryLock:
 
     def __init__(self, directory: Path, name: str) -> None:
         self._path = directory / name
-        require_file_locks(self._path)
         while not self._take(directory):
             pass
 
@@ -123,6 +122,7 @@ def _in_use(directory: Path, file: IO[bytes]) -> FilterLockedError:
 def open_regular(path: Path, *, read_only: bool = False, create: bool = False) -> IO[bytes]:
     """Open a regular file, or `create` an empty one with mode 600. Raises FilterFileError that
     names the kind of any other file at `path`, FileNotFoundError, or OSError."""
+    require_file_locks(path)
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if create else 0)
     flags |= os.O_RDONLY if read_only else os.O_RDWR
     try:

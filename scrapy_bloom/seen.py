@@ -3,102 +3,50 @@ of the log. It decides nothing itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from math import ceil, floor, log10
-from typing import Protocol
 
 from .amounts import counted, in_bytes, pages_text
 from .bloom import sizing
+from .bloom.layers import Layered
 
 _WASTE_BYTES = 50_000_000
 """The least saving for which a smaller capacity is advised."""
 
 
-class FingerprintFilter(Protocol):
-    """A growing filter of fingerprints in memory, in JOBDIR or in Redis.
-
-    While `growing` is False, its newest layer takes more keys than its capacity.
-    `false_positives_avoided` counts the new keys, since the filter was opened, that only the exact
-    table showed to be new. Methods may raise OSError, MemoryError or BloomError unless they say
-    otherwise.
-    """
-
-    growing: bool
-    false_positives_avoided: int
-
-    def add(self, key: bytes, /) -> bool:
-        """Add `key`; return True if it was present already, or by a false positive."""
-
-    def __contains__(self, key: bytes, /) -> bool:
-        """Return True if `key` was added, or by a false positive."""
-
-    def __len__(self) -> int:
-        """Number of keys added. Never raises."""
-
-    @property
-    def exact(self) -> bool:
-        """True if an exact table rules out false positives."""
-
-    @property
-    def error_rate(self) -> float:
-        """The bound on the probability of taking a new key for a known one."""
-
-    @property
-    def current_error_rate(self) -> float:
-        """The probability of taking a new key for a known one at the present fill."""
-
-    @property
-    def expected_false_positives(self) -> float:
-        """Expected number of new keys taken for known ones so far."""
-
-    @property
-    def fill_ratio(self) -> float:
-        """Share of the bits that are set, 0 to 1."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the bit arrays."""
-
-    @property
-    def table_nbytes(self) -> int:
-        """Bytes of the exact tables, 0 without."""
-
-    @property
-    def capacities(self) -> Sequence[int]:
-        """Number of keys up to which each layer stays within its error rate, oldest first."""
-
-    def close(self) -> None:
-        """Make all additions durable and release the filter. A second call does nothing."""
-
-
 class Seen:
-    """The fingerprints that a crawl has seen: those in `filter`, and those in memory.
+    """The fingerprints that a crawl has seen: those in `filter`, and uncommitted ones in memory,
+    oldest first, which are released into it or forgotten.
 
-    `add` is the one question of a dupefilter: return True if the fingerprint was seen, else keep
-    it, and False. It raises as the filter does, and keeps nothing then. It is the filter's own
-    function until a fingerprint is in memory, so `use` of the dupefilter is called again then.
+    `add` is the one question of a dupefilter. It raises as the filter does, and keeps nothing then.
     """
 
-    add: Callable[[bytes], bool]
-
-    def __init__(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
+    def __init__(self, filter: Layered) -> None:  # noqa: A002 - what it is
+        self.filter = filter
         self._in_memory: dict[bytes, None] = {}
         self.uncommitted: Collection[bytes] = self._in_memory.keys()
-        """The fingerprints in memory, oldest first."""
-        self.put(filter)
 
-    def put(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
-        """Ask `filter` from now on."""
-        self.filter = filter
-        self.add = filter.add
+    def add(self, fingerprint: bytes) -> bool:
+        """Return True if `fingerprint` was seen, else keep it, and False."""
+        return fingerprint in self._in_memory or self.filter.add(fingerprint)
 
     def add_unchecked(self, fingerprint: bytes) -> None:
         """Keep in memory a fingerprint that the filter did not take. Never raises."""
         self._in_memory[fingerprint] = None
-        self.add = self._add_to_either
 
-    def _add_to_either(self, fingerprint: bytes) -> bool:
-        return fingerprint in self._in_memory or self.filter.add(fingerprint)
+    def release(self, fingerprint: bytes) -> None:
+        """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
+        and changes nothing then."""
+        self.filter.add(fingerprint)
+        self._in_memory.pop(fingerprint, None)
+
+    def forget(self, fingerprint: bytes) -> bool:
+        """Remove an uncommitted `fingerprint`; return False if it is not uncommitted."""
+        return self._in_memory.pop(fingerprint, False) is None
+
+    def clear(self) -> None:
+        """Remove all uncommitted fingerprints."""
+        self._in_memory.clear()
 
     def __len__(self) -> int:
         """Number of fingerprints, those in memory included."""
@@ -126,7 +74,7 @@ class Seen:
         self.filter.close()
 
 
-def closing_line(bloom_filter: FingerprintFilter, capacity: int, *, finished: bool) -> str:
+def closing_line(bloom_filter: Layered, capacity: int, *, finished: bool) -> str:
     """Return requests, probably lost pages, memory and a better BLOOM_CAPACITY, if there is one.
     The stats have the other figures. `capacity` is BLOOM_CAPACITY.
 

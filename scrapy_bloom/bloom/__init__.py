@@ -3,7 +3,7 @@ layer, numbered from 0, and a lock."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from .fixed import BloomFilter
 
-_LOCK = "lock"
+LOCK = "lock"
+"""The file whose lock means that a process uses the filter of its directory."""
 
 
 class ScalableBloomFilter(Layered):
@@ -62,7 +63,7 @@ class ScalableBloomFilter(Layered):
         path = Path(path)
         with ExitStack() as undo:
             is_new = make_directory(path)
-            lock = undo.enter_context(lock_directory(path))
+            lock = undo.enter_context(DirectoryLock(path, LOCK))
             if is_new:
                 undo.callback(remove_directory, path, lock)
             remove_leftovers(path)
@@ -70,7 +71,7 @@ class ScalableBloomFilter(Layered):
             if headers:
                 bound = bound_of(headers[0])
                 require_wanted(path, headers[0], bound, error_rate, secret, exact=exact)
-                layers = _open_layers(path, len(headers))
+                layers = [undo.enter_context(closing(BitStore.open(p))) for p in layer_paths(path)]
             else:
                 bound = error_rate
                 layers = [BitStore.create(header, layer_path(path, 0))]
@@ -93,12 +94,15 @@ class ScalableBloomFilter(Layered):
         with ExitStack() as undo:
             lock = None
             if not read_only:
-                lock = undo.enter_context(lock_directory(path))
+                lock = undo.enter_context(DirectoryLock(path, LOCK))
                 remove_leftovers(path)
             headers = read_layers(path)
             self = cls.__new__(cls)
             self.capacity = headers[0].capacity
-            layers = _open_layers(path, len(headers), read_only=read_only)
+            layers = [
+                undo.enter_context(closing(BitStore.open(each, read_only=read_only)))
+                for each in layer_paths(path)
+            ]
             self._use(bound_of(headers[0]), layers, path, lock)
             undo.pop_all()
         return self
@@ -143,7 +147,7 @@ class ScalableBloomFilter(Layered):
         """Expected number of new keys taken for known ones so far, over all layers. Cost: a few
         ms a layer."""
         own = sum(layer.expected_false_positives for layer in self._newest_first)
-        return own + sizing.false_positives_in_older(self._loads)
+        return own + sizing.false_positives_in_older(self.loads)
 
     def flush(self) -> None:
         """Sync to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 new keys."""
@@ -223,16 +227,6 @@ def remove_leftovers(directory: Path) -> None:
         path.unlink()
 
 
-def lock_path(directory: Path) -> Path:
-    """Return the file whose lock means that a process uses the filter."""
-    return directory / _LOCK
-
-
-def lock_directory(directory: Path) -> DirectoryLock:
-    """Lock the filter for this process. Raises FilterLockedError if another one has it."""
-    return DirectoryLock(directory, _LOCK)
-
-
 def make_directory(path: Path) -> bool:
     """Make the directory with mode 700; return False if it exists. Raises FilterFileError if
     `path` is no directory, or where the system has no file locks."""
@@ -292,14 +286,3 @@ def require_series(name: str, header: Header, number: int, first: Header) -> Non
                 f"{name} is a layer of another filter: its {what} differs{shown}; restore the"
                 " right file from a backup, or start a new filter"
             )
-
-
-def _open_layers(directory: Path, count: int, *, read_only: bool = False) -> list[BitStore]:
-    paths = [layer_path(directory, number) for number in range(count)]
-    with ExitStack() as undo:
-        layers = []
-        for path in paths:
-            layers.append(BitStore.open(path, read_only=read_only))
-            undo.callback(layers[-1].close)
-        undo.pop_all()
-    return layers

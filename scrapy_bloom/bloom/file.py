@@ -22,7 +22,7 @@ from weakref import WeakSet
 from bitarray import bitarray
 
 from ..errors import BloomError, FilterFileError, FilterLockedError
-from ..files import allocate, lock, open_regular, publish, require_file_locks, unlock
+from ..files import allocate, lock, open_regular, publish, unlock
 from . import sizing
 from .header import OWNER_AT, PAGE, REMEDY, Header, State
 from .sizing import BLOCK_BITS, LayerLoad, digests, table_limit
@@ -98,7 +98,6 @@ class BitStore:
         crash it is complete or absent. Raises FileExistsError if `path` exists, OSError if the
         disk is too small.
         """
-        require_file_locks(path)
         page = header.to_page()
         descriptor, temporary = tempfile.mkstemp(f".{path.name}.tmp", "", path.parent)
         file = os.fdopen(descriptor, "r+b", buffering=0)
@@ -138,7 +137,6 @@ class BitStore:
         process has it open, FilterFileError if it is not a sound filter file. An error leaves the
         file unchanged.
         """
-        require_file_locks(path)
         locked = None if read_only else open_regular(path)
         try:
             if locked is not None:
@@ -302,7 +300,6 @@ if hasattr(os, "register_at_fork"):
 def read_header(path: Path) -> Header:
     """Return the header of the file at `path` without locking or changing the file. Raises
     FileNotFoundError, or FilterFileError if it is not a sound filter file."""
-    require_file_locks(path)
     with open_regular(path, read_only=True) as file:
         return _read_header(file, path)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..errors import BloomError
 from ..files import is_held
-from . import ScalableBloomFilter, layer_paths, lock_path, sizing
+from . import LOCK, ScalableBloomFilter, layer_paths, sizing
 from .file import read_state
 from .fixed import BloomFilter
 
@@ -118,7 +118,7 @@ def describe(
             layers[0].header,
             fingerprinter_in(bloom_filter.identity),
             [
-                Layer.of(layer._store.load, layer.capacity, layer.error_rate, layer.nbytes * 8)
+                Layer.of(layer.loads[0], layer.capacity, layer.error_rate, layer.nbytes * 8)
                 for layer in layers
             ],
             file_bytes=sum(layer.header.file_bytes for layer in layers),
@@ -130,7 +130,7 @@ def describe(
 def holder(path: Path) -> int | None:
     """Return the process that has the filter at `path` open, 0 if its number is not known,
     None if it is not open."""
-    lock = lock_path(path) if path.is_dir() else path
+    lock = path / LOCK if path.is_dir() else path
     if not is_held(lock):
         return None
     if lock == path:

@@ -47,7 +47,8 @@ def to_bytes(key: Key) -> bytes:
 
 
 class Layered:
-    """`add`, `in` and `update` of a filter, and the figures of its layers.
+    """`add`, `in` and `update` of a filter, and the figures of its layers: of a file, of memory,
+    or of Redis, whose filter has them by its own ways.
 
     A key is present if all its bits are set in any layer, from the newest on, and the layer's
     table, if any, contains the key. A new key goes into the newest layer: bits, remainder, count,
@@ -61,6 +62,9 @@ class Layered:
     false_positives_avoided = 0
     """Number of new keys, since the filter was opened, whose bits were set but which the exact
     table did not contain."""
+
+    error_rate: float
+    """The bound on the probability of taking a new key for a known one."""
 
     _secret: bytes
     _newest_first: tuple[BitStore, ...]
@@ -157,15 +161,26 @@ class Layered:
         return self._newest_first[0].table is not None
 
     @property
+    def capacities(self) -> list[int]:
+        """The capacities of the layers, oldest first."""
+        return [layer.capacity for layer in reversed(self._newest_first)]
+
+    @property
     def current_error_rate(self) -> float:
         """Estimated probability, at the present fill, of taking a new key for a known one. Cost:
         about 0.1 ms a layer."""
-        return sizing.total_error_rate(self._loads)
+        return sizing.total_error_rate(self.loads)
+
+    @property
+    def expected_false_positives(self) -> float:
+        """Expected number of new keys taken for known ones so far, over all layers. Cost: a few
+        ms a layer."""
+        return sizing.total_false_positives(self.loads)
 
     @property
     def fill_ratio(self) -> float:
         """Expected share of bits set, 0 to 1, over all layers."""
-        return sizing.total_fill_ratio(self._loads)
+        return sizing.total_fill_ratio(self.loads)
 
     @property
     def nbytes(self) -> int:
@@ -205,7 +220,7 @@ class Layered:
         self.close()
 
     @property
-    def _loads(self) -> list[sizing.LayerLoad]:
+    def loads(self) -> list[sizing.LayerLoad]:
         """The shapes and numbers of keys of the layers, oldest first."""
         return [layer.load for layer in reversed(self._newest_first)]
 

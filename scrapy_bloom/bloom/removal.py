@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import FilterFileError, FilterLockedError
-from ..files import is_held, sync_directory
-from . import layer_paths, lock_directory, remove_directory, remove_leftovers
+from ..files import DirectoryLock, is_held, sync_directory
+from . import LOCK, layer_paths, remove_directory, remove_leftovers
 from .file import read_state
 from .header import MAGIC
 
@@ -34,7 +34,7 @@ def remove_filter(directory: Path) -> list[Path]:
 
     The newest layer goes first, so what an interruption leaves is a filter.
     """
-    with lock_directory(directory) as lock:
+    with DirectoryLock(directory, LOCK) as lock:
         files = layer_paths(directory)[::-1]
         for path in files:
             _require_ours(path)

@@ -172,7 +172,7 @@ class Failures:
             self._fail(request, "ignored", exception)
 
     def _fail(self, request: Request, reason: str, error: Any, status: Any = None) -> bool:
-        if self._ledger is None or not self._ledger.has(request):
+        if self._ledger is None or request not in self._ledger.in_flight:
             return False
         failed = FailedRequest.of(request, reason, status=status, exception=error)
         self._ledger.fail(request, failed)

@@ -92,10 +92,10 @@ class Ledger:
         self._engine = engine
         self._operations = operations
         self._seconds = seconds
-        self._in_flight = InFlight()
+        self.in_flight = InFlight()
         self._unreleased: list[bytes] = []
         self._dispatched = 0
-        self._has_begun = False
+        self.has_begun = False  # True to send `before_commit` with each commit
         self._sent_again: set[Request] = set()
         """Requests that became a stored retry or redirect, their only descendant."""
         self._marked: dict[Request, FailedRequest] = {}
@@ -111,10 +111,6 @@ class Ledger:
         self._timer: CallLaterResult | None = None
         self._has_reactor = True
 
-    def begin(self) -> None:
-        """Send `before_commit` with each commit from now on."""
-        self._has_begun = True
-
     def stored(self, request: Request, sources: Sequence[Request]) -> None:
         """Record that the store has `request`, and that the `sources` that are sent again as it are
         done; commit if it is time."""
@@ -124,7 +120,7 @@ class Ledger:
 
     def wait_in_memory(self, request: Request) -> None:
         """Record that `request` waits in memory only; commit if it is time."""
-        self._in_flight.keep(request, self._fingerprints(request), comes_again=request.dont_filter)
+        self.in_flight.keep(request, self._fingerprints(request), comes_again=request.dont_filter)
         self.pushed()
 
     def pushed(self) -> None:
@@ -161,25 +157,16 @@ class Ledger:
         """Record that `request` is dispatched."""
         self._dispatched += 1
         self._newest = None
-        self._in_flight.start(request)
+        self.in_flight.start(request)
         self.commit_later()
-
-    def has(self, request: Request) -> bool:
-        """Return True if `request` is dispatched and may not be acknowledged."""
-        return request in self._in_flight
-
-    @property
-    def in_flight(self) -> int:
-        """Number of dispatched requests that may not be acknowledged."""
-        return len(self._in_flight)
 
     def stand_in_for_all(self) -> Request:
         """Return a stand-in for all dispatched requests, which is acknowledged when the engine is
         done with them all. Cost: a step for each, if one was dispatched since the last call."""
         if self._newest is None:
             self._newest = Request("data:,")
-            self._together[self._newest] = [*self._in_flight]
-            self._in_flight.keep(self._newest, (), comes_again=True)
+            self._together[self._newest] = [*self.in_flight]
+            self.in_flight.keep(self._newest, (), comes_again=True)
             self.commit_later()
         return self._newest
 
@@ -188,7 +175,7 @@ class Ledger:
         record counts; what fails in a fast stop stays pending."""
         if self._engine.cuts_off:
             self._cut_off.add(request)
-        elif self.has(request):
+        elif request in self.in_flight:
             self.reasons[request] = self._marked.setdefault(request, failed).reason
 
     def cannot_schedule(self, request: Request, error: Exception) -> None:
@@ -200,7 +187,7 @@ class Ledger:
             exc_info=error,
             extra={"spider": self._crawler.spider},
         )
-        self._in_flight.keep(request, [])
+        self.in_flight.keep(request, [])
         if not request.dont_filter:
             self._dupefilter.forget(request)
 
@@ -278,7 +265,7 @@ class Ledger:
         )
 
     def _write_commit(self) -> None:
-        for request in self._in_flight:
+        for request in self.in_flight:
             self._acknowledge(request)
         for stand_in, requests in [*self._together.items()]:
             self._acknowledge_together(stand_in, requests)
@@ -289,7 +276,7 @@ class Ledger:
     def _prepare(self, acknowledged: Sequence[Request]) -> None:
         """Send `before_commit` and run the commit hooks."""
         began = monotonic()
-        if self._has_begun:
+        if self.has_begun:
             self._send_before_commit()
         for hook in self.commit_hooks:
             hook.before_commit(acknowledged)
@@ -314,12 +301,12 @@ class Ledger:
         return self._not_before - monotonic()
 
     def _acknowledge_together(self, stand_in: Request, requests: Iterable[Request]) -> None:
-        if any(map(self.has, requests)):
+        if any(each in self.in_flight for each in requests):
             return
         if self._newest is stand_in:
             self._newest = None
         del self._together[stand_in]
-        self._in_flight.start(stand_in)
+        self.in_flight.start(stand_in)
         self._acknowledge(stand_in)
 
     def _acknowledge(self, request: Request) -> None:
@@ -329,7 +316,7 @@ class Ledger:
         if not is_sent_again and self._engine.is_in_progress(request):
             return
         self._sent_again.discard(request)
-        for finished in self._in_flight.finish(request, alone=is_sent_again):
+        for finished in self.in_flight.finish(request, alone=is_sent_again):
             self._unreleased += finished.fingerprints
             self._acknowledged.append(finished.request)
             failed = self._marked.pop(finished.request, None)
@@ -357,5 +344,5 @@ class Ledger:
     def _commit_now(self) -> None:
         self._timer = None
         self.commit()
-        if len(self._in_flight) or self._together:
+        if len(self.in_flight) or self._together:
             self.commit_later()

@@ -104,7 +104,7 @@ class LedgerScheduler(BaseScheduler):
         self.df = dupefilter
         self.spider: Spider | None = None
         self.mqs = memory_records(crawler)
-        self._ledger: Ledger | None = None
+        self.ledger: Ledger | None = None
         self._children: CommitHook = CommitHook()
         self._has_told_of_unserializable = False
         self._engine = EngineProgress(crawler)
@@ -129,18 +129,13 @@ class LedgerScheduler(BaseScheduler):
         mend_cache(self.crawler)
 
     @property
-    def ledger(self) -> Ledger | None:
-        """The ledger of the job, None without a store."""
-        return self._ledger
-
-    @property
     def dqs(self) -> Sized | None:
         """The pending requests in the store, None without one."""
-        return None if self._ledger is None else self._ledger.store.pending
+        return None if self.ledger is None else self.ledger.store.pending
 
     def __len__(self) -> int:
         """Number of pending requests, the delayed ones included."""
-        store = self._ledger and self._ledger.store
+        store = self.ledger and self.ledger.store
         return self._in_memory + (len(store.pending) + store.later if store else 0)
 
     def has_pending_requests(self) -> bool:
@@ -190,12 +185,12 @@ class LedgerScheduler(BaseScheduler):
         return sent_again(request) if hold.until > monotonic() and times != hold.times else None
 
     def _guarded(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._ledger is None else self._ledger.guarded()
+        return nullcontext() if self.ledger is None else self.ledger.guarded()
 
     def enqueue_request(self, request: Request) -> bool:
         """Store `request`, durable with the next commit. Return False if it was seen or cannot be
         scheduled. With a ledger never raises."""
-        ledger = self._ledger
+        ledger = self.ledger
         if ledger is not None and ledger.stopped:
             # its parent stays unacknowledged, and yields it again
             return False
@@ -227,7 +222,7 @@ class LedgerScheduler(BaseScheduler):
 
     def next_request(self) -> Request | None:
         """Return the next request in Scrapy's order; it stays stored until it is acknowledged."""
-        ledger = self._ledger
+        ledger = self.ledger
         if ledger is not None:
             if ledger.stopped:
                 return None
@@ -300,11 +295,11 @@ class LedgerScheduler(BaseScheduler):
 
     def _push_to_memory(self, request: Request, delay: float | None) -> None:
         self._put_in_memory(request, delay)
-        if self._ledger is not None:
+        if self.ledger is not None:
             if request is self._start_requests.offered:
                 self._start_requests.mark_in_memory()
             self._children.in_memory(request)
-            self._ledger.wait_in_memory(request)
+            self.ledger.wait_in_memory(request)
 
     def _put_in_memory(self, request: Request, delay: float | None) -> None:
         start = self.mqs.starts_apart and bool(request.meta.get("is_start_request"))
@@ -331,15 +326,15 @@ class LedgerScheduler(BaseScheduler):
         """Seconds until the next delayed request is due, or the next hold ends."""
         due = self.mqs.next_due
         dues = [None if due is None else due - time.time(), self._local_holds.next_end]
-        if self._ledger is not None:
-            dues.append(self._ledger.store.next_due)
+        if self.ledger is not None:
+            dues.append(self.ledger.store.next_due)
         return min((due for due in dues if due is not None), default=None)
 
     def _take_due(self) -> bool:
         """Make requests pending that are due. Return True if there are more, for the next turn."""
         if self.mqs.delayed:
             self.mqs.take_due(time.time())
-        if self._ledger is None or not self._ledger.take_due():
+        if self.ledger is None or not self.ledger.take_due():
             return False
         self._alarm.set(0)
         return True
@@ -391,7 +386,7 @@ class LedgerScheduler(BaseScheduler):
                 continue
             self.mqs.done(claimed.id)
             return claimed.payload, "memory"
-        return (None if self._ledger is None else self._ledger.next()), self.medium
+        return (None if self.ledger is None else self.ledger.next()), self.medium
 
     def _seconds_held(self, slot: str) -> float | None:
         """Return after how many seconds a request in memory is looked at again, None if it may be

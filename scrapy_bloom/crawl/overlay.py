@@ -6,7 +6,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..bloom import ScalableBloomFilter
@@ -17,48 +17,20 @@ if TYPE_CHECKING:
     from scrapy import Request
 
     from ..dupefilter import BloomDupeFilter
-    from ..seen import FingerprintFilter
 
 
-class Overlay(Seen):
-    """A filter, and uncommitted fingerprints in memory, which are released into it or forgotten."""
+class Uncommitted(Seen):
+    """Fingerprints that are new stay uncommitted."""
 
-    def release(self, fingerprint: bytes) -> None:
-        """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
-        and changes nothing then."""
-        self.filter.add(fingerprint)
-        self._in_memory.pop(fingerprint, None)
-
-    def forget(self, fingerprint: bytes) -> bool:
-        """Remove an uncommitted `fingerprint`; return False if it is not uncommitted."""
-        return self._in_memory.pop(fingerprint, False) is None
-
-    def clear(self) -> None:
-        """Remove all uncommitted fingerprints."""
-        self._in_memory.clear()
-
-
-class Uncommitted(Overlay):
-    """An overlay whose `add` leaves a new fingerprint uncommitted."""
-
-    def put(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
-        """Ask `filter` from now on."""
-        self.filter = filter
-        self.add, self._knows = self._add, self._look_in(filter)
-
-    def _look_in(self, filter: FingerprintFilter) -> Callable[[bytes], bool]:  # noqa: A002
-        """Return the question for a fingerprint that is not in memory."""
-        return filter.__contains__
-
-    def _add(self, fingerprint: bytes) -> bool:
+    def add(self, fingerprint: bytes) -> bool:
+        """Return True if `fingerprint` was seen, else keep it in memory, and False."""
         if fingerprint in self._in_memory or self._knows(fingerprint):
             return True
         self._in_memory[fingerprint] = None
         return False
 
-    def add_unchecked(self, fingerprint: bytes) -> None:
-        """Keep `fingerprint` without a look into the filter. Never raises."""
-        self._in_memory[fingerprint] = None
+    def _knows(self, fingerprint: bytes) -> bool:
+        return fingerprint in self.filter
 
 
 class Keeper:

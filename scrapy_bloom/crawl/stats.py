@@ -30,7 +30,7 @@ def set_stats(
     counts the present commit; `slowest` is the longest call of a worker (seconds)."""
     values = {
         "pending": pending,
-        "in_flight": ledger.in_flight,
+        "in_flight": len(ledger.in_flight),
         "failed": ledger.store.failed,
         "later": ledger.store.later,
         "commits": ledger.commits + in_commit,

@@ -268,6 +268,5 @@ def reset_filter(dupefilter: BloomDupeFilter) -> None:
     if job is not None and seen is not None and len(seen):
         seen.close()
         remove_filter(job.filter)
-        seen.put(dupefilter.open_in(job))
-        dupefilter.use(seen)
+        seen.filter = dupefilter.open_in(job)
         dupefilter.loses_requests = False

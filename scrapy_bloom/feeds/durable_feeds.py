@@ -196,7 +196,7 @@ class DurableFeeds(CommitHook):
         """Return the request whose acknowledgement makes an item of `response` final."""
         is_known = isinstance(response, Failure) or response in self._origins
         request = request_of(self._crawler, response) if is_known else None
-        if request is None or not self.ledger.has(request):
+        if request is None or request not in self.ledger.in_flight:
             return self.ledger.stand_in_for_all()
         return request
 

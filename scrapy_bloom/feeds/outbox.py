@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from hashlib import blake2b
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ..atomic import new_token
 from ..errors import encodable
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Outbox:
     def add_batch(self, feed: Feed, number: int, uri: str) -> Batch:
         """Insert a batch without a path as the last one of `feed`, and return it."""
         feed.last_batch = number
-        stored = {"token": new_token()}
+        stored = {"token": secrets.token_hex(8)}
         row = self._insert(
             "INSERT INTO batches VALUES (NULL, ?, ?, ?, '', 'waiting', 0, 0, x'', ?)",
             (feed.id, number, uri, json.dumps(stored)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from scrapy import Request, Spider, signals
 
 from ..amounts import counted
-from ..crawl.overlay import Overlay, Uncommitted
+from ..bloom.layers import Layered
+from ..crawl.overlay import Uncommitted
 from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprints import FingerprinterIdentity
-from ..seen import FingerprintFilter, Seen
+from ..seen import Seen
 from ..settings import BloomSettings
 from ..startup import announce
 from .client import RedisClient
@@ -101,7 +102,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def settle(self, fingerprint: bytes) -> None:
         """Record that a fingerprint is in Redis: it is uncommitted no longer."""
-        if isinstance(self._seen, Overlay):
+        if self._seen is not None:
             self._seen.forget(fingerprint)
             self.shared.known.add(fingerprint)
 
@@ -109,7 +110,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         """Clear the caches of seen requests, and remove these fingerprints from the overlay."""
         self.forget_recent()
         self.shared.known.clear()
-        if isinstance(self._seen, Overlay):
+        if self._seen is not None:
             for fingerprint in uncommitted:
                 self._seen.forget(fingerprint)
 
@@ -120,7 +121,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def forget(self, request: Request) -> None:
         """Remove the uncommitted fingerprint of `request`, which could not be stored."""
-        if isinstance(self._seen, Overlay) and self._seen.forget(self.fingerprint(request)):
+        if self._seen is not None and self._seen.forget(self.fingerprint(request)):
             self.forget_recent()
 
     def request_seen(self, request: Request) -> bool:
@@ -135,7 +136,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the connection. The filter stays."""
-        if isinstance(self._seen, Overlay):
+        if self._seen is not None:
             if self._beside_queue:
                 self._seen.clear()
             if self.uncommitted and self._replays_at_close:
@@ -153,7 +154,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def clear(self) -> None:
         """Delete the shared filter, for all workers; the next request makes a new one.
         Called by scrapy-redis's scheduler."""
-        if not isinstance(self._seen, Overlay):
+        if self._seen is None:
             return
         self.forget_recent()
         self._seen.clear()
@@ -234,8 +235,8 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 {"name": client.name},
             )
 
-    def _seen_in(self, opened: FingerprintFilter) -> Seen:
-        return BesideQueue(self.shared) if self._beside_queue else Overlay(opened)
+    def _seen_in(self, opened: Layered) -> Seen:
+        return BesideQueue(self.shared) if self._beside_queue else Seen(opened)
 
     def let_pass(self, fingerprint: bytes) -> None:
         """Settle `fingerprint`: another worker may have sent it, and a request bypasses the filter
@@ -255,7 +256,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         if self._seen is None:
             return False
         self._seen.add_unchecked(fingerprint)
-        self.use(self._seen)
         if not self._outage:
             self._outage = self.watches_each_new = True
             self.crawler.stats.inc_value("bloom/outages")
@@ -276,7 +276,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def _replay(self, count: int) -> None:
         """Move up to `count` fingerprints from memory into the filter."""
         overlay = self._seen
-        if not isinstance(overlay, Overlay):
+        if overlay is None:
             return
         try:
             for fingerprint in list(islice(overlay.uncommitted, count)):
@@ -303,5 +303,5 @@ class BesideQueue(Uncommitted):
 
     filter: RedisBloomFilter
 
-    def _look_in(self, filter: FingerprintFilter) -> Callable[[bytes], bool]:  # noqa: A002
-        return self.filter.known.urls.__contains__
+    def _knows(self, fingerprint: bytes) -> bool:
+        return fingerprint in self.filter.known.urls

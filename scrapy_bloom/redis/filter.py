@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..bloom import sizing
 from ..bloom.hashing import first_lanes
 from ..bloom.header import PAGE, new_header
-from ..bloom.layers import Key, to_bytes
+from ..bloom.layers import Key, Layered, to_bytes
 from ..errors import IncompatibleFilterError, SharedFilterError
 from ..speed import RecentKeys
 from .client import RedisClient
@@ -42,7 +42,7 @@ KNOWN_KEYS = 100_000
 """Keys in the cache of those that were seen; fingerprints take about 13 MB."""
 
 
-class RedisBloomFilter:
+class RedisBloomFilter(Layered):
     """The filter at `key`, made if there is none: for `capacity` keys at `error_rate`,
     growing beyond, in 64 shards.
 
@@ -181,23 +181,6 @@ class RedisBloomFilter:
             blocks = max(1, int(layer.blocks * share))
             loads.append(sizing.LayerLoad(blocks, layer.probes, sum(keys), share))
         return loads
-
-    @property
-    def fill_ratio(self) -> float:
-        """Expected share of bits set, 0 to 1, over all layers."""
-        return sizing.total_fill_ratio(self.loads)
-
-    @property
-    def current_error_rate(self) -> float:
-        """Estimated chance, at the present fill, that a new key counts as seen. Cost: about 0.1 ms
-        a layer."""
-        return sizing.total_error_rate(self.loads)
-
-    @property
-    def expected_false_positives(self) -> float:
-        """Estimated number of new keys of all processes that counted as seen so far. Cost: a few ms
-        a layer."""
-        return sizing.total_false_positives(self.loads)
 
     def refresh(self) -> None:
         """Read the counts of all shards: 64 round trips. Raises SharedFilterError."""

@@ -96,7 +96,7 @@ class RedisDurableScheduler(LedgerScheduler):
             self.df.abandon()
             _leave_directory(self.crawler)
             refuse(self.crawler, error)
-        self._ledger, self._holds_of = self.worker.ledger, self.worker.store
+        self.ledger, self._holds_of = self.worker.ledger, self.worker.store
         # Redis counts
         self._has_budget, self._budget = self._budget is not None, None
         self.df.open()
@@ -136,14 +136,14 @@ class RedisDurableScheduler(LedgerScheduler):
         self.worker.store.count(request, slot, partial(self._take_counted, request, delay))
 
     def _take_counted(self, request: Request, delay: float | None, has_room: bool) -> None:
-        assert self._ledger is not None
+        assert self.ledger is not None
         self._uncounted -= 1
         if has_room:
             super()._put_in_memory(request, delay)
             self._engine.wake()
         else:
             self.stats.inc_value("scheduler/capped")
-            self._ledger.dispatch(request)  # and so it is done
+            self.ledger.dispatch(request)  # and so it is done
 
 
 def _leave_directory(crawler: Crawler) -> None:

@@ -95,7 +95,7 @@ class SharedStartRequests(StartRequests):
 
     def _begin(self) -> bool:
         again, self._has_passed = self._has_passed, True
-        self._ledger.begin()
+        self._ledger.has_begun = True
         if self._is_through and not again:
             return False
         self._run()

@@ -21,7 +21,6 @@ from ..startup import is_own_method
 
 if TYPE_CHECKING:
     from scrapy import Request
-    from scrapy.crawler import Crawler
 
 RequestSeen = Callable[["Request"], bool]
 LONGEST_URL = 500
@@ -63,20 +62,10 @@ class RecentKeys(Generic[AnyStr]):
         self._slots.clear()
 
 
-_visible = re.compile(r"[!-~]+").fullmatch
-
-
-def is_clean(url: str) -> bool:
-    """Return True if `url` has only visible ASCII characters.
-
-    After other characters, removing a fragment may change the page: w3lib strips spaces at the end
-    of a URL, so `http://a.example ` equals `http://a.example`, but `http://a.example #x` does not.
-    """
-    return _visible(url) is not None
-
-
-def check(crawler: Crawler) -> None:
-    """Refuse nothing."""
+is_clean = re.compile(r"[!-~]+").fullmatch
+"""Whether a URL has only visible ASCII characters. After others, removing a fragment may change the
+page: w3lib strips spaces at the end of a URL, so `http://a.example ` equals `http://a.example`, but
+`http://a.example #x` does not."""
 
 
 def attach(df: FilterDupeFilter) -> None:
@@ -84,19 +73,14 @@ def attach(df: FilterDupeFilter) -> None:
     that and `fingerprint` are its own."""
     df._recent = RecentKeys(df._settings.url_cache)
     methods = product((df, FilterDupeFilter), ("look_up", "fingerprint"))
-    if all(is_own_method(thing, name, "scrapy_bloom") for thing, name in methods):
-        df.put_in_front(_shortcut(df))
-
-
-def _shortcut(df: FilterDupeFilter) -> RequestSeen:
-    """Return a function with the answers, stats and log lines of `look_up`, which it asks for the
-    requests that are not plain."""
-    ask = df.look_up
+    if not all(is_own_method(thing, name, "scrapy_bloom") for thing, name in methods):
+        return
     if df._fingerprinter.of_url is not None:
-        return _by_url(df, ask, df._fingerprinter.of_url)
-    from .others import by_callback_or_fingerprint
+        df.put_in_front(_by_url(df, df.look_up, df._fingerprinter.of_url))
+    else:
+        from .others import by_callback_or_fingerprint
 
-    return by_callback_or_fingerprint(df, ask, partial(_remember, df))
+        df.put_in_front(by_callback_or_fingerprint(df, df.look_up, partial(_remember, df)))
 
 
 def _remember(df: FilterDupeFilter, key: str | bytes) -> None:

@@ -146,7 +146,7 @@ class DurableScheduler(LedgerScheduler):
         self.spider = spider
         try:
             if self._job is not None and isinstance(self.df, BloomDupeFilter):
-                self._ledger = self._open_job(self._job, self.df)
+                self.ledger = self._open_job(self._job, self.df)
                 self._next_look.set(ORDERS_SECONDS)
         except Exception as error:  # noqa: BLE001 - see from_crawler
             if isinstance(self.df, BloomDupeFilter):
@@ -159,7 +159,7 @@ class DurableScheduler(LedgerScheduler):
         """Acknowledge what is finished, commit, close the dupefilter, and leave the job."""
         self._alarm.cancel()
         self._next_look.cancel()
-        ledger, round_ = self._ledger, self.round
+        ledger, round_ = self.ledger, self.round
         if ledger is not None and round_ is not None:
             # what is retried keeps this round open
             while not ledger.stopped and self._carry_out_order():
@@ -173,7 +173,7 @@ class DurableScheduler(LedgerScheduler):
         return self.df.close(reason)
 
     def _may_be_dispatched(self, request: Request) -> bool:
-        ledger = self._ledger
+        ledger = self.ledger
         if ledger is None or self._budget is None:
             return True
         if self._begins_round or self._store.is_uncommitted(request):
@@ -190,7 +190,7 @@ class DurableScheduler(LedgerScheduler):
     def _cap(self, request: Request, delay: float | None) -> None:
         """Count `request`, which is over the budget, and keep it in a job."""
         super()._cap(request, delay)
-        if self._ledger is None:
+        if self.ledger is None:
             return
         try:
             self._store.cap(request, delay)
@@ -200,7 +200,7 @@ class DurableScheduler(LedgerScheduler):
             self._tell_of_unserializable(request, error)
         if request is self._start_requests.offered:
             self._start_requests.mark_stored()
-        self._ledger.stored(request, self._sources_of(request))
+        self.ledger.stored(request, self._sources_of(request))
 
     def _begin_round(self) -> None:
         self._begins_round = True
@@ -269,12 +269,12 @@ class DurableScheduler(LedgerScheduler):
 
     def _look_for_orders(self) -> None:
         """Carry out a part of what an operator has ordered, and look again."""
-        if self._ledger is not None and not self._ledger.stopped:
+        if self.ledger is not None and not self.ledger.stopped:
             self._next_look.set(BETWEEN_ORDERS if self._carry_out_order() else ORDERS_SECONDS)
 
     def _carry_out_order(self) -> bool:
         """Carry out a part of an order; return True if there may be more."""
-        job, ledger = self._job, self._ledger
+        job, ledger = self._job, self.ledger
         assert job is not None and ledger is not None  # noqa: PT018
         if next(job.orders.glob("*.json"), None) is None:
             return False

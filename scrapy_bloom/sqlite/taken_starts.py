@@ -47,7 +47,7 @@ class LocalStartRequests(StartRequests):
         round_.at_begin.append(lambda: self._file.execute("DELETE FROM taken_start_requests"))
 
     def _begin(self) -> bool:
-        self._ledger.begin()
+        self._ledger.has_begun = True
         with self._ledger.guarded():
             self._round.begin()
             # not in memory, which would grow with the start requests

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from scrapy_bloom import BloomError, ScalableBloomFilter
-from scrapy_bloom.crawl.overlay import Overlay, Uncommitted
+from scrapy_bloom.crawl.overlay import Uncommitted
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.dupefilter import BesideQueue
 from scrapy_bloom.redis.filter import RedisBloomFilter
@@ -35,7 +35,7 @@ def opened(request, tmp_path):
     found.close()
 
 
-@pytest.fixture(params=[Seen, Overlay, Uncommitted, BesideQueue])
+@pytest.fixture(params=[Seen, Uncommitted, BesideQueue])
 def make(request, opened):
     """Return a function that makes what answers, of each class."""
     if request.param is BesideQueue and not isinstance(opened, RedisBloomFilter):
@@ -62,12 +62,12 @@ def test_nothing_is_kept_of_a_failure(make, opened, monkeypatch, error):
     with monkeypatch.context() as patch:
         for name in ("add", "__contains__"):
             patch.setattr(type(opened), name, raising(error))
-        seen.put(opened)
+        seen.filter = opened
         if not isinstance(seen, BesideQueue):  # which asks no server
             with pytest.raises(type(error)):
                 seen.add(key)
             assert list(seen.uncommitted) == []
-    seen.put(opened)
+    seen.filter = opened
     assert not seen.add(key)
 
 
@@ -97,16 +97,15 @@ def test_released_fingerprints_are_in_the_filter(make, opened):
     assert [seen.add(key) for key in added] == [True] * 10 + [False] * 10
 
 
-def test_another_filter_is_asked_when_it_is_put(make, opened, tmp_path):
+def test_another_filter_is_asked(make, opened, tmp_path):
     """Between rounds."""
     if isinstance(opened, RedisBloomFilter):
         pytest.skip("a crawl in Redis has one filter")
     seen = make()
     old, new = keys(0, 2)
     assert not seen.add(old)
-    if isinstance(seen, Overlay):
-        seen.clear()
+    seen.clear()
     with ScalableBloomFilter(10, 1e-9, tmp_path / "other") as other:
         other.add(new)
-        seen.put(other)
+        seen.filter = other
         assert [seen.add(old), seen.add(new)] == [False, True]

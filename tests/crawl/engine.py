@@ -96,7 +96,7 @@ class Job:
 
     def commit(self):
         """Commit now."""
-        self.scheduler._ledger.commit()
+        self.scheduler.ledger.commit()
 
     def close(self, reason="finished"):
         """Close the scheduler."""
@@ -115,7 +115,7 @@ class Job:
         for name in ("_alarm", "_next_look"):
             if (alarm := getattr(self.scheduler, name, None)) is not None:
                 alarm.cancel()
-        ledger = getattr(self.scheduler, "_ledger", None)
+        ledger = getattr(self.scheduler, "ledger", None)
         if ledger is not None:
             if ledger._timer is not None:
                 ledger._timer.cancel()

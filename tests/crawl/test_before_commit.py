@@ -138,7 +138,7 @@ def test_a_handler_that_has_not_done_its_work_stops_the_acknowledging(
 def test_a_handler_may_crawl(make_round, crash_round):
     """What it enqueues is in the commit; what it finishes is acknowledged by the next one."""
     job = started(make_round(), "a", "b")
-    job.scheduler._ledger._operations = 1
+    job.scheduler.ledger._operations = 1
     handled = []
 
     def handler(spider):
@@ -174,7 +174,7 @@ def test_the_signal_is_sent_from_the_first_start_request_to_the_last_commit(make
 def test_slow_handlers_space_the_commits(make_round, monkeypatch):
     """They take a twentieth of the time, whatever the number of requests."""
     job = started(make_round())
-    job.scheduler._ledger._operations = 1
+    job.scheduler.ledger._operations = 1
     # each look at this clock is a second later than the one before
     clock, sent = itertools.count(time.monotonic() + 1000), []
     monkeypatch.setattr("scrapy_bloom.crawl.ledger.monotonic", lambda: next(clock))

@@ -302,7 +302,7 @@ def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are
     assert job.stat("scheduler/capped") == 1
     job.done(a)
     job.commit()
-    assert not job.scheduler.ledger.has(a)
+    assert a not in job.scheduler.ledger.in_flight
 
 
 def test_a_page_whose_redirect_is_capped_is_acknowledged_with_it(make_round, crash_round):

@@ -318,7 +318,7 @@ def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job
     a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
     appended_to(tmp_path / "a.jl")
     a.pages(p2={"n": 2})
-    assert a.scheduler._ledger.stopped
+    assert a.scheduler.ledger.stopped
     assert "another program writes to it" in caplog.text
     a.close("bloom_error")
     assert (tmp_path / "a.jl").read_bytes() == b'{"n": 1}\nmore\n'
@@ -338,7 +338,7 @@ def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatc
     with monkeypatch.context() as patched:
         patched.setattr(DurableFeeds, when, interrupted)
         b = job({"a.jl": "jsonlines"})
-        assert b.scheduler._ledger.stopped
+        assert b.scheduler.ledger.stopped
         assert b.pop() is None
         b.close("bloom_error")
     c = job({"a.jl": "jsonlines"})
@@ -361,7 +361,7 @@ def test_ctrl_c_while_an_item_is_exported_loses_none(tmp_path, job, monkeypatch)
     with monkeypatch.context() as patched:
         patched.setattr(Outbox, "add_item", interrupted)
         a.done(a.page("p2", {"n": 2}))
-        assert a.scheduler._ledger.stopped
+        assert a.scheduler.ledger.stopped
         a.close("bloom_error")
     b = job(feeds)
     assert b.pop().url.endswith("never")
@@ -380,7 +380,7 @@ def test_ctrl_c_before_the_bit_of_a_stored_request_is_set_has_it_set_later(job, 
     with monkeypatch.context() as patch:
         patch.setattr(Keeper, "release", interrupted)
         a.commit()
-    assert a.scheduler._ledger.stopped
+    assert a.scheduler.ledger.stopped
     a.close("bloom_error")
     assert not job({"a.jl": "jsonlines"}).push("p2")
 
@@ -433,7 +433,7 @@ def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch, feed):
     with monkeypatch.context() as patch:
         patch.setattr(FeedFile, "append", on_a_full_disk)
         a.pages(p2={"n": 2, "text": "x" * 100})
-    assert a.scheduler._ledger.stopped
+    assert a.scheduler.ledger.stopped
     a.close("bloom_error")
     assert numbers(tmp_path / next(iter(feed))) == [1]
     job(feed).finish()

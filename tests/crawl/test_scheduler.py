@@ -428,7 +428,7 @@ def test_a_failing_database_closes_the_spider_and_keeps_the_job(
     job = make().pushed(*"abc")
     job.commit()
     popped = job.pop()
-    job.scheduler._ledger.store._file._connection.execute(f"PRAGMA {limit}")
+    job.scheduler.ledger.store._file._connection.execute(f"PRAGMA {limit}")
     for number in range(300):
         job.push(str(number), body="x" * 1000)
     job.done(popped)
@@ -440,7 +440,7 @@ def test_a_failing_database_closes_the_spider_and_keeps_the_job(
     assert job.engine.closed == ["bloom_error"]
     (record,) = [r for r in caplog.records if r.levelname == "ERROR"]
     assert not record.exc_info
-    job.scheduler._ledger.store._file._connection.execute("PRAGMA query_only = 0")
+    job.scheduler.ledger.store._file._connection.execute("PRAGMA query_only = 0")
     job.close("bloom_error")
     resumed = crash()  # as after a kill
     assert resumed.stat("scheduler/recovered") == 3

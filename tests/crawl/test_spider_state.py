@@ -169,7 +169,7 @@ def test_a_state_that_pickles_slowly_spaces_the_commits(make_round):
     """It takes a small share of the time, whatever the number of requests."""
     Slow.pickled = 0
     job = make_round()
-    job.scheduler._ledger._operations = 1
+    job.scheduler.ledger._operations = 1
     job.spider.state["slow"] = Slow()
     job.pushed(*map(str, range(50)))
     assert 1 <= Slow.pickled <= 3

@@ -277,7 +277,7 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
     first.enqueue_request(request("other"))
     sent_again(first, take(first, 2)["page", 0])
     first.worker.store._take = lambda *_: None  # after it the page would be acknowledged
-    first._ledger.commit()
+    first.ledger.commit()
     assert first.worker._transport.wait(30)
     del first.worker.store._take
     redis_server.command("ZADD", f"{{{key}}}:workers", 1, first.worker.store.worker)

@@ -353,7 +353,7 @@ def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
     function, (error,) = told.get(timeout=60)
     function(error)
     assert "WRONGTYPE" in str(error)
-    assert scheduler._ledger.stopped
+    assert scheduler.ledger.stopped
     transport._thread.join(60)
     redis_server.command("DEL", f"{{{key}}}:priorities")
 

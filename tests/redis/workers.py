@@ -337,7 +337,7 @@ def talk(scheduler):
     for _ in range(3):
         while not transport.wait(5):
             pass
-        scheduler._ledger.commit()
+        scheduler.ledger.commit()
         if not transport.busy:
             scheduler.worker.store._call()
     while not transport.wait(5):
