@@ -28,7 +28,7 @@ from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
 from .file_store import FileDeltaStore, UnfinishedWriteError
 from .marks import CHANGED, NEW, UNCHANGED
-from .settings import DELTA_DIGEST, DeltaSettings, Lifetime
+from .settings import DELTA_DIGEST, DeltaSettings, Lifetime, require_conditional
 from .skipping import Skipping
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class DeltaMiddleware(_Watch):
         self._settings = settings
         self._origins = origins_of(crawler)
         self._delta: DeltaCrawl | None = None
-        self._skipping: Skipping | None = None
+        self.skipping: Skipping | None = None
+        """What knows the pages of earlier rounds, None before the spider is open."""
         self._skipped = 0
         self._is_unfinished = False
         """True if the delta store could not be read yet, since a writer of it was killed."""
@@ -106,6 +107,8 @@ class DeltaMiddleware(_Watch):
                 raise NotConfigured
             if settings.digest is not None and settings.digest.skips:
                 _require_durable_feeds(crawler)
+            if settings.conditional:
+                require_conditional(crawler)
             self = cls(crawler, settings)
         except NotConfigured:  # of a subclass, too
             raise
@@ -131,7 +134,7 @@ class DeltaMiddleware(_Watch):
         """Record that `response` reaches the callback."""
         origin = self._origins.get(response)
         if self._delta is not None and origin is not None:
-            self._delta.begin(origin)
+            self._delta.begin(origin, response)
 
     def outcome_of(self, response: Any) -> Outcome | None:
         """Return the outcome of the request that `response` answers, None before its callback, and
@@ -149,7 +152,7 @@ class DeltaMiddleware(_Watch):
         """Return True if `request`, of the callback of `response`, is for a page that an earlier
         round has done; count it then, and send `request_dropped`."""
         super()._skips(request, response)
-        if self._skipping is None or not self._skipping.is_done(request, response):
+        if self.skipping is None or not self.skipping.is_done(request, response):
             return False
         crawler = self._crawler
         self._skipped += 1
@@ -178,7 +181,7 @@ class DeltaMiddleware(_Watch):
             return
         self._delta = delta
         put_before_engine(crawler, _Watch(self.outcome_of))
-        self._skipping = Skipping(crawler, delta.pages, self._url_cache)
+        self.skipping = Skipping(crawler, delta.pages, self._url_cache)
         crawler.stats.set_value("bloom/delta_skipped", 0)
         self._update_stats(delta)
         settings = self._settings
@@ -188,6 +191,8 @@ class DeltaMiddleware(_Watch):
         if digest is not None:
             how += ["compared, items of unchanged pages left out" if digest.skips else "compared"]
         how += ["read-only"] if settings.read_only else []
+        if settings.conditional:
+            how += ["conditional, no items of pages that have not changed"]
         how += [f"{self._store.name} with {self._store.holds}"]
         announce(crawler, "between crawls", ", ".join(how))
 

@@ -25,6 +25,7 @@ from ..settings import (
     switch,
     wants_delta,
 )
+from ..startup import is_component
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,14 +94,20 @@ DELTA_DIGEST: Setting[Digest | None] = Setting(
     "Whether pages that are fetched again are compared",
 )
 
+DELTA_CONDITIONAL = switch(
+    "BLOOM_DELTA_CONDITIONAL", False, "Whether pages are asked for only if they have changed"
+)
 
 WISH = "bloom_delta"
 KEYS = ("bloom_delta_key", "deltafetch_key")
-MARK_KEYS = frozenset((WISH, *KEYS, "deltafetch_enabled", "crawl_once"))
+VERSION = "bloom_delta_version"
+MARK_KEYS = frozenset((WISH, *KEYS, VERSION, "deltafetch_enabled", "crawl_once"))
 """Meta keys that a spider may set, those of deltafetch and crawl-once included."""
 SOURCES = "_bloom_delta_sources"
 """In the meta of a redirect: its URL, and the keys of the requests that were redirected to it."""
 KEY_BYTES = 20
+HASH_BYTES = 8
+"""Of a version, and of the fingerprint that validators belong to."""
 
 _OF_SCRAPY = frozenset(("download_latency", "depth"))
 """In the meta of a fetched request. The first is missing for responses from HttpCache, the second
@@ -108,8 +115,10 @@ without DepthMiddleware."""
 
 
 def check(crawler: Crawler) -> None:
-    """Raise ValueError if BLOOM_DELTA or BLOOM_DELTA_DIGEST is set in vain."""
+    """Raise ValueError if BLOOM_DELTA or another setting of the delta store is set in vain."""
     settings = crawler.settings
+    if DELTA_CONDITIONAL.read(settings):
+        require_conditional(crawler)
     if not wants_delta(settings):
         return
     with suppress(RuntimeError):  # a script without an engine has no middlewares
@@ -122,6 +131,19 @@ def check(crawler: Crawler) -> None:
         " 'scrapy_bloom.Addon': 300 into ADDONS, leave its DeltaMiddleware in"
         f" SPIDER_MIDDLEWARES, or set {name} to None"
     )
+
+
+def require_conditional(crawler: Crawler) -> None:
+    """Raise ValueError unless BLOOM_DELTA_CONDITIONAL can be had."""
+    settings = crawler.settings
+    schedulers = "DurableScheduler", "RedisDurableScheduler"
+    why = ""
+    if DELTA.read(settings) is None:
+        why = "BLOOM_DELTA is None, so no page has validators: set it to 'item', for instance"
+    elif not any(is_component(settings["SCHEDULER"], name) for name in schedulers):
+        why = f"SCHEDULER is not scrapy-bloom's {' or '.join(schedulers)}: set it to one of them"
+    if why:
+        raise ValueError(f"{DELTA_CONDITIONAL.name} is True, and {why}, or leave the former out")
 
 
 def attach(dupefilter: object) -> None:
@@ -153,6 +175,7 @@ class DeltaSettings(Group):
     reset: bool = DELTA_RESET.field()
     read_only: bool = DELTA_READ_ONLY.field()
     digest: Digest | None = DELTA_DIGEST.field()  # noqa: RUF009 - a NamedTuple
+    conditional: bool = DELTA_CONDITIONAL.field()
 
     @property
     def directory(self) -> Path:
@@ -172,7 +195,8 @@ class DeltaSettings(Group):
                 " cannot be forgotten; leave one of them out"
             )
         name = found.name.replace("%(spider)s", spider.replace("/", "_"))
-        return replace(found, name=name)
+        has_cache = settings.getbool("HTTPCACHE_ENABLED")
+        return replace(found, name=name, conditional=found.conditional and not has_cache)
 
 
 def wish_of(meta: Mapping[str, Any]) -> Any:
@@ -195,6 +219,17 @@ def given_key(meta: Mapping[str, Any]) -> bytes | None:
     """Return the key for the text or the bytes that `key_in` finds, None for anything else."""
     given = key_in(meta)
     return key_of_text(given) if isinstance(given, (str, bytes)) else None
+
+
+def version_of(meta: Mapping[str, Any]) -> bytes | None:
+    """Return a hash of the version that a spider gave to a page, None without any text."""
+    given = meta.get(VERSION)
+    return short_hash(given.encode("utf-8", "surrogatepass")) if isinstance(given, str) else None
+
+
+def short_hash(data: bytes) -> bytes:
+    """Return HASH_BYTES for `data`."""
+    return blake2b(data, digest_size=HASH_BYTES, usedforsecurity=False).digest()
 
 
 def key_of_text(text: str | bytes) -> bytes:
