@@ -18,6 +18,7 @@ from .settings import (
     HASH_BYTES,
     KEYS,
     SOURCES,
+    VERSION,
     given_key,
     key_of_fingerprint,
     short_hash,
@@ -154,16 +155,18 @@ class Pages:
                 request.meta[SOURCES] = {"url": request.url, "keys": keys}
 
     def drop_copied_key(self, request: Request) -> None:
-        """Remove a delta key that an errback copied from the failed request."""
-        key = given_key(request.meta)
-        if key is not None and any(
-            source not in self._outcomes
-            and given_key(source.meta) == key
-            and not is_same(source, request)
-            for source in self._engine.with_callbacks()
-        ):
-            for name in KEYS:
-                request.meta.pop(name, None)
+        """Remove a delta key, or a version, that an errback copied from the failed request."""
+        meta = request.meta
+        key = given_key(meta)
+        for source in self._engine.with_callbacks() if key or VERSION in meta else ():
+            if source in self._outcomes or is_same(source, request):
+                continue
+            if key is not None and given_key(source.meta) == key:
+                for name in KEYS:
+                    meta.pop(name, None)
+            # many pages have one version: what was copied with it tells
+            if source.meta.items() <= meta.items():
+                meta.pop(VERSION, None)
 
     def done(self, request: Request, reason: str | None = None) -> list[Row]:
         """Record that the engine is done with `request`, which has failed if there is a `reason`.

@@ -224,7 +224,9 @@ def given_key(meta: Mapping[str, Any]) -> bytes | None:
 def version_of(meta: Mapping[str, Any]) -> bytes | None:
     """Return a hash of the version that a spider gave to a page, None without any text."""
     given = meta.get(VERSION)
-    return short_hash(given.encode("utf-8", "surrogatepass")) if isinstance(given, str) else None
+    if not given or not isinstance(given, str):
+        return None
+    return short_hash(given.encode("utf-8", "surrogatepass"))
 
 
 def short_hash(data: bytes) -> bytes:

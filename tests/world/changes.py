@@ -133,7 +133,7 @@ class ByValidators(scrapy.Spider):
         if kind in {"named", "keyed"}:
             options["meta"]["bloom_delta_key"] = kind
             url += f"?session={random.random()}" if kind == "keyed" else ""
-        if kind == "always":
+        if kind in {"always", "awaited"}:
             options["meta"]["bloom_delta"] = False
         if kind == "posted":
             options["method"] = "POST"
@@ -246,6 +246,9 @@ def killed_fleet(tell, name, spider):
         answers = world.answers(workers.crawl)[began:]
         told["answers"].append([[each.page, each.status] for each in answers])
         told["reasons"] += [run.reason for run in workers.workers]
+        told["odd"] = told.get("odd", []) + [
+            run.log[-3000:] for run in workers.workers if run.reason is None
+        ]
     told["written"] = written_in(folder)
     yield {"crawl": name, "runs": told}
 
