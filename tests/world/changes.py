@@ -222,7 +222,7 @@ def killed_fleet(tell, name, spider):
     folder = world.folder / name
     folder.mkdir()
     settings = {**SETTINGS, **CONDITIONAL, "BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": name}
-    settings |= {"BLOOM_REDIS_LEASE": 1.0, "DOWNLOAD_DELAY": 0.02}
+    settings |= {"BLOOM_REDIS_LEASE": 1.0, "BLOOM_REDIS_TIMEOUT": 30.0, "DOWNLOAD_DELAY": 0.02}
     workers = Fleet(world, Crawl(name, spider=spider, settings=settings), os.environ["DELTA_REDIS"])
 
     def start(day):
@@ -246,9 +246,6 @@ def killed_fleet(tell, name, spider):
         answers = world.answers(workers.crawl)[began:]
         told["answers"].append([[each.page, each.status] for each in answers])
         told["reasons"] += [run.reason for run in workers.workers]
-        told["odd"] = told.get("odd", []) + [
-            run.log[-3000:] for run in workers.workers if run.reason is None
-        ]
     told["written"] = written_in(folder)
     yield {"crawl": name, "runs": told}
 
