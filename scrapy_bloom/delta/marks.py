@@ -79,7 +79,7 @@ class Marks:
             Row._make,
             self._executor.iterate(
                 "SELECT key, time AS done, digest, version, validators FROM delta_pages"
-                " WHERE time IS NOT NULL OR digest IS NOT NULL"
+                " WHERE COALESCE(time, digest, validators) IS NOT NULL"
             ),
         )
 

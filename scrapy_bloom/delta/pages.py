@@ -179,12 +179,16 @@ class Pages:
         if now is not None:
             self.marked += 1
             self._crawler.stats.set_value("bloom/delta_marked", self.marked)
+        version, validators = version_of(request.meta), outcome.validators
+        if now is None:
+            # an index page is not conditional, whatever it was in an earlier round
+            is_index_page = validators is not None and outcome.is_index_page
+            version, validators = None, b"" if is_index_page else None
         if self.settings.read_only:
-            digest = None
-        if now is None and digest is None and verdict is None:
+            digest = validators = None
+        if now is None and all(each is None for each in (digest, verdict, validators)):
             return []
-        facts = (version_of(request.meta), outcome.validators) if now is not None else ()
-        rows = [Row(key, now, digest, *facts) for key in self._keys_of(request)]
+        rows = [Row(key, now, digest, version, validators) for key in self._keys_of(request)]
         self.marks.add(rows, verdict)
         if verdict is not None:
             self.count_verdicts()
