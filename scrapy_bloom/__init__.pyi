@@ -6,7 +6,6 @@ from .bloom.fixed import BloomFilter as BloomFilter
 from .crawl.failure_hooks import fail as fail
 from .crawl.holds import HoldMiddleware as HoldMiddleware
 from .delta.middleware import DeltaMiddleware as DeltaMiddleware
-from .delta.sitemap import SitemapSpider as SitemapSpider
 from .dupefilter import BloomDupeFilter as BloomDupeFilter
 from .early.links import NewLinkExtractor as NewLinkExtractor
 from .early.links import follow_new as follow_new
@@ -47,6 +46,7 @@ from .redis.copying import (
 )
 from .redis.dupefilter import RedisBloomDupeFilter as RedisBloomDupeFilter
 from .redis.scheduler import RedisDurableScheduler as RedisDurableScheduler
+from .scrapy_private.sitemaps import SitemapSpider as SitemapSpider
 from .sqlite.scheduler import DurableScheduler as DurableScheduler
 
 __version__: str

@@ -42,9 +42,7 @@ job_logger = logging.getLogger("scrapy_bloom.job_dupefilter")
 STATS_INTERVAL = 10.0
 """Seconds between updates of the `bloom/…` stats while new requests arrive."""
 PARTS = {
-    "scrapy_bloom.delta.settings": (
-        *("BLOOM_DELTA", "BLOOM_DELTA_DIGEST", "BLOOM_DELTA_CONDITIONAL"),
-    ),
+    "scrapy_bloom.delta.settings": ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"),
     "scrapy_bloom.speed": ("DUPEFILTER_CLASS",),
     "scrapy_bloom.audit": ("BLOOM_AUDIT",),
 }

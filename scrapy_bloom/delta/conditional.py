@@ -11,10 +11,10 @@ from scrapy.exceptions import NotConfigured
 
 from ..crawl.holds import sent_again
 from ..scrapy_private.progress import scheduler_of
-from ..startup import fetches_one_page
+from ..startup import fetches_one_page, is_component, refuse
 from .middleware import DeltaMiddleware
 from .pages import VALIDATORS, may_be_conditional, unmodified
-from .settings import DELTA_CONDITIONAL
+from .settings import DELTA, DELTA_CONDITIONAL
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -25,16 +25,17 @@ logger = logging.getLogger("scrapy_bloom.delta.middleware")
 
 ASKED = "_bloom_conditional"
 """In the meta of a request while it has headers of ConditionalMiddleware."""
-_CONDITIONS = frozenset((b"if-match", b"if-none-match", b"if-modified-since", b"range"))
-"""Headers of a spider, in small letters, beside which there are none of ours."""
+_OF_THE_SPIDER = (*VALIDATORS, "If-Match", "Range")
+"""Headers beside which there are none of ours."""
+_SCHEDULERS = "DurableScheduler", "RedisDurableScheduler"
 
 
 class ConditionalMiddleware:
-    """Downloader middleware, the nearest to the downloader, that adds `If-None-Match` and
-    `If-Modified-Since` to requests of callbacks for pages with validators. The add-on enables it.
+    """Downloader middleware, the nearest to the downloader, that adds the validators of pages to
+    requests of callbacks. The add-on enables it.
 
-    A request has these headers only on its way, so no copy of it, such as a redirect, has them. A
-    page that has not changed goes on to the scraper, as others do, with an empty callback.
+    A request has them only on its way, so that no redirect or retry has them. A page that has not
+    changed goes on to the scraper, as others do, with an empty callback.
     """
 
     order = 1_000_000
@@ -43,60 +44,59 @@ class ConditionalMiddleware:
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._unmodified: WeakSet[Request] = WeakSet()
-        crawler.signals.connect(self._request_scheduled, signals.request_scheduled)
+        # copies that were made on the way to the downloader come back to the scheduler
+        crawler.signals.connect(_without_headers, signals.request_scheduled)
         crawler.signals.connect(self._response_received, signals.response_received)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the middleware. Raises NotConfigured without BLOOM_DELTA_CONDITIONAL, in commands
-        for one page, and with Scrapy's HTTP cache."""
-        settings = crawler.settings
-        if fetches_one_page(crawler) or not DELTA_CONDITIONAL.read(settings):
-            raise NotConfigured
+        for one page, and with Scrapy's HTTP cache; refuses the start for a setting."""
+        settings, lack = crawler.settings, ""
+        try:
+            if fetches_one_page(crawler) or not DELTA_CONDITIONAL.read(settings):
+                raise NotConfigured
+            if DELTA.read(settings) is None:
+                lack = "BLOOM_DELTA is None: set it to 'item', for instance"
+            elif not any(is_component(settings["SCHEDULER"], name) for name in _SCHEDULERS):
+                lack = f"SCHEDULER is {settings['SCHEDULER']!r}: set it to one of this package"
+            if lack:
+                raise ValueError(f"BLOOM_DELTA_CONDITIONAL is True, and {lack}, or leave it out")
+        except ValueError as error:
+            refuse(crawler, error)
         if settings.getbool("HTTPCACHE_ENABLED"):
-            logger.info(
-                "BLOOM_DELTA_CONDITIONAL is off: with HTTPCACHE_ENABLED the cache could store an"
-                " answer that has no page",
-                extra={"spider": crawler.spider},
-            )
+            text = "BLOOM_DELTA_CONDITIONAL is off: with HTTPCACHE_ENABLED a 304 could be stored"
+            logger.info(text, extra={"spider": crawler.spider})
             raise NotConfigured
         return cls(crawler)
 
     def process_request(self, request: Request) -> None:
-        """Add the validators of the page, unless `request` is one of `start()`, was not dispatched
-        by the scheduler, or has conditions of its own."""
-        headers = request.headers
+        """Add the validators of the page, unless `request` is one of `start()` or of a list of
+        seeds, was not dispatched by the scheduler, or has conditions of its own."""
+        scheduler: Any = scheduler_of(self._crawler)
         if (
             may_be_conditional(request)
-            and request.meta.get("depth")  # of a callback, and not of a list of seeds either
-            and _CONDITIONS.isdisjoint(map(bytes.lower, headers))
-            and self._is_dispatched(request)
+            and request.meta.get("depth")
+            and not any(name in request.headers for name in _OF_THE_SPIDER)
+            and scheduler.has_dispatched(request)
             and (found := self._validators_of(request))
         ):
             request.meta[ASKED] = True
             for name, value in zip(VALIDATORS, found, strict=True):
                 if value:
-                    headers[name] = value
+                    request.headers[name] = value
 
     def process_response(self, request: Request, response: Response) -> Request | Response:
         """Remove the headers from `request`. Return a copy of it if the page has not changed, and
         its mark is gone."""
         if not _without_headers(request) or response.status != 304:
             return response
-        if not self._validators_of(request):
-            again = sent_again(request)
-            again.dont_filter = True
-            return again
-        self._unmodified.add(request)
-        return response
-
-    def process_exception(self, request: Request, exception: Exception) -> None:
-        """Remove the headers from `request`."""
-        _without_headers(request)
-
-    def _request_scheduled(self, request: Request) -> None:
-        """Remove the headers from a copy that was made on the way to the downloader."""
-        _without_headers(request)
+        if self._validators_of(request):
+            self._unmodified.add(request)
+            return response
+        again = sent_again(request)
+        again.dont_filter = True
+        return again
 
     def _response_received(self, response: Response, request: Request) -> None:
         """Call neither callback nor errback of a page that has not changed."""
@@ -105,21 +105,14 @@ class ConditionalMiddleware:
             request.meta["handle_httpstatus_all"] = True
             self._crawler.stats.inc_value("bloom/delta_unmodified")
 
-    def _is_dispatched(self, request: Request) -> bool:
-        """Return True unless a callback, `start()` or a pipeline has asked for `request`."""
-        scheduler: Any = scheduler_of(self._crawler)
-        return scheduler is not None and bool(scheduler.has_dispatched(request))
-
     def _validators_of(self, request: Request) -> list[bytes]:
         delta = self._crawler.get_spider_middleware(DeltaMiddleware)
-        skipping = None if delta is None else delta.skipping
-        return [] if skipping is None else skipping.validators_of(request)
+        return delta.skipping.validators_of(request) if delta and delta.skipping else []
 
 
 def _without_headers(request: Request) -> bool:
     """Remove what ConditionalMiddleware has added; return False if that was nothing."""
-    if not request.meta or not request.meta.pop(ASKED, False):
-        return False
-    for name in VALIDATORS:
+    is_asked = bool(request.meta) and request.meta.pop(ASKED, False)
+    for name in VALIDATORS if is_asked else ():
         request.headers.pop(name, None)
-    return True
+    return is_asked

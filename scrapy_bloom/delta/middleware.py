@@ -28,7 +28,7 @@ from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
 from .file_store import FileDeltaStore, UnfinishedWriteError
 from .marks import CHANGED, NEW, UNCHANGED
-from .settings import DELTA_DIGEST, DeltaSettings, Lifetime, require_conditional
+from .settings import DELTA_DIGEST, DeltaSettings, Lifetime
 from .skipping import Skipping
 
 if TYPE_CHECKING:
@@ -107,8 +107,6 @@ class DeltaMiddleware(_Watch):
                 raise NotConfigured
             if settings.digest is not None and settings.digest.skips:
                 _require_durable_feeds(crawler)
-            if settings.conditional:
-                require_conditional(crawler)
             self = cls(crawler, settings)
         except NotConfigured:  # of a subclass, too
             raise

@@ -165,7 +165,7 @@ class Pages:
                 for name in KEYS:
                     meta.pop(name, None)
             # many pages have one version: what was copied with it tells
-            if source.meta.items() <= meta.items():
+            if VERSION in source.meta and source.meta.items() <= meta.items():
                 meta.pop(VERSION, None)
 
     def done(self, request: Request, reason: str | None = None) -> list[Row]:

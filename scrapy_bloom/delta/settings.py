@@ -25,7 +25,6 @@ from ..settings import (
     switch,
     wants_delta,
 )
-from ..startup import is_component
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,10 +114,8 @@ without DepthMiddleware."""
 
 
 def check(crawler: Crawler) -> None:
-    """Raise ValueError if BLOOM_DELTA or another setting of the delta store is set in vain."""
+    """Raise ValueError if BLOOM_DELTA or BLOOM_DELTA_DIGEST is set in vain."""
     settings = crawler.settings
-    if DELTA_CONDITIONAL.read(settings):
-        require_conditional(crawler)
     if not wants_delta(settings):
         return
     with suppress(RuntimeError):  # a script without an engine has no middlewares
@@ -131,19 +128,6 @@ def check(crawler: Crawler) -> None:
         " 'scrapy_bloom.Addon': 300 into ADDONS, leave its DeltaMiddleware in"
         f" SPIDER_MIDDLEWARES, or set {name} to None"
     )
-
-
-def require_conditional(crawler: Crawler) -> None:
-    """Raise ValueError unless BLOOM_DELTA_CONDITIONAL can be had."""
-    settings = crawler.settings
-    schedulers = "DurableScheduler", "RedisDurableScheduler"
-    why = ""
-    if DELTA.read(settings) is None:
-        why = "BLOOM_DELTA is None, so no page has validators: set it to 'item', for instance"
-    elif not any(is_component(settings["SCHEDULER"], name) for name in schedulers):
-        why = f"SCHEDULER is not scrapy-bloom's {' or '.join(schedulers)}: set it to one of them"
-    if why:
-        raise ValueError(f"{DELTA_CONDITIONAL.name} is True, and {why}, or leave the former out")
 
 
 def attach(dupefilter: object) -> None:

@@ -1,4 +1,4 @@
-"""Scrapy's spider for sitemaps: which entry of a file each request is made of."""
+"""Scrapy's spider for sitemaps, which tells which entry of a file a request is made of."""
 
 from __future__ import annotations
 
@@ -17,33 +17,32 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
 
-class SitemapEntries(spiders.SitemapSpider):
-    """Scrapy's SitemapSpider, which calls `made_of` for each request before it yields it."""
+class SitemapSpider(spiders.SitemapSpider):
+    """Scrapy's SitemapSpider, with the `lastmod` of each page as its `bloom_delta_version`. Sitemap
+    files are always fetched."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if get(spiders.SitemapSpider, "_parse_sitemap") is None:
             miss("SitemapSpider._parse_sitemap", "pages of sitemaps have no version")
 
-    def made_of(self, request: Request, entry: dict[str, Any] | None) -> None:
-        """Complete `request`, made of an `entry` of a sitemap, None for one for another file."""
-        raise NotImplementedError
-
     def _parse_sitemap(self, response: Response) -> Iterable[Request]:
-        entries: dict[str, dict[str, Any]] = {}
+        versions: dict[str, str] = {}
 
-        def noted(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-            for entry in self.sitemap_filter(found):
+        def noted(entries: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+            for entry in self.sitemap_filter(entries):
                 for url in (entry["loc"], *(entry.get("alternate") or ())):
                     with suppress(ValueError):
-                        entries[safe_url_string(url)] = entry
+                        versions[safe_url_string(url)] = entry.get("lastmod", "")
                 yield entry
 
         # callbacks of two files may run in turns, so each has a filter of its own
         parser = copy(self)
         vars(parser)["sitemap_filter"] = noted
-        for request in super(SitemapEntries, parser)._parse_sitemap(response):
-            if is_file := request.callback == parser._parse_sitemap:
+        for request in super(SitemapSpider, parser)._parse_sitemap(response):
+            if request.callback == parser._parse_sitemap:
                 request.callback = self._parse_sitemap
-            self.made_of(request, None if is_file else entries.get(request.url, {}))
+                request.meta["bloom_delta"] = False
+            elif version := versions.get(request.url):
+                request.meta["bloom_delta_version"] = version
             yield request

@@ -2,12 +2,13 @@
 
 import logging
 import os
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
 import pytest
-from scrapy import Request, spiders
+from scrapy import Request, signals, spiders
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response, XmlResponse
 from scrapy.utils.test import get_crawler
@@ -16,7 +17,9 @@ from scrapy_bloom import SitemapSpider, scrapy_private
 from scrapy_bloom.delta import conditional
 from scrapy_bloom.delta.conditional import ConditionalMiddleware
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
-from scrapy_bloom.delta.settings import Lifetime, version_of
+from scrapy_bloom.delta.marks import Marks, Temporary
+from scrapy_bloom.delta.pages import Pages, unmodified
+from scrapy_bloom.delta.settings import DeltaSettings, Digest, Lifetime, version_of
 from scrapy_bloom.errors import FilterFileError
 from tests.crawl.engine import Job
 from tests.delta import started
@@ -193,9 +196,23 @@ def test_what_has_become_an_index_page_is_not_conditional(crawler, tmp_path, rea
         store.add(pages.done(request))
         store.open()
         assert bool([*pages.marks]) is (not (read_only and links))
+        if not links:
+            assert skipping.validators_of(request) == []  # they are those of this round
         pages.marks.clear()
         assert skipping.validators_of(request) == expected
     store.close()
+
+
+def test_a_page_that_has_not_changed_is_not_compared(crawler, tmp_path):  # noqa: F811
+    """It has no items, and keeps its digest; its version is the new one."""
+    with closing(FileDeltaStore(tmp_path, Lifetime(), lambda: NOON)) as store:
+        settings = DeltaSettings("item", digest=Digest(), conditional=True)
+        pages = Pages(crawler, Marks(Temporary()), settings, store)
+        meta = {"bloom_delta_version": "2"}
+        request = Request("http://example.com/1", unmodified, meta=meta)
+        pages.begin(request, Response(request.url, status=304)).is_complete = True
+        assert pages.done(request) == [Row(pages.key_of(request), NOON, None, version_of(meta))]
+        assert not pages.marks.verdicts.total()
 
 
 def test_a_version_that_an_errback_copies_is_not_that_of_its_page(tmp_path):
@@ -221,7 +238,7 @@ def test_a_version_that_an_errback_copies_is_not_that_of_its_page(tmp_path):
 def middleware(monkeypatch):
     """The middleware of a crawl that knows validators for all pages, and has dispatched a page."""
     found = SimpleNamespace(validators_of=lambda request: [b'"tag"', b""])
-    crawling = get_crawler(settings_dict={"BLOOM_DELTA_CONDITIONAL": True})
+    crawling = get_crawler(settings_dict={**OURS, "BLOOM_DELTA_CONDITIONAL": True})
     crawling.get_spider_middleware = lambda _: SimpleNamespace(skipping=found)
     scheduler = SimpleNamespace(has_dispatched=lambda request: "awaited" not in request.flags)
     monkeypatch.setattr(conditional, "scheduler_of", lambda _: scheduler)
@@ -261,21 +278,20 @@ def test_who_carries_validators(middleware, changes, is_asked):
     assert (request.callback is None) is not is_asked
 
 
-@pytest.mark.parametrize("how", ["answered", "failed", "held"])
-def test_no_copy_carries_them(middleware, how):
-    """Neither a redirect nor a retry, nor what goes back from the downloader to the scheduler."""
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_no_copy_carries_them(middleware, is_answered):
+    """Neither a redirect, nor a retry of what has failed, or has gone back from the downloader."""
     request = PAGE.copy()
     middleware.process_request(request)
-    again = request
-    if how == "answered":
+    assert request.headers
+    if is_answered:
         middleware.process_response(request, Response(request.url, status=302))
-    elif how == "failed":
-        middleware.process_exception(request, ConnectionError())
     else:
-        again = request.copy()
-        middleware._request_scheduled(again)
-    assert not again.headers
-    assert again.meta == {"depth": 1}
+        request = request.copy()
+        crawler = middleware._crawler
+        crawler.signals.send_catch_log(signals.request_scheduled, request=request, spider=None)
+    assert not request.headers
+    assert request.meta == {"depth": 1}
 
 
 def test_a_page_whose_mark_is_gone_is_asked_again(middleware):
@@ -303,32 +319,31 @@ def test_a_store_that_fails_has_no_validators(crawler, caplog):  # noqa: F811
     assert len(caplog.records) == 1
 
 
-STOCK = {"BLOOM_DELTA": "item", "SCHEDULER": "scrapy.core.scheduler.Scheduler"}
+OURS = {"BLOOM_DELTA": "item", "SCHEDULER": "scrapy_bloom.RedisDurableScheduler"}
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, "BLOOM_DELTA_CONDITIONAL is True, and BLOOM_DELTA is None, so no page has validators"),
-        (STOCK, "and SCHEDULER is not scrapy-bloom's DurableScheduler or Redis"),
+        ({"BLOOM_DELTA": None}, "BLOOM_DELTA_CONDITIONAL is True, and BLOOM_DELTA is None: set it"),
+        ({"SCHEDULER": "scrapy.core.scheduler.Scheduler"}, "SCHEDULER is 'scrapy.core.scheduler.S"),
         ({"BLOOM_DELTA_CONDITIONAL": "perhaps"}, "BLOOM_DELTA_CONDITIONAL is 'perhaps': it must"),
     ],
 )
-def test_validators_in_vain_are_refused(make_dupefilter, given, told):
+def test_validators_in_vain_are_refused(given, told):
     """At the start, with what is missing."""
     with pytest.raises(ValueError, match=told):
-        make_dupefilter(**{"BLOOM_DELTA_CONDITIONAL": True, **given})
+        started(ConditionalMiddleware, **{**OURS, "BLOOM_DELTA_CONDITIONAL": True, **given})
 
 
 def test_with_the_http_cache_it_is_off(caplog):
-    """In one line."""
-    settings = {"BLOOM_DELTA_CONDITIONAL": True, "HTTPCACHE_ENABLED": True}
-    with caplog.at_level(logging.INFO), pytest.raises(NotConfigured):
-        started(ConditionalMiddleware, **settings)
-    (line,) = [each.getMessage() for each in caplog.records if "CONDITIONAL" in each.getMessage()]
+    """In one line, if it is asked for."""
+    settings = {**OURS, "HTTPCACHE_ENABLED": True}
+    for value in ("False", True):
+        with caplog.at_level(logging.INFO), pytest.raises(NotConfigured):
+            started(ConditionalMiddleware, **settings, BLOOM_DELTA_CONDITIONAL=value)
+    (line,) = [each.getMessage() for each in caplog.records if "scrapy_bloom." in each.name]
     assert "BLOOM_DELTA_CONDITIONAL is off: with HTTPCACHE_ENABLED" in line
-    with pytest.raises(NotConfigured):
-        started(ConditionalMiddleware, BLOOM_DELTA_CONDITIONAL="False")
 
 
 # Sitemaps
