@@ -134,10 +134,12 @@ def test_what_is_there_is_listed_forgotten_and_cleared(opened, kind):
         dropped = store.drop_older(HOUR)
     with opened(NOON + 5 * HOUR) as store:
         assert (dropped, store.known_until(ONE) > 0) == ((0, []), True)
-        store.add([Row(ONE, NOON, None, b"v" * 8)])
+        store.add([Row(key, NOON, None, b"v" * 8) for key in (ONE, TWO)])
+        store.add([(TWO, NOON + 4 * HOUR)])
         count, slices = store.drop_older(2 * HOUR)
         assert count + len(slices) == 1
         assert (store.known_until(ONE), store.fact(ONE, "version")) == (0, None)
+        assert store.fact(TWO, "version") == b"v" * 8
         store.add([Row(TWO, NOON, *FULL)])
         store.clear()
     with opened() as store:

@@ -20,6 +20,7 @@ from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.marks import Marks, Temporary
 from scrapy_bloom.delta.pages import Pages, unmodified
 from scrapy_bloom.delta.settings import DeltaSettings, Digest, Lifetime, version_of
+from scrapy_bloom.delta.skipping import Skipping
 from scrapy_bloom.errors import FilterFileError
 from tests.crawl.engine import Job
 from tests.delta import started
@@ -178,6 +179,27 @@ def test_a_version_that_is_no_text_is_told_once(crawler, tmp_path, caplog):  # n
     assert "has 20260101 for the meta key bloom_delta_version: it must be text" in line
 
 
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_version_that_this_round_has_stored_does_not_count(crawler, tmp_path, status):  # noqa: F811
+    """A page that is asked for once more in the round is fetched; a response that is not 200 has no
+    validators."""
+    with closing(FileDeltaStore(tmp_path, Lifetime(), lambda: NOON)) as store:
+        pages = Pages(
+            crawler, Marks(Temporary()), DeltaSettings("success", conditional=True), store
+        )
+        request = Request("http://example.com/1", meta={"bloom_delta_version": "1"})
+        found = Response(request.url, status=status, headers={"ETag": "x"})
+        pages.begin(request, found).is_complete = True
+        (row,) = rows = pages.done(request)
+        assert (row.validators is None) is (status != 200)
+        store.add(rows)
+        store.open()
+        skipping = Skipping(crawler, pages, 100)
+        assert not skipping.is_done(request.copy(), LIST)
+        pages.marks.clear()
+        assert skipping.is_done(request.copy(), LIST)
+
+
 @pytest.mark.parametrize("read_only", [False, True])
 def test_what_has_become_an_index_page_is_not_conditional(crawler, tmp_path, read_only):  # noqa: F811
     """Though it still has the validators of the round that has marked it."""
@@ -200,6 +222,9 @@ def test_what_has_become_an_index_page_is_not_conditional(crawler, tmp_path, rea
             assert skipping.validators_of(request) == []  # they are those of this round
         pages.marks.clear()
         assert skipping.validators_of(request) == expected
+        assert skipping.validators_of(request.replace(meta={"bloom_delta": False})) == []
+        pages.begin(request, response)
+        assert skipping.validators_of(request) == []  # its callback asks for it once more
     store.close()
 
 
@@ -266,7 +291,7 @@ PAGE = Request("http://example.com/page", meta={"depth": 1})
 )
 def test_who_carries_validators(middleware, changes, is_asked):
     """A GET without a body that the scheduler gave, of a callback, without conditions."""
-    request = PAGE.replace(**changes)
+    request = PAGE.replace(errback=print, **changes)
     before = dict(request.headers)
     middleware.process_request(request)
     assert (request.headers.get("If-None-Match") == b'"tag"') is is_asked
@@ -276,6 +301,7 @@ def test_who_carries_validators(middleware, changes, is_asked):
     assert dict(request.headers) == before
     middleware._response_received(own, request)
     assert (request.callback is None) is not is_asked
+    assert (request.errback is None) is is_asked
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
