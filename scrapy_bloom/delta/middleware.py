@@ -190,7 +190,7 @@ class DeltaMiddleware(_Watch):
             how += ["compared, items of unchanged pages left out" if digest.skips else "compared"]
         how += ["read-only"] if settings.read_only else []
         if settings.conditional:
-            how += ["conditional, no items of pages that have not changed"]
+            how += ["conditional, feeds lack the items of unmodified pages"]
         how += [f"{self._store.name} with {self._store.holds}"]
         announce(crawler, "between crawls", ", ".join(how))
 

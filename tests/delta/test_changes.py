@@ -97,7 +97,7 @@ def test_a_page_that_has_not_changed_is_renewed_without_an_item(days, story):
         assert run["stats"]["bloom/delta_unmodified"] == unmodified
         received = "downloader/response_bytes"
         assert run["stats"][received] <= first["stats"][received] / 10
-    assert "conditional, no items of pages that have not changed" in run["start"][0]
+    assert "conditional, feeds lack the items of unmodified pages" in run["start"][0]
 
 
 @forks
