@@ -8,6 +8,7 @@ import json
 import os
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from crawls import OURS, crawl
@@ -23,6 +24,13 @@ from scrapy_bloom.periods import DAY
 from tests.web_server import ServedInThread
 
 DETAILS = 20
+FACTS = {
+    "table": None,
+    "with digest": os.urandom(BYTES),
+    "with version": os.urandom(8),
+    "with validators": os.urandom(8) + b'"5e1-642d1f0a7c3c0"\nTue, 27 Oct 2026 10:00:00 GMT',
+}
+"""What a page has beside its mark, by kind."""
 TEXT = "<p>" + "The quick brown fox jumps over the lazy dog. " * 100
 
 
@@ -86,18 +94,21 @@ def crawls(lists: int, new: int) -> None:
 def store(pages: int) -> None:
     """Print what a page takes: bytes, CPU time of a mark, of a look and of a digest."""
     keys = [os.urandom(20) for _ in range(pages)]
-    for kind, digest in (("table", None), ("table with digests", os.urandom(BYTES))):
+    for kind, value in FACTS.items():
+        fact = kind.removeprefix("with ")
+        facts = {fact: value} if value else {}
         with tempfile.TemporaryDirectory() as place:
             began = time.time()
             table = FileDeltaStore(Path(place), Lifetime(30 * DAY))
 
-            def mark(first, table=table, began=began, digest=digest):
-                table.add(Row(key, began, digest) for key in keys[first : first + 200])
+            def mark(first, table=table, began=began, facts=facts):
+                table.add(Row(key, began, **facts) for key in keys[first : first + 200])
 
             # as many as a crawl adds at a time
             marked = microseconds(mark, range(0, pages, 200)) / 200
             table.open()
-            looked = microseconds(table.digest if digest else table.knows, keys)
+            look = partial(table.fact, name=fact) if facts else table.knows
+            looked = microseconds(look, keys)
             nbytes = sum(path.stat().st_size for path in Path(place).rglob("*") if path.is_file())
             table.close()
         each = f"{nbytes / pages:.1f} bytes, {marked:.1f} µs a mark, {looked:.1f} µs a look"

@@ -36,7 +36,10 @@ BREADTH_FIRST = {  # so that a limit cuts the same pages off, whoever crawls
     "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue",
     "SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue",
 }
-COUNTED = ("response_received_count", "item_scraped_count", "dupefilter/filtered")
+COUNTED = (
+    *("response_received_count", "item_scraped_count", "dupefilter/filtered"),
+    *("downloader/request_count", "downloader/response_bytes"),
+)
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 LINKS = 'a:not([href^="mailto:"])'  # which are errors
 

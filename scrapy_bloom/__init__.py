@@ -32,6 +32,7 @@ _MODULES = {
     "ScalableBloomFilter": "bloom",
     "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
     "SharedFilterError": "errors",
+    "SitemapSpider": "scrapy_private.sitemaps",
     "fail": "crawl.failure_hooks",
     "follow_new": "early.links",
     "load_into_redis": "redis.copying",

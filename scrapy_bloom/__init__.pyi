@@ -46,6 +46,7 @@ from .redis.copying import (
 )
 from .redis.dupefilter import RedisBloomDupeFilter as RedisBloomDupeFilter
 from .redis.scheduler import RedisDurableScheduler as RedisDurableScheduler
+from .scrapy_private.sitemaps import SitemapSpider as SitemapSpider
 from .sqlite.scheduler import DurableScheduler as DurableScheduler
 
 __version__: str

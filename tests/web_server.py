@@ -1,10 +1,14 @@
 """The HTTP server of the tests' sites: what it answers is theirs."""
 
 import asyncio
+from contextvars import ContextVar
 from functools import partial
 from threading import Event, Thread
 
 from tests.patience import PATIENCE
+
+HEADERS = ContextVar("HEADERS")
+"""The headers of the request that is answered, by their names in small letters."""
 
 
 async def serve(answer, ready):
@@ -64,10 +68,10 @@ async def _request(reader):
     """Return method, path and body of the next request, or None at the end."""
     if not (line := await reader.readline()):
         return None
-    length = 0
+    headers = {}
     while (header := await reader.readline()) not in (b"\r\n", b""):
-        name, _, value = header.partition(b":")
-        if name.lower() == b"content-length":
-            length = int(value)
+        name, _, value = header.decode("latin-1").partition(":")
+        headers[name.lower()] = value.strip()
+    HEADERS.set(headers)
     method, path, _ = line.decode().split()
-    return method, path, (await reader.readexactly(length)).decode()
+    return method, path, (await reader.readexactly(int(headers.get("content-length", 0)))).decode()

@@ -84,6 +84,10 @@ class Addon:
             from ..delta.middleware import DeltaMiddleware
 
             add("SPIDER_MIDDLEWARES", DeltaMiddleware, DeltaMiddleware.order)
+        if settings.get("BLOOM_DELTA_CONDITIONAL"):
+            from ..delta.conditional import ConditionalMiddleware
+
+            add("DOWNLOADER_MIDDLEWARES", ConditionalMiddleware, ConditionalMiddleware.order)
 
     def _spider_opened(self, spider: Spider) -> None:
         crawler, settings = spider.crawler, spider.crawler.settings

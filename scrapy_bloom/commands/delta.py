@@ -196,7 +196,7 @@ def _count(session: Context, store: Store, before: float | None) -> None:
 
 
 def _list(session: Context, store: Store, before: float | None) -> None:
-    for key, when, digest in store.marks(before):
+    for key, when, digest, *_ in store.marks(before):
         time_ = None if when is None else in_utc(when)
         figures = {"key": key.hex(), "time": time_, "digest": digest and digest.hex()}
         session.print(figures, ["  ".join(text or "-" for text in figures.values())], indent=None)

@@ -49,6 +49,7 @@ from .pages import Pages
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
 
     from ..crawl.ledger import Ledger
     from ..redis.worker import Worker
@@ -173,10 +174,10 @@ class DeltaCrawl(CommitHook):
                 self._ledger.commit_later()  # a worker may have nothing to do for long
         self._fresh.clear()
 
-    def begin(self, request: Request) -> None:
-        """Record that the response to `request` has reached the callback. Without a ledger, look
+    def begin(self, request: Request, response: Response | None = None) -> None:
+        """Record that the `response` to `request` has reached the callback. Without a ledger, look
         for finished requests after some of them."""
-        self.pages.begin(request)
+        self.pages.begin(request, response)
         self._begun += 1
         if self._ledger is None and self._begun % _AT_ONCE == 0:
             self.pages.finish()

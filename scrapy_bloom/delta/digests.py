@@ -86,7 +86,7 @@ class Digests:
 
     def _stored(self, key: bytes) -> bytes | None:
         try:
-            return None if self._is_off else self._store.digest(key)
+            return None if self._is_off else self._store.fact(key, "digest")
         except Exception as error:  # noqa: BLE001 - pages are fetched and their items stay
             self._is_off = True
             logger.error(

@@ -5,7 +5,7 @@ Writers take turns: each transaction has a thousand rows at most. A writer that 
 journal, which the next writer rolls back; readers refuse the file until then.
 
 A row without a time is that of a page that is not done and has a digest, such as an index page.
-Rows with a digest never expire: the page is compared when it is fetched again.
+Rows with a fact beside the time never expire: it serves when the page is asked for again.
 
 A mark counts if its time is at most a period away from now, before or after: a wrong clock costs
 repetitions, not the table. For the same reason an expired row is removed only when it has been
@@ -50,28 +50,33 @@ _CACHE = -6000
 _MAKE = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     # seconds since the epoch, 16 bytes
-    "CREATE TABLE pages (key BLOB PRIMARY KEY, time REAL, digest BLOB) WITHOUT ROWID",
+    "CREATE TABLE pages (key BLOB PRIMARY KEY, time REAL, digest BLOB, version BLOB,"
+    " validators BLOB) WITHOUT ROWID",
     # one row; periods in seconds, NULL is for ever; `expiring` is since when what is expired waits
     "CREATE TABLE meta (version INTEGER NOT NULL, identity TEXT NOT NULL, longest REAL,"
     " expiring REAL)",
 )
-_PUT = (
-    "INSERT INTO pages VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET"
-    " digest = CASE WHEN digest IS NOT NULL AND {stays} THEN digest"
-    " ELSE COALESCE(excluded.digest, digest) END,"
-    " time = CASE WHEN {stays} THEN time ELSE COALESCE(excluded.time, time) END"
+FACTS = ("digest", "version", "validators")
+"""What outlives the mark of a page."""
+_PUT = "INSERT INTO pages VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE SET " + ", ".join(  # noqa: S608 - no input
+    f"{name} = CASE WHEN {name} IS NOT NULL AND {{stays}} THEN {name}"
+    f" ELSE COALESCE(excluded.{name}, {name}) END"
+    for name in (*FACTS, "time")
 )
-_ADD = _PUT.format(stays="time > excluded.time AND time <= ?4")
+_ADD = _PUT.format(stays="time > excluded.time AND time <= ?6")
 _MERGE = _PUT.format(stays="COALESCE(excluded.time <= COALESCE(time, -1), TRUE)")
 _END = "SELECT MAX(key) FROM (SELECT key FROM pages WHERE key > ? ORDER BY key LIMIT ?)"
 
 
 class Row(NamedTuple):
-    """A page: `time` is None if it is not done, `digest` is that of its items."""
+    """A page: `time` is None if it is not done; then its FACTS. `digest` is that of its items,
+    `version` a hash of `bloom_delta_version`; `validators` are those of the response."""
 
     key: bytes
     time: float | None
     digest: bytes | None = None
+    version: bytes | None = None
+    validators: bytes | None = None
 
 
 class UnfinishedWriteError(FilterFileError):
@@ -156,7 +161,7 @@ class FileDeltaStore:
         those of the store; 0 if it does not. Cost: 10 µs."""
         reach = self.lifetime.reach
         period = reach if period is None else min(period, reach)
-        when, _ = self._find(key)
+        when: float | None = self.fact(key, "time")
         return 0.0 if when is None or abs(self.clock() - when) > period else float(when) + period
 
     def knows(self, key: bytes, period: float | None = None) -> bool:
@@ -164,14 +169,16 @@ class FileDeltaStore:
         store."""
         return bool(self.known_until(key, period))
 
-    def digest(self, key: bytes) -> bytes | None:
-        """Return the digest of the page of `key`, None without one. Cost: 10 µs."""
-        return self._find(key)[1]
+    def fact(self, key: bytes, name: str) -> Any:
+        """Return the time or one of the FACTS about the page of `key`, None without it. Cost: 10
+        µs."""
+        found = self._query(f"SELECT {name} FROM pages WHERE key = ?", (key,))  # noqa: S608 - no input
+        return found[0][0] if found else None
 
     def marks(self, before: float | None = None) -> Iterator[Row]:
         """Yield all rows in the order of their keys, or those of pages that were done `before`. No
         writer waits for the one who reads them."""
-        last, query = b"", "SELECT key, time, digest FROM pages WHERE key > ?1"
+        last, query = b"", "SELECT * FROM pages WHERE key > ?1"
         query += f" AND (?2 IS NULL OR time < ?2) ORDER BY key LIMIT {_AT_ONCE}"
         while found := self._query(query, (last, before)):
             yield from map(Row._make, found)
@@ -182,8 +189,8 @@ class FileDeltaStore:
         older row takes nothing from a newer one. The file is made if it is missing."""
         now = self.clock()
         found = [
-            (key, when and min(when, now), digest, now)
-            for key, when, digest in (Row(*each) for each in rows)
+            (key, when and min(when, now), *facts, now)
+            for key, when, *facts in (Row(*each) for each in rows)
         ]
         if found:
             self._open_to_write(self.lifetime.identity, self.lifetime.reach)
@@ -198,9 +205,9 @@ class FileDeltaStore:
         return count, {}
 
     def forget(self, keys: Sequence[bytes]) -> int:
-        """Let the pages of `keys` not be done any more, and have no digest; return how many were or
+        """Let the pages of `keys` not be done any more, and have no facts; return how many were or
         had."""
-        known = sum(self.knows(key) or self.digest(key) is not None for key in keys)
+        known = sum(self.knows(key) or any(self.fact(key, each) for each in FACTS) for key in keys)
         if not self._is_writable:
             self._open("rw")
         self._change("DELETE FROM pages WHERE key = ?", [(key,) for key in keys])
@@ -247,6 +254,8 @@ class FileDeltaStore:
         query = (
             "SELECT COUNT(*) FROM pages WHERE typeof(key) != 'blob' OR length(key) != 20"
             " OR typeof(time) NOT IN ('real', 'null') OR typeof(digest) NOT IN ('blob', 'null')"
+            " OR typeof(version) NOT IN ('blob', 'null')"
+            " OR typeof(validators) NOT IN ('blob', 'null')"
         )
         ((odd,),) = self._query(query) or [(0,)]
         return f"{odd:,} rows are none of scrapy-bloom's" if odd else ""
@@ -275,11 +284,6 @@ class FileDeltaStore:
             self.path.with_name(f"{TABLE}-journal").unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
         self.close()
-
-    def _find(self, key: bytes) -> tuple[float | None, bytes | None]:
-        """Return time and digest of the page of `key`, None for what is not there."""
-        found = self._query("SELECT time, digest FROM pages WHERE key = ?", (key,))
-        return found[0] if found else (None, None)
 
     def _query(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         """Return the selected rows, none without a file."""
@@ -371,19 +375,19 @@ class FileDeltaStore:
             if since is not None and since <= now < since + self.longest / _TURNS:
                 return
             if since is not None and since <= now:
-                self._remove_older(since - self.longest, keep_digests=True)
+                self._remove_older(since - self.longest, keep_facts=True)
             with self._transaction() as connection:
                 connection.execute("UPDATE meta SET expiring = ?", (now,))
 
-    def _remove_older(self, when: float, *, keep_digests: bool = False) -> int:
+    def _remove_older(self, when: float, *, keep_facts: bool = False) -> int:
         removed, last = 0, b""
         while last is not None:
             with self._transaction() as connection:
                 (end,) = connection.execute(_END, (last, _LOOKED_AT)).fetchone()
                 removed += connection.execute(
                     "DELETE FROM pages WHERE key > ? AND key <= ? AND time < ?"
-                    " AND NOT (? AND digest IS NOT NULL)",
-                    (last, end, when, keep_digests),
+                    " AND NOT (? AND COALESCE(digest, version, validators) IS NOT NULL)",
+                    (last, end, when, keep_facts),
                 ).rowcount
             last = end
         return removed

@@ -14,13 +14,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..sqlite.schema import PAGES_OF_A_ROUND
-from .file_store import Row
+from .file_store import FACTS, Row
 
 if TYPE_CHECKING:
     from ..sqlite.job_file import RequestFile
 
 NEW, CHANGED, UNCHANGED = "new", "changed", "unchanged"
 """The verdicts on a page that has a digest."""
+_PUT = "INSERT INTO delta_pages VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET " + ", ".join(  # noqa: S608 - no input
+    f"{name} = COALESCE(excluded.{name}, {name})" for name in ("time", *FACTS, "verdict")
+)
 
 
 class Temporary(sqlite3.Connection):
@@ -57,13 +60,7 @@ class Marks:
             verdict = earlier if earlier not in (None, UNCHANGED) else verdict
             self.verdicts[verdict] += 1
         for row in rows:
-            self._executor.execute(
-                "INSERT INTO delta_pages VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-                " time = COALESCE(excluded.time, time),"
-                " digest = COALESCE(excluded.digest, digest),"
-                " verdict = COALESCE(excluded.verdict, verdict)",
-                (*row, verdict if row is rows[-1] else None),
-            )
+            self._executor.execute(_PUT, (*row, verdict if row is rows[-1] else None))
 
     def find(self, key: bytes) -> tuple[bytes | None, str | None]:
         """Return digest and verdict of the page of `key` in this round, None for what is not
@@ -81,8 +78,8 @@ class Marks:
         return map(
             Row._make,
             self._executor.iterate(
-                "SELECT key, time AS done, digest FROM delta_pages"
-                " WHERE time IS NOT NULL OR digest IS NOT NULL"
+                "SELECT key, time AS done, digest, version, validators FROM delta_pages"
+                " WHERE COALESCE(time, digest, validators) IS NOT NULL"
             ),
         )
 

@@ -74,7 +74,8 @@ class DeltaMiddleware(_Watch):
         self._settings = settings
         self._origins = origins_of(crawler)
         self._delta: DeltaCrawl | None = None
-        self._skipping: Skipping | None = None
+        self.skipping: Skipping | None = None
+        """What knows the pages of earlier rounds, None before the spider is open."""
         self._skipped = 0
         self._is_unfinished = False
         """True if the delta store could not be read yet, since a writer of it was killed."""
@@ -131,7 +132,7 @@ class DeltaMiddleware(_Watch):
         """Record that `response` reaches the callback."""
         origin = self._origins.get(response)
         if self._delta is not None and origin is not None:
-            self._delta.begin(origin)
+            self._delta.begin(origin, response)
 
     def outcome_of(self, response: Any) -> Outcome | None:
         """Return the outcome of the request that `response` answers, None before its callback, and
@@ -149,7 +150,7 @@ class DeltaMiddleware(_Watch):
         """Return True if `request`, of the callback of `response`, is for a page that an earlier
         round has done; count it then, and send `request_dropped`."""
         super()._skips(request, response)
-        if self._skipping is None or not self._skipping.is_done(request, response):
+        if self.skipping is None or not self.skipping.is_done(request, response):
             return False
         crawler = self._crawler
         self._skipped += 1
@@ -178,7 +179,7 @@ class DeltaMiddleware(_Watch):
             return
         self._delta = delta
         put_before_engine(crawler, _Watch(self.outcome_of))
-        self._skipping = Skipping(crawler, delta.pages, self._url_cache)
+        self.skipping = Skipping(crawler, delta.pages, self._url_cache)
         crawler.stats.set_value("bloom/delta_skipped", 0)
         self._update_stats(delta)
         settings = self._settings
@@ -188,6 +189,8 @@ class DeltaMiddleware(_Watch):
         if digest is not None:
             how += ["compared, items of unchanged pages left out" if digest.skips else "compared"]
         how += ["read-only"] if settings.read_only else []
+        if settings.conditional:
+            how += ["conditional, feeds lack the items of unmodified pages"]
         how += [f"{self._store.name} with {self._store.holds}"]
         announce(crawler, "between crawls", ", ".join(how))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..fingerprints import UnfailingFingerprinter
@@ -14,7 +14,17 @@ from ..scrapy_private.progress import EngineProgress
 from .digests import Digests, digest_of
 from .file_store import Row
 from .marks import CHANGED, NEW, UNCHANGED
-from .settings import KEYS, SOURCES, given_key, key_of_fingerprint, wish_of
+from .settings import (
+    HASH_BYTES,
+    KEYS,
+    SOURCES,
+    VERSION,
+    given_key,
+    key_of_fingerprint,
+    short_hash,
+    version_of,
+    wish_of,
+)
 
 if TYPE_CHECKING:
     from hashlib import blake2b
@@ -32,6 +42,13 @@ logger = logging.getLogger(__name__)
 
 _OF_THE_PAGE = frozenset(("callback", "feed", "item"))
 """The reasons of failures after the response has reached the callback."""
+VALIDATORS = {b"If-None-Match": "ETag", b"If-Modified-Since": "Last-Modified"}
+"""The headers of a response by those of a conditional request (RFC 9110, section 13)."""
+
+
+def unmodified(response: Response, **arguments: Any) -> tuple[()]:
+    """Stand in for the callback of a page of which the server says that it has not changed."""
+    return ()
 
 
 @dataclass(slots=True)
@@ -52,6 +69,10 @@ class Outcome:
     """Whether the page has changed, once that was asked."""
     is_asked_again: bool = False
     """True if the callback has yielded the same request once more: a retry, or a poll."""
+    is_unmodified: bool = False
+    """True if the server has said so, and there is no callback."""
+    validators: bytes | None = None
+    """Those of the response, as they are stored."""
 
     def leads_to(self, request: Request, response: Response) -> None:
         """Record that the callback of `response` has yielded `request`."""
@@ -89,10 +110,24 @@ class Pages:
         self._outcomes: dict[Request, Outcome] = {}
         self._sent_again: WeakSet[Request] = WeakSet()
 
-    def begin(self, request: Request) -> Outcome:
-        """Record that the response to `request` has reached the callback."""
-        outcome = self._outcomes[request] = Outcome()
+    def begin(self, request: Request, response: Response | None = None) -> Outcome:
+        """Record that the `response` to `request` has reached the callback."""
+        outcome = self._outcomes[request] = Outcome(is_unmodified=request.callback is unmodified)
+        if self.settings.conditional and response is not None and response.status == 200:
+            values = [response.headers.get(name) or b"" for name in VALIDATORS.values()]
+            if any(values) and may_be_conditional(request):
+                outcome.validators = self._owner_of(request) + b"\n".join(values)
         return outcome
+
+    def validators_of(self, request: Request) -> list[bytes]:
+        """Return the values of VALIDATORS for a page that an earlier round has done, empty for none
+        of a kind. Raises as the store does."""
+        found = self.store.fact(key := self.key_of(request), "validators") or b""
+        is_own = found.startswith(self._owner_of(request))  # another URL may share the key
+        return found[HASH_BYTES:].split(b"\n") if is_own and key not in self.marks else []
+
+    def _owner_of(self, request: Request) -> bytes:
+        return short_hash(self._fingerprinter.fingerprint(request))
 
     def outcome(self, request: Request | None) -> Outcome | None:
         """Return the outcome of `request` so far, None before its callback."""
@@ -120,16 +155,18 @@ class Pages:
                 request.meta[SOURCES] = {"url": request.url, "keys": keys}
 
     def drop_copied_key(self, request: Request) -> None:
-        """Remove a delta key that an errback copied from the failed request."""
-        key = given_key(request.meta)
-        if key is not None and any(
-            source not in self._outcomes
-            and given_key(source.meta) == key
-            and not is_same(source, request)
-            for source in self._engine.with_callbacks()
-        ):
-            for name in KEYS:
-                request.meta.pop(name, None)
+        """Remove a delta key, or a version, that an errback copied from the failed request."""
+        meta = request.meta
+        key = given_key(meta)
+        for source in self._engine.with_callbacks() if key or VERSION in meta else ():
+            if source in self._outcomes or is_same(source, request):
+                continue
+            if key is not None and given_key(source.meta) == key:
+                for name in KEYS:
+                    meta.pop(name, None)
+            # many pages have one version: what was copied with it tells
+            if VERSION in source.meta and source.meta.items() <= meta.items():
+                meta.pop(VERSION, None)
 
     def done(self, request: Request, reason: str | None = None) -> list[Row]:
         """Record that the engine is done with `request`, which has failed if there is a `reason`.
@@ -142,11 +179,16 @@ class Pages:
         if now is not None:
             self.marked += 1
             self._crawler.stats.set_value("bloom/delta_marked", self.marked)
+        version, validators = version_of(request.meta), outcome.validators
+        if now is None:
+            # an index page is not conditional, whatever it was in an earlier round
+            is_index_page = validators is not None and outcome.is_index_page
+            version, validators = None, b"" if is_index_page else None
         if self.settings.read_only:
-            digest = None
-        if now is None and digest is None and verdict is None:
+            digest = validators = None
+        if now is None and all(each is None for each in (digest, verdict, validators)):
             return []
-        rows = [Row(key, now, digest) for key in self._keys_of(request)]
+        rows = [Row(key, now, digest, version, validators) for key in self._keys_of(request)]
         self.marks.add(rows, verdict)
         if verdict is not None:
             self.count_verdicts()
@@ -170,6 +212,7 @@ class Pages:
             self.digests is None
             or outcome is None
             or request in self._sent_again
+            or outcome.is_unmodified
             or not _is_sound(outcome, reason)
             # of a retry the items count, and not that there were none before
             or (outcome.is_asked_again and not outcome.items)
@@ -202,7 +245,8 @@ class Pages:
             return False
         if mode == "response":
             return reason is None or reason in _OF_THE_PAGE
-        return _is_sound(outcome, reason) and (mode == "success" or outcome.items > 0)
+        is_done = mode == "success" or outcome.items > 0 or outcome.is_unmodified
+        return is_done and _is_sound(outcome, reason)
 
     def _keys_of(self, request: Request) -> list[bytes]:
         """Return the keys of `request` and of those that were redirected to it."""
@@ -223,6 +267,11 @@ def is_same(one: Request, other: Request | None) -> bool:
     """Return True if the two ask for the same, whatever their meta says."""
     what = attrgetter("url", "method", "body")
     return other is not None and what(one) == what(other)
+
+
+def may_be_conditional(request: Request) -> bool:
+    """Return True for a GET without a body, which may have validators."""
+    return request.method == "GET" and not request.body
 
 
 def _is_sound(outcome: Outcome, reason: str | None) -> bool:

@@ -2,7 +2,8 @@
 machines.
 
 Slices are sets with an expiry, named by their width and number, so the time gives their names.
-They are exact, and take some 70 bytes a page. Digests are in a hash beside them, and never expire.
+They are exact, and take some 70 bytes a page. Each of the FACTS has a hash beside them, which never
+expires.
 Adding twice changes nothing, so a repeated command does no harm.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from math import inf
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from ..amounts import counted
 from ..errors import IncompatibleFilterError
 from ..redis.client import RedisClient
 from ..redis.scripts import DELTA_ADD, DELTA_KNOWS
-from .file_store import Row
+from .file_store import FACTS, Row
 from .settings import Lifetime
 
 FORMAT = 1
@@ -58,7 +59,7 @@ class RedisDeltaStore:
         self.key = key = key.replace("{", "(").replace("}", ")")
         self.name = f"{self.client.name} {key}"
         self._key = f"{{{key}}}:delta"
-        self._digests = f"{self._key}:digests"
+        self._facts = {name: f"{self._key}:{name.rstrip('s')}s" for name in FACTS}
         prefix = re.escape(self._key.encode())
         self._name_of_slice = re.compile(
             prefix + rb":(\d{1,20}(?:\.\d{1,9})?(?:e[+-]\d\d)?):(-?\d{1,15})"
@@ -79,7 +80,7 @@ class RedisDeltaStore:
     @property
     def digests(self) -> int:
         """Number of pages with a digest."""
-        return int(self.client.call("hlen", self._digests))
+        return int(self.client.call("hlen", self._facts["digest"]))
 
     @property
     def nbytes(self) -> int:
@@ -119,26 +120,28 @@ class RedisDeltaStore:
         width = self._width
         return (self.clock() // width + 1) * width if width else inf
 
-    def digest(self, key: bytes) -> bytes | None:
-        """Return the digest of the page of `key`, None without one. Cost: a round trip."""
-        found: bytes | None = self.client.call("hget", self._digests, key)
+    def fact(self, key: bytes, name: str) -> bytes | None:
+        """Return one of the FACTS about the page of `key`, None without it. Cost: a round trip."""
+        found: bytes | None = self.client.call("hget", self._facts[name], key)
         return found
 
     def add(self, rows: Iterable[Row | tuple[bytes, float]]) -> None:
         """Add pages: those with a time are done. Cost: a round trip for 500 keys of a slice, and
-        for 500 digests."""
+        for 500 facts of a kind."""
         now, width, period = self.clock(), self._width, self.lifetime.period
         by_slice: dict[int, list[bytes]] = {}
-        digests: dict[bytes, bytes] = {}
-        for key, when, digest in (Row(*each) for each in rows):
+        facts: dict[str, dict[bytes, bytes]] = {name: {} for name in FACTS}
+        for key, when, *given in (Row(*each) for each in rows):
             if when is not None:
                 number = int(min(when, now) // width) if width else 0
                 by_slice.setdefault(number, []).append(key)
-            if digest is not None:
-                digests[key] = digest
-        waiting = iter(digests.items())
-        while some := dict(islice(waiting, _AT_ONCE)):
-            self.client.call("hset", self._digests, None, None, some)
+            for name, fact in zip(FACTS, given, strict=True):
+                if fact is not None:
+                    facts[name][key] = fact
+        for name, found in facts.items():
+            waiting = iter(found.items())
+            while some := dict(islice(waiting, _AT_ONCE)):
+                self.client.call("hset", self._facts[name], None, None, some)
         for number, keys in by_slice.items():
             left = 0
             if period is not None:
@@ -172,38 +175,55 @@ class RedisDeltaStore:
 
     def marks(self, before: float | None) -> Iterator[Row]:
         """Yield the keys of all slices, or of those that ended `before`, with the starts of their
-        slices, None for a slice without a period; and pages that have only a digest. A page may be
-        in several slices."""
+        slices, None for a slice without a period; and pages that have only facts. A page may be in
+        several slices."""
         slices = self._slices(before)
         for each in slices:
-            cursor = None
-            while cursor != 0:
-                cursor, keys = self.client.call("sscan", each.name, cursor or 0)
-                if keys:
-                    digests = self.client.call("hmget", self._digests, *keys)
-                    start = None if each.end == inf else each.start
-                    yield from (Row(key, start, d) for key, d in zip(keys, digests, strict=True))
-        cursor, names = None if before is None else 0, [each.name for each in slices]
+            start = None if each.end == inf else each.start
+            for keys in self._scanned("sscan", each.name):
+                yield from self._rows(keys, start)
+        names = [each.name for each in slices]
+        for place, name in enumerate(FACTS if before is None else ()):
+            for keys in self._scanned("hscan", self._facts[name]):
+                for row in self._rows(keys, None):
+                    if not any(row[2 : 2 + place]) and not self._is_in(names, row.key):
+                        yield row
+
+    def _scanned(self, command: str, name: str) -> Iterator[list[bytes]]:
+        """Yield the keys of a set or a hash, in lists that are not empty."""
+        cursor = None
         while cursor != 0:
-            cursor, found = self.client.call("hscan", self._digests, cursor or 0)
-            for key, digest in found.items():
-                if not (names and self.client.run(DELTA_KNOWS, names, key)):
-                    yield Row(key, None, digest)
+            cursor, keys = self.client.call(command, name, cursor or 0)
+            if keys:
+                yield [*keys]
+
+    def _rows(self, keys: Sequence[bytes], start: float | None) -> Iterator[Row]:
+        """Yield the row of each of `keys`, with its facts. Cost: a round trip for each kind."""
+        facts = [self.client.call("hmget", self._facts[name], *keys) for name in FACTS]
+        return (Row(key, start, *found) for key, *found in zip(keys, *facts, strict=True))
+
+    def _is_in(self, names: Sequence[str], key: bytes) -> bool:
+        return bool(names) and bool(self.client.run(DELTA_KNOWS, names, key))
 
     def forget(self, keys: Iterable[bytes]) -> int:
-        """Remove `keys` from all slices, and their digests; return how many were there. Cost: a
-        round trip for each key and slice."""
+        """Remove `keys` from all slices, and their facts; return how many were there. Cost: a round
+        trip for each key and slice."""
         names, known = [each.name for each in self._slices(None)], 0
         for key in keys:
-            removed = self.client.call("hdel", self._digests, key)
+            removed = sum(self.client.call("hdel", name, key) for name in self._facts.values())
             removed += sum(self.client.call("srem", name, key) for name in names)
             known += removed > 0
         return known
 
     def drop_older(self, seconds: float) -> tuple[int, list[Slice]]:
-        """Remove the slices that ended more than `seconds` ago; return 0, and them."""
+        """Remove the slices that ended more than `seconds` ago, and the versions of pages that are
+        in no later one; return 0, and them."""
         dropped = self._slices(self.clock() - seconds)
+        later = [each.name for each in self._slices(None) if each not in dropped]
         for each in dropped:
+            for keys in self._scanned("sscan", each.name):
+                if gone := [key for key in keys if not self._is_in(later, key)]:
+                    self.client.call("hdel", self._facts["version"], *gone)
             self.client.call("unlink", each.name)
         return 0, dropped
 
@@ -222,9 +242,9 @@ class RedisDeltaStore:
         return sorted(found, key=lambda each: each.start)
 
     def clear(self) -> None:
-        """Remove all slices, the digests and the identity."""
-        names = [each.name for each in self._slices(None)]
-        for name in (*names, self._digests, f"{self._key}:slices", f"{self._key}:identity"):
+        """Remove all slices, all facts and the identity."""
+        names = [each.name for each in self._slices(None)] + [*self._facts.values()]
+        for name in (*names, f"{self._key}:slices", f"{self._key}:identity"):
             self.client.call("unlink", name)
 
     def close(self) -> None:

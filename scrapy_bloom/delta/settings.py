@@ -92,14 +92,20 @@ DELTA_DIGEST: Setting[Digest | None] = Setting(
     "Whether pages that are fetched again are compared",
 )
 
+DELTA_CONDITIONAL = switch(
+    "BLOOM_DELTA_CONDITIONAL", False, "Whether pages are asked for only if they have changed"
+)
 
 WISH = "bloom_delta"
 KEYS = ("bloom_delta_key", "deltafetch_key")
-MARK_KEYS = frozenset((WISH, *KEYS, "deltafetch_enabled", "crawl_once"))
+VERSION = "bloom_delta_version"
+MARK_KEYS = frozenset((WISH, *KEYS, VERSION, "deltafetch_enabled", "crawl_once"))
 """Meta keys that a spider may set, those of deltafetch and crawl-once included."""
 SOURCES = "_bloom_delta_sources"
 """In the meta of a redirect: its URL, and the keys of the requests that were redirected to it."""
 KEY_BYTES = 20
+HASH_BYTES = 8
+"""Of a version, and of the fingerprint that validators belong to."""
 
 _OF_SCRAPY = frozenset(("download_latency", "depth"))
 """In the meta of a fetched request. The first is missing for responses from HttpCache, the second
@@ -150,6 +156,7 @@ class DeltaSettings(Group):
     reset = DELTA_RESET
     read_only = DELTA_READ_ONLY
     digest = DELTA_DIGEST
+    conditional = DELTA_CONDITIONAL
 
     @property
     def directory(self) -> Path:
@@ -169,7 +176,8 @@ class DeltaSettings(Group):
                 " cannot be forgotten; leave one of them out"
             )
         name = found.name.replace("%(spider)s", spider.replace("/", "_"))
-        return found.but(name=name)
+        has_cache = settings.getbool("HTTPCACHE_ENABLED")
+        return found.but(name=name, conditional=found.conditional and not has_cache)
 
 
 def wish_of(meta: Mapping[str, Any]) -> Any:
@@ -192,6 +200,19 @@ def given_key(meta: Mapping[str, Any]) -> bytes | None:
     """Return the key for the text or the bytes that `key_in` finds, None for anything else."""
     given = key_in(meta)
     return key_of_text(given) if isinstance(given, (str, bytes)) else None
+
+
+def version_of(meta: Mapping[str, Any]) -> bytes | None:
+    """Return a hash of the version that a spider gave to a page, None without any text."""
+    given = meta.get(VERSION)
+    if not given or not isinstance(given, str):
+        return None
+    return short_hash(given.encode("utf-8", "surrogatepass"))
+
+
+def short_hash(data: bytes) -> bytes:
+    """Return HASH_BYTES for `data`."""
+    return blake2b(data, digest_size=HASH_BYTES, usedforsecurity=False).digest()
 
 
 def key_of_text(text: str | bytes) -> bytes:

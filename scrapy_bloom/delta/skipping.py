@@ -14,7 +14,7 @@ from ..scrapy_private.progress import scheduler_of
 from ..speed import RecentKeys
 from ..speed.known import known_urls
 from .pages import is_same
-from .settings import MARK_KEYS, drop_copied, key_in, wish_of
+from .settings import MARK_KEYS, VERSION, drop_copied, key_in, version_of, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -59,21 +59,42 @@ class Skipping:
                     " Copy the keys that you need only.",
                     request,
                 )
+            if not isinstance(version := request.meta.get(VERSION, ""), (str, type(None))):
+                text = (
+                    "%(request)s has %(what)r for the meta key bloom_delta_version: it must be"
+                    " text. Such pages are skipped as those without."
+                )
+                self._tell("version", text, request, version)
             if (key := key_in(request.meta)) is not None and not isinstance(key, (str, bytes)):
                 text = (
                     "%(request)s has %(what)r for the meta key bloom_delta_key: it must be text or"
                     " bytes. Such pages are known by their URLs."
                 )
                 self._tell("key", text, request, key)
-            asks = self._skips and not self._store.is_empty and monotonic() >= self._asked_from
-            return asks and self._is_done(request, response)
+            return self._asks and self._is_done(request, response)
         except Exception as error:  # noqa: BLE001 - the page is fetched
-            self._asked_from = monotonic() + PAUSE
-            text = (
-                "The delta store failed on %(request)s: %(what)s. Nothing is skipped for a minute"
-            )
-            self._tell("failed", text, request, message_of(error))
+            self._pause(request, error)
             return False
+
+    def validators_of(self, request: Request) -> list[bytes]:
+        """Return the validators of the page of `request`, if an earlier round has done it, and its
+        callback has not begun. Never raises."""
+        try:
+            asks = self._asks and wish_of(request.meta) is not False
+            asks = asks and self._pages.outcome(request) is None
+            return self._pages.validators_of(request) if asks else []
+        except Exception as error:  # noqa: BLE001 - the page is fetched
+            self._pause(request, error)
+            return []
+
+    @property
+    def _asks(self) -> bool:
+        return self._skips and not self._store.is_empty and monotonic() >= self._asked_from
+
+    def _pause(self, request: Request, error: Exception) -> None:
+        self._asked_from = monotonic() + PAUSE
+        text = "The delta store failed on %(request)s: %(what)s. Nothing is skipped for a minute"
+        self._tell("failed", text, request, message_of(error))
 
     def _is_done(self, request: Request, response: Response) -> bool:
         known = self._known
@@ -93,6 +114,10 @@ class Skipping:
             self._recent.clear()
             self._recent_until = inf
         wish, period = wish_of(meta), None
+        version = None if wish is False else version_of(meta)
+        if version is not None:
+            key = self._pages.key_of(request)
+            return self._store.fact(key, "version") == version and key not in self._pages.marks
         if wish is not None and wish is not True:  # a day is 1, which equals True
             period = None if wish is False else self._period(wish, request)
             if period is None:

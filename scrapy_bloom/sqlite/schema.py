@@ -12,8 +12,8 @@ Query = Callable[[str], Iterable[Sequence[Any]]]
 APPLICATION_ID = 0x53426C6D
 
 PAGES_OF_A_ROUND = (
-    "CREATE TABLE delta_pages (key BLOB PRIMARY KEY, time REAL, digest BLOB, verdict TEXT)"
-    " WITHOUT ROWID"
+    "CREATE TABLE delta_pages (key BLOB PRIMARY KEY, time REAL, digest BLOB, version BLOB,"
+    " validators BLOB, verdict TEXT) WITHOUT ROWID"
 )
 """For later rounds: delta/marks.py."""
 

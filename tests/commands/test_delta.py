@@ -68,7 +68,7 @@ def test_a_damaged_table_cannot_be_trusted(run, tmp_path):
     """The file is named; so is a row that a crawl would not have written."""
     path = make(tmp_path / "memory", 3) / "delta.sqlite"
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("INSERT INTO pages VALUES ('key', 1, NULL)")
+        database.execute("INSERT INTO pages VALUES ('key', 1, NULL, NULL, NULL)")
     assert "BAD  memory/delta.sqlite: 1 rows are" in run(tmp_path, "verify", "memory").out
     path.write_bytes(path.read_bytes()[:4096] + bytes(8192))
     before = files_in(tmp_path)

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from scrapy_bloom.delta.file_store import FileDeltaStore, Row
+from scrapy_bloom.delta.file_store import FACTS, FileDeltaStore, Row
 from scrapy_bloom.delta.redis_store import SLICES, RedisDeltaStore
 from scrapy_bloom.delta.settings import Lifetime
 
@@ -15,8 +15,9 @@ HOUR = 3600.0
 PERIOD = 8 * HOUR
 NOON = 1_800_000_000.0
 KEYS = [bytes([number]) * 20 for number in range(6)]
-ONE, TWO, THREE = KEYS[:3]
+ONE, TWO, THREE, FOUR = KEYS[:4]
 DIGESTS = [bytes([letter]) * 16 for letter in b"ab"]
+FULL = (DIGESTS[0], b"v" * 8, b"validators")
 LATE = NOON + 100 * PERIOD
 
 
@@ -97,43 +98,53 @@ def test_a_mark_counts_to_its_last_second(opened, period, marked, ages):
             assert not store.known_until(TWO)
 
 
-def test_a_digest_outlives_its_mark_and_a_newer_one_takes_its_place(opened):
-    """A mark without one leaves it; a page that has only a digest is not done."""
+@pytest.mark.parametrize("fact", FACTS)
+def test_a_fact_outlives_its_mark_and_a_newer_one_takes_its_place(opened, fact):
+    """A mark without one leaves it; a page that has only a fact is not done."""
     first, second = DIGESTS
     with opened() as store:
-        store.add([Row(ONE, NOON, first), Row(TWO, None, second), (ONE, NOON)])
+        page, other = Row(ONE, NOON, **{fact: first}), Row(TWO, None, **{fact: second})
+        store.add([page, other, (ONE, NOON)])
         assert store.known_until(ONE)
         assert not store.known_until(TWO)
     with opened(LATE) as store:
-        assert [store.digest(key) for key in (ONE, TWO, THREE)] == [first, second, None]
+        assert [store.fact(key, fact) for key in (ONE, TWO, THREE)] == [first, second, None]
         assert not any(map(store.known_until, (ONE, TWO, THREE)))
-        store.add([Row(ONE, LATE, second)])
-        assert store.digest(ONE) == second
+        store.add([Row(ONE, LATE, **{fact: second})])
+        assert store.fact(ONE, fact) == second
         assert store.known_until(ONE)
 
 
 def test_what_is_there_is_listed_forgotten_and_cleared(opened, kind):
     """All of it, or what was done before a time; a clear is for any fingerprinter."""
     with opened() as store:
-        store.add([(ONE, NOON), Row(TWO, None, DIGESTS[0]), Row(THREE, NOON, DIGESTS[1])])
+        store.add([(ONE, NOON), Row(TWO, None, *FULL), Row(THREE, NOON, DIGESTS[1])])
+        store.add([Row(FOUR, None, None, b"v" * 8)])
     with opened() as store:
         start = NOON if kind == "table" else NOON // HOUR * HOUR
         rows = {Row(ONE, start), Row(THREE, start, DIGESTS[1])}
-        assert {*store.marks(None)} == {*rows, Row(TWO, None, DIGESTS[0])}
+        others = {Row(TWO, None, *FULL), Row(FOUR, None, None, b"v" * 8)}
+        assert sorted(store.marks(None)) == sorted({*rows, *others})
         assert {*store.marks(NOON + 2 * HOUR)} == rows
         assert {*store.marks(NOON - 9 * HOUR)} == set()
         assert store.identity == "ours"
         assert store.digests == 2
-        assert [store.forget([TWO, THREE]), store.forget([TWO])] == [2, 0]
+        assert [store.forget([TWO, THREE, FOUR]), store.forget([TWO])] == [3, 0]
         assert {*store.marks(None)} == {Row(ONE, start)}
         dropped = store.drop_older(HOUR)
     with opened(NOON + 5 * HOUR) as store:
         assert (dropped, store.known_until(ONE) > 0) == ((0, []), True)
+        store.add([Row(key, NOON, None, b"v" * 8) for key in (ONE, TWO)])
+        store.add([(TWO, NOON + 4 * HOUR)])
         count, slices = store.drop_older(2 * HOUR)
         assert count + len(slices) == 1
-        assert not store.known_until(ONE)
-        store.add([Row(TWO, NOON, DIGESTS[0])])
+        assert (store.known_until(ONE), store.fact(ONE, "version")) == (0, None)
+        assert store.fact(TWO, "version") == b"v" * 8
+        store.add([Row(TWO, NOON, *FULL)])
         store.clear()
     with opened() as store:
         assert [*store.marks(None)] == []
-        assert (store.digest(TWO), store.known_until(TWO)) == (None, 0)
+        assert ([store.fact(TWO, name) for name in FACTS], store.known_until(TWO)) == (
+            [None] * 3,
+            0,
+        )

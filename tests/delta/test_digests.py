@@ -205,7 +205,7 @@ def test_a_store_that_fails_costs_the_comparison_only(caplog):
     """One line says so; no page counts as unchanged."""
 
     class Failing:
-        def digest(self, key):
+        def fact(self, key, name):
             raise SharedFilterError("Redis is away")
 
     digests = Digests(CRAWLER, Failing(), Marks(Temporary()), [])

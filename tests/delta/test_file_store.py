@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_bloom.delta import file_store
-from scrapy_bloom.delta.file_store import FileDeltaStore, Row, UnfinishedWriteError
+from scrapy_bloom.delta.file_store import FACTS, FileDeltaStore, Row, UnfinishedWriteError
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.errors import FilterFileError, IncompatibleFilterError
 from scrapy_bloom.fingerprints import FingerprinterIdentity
@@ -51,10 +51,16 @@ def knows(folder, number, now=NOON, period=PERIOD, days=None):
         return found.knows(key(number), days)
 
 
-def rows_in(folder):
-    """Return the rows of the table, expired ones included."""
+def rows_in(folder, fact="digest"):
+    """Return time and fact of each row of the table, expired ones included."""
     with closing(sqlite3.connect(Path(folder) / "memory" / "delta.sqlite")) as database:
-        return {row[0]: row[1:] for row in database.execute("SELECT * FROM pages")}
+        rows = database.execute(f"SELECT key, time, {fact} FROM pages")
+        return {key: (when, found) for key, when, found in rows}
+
+
+def row(number, when, **facts):
+    """Return the row of a page."""
+    return Row(key(number), when, **facts)
 
 
 def crawled(folder, **settings):
@@ -102,12 +108,12 @@ def test_a_mark_counts_for_the_period_to_the_second(steps):
                 marked.pop(number, None)
 
 
-def _added(known, row, now):
-    """Return what the table has of a page, time and digest, after `row` was added."""
-    had, digest = known or (None, None)
-    if None not in (had, row.time) and row.time < had <= now:
-        return had, digest or row.digest
-    return (had if row.time is None else row.time), row.digest or digest
+def _added(known, when, new, now):
+    """Return what the table has of a page, time and fact, after a row was added."""
+    had, fact = known or (None, None)
+    if None not in (had, when) and when < had <= now:
+        return had, fact or new
+    return (had if when is None else when), new or fact
 
 
 PAGES = st.tuples(
@@ -117,17 +123,18 @@ PAGES = st.tuples(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=50)
 @given(
+    st.sampled_from(FACTS),
     st.lists(
         st.tuples(
             st.floats(-30, 30), st.lists(PAGES, max_size=4), st.lists(st.integers(0, 4), max_size=1)
         ),
         max_size=12,
-    )
+    ),
 )
-def test_a_digest_stays_until_there_is_a_newer_one(steps):
-    """As a dict has it, and longer than the mark; a page that has only a digest is not done."""
+def test_a_fact_stays_until_there_is_a_newer_one(fact, steps):
+    """As a dict has it, and longer than the mark; a page that has only a fact is not done."""
     with tempfile.TemporaryDirectory() as folder:
         now, known = NOON, {}
         for hours, pages, forgotten in steps:
@@ -135,24 +142,25 @@ def test_a_digest_stays_until_there_is_a_newer_one(steps):
             with closing(opened(folder, now)) as found:
                 for number in range(5):
                     had, digest = known.get(number, (None, None))
-                    assert found.digest(key(number)) == digest
+                    assert found.fact(key(number), fact) == digest
                     if digest:  # else it may have been removed
                         assert found.knows(key(number)) is (
                             had is not None and abs(now - had) <= PERIOD
                         )
                 for number, waited, digest in pages:
-                    row = Row(key(number), None if waited is None else now - waited * HOUR, digest)
-                    if row[1:] != (None, None):
-                        in_table = dict(rows_in(folder)) if found.path.exists() else {}
-                        found.add([row])
-                        known[number] = _added(in_table.get(key(number)), row, now)
+                    when = None if waited is None else now - waited * HOUR
+                    if (when, digest) != (None, None):
+                        in_table = rows_in(folder, fact) if found.path.exists() else {}
+                        found.add([row(number, when, **{fact: digest})])
+                        known[number] = _added(in_table.get(key(number)), when, digest, now)
                 found.forget([key(number) for number in forgotten])
                 for number in forgotten:
                     known.pop(number, None)
 
 
-def test_an_older_mark_takes_nothing_from_a_newer_one(tmp_path):
-    """One that a job has kept, whether it has a digest or not; one of the future does not count."""
+@pytest.mark.parametrize("fact", FACTS)
+def test_an_older_mark_takes_nothing_from_a_newer_one(tmp_path, fact):
+    """One that a job has kept, whether it has a fact or not; one of the future does not count."""
     for age, digest, expected in (
         (0, b"a", b"a"),
         (1, b"b", b"a"),
@@ -160,10 +168,10 @@ def test_an_older_mark_takes_nothing_from_a_newer_one(tmp_path):
         (0, b"c", b"c"),
         (0, None, b"c"),
     ):
-        store(tmp_path).add([Row(key(1), NOON - age * HOUR, digest)])
-        assert rows_in(tmp_path) == {key(1): (NOON, expected)}
-    store(tmp_path, NOON - HOUR).add([Row(key(1), NOON - HOUR, b"d")])
-    assert rows_in(tmp_path) == {key(1): (NOON - HOUR, b"d")}
+        store(tmp_path).add([row(1, NOON - age * HOUR, **{fact: digest})])
+        assert rows_in(tmp_path, fact) == {key(1): (NOON, expected)}
+    store(tmp_path, NOON - HOUR).add([row(1, NOON - HOUR, **{fact: b"d"})])
+    assert rows_in(tmp_path, fact) == {key(1): (NOON - HOUR, b"d")}
 
 
 def test_an_expired_row_stays_for_an_eighth_of_the_period(tmp_path):
@@ -177,17 +185,18 @@ def test_an_expired_row_stays_for_an_eighth_of_the_period(tmp_path):
     assert rows_in(tmp_path) == {key(2): (None, b"d" * 16)}
 
 
-def test_a_page_that_has_a_digest_is_compared_after_it_has_expired(tmp_path):
-    """Its row stays, and it is not done; whoever wants it away, says so."""
-    store(tmp_path).add(
-        [Row(key(1), NOON, b"d" * 16), Row(key(2), None, b"e" * 16), (key(3), NOON)]
-    )
+@pytest.mark.parametrize("fact", FACTS)
+def test_a_fact_serves_after_its_page_has_expired(tmp_path, fact):
+    """The row stays, and is not done; whoever wants it away, says so."""
+    one, two = row(1, NOON, **{fact: b"d" * 16}), row(2, None, **{fact: b"e" * 16})
+    store(tmp_path).add([one, two, (key(3), NOON)])
     for hours in (0, 9, 30, 60):
         opened(tmp_path, NOON + hours * HOUR).close()
     found = opened(tmp_path, NOON + 60 * HOUR)
-    assert [found.digest(key(number)) for number in (1, 2, 3)] == [b"d" * 16, b"e" * 16, None]
+    facts = [found.fact(key(number), fact) for number in (1, 2, 3)]
+    assert facts == [b"d" * 16, b"e" * 16, None]
     assert not any(map(found.knows, map(key, (1, 2, 3))))
-    assert (found.total, found.count, found.digests) == (2, 1, 2)
+    assert (found.total, found.count, found.digests) == (2, 1, 2 * (fact == "digest"))
     assert found.drop_older(HOUR) == (1, [])
     assert [*rows_in(tmp_path)] == [key(2)]
 

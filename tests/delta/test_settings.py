@@ -182,7 +182,8 @@ def test_keys_of_the_spider_are_no_fingerprints():
     assert key_in({}) is None
 
 
-OWN = {"bloom_delta": False, "bloom_delta_key": "x", SOURCES: {"url": "u", "keys": []}}
+OWN = {"bloom_delta": False, "bloom_delta_key": "x", "bloom_delta_version": "1"}
+OWN |= {SOURCES: {"url": "u", "keys": []}}
 SCRAPYS = {"download_latency": 0.1}
 
 

@@ -439,7 +439,8 @@ class DeltaTeller(Teller):
         ]
 
         def look(run, step, answers):
-            return seen(self.world, crawl, run, step, [answer.page for answer in answers])
+            told = seen(self.world, crawl, run, step, [answer.page for answer in answers])
+            return told | {"answers": [[answer.page, answer.status] for answer in answers]}
 
         yield {"crawl": name, "runs": (yield from tell(self.world, crawl, given, look))}
 
@@ -497,7 +498,9 @@ def seen(world, crawl, run, step, asked):
         "items": pages_in(folder / f"{step.feed}.jsonl") if run.reason else [],
         "feed": step.feed,
         "written": written_in(folder),
-        "stats": {k: v for k, v in run.stats.items() if k.startswith("bloom/delta")},
+        "stats": {
+            k: v for k, v in run.stats.items() if k.startswith(("bloom/delta", "downloader"))
+        },
         "line": run.lines("Between crawls: skip")[-1:],
         "compared": run.lines("Between crawls: comp")[-1:],
         "start": run.lines("between crawls:")[-1:],
