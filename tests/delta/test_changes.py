@@ -185,7 +185,7 @@ def test_a_version_that_this_round_has_stored_does_not_count(crawler, tmp_path, 
     validators."""
     with closing(FileDeltaStore(tmp_path, Lifetime(), lambda: NOON)) as store:
         pages = Pages(
-            crawler, Marks(Temporary()), DeltaSettings("success", conditional=True), store
+            crawler, Marks(Temporary()), DeltaSettings(mode="success", conditional=True), store
         )
         request = Request("http://example.com/1", meta={"bloom_delta_version": "1"})
         found = Response(request.url, status=status, headers={"ETag": "x"})
@@ -231,7 +231,7 @@ def test_what_has_become_an_index_page_is_not_conditional(crawler, tmp_path, rea
 def test_a_page_that_has_not_changed_is_not_compared(crawler, tmp_path):  # noqa: F811
     """It has no items, and keeps its digest; its version is the new one."""
     with closing(FileDeltaStore(tmp_path, Lifetime(), lambda: NOON)) as store:
-        settings = DeltaSettings("item", digest=Digest(), conditional=True)
+        settings = DeltaSettings(mode="item", digest=Digest(), conditional=True)
         pages = Pages(crawler, Marks(Temporary()), settings, store)
         meta = {"bloom_delta_version": "2"}
         request = Request("http://example.com/1", unmodified, meta=meta)
