@@ -3,7 +3,6 @@
 import logging
 import os
 from contextlib import closing
-from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -208,9 +207,7 @@ def test_what_has_become_an_index_page_is_not_conditional(crawler, tmp_path, rea
     request = Request("http://example.com/1")
     response = Response(request.url, headers={"ETag": "x"}, request=request)
     for links, expected in ((0, [b"x", b""]), (1, [b"x", b""] if read_only else [])):
-        pages.settings = replace(
-            pages.settings, conditional=True, read_only=read_only and links > 0
-        )
+        pages.settings = pages.settings.but(conditional=True, read_only=read_only and links > 0)
         outcome = pages.begin(request, response)
         outcome.is_complete, outcome.items = True, 1
         if links:
