@@ -53,7 +53,8 @@ def test_looking_changes_nothing(redis_server, key):
 
 def test_what_redis_refuses_is_an_error_in_its_words(redis_server):
     """Errors of commands and scripts name the server and say what it said."""
-    with RedisClient(redis_server.url, 0.1) as client:
+    with RedisClient(redis_server.url) as client:
+        client._patience = 0
         with pytest.raises(SharedFilterError, match=f"{redis_server.url} .*wrong number"):
             client.call("execute_command", "GET")
         with pytest.raises(SharedFilterError, match="no such thing"):
