@@ -54,6 +54,8 @@ class Hold(NamedTuple):
 
 
 NO_HOLD = Hold(0.0, 0)
+DEAD = 2_000_000
+"""Stands in `Hold.times` for a slot whose host is dead."""
 
 
 def take_delay(request: Request) -> float | None:

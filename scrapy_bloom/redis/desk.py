@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..crawl.choice import Action, By, Counts, Filter, Record, matches
 from ..crawl.codec import Stored, plain_fields
 from ..crawl.dictionaries import Dictionaries
-from ..crawl.failed_request import CAPPED, LOST, UNREADABLE, FailedRequest
+from ..crawl.failed_request import CAPPED, HOST, LOST, UNREADABLE, FailedRequest
 from ..crawl.records import KEPT, WAITING, State
 from .call import Holding
 from .codec import details_of, page_in
@@ -37,6 +37,7 @@ REST = 4
 """While workers are at work, the pause after a call is so many times as long as the call."""
 _STATES = {
     "pending": State.PENDING,
+    "dead": State.FAILED,
     "lobby": State.PENDING,
     "later": State.DELAYED,
     "quarantined": State.QUARANTINED,
@@ -72,11 +73,11 @@ def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
     """Yield what `lua/scan.lua` tells of a `place`."""
     kind, _, of = place.partition(":")
     rest = of.encode(errors=ODD_BYTES)
-    is_plain = kind in {"pending", "lobby", "capped"}
+    is_plain = kind in {"pending", "dead", "lobby", "capped"}
     for stored, more in zip(found, found, strict=True) if is_plain else pairs_of(found):
         before, has_nul, after = stored.partition(b"\0")
         parts, due = more, None
-        if kind == "pending":
+        if kind in {"pending", "dead"}:
             priority, _, named = rest.partition(b":")
             parts = priority, named.partition(b"\0")[0], stored
         elif kind == "lobby":
@@ -135,10 +136,11 @@ class RedisDesk(CrawlReader):
         if states & WAITING:
             states.add(State.CLAIMED)
         for state in sorted(states):
-            if not reads and (state is State.PENDING or (state, by) == (State.CAPPED, "slot")):
+            has_lengths = state is State.PENDING or (state, by) == (State.CAPPED, "slot")
+            if not reads and (has_lengths or state is State.FAILED):
                 for record, count in self._lengths(state):
                     found.add(record, chosen, by, count)
-            else:
+            if reads or not has_lengths:
                 for record in self._records(state, chosen, reads=reads):
                     found.add(record, chosen, by)
         return found
@@ -177,10 +179,13 @@ class RedisDesk(CrawlReader):
                 task.found.states[state] = task.left
             else:
                 for place in self._places(state, chosen):
-                    self._change(place, task)
+                    if not (action == "retry" and place.startswith("dead:")):
+                        self._change(place, task)
         if task.left:
             told = [*self._orders(), (chosen.reasons, chosen.urls, chosen.slots)]
             self._client.call("hset", f"{self._key}:crawl", "retried", json.dumps(told))
+        if action == "retry" and State.FAILED in states:
+            task.found.states[State.FAILED] += self._revive(chosen)
         if states & WAITING:
             claimed = self._records(State.CLAIMED, chosen, reads=chosen.reads)
             task.found.in_flight = sum(map(chosen.includes, claimed))
@@ -193,6 +198,26 @@ class RedisDesk(CrawlReader):
         for first in range(0, len(holds), SLOTS_AT_ONCE):
             changed += self._run(HOLD_SLOTS, "".join(holds[first : first + SLOTS_AT_ONCE]))
         return changed
+
+    def end_verdicts(self) -> int:
+        """Make pending what waits of dead slots; return how many."""
+        return self._revive(Filter(KEPT))
+
+    def _revive(self, chosen: Filter) -> int:
+        """Make pending what waits of each dead slot of which a request is chosen; return how many.
+        Changes nothing where Redis has no memory left."""
+        slots = {each for each in self.dead() if chosen.includes_slot(each)}
+        if not slots or not matches(chosen.reasons, HOST):
+            return 0
+        if chosen.reads:
+            self._learn()
+            found = self._records(State.FAILED, replace(chosen, reasons=(HOST,)), reads=True)
+            slots &= {each.slot for each in found if chosen.includes(each)}
+        waits = Counter[str]()
+        for _, named, count in self.of_dead_slots([]):
+            waits[slot_of(named)] += count
+        self.hold([*slots], None)
+        return sum(waits[slot] for slot in slots)
 
     def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
@@ -225,10 +250,10 @@ class RedisDesk(CrawlReader):
         if task.reads:
             self._learn()
         kind = place.partition(":")[0]
-        if kind == "pending" and not task.reads:
+        if kind in {"pending", "dead"} and not task.reads:
             # the older list of a slot goes with it
             dropped = self._run(CHANGE, place.rstrip("\0"), "drop", "", "all")
-            task.found.states[State.PENDING] += dropped
+            task.found.states[_STATES[kind]] += dropped
             self._pause()
         elif kind == "failed":
             judged = self._judged(self._elements(place, reads=task.reads), task)
@@ -239,7 +264,8 @@ class RedisDesk(CrawlReader):
             self._change_list(place, kind, task)
 
     def _change_list(self, place: str, kind: str, task: _Task) -> None:
-        count = self._client.call("zcard" if kind == "later" else "llen", f"{self._key}:{place}")
+        name = f"{self._key}:{'pending' if kind == 'dead' else kind}{place[len(kind) :]}"
+        count = self._client.call("zcard" if kind == "later" else "llen", name)
         looked = stayed = 0
         while looked < count:
             most = min(AT_ONCE, count - looked)
@@ -302,12 +328,16 @@ class RedisDesk(CrawlReader):
         self._dictionaries = Dictionaries(filter(None, self.dictionaries().values()))
 
     def _lengths(self, state: State) -> Iterator[tuple[Record, int]]:
-        """Yield a record without fields for each priority and slot of pending ones, or for each
-        slot of capped ones, and how many there are."""
+        """Yield a record without fields for each priority and slot of pending ones, and of failed
+        ones of dead slots, or for each slot of capped ones, and how many there are."""
         if state is State.PENDING:
             for priority, slots in self.pending().counts.items():
                 for slot, count in slots.items():
                     yield Record(state, slot, priority, {}), count
+        elif state is State.FAILED:
+            for stored, named, count in self.of_dead_slots([]):
+                priority, failed = scrapys_priority(stored), FailedRequest("", "", HOST)
+                yield Record(state, slot_of(named), priority, {}, failed=failed), count
         else:
             for slot, count in self.capped([]).items():
                 yield Record(state, slot, 0, {}, failed=FailedRequest("", "", CAPPED)), count
@@ -335,7 +365,12 @@ class RedisDesk(CrawlReader):
                 slots = (record.slot for record, _ in self._lengths(state))
                 yield from (f"capped:{slot}" for slot in slots if chosen.includes_slot(slot))
         else:
-            yield from (place for place, its_state in _STATES.items() if its_state is state)
+            kinds = (kind for kind, its_state in _STATES.items() if its_state is state)
+            yield from (kind for kind in kinds if kind != "dead")
+            if state is State.FAILED and matches(chosen.reasons, HOST):
+                for priority, named, _ in self.of_dead_slots([]):
+                    if chosen.includes_slot(slot_of(named)):
+                        yield f"dead:{priority}:{named}"
 
     def _elements(self, place: str, *, reads: bool = True) -> Iterator[Element]:
         """Yield what a place has, without the longest parts unless it `reads` them."""
@@ -350,6 +385,8 @@ class RedisDesk(CrawlReader):
     def _records(self, state: State, chosen: Filter, *, reads: bool) -> Iterator[Record]:
         """Yield the requests in that state which may be chosen."""
         for place in self._places(state, chosen):
+            if place.startswith("dead:") and not reads:
+                continue
             for element in self._elements(place, reads=reads):
                 if (record := self._record(element, chosen, reads=reads)) is not None:
                     yield record
@@ -358,12 +395,17 @@ class RedisDesk(CrawlReader):
         """Return an element as a record, with its fields if it `reads`; None for a mark, and for
         what cannot be read, unless it is kept."""
         state, _, priority, slot, entry, due, parts = element
-        if (state is State.PENDING and not entry) or (state not in KEPT and not priority):
+        is_host = state is State.FAILED and len(parts) == 3  # of a list
+        if (is_host or state is State.PENDING) and not entry:
+            return None
+        if state not in KEPT and not priority:
             return None
         fields: dict[str, Any] = {}
         if reads and chosen.includes_slot(slot):
             fields = plain_fields(Stored(slot, entry[1:]), self._dictionaries)
         record = Record(state, slot, scrapys_priority(priority), fields, due)
+        if is_host:
+            return record._replace(failed=record.dropped()._replace(reason=HOST, time=0.0))
         if state is State.FAILED:
             return record._replace(failed=_failure(parts, record.url, record.method))
         if state is State.CAPPED:

@@ -51,7 +51,7 @@ def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
     name = f"{client.name} {key}:crawl"
     counts, wrong = check.places(), check.wrong
     waiting = sum(counts[kind] for kind in ("later", "quarantined", "lobby:", "pending:"))
-    failed = counts["failed"] + counts["capped:"]
+    failed = counts["failed"] + counts["capped:"] + counts["dead:"]
     check.books()
     check.texts()
     if not crawl.living and waiting < crawl.waiting:
@@ -91,14 +91,15 @@ class _Check(RedisDesk):
             if _kind_of(name) == kind
         }
         # the lists that workers find, or will when a hold is over
-        priorities, lists = self.priorities(), {*self.lists()}
+        dead = {(priority, named) for priority, named, _ in self.of_dead_slots([])}
+        priorities, lists = self.priorities(), dead.union(self.lists())
         for each in sorted({*priorities, *(priority for priority, _ in lists)}):
             if not _PRIORITY.fullmatch(each):
                 self.wrong.append(f"{each!r} in 'parked', 'priorities' or 'lobby:' is no priority")
         sums: Counter[str] = Counter()
         for name, count in counts.items():
             kind, (priority, _, slot) = _kind_of(name), name.partition(":")[2].partition(":")
-            sums[kind] += count
+            sums["dead:" if (priority, slot) in dead else kind] += count
             what, why = _KINDS[kind]
             # a ring turns while it is read, and to read all of it at once takes long
             is_found = kind == "pending:" and (priority, slot) in lists

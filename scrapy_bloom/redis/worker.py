@@ -244,6 +244,9 @@ class Worker:
             retry = partial(self._desk.change, Filter(KEPT), "retry")
             self._failures.retry(self._desk, lambda: retry().states.total())
             self._failures.tell(ASKING_CAPPED, self._desk.retry_ordered())
+            self._failures.tell(
+                "Asking %(requests)s of dead hosts again", self._desk.end_verdicts()
+            )
             # the crawl goes on with these; or its new round has waited for them in vain
             begins, state = state.begins, join()
             state = replace(state, begins=begins or state.begins)

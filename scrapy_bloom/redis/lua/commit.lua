@@ -262,7 +262,7 @@ if ARGV[17] ~= '' then
   reclaim(worker)
 end
 
-if has_later and not full then move_due() end
+if has_later and not full then move_due(tonumber(ARGV[7]) > 0) end
 
 local claimed, owned, owned_count = {}, {}, 0
 local function tell(number, priority, slot, entry, quarantined)
@@ -304,7 +304,7 @@ if wanted > 0 and owned_count == 0 and #claimed == 0 then
       redis.call('HSET', key('failed'), 'quarantined:' .. redis.sha1hex(packed), packed)
       count_less(1)
       redis.call('LPOP', key('quarantined'))
-    elseif not hold or hold[1] <= now then
+    elseif not hold or hold[1] <= now and not is_left_to_others(hold) then
       if hold then probe_slot(record[2], hold) end
       count_less(1)
       claim(record[1], record[2], record[3], record[4], 'LPOP', key('quarantined'))
@@ -360,7 +360,7 @@ local function claim_from_lobby(priority, most)
     if entry == '' and (suffix == '' or not has_own) then
       join_ring(priority, slot)
       redis.call(pop, lobby)
-    elseif has_own or is_held or (of_slot[slot] or 0) >= most_of_slot or not may_have(slot) then
+    elseif has_own or is_held or hold and is_left_to_others(hold) or (of_slot[slot] or 0) >= most_of_slot or not may_have(slot) then
       if not has_own and is_held then park(priority, slot .. suffix, slot, hold)
       elseif not has_own then join_ring(priority, slot .. suffix) end
       redis.call(command, list_of(priority, slot .. suffix), entry)
@@ -406,6 +406,8 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       if hold and hold[1] > now then
         park(priority, named, slot, hold)
         redis.call('LREM', ring, 1, named)
+        room = 0
+      elseif hold and is_left_to_others(hold) then
         room = 0
       elseif named ~= slot then
         if redis.call('LINDEX', list, at) == '' then
@@ -467,13 +469,19 @@ end
 
 local waiting = redis.call('HINCRBY', key('crawl'), 'waiting', added)
 local waiting_bytes = redis.call('HINCRBY', key('crawl'), 'waiting_bytes', added_bytes)
-local waits = has_later and (first_of('later') or first_of('parked'))
 local rests = redis.call('ZCARD', key('priorities')) == 0
-  and redis.call('EXISTS', key('quarantined')) == 0
+  and (redis.call('EXISTS', key('quarantined')) == 0 or has_later and is_dead('quarantined'))
+local delayed = has_later and first_of('later') and not (rests and is_dead('later'))
+local waits = delayed or has_later and first_of('parked')
 local still = rests and not waits
+local host, is_all, kept = has_later and tonumber(found[11] or '') or 0, true, 0
+if still and has_later then
+  host, is_all = dead_rows()
+  kept = host + redis.call('LLEN', key('quarantined')) + redis.call('ZCARD', key('later'))
+end
 -- too few after an aborted script, never too many: some list was evicted
-if still and waiting > 0 then return {'gone'} end
-if still and (waiting ~= 0 or waiting_bytes ~= 0) then
+if still and is_all and waiting > kept then return {'gone'} end
+if still and kept == 0 and (waiting ~= 0 or waiting_bytes ~= 0) then
   redis.call('HSET', key('crawl'), 'waiting', 0, 'waiting_bytes', 0)
   waiting, waiting_bytes = 0, 0
 end
@@ -501,11 +509,17 @@ for more in words(ARGV[18] .. ' ' .. adds) do
   place = place + 1
   if tonumber(more) > 0 then redis.call('HINCRBY', key('crawl'), counted[place], more) end
 end
-local failed = redis.call('HLEN', key('failed'))
 local newest_note = redis.call('LINDEX', key('progress'), 0)
 local is_note, noted = pcall(cjson.decode, newest_note or '')
 local age = is_note and type(noted) == 'table' and type(noted.time) == 'number' and now - noted.time
-if not age or age < 0 or age >= 1000 then
+local is_due = not age or age < 0 or age >= 1000
+if is_due and has_later then
+  host = dead_rows()
+  if host ~= (tonumber(found[11] or '') or 0) then redis.call('HSET', key('crawl'), 'host', host) end
+end
+local failed = redis.call('HLEN', key('failed')) + host
+waiting = math.max(0, waiting - host)
+if is_due then
   local note = {time = now, pending = waiting, failed = failed}
   local totals = redis.call('HMGET', key('crawl'), 'done', unpack(counted))
   note.done = tonumber(totals[1] or '') or 0
@@ -522,8 +536,8 @@ if has_later then
       holds[#holds + 1] = table.concat({slot, hold[1], hold[1] - now, hold[2]}, '\0')
     end
   end
-  later = {first_of('later') and redis.call('ZCARD', key('later')) or 0, next_due(), rests and 1 or 0, holds}
-  if not waits and redis.call('EXISTS', key('holds')) == 0 then
+  later = {delayed and redis.call('ZCARD', key('later')) or 0, next_due(), rests and 1 or 0, holds}
+  if not first_of('later') and redis.call('EXISTS', key('holds'), key('parked')) == 0 then
     redis.call('HSET', key('crawl'), 'later', '', 'back', '', 'waking', '')
   end
 end

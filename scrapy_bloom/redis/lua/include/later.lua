@@ -9,6 +9,9 @@
 -- `parked` until then, since a ring of held slots would be looked through in vain. In either its
 -- list is named: it joins the ring before it leaves `parked`, and the other way round.
 --
+-- One with DEAD in a row or more is dead: what waits for it has failed, and the crawl ends without it. Its
+-- lists are parked by the end of the hold below 0, which is when they are asked again.
+--
 -- One that is by hand has 0 in a row: no answer ends it, and after its time all workers ask. With
 -- less than 0 the slot is not held; workers change that number.
 --
@@ -20,15 +23,34 @@ local function note_later()
   has_later = true
 end
 
--- When the first of `later` or `parked` is due (ms), false if there is none: read once a call, and
--- again after a change.
+-- When the first of `later` or `parked` is due (ms), false if there is none but of dead slots: read once
+-- a call, and again after a change.
 local firsts = {}
 local function first_of(name)
   if firsts[name] == nil then
-    local first = tonumber(redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2] or '')
+    local first = tonumber(redis.call('ZRANGEBYSCORE', key(name), 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '')
     firsts[name] = first and first - (name == 'later' and back or 0) or false
   end
   return firsts[name]
+end
+
+-- Returns the lists of dead slots, at most so many.
+local function dead_lists(most)
+  return redis.call('ZRANGEBYSCORE', key('parked'), '-inf', '(0', 'LIMIT', 0, most)
+end
+
+-- Returns how many requests are in the first thousand of them, and whether these are all.
+local function dead_rows()
+  local lists, rows = dead_lists(1000), 0
+  for _, each in ipairs(lists) do
+    rows = rows + redis.call('LLEN', key('pending:' .. each))
+    local own = each:match('^(%Z*)%z$')
+    if own and not redis.call('ZSCORE', key('parked'), own) then
+      -- behind a mark, or in its ring
+      rows = rows + math.max(0, redis.call('LLEN', key('pending:' .. own)) - 1)
+    end
+  end
+  return rows, #lists < 1000
 end
 
 local function put_later(serial, priority, slot, entry, delay)
@@ -67,9 +89,52 @@ local function hold_of(slot)
   if hold and hold[2] >= 0 then return hold end
 end
 
+-- Parks its lists again that are, where a slot is dead now, or no more.
+local function park_again(slot, hold)
+  for priority in pairs(hold[4]) do
+    for _, named in ipairs({slot, slot .. '\0'}) do
+      local member = priority .. ':' .. named
+      if redis.call('ZSCORE', key('parked'), member) then
+        redis.call('ZADD', key('parked'), hold[2] >= DEAD and -hold[1] or hold[1], member)
+      end
+    end
+  end
+  firsts.parked = nil
+end
+
+-- Tells whether another worker has a lease.
+local function has_others()
+  local living = redis.call('ZRANGEBYSCORE', key('workers'), now, '+inf', 'LIMIT', 0, 2)
+  return living[2] or living[1] and living[1] ~= worker
+end
+
+-- A slot is dead when two living workers have found it so, if there are two. One that has leaves it to
+-- others for a while to ask the slot again.
+local function is_left_to_others(hold)
+  return hold[5] and hold[5][worker] and hold[1] + 2000 > now and has_others()
+end
+
+-- Notes that the worker has found a slot dead. Returns whether it is.
+local function is_agreed(hold)
+  local found_by = {[worker] = 1}
+  for each in pairs(hold[5] or {}) do
+    if redis.call('ZSCORE', key('workers'), each) then found_by[each] = 1 end
+  end
+  hold[5] = found_by
+  for each in pairs(found_by) do
+    if each ~= worker then return true end
+  end
+  return not has_others()
+end
+
 local function hold_slot(slot, pause, times)
   note_later()
   local hold = state_of(slot) or {0, 0, 0, {}}
+  local was_dead = hold[2] >= DEAD
+  if times >= DEAD and not was_dead and not is_agreed(hold) then
+    pause, times = 5000, math.max(1, hold[2])
+    redis.call('HDEL', key('owners'), slot)
+  end
   if pause < 0 then
     if hold[2] > 0 or hold[1] > now then return end
     hold[2] = hold[2] + times
@@ -80,6 +145,7 @@ local function hold_slot(slot, pause, times)
   if now + pause > hold[1] then hold[1], hold[3] = now + pause, pause end
   hold[2] = is_by_hand and 0 or math.max(hold[2], times)
   keep_hold(slot, hold)
+  if was_dead ~= (hold[2] >= DEAD) then park_again(slot, hold) end
 end
 
 -- Lets one request be claimed of a slot whose hold is over; others wait for what comes of it.
@@ -93,7 +159,7 @@ local function park(priority, named, slot, hold)
     hold[4][priority] = 1
     keep_hold(slot, hold)
   end
-  redis.call('ZADD', key('parked'), hold[1], priority .. ':' .. named)
+  redis.call('ZADD', key('parked'), hold[2] >= DEAD and -hold[1] or hold[1], priority .. ':' .. named)
   firsts.parked = nil
 end
 
@@ -107,6 +173,7 @@ end
 local function release_slot(slot, by_hand)
   local hold = hold_of(slot)
   if not hold or hold[2] == 0 and not by_hand then return false end
+  if hold[2] >= DEAD then redis.call('HSET', key('crawl'), 'over', '') end
   for priority in pairs(hold[4]) do
     for _, named in ipairs({slot, slot .. '\0'}) do
       local member = priority .. ':' .. named
@@ -138,16 +205,18 @@ local function wake_parked()
   firsts.parked = nil
 end
 
--- Moves at most a hundred of each: requests that are due, and slots whose hold is over.
-local function move_due()
-  if waking == '' and (first_of('parked') or 0) > now and redis.call('EXISTS', key('holds')) == 0 then
+-- Moves at most a hundred of each: requests that are due, slots whose hold is over, and of dead slots
+-- those that the call may ask again.
+local function move_due(asks_dead)
+  if waking == '' and ((first_of('parked') or 0) > now or dead_lists(1)[1])
+      and redis.call('EXISTS', key('holds')) == 0 then
     waking = '0'  -- nothing says any more that they are held
   end
   if waking ~= '' then wake_parked() end
   local function due(name)
     if (first_of(name) or math.huge) > now then return ipairs({}) end
     local till = name == 'later' and now + back or now
-    return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', till, 'LIMIT', 0, 100))
+    return ipairs(redis.call('ZRANGEBYSCORE', key(name), 0, till, 'LIMIT', 0, 100))
   end
   for _, member in due('later') do
     local priority, slot, entry = member:match('^(%Z*)%z(%Z*)%z(.*)$', 5)
@@ -163,6 +232,10 @@ local function move_due()
     firsts.later = nil
   end
   for _, member in due('parked') do unpark(member) end
+  if not asks_dead then return end
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key('parked'), -now, '(0', 'LIMIT', 0, 100)) do
+    unpark(member)
+  end
 end
 
 -- Returns when the next request is due, or the next hold is over, in ms from now: 'inf' if all that

@@ -1,0 +1,164 @@
+"""Slots whose host is dead: what waits for them has failed, and the crawl ends without it."""
+
+import pytest
+
+from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.crawl.delays import DEAD
+from scrapy_bloom.crawl.records import KEPT, State
+from scrapy_bloom.redis.desk import RedisDesk
+from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
+from tests.redis.test_later import is_sound, of_slot, taken
+from tests.redis.workers import FIFO, LIFO, let_pass, lobby_from
+
+pytestmark = pytest.mark.usefixtures("few_shards")
+RETRY = 3600
+KEPT_HOST = Filter(KEPT, reasons=["host"])
+
+
+@pytest.fixture(params=[(FIFO, 256), (LIFO, 256), (FIFO, 0), (LIFO, 0)], ids=str)
+def orders(request, monkeypatch):
+    """The order of equal requests, with a lobby and without."""
+    lobby_from(monkeypatch, request.param[1])
+    return request.param[0]
+
+
+def find_dead(worker, slot="dead"):
+    """Let `worker` say that a slot is dead, and meet its lists."""
+    worker.store.hold(slot, RETRY, DEAD)
+    for _ in range(20):
+        worker.exchange()
+    assert worker.next() is None
+
+
+def drained(worker):
+    """Let `worker` fetch all that it gets until it is quiet; return the names."""
+    names = worker.drain()
+    for _ in range(20):
+        names += [] if worker.store.is_quiet else worker.drain()
+    return names
+
+
+def desk(worker):
+    return RedisDesk(worker.client, worker.key)
+
+
+def host_names(worker):
+    """Return the names of what has failed for the reason `host`."""
+    return sorted(each.url.rpartition("/")[2] for each in desk(worker).scan(KEPT_HOST))
+
+
+def counts(worker):
+    """Return how many wait, and how many have failed, as all who count say it."""
+    crawl = CrawlReader(worker.client, worker.key).require()
+    at_desk = desk(worker)
+    pending, kept = at_desk.count(Filter()).states, at_desk.count(Filter(KEPT), "reason")
+    assert (pending.total(), kept.states.total()) == (crawl.waiting, crawl.failed)
+    assert at_desk.reasons() == dict(kept.by)
+    figures = CrawlStatus(worker.client, worker.key).figures()
+    assert (figures["pending"], figures["failed"]) == (crawl.waiting, crawl.failed)
+    return crawl.waiting, dict(kept.by)
+
+
+def test_a_crawl_ends_without_what_waits_for_a_dead_host(join, orders):
+    """It is listed as failed, stays where it is, and the next start asks it, in the same round."""
+    worker = join(capacity=9, **orders)
+    names = [f"p{n}" for n in range(9)]
+    for priority in (0, 3):
+        of_slot(worker, "dead", *(f"{each}{priority}" for each in names), priority=priority)
+    find_dead(worker)
+    of_slot(worker, "dead", "new")
+    of_slot(worker, "lives", "page")
+    assert not worker.store.is_still
+    assert drained(worker) == ["page"]
+    assert worker.store.is_quiet
+    assert (worker.store.waiting, worker.store.failed) == (0, 19)
+    assert counts(worker) == (0, {"host": 19})
+    assert host_names(worker) == sorted([f"{each}{n}" for each in names for n in (0, 3)] + ["new"])
+    assert is_sound(worker)
+    worker.leave(over=True)
+    late = join(capacity=30, **orders)
+    assert late.state.over
+    assert is_sound(late)
+    assert RedisDesk(late.client, late.key, starts=True).end_verdicts() == 19
+    assert counts(late) == (19, {})
+    late = join(capacity=30, **orders)
+    assert not late.state.over
+    assert len(drained(late)) == 19
+    assert late.store.is_quiet
+    assert is_sound(late)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda worker: worker.store.release("dead"),
+        lambda worker: desk(worker).hold(["dead"], None),
+        lambda worker: desk(worker).change(KEPT_HOST, "retry"),
+        lambda worker: desk(worker).change(Filter(KEPT, urls=["*/b"]), "retry"),
+        lambda worker: let_pass(worker, RETRY + 1),
+    ],
+    ids=["answer", "release", "retry", "retry-by-url", "probe"],
+)
+def test_a_verdict_ends(join, orders, end):
+    """By an answer or an operator at once; and each hour one request is asked."""
+    worker = join(capacity=9, **orders)
+    of_slot(worker, "dead", *"abc")
+    find_dead(worker)
+    assert desk(worker).held()["dead"] == pytest.approx(RETRY, abs=60)
+    end(worker)
+    worker.exchange()
+    is_probe = "dead" in desk(worker).held()
+    names, requests = taken(worker)
+    assert len(names) == (1 if is_probe else 3)
+    assert not worker.store.is_still
+    if is_probe:
+        assert counts(worker) == (0, {"host": 2})
+        worker.store.done(requests[0])
+        worker.store.release("dead")
+        assert len(taken(worker)[0]) == 2
+    assert is_sound(worker)
+
+
+def test_what_is_retried_or_dropped_is_chosen(join, orders):
+    """By slot, reason and URL; a drop takes the chosen ones, a retry all of their slot."""
+    worker = join(capacity=9, **orders)
+    for slot in ("dead", "other"):
+        of_slot(worker, slot, f"{slot}1", f"{slot}2")
+        find_dead(worker, slot)
+    for chosen in (Filter(KEPT, reasons=["down"]), Filter(KEPT, urls=["*/x"]), Filter(slots="x")):
+        for action in ("retry", "drop"):
+            assert desk(worker).change(chosen, action).states.total() == 0
+    assert desk(worker).count(Filter(KEPT, slots=["dead"]), "priority").by == {0: 2}
+    assert desk(worker).change(Filter(KEPT, urls=["*/dead1"]), "drop").states == {State.FAILED: 1}
+    assert host_names(worker) == ["dead2", "other1", "other2"]
+    assert desk(worker).change(Filter(KEPT, slots=["d*"]), "drop").states == {State.FAILED: 1}
+    assert counts(worker) == (0, {"host": 2})
+    assert desk(worker).change(Filter(KEPT, urls=["*/other1"]), "retry").states.total() == 2
+    assert counts(worker) == (2, {})
+    assert is_sound(worker)
+
+
+def test_two_workers_have_to_find_a_slot_dead(join):
+    """The other one has its turn soon; one that is gone does not count."""
+    one, two = join(capacity=3, **FIFO), join(capacity=3, **FIFO)
+    two.exchange()
+    of_slot(one, "dead", *"abcdef")
+    _, requests = taken(one, 3)
+    one.store.hold("dead", 60, 4)
+    one.exchange()
+    let_pass(one, 61)
+    one.store.hold("dead", RETRY, DEAD)
+    one.exchange()
+    assert counts(one) == (3, {})
+    for request in requests:
+        one.store.done(request)
+    one.exchange()
+    let_pass(one, 5.5)
+    assert one.next() is None  # it is the turn of the other
+    names, requests = taken(two)
+    assert names == ["d"]
+    assert two.store.holds["dead"].times == 4
+    one.exchange()
+    two.store.hold("dead", RETRY, DEAD)
+    two.exchange()
+    assert counts(one) == (2, {"host": 2}) or counts(one) == (0, {"host": 2})
