@@ -38,7 +38,7 @@
 -- the dictionaries that the worker does not know, later}. `later` is empty if nothing is delayed or
 -- held, else {how many requests are not due, ms until something is, 'inf' or '', whether nothing else
 -- is left, holds of the slots in 9 and of new claims, each slot, until when, how long (ms), how many in
--- a row, with a NUL between them}. A client of Redis takes longer to read an array
+-- a row, with a NUL between them, slots with a NUL that do not answer the worker and have answered others}. A client of Redis takes longer to read an array
 -- than a string: so answers are digits, layers and counts words, and a claim is its number, its
 -- priority, its slot, '1' if it is quarantined, and its payload, with a NUL between them. The answer
 -- for an entry: 0 pushed, 1 seen, 2 the shard has more layers than the caller knows, 4 a start
@@ -86,7 +86,7 @@ end
 local number = tonumber(ARGV[4])
 local batch, mine = key('batch:' .. worker), key('claims:' .. worker)
 local dispatched = key('dispatched:' .. worker)
-local last = redis.call('HMGET', batch, 'number', 'reply', 'pushed')
+local last = redis.call('HMGET', batch, 'number', 'reply', 'pushed', 'answered')
 if not expiry and number > 1 then return {'fenced'} end
 if expiry and tonumber(last[1]) == number then return cmsgpack.unpack(last[2]) end
 if (tonumber(last[1]) or 0) ~= number - 1 then return {'fenced'} end
@@ -527,8 +527,9 @@ if is_due then
   redis.call('LPUSH', key('progress'), cjson.encode(note))
   redis.call('LTRIM', key('progress'), 0, 59)
 end
-local later = {}
-if has_later then
+local later, answered = {}, last[4] or ''
+if answered ~= '' then redis.call('HSET', batch, 'answered', '') end
+if has_later or answered ~= '' then
   local holds = {}
   for slot in pairs(of_slot) do
     local hold = state_of(slot)
@@ -536,7 +537,7 @@ if has_later then
       holds[#holds + 1] = table.concat({slot, hold[1], hold[1] - now, hold[2]}, '\0')
     end
   end
-  later = {delayed and redis.call('ZCARD', key('later')) or 0, next_due(), rests and 1 or 0, holds}
+  later = {delayed and redis.call('ZCARD', key('later')) or 0, next_due(), rests and 1 or 0, holds, answered}
   if not first_of('later') and redis.call('EXISTS', key('holds'), key('parked')) == 0 then
     redis.call('HSET', key('crawl'), 'later', '', 'back', '', 'waking', '')
   end

@@ -9,6 +9,11 @@
 -- `parked` until then, since a ring of held slots would be looked through in vain. In either its
 -- list is named: it joins the ring before it leaves `parked`, and the other way round.
 --
+-- One with SILENT in a row or more does not answer; with SILENT alone it gets one request at a time. Such
+-- a hold has the end that was set last, and goes on while its request waits for an answer. `silent_to`
+-- has the workers that have held it: a host is dead when it has not answered two of those that live, if
+-- there are two.
+--
 -- One with DEAD in a row or more is dead: what waits for it has failed, and the crawl ends without it. Its
 -- lists are parked by the end of the hold below 0, which is when they are asked again.
 --
@@ -63,7 +68,7 @@ local function put_later(serial, priority, slot, entry, delay)
   end
 end
 
--- A hold: until when, how many in a row, its pause (ms), and in which priorities it is parked.
+-- A hold: until when, how many in a row, its pause (ms), in which priorities it is parked, silent_to.
 local function keep_hold(slot, hold)
   redis.call('HSET', key('holds'), slot, cmsgpack.pack(hold))
 end
@@ -89,7 +94,7 @@ local function hold_of(slot)
   if hold and hold[2] >= 0 then return hold end
 end
 
--- Parks its lists again that are, where a slot is dead now, or no more.
+-- Parks its lists again that are, where a slot is dead now, or no more, or its hold ends sooner.
 local function park_again(slot, hold)
   for priority in pairs(hold[4]) do
     for _, named in ipairs({slot, slot .. '\0'}) do
@@ -108,31 +113,41 @@ local function has_others()
   return living[2] or living[1] and living[1] ~= worker
 end
 
--- A slot is dead when two living workers have found it so, if there are two. One that has leaves it to
--- others for a while to ask the slot again.
+-- Tells whether others shall find out for a while if a slot answers that does not answer the worker.
 local function is_left_to_others(hold)
   return hold[5] and hold[5][worker] and hold[1] + 2000 > now and has_others()
 end
 
--- Notes that the worker has found a slot dead. Returns whether it is.
+-- Tells whether a slot that does not answer the worker is dead.
 local function is_agreed(hold)
-  local found_by = {[worker] = 1}
-  for each in pairs(hold[5] or {}) do
-    if redis.call('ZSCORE', key('workers'), each) then found_by[each] = 1 end
-  end
-  hold[5] = found_by
-  for each in pairs(found_by) do
-    if each ~= worker then return true end
+  for each in pairs(hold[5]) do
+    local expiry = each ~= worker and redis.call('ZSCORE', key('workers'), each)
+    if expiry and tonumber(expiry) >= now then return true end
   end
   return not has_others()
+end
+
+-- Tells the workers that a slot does not answer that it has answered this one.
+local function tell_of_answer(slot, silent_to)
+  for each in pairs(silent_to[worker] and {} or silent_to) do
+    local batch = key('batch:' .. each)
+    if redis.call('EXISTS', batch) == 1 then
+      local before = redis.call('HGET', batch, 'answered') or ''
+      redis.call('HSET', batch, 'answered', before .. slot .. '\0')
+    end
+  end
 end
 
 local function hold_slot(slot, pause, times)
   note_later()
   local hold = state_of(slot) or {0, 0, 0, {}}
-  local was_dead = hold[2] >= DEAD
+  local was_dead, before = hold[2] >= DEAD, hold[1]
+  if times > SILENT then
+    hold[5] = hold[5] or {}
+    hold[5][worker] = 1
+  end
   if times >= DEAD and not was_dead and not is_agreed(hold) then
-    pause, times = 5000, math.max(1, hold[2])
+    pause, times = 5000, math.max(SILENT, hold[2])
     redis.call('HDEL', key('owners'), slot)
   end
   if pause < 0 then
@@ -142,15 +157,18 @@ local function hold_slot(slot, pause, times)
     return
   end
   local is_by_hand = times == 0 or hold[2] == 0 and hold[1] > now
-  if now + pause > hold[1] then hold[1], hold[3] = now + pause, pause end
+  if now + pause > hold[1] or times >= SILENT and not is_by_hand then
+    hold[1], hold[3] = now + pause, pause
+  end
   hold[2] = is_by_hand and 0 or math.max(hold[2], times)
   keep_hold(slot, hold)
-  if was_dead ~= (hold[2] >= DEAD) then park_again(slot, hold) end
+  if was_dead ~= (hold[2] >= DEAD) or hold[1] < before then park_again(slot, hold) end
 end
 
 -- Lets one request be claimed of a slot whose hold is over; others wait for what comes of it.
 local function probe_slot(slot, hold)
-  hold[1] = now + math.min(hold[3], most_probe)
+  if hold[2] >= SILENT then hold[3] = 2 * most_probe end
+  hold[1] = now + (hold[2] >= SILENT and hold[3] or math.min(hold[3], most_probe))
   keep_hold(slot, hold)
 end
 
@@ -181,6 +199,7 @@ local function release_slot(slot, by_hand)
     end
   end
   redis.call('HDEL', key('holds'), slot)
+  if hold[5] and not by_hand then tell_of_answer(slot, hold[5]) end
   return true
 end
 

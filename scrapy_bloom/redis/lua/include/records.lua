@@ -25,8 +25,8 @@ local function hold_in(packed)
   return hold
 end
 
--- In a row of holds: the slot is dead, see include/later.lua.
-local DEAD = 2000000
+-- In a row of holds, with their number: see include/later.lua, and crawl/delays.py.
+local SILENT, DEAD = 1500000, 2000000
 
 -- Tells whether all of `later` or `quarantined` is of dead slots. One that has more than 20 is not
 -- looked through: it waits.
