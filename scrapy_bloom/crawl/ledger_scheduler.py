@@ -22,8 +22,9 @@ from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, close_spider
 from ..scrapy_private.progress import EngineProgress
 from ..scrapy_private.slots import answer_unsent, slot_keys
 from ..startup import refuse
-from .delays import NO_HOLD, NOT_BEFORE, Alarm, take_delay
+from .delays import DEAD, NO_HOLD, NOT_BEFORE, SILENT, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
+from .hosts import is_proxied
 from .ledger import CommitHook
 from .queue_settings import memory_records
 from .records import rank_of
@@ -116,6 +117,8 @@ class LedgerScheduler(BaseScheduler):
         self._local_holds = LocalHolds(probe_seconds(crawler))
         self._local_holds.add(self.mqs.slots)
         self._holds_of: Holds = self._local_holds
+        self._gate = LocalHolds(probe_seconds(crawler))
+        """The hold of all slots in this process, under an empty name."""
         self._slot_of = slot_keys(crawler)
         self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
@@ -144,8 +147,17 @@ class LedgerScheduler(BaseScheduler):
         return self._in_memory + (len(store.pending) + store.later if store else 0)
 
     def has_pending_requests(self) -> bool:
-        """Return True if any request is pending."""
-        return len(self) > 0 and not self._asks_for_rest
+        """Return True if any request is pending that is not of a dead host."""
+        return self._waits and not self._asks_for_rest
+
+    @property
+    def _waits(self) -> bool:
+        if not len(self):
+            return False
+        dead = {slot for slot, hold in self.holds.items() if hold.times >= DEAD}
+        if not dead or not self.mqs.has_only(dead):
+            return True
+        return self._ledger is not None and not self._ledger.store.has_only(dead)
 
     @property
     def _in_memory(self) -> int:
@@ -173,6 +185,20 @@ class LedgerScheduler(BaseScheduler):
             self._holds_of.release(slot)
         self._engine.wake()
 
+    @property
+    def is_paused(self) -> bool:
+        """True from the first `pause` until the end of it."""
+        return bool(self._gate.holds)
+
+    def pause(self, seconds: float | None) -> None:
+        """Dispatch nothing for so many seconds, then one request until the next call; with None end
+        that."""
+        if seconds is None:
+            self._gate.release("")
+        else:
+            self._gate.hold("", seconds, SILENT)
+        self._engine.wake()
+
     def has_dispatched(self, request: Request) -> bool:
         """Return True if `request` came from this scheduler."""
         return request in self._held_times
@@ -187,6 +213,8 @@ class LedgerScheduler(BaseScheduler):
         if not self.holds or (times := self._held_times.get(request)) is None:
             return None
         hold = self.holds.get(self._slot_of(request), NO_HOLD)
+        if hold.times >= SILENT and is_proxied(request):
+            return None
         return sent_again(request) if hold.until > monotonic() and times != hold.times else None
 
     def _guarded(self) -> AbstractContextManager[None]:
@@ -232,6 +260,9 @@ class LedgerScheduler(BaseScheduler):
             if ledger.stopped:
                 return None
             ledger.before_next()
+        if self._gate.holds and (left := self._gate.next_end) is not None and left > 0:
+            self._alarm.set(left)
+            return None
         self._take_due()
         request, medium = self._next()
         if request is None:
@@ -244,6 +275,7 @@ class LedgerScheduler(BaseScheduler):
             hold = self.holds.get(self._slot_of(request), NO_HOLD) if self.holds else NO_HOLD
             # a hold by hand that is over, of which a worker has not heard yet, is none
             self._held_times[request] = hold.times if hold.times > 0 else -1
+            self._gate.admit("")
             self._count("scheduler/dequeued", medium)
         return request
 

@@ -4,7 +4,7 @@ many requests of each a round may have."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..scrapy_private.slots import slot_loads, slots_take_turns
@@ -59,6 +59,10 @@ class Slots:
             if slot not in self._held:
                 del self.names[bisect_left(self.names, slot)]
         self._total += number
+
+    def has_only(self, slots: Iterable[str]) -> bool:
+        """Return True if all records are of these."""
+        return self._total == sum(self._pending.get(slot, 0) for slot in slots)
 
     def recount(self, pending: Mapping[str, int]) -> None:
         """Take `pending` for the numbers of all slots."""

@@ -152,6 +152,10 @@ class RedisStore:
         """How many requests were not sent to the server."""
         return sum(entry.packed is not None for entry in self._unsent)
 
+    def has_only(self, slots: Collection[str]) -> bool:
+        """Return True if all requests that wait, due or not, are of these."""
+        return False
+
     def take_due(self) -> bool:
         """Return False: each call has Redis make requests pending that are due."""
         return False
