@@ -116,6 +116,7 @@ class RedisStore:
         self._unsent_holds: list[Holding] = []
         self._own: set[bytes] = set()
         """Fingerprints that were pushed since the last commit."""
+        self._paused_until: float | None = None
         self._last_call = 0.0
         self._leaving = False
         self._lost: WeakSet[Request] = WeakSet()
@@ -153,8 +154,8 @@ class RedisStore:
         return sum(entry.packed is not None for entry in self._unsent)
 
     def has_only(self, slots: Collection[str]) -> bool:
-        """Return True if all requests that wait, due or not, are of these."""
-        return False
+        """Return True if all requests that wait here, or are not due, are of these."""
+        return not (self.claims.ready or self.later)
 
     def take_due(self) -> bool:
         """Return False: each call has Redis make requests pending that are due."""
@@ -190,6 +191,13 @@ class RedisStore:
         """End the hold of `slot` for all workers, with the next commit."""
         if (hold := self._holds.pop(slot, None)) is not None:
             self._unsent_holds.append(Holding(slot, times=hold.times))
+
+    def pause(self, seconds: float | None) -> None:
+        """Return what the engine has not got, and claim nothing for so many seconds, and then one
+        request at a time; with None end that."""
+        self._paused_until = None if seconds is None else monotonic() + seconds
+        if seconds is not None:
+            self.claims.put_back(None)
 
     def push(
         self, request: Request, sources: Sequence[Request], delay: float | None = None
@@ -331,6 +339,8 @@ class RedisStore:
         """How many more requests to claim; none beside a quarantined one."""
         if self._leaving or any(claim.quarantined for claim in self.claims.all.values()):
             return 0
+        if (until := self._paused_until) is not None:
+            return max(0, (until <= monotonic()) - self.claims.spare)
         return max(0, min(MOST_CLAIMED, self._capacity - self.claims.spare))
 
     def _call(self, action: str = "") -> None:
@@ -385,6 +395,8 @@ class RedisStore:
         self._settle(batch, reply)
         self._take_holds(batch, reply)
         self.claims.take_answer(batch, reply.claimed)
+        if self._paused_until is not None and self._paused_until > monotonic():
+            self.claims.put_back(None)
         if reply.round != self.round:
             self.round, self.start_done = reply.round, False
         self.last = reply

@@ -36,11 +36,12 @@ class Story:
     """A crawl in which these kinds of accidents happen.
 
     abort: calls fail at any of their commands, and are made again. lose: answers are lost. kill,
-    sleep: workers end, or lose their lease. back: the server goes back to an earlier state.
-    fail: pages fail, and are asked again. budgets, holds, delays, drops: as an operator or a
-    spider wants. dead: workers say that a host is, and operators retry. hands: holds by hand. counters: those of the lobby are anything. dictionaries:
-    workers propose some, and the server loses them. slots: each has a worker of its own. orders:
-    SCHEDULER_DISK_QUEUE is another one for workers that start later.
+    sleep: workers end, or lose their lease. back: the server goes back to an earlier state. fail:
+    pages fail, and are asked again. budgets, holds, delays, drops: as an operator or a spider
+    wants. dead: workers say that a host is, and operators retry. hands: holds by hand. counters:
+    those of the lobby are anything. dictionaries: workers propose some, and the server loses them.
+    slots: each has a worker of its own. orders: SCHEDULER_DISK_QUEUE is another one for workers
+    that start later.
     """
 
     def __init__(self, join, server, seed, kinds):

@@ -3,8 +3,9 @@
 import pytest
 
 from scrapy_bloom.crawl.choice import Filter
-from scrapy_bloom.crawl.delays import DEAD
+from scrapy_bloom.crawl.delays import DEAD, SILENT
 from scrapy_bloom.crawl.records import KEPT, State
+from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
 from tests.redis.test_later import is_sound, of_slot, taken
@@ -144,21 +145,101 @@ def test_two_workers_have_to_find_a_slot_dead(join):
     two.exchange()
     of_slot(one, "dead", *"abcdef")
     _, requests = taken(one, 3)
-    one.store.hold("dead", 60, 4)
-    one.exchange()
-    let_pass(one, 61)
-    one.store.hold("dead", RETRY, DEAD)
-    one.exchange()
-    assert counts(one) == (3, {})
     for request in requests:
         one.store.done(request)
-    one.exchange()
-    let_pass(one, 5.5)
+    for _ in range(3):
+        one.store.hold("dead", RETRY, DEAD)
+        one.exchange()
+        assert one.next() is None
+        assert counts(one) == (3, {})
+        let_pass(one, 5.5)
     assert one.next() is None  # it is the turn of the other
-    names, requests = taken(two)
+    names, requests = taken(two, 2)
     assert names == ["d"]
-    assert two.store.holds["dead"].times == 4
-    one.exchange()
-    two.store.hold("dead", RETRY, DEAD)
+    assert two.store.holds["dead"].times == SILENT
+    two.store.hold("dead", 5, SILENT + 1)
     two.exchange()
-    assert counts(one) == (2, {"host": 2}) or counts(one) == (0, {"host": 2})
+    one.store.hold("dead", RETRY, DEAD)
+    one.exchange()
+    two.fail(requests[0], "down")
+    two.exchange()
+    assert one.next() is None
+    assert counts(one) == (0, {"host": 2, "down": 1})
+    assert is_sound(one)
+
+
+def test_the_word_of_a_worker_that_is_gone_does_not_count(join):
+    """Nor does a crawl wait for it."""
+    one, two = join(**FIFO), join(**FIFO)
+    of_slot(one, "dead", *"abcdefghi")
+    two.store.hold("dead", 5, SILENT + 1)
+    two.exchange()
+    two.die()
+    assert one.next() is not None
+    three = join(**FIFO)
+    three.exchange()
+    one.store.hold("dead", RETRY, DEAD)
+    one.exchange()
+    assert not desk(one).count(KEPT_HOST).states.total()
+    three.die()
+    one.store.hold("dead", RETRY, DEAD)
+    for _ in range(5):
+        one.exchange()
+    assert desk(one).count(KEPT_HOST).states.total() > 0
+
+
+def test_a_worker_hears_that_others_are_answered(join):
+    """Once, of slots that it has held alone."""
+    one, two = join(**FIFO), join(**FIFO)
+    two.exchange()
+    for slot, holders in (("own", [one]), ("both", [one, two]), ("not", [two])):
+        for worker in holders:
+            worker.store.hold(slot, 5, SILENT + 1)
+            worker.exchange()
+    two.store._holds["own"] = one.store.holds["own"]
+    for slot in ("own", "both", "not"):
+        two.store.release(slot)
+    two.exchange()
+    heard = []
+    for _ in range(2):
+        one.exchange()
+        heard += one.store.last.answered
+    assert heard == ["own"]
+    assert two.store.last.answered == []
+
+
+def test_a_paused_worker_leaves_requests_to_others(join):
+    """After the pause it asks for one at a time, until that ends."""
+    one, two = join(capacity=4, **FIFO), join(capacity=9, **FIFO)
+    of_slot(one, "slot", *"abcdef")
+    one.exchange()
+    one.store.pause(RETRY)
+    one.exchange()
+    assert one.store.claims.all == {}
+    assert len(taken(two)[0]) == 6
+    of_slot(one, "slot", *"ghijkl")
+    assert one.next() is None
+    one.store._paused_until -= RETRY
+    assert taken(one, 1)[0] == ["g"]
+    assert one.store.claims.spare == 0
+    one.store.pause(None)
+    assert taken(one)[0] == [*"hijkl"]
+
+
+def test_a_retry_on_a_full_server_changes_no_byte(join, own_server):
+    """It fails, and works when there is room."""
+    worker = join(url=own_server.url, **FIFO)
+    of_slot(worker, "dead", *"abc")
+    find_dead(worker)
+
+    def dumped():
+        names = own_server.names(worker.key)
+        return {name: own_server.command("DUMP", name) for name in names}
+
+    before = dumped()
+    own_server.command("CONFIG", "SET", "maxmemory", "1mb")
+    with pytest.raises(SharedFilterError, match="maxmemory"):
+        desk(worker).change(KEPT_HOST, "retry")
+    own_server.command("CONFIG", "SET", "maxmemory", "0")
+    assert dumped() == before
+    assert desk(worker).change(KEPT_HOST, "retry").states.total() == 3
