@@ -368,7 +368,7 @@ class RedisDesk(CrawlReader):
             kinds = (kind for kind, its_state in _STATES.items() if its_state is state)
             yield from (kind for kind in kinds if kind != "dead")
             if state is State.FAILED and matches(chosen.reasons, HOST):
-                for priority, named, _ in self.of_dead_slots([]):
+                for priority, named, _ in [*self.of_dead_slots([])]:  # a drop shortens it
                     if chosen.includes_slot(slot_of(named)):
                         yield f"dead:{priority}:{named}"
 

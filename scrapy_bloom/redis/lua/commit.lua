@@ -342,7 +342,7 @@ local function may_have(slot)
   return true
 end
 
-local looks = 500
+local looks = 500  -- of some µs each; one that parks a list is as long as three
 -- Lets entries leave the lobby, at most so many; returns how many.
 local function claim_from_lobby(priority, most)
   local lobby, suffix, command, pop, at = key('lobby:' .. priority), '', 'LPUSH', 'RPOP', -1
@@ -361,7 +361,9 @@ local function claim_from_lobby(priority, most)
       join_ring(priority, slot)
       redis.call(pop, lobby)
     elseif has_own or is_held or hold and is_left_to_others(hold) or (of_slot[slot] or 0) >= most_of_slot or not may_have(slot) then
-      if not has_own and is_held then park(priority, slot .. suffix, slot, hold)
+      if not has_own and is_held then
+        park(priority, slot .. suffix, slot, hold)
+        looks = looks - 2
       elseif not has_own then join_ring(priority, slot .. suffix) end
       redis.call(command, list_of(priority, slot .. suffix), entry)
       if entry ~= '' then count_few(priority, slot, -1) end
@@ -406,7 +408,7 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       if hold and hold[1] > now then
         park(priority, named, slot, hold)
         redis.call('LREM', ring, 1, named)
-        room = 0
+        room, looks = 0, looks - 2
       elseif hold and is_left_to_others(hold) then
         room = 0
       elseif named ~= slot then
@@ -474,9 +476,14 @@ local rests = redis.call('ZCARD', key('priorities')) == 0
 local delayed = has_later and first_of('later') and not (rests and is_dead('later'))
 local waits = delayed or has_later and first_of('parked')
 local still = rests and not waits
-local host, is_all, kept = has_later and tonumber(found[11] or '') or 0, true, 0
+-- how many wait for dead hosts, at the last count; of a new one so many of the first lists
+local host, counted_to, counted_sum = (has_later and found[11] or ''):match('^(%d+) (%d+) (%d+)$')
+host = tonumber(host or 0)
+local is_all, kept = true, 0
 if still and has_later then
-  host, is_all = dead_rows()
+  local rows
+  rows, is_all = dead_rows(0)
+  if is_all then host = rows end
   kept = host + redis.call('LLEN', key('quarantined')) + redis.call('ZCARD', key('later'))
 end
 -- too few after an aborted script, never too many: some list was evicted
@@ -514,8 +521,13 @@ local is_note, noted = pcall(cjson.decode, newest_note or '')
 local age = is_note and type(noted) == 'table' and type(noted.time) == 'number' and now - noted.time
 local is_due = not age or age < 0 or age >= 1000
 if is_due and has_later then
-  host = dead_rows()
-  if host ~= (tonumber(found[11] or '') or 0) then redis.call('HSET', key('crawl'), 'host', host) end
+  local rows, is_end = dead_rows(tonumber(counted_to or 0))
+  rows = rows + (counted_sum or 0)
+  if is_end then host = rows end
+  local next_count = is_end and '0 0' or (counted_to or 0) + 500 .. ' ' .. rows
+  if rows > 0 or found[11] then
+    redis.call('HSET', key('crawl'), 'host', host .. ' ' .. next_count)
+  end
 end
 local failed = redis.call('HLEN', key('failed')) + host
 waiting = math.max(0, waiting - host)

@@ -19,7 +19,7 @@ for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
   claims = claims + redis.call('HLEN', key('claims:' .. each))
 end
 local waits = redis.call('EXISTS', key('priorities'))
-  + redis.call('ZCOUNT', key('parked'), 0, '+inf')
+  + #redis.call('ZRANGEBYSCORE', key('parked'), 0, '+inf', 'LIMIT', 0, 1)
 for _, name in ipairs({'later', 'quarantined'}) do
   if redis.call('EXISTS', key(name)) == 1 and not is_dead(name) then waits = waits + 1 end
 end

@@ -39,14 +39,14 @@ local function first_of(name)
   return firsts[name]
 end
 
--- Returns the lists of dead slots, at most so many.
-local function dead_lists(most)
-  return redis.call('ZRANGEBYSCORE', key('parked'), '-inf', '(0', 'LIMIT', 0, most)
+-- Returns the lists of dead slots, from one on, at most so many.
+local function dead_lists(from, most)
+  return redis.call('ZRANGEBYSCORE', key('parked'), '-inf', '(0', 'LIMIT', from, most)
 end
 
--- Returns how many requests are in the first thousand of them, and whether these are all.
-local function dead_rows()
-  local lists, rows = dead_lists(1000), 0
+-- Returns how many requests 500 of them have, and whether there are no more.
+local function dead_rows(from)
+  local lists, rows = dead_lists(from, 500), 0
   for _, each in ipairs(lists) do
     rows = rows + redis.call('LLEN', key('pending:' .. each))
     local own = each:match('^(%Z*)%z$')
@@ -55,7 +55,7 @@ local function dead_rows()
       rows = rows + math.max(0, redis.call('LLEN', key('pending:' .. own)) - 1)
     end
   end
-  return rows, #lists < 1000
+  return rows, #lists < 500
 end
 
 local function put_later(serial, priority, slot, entry, delay)
@@ -227,7 +227,7 @@ end
 -- Moves at most a hundred of each: requests that are due, slots whose hold is over, and of dead slots
 -- those that the call may ask again.
 local function move_due(asks_dead)
-  if waking == '' and ((first_of('parked') or 0) > now or dead_lists(1)[1])
+  if waking == '' and ((first_of('parked') or 0) > now or dead_lists(0, 1)[1])
       and redis.call('EXISTS', key('holds')) == 0 then
     waking = '0'  -- nothing says any more that they are held
   end
