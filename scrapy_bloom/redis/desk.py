@@ -148,7 +148,7 @@ class RedisDesk(CrawlReader):
     def unfinished(self) -> Counter[str]:
         """Return how many requests each slot has, waiting or claimed."""
         claimed = self._records(State.CLAIMED, Filter(), reads=False)
-        return self.count(Filter()).by + Counter(each.slot for each in claimed)
+        return self.count(Filter()).by + self._waits() + Counter(each.slot for each in claimed)
 
     def scan(self, chosen: Filter) -> Iterator[Record]:
         """Yield the chosen ones: pending ones by priority, then those that were lost with a worker
@@ -213,11 +213,14 @@ class RedisDesk(CrawlReader):
             self._learn()
             found = self._records(State.FAILED, replace(chosen, reasons=(HOST,)), reads=True)
             slots &= {each.slot for each in found if chosen.includes(each)}
-        waits = Counter[str]()
-        for _, named, count in self.of_dead_slots([]):
-            waits[slot_of(named)] += count
+        waits = self._waits()
         self.hold([*slots], None)
         return sum(waits[slot] for slot in slots)
+
+    def _waits(self) -> Counter[str]:
+        """Return how many requests wait for each dead slot."""
+        lists = self.of_dead_slots([])
+        return sum((Counter({slot_of(named): n}) for _, named, n in lists), Counter[str]())
 
     def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""

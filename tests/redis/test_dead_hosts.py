@@ -6,10 +6,11 @@ from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.delays import DEAD, SILENT
 from scrapy_bloom.crawl.records import KEPT, State
 from scrapy_bloom.errors import SharedFilterError
+from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
 from tests.redis.test_later import is_sound, of_slot, taken
-from tests.redis.workers import FIFO, LIFO, let_pass, lobby_from
+from tests.redis.workers import FIFO, LIFO, capped, let_pass, lobby_from, talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 RETRY = 3600
@@ -238,8 +239,45 @@ def test_a_retry_on_a_full_server_changes_no_byte(join, own_server):
 
     before = dumped()
     own_server.command("CONFIG", "SET", "maxmemory", "1mb")
-    with pytest.raises(SharedFilterError, match="maxmemory"):
-        desk(worker).change(KEPT_HOST, "retry")
+    with RedisClient(own_server.url, 0.05) as client:
+        with pytest.raises(SharedFilterError, match="maxmemory"):
+            RedisDesk(client, worker.key).change(KEPT_HOST, "retry")
     own_server.command("CONFIG", "SET", "maxmemory", "0")
     assert dumped() == before
     assert desk(worker).change(KEPT_HOST, "retry").states.total() == 3
+
+
+@pytest.mark.parametrize("silent_for", [0.05, 5])
+def test_the_probe_of_a_worker_that_is_offline_says_nothing(join, silent_for):
+    """It passes the probe on; what it holds for longer has failed with it."""
+    one, two = join(**FIFO), join(**FIFO)
+    for worker in (one, two):
+        worker.exchange()
+    one.store.hold("dead", 60, SILENT + 5)
+    one.exchange()
+    two.store.hold("dead", silent_for, SILENT + 5)
+    two.exchange()
+    assert desk(one).held()["dead"] <= silent_for
+    one.store.hold("dead", RETRY, DEAD)
+    one.exchange()
+    assert ("dead" in desk(one).dead()) == (silent_for > 1)
+
+
+def test_a_start_ends_verdicts_unless_others_are_at_work(build, join, key, told):
+    """What waits counts in a budget that a crawl gets then, too."""
+    budget = {"BLOOM_BUDGET": {"dead": 4}}
+    worker = join(**FIFO)
+    of_slot(worker, "dead", *"abc")
+    find_dead(worker)
+    other = build(**FIFO)
+    assert counts(worker) == (0, {"host": 3})
+    other.close("finished")
+    worker.leave(over=True)
+    late = build(**FIFO, **budget)
+    talk(late)
+    assert "Asking 3 requests of dead hosts again" in told(0)
+    worker = join(**FIFO, **budget)
+    of_slot(worker, "dead", "d", "e")
+    late.close("finished")  # it gives back what it has claimed
+    assert len(drained(worker)) == 4
+    assert capped(worker) == ["e"]

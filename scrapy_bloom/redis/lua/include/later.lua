@@ -144,7 +144,8 @@ local function hold_slot(slot, pause, times)
   local was_dead, before = hold[2] >= DEAD, hold[1]
   if times > SILENT then
     hold[5] = hold[5] or {}
-    hold[5][worker] = 1
+    -- 50 ms let another worker find out, by one that no host answers: ONE_BY_ONE of crawl/hosts.py
+    if pause > 50 then hold[5][worker] = 1 end
   end
   if times >= DEAD and not was_dead and not is_agreed(hold) then
     pause, times = 5000, math.max(SILENT, hold[2])
