@@ -239,9 +239,9 @@ def test_a_retry_on_a_full_server_changes_no_byte(join, own_server):
 
     before = dumped()
     own_server.command("CONFIG", "SET", "maxmemory", "1mb")
-    with RedisClient(own_server.url, 0.05) as client:
-        with pytest.raises(SharedFilterError, match="maxmemory"):
-            RedisDesk(client, worker.key).change(KEPT_HOST, "retry")
+    refused = pytest.raises(SharedFilterError, match="maxmemory")
+    with RedisClient(own_server.url, 0.05) as client, refused:
+        RedisDesk(client, worker.key).change(KEPT_HOST, "retry")
     own_server.command("CONFIG", "SET", "maxmemory", "0")
     assert dumped() == before
     assert desk(worker).change(KEPT_HOST, "retry").states.total() == 3
