@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -37,7 +37,6 @@ REST = 4
 """While workers are at work, the pause after a call is so many times as long as the call."""
 _STATES = {
     "pending": State.PENDING,
-    "dead": State.FAILED,
     "lobby": State.PENDING,
     "later": State.DELAYED,
     "quarantined": State.QUARANTINED,
@@ -73,11 +72,11 @@ def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
     """Yield what `lua/scan.lua` tells of a `place`."""
     kind, _, of = place.partition(":")
     rest = of.encode(errors=ODD_BYTES)
-    is_plain = kind in {"pending", "dead", "lobby", "capped"}
+    is_plain = kind in {"pending", "lobby", "capped"}
     for stored, more in zip(found, found, strict=True) if is_plain else pairs_of(found):
         before, has_nul, after = stored.partition(b"\0")
         parts, due = more, None
-        if kind in {"pending", "dead"}:
+        if kind == "pending":
             priority, _, named = rest.partition(b":")
             parts = priority, named.partition(b"\0")[0], stored
         elif kind == "lobby":
@@ -125,38 +124,55 @@ class RedisDesk(CrawlReader):
         super().__init__(client, key)
         self._starts = starts
         self._dictionaries = Dictionaries()
+        self._dead: Collection[str] = ()
+        """The dead slots: what waits of them has failed."""
         self._rest = 0
         self._since = 0.0
 
     def count(self, chosen: Filter, by: By = "slot") -> Counts:
         """Return how many are chosen; of waiting ones also how many more are in flight."""
         self._learn()
-        found, states = Counts(), {*chosen.states}
-        reads = chosen.reads or by == "callback"
-        if states & WAITING:
+        states = self._stored_in(chosen)
+        if WAITING.intersection(chosen.states):
             states.add(State.CLAIMED)
-        for state in sorted(states):
-            has_lengths = state is State.PENDING or (state, by) == (State.CAPPED, "slot")
-            if not reads and (has_lengths or state is State.FAILED):
-                for record, count in self._lengths(state):
+        return self._count(sorted(states), chosen, by)
+
+    def _count(self, states: Iterable[State], chosen: Filter, by: By = "slot") -> Counts:
+        """Return how many are chosen of those that are stored in these states."""
+        found, reads = Counts(), chosen.reads or by == "callback"
+        for state in states:
+            counted: Iterable[tuple[Record, int]]
+            if not reads and (state is State.PENDING or (state, by) == (State.CAPPED, "slot")):
+                counted = self._lengths(state)
+            else:
+                counted = ((each, 1) for each in self._records(state, chosen, reads=reads))
+            for record, count in counted:
+                if record.state is State.CLAIMED or record.state in chosen.states:
                     found.add(record, chosen, by, count)
-            if reads or not has_lengths:
-                for record in self._records(state, chosen, reads=reads):
-                    found.add(record, chosen, by)
         return found
+
+    def _stored_in(self, chosen: Filter) -> set[State]:
+        """Return the states in which the chosen ones may be stored. Reads which slots are dead."""
+        self._dead, states = self.dead(), {*chosen.states}
+        if self._dead and State.FAILED in states and matches(chosen.reasons, HOST):
+            states |= WAITING
+        return states
 
     def unfinished(self) -> Counter[str]:
         """Return how many requests each slot has, waiting or claimed."""
         claimed = self._records(State.CLAIMED, Filter(), reads=False)
-        return self.count(Filter()).by + self._waits() + Counter(each.slot for each in claimed)
+        waiting = self._count(WAITING, Filter(WAITING | KEPT))
+        return waiting.by + Counter(each.slot for each in claimed)
 
     def scan(self, chosen: Filter) -> Iterator[Record]:
         """Yield the chosen ones: pending ones by priority, then those that were lost with a worker
         and those that are not due; failed ones, the oldest first, and capped ones by slot."""
         self._learn()
-        for state in _SHOWN:
-            if state in chosen.states:
-                yield from filter(chosen.includes, self._records(state, chosen, reads=True))
+        stored_in = self._stored_in(chosen)
+        for state in filter(stored_in.__contains__, _SHOWN):
+            for each in self._records(state, chosen, reads=True):
+                if each.state in chosen.states and chosen.includes(each):
+                    yield each
 
     def lost(self) -> list[FailedRequest]:
         """Return the failures of requests that cannot be serialized, the oldest first, but for
@@ -172,21 +188,20 @@ class RedisDesk(CrawlReader):
         is_at_work = not self._starts and bool(self.require().living)
         self._rest, self._since = REST if is_at_work else 0, time.perf_counter()
         task = _Task(chosen, action, is_now=self._starts or is_at_work)
-        states = _CHANGED[action].intersection(chosen.states)
+        states = _CHANGED[action].intersection(self._stored_in(chosen))
         for state in filter(states.__contains__, _ORDER):
             if action == "retry" and state is State.CAPPED and not task.is_now:
                 task.left = self.count(replace(chosen, states=(state,))).states.total()
                 task.found.states[state] = task.left
             else:
                 for place in self._places(state, chosen):
-                    if not (action == "retry" and place.startswith("dead:")):
-                        self._change(place, task)
+                    self._change(place, task)
         if task.left:
             told = [*self._orders(), (chosen.reasons, chosen.urls, chosen.slots)]
             self._client.call("hset", f"{self._key}:crawl", "retried", json.dumps(told))
         if action == "retry" and State.FAILED in states:
             task.found.states[State.FAILED] += self._revive(chosen)
-        if states & WAITING:
+        if WAITING.intersection(chosen.states):
             claimed = self._records(State.CLAIMED, chosen, reads=chosen.reads)
             task.found.in_flight = sum(map(chosen.includes, claimed))
         return task.found
@@ -200,31 +215,22 @@ class RedisDesk(CrawlReader):
         return changed
 
     def end_verdicts(self) -> int:
-        """Make pending what waits of dead slots; return how many."""
+        """Let what waits for dead hosts be asked; return how many."""
         return self._revive(Filter(KEPT))
 
     def _revive(self, chosen: Filter) -> int:
-        """Make pending what waits of each dead slot of which a request is chosen; return how many.
+        """End the verdict on each dead slot of which a request is chosen; return how many are.
         Changes nothing where Redis has no memory left."""
-        slots = {each for each in self.dead() if chosen.includes_slot(each)}
-        if not slots or not matches(chosen.reasons, HOST):
+        if State.FAILED not in chosen.states or WAITING.isdisjoint(self._stored_in(chosen)):
             return 0
-        if chosen.reads:
-            self._learn()
-            found = self._records(State.FAILED, replace(chosen, reasons=(HOST,)), reads=True)
-            slots &= {each.slot for each in found if chosen.includes(each)}
-        waits = self._waits()
+        found = self._count(WAITING, replace(chosen, states=KEPT))
+        slots = filter(found.by.__contains__ if chosen.reads else chosen.includes_slot, self._dead)
         self.hold([*slots], None)
-        return sum(waits[slot] for slot in slots)
-
-    def _waits(self) -> Counter[str]:
-        """Return how many requests wait for each dead slot."""
-        lists = self.of_dead_slots([])
-        return sum((Counter({slot_of(named): n}) for _, named, n in lists), Counter[str]())
+        return found.states.total()
 
     def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
-        for priority, named, _ in self.listed([]):
+        for priority, named, _ in chain(self.listed([]), self.of_dead_slots([])):
             yield priority, named
         for priority in self.priorities():
             for each in self._elements(f"lobby:{priority}"):
@@ -253,10 +259,10 @@ class RedisDesk(CrawlReader):
         if task.reads:
             self._learn()
         kind = place.partition(":")[0]
-        if kind in {"pending", "dead"} and not task.reads:
+        if kind == "pending" and not task.reads:
             # the older list of a slot goes with it
             dropped = self._run(CHANGE, place.rstrip("\0"), "drop", "", "all")
-            task.found.states[_STATES[kind]] += dropped
+            task.found.states[State.PENDING] += dropped
             self._pause()
         elif kind == "failed":
             judged = self._judged(self._elements(place, reads=task.reads), task)
@@ -267,8 +273,7 @@ class RedisDesk(CrawlReader):
             self._change_list(place, kind, task)
 
     def _change_list(self, place: str, kind: str, task: _Task) -> None:
-        name = f"{self._key}:{'pending' if kind == 'dead' else kind}{place[len(kind) :]}"
-        count = self._client.call("zcard" if kind == "later" else "llen", name)
+        count = self._client.call("zcard" if kind == "later" else "llen", f"{self._key}:{place}")
         looked = stayed = 0
         while looked < count:
             most = min(AT_ONCE, count - looked)
@@ -304,8 +309,10 @@ class RedisDesk(CrawlReader):
         looked = Counts()
         for element in elements:
             record = self._record(element, task.chosen, reads=task.reads)
-            verdict = ""
-            if record is not None and looked.add(record, task.chosen):
+            verdict, states = "", task.chosen.states
+            if record is None or record.state not in states:
+                pass
+            elif looked.add(record, task.chosen):
                 verdict = "1"
                 if task.action == "fail":
                     failed = record.dropped()
@@ -331,34 +338,39 @@ class RedisDesk(CrawlReader):
         self._dictionaries = Dictionaries(filter(None, self.dictionaries().values()))
 
     def _lengths(self, state: State) -> Iterator[tuple[Record, int]]:
-        """Yield a record without fields for each priority and slot of pending ones, and of failed
-        ones of dead slots, or for each slot of capped ones, and how many there are."""
+        """Yield a record without fields for each priority and slot of pending ones, or for each
+        slot of capped ones, and how many there are."""
         if state is State.PENDING:
             for priority, slots in self.pending().counts.items():
                 for slot, count in slots.items():
-                    yield Record(state, slot, priority, {}), count
-        elif state is State.FAILED:
+                    yield self._seen(Record(state, slot, priority, {})), count
             for stored, named, count in self.of_dead_slots([]):
-                priority, failed = scrapys_priority(stored), FailedRequest("", "", HOST)
-                yield Record(state, slot_of(named), priority, {}, failed=failed), count
+                record = Record(state, slot_of(named), scrapys_priority(stored), {})
+                yield self._seen(record), count
         else:
             for slot, count in self.capped([]).items():
                 yield Record(state, slot, 0, {}, failed=FailedRequest("", "", CAPPED)), count
 
     def _places(self, state: State, chosen: Filter) -> Iterator[str]:
         """Yield the places of requests in that state which may be chosen."""
+
+        def may_be_chosen(slot: str) -> bool:
+            seen = State.FAILED if slot in self._dead else state
+            return seen in chosen.states and chosen.includes_slot(slot)
+
         if state is State.PENDING:
             for priority in self.priorities():
                 lobby = f"lobby:{priority}"
                 slots = (each.slot for each in self._elements(lobby))
-                if not chosen.slots or any(map(chosen.includes_slot, slots)):
+                is_sure = state in chosen.states and not chosen.slots
+                if is_sure or any(map(may_be_chosen, slots)):
                     yield lobby
             seen: set[tuple[str, str]] = set()
             for _ in range(2):  # a list that was behind a mark is found by the second
                 names = [each for each in dict.fromkeys(self.lists()) if each not in seen]
                 seen.update(names)
                 for priority, named in names:
-                    if chosen.includes_slot(slot_of(named)):
+                    if may_be_chosen(slot_of(named)):
                         yield f"pending:{priority}:{named}"
         elif state is State.CLAIMED:
             for worker in self.require().workers:
@@ -368,12 +380,7 @@ class RedisDesk(CrawlReader):
                 slots = (record.slot for record, _ in self._lengths(state))
                 yield from (f"capped:{slot}" for slot in slots if chosen.includes_slot(slot))
         else:
-            kinds = (kind for kind, its_state in _STATES.items() if its_state is state)
-            yield from (kind for kind in kinds if kind != "dead")
-            if state is State.FAILED and matches(chosen.reasons, HOST):
-                for priority, named, _ in [*self.of_dead_slots([])]:  # a drop shortens it
-                    if chosen.includes_slot(slot_of(named)):
-                        yield f"dead:{priority}:{named}"
+            yield from (place for place, its_state in _STATES.items() if its_state is state)
 
     def _elements(self, place: str, *, reads: bool = True) -> Iterator[Element]:
         """Yield what a place has, without the longest parts unless it `reads` them."""
@@ -388,8 +395,6 @@ class RedisDesk(CrawlReader):
     def _records(self, state: State, chosen: Filter, *, reads: bool) -> Iterator[Record]:
         """Yield the requests in that state which may be chosen."""
         for place in self._places(state, chosen):
-            if place.startswith("dead:") and not reads:
-                continue
             for element in self._elements(place, reads=reads):
                 if (record := self._record(element, chosen, reads=reads)) is not None:
                     yield record
@@ -398,22 +403,24 @@ class RedisDesk(CrawlReader):
         """Return an element as a record, with its fields if it `reads`; None for a mark, and for
         what cannot be read, unless it is kept."""
         state, _, priority, slot, entry, due, parts = element
-        is_host = state is State.FAILED and len(parts) == 3  # of a list
-        if (is_host or state is State.PENDING) and not entry:
-            return None
-        if state not in KEPT and not priority:
+        if (state is State.PENDING and not entry) or (state not in KEPT and not priority):
             return None
         fields: dict[str, Any] = {}
         if reads and chosen.includes_slot(slot):
             fields = plain_fields(Stored(slot, entry[1:]), self._dictionaries)
-        record = Record(state, slot, scrapys_priority(priority), fields, due)
-        if is_host:
-            return record._replace(failed=record.dropped()._replace(reason=HOST, time=0.0))
+        record = self._seen(Record(state, slot, scrapys_priority(priority), fields, due))
         if state is State.FAILED:
             return record._replace(failed=_failure(parts, record.url, record.method))
         if state is State.CAPPED:
             return record._replace(failed=FailedRequest(record.url, record.method, CAPPED))
         return record
+
+    def _seen(self, record: Record) -> Record:
+        """Return it as failed if it waits for a dead host."""
+        if record.state not in WAITING or record.slot not in self._dead:
+            return record
+        failed = record.dropped()._replace(reason=HOST, time=0.0)
+        return record._replace(state=State.FAILED, due=None, failed=failed)
 
 
 def _failure(parts: Sequence[Any], url: str, method: str) -> FailedRequest:

@@ -92,7 +92,7 @@ class _Check(RedisDesk):
         }
         # the lists that workers find, or will when a hold is over
         dead = {(priority, named) for priority, named, _ in self.of_dead_slots([])}
-        priorities, lists = self.priorities(), dead.union(self.lists())
+        priorities, lists = self.priorities(), {*self.lists()}
         for each in sorted({*priorities, *(priority for priority, _ in lists)}):
             if not _PRIORITY.fullmatch(each):
                 self.wrong.append(f"{each!r} in 'parked', 'priorities' or 'lobby:' is no priority")

@@ -1,11 +1,10 @@
 -- Changes requests of a place, as far as they are still there: drops them, lets them fail, or makes
 -- failed and capped ones pending again, each in its new place before it leaves the old one.
 -- KEYS: the filter's header.
--- ARGV: place, one of scan, of a dead slot only to drop; action: 'drop', 'fail' or 'retry'; '1' to
--- retry also what an earlier round has counted where there is a budget; so many from the first of a list
--- on are changed, 'all' to drop the lists of a slot in one step, or '' and then for each that the caller
--- has read: element; '' to leave it, else '1', or for one that fails its attempts, a space, details as
--- JSON, LF and its page.
+-- ARGV: place, one of scan; action: 'drop', 'fail' or 'retry'; '1' to retry also what an earlier round
+-- has counted where there is a budget; so many from the first of a list on are changed, 'all' to drop
+-- the lists of a slot in one step, or '' and then for each that the caller has read: element; '' to leave
+-- it, else '1', or for one that fails its attempts, a space, details as JSON, LF and its page.
 -- Returns what became of each at which it has looked, in the first letters of the actions, 's' for one
 -- that stays, and 'l' for one that the budget has no room for; for 'all' how many; -1 if there is no
 -- crawl of this version.
@@ -22,7 +21,6 @@
 -- Without memory Redis refuses a script at its first write, and only there: one that makes room shall
 -- pass, and one that takes some has written nothing then.
 local place, action, is_now, most = unpack(ARGV, 1, 4)
-place = place:gsub('^dead:', 'pending:')
 if action == 'retry' then
   redis.call('HSET', key('crawl'), 'id', id)
 else

@@ -1,15 +1,15 @@
 -- Reads a piece of a place.
 -- KEYS: the filter's header.
 -- ARGV: cursor, 0 at first, or -1 to read a list or `later` from the end on; place:
--- `pending:PRIORITY:NAME`, or with `dead` if it is of a dead slot, `lobby:PRIORITY`, `slots:PRIORITY`,
--- `capped:SLOT` or `quarantined`, which are lists; `later`, `capped`, `parked` without the lists of dead
--- slots, or `dead` for these; `failed`, `claims:WORKER` or `holds`, which are hashes; about
--- how many; '1' to leave out entries and details; 'count' to count what the lists have that a piece of
--- `slots:PRIORITY`, `lobby:PRIORITY`, `parked`, `dead` or `capped` names.
+-- `pending:PRIORITY:NAME`, `lobby:PRIORITY`, `slots:PRIORITY`, `capped:SLOT` or `quarantined`, which are
+-- lists; `later`, `capped`, `parked` without the lists of dead slots, or `dead` for these; `failed`,
+-- `claims:WORKER` or `holds`, which are hashes; about how many; '1' to leave out entries and details;
+-- 'count' to count what the lists have that a piece of `slots:PRIORITY`, `lobby:PRIORITY`, `parked`,
+-- `dead` or `capped` names.
 -- Returns {next cursor, 0 at the end; elements}. One may come twice. Behind each are: in `later` in how
 -- many ms it is due; in `holds` for how long the slot is held (ms, or inf) as text, and how many times in
--- a row; for a record priority, slot and entry, and for a failed one reason, attempts, worker, when (ms), details and claim, none if it
--- cannot be read. Of lists {next cursor, {name, its requests, name, …}, bytes of their keys or -1}: an entry
+-- a row; for a record priority, slot and entry, and for a failed one reason, attempts, worker, when (ms),
+-- details and claim, none if it cannot be read. Of lists {next cursor, {name, its requests, name, …}, bytes of their keys or -1}: an entry
 -- of a lobby has the name of its slot, and counts as 1.
 
 -- include key
@@ -19,7 +19,7 @@
 -- include weigh
 
 local kind, rest = ARGV[2]:match('^(%a+):?(.*)$')
-local name, most = key((ARGV[2]:gsub('^dead:', 'pending:'):gsub('^dead$', 'parked'))), tonumber(ARGV[3])
+local name, most = key(kind == 'dead' and 'parked' or ARGV[2]), tonumber(ARGV[3])
 local kinds = kind == 'failed' and {'string', 'number', 'string', 'number', 'string'} or {}
 local function parts_of(packed, field)
   local record = record_of(packed)
