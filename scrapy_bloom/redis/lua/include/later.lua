@@ -107,24 +107,25 @@ local function park_again(slot, hold)
   firsts.parked = nil
 end
 
--- Tells whether another worker has a lease.
-local function has_others()
-  local living = redis.call('ZRANGEBYSCORE', key('workers'), now, '+inf', 'LIMIT', 0, 2)
-  return living[2] or living[1] and living[1] ~= worker
+-- Tells whether any worker has a lease but these.
+local function has_others(these)
+  for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now, '+inf', 'LIMIT', 0, 20)) do
+    if not these[each] then return true end
+  end
 end
 
--- Tells whether others shall find out for a while if a slot answers that does not answer the worker.
+-- Tells whether others shall find out for a while if a slot answers that has not answered the worker.
 local function is_left_to_others(hold)
-  return hold[5] and hold[5][worker] and hold[1] + 2000 > now and has_others()
+  return hold[5] and hold[5][worker] and hold[1] + 2000 > now and has_others(hold[5])
 end
 
--- Tells whether a slot that does not answer the worker is dead.
+-- Tells whether a slot is dead that has not answered the worker.
 local function is_agreed(hold)
   for each in pairs(hold[5]) do
     local expiry = each ~= worker and redis.call('ZSCORE', key('workers'), each)
     if expiry and tonumber(expiry) >= now then return true end
   end
-  return not has_others()
+  return not has_others({[worker] = 1})
 end
 
 -- Tells the workers that a slot does not answer that it has answered this one.
