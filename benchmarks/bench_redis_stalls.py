@@ -3,8 +3,8 @@
 On a server that this starts: a million requests that wait in 20,000 slots, as many start requests
 that were taken, a thousand workers, a hundred thousand requests that have failed, and a dead
 worker with a hundred thousand claims. Then all that workers and commands do with it, and the
-longest call of each by the server's SLOWLOG; more than 20 ms is a failure. Before that the same of a
-crawl with one dead host of a hundred thousand requests, and with 5,000 dead hosts.
+longest call of each by the server's SLOWLOG; more than 20 ms is a failure. Before that the same
+with one dead host of a hundred thousand requests, and with 5,000 dead hosts.
 """
 
 import sys
