@@ -194,9 +194,9 @@ class HoldMiddleware:
     def _hear(self, request: Request) -> None:
         """Note that a host answers."""
         scheduler = self._scheduler
-        if scheduler is None or is_proxied(request):
+        slot = "" if scheduler is None or is_proxied(request) else self._slot_of(request)
+        if scheduler is None or not slot:
             return
-        slot = self._slot_of(request)
         if self._hosts.hears(slot):
             logger.info("%s answers: the crawl goes on", slot, extra=self._extra)
             scheduler.pause(None)
@@ -360,6 +360,8 @@ class LocalHolds:
         self.queues: list[Slots] = []
         self.keep: Callable[[str], None] = lambda slot: None
         self._longest_probe = longest_probe
+        self._proxied: set[str] = set()
+        """The slots with requests that know their proxy: these pass the hold of a silent host."""
         self._ends: list[tuple[float, str]] = []
         """A heap, with ends that have changed since."""
 
@@ -389,6 +391,13 @@ class LocalHolds:
                 queue.release(slot)
             self.keep(slot)
 
+    def let_pass(self, slot: str) -> None:
+        """Look at each request of `slot`: some know their proxy."""
+        if slot not in self._proxied:
+            self._proxied.add(slot)
+            if (hold := self.holds.get(slot, NO_HOLD)).times >= SILENT:
+                self._set(slot, hold)
+
     def asks_last(self, slot: str) -> bool:
         """Return True if the last in line is to end the hold of `slot`, by turns with the first."""
         hold = self.holds.get(slot, NO_HOLD)
@@ -406,11 +415,11 @@ class LocalHolds:
             for queue in self.queues:
                 queue.release(slot)
 
-    def admit(self, slot: str) -> bool:
+    def admit(self, slot: str, request: Request | None = None) -> bool:
         """Return True if a request of `slot` may be dispatched. After a hold that is one, during
         which it goes on; one by hand ends."""
         hold = self.holds.get(slot)
-        if hold is None:
+        if hold is None or (request and hold.times >= SILENT and is_proxied(request)):
             return True
         now = monotonic()
         if hold.until > now:
@@ -427,8 +436,9 @@ class LocalHolds:
     def _set(self, slot: str, hold: Hold) -> None:
         self.holds[slot] = hold
         if hold.until > monotonic():
+            passes = hold.times >= SILENT and slot in self._proxied
             for queue in self.queues:
-                queue.hold(slot)
+                (queue.release if passes else queue.hold)(slot)
             if hold.until < inf:
                 heappush(self._ends, (hold.until, slot))
         self.keep(slot)

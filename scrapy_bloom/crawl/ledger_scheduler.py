@@ -239,6 +239,8 @@ class LedgerScheduler(BaseScheduler):
                 self.df.log(request, self.spider)
                 return False
             delay = take_delay(request) if NOT_BEFORE in request.meta else None
+            if is_proxied(request):
+                self._local_holds.let_pass(self._slot_of(request))
             if self._budget is not None and self._is_over(self._budget, request):
                 self._cap(request, delay)
             elif ledger is None or not self._push_to_store(ledger, request, delay):
@@ -418,14 +420,15 @@ class LedgerScheduler(BaseScheduler):
         if self._local_holds.holds:
             self._local_holds.take_over()
         while (claimed := self.mqs.next()) is not None:
-            if self.holds and (seconds := self._seconds_held(claimed.slot)) is not None:
+            seconds = self._seconds_held(claimed.slot, claimed.payload) if self.holds else None
+            if seconds is not None:
                 self.mqs.put_off(claimed.id, time.time() + seconds)
                 continue
             self.mqs.done(claimed.id)
             return claimed.payload, "memory"
         return (None if self._ledger is None else self._ledger.next()), self.medium
 
-    def _seconds_held(self, slot: str) -> float | None:
+    def _seconds_held(self, slot: str, request: Request) -> float | None:
         """Return after how many seconds a request in memory is looked at again, None if it may be
         dispatched: of one line for all slots, or of a slot that other workers hold, too."""
         if (hold := self.holds.get(slot)) is None:
@@ -435,5 +438,5 @@ class LedgerScheduler(BaseScheduler):
         if slot in self._local_holds.holds:
             waits = True  # also if that cannot be stored
             with self._guarded():
-                waits = not self._local_holds.admit(slot)
+                waits = not self._local_holds.admit(slot, request)
         return min(hold.until - now, MOST_PUT_OFF) if waits else None

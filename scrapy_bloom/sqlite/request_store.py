@@ -115,7 +115,7 @@ class SqliteStore:
         holds: LocalHolds,
     ) -> None:
         self.records = self.pending = records
-        self.rollback, self.close = records.rollback, file.close
+        self.rollback, self.close, self.has_only = records.rollback, file.close, records.has_only
         self._crawler = crawler
         self._note_commit = note_commit
         self._file = file
@@ -175,10 +175,6 @@ class SqliteStore:
             self.records.add_lost(slot, lost(request, slot))
             raise
 
-    def has_only(self, slots: Collection[str]) -> bool:
-        """Return True if all requests that wait, due or not, are of these, whose hosts are dead."""
-        return self.records.has_only(slots)
-
     def take_due(self) -> bool:
         """Make up to 100 requests pending that are due. Return True if there are more."""
         return self.records.take_due(time.time())
@@ -193,7 +189,7 @@ class SqliteStore:
             except Exception as error:  # noqa: BLE001 - of any class, by damaged bytes or its own code
                 self._keep_unreadable(id_, stored, error)
                 continue
-            if self._holds.holds and not self._holds.admit(slot):
+            if self._holds.holds and not self._holds.admit(slot, request):
                 self.records.put_off(id_, self._stored_holds.until[slot])
                 continue
             self.dispatched[request] = id_

@@ -170,6 +170,8 @@ class DurableScheduler(LedgerScheduler):
             # the feeds write after the last commit of the ledger, which may not have released all
             round_.commit = partial(self._store.commit, None)
             session_of(self.crawler).end(self)
+        elif reason == "finished" and (left := len(self)):
+            self.stats.set_value("scheduler/failed", left)  # of dead hosts
         return self.df.close(reason)
 
     def _may_be_dispatched(self, request: Request) -> bool:

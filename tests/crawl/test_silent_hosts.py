@@ -14,6 +14,7 @@ from twisted.web.client import ResponseFailed
 
 from scrapy_bloom.crawl.delays import DEAD, SILENT, Hold
 from scrapy_bloom.sqlite.status import job_view
+from tests.crawl.engine import name_of
 from tests.crawl.test_holds import Clock, Crawl
 from tests.failures import Failed
 
@@ -383,3 +384,21 @@ def test_a_hold_in_a_row_outlives_a_kill_and_a_verdict_does_not(make_crawl, cloc
         crawl = make_crawl()
         assert crawl.left == left
     assert len([*iter(crawl.pop, None)]) == 2
+
+
+@pytest.mark.parametrize("folder", ["job", None])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_request_that_knows_its_proxy_passes(make_crawl, clock, tmp_path, folder, is_first):
+    """While its host is held or dead, and the others wait as they are."""
+    crawl = make_crawl(folder and tmp_path / folder).pushed(*map(str, range(5)))
+    proxied = [{"proxy": "http://proxy.example"}, None][:: 1 if is_first else -1]
+    crawl.push("6", meta=proxied[0])
+    crawl.scheduler.hold("example.com", 1000, DEAD)
+    crawl.push("7", meta=proxied[1])
+    assert name_of(crawl.pop()) == ("6" if is_first else "7")
+    assert crawl.pop() is None
+    assert (len(crawl.scheduler), crawl.scheduler.has_pending_requests()) == (6, False)
+    crawl.scheduler.release("example.com")
+    clock.now += 10  # of one in memory it may hear so late
+    crawl.scheduler._take_due()
+    assert len([*iter(crawl.pop, None)]) == 6
