@@ -26,7 +26,8 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
     {KEY}:starting           set: workers that are in start()
     {KEY}:busy               set: workers that may have claims
     {KEY}:batch:WORKER       hash: number and reply of its last call; `answered`, slots that do not
-                             answer it, and have answered others since
+                             answer it, and have answered others since; `paused`, until when (ms)
+                             no other one waits for what hosts answer it
     {KEY}:claims:WORKER      hash: claim → priority, slot, entry, losses alone or false, when (ms)
     {KEY}:dispatched:WORKER  set: claims that the engine may have got
     {KEY}:priorities         sorted set: priorities that may have pending requests

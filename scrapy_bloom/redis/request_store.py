@@ -339,9 +339,13 @@ class RedisStore:
         """How many more requests to claim; none beside a quarantined one."""
         if self._leaving or any(claim.quarantined for claim in self.claims.all.values()):
             return 0
-        if (until := self._paused_until) is not None:
-            return max(0, (until <= monotonic()) - self.claims.spare)
+        if self._paused_until is not None:
+            return max(0, (not self._is_paused) - self.claims.spare)
         return max(0, min(MOST_CLAIMED, self._capacity - self.claims.spare))
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._paused_until is not None and self._paused_until > monotonic()
 
     def _call(self, action: str = "") -> None:
         self._number += 1
@@ -366,7 +370,7 @@ class RedisStore:
             round=self.round,
             starting=self.starting,
             start_done=self.start_done and len(entries) == len(self._unsent),
-            wanted=self._wanted,
+            wanted=-1 if self._is_paused else self._wanted,
             slots=Counter(claim.slot for claim in self.claims.all.values()),
             counted=[now - then for now, then in zip(self._counting, self._told, strict=True)],
             holds=[*self._unsent_holds],
@@ -395,7 +399,7 @@ class RedisStore:
         self._settle(batch, reply)
         self._take_holds(batch, reply)
         self.claims.take_answer(batch, reply.claimed)
-        if self._paused_until is not None and self._paused_until > monotonic():
+        if self._is_paused:
             self.claims.put_back(None)
         if reply.round != self.round:
             self.round, self.start_done = reply.round, False

@@ -10,7 +10,7 @@ from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
 from tests.redis.test_later import is_sound, of_slot, taken
-from tests.redis.workers import FIFO, LIFO, capped, let_pass, lobby_from, talk
+from tests.redis.workers import FIFO, LIFO, capped, fill, let_pass, lobby_from, talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 RETRY = 3600
@@ -169,8 +169,9 @@ def test_two_workers_have_to_find_a_slot_dead(join):
     assert is_sound(one)
 
 
-def test_the_word_of_a_worker_that_is_gone_does_not_count(join):
-    """Nor does a crawl wait for it."""
+@pytest.mark.parametrize("goes", ["dies", "pauses"])
+def test_the_word_of_a_worker_that_is_gone_does_not_count(join, goes):
+    """Nor does a crawl wait for it, or for one that no host answers."""
     one, two = join(**FIFO), join(**FIFO)
     of_slot(one, "dead", *"abcdefghi")
     two.store.hold("dead", 5, SILENT + 1)
@@ -182,7 +183,11 @@ def test_the_word_of_a_worker_that_is_gone_does_not_count(join):
     one.store.hold("dead", RETRY, DEAD)
     one.exchange()
     assert not desk(one).count(KEPT_HOST).states.total()
-    three.die()
+    if goes == "dies":
+        three.die()
+    else:
+        three.store.pause(60)
+        three.exchange()
     one.store.hold("dead", RETRY, DEAD)
     for _ in range(5):
         one.exchange()
@@ -281,3 +286,103 @@ def test_a_start_ends_verdicts_unless_others_are_at_work(build, join, key, told)
     late.close("finished")  # it gives back what it has claimed
     assert len(drained(worker)) == 4
     assert capped(worker) == ["e"]
+
+
+def test_a_silent_host_has_time_for_each_probe_and_the_hold_that_was_set_last(join, orders):
+    """One request at a time, as long as it takes; then the next hold may be shorter than that."""
+    worker = join(capacity=9, **orders)
+    of_slot(worker, "s", *"abcdefghijkl")
+    worker.store.hold("s", 5, SILENT + 1)
+    worker.exchange()
+    for times in (2, 3):
+        let_pass(worker, 11)
+        names, requests = taken(worker)
+        assert len(names) == 1
+        assert 300 < desk(worker).held()["s"] <= 360
+        worker.store.hold("s", 10, SILENT + times)
+        worker.store.done(requests[0])
+        worker.exchange()
+        assert desk(worker).held()["s"] <= 10
+
+
+@pytest.mark.parametrize("late", [1, 21])
+def test_what_is_delayed_or_quarantined_waits_for_its_dead_host(join, redis_server, late):
+    """A crawl does not wait for it, unless it is delayed with more than twenty."""
+    worker = join(**FIFO)
+    of_slot(worker, "dead", "lost")
+    pack = "return redis.call('RPUSH', KEYS[1], cmsgpack.pack({'0', 'dead', '0x', 0}))"
+    redis_server.command("EVAL", pack, 1, f"{worker.key}:quarantined")
+    for number in range(late):
+        worker.enqueue(f"late{number}", 1000, slot="dead")
+    worker.send_all()
+    find_dead(worker)
+    assert worker.store.is_still == (late == 1)
+    assert desk(worker).count(KEPT_HOST).states.total() == 2 + late
+    assert worker.store.later == (0 if late == 1 else late)
+    worker.leave(over=True)
+    assert is_sound(join(**FIFO)) or late > 1
+
+
+def test_the_last_call_of_a_worker_asks_no_dead_host(join):
+    """Or the crawl would not be over, as its probe was due."""
+    worker = join(**FIFO)
+    of_slot(worker, "dead", *"abc")
+    find_dead(worker)
+    let_pass(worker, RETRY + 1)
+    worker.leave(over=True)
+    assert join(**FIFO).state.over
+
+
+def test_what_the_server_has_lost_is_noticed(join, redis_server):
+    """Without holds all are asked; without a list of requests the crawl is gone."""
+    worker = join(**FIFO)
+    of_slot(worker, "dead", *"abcdefghi")
+    find_dead(worker)
+    redis_server.command("DEL", f"{worker.key}:holds")
+    assert len(drained(worker)) == 9
+    of_slot(worker, "dead", *"jkl")
+    find_dead(worker)
+    redis_server.command("DEL", f"{worker.key}:pending:0:dead")
+    worker.exchange()
+    assert worker.is_gone
+
+
+def test_a_slot_is_free_for_the_worker_that_is_to_find_it_dead(join):
+    """Although it had one of its own."""
+    one, two = (join(**FIFO, BLOOM_REDIS_SLOT_WORKERS=1) for _ in range(2))
+    two.exchange()
+    of_slot(one, "dead", *"abcdefghi")
+    one.exchange()
+    assert one.client.call("hkeys", f"{one.key}:owners") == [b"dead"]
+    one.store._capacity = 0
+    one.store.hold("dead", RETRY, DEAD)
+    one.exchange()
+    one.exchange()
+    let_pass(one, 5.5)
+    assert len(taken(two, 1)[0]) == 1
+
+
+def test_many_dead_slots_are_counted_some_a_second(join, redis_server):
+    """In the stats of workers; at the desk at once."""
+    worker = join(**FIFO)
+    fill(worker, 600)
+    for slot in range(600):
+        worker.store.hold(f"s{slot}", RETRY, DEAD)
+    while not worker.store.is_still:
+        worker.exchange()
+    for _ in range(3):
+        redis_server.command("DEL", f"{worker.key}:progress")
+        worker.exchange()
+    assert (worker.store.waiting, worker.store.failed) == (0, 600)
+    assert counts(worker) == (0, {"host": 600})
+
+
+def test_a_pause_while_a_call_is_open_is_for_its_claims_too(join):
+    """They go back with the next call."""
+    worker = join(**FIFO)
+    of_slot(worker, "slot", *"abcdefghi")
+    worker.store._call()
+    worker.store.pause(60)
+    worker.wait()
+    worker.exchange()
+    assert worker.store.claims.all == {}

@@ -8,7 +8,7 @@
 --   4      number of the call
 --   5      '1' while the worker runs start()
 --   6      '1' if start() has ended
---   7      claims wanted
+--   7      claims wanted; -1 while no host answers the worker
 --   8      most claims of a slot
 --   9      slots, and the worker's claims in each, as text with NUL
 --   10     '1' for each kind whose newest request is next: others, start requests
@@ -34,15 +34,15 @@
 --
 -- Returns {'fenced'}, {'gone'}, {'dictionary', ids} if the crawl lacks some that the worker knows:
 -- nothing was done, and the call is to be sent again with them; or {'done', answers, layers, counts,
--- claimed, reclaimed, still, start_done, failed, waiting, waiting_bytes, round, full, texts of
--- the dictionaries that the worker does not know, later}. `later` is empty if nothing is delayed or
--- held, else {how many requests are not due, ms until something is, 'inf' or '', whether nothing else
--- is left, holds of the slots in 9 and of new claims, each slot, until when, how long (ms), how many in
--- a row, with a NUL between them, slots with a NUL that do not answer the worker and have answered others}. A client of Redis takes longer to read an array
--- than a string: so answers are digits, layers and counts words, and a claim is its number, its
--- priority, its slot, '1' if it is quarantined, and its payload, with a NUL between them. The answer
--- for an entry: 0 pushed, 1 seen, 2 the shard has more layers than the caller knows, 4 a start
--- request that was taken, 5 over the budget of its slot.
+-- claimed, reclaimed, still, start_done, failed, waiting, waiting_bytes, round, full, texts of the
+-- dictionaries that the worker does not know, later}. `later` is empty if nothing is delayed or held,
+-- else {how many requests are not due, ms until something is, 'inf' or '', whether nothing else is left,
+-- holds of the slots in 9 and of new claims, each slot, until when, how long (ms), how many in a row,
+-- with a NUL between them, slots with a NUL that do not answer the worker and have answered others}. A
+-- client of Redis takes longer to read an array than a string: so answers are digits, layers and counts
+-- words, and a claim is its number, its priority, its slot, '1' if it is quarantined, and its payload,
+-- with a NUL between them. The answer for an entry: 0 pushed, 1 seen, 2 the shard has more layers than
+-- the caller knows, 4 a start request that was taken, 5 over the budget of its slot.
 
 local first_failed = 25 + 2 * ARGV[21]
 local first_entry = first_failed + 6 * ARGV[16]
@@ -157,6 +157,7 @@ end
 
 redis.call('ZADD', key('workers'), now + lease, worker)
 redis.call(ARGV[5] == '1' and 'SADD' or 'SREM', key('starting'), worker)
+if ARGV[7] == '-1' then redis.call('HSET', batch, 'paused', now + lease) end
 
 take_holds(ARGV[23])
 
@@ -330,6 +331,8 @@ local function may_have(slot)
   local owner = redis.call('HGET', key('owners'), slot)
   if owner then
     local who, till = unpack(unpacked(owner) or {})
+    local silent_to = (hold_of(slot) or {})[5] or {}
+    if silent_to[who] then till = nil end  -- another one is to find out if the slot answers
     if type(till) == 'number' and type(who) == 'string' and who ~= worker and till > now and redis.call('ZSCORE', key('workers'), who) then
       if till > now + keeps then
         -- by a clock that was ahead
@@ -360,7 +363,8 @@ local function claim_from_lobby(priority, most)
     if entry == '' and (suffix == '' or not has_own) then
       join_ring(priority, slot)
       redis.call(pop, lobby)
-    elseif has_own or is_held or hold and is_left_to_others(hold) or (of_slot[slot] or 0) >= most_of_slot or not may_have(slot) then
+    elseif has_own or is_held or hold and is_left_to_others(hold)
+        or (of_slot[slot] or 0) >= most_of_slot or not may_have(slot) then
       if not has_own and is_held then
         park(priority, slot .. suffix, slot, hold)
         looks = looks - 2
@@ -549,7 +553,8 @@ if has_later or answered ~= '' then
       holds[#holds + 1] = table.concat({slot, hold[1], hold[1] - now, hold[2]}, '\0')
     end
   end
-  later = {delayed and redis.call('ZCARD', key('later')) or 0, next_due(), rests and 1 or 0, holds, answered}
+  later = {delayed and redis.call('ZCARD', key('later')) or 0, next_due(), rests and 1 or 0, holds,
+    answered}
   if not first_of('later') and redis.call('EXISTS', key('holds'), key('parked')) == 0 then
     redis.call('HSET', key('crawl'), 'later', '', 'back', '', 'waking', '')
   end

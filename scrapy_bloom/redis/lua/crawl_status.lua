@@ -2,8 +2,8 @@
 -- ARGV: names of the workers' counts.
 -- Returns {fields of the crawl, time (ms), workers with their leases, failed, quarantined, progress,
 -- bytes of the keys or -1, requests that are not due, in how many ms the next of them is or '', slots
--- that are held, slots with requests over the budget, one list of a dead slot}; without each worker's and
--- each slot's part.
+-- that are held, slots with requests over the budget, one list of a dead slot}; without each worker's
+-- and each slot's part.
 
 -- include key
 -- include slice

@@ -7,10 +7,10 @@
 -- 'count' to count what the lists have that a piece of `slots:PRIORITY`, `lobby:PRIORITY`, `parked`,
 -- `dead` or `capped` names.
 -- Returns {next cursor, 0 at the end; elements}. One may come twice. Behind each are: in `later` in how
--- many ms it is due; in `holds` for how long the slot is held (ms, or inf) as text, and how many times in
--- a row; for a record priority, slot and entry, and for a failed one reason, attempts, worker, when (ms),
--- details and claim, none if it cannot be read. Of lists {next cursor, {name, its requests, name, …}, bytes of their keys or -1}: an entry
--- of a lobby has the name of its slot, and counts as 1.
+-- many ms it is due; in `holds` for how long the slot is held (ms, or inf) as text, and how many times
+-- in a row; for a record priority, slot and entry, and for a failed one reason, attempts, worker, when
+-- (ms), details and claim, none if it cannot be read. Of lists {next cursor, {name, its requests, name,
+-- …}, bytes of their keys or -1}: an entry of a lobby has the name of its slot, and counts as 1.
 
 -- include key
 -- include now

@@ -33,7 +33,8 @@ end
 local firsts = {}
 local function first_of(name)
   if firsts[name] == nil then
-    local first = tonumber(redis.call('ZRANGEBYSCORE', key(name), 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '')
+    local _, first = unpack(redis.call('ZRANGEBYSCORE', key(name), 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1))
+    first = tonumber(first or '')
     firsts[name] = first and first - (name == 'later' and back or 0) or false
   end
   return firsts[name]
@@ -107,10 +108,11 @@ local function park_again(slot, hold)
   firsts.parked = nil
 end
 
--- Tells whether any worker has a lease but these.
+-- Tells whether any worker but these has a lease, and answers of hosts.
 local function has_others(these)
   for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now, '+inf', 'LIMIT', 0, 20)) do
-    if not these[each] then return true end
+    local paused_until = redis.call('HGET', key('batch:' .. each), 'paused') or 0
+    if not these[each] and tonumber(paused_until) < now then return true end
   end
 end
 
@@ -150,7 +152,6 @@ local function hold_slot(slot, pause, times)
   end
   if times >= DEAD and not was_dead and not is_agreed(hold) then
     pause, times = 5000, math.max(SILENT, hold[2])
-    redis.call('HDEL', key('owners'), slot)
   end
   if pause < 0 then
     if hold[2] > 0 or hold[1] > now then return end
