@@ -380,7 +380,7 @@ def test_many_dead_slots_are_counted_some_a_second(join, redis_server):
 def test_a_pause_while_a_call_is_open_is_for_its_claims_too(join):
     """They go back with the next call."""
     worker = join(**FIFO)
-    of_slot(worker, "slot", *"abcdefghi")
+    fill(worker, 1, 9)
     worker.store._call()
     worker.store.pause(60)
     worker.wait()
