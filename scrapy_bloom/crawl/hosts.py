@@ -83,7 +83,8 @@ class Hosts:
         self._heard: dict[str, float] = {}
         """When a byte of each slot came last."""
         self._most_heard = MOST_HEARD
-        self._last_heard = -inf
+        self._answered = -inf
+        """When the last request was sent that was answered."""
         self._silent: set[str] = set()
         """The slots that have failed since any slot has answered, but for those that have failed
         enough before that."""
@@ -91,9 +92,11 @@ class Hosts:
         self._pauses = 0
         self._paused_until = 0.0
 
-    def hears(self, slot: str) -> bool:
-        """Note that `slot` answers. Return True if the machine was offline up to now."""
-        self._last_heard = self._heard[slot] = now = monotonic()
+    def hears(self, slot: str, latency: float = inf) -> bool:
+        """Note that `slot` answers, a request that was sent `latency` seconds ago. Return True if
+        the machine was offline up to now."""
+        self._heard[slot] = now = monotonic()
+        self._answered = max(self._answered, now - latency)
         if len(self._heard) > self._most_heard:
             self._heard = {each: at for each, at in self._heard.items() if at > now - 600}
             self._most_heard = max(MOST_HEARD, 2 * len(self._heard))
@@ -120,7 +123,7 @@ class Hosts:
             run.failures += 1
         if run.enough == inf and run.failures >= ATTEMPTS:
             run.enough = now
-        if self._last_heard < run.enough:
+        if self._answered < run.enough:
             is_new = slot not in self._silent and len(self._silent) < SOON
             self._silent.add(slot)
             self._failures += 1
