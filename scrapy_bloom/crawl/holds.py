@@ -191,13 +191,13 @@ class HoldMiddleware:
                 self._found, self._slot_of = found, slot_keys(self._crawler)
         return self._found
 
-    def _hear(self, request: Request) -> None:
-        """Note that a host answers."""
+    def _hear(self, request: Request, latency: float = inf) -> None:
+        """Note that a host answers, so many seconds after it was asked."""
         scheduler = self._scheduler
         slot = "" if scheduler is None or is_proxied(request) else self._slot_of(request)
         if scheduler is None or not slot:
             return
-        if self._hosts.hears(slot):
+        if self._hosts.hears(slot, latency):
             logger.info("%s answers: the crawl goes on", slot, extra=self._extra)
             scheduler.pause(None)
         if scheduler.holds and (times := scheduler.holds.get(slot, NO_HOLD).times) >= SILENT:
@@ -251,7 +251,7 @@ class HoldMiddleware:
         scheduler = self._scheduler
         if scheduler is None:
             return
-        self._hear(request)
+        self._hear(request, request.meta.get("download_latency", 0.0))
         if self._is_refusal(request, response):
             meta, own_meta = request.meta, None
             goes_back = self._note_refusal(scheduler, request, response)

@@ -22,6 +22,8 @@ ALONE_SECONDS = 3600.0
 """So long after its first failure a host is dead if no other one has answered."""
 ONE_BY_ONE = 0.05
 """Seconds of the hold by which a slot gets one request at a time."""
+SOON = 16
+"""So many slots that have not failed yet are asked in short pauses when no host answers."""
 MOST_HEARD = 10_000
 """So many slots that have answered are remembered, or those of the last ten minutes."""
 _REFUSALS = {"CannotResolveHostError", "DownloadConnectionRefusedError"} | {
@@ -81,7 +83,8 @@ class Hosts:
         self._heard: dict[str, float] = {}
         """When a byte of each slot came last."""
         self._most_heard = MOST_HEARD
-        self._last_heard = -inf
+        self._answered = -inf
+        """When the last request was sent that was answered."""
         self._silent: set[str] = set()
         """The slots that have failed since any slot has answered, but for those that have failed
         enough before that."""
@@ -89,16 +92,18 @@ class Hosts:
         self._pauses = 0
         self._paused_until = 0.0
 
-    def hears(self, slot: str) -> bool:
-        """Note that `slot` answers. Return True if the machine was offline up to now."""
-        self._last_heard = self._heard[slot] = now = monotonic()
+    def hears(self, slot: str, latency: float = inf) -> bool:
+        """Note that `slot` answers, a request that was sent `latency` seconds ago. Return True if
+        the machine was offline up to now."""
+        self._heard[slot] = now = monotonic()
+        self._answered = max(self._answered, now - latency)
         if len(self._heard) > self._most_heard:
             self._heard = {each: at for each, at in self._heard.items() if at > now - 600}
             self._most_heard = max(MOST_HEARD, 2 * len(self._heard))
         self._runs.pop(slot, None)
         self._silent.clear()
-        was_offline = self._pauses > 0
-        self._failures = self._pauses = 0
+        was_offline = self._paused_until > 0
+        self._failures, self._pauses, self._paused_until = 0, 0, 0.0
         return was_offline
 
     def fails(
@@ -118,13 +123,14 @@ class Hosts:
             run.failures += 1
         if run.enough == inf and run.failures >= ATTEMPTS:
             run.enough = now
-        if self._last_heard < run.enough:
+        if self._answered < run.enough:
+            is_new = slot not in self._silent and len(self._silent) < SOON
             self._silent.add(slot)
             self._failures += 1
             if len(self._silent) > 1:
                 # another one finds out when it is over
                 again = ONE_BY_ONE if is_probe and hold.times >= SILENT else None
-                return Step(True, again, hold.times, self._pause(now))
+                return Step(True, again, hold.times, self._pause(now, is_new=is_new))
         if hold.until > now and not is_probe and hold.times != SILENT:  # it was sent before
             return Step(goes_back=True)
         if run.failures < ATTEMPTS:
@@ -145,12 +151,12 @@ class Hosts:
         others = len(self._heard) > (slot in self._heard)
         return others or now - run.began >= ALONE_SECONDS
 
-    def _pause(self, now: float) -> float | None:
+    def _pause(self, now: float, *, is_new: bool) -> float | None:
         """Return for how many seconds nothing is sent, None if that is so already, or too little
-        has failed."""
+        has failed. It is no longer than the last for a slot that `is_new`: the next may answer."""
         if self._failures < ATTEMPTS or now < self._paused_until:
             return None
         pause = PAUSES[min(self._pauses, len(PAUSES) - 1)]
-        self._pauses += 1
+        self._pauses += not is_new
         self._paused_until = now + pause
         return pause

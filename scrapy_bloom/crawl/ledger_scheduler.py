@@ -197,6 +197,8 @@ class LedgerScheduler(BaseScheduler):
             self._gate.release("")
         else:
             self._gate.hold("", seconds, SILENT)
+        for queue in self._local_holds.queues:
+            queue.must_take_turns = seconds is not None
         self._engine.wake()
 
     def has_dispatched(self, request: Request) -> bool:

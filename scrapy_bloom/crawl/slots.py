@@ -30,6 +30,8 @@ class Slots:
     ) -> None:
         self._load = load
         self._takes_turns = takes_turns
+        self.must_take_turns = False
+        """True while requests are sent one by one, to find one slot that answers."""
         self.names: list[str] = []
         """The slots that may be next, sorted."""
         self._last: str | None = None
@@ -89,7 +91,7 @@ class Slots:
         first by name, or if they take turns, the first behind the last that was returned. Cost: a
         look at each slot with active downloads, at most."""
         names, start = self.names, 0
-        if self._takes_turns and self._last is not None:
+        if (self._takes_turns or self.must_take_turns) and self._last is not None:
             start = bisect_right(names, self._last)
         found, least = None, 0.0
         for index in range(start - len(names), start):

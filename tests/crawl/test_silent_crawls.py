@@ -50,10 +50,11 @@ def start(folder, pages, rules=SHORT, **settings):
     return Scrapy(folder, "runspider", SPIDER, *arguments, **{**SETTINGS, **settings})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listens", [False, True], ids=["closed", "hole"])
 def test_a_host_that_is_gone_costs_little_and_keeps_no_other_waiting(tmp_path, listens):
-    """All its pages are listed as failed for one reason; the errbacks of those in the queue are
-    not called, and the next start asks again."""
+    """Takes two starts with six holds each: its pages are listed as failed for one reason, errbacks
+    of those in the queue are not called, and the next start asks again."""
     settings = {"DOWNLOAD_TIMEOUT": 0.5}
     with Site() as site, silent(listens) as gone:
         crawl = start(tmp_path, {site.url: 50, gone: 50}, **settings).end()
