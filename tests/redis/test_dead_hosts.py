@@ -148,12 +148,13 @@ def test_two_workers_have_to_find_a_slot_dead(join):
     _, requests = taken(one, 3)
     for request in requests:
         one.store.done(request)
-    for _ in range(3):
+    for pause in (5, 60, 60):
         one.store.hold("dead", RETRY, DEAD)
         one.exchange()
+        assert pause - 1 < desk(one).held()["dead"] <= pause
         assert one.next() is None
         assert counts(one) == (3, {})
-        let_pass(one, 5.5)
+        let_pass(one, pause + 0.5)
     assert one.next() is None  # it is the turn of the other
     names, requests = taken(two, 2)
     assert names == ["d"]

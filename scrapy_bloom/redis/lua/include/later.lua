@@ -148,10 +148,12 @@ local function hold_slot(slot, pause, times)
   if times > SILENT then
     hold[5] = hold[5] or {}
     -- 50 ms let another worker find out, by one that no host answers: ONE_BY_ONE of crawl/hosts.py
-    if pause > 50 then hold[5][worker] = 1 end
+    if pause > 50 then hold[5][worker] = hold[5][worker] or 1 end
   end
   if times >= DEAD and not was_dead and not is_agreed(hold) then
-    pause, times = 5000, math.max(SILENT, hold[2])
+    -- soon the first time, since it is the turn of another one
+    pause, times = hold[5][worker] == 2 and 60000 or 5000, math.max(SILENT, hold[2])
+    hold[5][worker] = 2
   end
   if pause < 0 then
     if hold[2] > 0 or hold[1] > now then return end
