@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from scrapy import Request, signals
+from scrapy import Request, pqueues, signals
 from scrapy.http import Response
 from twisted.internet import error as twisted
 from twisted.web.client import ResponseFailed
@@ -21,6 +21,8 @@ from tests.failures import Failed
 CONCURRENT = 16
 TIMEOUT = 5.0
 TRIES = 3
+BY_SLOT, IN_ONE_LINE = pqueues.DownloaderAwarePriorityQueue, pqueues.ScrapyPriorityQueue
+SETTINGS = {"DOWNLOAD_TIMEOUT": TIMEOUT, "SCHEDULER_PRIORITY_QUEUE": BY_SLOT}
 DOWN = {
     "refused": (0.01, twisted.ConnectionRefusedError),
     "unknown": (0.02, twisted.DNSLookupError),
@@ -41,7 +43,7 @@ def make_crawl(tmp_path, clock, opened):
     """Return a function that opens a job, by default in one folder."""
 
     def make(folder=tmp_path / "job", alone=True, **options):
-        crawl = opened(Crawl(folder, DOWNLOAD_TIMEOUT=TIMEOUT, **options), alone=alone)
+        crawl = opened(Crawl(folder, **{**SETTINGS, **options}), alone=alone)
         for queue in crawl.scheduler._local_holds.queues:
             queue._takes_turns = True  # since no slot has a load here
         return crawl
@@ -128,10 +130,10 @@ def within(begin, end, why="refused"):
 
 
 @pytest.mark.parametrize("why", ["refused", "unknown", "unreachable", "hangs"])
-@pytest.mark.parametrize("pages", [50, 1000])
-def test_a_host_that_is_gone_is_asked_little_and_fails_as_one(make_crawl, clock, why, pages):
+@pytest.mark.parametrize(("pages", "queue"), [(50, BY_SLOT), (1000, BY_SLOT), (50, IN_ONE_LINE)])
+def test_a_host_that_is_gone_is_asked_little_and_fails_as_one(make_crawl, clock, why, pages, queue):
     """Its pages stay where they are, and the crawl ends soon after the last page of the others."""
-    crawl = make_crawl(BLOOM_CAPACITY=10_000)
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
     world = World(crawl, clock, {"up": 50, "gone": pages}, always(why, "gone")).run()
     assert (len(world.answered), world.failed) == (50, [])
     assert world.attempts("gone") <= 40
@@ -338,7 +340,7 @@ def test_whatever_happens_no_page_of_a_host_that_answers_is_lost(monkeypatch, da
         return gone.get(slot)
 
     clock = Clock(monkeypatch)
-    crawl = Crawl(None, DOWNLOAD_TIMEOUT=TIMEOUT, BLOOM_CAPACITY=10_000).open()
+    crawl = Crawl(None, **SETTINGS).open()
     try:
         world = World(crawl, clock, pages, down).run(20_000)
         missed = [url for url in world.failed if "gone" not in url]
