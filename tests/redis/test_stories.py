@@ -27,7 +27,7 @@ STORIES = [
     "drops holds delays lose",
     "drops fail hands counters",
     "dead drops lose",
-    "dead holds delays abort kill sleep hands",
+    "dead holds delays abort kill sleep hands slots",
     "drops budgets fail delays",
     "abort lose kill sleep back fail budgets holds delays dead drops hands counters dictionaries",
 ]
