@@ -49,11 +49,17 @@ class Hold(NamedTuple):
             times += self.times
             return self._replace(until=0.0, times=times) if times < 0 else NO_HOLD
         by_hand = not times or (not self.times and self.until > monotonic())
+        is_next = times >= SILENT and not by_hand  # the time of its last probe is over
         times = 0 if by_hand else max(self.times, times)
-        return self._replace(until=max(self.until, until), times=times)
+        return self._replace(until=until if is_next else max(self.until, until), times=times)
 
 
 NO_HOLD = Hold(0.0, 0)
+SILENT = 1_500_000
+"""Stands in `Hold.times`, plus their number, for holds in a row of a host that does not answer;
+alone for a slot that gets one request at a time."""
+DEAD = 2_000_000
+"""Stands in `Hold.times` for a slot whose host is dead."""
 
 
 def take_delay(request: Request) -> float | None:

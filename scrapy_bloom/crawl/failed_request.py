@@ -27,6 +27,8 @@ IN_MEMORY = "scheduler/failed_in_memory"
 """The stat that counts failed requests that cannot be serialized, and so are not kept."""
 CAPPED = "capped"
 """The reason of a request that is over BLOOM_BUDGET."""
+HOST = "host"
+"""The reason of a request that waits for a dead host: it stays pending, and is listed as failed."""
 LOST = "unserializable"
 """The reason of a request over BLOOM_BUDGET that cannot be serialized: its record is all that is
 kept, and no retry asks it."""

@@ -22,8 +22,9 @@ from ..scrapy_private.engine import HELD, REFUSED
 from ..scrapy_private.progress import scheduler_of
 from ..scrapy_private.slots import backs_off, slot_keys
 from ..startup import fetches_one_page, is_component, refuse
-from .delays import NO_HOLD, Hold
-from .failed_request import count_of
+from .delays import DEAD, NO_HOLD, SILENT, Hold
+from .failed_request import class_and_message, count_of
+from .hosts import Hosts, Step, is_proxied, kind_of
 from .settings import HoldSettings
 
 if TYPE_CHECKING:
@@ -90,8 +91,9 @@ def recovery(rows: int) -> int:
 
 class HoldMiddleware:
     """Downloader middleware that holds the download slot of a host that refuses requests with
-    status 429 or 503, if in RETRY_HTTP_CODES, for all workers of a crawl. The add-on enables it.
-    A refused request that the scheduler has handed out goes back to it, and uses up no retry."""
+    status 429 or 503, if in RETRY_HTTP_CODES, or that does not answer, for all workers of a crawl.
+    The add-on enables it. A request that the scheduler has handed out goes back to it, and uses up
+    no retry."""
 
     order = 560
     """Its place in DOWNLOADER_MIDDLEWARES: it gets responses before RetryMiddleware."""
@@ -103,12 +105,16 @@ class HoldMiddleware:
         retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
         self._refusals = REFUSALS & retried
         self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
+        self._hosts = Hosts(settings.retry)
+        self._timeout = crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or 180.0
         self._rows: Counter[str] = Counter()  # of holds that this process has begun, by slot
         self._noted: WeakKeyDictionary[Request, tuple[bool, dict[str, Any] | None]]
         self._noted = WeakKeyDictionary()
         """Refused requests that are in middlewares nearer to the downloader: whether each goes
         back, and what its own meta says of the HTTP cache, if that was changed."""
         crawler.signals.connect(self._response_downloaded, signals.response_downloaded)
+        for signal in (signals.headers_received, signals.bytes_received):
+            crawler.signals.connect(self._hear, signal)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -148,11 +154,33 @@ class HoldMiddleware:
                 return sent_again(request)
         return response
 
-    def process_exception(self, request: Request, exception: Exception) -> None:
-        """Let another request ask whether a hold may end, if `request` was to and is ignored."""
+    def process_exception(self, request: Request, exception: Exception) -> Request | None:
+        """Return a copy of a `request` that a host has not answered, unless it uses a try. Let
+        another one ask whether a hold may end, if `request` was to and its host has not got it."""
         scheduler = self._scheduler
-        if scheduler is not None and isinstance(exception, IgnoreRequest):
+        if scheduler is None:
+            return None
+        kind = None if isinstance(exception, IgnoreRequest) else kind_of(exception)
+        slot = self._slot_of(request)
+        hold = scheduler.holds.get(slot, NO_HOLD)
+        if kind is None or is_proxied(request):
             self._ask_another(scheduler, request)
+            return None
+        if not slot or (not hold.times and hold.until > monotonic()):
+            return None  # a file, or by hand
+        timeout, is_probe = request.meta.get("download_timeout"), scheduler.is_probe(request, slot)
+        timeout = timeout if isinstance(timeout, (int, float)) else self._timeout
+        step = self._hosts.fails(slot, hold, kind, timeout=timeout, is_probe=is_probe)
+        if step.pause is not None:
+            self._go_offline(scheduler, step.pause)
+        if step.seconds is not None:
+            self._hold_silent(scheduler, slot, hold, step, exception)
+        if not (step.goes_back and scheduler.has_dispatched(request)) or request.meta.get(
+            "dont_retry"
+        ):
+            return None
+        self._crawler.stats.inc_value("scheduler/held")
+        return sent_again(request)
 
     @property
     def _scheduler(self) -> HoldingScheduler | None:
@@ -163,12 +191,67 @@ class HoldMiddleware:
                 self._found, self._slot_of = found, slot_keys(self._crawler)
         return self._found
 
+    def _hear(self, request: Request, latency: float = inf) -> None:
+        """Note that a host answers, so many seconds after it was asked."""
+        scheduler = self._scheduler
+        slot = "" if scheduler is None or is_proxied(request) else self._slot_of(request)
+        if scheduler is None or not slot:
+            return
+        if self._hosts.hears(slot, latency):
+            logger.info("%s answers: the crawl goes on", slot, extra=self._extra)
+            scheduler.pause(None)
+        if scheduler.holds and (times := scheduler.holds.get(slot, NO_HOLD).times) >= SILENT:
+            if times > SILENT:
+                logger.info("%s answers again", slot, extra=self._extra)
+            scheduler.release(slot)
+
+    def _hold_silent(
+        self, scheduler: HoldingScheduler, slot: str, hold: Hold, step: Step, why: Exception
+    ) -> None:
+        """Hold a slot whose host does not answer."""
+        scheduler.hold(slot, step.seconds or 0.0, step.times)
+        if step.times <= max(hold.times, SILENT):
+            return
+        if step.times >= DEAD:
+            self._crawler.stats.inc_value("scheduler/dead_hosts")
+            logger.warning(
+                "%s is dead: it has not answered after %d holds in a row (%s). What waits for it"
+                " counts as failed, for the reason host, unless it answers. One request asks it"
+                " every %.3g s (BLOOM_HOST_RETRY), 'scrapy bloom queue release' asks at once.",
+                *(slot, hold.times - SILENT, class_and_message(why), step.seconds),
+                extra=self._extra,
+            )
+            return
+        self._crawler.stats.inc_value("scheduler/holds")
+        logger.info(
+            "%s does not answer (%s): it is not asked for %.3g s (hold %d in a row)",
+            *(slot, class_and_message(why), step.seconds, step.times - SILENT),
+            extra=self._extra,
+        )
+
+    def _go_offline(self, scheduler: HoldingScheduler, seconds: float) -> None:
+        """Send nothing for so many seconds, then one request to find out whether any host is
+        there."""
+        if not scheduler.is_paused:
+            self._crawler.stats.inc_value("scheduler/offline")
+            logger.warning(
+                "No host answers any more: this machine seems to be offline. Nothing fails, and"
+                " one request at a time asks whether that is over, once a minute at last.",
+                extra=self._extra,
+            )
+        scheduler.pause(seconds)
+
+    @property
+    def _extra(self) -> dict[str, Any]:
+        return {"spider": self._crawler.spider}
+
     def _response_downloaded(self, response: Response, request: Request) -> None:
         """Note a refusal before the next request is sent, and keep it out of the HTTP cache; or end
         the hold of a slot that answers, also with a redirect."""
         scheduler = self._scheduler
         if scheduler is None:
             return
+        self._hear(request, request.meta.get("download_latency", 0.0))
         if self._is_refusal(request, response):
             meta, own_meta = request.meta, None
             goes_back = self._note_refusal(scheduler, request, response)
@@ -225,7 +308,7 @@ class HoldMiddleware:
             logger.info(
                 "%s has answered %d%s: it is not asked for %.3g s (hold %d in a row)",
                 *(slot, response.status, how, seconds, times),
-                extra={"spider": self._crawler.spider},
+                extra=self._extra,
             )
         if self._is_for_the_spider(request, response):
             return False
@@ -239,7 +322,7 @@ class HoldMiddleware:
                 "%(slot)s still refuses requests after %(times)d holds in a row (BLOOM_HOLD_TIMES):"
                 " they are retried, and fail, as without holds",
                 {"slot": slot, "times": hold.times},
-                extra={"spider": self._crawler.spider},
+                extra=self._extra,
             )
         if hold.times < GIVEN_UP or hold.until > monotonic():
             self._open(scheduler, slot, max(hold.times, GIVEN_UP))
@@ -277,6 +360,8 @@ class LocalHolds:
         self.queues: list[Slots] = []
         self.keep: Callable[[str], None] = lambda slot: None
         self._longest_probe = longest_probe
+        self._proxied: set[str] = set()
+        """The slots with requests that know their proxy: these pass the hold of a silent host."""
         self._ends: list[tuple[float, str]] = []
         """A heap, with ends that have changed since."""
 
@@ -295,7 +380,7 @@ class LocalHolds:
         if (hold := before.met(until, times)) is NO_HOLD:
             self.release(slot)
             return
-        if until > before.until or slot not in self.holds:
+        if until > before.until or slot not in self.holds or times >= SILENT:
             hold = hold._replace(pause=max(0.0, seconds) if pause is None else pause)
         self._set(slot, hold)
 
@@ -305,6 +390,13 @@ class LocalHolds:
             for queue in self.queues:
                 queue.release(slot)
             self.keep(slot)
+
+    def let_pass(self, slot: str) -> None:
+        """Look at each request of `slot`: some know their proxy."""
+        if slot not in self._proxied:
+            self._proxied.add(slot)
+            if (hold := self.holds.get(slot, NO_HOLD)).times >= SILENT:
+                self._set(slot, hold)
 
     def asks_last(self, slot: str) -> bool:
         """Return True if the last in line is to end the hold of `slot`, by turns with the first."""
@@ -323,16 +415,18 @@ class LocalHolds:
             for queue in self.queues:
                 queue.release(slot)
 
-    def admit(self, slot: str) -> bool:
+    def admit(self, slot: str, request: Request | None = None) -> bool:
         """Return True if a request of `slot` may be dispatched. After a hold that is one, during
         which it goes on; one by hand ends."""
         hold = self.holds.get(slot)
-        if hold is None:
+        if hold is None or (request and hold.times >= SILENT and is_proxied(request)):
             return True
         now = monotonic()
         if hold.until > now:
             return False
-        probe = min(hold.pause, self._longest_probe)
+        # a host that does not answer takes all its time for that
+        is_silent = hold.times >= SILENT
+        probe = 2 * self._longest_probe if is_silent else min(hold.pause, self._longest_probe)
         if not hold.times:
             self.release(slot)
         elif probe > 0:
@@ -342,8 +436,9 @@ class LocalHolds:
     def _set(self, slot: str, hold: Hold) -> None:
         self.holds[slot] = hold
         if hold.until > monotonic():
+            passes = hold.times >= SILENT and slot in self._proxied
             for queue in self.queues:
-                queue.hold(slot)
+                (queue.release if passes else queue.hold)(slot)
             if hold.until < inf:
                 heappush(self._ends, (hold.until, slot))
         self.keep(slot)

@@ -22,8 +22,9 @@ from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, close_spider
 from ..scrapy_private.progress import EngineProgress
 from ..scrapy_private.slots import answer_unsent, slot_keys
 from ..startup import refuse
-from .delays import NO_HOLD, NOT_BEFORE, Alarm, take_delay
+from .delays import DEAD, NO_HOLD, NOT_BEFORE, SILENT, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
+from .hosts import is_proxied
 from .ledger import CommitHook
 from .queue_settings import memory_records
 from .records import rank_of
@@ -116,6 +117,8 @@ class LedgerScheduler(BaseScheduler):
         self._local_holds = LocalHolds(probe_seconds(crawler))
         self._local_holds.add(self.mqs.slots)
         self._holds_of: Holds = self._local_holds
+        self._gate = LocalHolds(probe_seconds(crawler))
+        """The hold of all slots in this process, under an empty name."""
         self._slot_of = slot_keys(crawler)
         self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
@@ -139,8 +142,17 @@ class LedgerScheduler(BaseScheduler):
         return self._in_memory + (len(store.pending) + store.later if store else 0)
 
     def has_pending_requests(self) -> bool:
-        """Return True if any request is pending."""
-        return len(self) > 0 and not self._asks_for_rest
+        """Return True if any request is pending that is not of a dead host."""
+        return self._waits and not self._asks_for_rest
+
+    @property
+    def _waits(self) -> bool:
+        if not len(self):
+            return False
+        dead = {slot for slot, hold in self.holds.items() if hold.times >= DEAD}
+        if not dead or not self.mqs.has_only(dead):
+            return True
+        return self.ledger is not None and not self._ledger.store.has_only(dead)
 
     @property
     def _in_memory(self) -> int:
@@ -168,6 +180,22 @@ class LedgerScheduler(BaseScheduler):
             self._holds_of.release(slot)
         self._engine.wake()
 
+    @property
+    def is_paused(self) -> bool:
+        """True from the first `pause` until the end of it."""
+        return bool(self._gate.holds)
+
+    def pause(self, seconds: float | None) -> None:
+        """Dispatch nothing for so many seconds, then one request until the next call; with None end
+        that."""
+        if seconds is None:
+            self._gate.release("")
+        else:
+            self._gate.hold("", seconds, SILENT)
+        for queue in self._local_holds.queues:
+            queue.must_take_turns = seconds is not None
+        self._engine.wake()
+
     def has_dispatched(self, request: Request) -> bool:
         """Return True if `request` came from this scheduler."""
         return request in self._held_times
@@ -182,6 +210,8 @@ class LedgerScheduler(BaseScheduler):
         if not self.holds or (times := self._held_times.get(request)) is None:
             return None
         hold = self.holds.get(self._slot_of(request), NO_HOLD)
+        if hold.times >= SILENT and is_proxied(request):
+            return None
         return sent_again(request) if hold.until > monotonic() and times != hold.times else None
 
     def _guarded(self) -> AbstractContextManager[None]:
@@ -206,6 +236,8 @@ class LedgerScheduler(BaseScheduler):
                 self.df.log(request, self.spider)
                 return False
             delay = take_delay(request) if NOT_BEFORE in request.meta else None
+            if is_proxied(request):
+                self._local_holds.let_pass(self._slot_of(request))
             if self._budget is not None and self._is_over(self._budget, request):
                 self._cap(request, delay)
             elif ledger is None or not self._push_to_store(ledger, request, delay):
@@ -227,6 +259,9 @@ class LedgerScheduler(BaseScheduler):
             if ledger.stopped:
                 return None
             ledger.before_next()
+        if self._gate.holds and (left := self._gate.next_end) is not None and left > 0:
+            self._alarm.set(left)
+            return None
         self._take_due()
         request, medium = self._next()
         if request is None:
@@ -239,6 +274,7 @@ class LedgerScheduler(BaseScheduler):
             hold = self.holds.get(self._slot_of(request), NO_HOLD) if self.holds else NO_HOLD
             # a hold by hand that is over, of which a worker has not heard yet, is none
             self._held_times[request] = hold.times if hold.times > 0 else -1
+            self._gate.admit("")
             self._count("scheduler/dequeued", medium)
         return request
 
@@ -381,14 +417,15 @@ class LedgerScheduler(BaseScheduler):
         if self._local_holds.holds:
             self._local_holds.take_over()
         while (claimed := self.mqs.next()) is not None:
-            if self.holds and (seconds := self._seconds_held(claimed.slot)) is not None:
+            seconds = self._seconds_held(claimed.slot, claimed.payload) if self.holds else None
+            if seconds is not None:
                 self.mqs.put_off(claimed.id, time.time() + seconds)
                 continue
             self.mqs.done(claimed.id)
             return claimed.payload, "memory"
         return (None if self.ledger is None else self.ledger.next()), self.medium
 
-    def _seconds_held(self, slot: str) -> float | None:
+    def _seconds_held(self, slot: str, request: Request) -> float | None:
         """Return after how many seconds a request in memory is looked at again, None if it may be
         dispatched: of one line for all slots, or of a slot that other workers hold, too."""
         if (hold := self.holds.get(slot)) is None:
@@ -398,5 +435,5 @@ class LedgerScheduler(BaseScheduler):
         if slot in self._local_holds.holds:
             waits = True  # also if that cannot be stored
             with self._guarded():
-                waits = not self._local_holds.admit(slot)
+                waits = not self._local_holds.admit(slot, request)
         return min(hold.until - now, MOST_PUT_OFF) if waits else None

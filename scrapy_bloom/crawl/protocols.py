@@ -53,6 +53,14 @@ class Holds(Protocol):
 class HoldingScheduler(Holds, Protocol):
     """The scheduler, as the middleware that holds slots sees it."""
 
+    @property
+    def is_paused(self) -> bool:
+        """True from the first `pause` until the end of it."""
+
+    def pause(self, seconds: float | None) -> None:
+        """Dispatch nothing for so many seconds, then one request until the next call; with None end
+        that."""
+
     def has_dispatched(self, request: Request) -> bool:
         """Return True if `request` came from this scheduler."""
 
@@ -100,6 +108,9 @@ class RequestStore(Protocol):
     ) -> None:
         """Store `request`, as which the dispatched `sources` are sent again. With a `delay` it is
         pending so many seconds from now. Raises ValueError if it cannot be serialized."""
+
+    def has_only(self, slots: Collection[str]) -> bool:
+        """Return True if all requests that wait, due or not, are of these."""
 
     def take_due(self) -> bool:
         """Make some delayed requests pending that are due. Return True if there are more."""

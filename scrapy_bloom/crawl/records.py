@@ -3,6 +3,7 @@ operator, too, to whom a Desk (choice.py) shows and changes them."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import IntEnum
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -72,6 +73,11 @@ class MemoryRecords:
     def next_due(self) -> float | None:
         """When the next delayed record is due, in seconds since 1970; None without any."""
         return self._delayed[0][0] if self._delayed else None
+
+    def has_only(self, slots: Collection[str]) -> bool:
+        """Return True if all records that wait are of these slots."""
+        delayed = (slot for *_, (slot, *_) in self._delayed)
+        return self.slots.has_only(slots) and all(slot in slots for slot in delayed)
 
     def push(self, slot: str, rank: int, payload: Request, due: float | None = None) -> int:
         """Add a record."""

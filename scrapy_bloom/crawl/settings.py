@@ -44,6 +44,12 @@ def _wait(value: Any) -> float | None:
     return period(value)
 
 
+def _some_time(value: Any) -> float | None:
+    found = _wait(value)
+    require(found is None or 0 < found <= 31_536_000)
+    return found
+
+
 DURABLE = switch("BLOOM_DURABLE", True, "Whether the add-on sets `SCHEDULER`")
 DURABLE_FEEDS = switch(
     "BLOOM_DURABLE_FEEDS",
@@ -85,6 +91,15 @@ HOLD_TIMES = Setting(
     whole(1, 1000, "the holds in a row"),
     "So many holds in a row are waited out; then pages are retried, and fail, as without them",
 )
+HOST_RETRY: Setting[float] = Setting(
+    "BLOOM_HOST_RETRY",
+    3600.0,
+    Values(
+        "a number of seconds above 0 and at most 31536000, or text such as '90s' or '12h'",
+        _some_time,
+    ),
+    "So long after a host was found dead, or was asked in vain, one request asks it again",
+)
 BUDGET: Setting[dict[str, int]] = Setting(
     "BLOOM_BUDGET",
     {},
@@ -113,9 +128,10 @@ class FailedSettings(Group):
 
 
 class HoldSettings(Group):
-    """Whether download slots are held, for at most how many seconds, and how many times in a
-    row."""
+    """Whether download slots are held, for at most how many seconds, how many times in a row, and
+    after how many seconds a dead host is asked again."""
 
     on = HOLD
     longest = HOLD_MAX
     times = HOLD_TIMES
+    retry = HOST_RETRY

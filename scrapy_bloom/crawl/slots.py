@@ -4,7 +4,7 @@ many requests of each a round may have."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..scrapy_private.slots import slot_loads, slots_take_turns
@@ -30,6 +30,8 @@ class Slots:
     ) -> None:
         self._load = load
         self._takes_turns = takes_turns
+        self.must_take_turns = False
+        """True while requests are sent one by one, to find one slot that answers."""
         self.names: list[str] = []
         """The slots that may be next, sorted."""
         self._last: str | None = None
@@ -60,6 +62,10 @@ class Slots:
                 del self.names[bisect_left(self.names, slot)]
         self._total += number
 
+    def has_only(self, slots: Iterable[str]) -> bool:
+        """Return True if all records are of these."""
+        return self._total == sum(self._pending.get(slot, 0) for slot in slots)
+
     def recount(self, pending: Mapping[str, int]) -> None:
         """Take `pending` for the numbers of all slots."""
         self._pending = dict(pending)
@@ -85,7 +91,7 @@ class Slots:
         first by name, or if they take turns, the first behind the last that was returned. Cost: a
         look at each slot with active downloads, at most."""
         names, start = self.names, 0
-        if self._takes_turns and self._last is not None:
+        if (self._takes_turns or self.must_take_turns) and self._last is not None:
             start = bisect_right(names, self._last)
         found, least = None, 0.0
         for index in range(start - len(names), start):

@@ -224,7 +224,9 @@ class Reply:
         self._heard = zip(map(int, layers.split()), map(int, counts.split()), strict=True)
         self.still, self.start_done, self.full = bool(still), bool(start_done), bool(full)
         self.round = round_.decode(errors="replace")
-        self.later, due_in, only_later, holds = later or (0, b"", 0, ())
+        self.later, due_in, only_later, holds, answered = later or (0, b"", 0, (), b"")
+        self.answered = answered.decode(errors="replace").split("\0")[:-1]
+        """Slots that do not answer this worker, and have answered others."""
         self.due_in = float(due_in) / 1000 if due_in != b"" else None
         """Seconds until the next of them is, or the next hold is over; infinite until a release."""
         self.only_later = bool(only_later)

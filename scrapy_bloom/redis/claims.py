@@ -53,12 +53,14 @@ class Claims:
         """Give up a claim that the engine does not get."""
         self.given_up.append(Finished(0, failing.claim, failing))
 
-    def put_back(self, slot: str, held_until: float | None = None) -> None:
-        """Return with the next call what the engine has not got of a held slot, but for the request
-        for which it is held until `held_until`, if there is one."""
+    def put_back(self, slot: str | None, held_until: float | None = None) -> None:
+        """Return with the next call what the engine has not got of a held slot, with None of any,
+        but for the request for which it is held until `held_until`, if there is one."""
 
         def goes(claim: Claim) -> bool:
-            return claim.slot == slot and (held_until is None or claim.held_until != held_until)
+            return slot in (None, claim.slot) and (
+                held_until is None or claim.held_until != held_until
+            )
 
         ready = [claim for _, _, claim in self.ready if goes(claim)]
         self.returned += [c.number for c in (*ready, *filter(goes, self.stock))]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..crawl.choice import Action, By, Counts, Filter, Record, matches
 from ..crawl.codec import Stored, plain_fields
 from ..crawl.dictionaries import Dictionaries
-from ..crawl.failed_request import CAPPED, LOST, UNREADABLE, FailedRequest
+from ..crawl.failed_request import CAPPED, HOST, LOST, UNREADABLE, FailedRequest
 from ..crawl.records import KEPT, WAITING, State
 from .call import Holding
 from .codec import details_of, page_in
@@ -124,37 +124,55 @@ class RedisDesk(CrawlReader):
         super().__init__(client, key)
         self._starts = starts
         self._dictionaries = Dictionaries()
+        self._dead: Collection[str] = ()
+        """The dead slots: what waits of them has failed."""
         self._rest = 0
         self._since = 0.0
 
     def count(self, chosen: Filter, by: By = "slot") -> Counts:
         """Return how many are chosen; of waiting ones also how many more are in flight."""
         self._learn()
-        found, states = Counts(), {*chosen.states}
-        reads = chosen.reads or by == "callback"
-        if states & WAITING:
+        states = self._stored_in(chosen)
+        if WAITING.intersection(chosen.states):
             states.add(State.CLAIMED)
-        for state in sorted(states):
+        return self._count(sorted(states), chosen, by)
+
+    def _count(self, states: Iterable[State], chosen: Filter, by: By = "slot") -> Counts:
+        """Return how many are chosen of those that are stored in these states."""
+        found, reads = Counts(), chosen.reads or by == "callback"
+        for state in states:
+            counted: Iterable[tuple[Record, int]]
             if not reads and (state is State.PENDING or (state, by) == (State.CAPPED, "slot")):
-                for record, count in self._lengths(state):
-                    found.add(record, chosen, by, count)
+                counted = self._lengths(state)
             else:
-                for record in self._records(state, chosen, reads=reads):
-                    found.add(record, chosen, by)
+                counted = ((each, 1) for each in self._records(state, chosen, reads=reads))
+            for record, count in counted:
+                if record.state is State.CLAIMED or record.state in chosen.states:
+                    found.add(record, chosen, by, count)
         return found
+
+    def _stored_in(self, chosen: Filter) -> set[State]:
+        """Return the states in which the chosen ones may be stored. Reads which slots are dead."""
+        self._dead, states = self.dead(), {*chosen.states}
+        if self._dead and State.FAILED in states and matches(chosen.reasons, HOST):
+            states |= WAITING
+        return states
 
     def unfinished(self) -> Counter[str]:
         """Return how many requests each slot has, waiting or claimed."""
         claimed = self._records(State.CLAIMED, Filter(), reads=False)
-        return self.count(Filter()).by + Counter(each.slot for each in claimed)
+        waiting = self._count(WAITING, Filter(WAITING | KEPT))
+        return waiting.by + Counter(each.slot for each in claimed)
 
     def scan(self, chosen: Filter) -> Iterator[Record]:
         """Yield the chosen ones: pending ones by priority, then those that were lost with a worker
         and those that are not due; failed ones, the oldest first, and capped ones by slot."""
         self._learn()
-        for state in _SHOWN:
-            if state in chosen.states:
-                yield from filter(chosen.includes, self._records(state, chosen, reads=True))
+        stored_in = self._stored_in(chosen)
+        for state in filter(stored_in.__contains__, _SHOWN):
+            for each in self._records(state, chosen, reads=True):
+                if each.state in chosen.states and chosen.includes(each):
+                    yield each
 
     def lost(self) -> list[FailedRequest]:
         """Return the failures of requests that cannot be serialized, the oldest first, but for
@@ -170,7 +188,7 @@ class RedisDesk(CrawlReader):
         is_at_work = not self._starts and bool(self.require().living)
         self._rest, self._since = REST if is_at_work else 0, time.perf_counter()
         task = _Task(chosen, action, is_now=self._starts or is_at_work)
-        states = _CHANGED[action].intersection(chosen.states)
+        states = _CHANGED[action].intersection(self._stored_in(chosen))
         for state in filter(states.__contains__, _ORDER):
             if action == "retry" and state is State.CAPPED and not task.is_now:
                 task.left = self.count(replace(chosen, states=(state,))).states.total()
@@ -181,7 +199,9 @@ class RedisDesk(CrawlReader):
         if task.left:
             told = [*self._orders(), (chosen.reasons, chosen.urls, chosen.slots)]
             self._client.call("hset", f"{self._key}:crawl", "retried", json.dumps(told))
-        if states & WAITING:
+        if action == "retry" and State.FAILED in states:
+            task.found.states[State.FAILED] += self._revive(chosen)
+        if WAITING.intersection(chosen.states):
             claimed = self._records(State.CLAIMED, chosen, reads=chosen.reads)
             task.found.in_flight = sum(map(chosen.includes, claimed))
         return task.found
@@ -194,9 +214,23 @@ class RedisDesk(CrawlReader):
             changed += self._run(HOLD_SLOTS, "".join(holds[first : first + SLOTS_AT_ONCE]))
         return changed
 
+    def end_verdicts(self) -> int:
+        """Let what waits for dead hosts be asked; return how many."""
+        return self._revive(Filter(KEPT))
+
+    def _revive(self, chosen: Filter) -> int:
+        """End the verdict on each dead slot of which a request is chosen; return how many are.
+        Changes nothing where Redis has no memory left."""
+        if State.FAILED not in chosen.states or WAITING.isdisjoint(self._stored_in(chosen)):
+            return 0
+        found = self._count(WAITING, replace(chosen, states=KEPT))
+        slots = filter(found.by.__contains__ if chosen.reads else chosen.includes_slot, self._dead)
+        self.hold([*slots], None)
+        return found.states.total()
+
     def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
-        for priority, named, _ in self.listed([]):
+        for priority, named, _ in chain(self.listed([]), self.of_dead_slots([])):
             yield priority, named
         for priority in self.priorities():
             for each in self._elements(f"lobby:{priority}"):
@@ -275,8 +309,10 @@ class RedisDesk(CrawlReader):
         looked = Counts()
         for element in elements:
             record = self._record(element, task.chosen, reads=task.reads)
-            verdict = ""
-            if record is not None and looked.add(record, task.chosen):
+            verdict, states = "", task.chosen.states
+            if record is None or record.state not in states:
+                pass
+            elif looked.add(record, task.chosen):
                 verdict = "1"
                 if task.action == "fail":
                     failed = record.dropped()
@@ -307,25 +343,34 @@ class RedisDesk(CrawlReader):
         if state is State.PENDING:
             for priority, slots in self.pending().counts.items():
                 for slot, count in slots.items():
-                    yield Record(state, slot, priority, {}), count
+                    yield self._seen(Record(state, slot, priority, {})), count
+            for stored, named, count in self.of_dead_slots([]):
+                record = Record(state, slot_of(named), scrapys_priority(stored), {})
+                yield self._seen(record), count
         else:
             for slot, count in self.capped([]).items():
                 yield Record(state, slot, 0, {}, failed=FailedRequest("", "", CAPPED)), count
 
     def _places(self, state: State, chosen: Filter) -> Iterator[str]:
         """Yield the places of requests in that state which may be chosen."""
+
+        def may_be_chosen(slot: str) -> bool:
+            seen = State.FAILED if slot in self._dead else state
+            return seen in chosen.states and chosen.includes_slot(slot)
+
         if state is State.PENDING:
             for priority in self.priorities():
                 lobby = f"lobby:{priority}"
                 slots = (each.slot for each in self._elements(lobby))
-                if not chosen.slots or any(map(chosen.includes_slot, slots)):
+                is_sure = state in chosen.states and not chosen.slots
+                if is_sure or any(map(may_be_chosen, slots)):
                     yield lobby
             seen: set[tuple[str, str]] = set()
             for _ in range(2):  # a list that was behind a mark is found by the second
                 names = [each for each in dict.fromkeys(self.lists()) if each not in seen]
                 seen.update(names)
                 for priority, named in names:
-                    if chosen.includes_slot(slot_of(named)):
+                    if may_be_chosen(slot_of(named)):
                         yield f"pending:{priority}:{named}"
         elif state is State.CLAIMED:
             for worker in self.require().workers:
@@ -363,12 +408,19 @@ class RedisDesk(CrawlReader):
         fields: dict[str, Any] = {}
         if reads and chosen.includes_slot(slot):
             fields = plain_fields(Stored(slot, entry[1:]), self._dictionaries)
-        record = Record(state, slot, scrapys_priority(priority), fields, due)
+        record = self._seen(Record(state, slot, scrapys_priority(priority), fields, due))
         if state is State.FAILED:
             return record._replace(failed=_failure(parts, record.url, record.method))
         if state is State.CAPPED:
             return record._replace(failed=FailedRequest(record.url, record.method, CAPPED))
         return record
+
+    def _seen(self, record: Record) -> Record:
+        """Return it as failed if it waits for a dead host."""
+        if record.state not in WAITING or record.slot not in self._dead:
+            return record
+        failed = record.dropped()._replace(reason=HOST, time=0.0)
+        return record._replace(state=State.FAILED, due=None, failed=failed)
 
 
 def _failure(parts: Sequence[Any], url: str, method: str) -> FailedRequest:

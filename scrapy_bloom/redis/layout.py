@@ -25,7 +25,9 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
     {KEY}:workers            sorted set: worker, by the end of its lease (ms)
     {KEY}:starting           set: workers that are in start()
     {KEY}:busy               set: workers that may have claims
-    {KEY}:batch:WORKER       hash: number and reply of its last call
+    {KEY}:batch:WORKER       hash: number and reply of its last call; `answered`, slots that do not
+                             answer it, and have answered others since; `paused`, until when (ms)
+                             no other one waits for what hosts answer it
     {KEY}:claims:WORKER      hash: claim → priority, slot, entry, losses alone or false, when (ms)
     {KEY}:dispatched:WORKER  set: claims that the engine may have got
     {KEY}:priorities         sorted set: priorities that may have pending requests
@@ -40,9 +42,11 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              (ms): 4 bytes of a hash of the call that brought it, then priority,
                              NUL, slot, NUL, entry
     {KEY}:holds              hash: slot → until when it is held (ms), how many times in a row (it
-                             is not held below 0), its pause (ms), priorities in which it is parked
+                             is not held below 0), its pause (ms), priorities in which it is
+                             parked, workers in this row whom it has not answered
     {KEY}:parked             sorted set: PRIORITY:SLOT, with a NUL after it for a second list, of
-                             held slots that have left their ring, by the end of the hold
+                             held slots that have left their ring, by the end of the hold, which
+                             is below 0 where the slot is dead
     {KEY}:failed             hash: page → priority, slot, entry, reason, attempts, worker,
                              when (ms), what the worker knows of it as JSON, and the claim;
                              where no worker has told it, claim → the same, '' for the JSON

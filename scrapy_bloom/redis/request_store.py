@@ -116,6 +116,7 @@ class RedisStore:
         self._unsent_holds: list[Holding] = []
         self._own: set[bytes] = set()
         """Fingerprints that were pushed since the last commit."""
+        self._paused_until: float | None = None
         self._last_call = 0.0
         self._leaving = False
         self._lost: WeakSet[Request] = WeakSet()
@@ -152,6 +153,10 @@ class RedisStore:
         """How many requests were not sent to the server."""
         return sum(entry.packed is not None for entry in self._unsent)
 
+    def has_only(self, slots: Collection[str]) -> bool:
+        """Return True if all requests that wait here, or are not due, are of these."""
+        return not (self.claims.ready or self.later)
+
     def take_due(self) -> bool:
         """Return False: each call has Redis make requests pending that are due."""
         return False
@@ -186,6 +191,13 @@ class RedisStore:
         """End the hold of `slot` for all workers, with the next commit."""
         if (hold := self._holds.pop(slot, None)) is not None:
             self._unsent_holds.append(Holding(slot, times=hold.times))
+
+    def pause(self, seconds: float | None) -> None:
+        """Return what the engine has not got, and claim nothing for so many seconds, and then one
+        request at a time; with None end that."""
+        self._paused_until = None if seconds is None else monotonic() + seconds
+        if seconds is not None:
+            self.claims.put_back(None)
 
     def push(
         self, request: Request, sources: Sequence[Request], delay: float | None = None
@@ -327,7 +339,13 @@ class RedisStore:
         """How many more requests to claim; none beside a quarantined one."""
         if self._leaving or any(claim.quarantined for claim in self.claims.all.values()):
             return 0
+        if self._paused_until is not None:
+            return max(0, (not self._is_paused) - self.claims.spare)
         return max(0, min(MOST_CLAIMED, self._capacity - self.claims.spare))
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._paused_until is not None and self._paused_until > monotonic()
 
     def _call(self, action: str = "") -> None:
         self._number += 1
@@ -352,7 +370,7 @@ class RedisStore:
             round=self.round,
             starting=self.starting,
             start_done=self.start_done and len(entries) == len(self._unsent),
-            wanted=self._wanted,
+            wanted=-1 if self._is_paused else self._wanted,
             slots=Counter(claim.slot for claim in self.claims.all.values()),
             counted=[now - then for now, then in zip(self._counting, self._told, strict=True)],
             holds=[*self._unsent_holds],
@@ -381,6 +399,8 @@ class RedisStore:
         self._settle(batch, reply)
         self._take_holds(batch, reply)
         self.claims.take_answer(batch, reply.claimed)
+        if self._is_paused:
+            self.claims.put_back(None)
         if reply.round != self.round:
             self.round, self.start_done = reply.round, False
         self.last = reply

@@ -119,7 +119,13 @@ class RedisDurableScheduler(LedgerScheduler):
             return len(self) > 0
         if self._asks_for_rest:
             return bool(self.mqs) or not (worker.is_at_rest or worker.only_waits)
-        return len(self) > 0 or not worker.is_at_rest
+        return self._waits or not worker.is_at_rest
+
+    def pause(self, seconds: float | None) -> None:
+        """Do that, and leave to other workers what the engine has not got."""
+        super().pause(seconds)
+        if self.worker is not None:
+            self.worker.store.pause(seconds)
 
     @property
     def _in_memory(self) -> int:

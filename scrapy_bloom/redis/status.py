@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..bloom import sizing
 from ..bloom.inspection import Description, Finding, Layer
-from ..crawl.failed_request import CAPPED, UNREADABLE
+from ..crawl.delays import DEAD
+from ..crawl.failed_request import CAPPED, HOST, UNREADABLE
 from ..crawl.figures import SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
 from ..crawl.stats import COUNTED
 from ..errors import SharedFilterError
@@ -54,8 +55,8 @@ class WorkerView:
 class CrawlView:
     """A crawl, without the pending requests of each slot. `time` is the server's. `waiting` is
     the number of pending requests, too low after an aborted script. `failed` has those over a
-    budget, too. `counted` and `samples` are what all workers have counted: now, and in the last
-    minute. `nbytes` is None if the user may not ask for it."""
+    budget and of dead hosts, too. `counted` and `samples` are what all workers have counted: now,
+    and in the last minute. `nbytes` is None if the user may not ask for it."""
 
     round: str
     start_done: bool
@@ -134,7 +135,7 @@ class CrawlReader:
         if not is_in_one_slot(self._key):
             return None
         told = self._client.run(CRAWL_STATUS, [self._key], *COUNTED)
-        crawl, now, leases, failed, quarantined, notes, nbytes, later, due, held, slots = told
+        crawl, now, leases, failed, quarantined, notes, nbytes, later, due, held, slots, dead = told
         if crawl[0] is None:
             return None
         lease, round_, start_done, over, began, done, waiting, *counted = crawl
@@ -142,6 +143,7 @@ class CrawlReader:
         workers: list[WorkerView] = []
         sizes = [nbytes]
         capped = self.capped(sizes) if slots else {}
+        host = sum(count for *_, count in self.of_dead_slots(sizes)) if dead else 0
         names = [*pairs_of(leases)]
         for first in range(0, len(names), _WORKERS_AT_ONCE):
             group = names[first : first + _WORKERS_AT_ONCE]
@@ -165,9 +167,9 @@ class CrawlReader:
             began=int(began) / 1000,
             done=int(done or 0),
             workers=workers,
-            failed=failed + sum(capped.values()),
+            failed=failed + sum(capped.values()) + host,
             quarantined=quarantined,
-            waiting=max(0, int(waiting or 0)),
+            waiting=max(0, int(waiting or 0) - host),
             counted={name: int(value or 0) for name, value in zip(COUNTED, counted, strict=True)},
             samples=[*filter(None, map(_sample, reversed(notes)))],
             nbytes=total_bytes(*sizes),
@@ -195,13 +197,20 @@ class CrawlReader:
     ) -> Iterator[tuple[str, str, int]]:
         """Yield priority, name and length of the lists of slots that are parked, or in places of
         these `kinds`, and add the bytes of their keys to `sizes`."""
-        for name, count in self._counts_of("parked", sizes):
-            priority, _, named = name.partition(":")
-            yield priority, named, count
+        yield from self._parked("parked", sizes)
         for priority in self.priorities():
             for kind in kinds:
                 for named, count in self._counts_of(f"{kind}:{priority}", sizes):
                     yield priority, named, count
+
+    def of_dead_slots(self, sizes: list[int]) -> Iterator[tuple[str, str, int]]:
+        """Yield the same of the lists of dead slots, which `listed` does not."""
+        return self._parked("dead", sizes)
+
+    def _parked(self, place: str, sizes: list[int]) -> Iterator[tuple[str, str, int]]:
+        for name, count in self._counts_of(place, sizes):
+            priority, _, named = name.partition(":")
+            yield priority, named, count
 
     def priorities(self) -> Sequence[str]:
         """Return the priorities that may have pending requests, the first one first."""
@@ -219,18 +228,24 @@ class CrawlReader:
             if len(seen) == most:
                 others = self._client.call("hlen", f"{self._key}:failed") - len(seen)
                 break
-        counts = Counter(seen.values()) + Counter({CAPPED: sum(self.capped([]).values())})
+        host = sum(count for *_, count in self.of_dead_slots([]))
+        counts = Counter(seen.values())
+        counts += Counter({CAPPED: sum(self.capped([]).values()), HOST: host})
         return dict(counts.most_common()) | ({"others": others} if others > 0 else {})
 
     def held(self) -> dict[str, float]:
         """Return the held slots, with the seconds of their holds that are left, `inf` until the
         release. Cost: a call for 200 holds."""
-        held: dict[str, float] = {}
-        for found in self._pieces("holds"):
-            for slot, left in pairs_of(found):
-                if float(left) > 0:
-                    held[slot.decode(errors=ODD_BYTES)] = float(left) / 1000
-        return held
+        holds = self._holds()
+        return {slot: max(0, left) for slot, left, times in holds if left > 0 or times >= DEAD}
+
+    def dead(self) -> set[str]:
+        """Return the dead slots."""
+        return {slot for slot, _, times in self._holds() if times >= DEAD}
+
+    def _holds(self) -> Iterator[tuple[str, float, int]]:
+        for slot, (left, times) in chain.from_iterable(map(pairs_of, self._pieces("holds"))):
+            yield slot.decode(errors=ODD_BYTES), float(left) / 1000, times
 
     def dictionaries(self) -> dict[str, bytes | None]:
         """Return the dictionaries by their ids, None for one that is gone. Cost: two round
@@ -263,7 +278,7 @@ class CrawlStatus(CrawlReader):
         self._filter = RedisBloomFilter.open(client, key)
         self._refresh = Costly(RedisBloomFilter.refresh)
         self._by_slot = Costly(CrawlReader.pending)
-        self._holds = Costly(CrawlReader.held)
+        self._held = Costly(CrawlReader.held)
         self._failed = Costly(partial(CrawlReader.reasons, most=None))
 
     def figures(self) -> Figures:
@@ -279,7 +294,7 @@ class CrawlStatus(CrawlReader):
             **crawl.counted,
             "round": crawl.round or None,
             "pending": crawl.waiting,
-            "held_slots": longest_held(self._holds.of(self)) if crawl.held else {},
+            "held_slots": longest_held(self._held.of(self)) if crawl.held else {},
             "pending_by_slot": dict(slots.most_common(SLOTS)),
             "slots": len(slots),
             "failed_by_reason": self._failed.of(self),

@@ -51,7 +51,7 @@ def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
     name = f"{client.name} {key}:crawl"
     counts, wrong = check.places(), check.wrong
     waiting = sum(counts[kind] for kind in ("later", "quarantined", "lobby:", "pending:"))
-    failed = counts["failed"] + counts["capped:"]
+    failed = counts["failed"] + counts["capped:"] + counts["dead:"]
     check.books()
     check.texts()
     if not crawl.living and waiting < crawl.waiting:
@@ -91,6 +91,7 @@ class _Check(RedisDesk):
             if _kind_of(name) == kind
         }
         # the lists that workers find, or will when a hold is over
+        dead = {(priority, named) for priority, named, _ in self.of_dead_slots([])}
         priorities, lists = self.priorities(), {*self.lists()}
         for each in sorted({*priorities, *(priority for priority, _ in lists)}):
             if not _PRIORITY.fullmatch(each):
@@ -98,7 +99,7 @@ class _Check(RedisDesk):
         sums: Counter[str] = Counter()
         for name, count in counts.items():
             kind, (priority, _, slot) = _kind_of(name), name.partition(":")[2].partition(":")
-            sums[kind] += count
+            sums["dead:" if (priority, slot) in dead else kind] += count
             what, why = _KINDS[kind]
             # a ring turns while it is read, and to read all of it at once takes long
             is_found = kind == "pending:" and (priority, slot) in lists

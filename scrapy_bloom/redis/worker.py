@@ -46,8 +46,9 @@ from .transport import Transport, in_reactor
 from .worker_feeds import WorkerFeeds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
@@ -63,6 +64,10 @@ COMMIT_SECONDS = 0.1
 TICK_SECONDS = 0.1
 STATS_SECONDS = 1.0
 REMINDER_SECONDS = 60.0
+CUT_OFF_SLOTS = 3
+"""A worker closes when so many slots do not answer it that have answered others …"""
+CUT_OFF_SECONDS = 600.0
+"""… in so many seconds."""
 SLOT_GRACE_SECONDS = 5.0
 """With BLOOM_REDIS_SLOT_WORKERS a worker owns a slot for so long after its last request."""
 
@@ -84,7 +89,9 @@ class Worker:
         self._outage_since = self._reminded = 0.0
         self._quiet_since = 0.0
         self._stats_set = 0.0
-        self._is_open = False
+        self._is_open = self._is_cut_off = False
+        self._answered: dict[str, float] = {}
+        """When other workers have had an answer of slots that have given none to this one since."""
 
     def open(
         self,
@@ -244,6 +251,9 @@ class Worker:
             retry = partial(self._desk.change, Filter(KEPT), "retry")
             self._failures.retry(self._desk, lambda: retry().states.total())
             self._failures.tell(ASKING_CAPPED, self._desk.retry_ordered())
+            self._failures.tell(
+                "Asking %(requests)s of dead hosts again", self._desk.end_verdicts()
+            )
             # the crawl goes on with these; or its new round has waited for them in vain
             begins, state = state.begins, join()
             state = replace(state, begins=begins or state.begins)
@@ -298,6 +308,8 @@ class Worker:
         elif self._outage_since:
             self._outage_since = 0.0
             self._log.warning("%s answers again.", self._name)
+        if last.answered:
+            self._note_answered(last.answered)
         if last.reclaimed:
             self._crawler.stats.inc_value("scheduler/reclaimed", last.reclaimed)
         if not self.store.is_quiet:
@@ -305,6 +317,27 @@ class Worker:
         # asked in vain, the scheduler sets its alarm to the next time
         if self.store.pending or self.is_at_rest or self.store.next_due is not None:
             self._engine.wake()
+
+    def _note_answered(self, slots: Sequence[str]) -> None:
+        """Close the spider if this worker, and no other, is cut off from some hosts."""
+        self._crawler.signals.connect(self._response_downloaded, signals.response_downloaded)
+        now = monotonic()
+        self._answered |= dict.fromkeys(slots, now)
+        recent = [slot for slot, at in self._answered.items() if now - at < CUT_OFF_SECONDS]
+        if len(recent) < CUT_OFF_SLOTS or self._is_cut_off:
+            return
+        self._is_cut_off = True
+        self._log.error(
+            "%(slots)s do not answer this worker, and have answered others: it takes no more"
+            " requests of %(name)s, and gives back what it has. Look at the network, the DNS and"
+            " the firewall of this machine, and start it again.",
+            {"slots": ", ".join(recent), "name": self._name},
+        )
+        self._dupefilter.close_spider("bloom_cut_off")
+
+    def _response_downloaded(self, request: Request) -> None:
+        if self._answered:
+            self._answered.pop(slot_keys(self._crawler)(request), None)
 
     def _on_answered(self, entry: Entry, answer: int) -> None:
         names = ["scheduler/start_skipped" if entry.mark else "dupefilter/filtered"]

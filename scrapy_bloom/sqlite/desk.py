@@ -95,6 +95,7 @@ class Order(NamedTuple):
         listing = Listing(file.execute, is_running=holds is not None)
         part = part_of(listing.states(self.chosen))
         reads = self.chosen.reads or self.action == "fail"
+        answering: set[str] = set()
 
         def change(what: str) -> int:
             return file.execute(f"{what} {_IN}", (json.dumps(ids),)).rowcount
@@ -110,10 +111,15 @@ class Order(NamedTuple):
                 if state == State.FAILED and self.action == "retry" and not payload:
                     continue  # it could not be serialized
                 record = listing.record(row, reads=reads)
+                if record.state not in (*self.chosen.states, State.CLAIMED):
+                    continue  # what waits for a dead host has failed, and nothing else has
                 if not counts.add(record, self.chosen):
                     continue
+                if self.action == "retry" and state != record.state:
+                    answering.add(record.slot)
+                    continue
                 ids.append(id_)
-                left[record.slot] += record.state is State.PENDING
+                left[record.slot] += state == State.PENDING
                 if self.action == "fail":
                     failed = record.dropped()
                     file.execute(FAIL, (failed.time, failed.encode(), id_))
@@ -124,11 +130,15 @@ class Order(NamedTuple):
             else:
                 asked = change(ASK) if holds is None else 0
                 counts.states[State.CAPPED] -= len(ids) - asked - records.wake(ids)
+            after = rows[-1][0] if rows else self.end
+            has_more = len(rows) == AT_ONCE
+            if answering and not has_more:
+                found = stored_holds(records) if holds is None else holds
+                for slot in sorted(answering):
+                    found.release(slot)
             if holds is None:
                 file.execute(REOPEN)
             records.dropped(left)
-            after = rows[-1][0] if rows else self.end
-            has_more = len(rows) == AT_ONCE
             count = counted(counts.states.total(), "request")
             told = f"{_DONE[self.action]} {count}, {counts.in_flight:,} more are in flight"
             yield has_more, {**vars(counts), "by": {}}, told
@@ -154,19 +164,25 @@ class HoldOrder(NamedTuple):
     def parts(self, file: RequestFile, records: SqliteRecords, holds: Holds | None) -> Parts:
         """Carry out the order as the other one does; it tells how many slots are held now, or
         were."""
-        if holds is None:
-            StoredHolds(records, of_stopped := LocalHolds(0.0))
-            holds = of_stopped
+        found = stored_holds(records) if holds is None else holds
         changed, now = 0, time.time()
         for slot in self.slots:
             if self.until is None:
-                changed += slot in holds.holds
-                holds.release(slot)
+                changed += slot in found.holds
+                found.release(slot)
             elif self.until > now:
-                holds.hold(slot, self.until - now, 0)
+                found.hold(slot, self.until - now, 0)
                 changed += 1
+        if holds is None:
+            file.execute(REOPEN)  # by what has waited for a dead host
         done = "released" if self.until is None else "held"
         yield False, {"slots": changed}, f"{counted(changed, 'download slot')} {done}"
+
+
+def stored_holds(records: SqliteRecords) -> LocalHolds:
+    """Return the holds of a stopped job, which are stored when they change."""
+    StoredHolds(records, holds := LocalHolds(0.0))
+    return holds
 
 
 class Orders:

@@ -28,8 +28,8 @@ MAX_BYTES = 500_000_000
 """Most bytes of a request; SQLite's own limit is twice that."""
 MOST_ROWS = 1 << 62
 UNFINISHED = (
-    "SELECT 1 WHERE EXISTS (SELECT 1 FROM request WHERE state = 0)"
-    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (1, 2, 5))"
+    f"SELECT 1 WHERE {schema.WAITS}"  # noqa: S608 - no input
+    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state = 5)"
 )
 DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """What reading a damaged file raises."""
@@ -125,7 +125,8 @@ class RequestFile:
 
     @property
     def is_empty(self) -> bool:
-        """True if no request is left to be asked: pending, claimed, delayed or to be retried."""
+        """True if no request is left to be asked: pending, claimed, delayed or to be retried, but
+        for those of dead hosts."""
         self.write()
         return not self.query(UNFINISHED)
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..crawl.choice import Counts, Filter, Record
 from ..crawl.codec import Stored, plain_fields, stored_fields, url_and_method
-from ..crawl.failed_request import CAPPED, FailedRequest
+from ..crawl.delays import DEAD
+from ..crawl.failed_request import CAPPED, HOST, FailedRequest, attempts_of
 from ..crawl.records import State
 from ..errors import BloomError, RequestFileError
 from . import schema
 from .job_file import DAMAGED, check_header, looking
 from .rounds import OVER
-from .schema import HOLDS, REASON
+from .schema import DEAD_SLOTS, HOLDS, REASON
 
 if TYPE_CHECKING:
     from ..crawl.choice import By
@@ -41,25 +42,26 @@ _TAKEN = (
 )
 
 
-def in_state(state: State) -> str:
+def in_state(state: State, where: str = "") -> str:
     """Return the condition of a state, by which SQLite finds its partial index."""
-    return "state = 0" if state is State.PENDING else f"state > 0 AND state = {int(state)}"
+    found = "state = 0" if state is State.PENDING else f"state > 0 AND state = {int(state)}"
+    return found + where
 
 
-def all_of(state: State) -> str:
+def all_of(state: State, where: str = "") -> str:
     """Return the statement that reads all requests in `state`, the oldest first."""
     if state is State.PENDING:
-        return f"{_ROW} NOT INDEXED WHERE state = 0 ORDER BY id"
-    return f"{_ROW} WHERE {in_state(state)} ORDER BY due, id"
+        return f"{_ROW} NOT INDEXED WHERE state = 0{where} ORDER BY id"
+    return f"{_ROW} WHERE {in_state(state, where)} ORDER BY due, id"
 
 
-def groups_of(state: State) -> str:
+def groups_of(state: State, where: str = "") -> str:
     """Return the statement that counts those in `state` by slot, rank and reason."""
     reason = {State.FAILED: REASON, State.CAPPED: f"'{CAPPED}'"}
     by = ", reason" if state is State.FAILED else ""
     return (
         f"SELECT slot, rank, {reason.get(state, repr(''))} AS reason, COUNT(*) FROM request"  # noqa: S608 - no input
-        f" WHERE {in_state(state)} GROUP BY slot, rank{by}"
+        f" WHERE {in_state(state, where)} GROUP BY slot, rank{by}"
     )
 
 
@@ -80,11 +82,25 @@ class Listing:
         self._ask = ask
         self._is_running = is_running
         self._names: dict[int, str] = {}
+        self._dead = {id_ for (id_,) in ask(DEAD_SLOTS.strip("()"))}
 
     def states(self, chosen: Filter) -> list[State]:
-        """Return the states to look at: what a killed process has claimed is pending."""
+        """Return the states to look at: what a killed process has claimed is pending, and what
+        waits for a dead host has failed."""
         others = {State.CLAIMED} if State.PENDING in chosen.states else set()
+        if self._dead and State.FAILED in chosen.states:
+            others |= {State.PENDING, State.DELAYED}
+            others |= set() if self._is_running else {State.CLAIMED}
         return sorted(others.union(chosen.states) - {State.QUARANTINED})
+
+    def is_of_dead_host(self, slot: int, state: State) -> bool:
+        """Return True if what waits in this slot has failed."""
+        return slot in self._dead and self._seen(state) in (State.PENDING, State.DELAYED)
+
+    def _where(self, chosen: Filter, state: State) -> str:
+        """Return the condition of the rows in `state` that are looked at."""
+        looks = {*chosen.states, *([State.CLAIMED] if State.PENDING in chosen.states else [])}
+        return "" if state in looks else f" AND slot IN {DEAD_SLOTS}"
 
     def count(self, chosen: Filter, by: By = "slot") -> Counts:
         """Return how many are chosen."""
@@ -94,9 +110,13 @@ class Listing:
                 found.add(record, chosen, by)
             return found
         for state in self.states(chosen):
-            for slot, rank, reason, count in self._ask(groups_of(state)):
+            for slot, rank, why, count in self._ask(groups_of(state, self._where(chosen, state))):
+                is_dead = self.is_of_dead_host(slot, state)
+                seen, reason = (State.FAILED, HOST) if is_dead else (self._seen(state), why)
+                if not self._is_looked_at(chosen, seen):
+                    continue
                 failed = FailedRequest("", "", reason) if reason else None
-                name, seen = self._name(slot), self._seen(state)
+                name = self._name(slot)
                 found.add(Record(seen, name, -(rank >> 1), {}, None, failed), chosen, by, count)
         return found
 
@@ -114,6 +134,10 @@ class Listing:
         if reads and state is not State.FAILED:
             fields = plain_fields(Stored(name, payload))
         record = Record(self._seen(state), name, -(rank >> 1), fields)
+        if self.is_of_dead_host(slot, state):
+            attempts = attempts_of(fields.get("meta") or {})
+            failed = FailedRequest(record.url, record.method, HOST, attempts=attempts)
+            return record._replace(state=State.FAILED, failed=failed)
         if state is State.DELAYED:
             # a damaged one has no time, and can be listed and dropped all the same
             return record._replace(due=max(0.0, (due or 0.0) - time.time()))
@@ -131,9 +155,14 @@ class Listing:
 
     def _each(self, chosen: Filter) -> Iterator[Record]:
         for state in self.states(chosen):
-            for row in self._ask(all_of(state)):
+            for row in self._ask(all_of(state, self._where(chosen, state))):
                 if chosen.includes_slot(self._name(row[1])):
-                    yield self.record(row)
+                    record = self.record(row)
+                    if self._is_looked_at(chosen, record.state):
+                        yield record
+
+    def _is_looked_at(self, chosen: Filter, seen: State) -> bool:
+        return seen in chosen.states or seen is State.CLAIMED
 
     def _seen(self, state: State) -> State:
         return State.PENDING if state is State.CLAIMED and not self._is_running else state
@@ -176,8 +205,8 @@ class StoppedJob(Listing):
 
     def holds(self) -> Iterable[Sequence[Any]]:
         """Return each slot that is held, until when (seconds since 1970, infinite until its
-        release) and how many times in a row."""
-        return self._ask(HOLDS)
+        release) and how many times in a row; the verdict on dead hosts ends with the start."""
+        return [each for each in self._ask(HOLDS) if each[2] < DEAD]
 
     def taken_start_requests(self) -> Iterable[Sequence[Any]]:
         """Return (key, occurrence) of each start request that the round has taken, none after its

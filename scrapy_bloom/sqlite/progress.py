@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
+from ..crawl.delays import DEAD
 from ..crawl.ledger import CommitHook
 from ..crawl.stats import COUNTED, counts_of, set_stats
 from .schema import HOLDS
@@ -111,6 +112,11 @@ def waiting_in(ask: Query) -> tuple[int, float | None, int]:
 
 
 def held_in(ask: Query) -> dict[str, float]:
-    """Return the held slots with the seconds that are left, `inf` until the release."""
+    """Return the held slots with the seconds that are left, `inf` until the release, and those of
+    dead hosts, which are asked then."""
     now = time.time()
-    return {slot: until - now for slot, until, _ in ask(HOLDS) if until > now}
+    return {
+        slot: max(0.0, until - now)
+        for slot, until, times in ask(HOLDS)
+        if until > now or times >= DEAD
+    }

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..crawl.failed_request import FailedRequest
+from ..crawl.failed_request import CAPPED, HOST, FailedRequest
 from ..crawl.records import Claimed, State
 from . import schema
 from .job_file import naming
@@ -67,8 +67,13 @@ PENDING_BY_SLOT = (
 )
 FAILED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 3"
 REASONS = (
-    f"SELECT CASE state WHEN 4 THEN 'capped' ELSE {schema.REASON} END AS reason,"  # noqa: S608 - no input
-    " COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4) GROUP BY 1 ORDER BY 2 DESC"
+    f"SELECT CASE state WHEN 4 THEN '{CAPPED}' ELSE {schema.REASON} END AS reason,"  # noqa: S608 - no input
+    " COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4) GROUP BY 1 UNION ALL"
+    f" SELECT '{HOST}', n FROM (SELECT {schema.OF_DEAD_HOSTS} AS n) WHERE n ORDER BY 2 DESC"
+)
+_NOT_DEAD = (
+    f"SELECT 1 FROM request WHERE state > 0 AND state = 2 AND slot NOT IN {schema.DEAD_SLOTS}"  # noqa: S608 - no input
+    " LIMIT 1"
 )
 _LOST = (
     "SELECT detail FROM request WHERE state > 0 AND state = 3"  # noqa: S608 - no input
@@ -286,7 +291,18 @@ class SqliteRecords:
 
     def reasons(self) -> dict[str, int]:
         """Return how many requests are kept for each reason, most first."""
+        self._write()
         return dict(self._file.query(REASONS))
+
+    def has_only(self, slots: Collection[str]) -> bool:
+        """Return True if all requests that wait are of these slots, those of the dead hosts."""
+        return self.slots.has_only(slots) and not (self.delayed and self._file.query(_NOT_DEAD))
+
+    @property
+    def of_dead_hosts(self) -> int:
+        """How many requests wait for dead hosts."""
+        self._write()
+        return int(self._file.query(f"SELECT {schema.OF_DEAD_HOSTS}")[0][0])
 
     def lost(self) -> list[FailedRequest]:
         """Return the failures of requests that cannot be serialized, the oldest first, but for

@@ -13,13 +13,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..crawl.codec import Codec, Stored, url_and_method
-from ..crawl.delays import take_delay
+from ..crawl.delays import DEAD, take_delay
 from ..crawl.failed_request import FailedRequest, class_and_message, count_unreadable, lost
 from ..errors import encodable
 from ..scrapy_private.slots import slot_keys
 from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords
-from .schema import REASON
+from .schema import DEAD_SLOTS, REASON
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -35,7 +35,8 @@ logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 AT_ONCE = 1000
 """Requests in memory at a time, of those that are taken over."""
 _COMING_BACK = (
-    "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state < 3"  # noqa: S608 - no input
+    "SELECT name, payload FROM request JOIN slot ON slot.id = slot"  # noqa: S608 - no input
+    f" WHERE state < 3 AND (?1 OR slot NOT IN {DEAD_SLOTS})"
     f" OR state = 3 AND {REASON} = 'unreadable'"
     " OR payload != x'' AND (state = 5 OR ?1 AND state > 2) AND"
     " (state = 3 AND round = (SELECT number FROM rounds) OR counted < COALESCE("
@@ -48,15 +49,19 @@ def coming_back(
     file: RequestFile, limits: Mapping[str, int], *, retry: bool
 ) -> Iterator[tuple[Any, ...]]:
     """Yield slots and payloads of what a start makes pending: what is stored, unreadable or
-    retried, with `retry` all that is kept, as far as the `limits` of the budget have room."""
+    retried, with `retry` all that is kept, as far as the `limits` of the budget have room. What
+    waits for dead hosts is asked in any round, and not here."""
     return file.iterate(_COMING_BACK, (retry, json.dumps(limits)))
 
 
 class StoredHolds:
     """Keeps the `holds` of a process in the file of `records`, and goes on with those of the file,
-    but for those by hand that are over. Any change may raise sqlite3.Error."""
+    but for those by hand that are over, and with `ends_dead` those of dead hosts. Any change may
+    raise sqlite3.Error."""
 
-    def __init__(self, records: SqliteRecords, holds: LocalHolds) -> None:
+    def __init__(
+        self, records: SqliteRecords, holds: LocalHolds, *, ends_dead: bool = False
+    ) -> None:
         self.until: dict[str, float] = {}
         """When each hold ends, in seconds since 1970."""
         self._records = records
@@ -66,6 +71,8 @@ class StoredHolds:
         for slot, until, times, pause in records.holds():
             # no longer than it was, if the clock was set back
             end = inf if until is None else min(until, now + (pause or 0.0))
+            if times >= DEAD and ends_dead:
+                end = times = 0
             if until is not None and end < until:
                 records.move_due(slot, until, end)
                 records.hold(slot, end, times, pause)
@@ -108,7 +115,7 @@ class SqliteStore:
         holds: LocalHolds,
     ) -> None:
         self.records = self.pending = records
-        self.rollback, self.close = records.rollback, file.close
+        self.rollback, self.close, self.has_only = records.rollback, file.close, records.has_only
         self._crawler = crawler
         self._note_commit = note_commit
         self._file = file
@@ -123,12 +130,22 @@ class SqliteStore:
         )
         self._slot_of = slot_keys(crawler)
         self._holds = holds
-        self._stored_holds = StoredHolds(records, holds)
+        self._stored_holds = StoredHolds(records, holds, ends_dead=True)
         self.last_pushed = 0
 
     uncommitted = property(attrgetter("records.operations"))
-    failed = property(attrgetter("records.failed"))
     later = property(attrgetter("records.delayed"))
+
+    @property
+    def failed(self) -> int:
+        """Number of requests that are stored as failed, or wait for dead hosts."""
+        return self.records.failed + self.of_dead_hosts
+
+    @property
+    def of_dead_hosts(self) -> int:
+        """How many requests wait for dead hosts."""
+        is_any = any(hold.times >= DEAD for hold in self._holds.holds.values())
+        return self.records.of_dead_hosts if is_any else 0
 
     @property
     def nbytes(self) -> int:
@@ -172,7 +189,7 @@ class SqliteStore:
             except Exception as error:  # noqa: BLE001 - of any class, by damaged bytes or its own code
                 self._keep_unreadable(id_, stored, error)
                 continue
-            if self._holds.holds and not self._holds.admit(slot):
+            if self._holds.holds and not self._holds.admit(slot, request):
                 self.records.put_off(id_, self._stored_holds.until[slot])
                 continue
             self.dispatched[request] = id_

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from .schema import WAITS
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -21,12 +23,12 @@ RUNNING = "running"
 TO_BE_STORED = "to be stored"
 KEPT = "over but for failed requests"
 OVER = "over"
-FAILED_OR_CAPPED = "SELECT 1 FROM request WHERE state > 0 AND state IN (3, 4) LIMIT 1"
-REOPEN = (
-    f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
-    " AND (EXISTS (SELECT 1 FROM request WHERE state = 0)"
-    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (1, 2)))"
+ANY_KEPT = (
+    # what waits at the end of a round waits for dead hosts
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM request WHERE state = 0)"
+    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (2, 3, 4))"
 )
+REOPEN = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}' AND {WAITS}"  # noqa: S608 - no input
 
 
 class Round:
@@ -36,7 +38,7 @@ class Round:
     It begins with the first call of `Spider.start()`, and ends when start() is exhausted, no
     requests are left, and all feeds are stored, whatever the reason of the close. Then a new round
     begins, unless a kept request (failed, capped or unreadable) is pending again: then the round
-    that is over is `RUNNING` again.
+    that is over is `RUNNING` again. What has waited for dead hosts is asked in the new one.
 
     The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round. They
     write through `file`, which stays open until the job's session closes, and make that durable
@@ -129,7 +131,7 @@ class Round:
         self.file.execute("INSERT INTO rounds VALUES (?, ?, ?)", values)
 
     def _end(self) -> None:
-        if self.crawl or self.file.query(FAILED_OR_CAPPED):
+        if self.crawl or self.file.query(ANY_KEPT):
             self._enter(KEPT)
             return
         self._leave()

@@ -170,6 +170,8 @@ class DurableScheduler(LedgerScheduler):
             # the feeds write after the last commit of the ledger, which may not have released all
             round_.commit = partial(self._store.commit, None)
             session_of(self.crawler).end(self)
+        elif reason == "finished" and (left := len(self)):
+            self.stats.set_value("scheduler/failed", left)  # of dead hosts
         return self.df.close(reason)
 
     def _may_be_dispatched(self, request: Request) -> bool:
@@ -202,6 +204,9 @@ class DurableScheduler(LedgerScheduler):
             self._start_requests.mark_stored()
         self.ledger.stored(request, self._sources_of(request))
 
+    def _count_pending(self) -> int:
+        return len(self) - self._store.of_dead_hosts
+
     def _begin_round(self) -> None:
         self._begins_round = True
         self._store.records.begin_round()
@@ -226,10 +231,11 @@ class DurableScheduler(LedgerScheduler):
             retry = FailedSettings.read(settings).retry
             self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
             self._file, note = file, keeper.note_commit
+            goes_on = _goes_on(crawler, file, queues)  # before the store ends what is dead
             self._store = store = SqliteStore(
                 crawler, file, records, queues, note, self._local_holds
             )
-            if _goes_on(crawler, file, queues):
+            if goes_on:
                 file.execute(REOPEN)
             if found := len(records) + records.delayed:
                 self._log.info("Resuming crawl (%d requests scheduled)", found)
@@ -254,7 +260,7 @@ class DurableScheduler(LedgerScheduler):
             self._children.open(file, store, ledger, dupefilter.fingerprint)
             self.round.at_end.append(self._children.forget_all)
             self._failures.open(ledger, records)
-            Progress(crawler, file, ledger, dupefilter, self.round, pending=self.__len__)
+            Progress(crawler, file, ledger, dupefilter, self.round, pending=self._count_pending)
             if asked or (self._budget is not None and self._budget.changed):
                 # a kill must not leave the choice to another retry, after requests of this one
                 ledger.commit()
@@ -290,7 +296,7 @@ class DurableScheduler(LedgerScheduler):
         self._failures.report("job", self._job.path)
         if not self._start_requests.exhausted or self._idle_checks.may_give_more:
             return
-        if not len(self) and round_.file.is_empty:
+        if not self._waits and round_.file.is_empty:
             round_.complete()
 
     def _recover(self, file: RequestFile, keeper: Keeper) -> None:

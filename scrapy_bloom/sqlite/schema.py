@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ..crawl.delays import DEAD
 from ..sqlite_file import statements
 
 Query = Callable[[str], Iterable[Sequence[Any]]]
@@ -79,6 +80,19 @@ REASON = (
     " WHEN 'text' THEN json_extract(detail, '$.reason') END END, 'unreadable')"
 )
 """Why a request has failed: also one whose `detail` is damaged counts as unreadable."""
+DEAD_SLOTS = f"(SELECT id FROM slot WHERE times >= {DEAD})"  # noqa: S608 - no input
+WAITS = (
+    "(EXISTS (SELECT 1 FROM request WHERE state > 0 AND state = 1)"  # noqa: S608 - no input
+    f" OR EXISTS (SELECT 1 FROM request WHERE state = 0 AND slot NOT IN {DEAD_SLOTS})"
+    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state = 2"
+    f" AND slot NOT IN {DEAD_SLOTS}))"
+)
+"""Whether any request is claimed, or waits, due or not, for a host that is not dead."""
+OF_DEAD_HOSTS = (
+    f"((SELECT COUNT(*) FROM request WHERE state = 0 AND slot IN {DEAD_SLOTS})"  # noqa: S608 - no input
+    f" + (SELECT COUNT(*) FROM request WHERE state > 0 AND state = 2 AND slot IN {DEAD_SLOTS}))"
+)
+"""How many wait for a dead host, and so have failed."""
 HOLDS = (
     "SELECT name, COALESCE(until, 9e999) AS until, times FROM slot WHERE times IS NOT NULL"
     " ORDER BY name"

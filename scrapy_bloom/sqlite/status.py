@@ -18,12 +18,17 @@ from .job_file import UNFINISHED, check_header
 from .listing import Listing, reading
 from .progress import OF_FILTER, ROUND_COUNTS, held_in, waiting_in
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
+from .schema import OF_DEAD_HOSTS
 
 COUNT_UNFINISHED = (
-    "SELECT (SELECT COUNT(*) FROM request WHERE state = 0)"
+    "SELECT (SELECT COUNT(*) FROM request WHERE state = 0)"  # noqa: S608 - no input
     " + (SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (1, 2, 5))"
+    f" - {OF_DEAD_HOSTS}"
 )
-COUNT_KEPT = "SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4)"
+COUNT_KEPT = (
+    "SELECT (SELECT COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4))"  # noqa: S608 - no input
+    f" + {OF_DEAD_HOSTS}"
+)
 _FEEDS = (
     "SELECT template, COALESCE((SELECT SUM(items)"
     # a batch is forgotten after the next one

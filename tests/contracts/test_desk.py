@@ -8,6 +8,7 @@ from math import inf
 import pytest
 
 from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.crawl.delays import DEAD
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.records import KEPT, State
 from scrapy_bloom.redis.desk import RedisDesk
@@ -43,6 +44,11 @@ class JobPlace:
         self.job.scheduler.ledger.fail(request, record)
         self.job.done(request)
         self.job.commit()
+
+    def find_dead(self, slot):
+        """Hold the slot of a dead host."""
+        self.job.commit()
+        self.job.scheduler.hold(slot, 3600, DEAD)
 
     def desk(self):
         """Return the desk of what is there now."""
@@ -81,6 +87,8 @@ class JobPlace:
 class CrawlPlace:
     """A crawl in Redis, without workers when an operator looks."""
 
+    is_running = True  # its workers end no verdict when they join
+
     def __init__(self, url, key):
         self.url, self.key = url, key
         self.worker = StoreWorker(url, key, capacity=1, **FIFO)
@@ -95,6 +103,11 @@ class CrawlPlace:
         self.worker.enqueue(record.url.removeprefix(STARTS))
         assert self.worker.store.fail(self.worker.next(), record)
         self.worker.send_all()
+
+    def find_dead(self, slot):
+        """Hold the slot of a dead host."""
+        self.worker.store.hold(slot, 3600, DEAD)
+        self.worker.exchange()
 
     def desk(self):
         """Return the desk of what is there now."""
@@ -275,6 +288,51 @@ def test_where_no_scheduler_was(tmp_path):
     assert desk.count(Filter(KEPT), "slot").states.total() == 0
     assert desk.held() == {}
     assert [*tmp_path.iterdir()] == []
+
+
+OF_X = ["w0", "w3", "later"]
+HOST = Filter(KEPT, reasons=["host"])
+
+
+@pytest.fixture
+def with_dead_host(place):
+    """Return the desk of a job in which the host of the slot x is dead."""
+    for number in range(6):
+        place.push(f"w{number}", "xyz"[number % 3])
+    place.push("later", "x", 1000)
+    place.find_dead("x")
+    return place.desk()
+
+
+def test_what_waits_for_a_dead_host_has_failed(place, with_dead_host):
+    """It is listed as that, and nowhere else."""
+    desk = with_dead_host
+    assert sorted(names(desk.scan(HOST))) == sorted(names(desk.scan(Filter(KEPT)))) == sorted(OF_X)
+    assert {each.failed.reason for each in desk.scan(HOST)} == {"host"}
+    assert desk.count(Filter(KEPT), "reason").by == {"host": 3}
+    assert desk.count(Filter(KEPT, urls=["*/w*"]), "slot").by == {"x": 2}
+    assert sorted(names(desk.scan(Filter()))) == ["w1", "w2", "w4", "w5"]
+    assert desk.count(Filter(), "slot").by == {"y": 2, "z": 2}
+    assert desk.change(Filter(urls=["*/w0", "*/w1"]), "fail").states.total() == 1
+    assert desk.change(Filter(slots=["x"]), "drop").states.total() == 0
+    assert list(desk.held()) == ["x"]
+    assert desk.change(Filter(KEPT, ["x"], urls=["*/w0"]), "drop").states.total() == 1
+    assert sorted(names(desk.scan(HOST))) == ["later", "w3"]
+    assert {*place.names()} == {"w2", "w4", "w5", *([] if place.is_running else ["w3"])}
+
+
+@pytest.mark.parametrize("how", ["release", "retry", "all", "one"])
+def test_the_verdict_on_a_host_ends_at_once(place, with_dead_host, how):
+    """For all that waits for it, where it waits, also by a retry of some of it."""
+    desk = with_dead_host
+    if how == "release":
+        assert desk.hold(["x"], None) == 1
+    else:
+        chosen = {"retry": HOST, "all": Filter(KEPT), "one": Filter(KEPT, urls=["*/w3"])}[how]
+        assert desk.change(chosen, "retry").states.total() == (1 if how == "one" else 3)
+    assert (desk.held(), [*desk.scan(Filter(KEPT))]) == ({}, [])
+    assert sorted(names(desk.scan(Filter()))) == sorted(WAITING_NAMES)
+    assert {*place.names()} == {*WAITING_NAMES} - {"later"}
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

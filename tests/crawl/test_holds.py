@@ -12,7 +12,7 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import HoldMiddleware
-from scrapy_bloom.crawl import delays, holds, ledger_scheduler
+from scrapy_bloom.crawl import delays, holds, hosts, ledger_scheduler
 from scrapy_bloom.crawl.delays import Hold
 from scrapy_bloom.crawl.holds import RECOVERY, retry_after
 from scrapy_bloom.sqlite import request_store
@@ -28,7 +28,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now, self.jumped = 1000.0, 0.0
-        for module in (holds, delays, ledger_scheduler, request_store):
+        for module in (holds, hosts, delays, ledger_scheduler, request_store):
             monkeypatch.setattr(module, "monotonic", lambda: self.now)
         monkeypatch.setattr(time, "time", lambda: 1.7e9 + self.now + self.jumped)
 
@@ -48,7 +48,8 @@ class Crawl(Job):
     def open(self):
         super().open()
         self.engine._slot.scheduler = self.scheduler
-        self.scheduler._local_holds._longest_probe = 180.0
+        for each in (self.scheduler._local_holds, self.scheduler._gate):
+            each._longest_probe = self.crawler.settings.getfloat("DOWNLOAD_TIMEOUT")
         self.middleware = HoldMiddleware.from_crawler(self.crawler)
         return self
 
@@ -649,6 +650,7 @@ def test_it_leaves_refusals_to_a_scrapy_that_waits_by_itself(crawl):
         def triggers_backoff_for_status(self, status):
             return status == 429
 
+    assert crawl.middleware._scheduler is crawl.scheduler
     crawl.crawler.throttler = Throttler()
     assert crawl.answer(crawl.pop(), 429, "60").status == 429
     assert crawl.left is None

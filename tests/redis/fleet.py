@@ -23,16 +23,18 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 import scrapy_bloom.redis.scheduler  # noqa: F401 - before the forks, not in each
+from scrapy_bloom.crawl import hosts
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.layout import in_one_slot
 from scrapy_bloom.redis.push import push
 from scrapy_bloom.redis.status import CrawlReader
+from scrapy_bloom.redis.verify import queue_findings
 from tests.failures import Failed
 from tests.patience import PATIENCE
 from tests.redis.server import Cluster, Move, Server
 from tests.world.runner import ASYNCIO, SELECT, Crawl, Run, World, fork, side_by_side, write_stats
-from tests.world.tree import KINDS, TreeSpider, kind_of, pause
+from tests.world.tree import KINDS, DownloaderMiddleware, TreeSpider, kind_of, pause
 
 WORKERS = 3
 LEASE = 1.0
@@ -50,6 +52,10 @@ SETTINGS = {
     "REMOTE_CONTROL_ENABLED": False,
 }
 BUDGET = {"slot-0": 20, "slot-1": 30, "slot-2": 40, "*": 12}
+HOLDING = {
+    "settings": {"ADDONS": {"scrapy_bloom.Addon": 300}, "BLOOM_HOLD": True},
+    "kinds": ("moved", "gone", "item"),  # all hosts answer
+}
 _OTHERS = {"extra", "piped"}
 """Pages in the slot of their host, as are the two start pages."""
 UNHANDLED = re.compile("Unhandled|never retrieved|Traceback.*scrapy_bloom")
@@ -107,6 +113,24 @@ class LaterTree(TreeSpider):
 
 class TwiceGatedLaterTree(LaterTree, TwiceGatedTree):
     """Both."""
+
+
+class DeadTree(TreeSpider):
+    """Links each page to one of a host that refuses connections."""
+
+    def children(self, number):
+        yield Request(f"http://127.0.0.2:1/{number}", callback=self.parse_leaf)
+        yield from super().children(number)
+
+
+def cut_off():
+    """Let no request to the three slots of the tree out of this process."""
+
+    def process_request(_, request):
+        if request.meta.get("download_slot", "").startswith("slot-"):
+            raise ConnectionRefusedError
+
+    DownloaderMiddleware.process_request = process_request
 
 
 class FailingStart(TreeSpider):
@@ -296,6 +320,28 @@ def budgets(world, url, crawl, seed, kills):
         yield report and {**report, "more": [], **asked_and_capped(world, url, crawl)}
 
 
+def dead_hosts(world, url, crawl, reference, seed, kills):
+    """Kill workers of a tree with links to a dead host, and list what has become of these."""
+    crawl = replace(crawl, spider=DeadTree, **HOLDING)
+    hosts.PAUSES = (0.1,) * 5
+    for report in random_kills(world, url, crawl, reference, seed, kills):
+        if report is None:
+            yield None
+            continue
+        with RedisClient(url) as client:
+            key = in_one_slot(crawl.name)
+            view = CrawlReader(client, key).require()
+            kept = Failed(RedisDesk(client, key)).requests()
+            odd = [each.text for each in queue_findings(client, key) if not each.sound]
+        dead = [each for each in kept if "//127.0.0.2" in each.url]
+        yield {
+            **report,
+            "dead": sorted(int(each.url.rpartition("/")[2]) for each in dead),
+            "reasons_of_dead": Counter(each.reason for each in dead),
+            "books": [view.state, view.waiting, view.failed - len(kept), *odd],
+        }
+
+
 def asked_and_capped(world, url, crawl):
     """Return pages asked by slot, how many others, and which links are in neither or in both."""
     with RedisClient(url) as client:
@@ -421,6 +467,22 @@ def scene_close_spider(world, server, crawl, reference):
         left=[left.state, left.in_flight, len(left.workers), left.waiting > 0],
         early=["duplicates: dropped early" in run.log for run in fleet.all],
     )
+
+
+def scene_cut_off(world, server, crawl, reference):
+    """One of the workers does not reach the hosts that others do."""
+    fleet = Fleet(world, replace(crawl, spider=GatedTree, pages=400, **HOLDING), server.url)
+    hosts.PAUSES = (0.1,) * 5
+    fleet.prepare = cut_off
+    odd = fleet.start()
+    fleet.prepare = None
+    fleet.start_all(2)
+    yield from until(lambda: odd.ended)
+    fleet.gate.touch()
+    told = [line for line in odd.log.splitlines() if "do not answer this worker" in line]
+    yield from to_the_end(fleet)
+    asked = {int(page.partition("/")[2]) for page in fleet.answers}
+    yield fleet.report({}, told=told, missing=sorted({*range(400)} - asked))
 
 
 def scene_rounds(world, server, crawl, reference):
@@ -683,7 +745,7 @@ SCENES = {
 
 def main():
     parser = argparse.ArgumentParser()
-    kinds = "kills kills-delayed budgets stops restarts wipes cluster"
+    kinds = "kills kills-delayed dead-hosts budgets stops restarts wipes cluster"
     for kind in kinds.split():
         parser.add_argument(f"--{kind}", type=int, default=0)
     parser.add_argument("--kills-each", type=int, default=8)
@@ -730,6 +792,10 @@ def run_all(world, folder, servers, options):
     ]
     jobs += [
         budgets(world, url, crawl(f"budget{n}", n), seed + n, each) for n in range(options.budgets)
+    ]
+    jobs += [
+        dead_hosts(world, url, crawl(f"dead{n}", n), reference, seed + n, each)
+        for n in range(options.dead_hosts)
     ]
     for n in range(options.restarts + options.wipes):
         keeps = n < options.restarts

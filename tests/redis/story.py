@@ -13,6 +13,8 @@ from dataclasses import replace
 from itertools import count
 
 from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.crawl.delays import DEAD
+from scrapy_bloom.crawl.records import KEPT
 from scrapy_bloom.redis.desk import RedisDesk
 from tests.crawl.engine import name_of
 from tests.redis.workers import FIFO, LIFO, anywhere, findings_of, let_pass, seeded
@@ -34,11 +36,12 @@ class Story:
     """A crawl in which these kinds of accidents happen.
 
     abort: calls fail at any of their commands, and are made again. lose: answers are lost. kill,
-    sleep: workers end, or lose their lease. back: the server goes back to an earlier state.
-    fail: pages fail, and are asked again. budgets, holds, delays, drops: as an operator or a
-    spider wants. hands: holds by hand. counters: those of the lobby are anything. dictionaries:
-    workers propose some, and the server loses them. slots: each has a worker of its own. orders:
-    SCHEDULER_DISK_QUEUE is another one for workers that start later.
+    sleep: workers end, or lose their lease. back: the server goes back to an earlier state. fail:
+    pages fail, and are asked again. budgets, holds, delays, drops: as an operator or a spider
+    wants. dead: workers say that a host is, and operators retry. hands: holds by hand. counters:
+    those of the lobby are anything. dictionaries: workers propose some, and the server loses them.
+    slots: each has a worker of its own. orders: SCHEDULER_DISK_QUEUE is another one for workers
+    that start later.
     """
 
     def __init__(self, join, server, seed, kinds):
@@ -128,7 +131,8 @@ class Story:
                 self.by_hand.pop(slot, None)
         elif seconds > 0:
             # the clock of the server has whole milliseconds
-            until = before + seconds - 0.002
+            most = 5 if times >= DEAD else seconds  # until another worker agrees
+            until = before + min(seconds, most) - 0.002
             self.promised[slot] = max(self.promised[slot], until)
 
     def _heard(self, worker, reply):
@@ -196,13 +200,15 @@ class Story:
                 worker.store.release(slot)
             else:
                 worker.store.hold(slot, seconds, chance.randrange(1, 4))
-        elif self.kinds & {"hands", "drops", "fail"} and chance.random() < 0.3:
+        elif self.strikes("dead", 0.3):
+            worker.store.hold(slot, LONG, DEAD)
+        elif self.kinds & {"hands", "drops", "fail", "dead"} and chance.random() < 0.3:
             self._operate(slot)
         elif self.strikes("dictionaries", 0.3):
             worker.codec.dictionaries.proposal = chance.randbytes(200)
         elif self.strikes("back", 0.2):
             self._go_back() if self.snapshot else self._remember()
-        elif self.kinds & {"holds", "delays", "hands"} and chance.random() < 0.2:
+        elif self.kinds & {"holds", "delays", "hands", "dead"} and chance.random() < 0.2:
             self.let_pass(LONG)
         elif chance.random() < 0.1:
             worker.send_all()
@@ -244,6 +250,9 @@ class Story:
             self._hold_by_hand(slot)
         if self.strikes("drops", 0.5):
             self._drop()
+        if self.strikes("dead", 0.3):
+            self.desk.change(Filter(KEPT, reasons=["host"], slots=[slot]), "retry")
+            self.promised[slot] = 0
         if self.strikes("fail", 0.5):
             self.workers[0].failed.retry(reasons=["callback"])
         assert not self.is_exact or findings_of(self.workers[0]) == []
@@ -282,6 +291,9 @@ class Story:
         for _ in range(steps):
             self.step()
         self.has_accidents = False
+        if "dead" in self.kinds:
+            self._come_to_the_end("s0")
+            assert findings_of(self.workers[0]) == []
         self._come_to_the_end()
         capped = self._names_of("capped")
         self.failed = self._names_of("callback")
@@ -301,8 +313,8 @@ class Story:
         assert not self.is_exact or len(found) == len({*found})
         return {*found}
 
-    def _come_to_the_end(self):
-        for slot in [*self.promised]:
+    def _come_to_the_end(self, dead=None):
+        for slot in {*self.promised, "s0"}:
             self.desk.hold([slot], None)
         self.promised.clear()
         for _ in range(200):
@@ -313,11 +325,14 @@ class Story:
                 for _ in range(20):
                     self._fetch(worker)
                 self._finish()
+                if dead:
+                    worker.store.hold(dead, 1000 * LONG, DEAD)
                 worker.send_all()
                 worker.exchange()
             if all(each.store.is_quiet for each in self.workers):
                 for each in self.workers:
-                    assert (each.store.waiting, each.store.nbytes, each.store.later) == (0, 0, 0)
+                    assert (each.store.waiting, each.store.later) == (0, 0)
+                    assert each.store.nbytes == 0 or dead
                 return
         raise AssertionError("this crawl has no end")
 

@@ -33,6 +33,7 @@ def fleet(*arguments):
 SCENES = [
     "clean_stop",
     "close_spider",
+    "cut_off",
     "rounds",
     "seeds",
     "close_on_error",
@@ -49,7 +50,7 @@ def reports():
     """The reports of all crawls with several workers each, by name; they run side by side."""
     found = fleet(
         *("--kills", 4, "--stops", 1, "--restarts", 1, "--wipes", 1, "--cluster", 1),
-        *("--budgets", 1),
+        *("--budgets", 1, "--dead-hosts", 1),
         *("--pages", 60, "--scenes", *SCENES),
     )
     return {report["name"]: report for report in found}
@@ -85,6 +86,25 @@ def assert_in_budget(report):
 def test_no_budget_is_exceeded_by_workers_that_are_killed(reports):
     """What was asked, capped or has failed is exactly what could be reached."""
     assert_in_budget(reports["budget0"])
+
+
+def test_what_waits_for_a_dead_host_is_kept(reports):
+    """Workers are killed: each page has failed, most without an attempt, and the books agree."""
+    report = reports["dead0"]
+    assert report["kills"] >= 5
+    assert {*report["reasons"]} <= {"finished", "bloom_over"}
+    assert (report["errors"], {*report["dead"]}) == ([], {*range(60)})
+    assert {*report["reasons_of_dead"]} <= {"host", "download/refused"}
+    assert report["reasons_of_dead"]["host"] > 30
+    assert report["books"] == ["finished", 0, 0]
+
+
+def test_a_worker_that_is_cut_off_leaves_the_crawl_to_others(reports):
+    """It says so once, closes, and fails no page."""
+    report = reports["cut_off"]
+    assert report["reasons"] == ["bloom_cut_off", "finished", "finished"]
+    [line] = report["told"]
+    assert (report["errors"], report["missing"]) == ([line], [])
 
 
 @pytest.mark.parametrize("name", ["stops0", "restart0", "cluster0", "reshard0"])

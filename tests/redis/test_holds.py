@@ -2,8 +2,14 @@
 
 import pytest
 
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.desk import RedisDesk
+from scrapy_bloom.redis.layout import in_one_slot
+from tests.crawl import test_silent_crawls as silent
 from tests.crawl.resting_site import Rest, RestingSite
 from tests.crawl.test_hold_crawls import CONCURRENT, start
+from tests.failures import Failed
+from tests.patience import wait_until
 
 WORKERS = 5
 
@@ -56,3 +62,27 @@ def test_a_hold_that_begins_while_a_call_is_open_goes_with_the_next(join):
     worker.wait()
     worker.exchange()
     assert worker.client.call("hkeys", f"{worker.key}:holds") == [b"slot"]
+
+
+@pytest.mark.slow
+def test_nothing_fails_while_no_worker_is_answered(tmp_path, redis_server):
+    """Takes an outage of some seconds: two workers leave all hosts alone, and then fetch all."""
+    settings = {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": tmp_path.name}
+    settings |= {"JOBDIR": None, "DOWNLOAD_TIMEOUT": 0.5, "DOWNLOAD_DELAY": 0.05}
+    with silent.Site() as one, silent.Site() as two, silent.Site() as three:
+        sites, crawls = (one, two, three), []
+        for number in range(2):
+            (tmp_path / f"{number}").mkdir()
+            pages = {site.url: 60 for site in sites}
+            crawls.append(silent.start(tmp_path / f"{number}", pages, **settings))
+        wait_until(lambda: len(one.asked) > 10)
+        for site in sites:
+            site.is_down = True
+        logs = [tmp_path / f"{number}" / "log0" for number in range(2)]
+        wait_until(lambda: all("seems to be offline" in log.read_text() for log in logs))
+        for site in sites:
+            site.is_down = False
+        assert [crawl.end().reason for crawl in crawls] == ["finished"] * 2
+        assert [len({*site.asked}) for site in sites] == [60] * 3
+    with RedisClient(redis_server.url) as client:
+        assert Failed(RedisDesk(client, in_one_slot(tmp_path.name))).by_reason() == {}

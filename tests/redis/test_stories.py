@@ -26,8 +26,10 @@ STORIES = [
     "holds delays abort kill",
     "drops holds delays lose",
     "drops fail hands counters",
+    "dead drops lose",
+    "dead holds delays abort kill sleep hands slots",
     "drops budgets fail delays",
-    "abort lose kill sleep back fail budgets holds delays drops hands counters dictionaries",
+    "abort lose kill sleep back fail budgets holds delays dead drops hands counters dictionaries",
 ]
 """What happens in each."""
 

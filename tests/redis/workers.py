@@ -42,8 +42,11 @@ end}
 """
 PASS = """
 for _, name in ipairs({'later', 'parked'}) do
-  for _, each in ipairs(redis.call('ZRANGE', KEYS[1] .. ':' .. name, 0, -1)) do
-    redis.call('ZINCRBY', KEYS[1] .. ':' .. name, -ARGV[1], each)
+  local found = redis.call('ZRANGE', KEYS[1] .. ':' .. name, 0, -1, 'WITHSCORES')
+  for at = 1, #found, 2 do
+    -- those of dead slots are below 0
+    local more = tonumber(found[at + 1]) < 0 and ARGV[1] or -ARGV[1]
+    redis.call('ZINCRBY', KEYS[1] .. ':' .. name, more, found[at])
   end
 end
 local holds = redis.call('HGETALL', KEYS[1] .. ':holds')

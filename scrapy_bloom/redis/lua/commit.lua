@@ -8,7 +8,7 @@
 --   4      number of the call
 --   5      '1' while the worker runs start()
 --   6      '1' if start() has ended
---   7      claims wanted
+--   7      claims wanted; -1 while no host answers the worker
 --   8      most claims of a slot
 --   9      slots, and the worker's claims in each, as text with NUL
 --   10     '1' for each kind whose newest request is next: others, start requests
@@ -34,15 +34,15 @@
 --
 -- Returns {'fenced'}, {'gone'}, {'dictionary', ids} if the crawl lacks some that the worker knows:
 -- nothing was done, and the call is to be sent again with them; or {'done', answers, layers, counts,
--- claimed, reclaimed, still, start_done, failed, waiting, waiting_bytes, round, full, texts of
--- the dictionaries that the worker does not know, later}. `later` is empty if nothing is delayed or
--- held, else {how many requests are not due, ms until something is, 'inf' or '', whether nothing else
--- is left, holds of the slots in 9 and of new claims, each slot, until when, how long (ms), how many in
--- a row, with a NUL between them}. A client of Redis takes longer to read an array
--- than a string: so answers are digits, layers and counts words, and a claim is its number, its
--- priority, its slot, '1' if it is quarantined, and its payload, with a NUL between them. The answer
--- for an entry: 0 pushed, 1 seen, 2 the shard has more layers than the caller knows, 4 a start
--- request that was taken, 5 over the budget of its slot.
+-- claimed, reclaimed, still, start_done, failed, waiting, waiting_bytes, round, full, texts of the
+-- dictionaries that the worker does not know, later}. `later` is empty if nothing is delayed or held,
+-- else {how many requests are not due, ms until something is, 'inf' or '', whether nothing else is left,
+-- holds of the slots in 9 and of new claims, each slot, until when, how long (ms), how many in a row,
+-- with a NUL between them, slots with a NUL that do not answer the worker and have answered others}. A
+-- client of Redis takes longer to read an array than a string: so answers are digits, layers and counts
+-- words, and a claim is its number, its priority, its slot, '1' if it is quarantined, and its payload,
+-- with a NUL between them. The answer for an entry: 0 pushed, 1 seen, 2 the shard has more layers than
+-- the caller knows, 4 a start request that was taken, 5 over the budget of its slot.
 
 local first_failed = 25 + 2 * ARGV[21]
 local first_entry = first_failed + 6 * ARGV[16]
@@ -86,7 +86,7 @@ end
 local number = tonumber(ARGV[4])
 local batch, mine = key('batch:' .. worker), key('claims:' .. worker)
 local dispatched = key('dispatched:' .. worker)
-local last = redis.call('HMGET', batch, 'number', 'reply', 'pushed')
+local last = redis.call('HMGET', batch, 'number', 'reply', 'pushed', 'answered')
 if not expiry and number > 1 then return {'fenced'} end
 if expiry and tonumber(last[1]) == number then return cmsgpack.unpack(last[2]) end
 if (tonumber(last[1]) or 0) ~= number - 1 then return {'fenced'} end
@@ -157,6 +157,7 @@ end
 
 redis.call('ZADD', key('workers'), now + lease, worker)
 redis.call(ARGV[5] == '1' and 'SADD' or 'SREM', key('starting'), worker)
+if ARGV[7] == '-1' then redis.call('HSET', batch, 'paused', now + lease) end
 
 take_holds(ARGV[23])
 
@@ -262,7 +263,7 @@ if ARGV[17] ~= '' then
   reclaim(worker)
 end
 
-if has_later and not full then move_due() end
+if has_later and not full then move_due(tonumber(ARGV[7]) > 0) end
 
 local claimed, owned, owned_count = {}, {}, 0
 local function tell(number, priority, slot, entry, quarantined)
@@ -304,7 +305,7 @@ if wanted > 0 and owned_count == 0 and #claimed == 0 then
       redis.call('HSET', key('failed'), 'quarantined:' .. redis.sha1hex(packed), packed)
       count_less(1)
       redis.call('LPOP', key('quarantined'))
-    elseif not hold or hold[1] <= now then
+    elseif not hold or hold[1] <= now and not is_left_to_others(hold) then
       if hold then probe_slot(record[2], hold) end
       count_less(1)
       claim(record[1], record[2], record[3], record[4], 'LPOP', key('quarantined'))
@@ -330,6 +331,8 @@ local function may_have(slot)
   local owner = redis.call('HGET', key('owners'), slot)
   if owner then
     local who, till = unpack(unpacked(owner) or {})
+    local silent_to = (hold_of(slot) or {})[5] or {}
+    if silent_to[who] then till = nil end  -- another one is to find out if the slot answers
     if type(till) == 'number' and type(who) == 'string' and who ~= worker and till > now and redis.call('ZSCORE', key('workers'), who) then
       if till > now + keeps then
         -- by a clock that was ahead
@@ -342,7 +345,7 @@ local function may_have(slot)
   return true
 end
 
-local looks = 500
+local looks = 500  -- of some µs each; one that parks a list is as long as three
 -- Lets entries leave the lobby, at most so many; returns how many.
 local function claim_from_lobby(priority, most)
   local lobby, suffix, command, pop, at = key('lobby:' .. priority), '', 'LPUSH', 'RPOP', -1
@@ -360,8 +363,11 @@ local function claim_from_lobby(priority, most)
     if entry == '' and (suffix == '' or not has_own) then
       join_ring(priority, slot)
       redis.call(pop, lobby)
-    elseif has_own or is_held or (of_slot[slot] or 0) >= most_of_slot or not may_have(slot) then
-      if not has_own and is_held then park(priority, slot .. suffix, slot, hold)
+    elseif has_own or is_held or hold and is_left_to_others(hold)
+        or (of_slot[slot] or 0) >= most_of_slot or not may_have(slot) then
+      if not has_own and is_held then
+        park(priority, slot .. suffix, slot, hold)
+        looks = looks - 2
       elseif not has_own then join_ring(priority, slot .. suffix) end
       redis.call(command, list_of(priority, slot .. suffix), entry)
       if entry ~= '' then count_few(priority, slot, -1) end
@@ -406,6 +412,8 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       if hold and hold[1] > now then
         park(priority, named, slot, hold)
         redis.call('LREM', ring, 1, named)
+        room, looks = 0, looks - 2
+      elseif hold and is_left_to_others(hold) then
         room = 0
       elseif named ~= slot then
         if redis.call('LINDEX', list, at) == '' then
@@ -467,13 +475,24 @@ end
 
 local waiting = redis.call('HINCRBY', key('crawl'), 'waiting', added)
 local waiting_bytes = redis.call('HINCRBY', key('crawl'), 'waiting_bytes', added_bytes)
-local waits = has_later and (first_of('later') or first_of('parked'))
 local rests = redis.call('ZCARD', key('priorities')) == 0
-  and redis.call('EXISTS', key('quarantined')) == 0
+  and (redis.call('EXISTS', key('quarantined')) == 0 or has_later and is_dead('quarantined'))
+local delayed = has_later and first_of('later') and not (rests and is_dead('later'))
+local waits = delayed or has_later and first_of('parked')
 local still = rests and not waits
+-- how many wait for dead hosts, at the last count; of a new one so many of the first lists
+local host, counted_to, counted_sum = (has_later and found[11] or ''):match('^(%d+) (%d+) (%d+)$')
+host = tonumber(host or 0)
+local is_all, kept = true, 0
+if still and has_later then
+  local rows
+  rows, is_all = dead_rows(0)
+  if is_all then host = rows end
+  kept = host + redis.call('LLEN', key('quarantined')) + redis.call('ZCARD', key('later'))
+end
 -- too few after an aborted script, never too many: some list was evicted
-if still and waiting > 0 then return {'gone'} end
-if still and (waiting ~= 0 or waiting_bytes ~= 0) then
+if still and is_all and waiting > kept then return {'gone'} end
+if still and kept == 0 and (waiting ~= 0 or waiting_bytes ~= 0) then
   redis.call('HSET', key('crawl'), 'waiting', 0, 'waiting_bytes', 0)
   waiting, waiting_bytes = 0, 0
 end
@@ -501,11 +520,22 @@ for more in words(ARGV[18] .. ' ' .. adds) do
   place = place + 1
   if tonumber(more) > 0 then redis.call('HINCRBY', key('crawl'), counted[place], more) end
 end
-local failed = redis.call('HLEN', key('failed'))
 local newest_note = redis.call('LINDEX', key('progress'), 0)
 local is_note, noted = pcall(cjson.decode, newest_note or '')
 local age = is_note and type(noted) == 'table' and type(noted.time) == 'number' and now - noted.time
-if not age or age < 0 or age >= 1000 then
+local is_due = not age or age < 0 or age >= 1000
+if is_due and has_later then
+  local rows, is_end = dead_rows(tonumber(counted_to or 0))
+  rows = rows + (counted_sum or 0)
+  if is_end then host = rows end
+  local next_count = is_end and '0 0' or (counted_to or 0) + 500 .. ' ' .. rows
+  if rows > 0 or found[11] then
+    redis.call('HSET', key('crawl'), 'host', host .. ' ' .. next_count)
+  end
+end
+local failed = redis.call('HLEN', key('failed')) + host
+waiting = math.max(0, waiting - host)
+if is_due then
   local note = {time = now, pending = waiting, failed = failed}
   local totals = redis.call('HMGET', key('crawl'), 'done', unpack(counted))
   note.done = tonumber(totals[1] or '') or 0
@@ -513,8 +543,9 @@ if not age or age < 0 or age >= 1000 then
   redis.call('LPUSH', key('progress'), cjson.encode(note))
   redis.call('LTRIM', key('progress'), 0, 59)
 end
-local later = {}
-if has_later then
+local later, answered = {}, last[4] or ''
+if answered ~= '' then redis.call('HSET', batch, 'answered', '') end
+if has_later or answered ~= '' then
   local holds = {}
   for slot in pairs(of_slot) do
     local hold = state_of(slot)
@@ -522,8 +553,9 @@ if has_later then
       holds[#holds + 1] = table.concat({slot, hold[1], hold[1] - now, hold[2]}, '\0')
     end
   end
-  later = {first_of('later') and redis.call('ZCARD', key('later')) or 0, next_due(), rests and 1 or 0, holds}
-  if not waits and redis.call('EXISTS', key('holds')) == 0 then
+  later = {delayed and redis.call('ZCARD', key('later')) or 0, next_due(), rests and 1 or 0, holds,
+    answered}
+  if not first_of('later') and redis.call('EXISTS', key('holds'), key('parked')) == 0 then
     redis.call('HSET', key('crawl'), 'later', '', 'back', '', 'waking', '')
   end
 end

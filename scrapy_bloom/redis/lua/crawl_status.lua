@@ -2,8 +2,8 @@
 -- ARGV: names of the workers' counts.
 -- Returns {fields of the crawl, time (ms), workers with their leases, failed, quarantined, progress,
 -- bytes of the keys or -1, requests that are not due, in how many ms the next of them is or '', slots
--- that are held, slots with requests over the budget}; without each worker's and
--- each slot's part.
+-- that are held, slots with requests over the budget, one list of a dead slot}; without each worker's
+-- and each slot's part.
 
 -- include key
 -- include slice
@@ -22,4 +22,5 @@ return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over'
     'waiting', unpack(ARGV)),
   now, workers, redis.call('HLEN', key('failed')),
   redis.call('LLEN', key('quarantined')), slice(key('progress'), 0, 59),
-  unknown and -1 or bytes, later, due, held, redis.call('ZCARD', key('capped'))}
+  unknown and -1 or bytes, later, due, held, redis.call('ZCARD', key('capped')),
+  redis.call('ZRANGEBYSCORE', key('parked'), '-inf', '(0', 'LIMIT', 0, 1)}

@@ -7,6 +7,7 @@
 -- include put
 -- include records
 
+local worker = ''
 local found = {[7] = redis.call('HGET', key('crawl'), 'later')}
 
 -- include later

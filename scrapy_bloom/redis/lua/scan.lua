@@ -2,14 +2,15 @@
 -- KEYS: the filter's header.
 -- ARGV: cursor, 0 at first, or -1 to read a list or `later` from the end on; place:
 -- `pending:PRIORITY:NAME`, `lobby:PRIORITY`, `slots:PRIORITY`, `capped:SLOT` or `quarantined`, which are
--- lists; `later`, `parked` or `capped`; `failed`, `claims:WORKER` or `holds`, which are hashes; about
--- how many; '1' to leave out entries and details; 'count' to count what the lists have that a piece of
--- `slots:PRIORITY`, `lobby:PRIORITY`, `parked` or `capped` names.
+-- lists; `later`, `capped`, `parked` without the lists of dead slots, or `dead` for these; `failed`,
+-- `claims:WORKER` or `holds`, which are hashes; about how many; '1' to leave out entries and details;
+-- 'count' to count what the lists have that a piece of `slots:PRIORITY`, `lobby:PRIORITY`, `parked`,
+-- `dead` or `capped` names.
 -- Returns {next cursor, 0 at the end; elements}. One may come twice. Behind each are: in `later` in how
--- many ms it is due; in `holds` for how long the slot is held (ms, or inf) as text; for a record priority,
--- slot and entry, and for a failed one reason, attempts, worker, when (ms), details and claim, none if it
--- cannot be read. Of lists {next cursor, {name, its requests, name, …}, bytes of their keys or -1}: an entry
--- of a lobby has the name of its slot, and counts as 1.
+-- many ms it is due; in `holds` for how long the slot is held (ms, or inf) as text, and how many times
+-- in a row; for a record priority, slot and entry, and for a failed one reason, attempts, worker, when
+-- (ms), details and claim, none if it cannot be read. Of lists {next cursor, {name, its requests, name,
+-- …}, bytes of their keys or -1}: an entry of a lobby has the name of its slot, and counts as 1.
 
 -- include key
 -- include now
@@ -17,8 +18,8 @@
 -- include slice
 -- include weigh
 
-local name, most = key(ARGV[2]), tonumber(ARGV[3])
 local kind, rest = ARGV[2]:match('^(%a+):?(.*)$')
+local name, most = key(kind == 'dead' and 'parked' or ARGV[2]), tonumber(ARGV[3])
 local kinds = kind == 'failed' and {'string', 'number', 'string', 'number', 'string'} or {}
 local function parts_of(packed, field)
   local record = record_of(packed)
@@ -55,7 +56,8 @@ if kind == 'failed' or kind == 'claims' or kind == 'holds' then
   local found = redis.call('HSCAN', name, ARGV[1], 'COUNT', most)
   for at = 2, #found[2], 2 do
     local field, packed = found[2][at - 1], found[2][at]
-    found[2][at] = kind == 'holds' and tostring(hold_in(packed)[1] - now) or parts_of(packed, field)
+    local hold = hold_in(packed)
+    found[2][at] = kind == 'holds' and {tostring(hold[1] - now), hold[2]} or parts_of(packed, field)
   end
   return found
 end
@@ -67,6 +69,9 @@ if kind == 'later' then
   local back = tonumber(redis.call('HGET', key('crawl'), 'back') or '') or 0
   elements = redis.call('ZRANGE', name, first, last, 'WITHSCORES')
   for at = 2, #elements, 2 do elements[at] = math.max(0, elements[at] - now - back) end
+elseif rest == '' and (kind == 'parked' or kind == 'dead') then
+  local from, to = unpack(kind == 'dead' and {'-inf', '(0'} or {0, '+inf'})
+  elements = redis.call('ZRANGEBYSCORE', name, from, to, 'LIMIT', first, most)
 elseif rest == '' and kind ~= 'quarantined' then
   elements = redis.call('ZRANGE', name, first, last)
 else

@@ -7,5 +7,5 @@
 local crawl, worker = ARGV[1], ARGV[2]
 local lease = tonumber(ARGV[3])
 local found = redis.call('HMGET', key('crawl'), 'id', 'heard', 'start_done', 'over', 'round',
-  'dictionaries', 'later', 'counts', 'back', 'waking')
+  'dictionaries', 'later', 'counts', 'back', 'waking', 'host')
 if found[1] ~= crawl_id(crawl) then return {'gone'} end

@@ -9,6 +9,14 @@
 -- `parked` until then, since a ring of held slots would be looked through in vain. In either its
 -- list is named: it joins the ring before it leaves `parked`, and the other way round.
 --
+-- One with SILENT in a row or more does not answer; with SILENT alone it gets one request at a time. Such
+-- a hold has the end that was set last, and goes on while its request waits for an answer. `silent_to`
+-- has the workers that have held it: a host is dead when it has not answered two of those that live, if
+-- there are two.
+--
+-- One with DEAD in a row or more is dead: what waits for it has failed, and the crawl ends without it. Its
+-- lists are parked by the end of the hold below 0, which is when they are asked again.
+--
 -- One that is by hand has 0 in a row: no answer ends it, and after its time all workers ask. With
 -- less than 0 the slot is not held; workers change that number.
 --
@@ -20,15 +28,35 @@ local function note_later()
   has_later = true
 end
 
--- When the first of `later` or `parked` is due (ms), false if there is none: read once a call, and
--- again after a change.
+-- When the first of `later` or `parked` is due (ms), false if there is none but of dead slots: read once
+-- a call, and again after a change.
 local firsts = {}
 local function first_of(name)
   if firsts[name] == nil then
-    local first = tonumber(redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2] or '')
+    local _, first = unpack(redis.call('ZRANGEBYSCORE', key(name), 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1))
+    first = tonumber(first or '')
     firsts[name] = first and first - (name == 'later' and back or 0) or false
   end
   return firsts[name]
+end
+
+-- Returns the lists of dead slots, from one on, at most so many.
+local function dead_lists(from, most)
+  return redis.call('ZRANGEBYSCORE', key('parked'), '-inf', '(0', 'LIMIT', from, most)
+end
+
+-- Returns how many requests 500 of them have, and whether there are no more.
+local function dead_rows(from)
+  local lists, rows = dead_lists(from, 500), 0
+  for _, each in ipairs(lists) do
+    rows = rows + redis.call('LLEN', key('pending:' .. each))
+    local own = each:match('^(%Z*)%z$')
+    if own and not redis.call('ZSCORE', key('parked'), own) then
+      -- behind a mark, or in its ring
+      rows = rows + math.max(0, redis.call('LLEN', key('pending:' .. own)) - 1)
+    end
+  end
+  return rows, #lists < 500
 end
 
 local function put_later(serial, priority, slot, entry, delay)
@@ -41,7 +69,7 @@ local function put_later(serial, priority, slot, entry, delay)
   end
 end
 
--- A hold: until when, how many in a row, its pause (ms), and in which priorities it is parked.
+-- A hold: until when, how many in a row, its pause (ms), in which priorities it is parked, silent_to.
 local function keep_hold(slot, hold)
   redis.call('HSET', key('holds'), slot, cmsgpack.pack(hold))
 end
@@ -67,9 +95,66 @@ local function hold_of(slot)
   if hold and hold[2] >= 0 then return hold end
 end
 
+-- Parks its lists again that are, where a slot is dead now, or no more, or its hold ends sooner.
+local function park_again(slot, hold)
+  for priority in pairs(hold[4]) do
+    for _, named in ipairs({slot, slot .. '\0'}) do
+      local member = priority .. ':' .. named
+      if redis.call('ZSCORE', key('parked'), member) then
+        redis.call('ZADD', key('parked'), hold[2] >= DEAD and -hold[1] or hold[1], member)
+      end
+    end
+  end
+  firsts.parked = nil
+end
+
+-- Tells whether any worker but these has a lease, and answers of hosts.
+local function has_others(these)
+  for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now, '+inf', 'LIMIT', 0, 20)) do
+    local paused_until = redis.call('HGET', key('batch:' .. each), 'paused') or 0
+    if not these[each] and tonumber(paused_until) < now then return true end
+  end
+end
+
+-- Tells whether others shall find out for a while if a slot answers that has not answered the worker.
+local function is_left_to_others(hold)
+  return hold[5] and hold[5][worker] and hold[1] + 2000 > now and has_others(hold[5])
+end
+
+-- Tells whether a slot is dead that has not answered the worker.
+local function is_agreed(hold)
+  for each in pairs(hold[5]) do
+    local expiry = each ~= worker and redis.call('ZSCORE', key('workers'), each)
+    if expiry and tonumber(expiry) >= now then return true end
+  end
+  return not has_others({[worker] = 1})
+end
+
+-- Tells the workers that a slot does not answer that it has answered this one.
+local function tell_of_answer(slot, silent_to)
+  for each in pairs(silent_to[worker] and {} or silent_to) do
+    local batch = key('batch:' .. each)
+    if redis.call('EXISTS', batch) == 1 then
+      local before = redis.call('HGET', batch, 'answered') or ''
+      redis.call('HSET', batch, 'answered', before .. slot .. '\0')
+    end
+  end
+end
+
 local function hold_slot(slot, pause, times)
   note_later()
   local hold = state_of(slot) or {0, 0, 0, {}}
+  local was_dead, before = hold[2] >= DEAD, hold[1]
+  if times > SILENT then
+    hold[5] = hold[5] or {}
+    -- 50 ms let another worker find out, by one that no host answers: ONE_BY_ONE of crawl/hosts.py
+    if pause > 50 then hold[5][worker] = hold[5][worker] or 1 end
+  end
+  if times >= DEAD and not was_dead and not is_agreed(hold) then
+    -- soon the first time, since it is the turn of another one
+    pause, times = hold[5][worker] == 2 and 60000 or 5000, math.max(SILENT, hold[2])
+    hold[5][worker] = 2
+  end
   if pause < 0 then
     if hold[2] > 0 or hold[1] > now then return end
     hold[2] = hold[2] + times
@@ -77,14 +162,18 @@ local function hold_slot(slot, pause, times)
     return
   end
   local is_by_hand = times == 0 or hold[2] == 0 and hold[1] > now
-  if now + pause > hold[1] then hold[1], hold[3] = now + pause, pause end
+  if now + pause > hold[1] or times >= SILENT and not is_by_hand then
+    hold[1], hold[3] = now + pause, pause
+  end
   hold[2] = is_by_hand and 0 or math.max(hold[2], times)
   keep_hold(slot, hold)
+  if was_dead ~= (hold[2] >= DEAD) or hold[1] < before then park_again(slot, hold) end
 end
 
 -- Lets one request be claimed of a slot whose hold is over; others wait for what comes of it.
 local function probe_slot(slot, hold)
-  hold[1] = now + math.min(hold[3], most_probe)
+  if hold[2] >= SILENT then hold[3] = 2 * most_probe end
+  hold[1] = now + (hold[2] >= SILENT and hold[3] or math.min(hold[3], most_probe))
   keep_hold(slot, hold)
 end
 
@@ -93,7 +182,7 @@ local function park(priority, named, slot, hold)
     hold[4][priority] = 1
     keep_hold(slot, hold)
   end
-  redis.call('ZADD', key('parked'), hold[1], priority .. ':' .. named)
+  redis.call('ZADD', key('parked'), hold[2] >= DEAD and -hold[1] or hold[1], priority .. ':' .. named)
   firsts.parked = nil
 end
 
@@ -107,6 +196,7 @@ end
 local function release_slot(slot, by_hand)
   local hold = hold_of(slot)
   if not hold or hold[2] == 0 and not by_hand then return false end
+  if hold[2] >= DEAD then redis.call('HSET', key('crawl'), 'over', '') end
   for priority in pairs(hold[4]) do
     for _, named in ipairs({slot, slot .. '\0'}) do
       local member = priority .. ':' .. named
@@ -114,6 +204,7 @@ local function release_slot(slot, by_hand)
     end
   end
   redis.call('HDEL', key('holds'), slot)
+  if hold[5] and not by_hand then tell_of_answer(slot, hold[5]) end
   return true
 end
 
@@ -138,16 +229,18 @@ local function wake_parked()
   firsts.parked = nil
 end
 
--- Moves at most a hundred of each: requests that are due, and slots whose hold is over.
-local function move_due()
-  if waking == '' and (first_of('parked') or 0) > now and redis.call('EXISTS', key('holds')) == 0 then
+-- Moves at most a hundred of each: requests that are due, slots whose hold is over, and of dead slots
+-- those that the call may ask again.
+local function move_due(asks_dead)
+  if waking == '' and ((first_of('parked') or 0) > now or dead_lists(0, 1)[1])
+      and redis.call('EXISTS', key('holds')) == 0 then
     waking = '0'  -- nothing says any more that they are held
   end
   if waking ~= '' then wake_parked() end
   local function due(name)
     if (first_of(name) or math.huge) > now then return ipairs({}) end
     local till = name == 'later' and now + back or now
-    return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', till, 'LIMIT', 0, 100))
+    return ipairs(redis.call('ZRANGEBYSCORE', key(name), 0, till, 'LIMIT', 0, 100))
   end
   for _, member in due('later') do
     local priority, slot, entry = member:match('^(%Z*)%z(%Z*)%z(.*)$', 5)
@@ -163,6 +256,10 @@ local function move_due()
     firsts.later = nil
   end
   for _, member in due('parked') do unpark(member) end
+  if not asks_dead then return end
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key('parked'), -now, '(0', 'LIMIT', 0, 100)) do
+    unpark(member)
+  end
 end
 
 -- Returns when the next request is due, or the next hold is over, in ms from now: 'inf' if all that

@@ -24,3 +24,21 @@ local function hold_in(packed)
   end
   return hold
 end
+
+-- In a row of holds, with their number: see include/later.lua, and crawl/delays.py.
+local SILENT, DEAD = 1500000, 2000000
+
+-- Tells whether all of `later` or `quarantined` is of dead slots. One that has more than 20 is not
+-- looked through: it waits.
+local function is_dead(name)
+  local is_later, members = name == 'later', {}
+  if is_later then members = redis.call('ZRANGE', key(name), 0, 20) end
+  for at = 0, is_later and -1 or math.min(20, redis.call('LLEN', key(name)) - 1) do
+    members[at + 1] = redis.call('LINDEX', key(name), at)
+  end
+  for _, each in ipairs(members) do
+    local slot = is_later and each:match('^%Z*%z(%Z*)', 5) or not is_later and (record_of(each) or {})[2]
+    if not slot or hold_in(redis.call('HGET', key('holds'), slot))[2] < DEAD then return false end
+  end
+  return #members <= 20
+end

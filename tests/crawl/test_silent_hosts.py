@@ -1,0 +1,413 @@
+"""Hosts that do not answer, on a scheduler, a job and a clock: how often each is asked, what fails,
+and when a crawl ends."""
+
+from heapq import heappop, heappush
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+from scrapy import Request, pqueues, signals
+from scrapy.http import Response
+from twisted.internet import error as twisted
+from twisted.web.client import ResponseFailed
+
+from scrapy_bloom.crawl.delays import DEAD, SILENT, Hold
+from scrapy_bloom.sqlite.status import job_view
+from tests.crawl.engine import name_of
+from tests.crawl.test_holds import Clock, Crawl
+from tests.failures import Failed
+
+CONCURRENT = 16
+TIMEOUT = 5.0
+TRIES = 3
+BY_SLOT, IN_ONE_LINE = pqueues.DownloaderAwarePriorityQueue, pqueues.ScrapyPriorityQueue
+SETTINGS = {"DOWNLOAD_TIMEOUT": TIMEOUT, "SCHEDULER_PRIORITY_QUEUE": BY_SLOT}
+DOWN = {
+    "refused": (0.01, twisted.ConnectionRefusedError),
+    "unknown": (0.02, twisted.DNSLookupError),
+    "unreachable": (0.5, twisted.NoRouteError),
+    "hangs": (TIMEOUT, twisted.TimeoutError),
+    "breaks": (0.05, lambda: ResponseFailed([])),
+}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of a test, which stands still."""
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def make_crawl(tmp_path, clock, opened):
+    """Return a function that opens a job, by default in one folder."""
+
+    def make(folder=tmp_path / "job", alone=True, **options):
+        crawl = opened(Crawl(folder, **{**SETTINGS, **options}), alone=alone)
+        for queue in crawl.scheduler._local_holds.queues:
+            queue._takes_turns = True  # since no slot has a load here
+        return crawl
+
+    return make
+
+
+class World:
+    """Crawls the pages of slots, as far as Scrapy would, with its retries. `down(slot, now)` says
+    what an attempt fails with, or nothing."""
+
+    def __init__(self, crawl, clock, pages, down):
+        self.crawl, self.clock, self.down = crawl, clock, down
+        self.begin, self.serials, self.under_way = clock.now, count(), []
+        self.asked, self.answered, self.failed = [], {}, []
+        self.last = {}
+        for slot, number in pages.items():
+            for page in range(number):
+                crawl.push(f"{slot}-{page}", meta={"download_slot": slot})
+
+    @property
+    def now(self):
+        return self.clock.now - self.begin
+
+    def run(self, until=1e5):
+        """Crawl up to a time, or to the end."""
+        scheduler = self.crawl.scheduler
+        while self.now < until:
+            while len(self.under_way) < CONCURRENT and (request := self.crawl.pop()) is not None:
+                self.send(request)
+            if self.under_way:
+                self.clock.now = max(self.clock.now, self.under_way[0][0])
+                self.complete(*heappop(self.under_way)[2:])
+            elif not scheduler.has_pending_requests():
+                break
+            else:
+                ends = scheduler._next_due, scheduler._gate.next_end
+                due = max(0.001, min(each for each in ends if each is not None and each > -1))
+                self.clock.now += min(due, max(0.001, until - self.now))
+        return self
+
+    def send(self, request):
+        slot = request.meta["download_slot"]
+        why = self.down(slot, self.now)
+        self.asked.append((self.now, slot))
+        after = DOWN[why][0] if why else 0.1
+        heappush(self.under_way, (self.clock.now + after, next(self.serials), request, why))
+
+    def complete(self, request, why):
+        middleware, slot = self.crawl.middleware, request.meta["download_slot"]
+        if not why:
+            request.meta["download_latency"] = 0.1
+            middleware._response_downloaded(Response(request.url), request)
+            self.answered[request.url] = self.last[slot] = self.now
+        else:
+            again = middleware.process_exception(request, DOWN[why][1]())
+            if again is None and request.meta.get("retry_times", 0) < TRIES - 1:
+                again = request.replace(dont_filter=True)
+                again.meta["retry_times"] = request.meta.get("retry_times", 0) + 1
+            if again is None:
+                self.failed.append(request.url)
+            else:
+                assert self.crawl.scheduler.enqueue_request(again)
+        self.crawl.done(request)
+
+    def attempts(self, slot, begin=0.0, end=1e9):
+        return sum(each == slot and begin <= at < end for at, each in self.asked)
+
+    def reasons(self):
+        """Return what the job lists as failed when it is closed."""
+        self.crawl.close()
+        return self.crawl.stat("scheduler/failed")
+
+
+def always(why, *slots):
+    return lambda slot, now: why if slot in slots else None
+
+
+def within(begin, end, why="refused"):
+    return lambda slot, now: why if begin <= now < end else None
+
+
+# --- dead hosts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("why", ["refused", "unknown", "unreachable", "hangs"])
+@pytest.mark.parametrize(("pages", "queue"), [(50, BY_SLOT), (1000, BY_SLOT), (50, IN_ONE_LINE)])
+def test_a_host_that_is_gone_is_asked_little_and_fails_as_one(make_crawl, clock, why, pages, queue):
+    """Its pages stay where they are, and the crawl ends soon after the last page of the others."""
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
+    world = World(crawl, clock, {"up": 50, "gone": pages}, always(why, "gone")).run()
+    assert (len(world.answered), world.failed) == (50, [])
+    assert world.attempts("gone") <= 40
+    assert world.now - world.last["up"] < 180 + 8 * TIMEOUT * (why == "hangs")
+    assert (len(crawl.scheduler), crawl.stat("scheduler/dead_hosts")) == (pages, 1)
+    assert not crawl.scheduler.has_pending_requests()
+    assert world.reasons() == pages
+
+
+@pytest.mark.parametrize("takes_turns", [True, False])
+@pytest.mark.parametrize("count", [2, 7])
+def test_several_hosts_are_dead_at_once(make_crawl, clock, count, takes_turns):
+    """While others answer: that is not the machine, in the order of any release of Scrapy."""
+    crawl, gone = make_crawl(), [f"gone{n}" for n in range(count)]
+    for queue in crawl.scheduler._local_holds.queues:
+        queue._takes_turns = takes_turns
+    pages = {**dict.fromkeys(gone, 20), "up": 300, "other": 300}
+    world = World(crawl, clock, pages, always("refused", *gone)).run(5000)
+    assert (len(world.answered), world.failed) == (600, [])
+    assert world.reasons() == count * 20
+    assert world.now < 250
+
+
+def test_pages_of_a_host_that_answers_others_are_retried_and_fail_as_ever(make_crawl, clock):
+    """Also if several hosts share its slot."""
+    crawl = make_crawl()
+    world = World(crawl, clock, {"mixed": 60}, lambda slot, now: None)
+    world.down = lambda slot, now: "unreachable" if len(world.asked) % 3 == 2 else None
+    world.run()
+    assert (crawl.stat("scheduler/held") or 0) <= 2  # with the last ones
+    assert world.attempts("mixed") <= 60 + 2 * 60
+
+
+def test_a_dead_host_is_asked_by_one_page_each_time_and_an_answer_brings_all_back(
+    make_crawl, clock
+):
+    """While the crawl lasts."""
+    crawl = make_crawl(BLOOM_HOST_RETRY="10m")
+    down = lambda slot, now: "refused" if slot == "gone" and now < 3000 else None  # noqa: E731
+    world = World(crawl, clock, {"up": 1, "gone": 30}, down)
+    for minute in range(1, 60):
+        later = {"download_slot": "up", "bloom_not_before": 60 * minute}
+        crawl.push(f"up-{minute}", meta=later)
+    world.run()
+    assert world.attempts("gone", 300, 3000) in {4, 5}
+    assert sum("gone" in url for url in world.answered) == 30
+    assert world.failed == []
+
+
+def test_a_crawl_of_one_host_gives_it_up_after_an_hour(make_crawl, clock):
+    """With a probe a minute until then; one that comes back before loses nothing."""
+    world = World(make_crawl(), clock, {"one": 20}, always("refused", "one")).run()
+    assert 3600 <= world.now < 3800
+    assert world.attempts("one") < 90
+    assert world.reasons() == 20
+    world = World(make_crawl("job2"), clock, {"one": 20}, within(2, 3000)).run()
+    assert (len(world.answered), world.failed) == (20, [])
+
+
+def test_after_the_first_timeout_a_slot_gets_one_request_at_a_time(make_crawl, clock):
+    """Those that were on their way fail first; an answer lets all go."""
+    crawl = make_crawl().pushed(*map(str, range(9)))
+    first, second = crawl.pop(), crawl.pop()
+    clock.now += TIMEOUT
+    assert crawl.middleware.process_exception(first, twisted.TimeoutError()) is None
+    assert crawl.scheduler.sent_back(second) is not None
+    clock.now += 1
+    third = crawl.pop()
+    assert (third is None, crawl.pop()) == (False, None)
+    crawl.answer(third)
+    assert len([*iter(crawl.pop, None)]) == 6
+
+
+@pytest.mark.parametrize("signal", [signals.headers_received, signals.bytes_received])
+def test_a_slow_host_is_not_dead(make_crawl, clock, signal):
+    """A byte of its slot since the request was sent, of whatever page, is enough."""
+    crawl = make_crawl().pushed(*map(str, range(30)))
+    pages = [crawl.pop() for _ in range(8)]
+    for page in pages:
+        clock.now += TIMEOUT - 1
+        values = {"request": pages[-1], "spider": crawl.spider}
+        crawl.crawler.signals.send_catch_log(signal, **values)
+        clock.now += 0.5
+        assert crawl.middleware.process_exception(page, twisted.TimeoutError()) is None
+    assert crawl.scheduler.holds == {}
+
+
+# --- what is evidence, and what is not ---------------------------------------------------
+
+
+NAMES = "CannotResolveHostError DownloadConnectionRefusedError DownloadTimeoutError"
+EVIDENCE = [
+    *(type(name, (Exception,), {}) for name in NAMES.split()),
+    *(twisted.DNSLookupError, twisted.ConnectionRefusedError, twisted.ConnectError),
+    *(twisted.TCPTimedOutError, twisted.NoRouteError, twisted.TimeoutError),
+]
+
+
+@pytest.mark.parametrize("why", EVIDENCE, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_five_attempts_without_an_answer_hold_a_slot(make_crawl, clock, why, is_ours):
+    """Also those that do not come from the scheduler, such as robots.txt and images."""
+    crawl = make_crawl().pushed(*map(str, range(9)))
+    for _ in range(4):
+        crawl.middleware.process_exception(Request("http://example.com/robots.txt"), why())
+        assert (crawl.left or 0) < 1
+    request = crawl.pop() if is_ours else Request("http://example.com/image")
+    clock.now += 1
+    again = crawl.middleware.process_exception(request or crawl.pop(), why())
+    assert (crawl.left, again is not None) == (5, is_ours)
+
+
+def test_a_request_with_a_proxy_says_nothing_of_the_host(make_crawl):
+    """Neither by its failure nor by its answer; nor is it sent back."""
+    crawl = make_crawl().pushed(*map(str, range(30)))
+    sent = crawl.pop()
+    for _ in range(9):
+        request = crawl.pop()
+        request.meta["proxy"] = "http://proxy.example"
+        assert crawl.middleware.process_exception(request, twisted.ConnectError()) is None
+    assert crawl.scheduler.holds == {}
+    for _ in range(5):
+        crawl.middleware.process_exception(crawl.pop(), twisted.ConnectError())
+    assert crawl.left == 5
+    assert crawl.middleware.process_request(sent) is not None
+    sent.meta["proxy"] = "http://proxy.example"
+    assert crawl.middleware.process_request(sent) is None
+    crawl.answer(sent)
+    assert crawl.left == 5
+    crawl.answer(request.replace(meta={}))
+    assert crawl.scheduler.holds == {}
+
+
+def test_a_hold_by_hand_stays_as_it_is(make_crawl, clock):
+    """Whatever fails or answers of what was sent before."""
+    crawl = make_crawl().pushed(*map(str, range(9)))
+    pages = [crawl.pop() for _ in range(7)]
+    crawl.scheduler.hold("example.com", 100, 0)
+    for page in pages[:6]:
+        crawl.middleware.process_exception(page, twisted.ConnectError())
+    crawl.answer(pages[6])
+    assert crawl.scheduler.holds["example.com"] == Hold(clock.now + 100, 0, 100)
+
+
+def test_a_spider_that_wants_its_failures_gets_them(make_crawl):
+    """They are evidence as any other."""
+    crawl = make_crawl().pushed(*map(str, range(9)), meta={"dont_retry": True})
+    for _ in range(6):
+        assert crawl.middleware.process_exception(crawl.pop(), twisted.ConnectError()) is None
+        if crawl.left:
+            break
+    assert crawl.left == 5
+
+
+# --- offline -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("why", DOWN)
+@pytest.mark.parametrize("seconds", [600, 6_000])
+def test_nothing_fails_while_the_machine_is_offline(make_crawl, clock, why, seconds):
+    """Whatever the exception: one request asks whether it is over, at last once a minute, and
+    the crawl goes on when it is."""
+    pages = dict.fromkeys("abcd", 200)
+    crawl = make_crawl()
+    world = World(crawl, clock, pages, within(3, 3 + seconds, why)).run()
+    assert (len(world.answered), world.failed) == (800, [])
+    assert len([at for at, _ in world.asked if 40 < at < seconds]) <= 10 + seconds / 55
+    assert crawl.stat("scheduler/offline") == 1
+    assert crawl.stat("scheduler/dead_hosts") is None
+    assert world.now < 3 + seconds + 200
+
+
+def test_a_dead_host_among_others_is_dead_after_an_outage_too(make_crawl, clock):
+    """What has failed before the outage is no reason for a verdict in it, but for its own."""
+    outage = within(2, 640)
+    down = lambda slot, now: "refused" if slot == "gone" else outage(slot, now)  # noqa: E731
+    world = World(make_crawl(), clock, {"gone": 20, "a": 1500, "b": 1500}, down)
+    world.down = lambda slot, now: "refused" if slot == "gone" else outage(slot, now)
+    world.run()
+    assert (len(world.answered), world.failed) == (3000, [])
+    assert world.reasons() == 20
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=some.data())
+def test_whatever_happens_no_page_of_a_host_that_answers_is_lost(monkeypatch, data):
+    """Outages of the machine and of hosts, of any length and kind, of hosts that answer again; and
+    a host that is gone fails as one."""
+    kinds = some.sampled_from(sorted(DOWN))
+    times = some.floats(0, 300)
+    outages = data.draw(some.lists(some.tuples(times, some.floats(0, 900), kinds), max_size=2))
+    gone = {f"gone{n}": data.draw(kinds.filter(lambda why: why != "breaks")) for n in range(2)}
+    gone = dict([*gone.items()][: data.draw(some.integers(0, 2))])
+    pages = {"a": 150, "b": 150, **dict.fromkeys(gone, 10)}
+
+    def down(slot, now):
+        for begin, length, why in outages:
+            if begin <= now < begin + length:
+                return why
+        return gone.get(slot)
+
+    clock = Clock(monkeypatch)
+    crawl = Crawl(None, **SETTINGS).open()
+    try:
+        world = World(crawl, clock, pages, down).run(20_000)
+        missed = [url for url in world.failed if "gone" not in url]
+        assert missed == []
+        assert sum("gone" not in url for url in world.answered) == 300
+    finally:
+        crawl.drop()
+
+
+# --- starts and rounds -------------------------------------------------------------------
+
+
+def test_a_round_ends_beside_a_dead_host_and_the_next_one_asks_it(make_round, tmp_path):
+    """Each start ends the verdict, and a retry goes on in the round that is over."""
+    slot = {"meta": {"download_slot": "gone"}}
+
+    job = make_round().started("one")
+    assert job.names() == ["one"]
+    job.pushed("two", "three", **slot)
+    job.scheduler.hold("gone", 3600, DEAD)
+    assert not job.scheduler.has_pending_requests()
+    job.close()
+    assert job.stat("scheduler/failed") == 2
+    job.drop()
+    view = job_view(tmp_path / "job")
+    assert (view.state.state, view.state.failed, view.unfinished) == ("finished", 2, 0)
+    for number in (2, 3):
+        job = make_round().started("one")
+        assert (job.round.number, job.scheduler.holds) == (number, {})
+        assert sorted(job.names()) == ["one", "three", "two"]
+        job.pushed("two", "three", dont_filter=True, **slot)
+        job.scheduler.hold("gone", 3600, DEAD)
+        job.close()
+        job.drop()
+    assert Failed(tmp_path / "job").retry(reasons=["host"]) == 2
+    job = make_round().started("one")
+    assert (job.round.number, sorted(job.names())) == (3, ["three", "two"])
+    job.close()
+    job.drop()
+    assert make_round().started("one").round.number == 4
+
+
+def test_a_hold_in_a_row_outlives_a_kill_and_a_verdict_does_not(make_crawl, clock):
+    """The next start asks what is dead at once."""
+    crawl = make_crawl().pushed("one", "two")
+    for times, left in ((SILENT + 3, 100), (DEAD, None)):
+        crawl.scheduler.hold("example.com", 100, times)
+        crawl.commit()
+        crawl.drop()
+        crawl = make_crawl()
+        assert crawl.left == left
+    assert len([*iter(crawl.pop, None)]) == 2
+
+
+@pytest.mark.parametrize("folder", ["job", None])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_request_that_knows_its_proxy_passes(make_crawl, clock, tmp_path, folder, is_first):
+    """While its host is held or dead, and the others wait as they are."""
+    crawl = make_crawl(folder and tmp_path / folder).pushed(*map(str, range(5)))
+    proxied = [{"proxy": "http://proxy.example"}, None][:: 1 if is_first else -1]
+    crawl.push("6", meta=proxied[0])
+    crawl.scheduler.hold("example.com", 1000, DEAD)
+    crawl.push("7", meta=proxied[1])
+    assert name_of(crawl.pop()) == ("6" if is_first else "7")
+    assert crawl.pop() is None
+    assert (len(crawl.scheduler), crawl.scheduler.has_pending_requests()) == (6, False)
+    crawl.scheduler.release("example.com")
+    clock.now += 10  # of one in memory it may hear so late
+    crawl.scheduler._take_due()
+    assert len([*iter(crawl.pop, None)]) == 6

@@ -1,0 +1,389 @@
+"""Slots whose host is dead: what waits for them has failed, and the crawl ends without it."""
+
+import pytest
+
+from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.crawl.delays import DEAD, SILENT
+from scrapy_bloom.crawl.records import KEPT
+from scrapy_bloom.errors import SharedFilterError
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.desk import RedisDesk
+from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
+from tests.redis.test_later import is_sound, of_slot, taken
+from tests.redis.workers import FIFO, LIFO, capped, fill, let_pass, lobby_from, talk
+
+pytestmark = pytest.mark.usefixtures("few_shards")
+RETRY = 3600
+KEPT_HOST = Filter(KEPT, reasons=["host"])
+
+
+@pytest.fixture(params=[(FIFO, 256), (LIFO, 256), (FIFO, 0), (LIFO, 0)], ids=str)
+def orders(request, monkeypatch):
+    """The order of equal requests, with a lobby and without."""
+    lobby_from(monkeypatch, request.param[1])
+    return request.param[0]
+
+
+def find_dead(worker, slot="dead"):
+    """Let `worker` say that a slot is dead, and meet its lists."""
+    worker.store.hold(slot, RETRY, DEAD)
+    for _ in range(20):
+        worker.exchange()
+    assert worker.next() is None
+
+
+def drained(worker):
+    """Let `worker` fetch all that it gets until it is quiet; return the names."""
+    names = worker.drain()
+    for _ in range(20):
+        names += [] if worker.store.is_quiet else worker.drain()
+    return names
+
+
+def desk(worker):
+    return RedisDesk(worker.client, worker.key)
+
+
+def host_names(worker):
+    """Return the names of what has failed for the reason `host`."""
+    return sorted(each.url.rpartition("/")[2] for each in desk(worker).scan(KEPT_HOST))
+
+
+def counts(worker):
+    """Return how many wait, and how many have failed, as all who count say it."""
+    crawl = CrawlReader(worker.client, worker.key).require()
+    at_desk = desk(worker)
+    pending, kept = at_desk.count(Filter()).states, at_desk.count(Filter(KEPT), "reason")
+    assert (pending.total(), kept.states.total()) == (crawl.waiting, crawl.failed)
+    assert at_desk.reasons() == dict(kept.by)
+    figures = CrawlStatus(worker.client, worker.key).figures()
+    assert (figures["pending"], figures["failed"]) == (crawl.waiting, crawl.failed)
+    return crawl.waiting, dict(kept.by)
+
+
+def test_a_crawl_ends_without_what_waits_for_a_dead_host(join, orders):
+    """It is listed as failed, stays where it is, and the next start asks it, in the same round."""
+    worker = join(capacity=9, **orders)
+    names = [f"p{n}" for n in range(9)]
+    for priority in (0, 3):
+        of_slot(worker, "dead", *(f"{each}{priority}" for each in names), priority=priority)
+    find_dead(worker)
+    of_slot(worker, "dead", "new")
+    of_slot(worker, "lives", "page")
+    assert not worker.store.is_still
+    assert drained(worker) == ["page"]
+    assert worker.store.is_quiet
+    assert (worker.store.waiting, worker.store.failed) == (0, 19)
+    assert counts(worker) == (0, {"host": 19})
+    assert host_names(worker) == sorted([f"{each}{n}" for each in names for n in (0, 3)] + ["new"])
+    assert is_sound(worker)
+    worker.leave(over=True)
+    late = join(capacity=30, **orders)
+    assert late.state.over
+    assert is_sound(late)
+    assert RedisDesk(late.client, late.key, starts=True).end_verdicts() == 19
+    assert counts(late) == (19, {})
+    late = join(capacity=30, **orders)
+    assert not late.state.over
+    assert len(drained(late)) == 19
+    assert late.store.is_quiet
+    assert is_sound(late)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda worker: worker.store.release("dead"),
+        lambda worker: desk(worker).hold(["dead"], None),
+        lambda worker: desk(worker).change(KEPT_HOST, "retry"),
+        lambda worker: desk(worker).change(Filter(KEPT, urls=["*/b"]), "retry"),
+        lambda worker: let_pass(worker, RETRY + 1),
+    ],
+    ids=["answer", "release", "retry", "retry-by-url", "probe"],
+)
+def test_a_verdict_ends(join, orders, end):
+    """By an answer or an operator at once; and each hour one request is asked."""
+    worker = join(capacity=9, **orders)
+    of_slot(worker, "dead", *"abc")
+    find_dead(worker)
+    assert desk(worker).held()["dead"] == pytest.approx(RETRY, abs=60)
+    end(worker)
+    worker.exchange()
+    is_probe = "dead" in desk(worker).held()
+    names, requests = taken(worker)
+    assert len(names) == (1 if is_probe else 3)
+    assert not worker.store.is_still
+    if is_probe:
+        assert counts(worker) == (0, {"host": 2})
+        worker.store.done(requests[0])
+        worker.store.release("dead")
+        assert len(taken(worker)[0]) == 2
+    assert is_sound(worker)
+
+
+def test_what_is_retried_or_dropped_is_chosen(join, orders):
+    """By slot, reason and URL; a retry of some brings all of their slot back."""
+    worker = join(capacity=9, **orders)
+    for slot in ("dead", "other"):
+        of_slot(worker, slot, f"{slot}1", f"{slot}2")
+        find_dead(worker, slot)
+    for chosen in (Filter(KEPT, reasons=["down"]), Filter(KEPT, urls=["*/x"]), Filter(slots="x")):
+        for action in ("retry", "drop"):
+            assert desk(worker).change(chosen, action).states.total() == 0
+    assert desk(worker).count(Filter(KEPT, slots=["dead"]), "priority").by == {0: 2}
+    assert desk(worker).change(Filter(KEPT, urls=["*/dead1"]), "drop").states.total() == 1
+    assert host_names(worker) == ["dead2", "other1", "other2"]
+    assert desk(worker).change(Filter(KEPT, slots=["d*"]), "drop").states.total() == 1
+    assert counts(worker) == (0, {"host": 2})
+    assert desk(worker).change(Filter(KEPT, urls=["*/other1"]), "retry").states.total() == 1
+    assert counts(worker) == (2, {})
+    assert is_sound(worker)
+
+
+def test_two_workers_have_to_find_a_slot_dead(join):
+    """The other one has its turn soon; one that is gone does not count."""
+    one, two = join(capacity=3, **FIFO), join(capacity=3, **FIFO)
+    two.exchange()
+    of_slot(one, "dead", *"abcdef")
+    _, requests = taken(one, 3)
+    for request in requests:
+        one.store.done(request)
+    for pause in (5, 60, 60):
+        one.store.hold("dead", RETRY, DEAD)
+        one.exchange()
+        assert pause - 1 < desk(one).held()["dead"] <= pause
+        assert one.next() is None
+        assert counts(one) == (3, {})
+        let_pass(one, pause + 0.5)
+    assert one.next() is None  # it is the turn of the other
+    names, requests = taken(two, 2)
+    assert names == ["d"]
+    assert two.store.holds["dead"].times == SILENT
+    two.store.hold("dead", 5, SILENT + 1)
+    two.exchange()
+    one.store.hold("dead", RETRY, DEAD)
+    one.exchange()
+    two.fail(requests[0], "down")
+    two.exchange()
+    assert one.next() is None
+    assert counts(one) == (0, {"host": 2, "down": 1})
+    assert is_sound(one)
+
+
+@pytest.mark.parametrize("goes", ["dies", "pauses"])
+def test_the_word_of_a_worker_that_is_gone_does_not_count(join, goes):
+    """Nor does a crawl wait for it, or for one that no host answers."""
+    one, two = join(**FIFO), join(**FIFO)
+    of_slot(one, "dead", *"abcdefghi")
+    two.store.hold("dead", 5, SILENT + 1)
+    two.exchange()
+    two.die()
+    assert one.next() is not None
+    three = join(**FIFO)
+    three.exchange()
+    one.store.hold("dead", RETRY, DEAD)
+    one.exchange()
+    assert not desk(one).count(KEPT_HOST).states.total()
+    if goes == "dies":
+        three.die()
+    else:
+        three.store.pause(60)
+        three.exchange()
+    one.store.hold("dead", RETRY, DEAD)
+    for _ in range(5):
+        one.exchange()
+    assert desk(one).count(KEPT_HOST).states.total() > 0
+
+
+def test_a_worker_hears_that_others_are_answered(join):
+    """Once, of slots that it has held alone."""
+    one, two = join(**FIFO), join(**FIFO)
+    two.exchange()
+    for slot, holders in (("own", [one]), ("both", [one, two]), ("not", [two])):
+        for worker in holders:
+            worker.store.hold(slot, 5, SILENT + 1)
+            worker.exchange()
+    two.store._holds["own"] = one.store.holds["own"]
+    for slot in ("own", "both", "not"):
+        two.store.release(slot)
+    two.exchange()
+    heard = []
+    for _ in range(2):
+        one.exchange()
+        heard += one.store.last.answered
+    assert heard == ["own"]
+    assert two.store.last.answered == []
+
+
+def test_a_paused_worker_leaves_requests_to_others(join):
+    """After the pause it asks for one at a time, until that ends."""
+    one, two = join(capacity=4, **FIFO), join(capacity=9, **FIFO)
+    of_slot(one, "slot", *"abcdef")
+    one.exchange()
+    one.store.pause(RETRY)
+    one.exchange()
+    assert one.store.claims.all == {}
+    assert len(taken(two)[0]) == 6
+    of_slot(one, "slot", *"ghijkl")
+    assert one.next() is None
+    one.store._paused_until -= RETRY
+    assert taken(one, 1)[0] == ["g"]
+    assert one.store.claims.spare == 0
+    one.store.pause(None)
+    assert taken(one)[0] == [*"hijkl"]
+
+
+def test_a_retry_on_a_full_server_changes_no_byte(join, own_server):
+    """It fails, and works when there is room."""
+    worker = join(url=own_server.url, **FIFO)
+    of_slot(worker, "dead", *"abc")
+    find_dead(worker)
+
+    def dumped():
+        names = own_server.names(worker.key)
+        return {name: own_server.command("DUMP", name) for name in names}
+
+    before = dumped()
+    own_server.command("CONFIG", "SET", "maxmemory", "1mb")
+    refused = pytest.raises(SharedFilterError, match="maxmemory")
+    with RedisClient(own_server.url, 0.05) as client, refused:
+        RedisDesk(client, worker.key).change(KEPT_HOST, "retry")
+    own_server.command("CONFIG", "SET", "maxmemory", "0")
+    assert dumped() == before
+    assert desk(worker).change(KEPT_HOST, "retry").states.total() == 3
+
+
+@pytest.mark.parametrize("silent_for", [0.05, 5])
+def test_the_probe_of_a_worker_that_is_offline_says_nothing(join, silent_for):
+    """It passes the probe on; what it holds for longer has failed with it."""
+    one, two = join(**FIFO), join(**FIFO)
+    for worker in (one, two):
+        worker.exchange()
+    one.store.hold("dead", 60, SILENT + 5)
+    one.exchange()
+    two.store.hold("dead", silent_for, SILENT + 5)
+    two.exchange()
+    assert desk(one).held()["dead"] <= silent_for
+    one.store.hold("dead", RETRY, DEAD)
+    one.exchange()
+    assert ("dead" in desk(one).dead()) == (silent_for > 1)
+
+
+def test_a_start_ends_verdicts_unless_others_are_at_work(build, join, key, told):
+    """What waits counts in a budget that a crawl gets then, too."""
+    budget = {"BLOOM_BUDGET": {"dead": 4}}
+    worker = join(**FIFO)
+    of_slot(worker, "dead", *"abc")
+    find_dead(worker)
+    other = build(**FIFO)
+    assert counts(worker) == (0, {"host": 3})
+    other.close("finished")
+    worker.leave(over=True)
+    late = build(**FIFO, **budget)
+    talk(late)
+    assert "Asking 3 requests of dead hosts again" in told(0)
+    worker = join(**FIFO, **budget)
+    of_slot(worker, "dead", "d", "e")
+    late.close("finished")  # it gives back what it has claimed
+    assert len(drained(worker)) == 4
+    assert capped(worker) == ["e"]
+
+
+def test_a_silent_host_has_time_for_each_probe_and_the_hold_that_was_set_last(join, orders):
+    """One request at a time, as long as it takes; then the next hold may be shorter than that."""
+    worker = join(capacity=9, **orders)
+    of_slot(worker, "s", *"abcdefghijkl")
+    worker.store.hold("s", 5, SILENT + 1)
+    worker.exchange()
+    for times in (2, 3):
+        let_pass(worker, 11)
+        names, requests = taken(worker)
+        assert len(names) == 1
+        assert 300 < desk(worker).held()["s"] <= 360
+        worker.store.hold("s", 10, SILENT + times)
+        worker.store.done(requests[0])
+        worker.exchange()
+        assert desk(worker).held()["s"] <= 10
+
+
+@pytest.mark.parametrize("late", [1, 21])
+def test_what_is_delayed_or_quarantined_waits_for_its_dead_host(join, redis_server, late):
+    """A crawl does not wait for it, unless it is delayed with more than twenty."""
+    worker = join(**FIFO)
+    of_slot(worker, "dead", "lost")
+    pack = "return redis.call('RPUSH', KEYS[1], cmsgpack.pack({'0', 'dead', '0x', 0}))"
+    redis_server.command("EVAL", pack, 1, f"{worker.key}:quarantined")
+    for number in range(late):
+        worker.enqueue(f"late{number}", 1000, slot="dead")
+    worker.send_all()
+    find_dead(worker)
+    assert worker.store.is_still == (late == 1)
+    assert desk(worker).count(KEPT_HOST).states.total() == 2 + late
+    assert worker.store.later == (0 if late == 1 else late)
+    worker.leave(over=True)
+    assert is_sound(join(**FIFO)) or late > 1
+
+
+def test_the_last_call_of_a_worker_asks_no_dead_host(join):
+    """Or the crawl would not be over, as its probe was due."""
+    worker = join(**FIFO)
+    of_slot(worker, "dead", *"abc")
+    find_dead(worker)
+    let_pass(worker, RETRY + 1)
+    worker.leave(over=True)
+    assert join(**FIFO).state.over
+
+
+def test_what_the_server_has_lost_is_noticed(join, redis_server):
+    """Without holds all are asked; without a list of requests the crawl is gone."""
+    worker = join(**FIFO)
+    of_slot(worker, "dead", *"abcdefghi")
+    find_dead(worker)
+    redis_server.command("DEL", f"{worker.key}:holds")
+    assert len(drained(worker)) == 9
+    of_slot(worker, "dead", *"jkl")
+    find_dead(worker)
+    redis_server.command("DEL", f"{worker.key}:pending:0:dead")
+    worker.exchange()
+    assert worker.is_gone
+
+
+def test_a_slot_is_free_for_the_worker_that_is_to_find_it_dead(join):
+    """Although it had one of its own."""
+    one, two = (join(**FIFO, BLOOM_REDIS_SLOT_WORKERS=1) for _ in range(2))
+    two.exchange()
+    of_slot(one, "dead", *"abcdefghi")
+    one.exchange()
+    assert one.client.call("hkeys", f"{one.key}:owners") == [b"dead"]
+    one.store._capacity = 0
+    one.store.hold("dead", RETRY, DEAD)
+    one.exchange()
+    one.exchange()
+    let_pass(one, 5.5)
+    assert len(taken(two, 1)[0]) == 1
+
+
+def test_many_dead_slots_are_counted_some_a_second(join, redis_server):
+    """In the stats of workers; at the desk at once."""
+    worker = join(**FIFO)
+    fill(worker, 600)
+    for slot in range(600):
+        worker.store.hold(f"s{slot}", RETRY, DEAD)
+    while not worker.store.is_still:
+        worker.exchange()
+    for _ in range(3):
+        redis_server.command("DEL", f"{worker.key}:progress")
+        worker.exchange()
+    assert (worker.store.waiting, worker.store.failed) == (0, 600)
+    assert counts(worker) == (0, {"host": 600})
+
+
+def test_a_pause_while_a_call_is_open_is_for_its_claims_too(join):
+    """They go back with the next call."""
+    worker = join(**FIFO)
+    fill(worker, 1, 9)
+    worker.store._call()
+    worker.store.pause(60)
+    worker.wait()
+    worker.exchange()
+    assert worker.store.claims.all == {}
