@@ -154,11 +154,12 @@ class Desk(Protocol):
 def matches(globs: Sequence[str], text: str) -> bool:
     """Return True if `text` matches one of the `globs` of the standard library's fnmatch, in which
     case counts, or if there are none. Raises ValueError for a glob that is too long."""
-    return not globs or _pattern(*globs).match(text) is not None
+    return not globs or pattern(*globs).match(text) is not None
 
 
 @lru_cache
-def _pattern(*globs: str) -> re.Pattern[str]:
+def pattern(*globs: str) -> re.Pattern[str]:
+    """Return what matches one of the `globs`. Raises ValueError as `matches` does."""
     if (length := max(map(len, globs))) > LONGEST_GLOB:
         raise ValueError(f"a glob is too long: {length:,} characters, at most {LONGEST_GLOB:,}")
     try:

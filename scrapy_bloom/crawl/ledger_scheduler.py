@@ -29,6 +29,7 @@ from .queue_settings import memory_records
 from .records import rank_of
 from .settings import ANY_SPIDER, BUDGET, DELAY_WAIT
 from .slots import Budget
+from .stats import count_capped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Sized
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from .delays import Hold
     from .ledger import Ledger
     from .protocols import Holds
+    from .slots import Name
     from .start_requests import StartRequests
 
 logger = logging.getLogger("scrapy_bloom.durable.base")
@@ -82,7 +84,7 @@ def refuse_without_delays(crawler: Crawler) -> None:
     is in progress."""
     try:
         DELAY_WAIT.read(crawler.settings)
-        BUDGET.read(crawler.settings)
+        Budget(BUDGET.read(crawler.settings))
         EngineProgress(crawler)
     except (JobDirectoryError, ValueError) as error:
         refuse(crawler, error)
@@ -211,8 +213,9 @@ class LedgerScheduler(BaseScheduler):
                 self.df.log(request, self.spider)
                 return False
             delay = take_delay(request) if NOT_BEFORE in request.meta else None
-            if self._budget is not None and self._is_over(self._budget, request):
-                self._cap(request, delay)
+            full = None if self._budget is None else self._count_in(self._budget, request)
+            if full is not None:
+                self._cap(request, delay, full)
             elif ledger is None or not self._push_to_store(ledger, request, delay):
                 self._push_to_memory(request, delay)
         except Exception as error:  # foreign code: queues, dupefilter, downloader
@@ -252,17 +255,22 @@ class LedgerScheduler(BaseScheduler):
         The ledger does not know it yet: a commit would acknowledge it."""
         return True
 
-    def _is_over(self, budget: Budget, request: Request) -> bool:
-        """Count `request`, unless it is sent again in its slot. Return True if it is over."""
-        return not self._is_again(request) and not budget.admits(encodable(self._slot_of(request)))
+    def _names_in(self, budget: Budget, request: Request) -> list[Name]:
+        """Return the names under which `request` counts, but for those where it is sent again."""
+        names = budget.names(encodable(self._slot_of(request)), request.url)
+        for each in self._engine.sent_again_as(request):
+            before = budget.names(encodable(self._slot_of(each)), each.url)
+            names = [name for name in names if name not in before]
+        return names
 
-    def _is_again(self, request: Request) -> bool:
-        """Return True if `request` is sent again in its slot."""
-        return self._slot_of(request) in map(self._slot_of, self._engine.sent_again_as(request))
+    def _count_in(self, budget: Budget, request: Request) -> Name | None:
+        """Count `request`. Return the name of what is full, if it is over: then nothing counts."""
+        return budget.refuses(self._names_in(budget, request))
 
-    def _cap(self, request: Request, delay: float | None) -> None:
-        """Count `request`, which is over the budget."""
-        self.stats.inc_value("scheduler/capped")
+    def _cap(self, request: Request, delay: float | None, full: Name) -> None:
+        """Count `request`, for which `full` has no room."""
+        assert self._budget is not None
+        count_capped(self.crawler, self._budget.key_of(full))
 
     def _count(self, name: str, medium: str) -> None:
         """Add 1 to a stat, and to that of `medium`."""

@@ -4,7 +4,7 @@ many requests of each a round may have."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..scrapy_private.slots import slot_loads, slots_take_turns
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _UNLIMITED = 2**63 - 1
+Name = str | bytes
+"""What a request is counted under: a slot, or the bytes of a pattern, which no slot equals."""
 
 
 class Slots:
@@ -112,21 +114,64 @@ class OneLine(Slots):
 
 
 class Budget:
-    """The counts of a round: never more than `limits` allow. `"*"` is the limit of each slot
-    without one. `counted` has the counts of some slots, `stored` returns that of any other;
-    `changed` names those that are to be stored."""
+    """The counts of a round: never more than `limits` allow, by slot or by pattern. `"*"` is the
+    limit of each slot without one. `counted` has the counts of some names, `stored` returns that of
+    any other; `changed` has those that are to be stored. Raises ValueError as Patterns does."""
 
     def __init__(self, limits: Mapping[str, int]) -> None:
-        self._limits = limits
-        self.counted: dict[str, int] = {}
-        self.changed: set[str] = set()
-        self.stored: Callable[[str], int] = lambda slot: 0
+        patterns = [key for key in limits if is_pattern(key)]
+        self._limits: dict[Name, int] = {
+            key.encode() if key in patterns else key: most for key, most in limits.items()
+        }
+        self.counted: dict[Name, int] = {}
+        self.changed: set[Name] = set()
+        self.stored: Callable[[Name], int] = lambda name: 0
+        self.has_patterns = bool(patterns)
+        self.pattern_of: Callable[[str], str] = lambda url: ""
+        """Returns the pattern that counts a URL, an empty text without one."""
+        if patterns:
+            from .patterns import Patterns
 
-    def admits(self, slot: str) -> bool:
-        """Count a new request of `slot`. Return False, and count nothing, if it is over."""
-        count = self.counted[slot] if slot in self.counted else self.stored(slot)
-        if count >= self._limits.get(slot, self._limits.get("*", _UNLIMITED)):
-            return False
-        self.counted[slot] = count + 1
-        self.changed.add(slot)
-        return True
+            self.pattern_of = Patterns(patterns).of
+
+    def __contains__(self, name: Name) -> bool:
+        return name in self._limits
+
+    def names(self, slot: str, url: str) -> list[Name]:
+        """Return the names under which a request counts."""
+        return [slot, pattern.encode()] if (pattern := self.pattern_of(url)) else [slot]
+
+    def key_of(self, name: Name) -> str:
+        """Return the key of the setting that limits a name."""
+        if isinstance(name, bytes):
+            return name.decode()
+        return name if name in self._limits else "*"
+
+    def full(self, names: Iterable[Name]) -> Name | None:
+        """Return the first of `names` that has no room, None if all have."""
+        others = self._limits.get("*", _UNLIMITED)
+        for name in names:
+            if self._count(name) >= self._limits.get(name, others):
+                return name
+        return None
+
+    def count(self, names: Iterable[Name]) -> None:
+        """Count a request under all `names`."""
+        for name in names:
+            self.counted[name] = self._count(name) + 1
+            self.changed.add(name)
+
+    def refuses(self, names: Sequence[Name]) -> Name | None:
+        """Count a new request under all `names`. Return one that is full, and count nothing, if it
+        is over."""
+        if (full := self.full(names)) is None:
+            self.count(names)
+        return full
+
+    def _count(self, name: Name) -> int:
+        return self.counted[name] if name in self.counted else self.stored(name)
+
+
+def is_pattern(key: str) -> bool:
+    """Return True if a key of BLOOM_BUDGET is a pattern: a glob over URLs, and no slot."""
+    return "/" in key or ("*" in key and key != "*")

@@ -30,11 +30,13 @@ LEAVE, OVER = "leave", "over"
 
 
 class Packed(NamedTuple):
-    """A request as it is stored: in the list of `priority` (lower first) and `slot`."""
+    """A request as it is stored: in the list of `priority` (lower first) and `slot`. The budget
+    counts it in that slot, and in `pattern` if it has one."""
 
     priority: str
     slot: str
     payload: bytes
+    pattern: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -48,11 +50,12 @@ class Entry:
     mark: bytes = b""
     due: float | None = None
     """When the request may be asked, by `monotonic`; at once if that is over, or None."""
-    kind: Literal["push", "again", "count"] = "push"
-    """`again` for one that does not count in the budget of its slot. A request in memory is only
-    counted, …"""
-    when_counted: Callable[[bool], None] = lambda _: None
-    """… and this is told whether the budget has room."""
+    counts_slot: bool = True
+    """False for one that does not count in the budget of its slot."""
+    kind: Literal["push", "count"] = "push"
+    """A request in memory is only counted, …"""
+    when_counted: Callable[[str], None] = lambda _: None
+    """… and this is told the key of the budget that has no room, an empty text if all have."""
 
     def encode(self, bloom_filter: RedisBloomFilter) -> tuple[list[Argument], Shard | None]:
         """Return the script's arguments for it, and the shard of its fingerprint."""
@@ -61,11 +64,12 @@ class Entry:
         if self.fingerprint is not None:
             shard, *rest = bloom_filter.locate(self.fingerprint)
             probes = [shard.number, *rest]
-        kind, stored = (self.kind, self.packed) if self.packed else ("", ("", "", b""))
+        kind, packed = (self.kind, self.packed) if self.packed else ("", Packed("", "", b""))
         left = 0.0 if self.due is None else self.due - monotonic()
         # a millisecond more: the script's clock has whole ones
         delay = ceil(1000 * left) + 1 if left > 0 else ""
-        return [kind, *probes, *stored, self.mark, delay], shard
+        counts = f"{self.counts_slot:d}{packed.pattern}"
+        return [kind, *probes, *packed[:3], self.mark, delay, counts], shard
 
 
 class Claim(NamedTuple):

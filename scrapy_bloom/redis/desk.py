@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..crawl.choice import Action, By, Counts, Filter, Record, matches
 from ..crawl.codec import Stored, plain_fields
 from ..crawl.dictionaries import Dictionaries
-from ..crawl.failed_request import CAPPED, LOST, UNREADABLE, FailedRequest
+from ..crawl.failed_request import CAPPED, LOST, UNREADABLE, FailedRequest, capped
 from ..crawl.records import KEPT, WAITING, State
+from ..crawl.slots import Budget
 from .call import Holding
 from .codec import details_of, page_in
 from .layout import ODD_BYTES
-from .lifecycle import no_crawl
+from .lifecycle import NO_BUDGET, no_crawl
 from .scripts import CHANGE, HOLD_SLOTS, SCAN, Script
 from .status import SLOTS_AT_ONCE, CrawlReader, pairs_of, scrapys_priority, slot_of
 
@@ -83,7 +84,8 @@ def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
             # one without a slot is that of an empty one
             parts = rest, *((before, after) if has_nul else (b"", stored))
         elif kind == "capped":
-            parts = before, rest, b"0" + after
+            priority, _, pattern = before.partition(b" ")
+            parts = priority, rest, b"0" + after, pattern
         elif kind == "later":
             parts, due = stored[4:].split(b"\0", 2), more / 1000  # behind a hash
         number, slot, entry = parts[:3] if len(parts) > 2 else (b"",) * 3
@@ -93,19 +95,21 @@ def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
 
 @dataclass
 class _Task:
-    """A change of what is chosen, if it `is_now` also of what needs room in the budget; what was
+    """A change of what is chosen, if it `is_now` also of what needs room in the `budget`; what was
     `found`, and how many are `left` to the next start."""
 
     chosen: Filter
     action: Action
     is_now: bool
+    budget: Budget
     found: Counts = field(default_factory=Counts)
     left: int = 0
 
     @property
     def reads(self) -> bool:
         """True if the requests themselves have to be read."""
-        return self.chosen.reads or self.action == "fail"
+        retries = self.action == "retry" and self.budget.has_patterns
+        return self.chosen.reads or self.action == "fail" or retries
 
 
 class RedisDesk(CrawlReader):
@@ -143,10 +147,16 @@ class RedisDesk(CrawlReader):
                     found.add(record, chosen, by)
         return found
 
-    def unfinished(self) -> Counter[str]:
-        """Return how many requests each slot has, waiting or claimed."""
+    def unfinished(self, budget: Budget) -> Counter[str]:
+        """Return how many requests each slot has, waiting or claimed, and each pattern of `budget`,
+        which has a NUL before it. Cost: reads them if there are patterns."""
         claimed = self._records(State.CLAIMED, Filter(), reads=False)
-        return self.count(Filter()).by + Counter(each.slot for each in claimed)
+        found = self.count(Filter()).by + Counter(each.slot for each in claimed)
+        for state in sorted(WAITING | {State.CLAIMED}) if budget.has_patterns else ():
+            for each in self._records(state, Filter(), reads=True):
+                if pattern := budget.pattern_of(each.url):
+                    found[f"\0{pattern}"] += 1
+        return found
 
     def scan(self, chosen: Filter) -> Iterator[Record]:
         """Yield the chosen ones: pending ones by priority, then those that were lost with a worker
@@ -169,7 +179,9 @@ class RedisDesk(CrawlReader):
         start."""
         is_at_work = not self._starts and bool(self.require().living)
         self._rest, self._since = REST if is_at_work else 0, time.perf_counter()
-        task = _Task(chosen, action, is_now=self._starts or is_at_work)
+        limits = self._client.call("hget", f"{self._key}:crawl", "budget")
+        is_now = self._starts or is_at_work
+        task = _Task(chosen, action, is_now, Budget(json.loads(limits or NO_BUDGET)))
         states = _CHANGED[action].intersection(chosen.states)
         for state in filter(states.__contains__, _ORDER):
             if action == "retry" and state is State.CAPPED and not task.is_now:
@@ -277,7 +289,7 @@ class RedisDesk(CrawlReader):
             record = self._record(element, task.chosen, reads=task.reads)
             verdict = ""
             if record is not None and looked.add(record, task.chosen):
-                verdict = "1"
+                verdict = f"1{task.budget.pattern_of(record.url)}"
                 if task.action == "fail":
                     failed = record.dropped()
                     page = page_in(record.fields, element.slot, element.entry[1:])
@@ -367,7 +379,8 @@ class RedisDesk(CrawlReader):
         if state is State.FAILED:
             return record._replace(failed=_failure(parts, record.url, record.method))
         if state is State.CAPPED:
-            return record._replace(failed=FailedRequest(record.url, record.method, CAPPED))
+            pattern = parts[3].decode(errors=ODD_BYTES)
+            return record._replace(failed=capped(record.url, record.method, slot, pattern))
         return record
 
 

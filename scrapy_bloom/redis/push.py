@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ..crawl.slots import Budget
 from ..errors import SharedFilterError
 from .call import LEAVE, Call, Entry, Holding, Policy, Reply
 from .codec import RedisCodec
 from .filter import RedisBloomFilter
 from .lifecycle import gone, open_crawl
 from .request_store import MOST_ENTRIES, worker_name
-from .scripts import CAPPED, COMMIT, GROWN, NEW
+from .scripts import CAPPED, CAPPED_BY_PATTERN, COMMIT, GROWN, NEW
 from .settings import WorkerSettings
 from .status import CrawlReader
 
@@ -55,9 +57,10 @@ class Pusher:
         while group := [*again, *islice(entries, MOST_ENTRIES - len(again))]:
             answers = self._call(group).answers
             again = [e for e, answer in zip(group, answers, strict=True) if answer == GROWN]
+            capped = answers.count(CAPPED) + answers.count(CAPPED_BY_PATTERN)
             new += answers.count(NEW)
-            over += answers.count(CAPPED)
-            known += len(group) - answers.count(NEW) - answers.count(CAPPED) - len(again)
+            over += capped
+            known += len(group) - answers.count(NEW) - capped - len(again)
         return new, known, over
 
     def hold(self, holds: Iterable[Holding]) -> None:
@@ -121,7 +124,8 @@ def push(
     entries = (entry_of(each, codec, fingerprinter, callback) for each in requests)
     workers = replace(WorkerSettings.read(settings), lease=state.lease, round="")
     shared = RedisBloomFilter.open(client, key)
-    open_crawl(client, key, shared.generation, workers)
+    opened = open_crawl(client, key, shared.generation, workers)
+    codec.budget = Budget(json.loads(opened.budget))
     pusher = Pusher(shared, workers, codec, "push")
     pushed = pusher.push(entries)
     pusher.leave()

@@ -21,11 +21,12 @@ from ..errors import SharedFilterError
 from .call import FENCED, LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply
 from .claims import Claims
 from .codec import RedisCodec, details_of, is_storable_slot
-from .scripts import GROWN, NEW
+from .scripts import CAPPED, CAPPED_BY_PATTERN, GROWN
 
 if TYPE_CHECKING:
     from scrapy import Request
 
+    from ..crawl.slots import Name
     from .dupefilter import RedisBloomDupeFilter
     from .transport import Transport
 
@@ -55,8 +56,8 @@ class Observers:
     """For each reply to this worker."""
     fenced: Callable[[], None]
     """The lease was lost, or Redis went back in time."""
-    answered: Callable[[Entry, int], None]
-    """An entry is NEW and was pushed, SEEN, or CAPPED."""
+    answered: Callable[[Entry, int, str], None]
+    """An entry is NEW and was pushed, SEEN, or over the budget: then with its key that is full."""
     changed: Callable[[], None]
     """Requests are ready, or the crawl may be at rest."""
     unreadable: Callable[[str, Exception], None]
@@ -200,19 +201,25 @@ class RedisStore:
             # a seen request that was let pass is not held back, and bypasses the filter
             fingerprint = known if known in self._dupefilter.uncommitted else None
             self._own.add(known)
+        # what is sent again within its slot or its pattern has been counted there
+        if packed.pattern in (self._codec.budget.pattern_of(each.url) for each in sources):
+            packed = packed._replace(pattern="")
         self._enqueue(
             packed=packed,
             fingerprint=fingerprint,
-            # what is sent again within its slot has been counted
-            kind="again" if packed.slot in map(self._codec.slot_of, sources) else "push",
+            counts_slot=packed.slot not in map(self._codec.slot_of, sources),
             due=None if delay is None else monotonic() + delay,
         )
 
-    def count(self, request: Request, slot: str, then: Callable[[bool], None]) -> None:
-        """Count `request` of `slot`, which is in memory only. `then` is called with the answer:
-        whether the budget has room for it. If not, its record is kept."""
-        packed = Packed("0", slot, details_of(lost(request, slot)).encode())
-        self._enqueue(packed=packed, kind="count", when_counted=then)
+    def count(
+        self, request: Request, slot: str, names: Sequence[Name], then: Callable[[str], None]
+    ) -> None:
+        """Count `request` of `slot`, which is in memory only, under these `names`. `then` is called
+        with the key of the budget that has no room, or an empty text. Without room its record is
+        kept."""
+        pattern = "".join(name.decode() for name in names if isinstance(name, bytes))
+        packed = Packed("0", slot, details_of(lost(request, slot)).encode(), pattern)
+        self._enqueue(packed=packed, kind="count", counts_slot=slot in names, when_counted=then)
 
     def mark(self, mark: bytes) -> None:
         """Give the request that was pushed last the mark of a start request."""
@@ -401,10 +408,14 @@ class RedisStore:
                 continue
             if entry.fingerprint is not None:
                 self._dupefilter.settle(entry.fingerprint)
+            full = ""
+            if entry.packed and answer in (CAPPED, CAPPED_BY_PATTERN):
+                by_slot, pattern = entry.packed.slot, entry.packed.pattern.encode()
+                full = self._codec.budget.key_of(by_slot if answer == CAPPED else pattern)
             if entry.kind == "count":
-                entry.when_counted(answer == NEW)
+                entry.when_counted(full)
             else:
-                self._observers.answered(entry, answer)
+                self._observers.answered(entry, answer, full)
         self._unsent.extendleft(reversed(again))
 
     def _take_holds(self, batch: Call, reply: Reply) -> None:

@@ -11,6 +11,7 @@ from scrapy.utils.python import global_object_name
 
 from ..crawl.ledger_scheduler import LedgerScheduler, keep_off_the_job, refuse_without_delays
 from ..crawl.queue_settings import QueueSettings
+from ..crawl.stats import count_capped
 from ..jobdir import session_of
 from ..startup import fetches_one_page, refuse
 from .codec import is_storable_slot
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
+
+    from ..crawl.slots import Budget, Name
 
 
 class RedisDurableScheduler(LedgerScheduler):
@@ -46,7 +49,8 @@ class RedisDurableScheduler(LedgerScheduler):
     worker: Worker | None = None
     """The worker that this process is. None in a command for one page, which joins no crawl:
     requests live in memory then."""
-    _has_budget = False
+    _redis_budget: Budget | None = None
+    """The budget in which Redis counts."""
     _uncounted = 0
     """Requests in memory that Redis has yet to count."""
 
@@ -97,8 +101,7 @@ class RedisDurableScheduler(LedgerScheduler):
             _leave_directory(self.crawler)
             refuse(self.crawler, error)
         self._ledger, self._holds_of = self.worker.ledger, self.worker.store
-        # Redis counts
-        self._has_budget, self._budget = self._budget is not None, None
+        self._redis_budget, self._budget = self._budget, None
         self.df.open()
         self.worker.begin()
         return None
@@ -128,21 +131,24 @@ class RedisDurableScheduler(LedgerScheduler):
     def _put_in_memory(self, request: Request, delay: float | None) -> None:
         """Do that when Redis has counted it, in a crawl with a budget."""
         slot = self._slot_of(request)
-        if not self._has_budget or self._is_again(request) or not is_storable_slot(slot):
+        names: list[Name] = []
+        if self._redis_budget is not None and is_storable_slot(slot):
+            names = self._names_in(self._redis_budget, request)
+        if not names:
             super()._put_in_memory(request, delay)
             return
         assert self.worker is not None
         self._uncounted += 1
-        self.worker.store.count(request, slot, partial(self._take_counted, request, delay))
+        self.worker.store.count(request, slot, names, partial(self._take_counted, request, delay))
 
-    def _take_counted(self, request: Request, delay: float | None, has_room: bool) -> None:
+    def _take_counted(self, request: Request, delay: float | None, full: str) -> None:
         assert self._ledger is not None
         self._uncounted -= 1
-        if has_room:
+        if not full:
             super()._put_in_memory(request, delay)
             self._engine.wake()
         else:
-            self.stats.inc_value("scheduler/capped")
+            count_capped(self.crawler, full)
             self._ledger.dispatch(request)  # and so it is done
 
 

@@ -24,7 +24,8 @@ from ..crawl.ledger import Ledger
 from ..crawl.ledger_scheduler import require_same_spider
 from ..crawl.records import KEPT
 from ..crawl.settings import ANY_SPIDER, BUDGET, FailedSettings
-from ..crawl.stats import counts_of, set_stats
+from ..crawl.slots import Budget
+from ..crawl.stats import count_capped, counts_of, set_stats
 from ..errors import SharedFilterError
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
@@ -38,7 +39,7 @@ from .desk import RedisDesk
 from .layout import in_one_slot
 from .lifecycle import NO_BUDGET, CrawlState, gone, open_crawl
 from .request_store import Observers, RedisStore
-from .scripts import CAPPED, NEW
+from .scripts import NEW
 from .seeds import SeedList
 from .settings import RedisSettings, WorkerSettings
 from .taken_starts import SharedStartRequests
@@ -306,12 +307,13 @@ class Worker:
         if self.store.pending or self.is_at_rest or self.store.next_due is not None:
             self._engine.wake()
 
-    def _on_answered(self, entry: Entry, answer: int) -> None:
+    def _on_answered(self, entry: Entry, answer: int, full: str) -> None:
         names = ["scheduler/start_skipped" if entry.mark else "dupefilter/filtered"]
         if answer == NEW:
             names = ["scheduler/enqueued/redis", "scheduler/enqueued"]
-        elif answer == CAPPED:
-            names = ["scheduler/capped"]
+        elif full:
+            names = []
+            count_capped(self._crawler, full)
         for name in names if entry.packed is not None else ():
             self._crawler.stats.inc_value(name)
 
@@ -387,7 +389,7 @@ def require_budget(
     one."""
     if state.budget == NO_BUDGET != text and not state.workers:
         # it had none: what waits is fetched in this round, too
-        state = join(counted=RedisDesk(client, key).unfinished())
+        state = join(counted=RedisDesk(client, key).unfinished(Budget(json.loads(text))))
     if state.budget != text:
         raise SharedFilterError(
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_BUDGET = {state.budget},"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..crawl.choice import Counts, Filter, Record
 from ..crawl.codec import Stored, plain_fields, stored_fields, url_and_method
-from ..crawl.failed_request import CAPPED, FailedRequest
+from ..crawl.failed_request import CAPPED, FailedRequest, capped
 from ..crawl.records import State
 from ..errors import BloomError, RequestFileError
 from . import schema
@@ -118,7 +118,8 @@ class Listing:
             # a damaged one has no time, and can be listed and dropped all the same
             return record._replace(due=max(0.0, (due or 0.0) - time.time()))
         if state is State.CAPPED:
-            return record._replace(failed=FailedRequest(record.url, record.method, CAPPED))
+            failed = capped(record.url, record.method, name, str(detail or ""))
+            return record._replace(failed=failed)
         if state is State.FAILED:
             try:
                 failed = FailedRequest.decode(detail)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
-    from ..crawl.slots import Budget
+    from ..crawl.slots import Budget, Name
     from .desk import Orders
     from .rounds import RoundFeeds
     from .scrapy_queues import ScrapyQueues
@@ -182,18 +182,18 @@ class DurableScheduler(LedgerScheduler):
             self._begins_round = False
         return not ledger.stopped
 
-    def _is_over(self, budget: Budget, request: Request) -> bool:
+    def _count_in(self, budget: Budget, request: Request) -> Name | None:
         if self.round is not None:
             self.round.begin()  # a handler of spider_opened may be the first
-        return super()._is_over(budget, request)
+        return super()._count_in(budget, request)
 
-    def _cap(self, request: Request, delay: float | None) -> None:
-        """Count `request`, which is over the budget, and keep it in a job."""
-        super()._cap(request, delay)
+    def _cap(self, request: Request, delay: float | None, full: Name) -> None:
+        """Count `request`, for which `full` has no room, and keep it in a job."""
+        super()._cap(request, delay, full)
         if self._ledger is None:
             return
         try:
-            self._store.cap(request, delay)
+            self._store.cap(request, delay, full)
             if request.dont_filter:
                 self._children.stored(request, ())
         except ValueError as error:

@@ -499,7 +499,8 @@ def test_random_stories(make_round, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "value", [5, {"a": -1}, {"a": 1.5}, {"a": True}, {"*.com": 3}, "{", {1: 1}]
+    "value",
+    [5, {"a": -1}, {"a": 1.5}, {"a": True}, {"*.com": "3"}, {"": 1}, {"\udc80/": 1}, "{", {1: 1}],
 )
 def test_a_bad_budget_is_refused_with_one_line(value):
     with pytest.raises(ValueError, match=r"^BLOOM_BUDGET is .*: it must be a dictionary of"):
