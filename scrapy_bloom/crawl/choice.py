@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..errors import encodable
 from .failed_request import FailedRequest, attempts_of
+from .patterns import pattern
 from .records import WAITING, State
 
-LONGEST_GLOB = 5000
-"""Most characters of a glob: the time that the standard library takes grows with their square."""
 PATIENCE = 30.0
 """Seconds that a running job has for the answer to an order."""
 Action = Literal["drop", "fail", "retry"]
@@ -155,14 +151,3 @@ def matches(globs: Sequence[str], text: str) -> bool:
     """Return True if `text` matches one of the `globs` of the standard library's fnmatch, in which
     case counts, or if there are none. Raises ValueError for a glob that is too long."""
     return not globs or pattern(*globs).match(text) is not None
-
-
-@lru_cache
-def pattern(*globs: str) -> re.Pattern[str]:
-    """Return what matches one of the `globs`. Raises ValueError as `matches` does."""
-    if (length := max(map(len, globs))) > LONGEST_GLOB:
-        raise ValueError(f"a glob is too long: {length:,} characters, at most {LONGEST_GLOB:,}")
-    try:
-        return re.compile("|".join(map(fnmatch.translate, globs)))
-    except re.error as error:  # up to Python 3.10 for [b-a]
-        raise ValueError(f"a glob cannot be used: {error}") from error

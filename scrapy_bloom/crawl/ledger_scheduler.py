@@ -27,9 +27,7 @@ from .holds import LocalHolds, probe_seconds, sent_again
 from .ledger import CommitHook
 from .queue_settings import memory_records
 from .records import rank_of
-from .settings import ANY_SPIDER, BUDGET, DELAY_WAIT
-from .slots import Budget
-from .stats import count_capped
+from .settings import ANY_SPIDER, DELAY_WAIT, budget_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Sized
@@ -38,10 +36,10 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
 
+    from .budget import Budget, Name
     from .delays import Hold
     from .ledger import Ledger
     from .protocols import Holds
-    from .slots import Name
     from .start_requests import StartRequests
 
 logger = logging.getLogger("scrapy_bloom.durable.base")
@@ -84,7 +82,7 @@ def refuse_without_delays(crawler: Crawler) -> None:
     is in progress."""
     try:
         DELAY_WAIT.read(crawler.settings)
-        Budget(BUDGET.read(crawler.settings))
+        budget_of(crawler.settings)
         EngineProgress(crawler)
     except (JobDirectoryError, ValueError) as error:
         refuse(crawler, error)
@@ -113,8 +111,7 @@ class LedgerScheduler(BaseScheduler):
         self._alarm = Alarm(self._on_alarm)
         self._delay_wait = DELAY_WAIT.read(crawler.settings)
         self._asks_for_rest = False
-        limits = BUDGET.read(crawler.settings)
-        self._budget = Budget(limits) if limits else None
+        self._budget = budget_of(crawler.settings)
         self._local_holds = LocalHolds(probe_seconds(crawler))
         self._local_holds.add(self.mqs.slots)
         self._holds_of: Holds = self._local_holds
@@ -257,11 +254,11 @@ class LedgerScheduler(BaseScheduler):
 
     def _names_in(self, budget: Budget, request: Request) -> list[Name]:
         """Return the names under which `request` counts, but for those where it is sent again."""
-        names = budget.names(encodable(self._slot_of(request)), request.url)
-        for each in self._engine.sent_again_as(request):
-            before = budget.names(encodable(self._slot_of(each)), each.url)
-            names = [name for name in names if name not in before]
-        return names
+        one, *before = (
+            (encodable(self._slot_of(each)), each.url)
+            for each in (request, *self._engine.sent_again_as(request))
+        )
+        return budget.names(*one, before)
 
     def _count_in(self, budget: Budget, request: Request) -> Name | None:
         """Count `request`. Return the name of what is full, if it is over: then nothing counts."""
@@ -270,7 +267,7 @@ class LedgerScheduler(BaseScheduler):
     def _cap(self, request: Request, delay: float | None, full: Name) -> None:
         """Count `request`, for which `full` has no room."""
         assert self._budget is not None
-        count_capped(self.crawler, self._budget.key_of(full))
+        self._budget.note(self.crawler, full)
 
     def _count(self, name: str, medium: str) -> None:
         """Add 1 to a stat, and to that of `medium`."""

@@ -1,16 +1,30 @@
-"""Globs over host, path and query of a URL, with which BLOOM_BUDGET counts pages."""
+"""Globs, and those over host, path and query of a URL with which BLOOM_BUDGET counts pages."""
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import combinations
 
-from .choice import pattern
-
+LONGEST_GLOB = 5000
+"""Most characters of a glob: the time that the standard library takes grows with their square."""
 _PLACE = re.compile(r"[^:/?#]+://(?:[^/?#]*@)?(?:\[([^]/?#]*)]|([^/?#:]*))(?::\d*)?([^#]*)")
 _PART = re.compile(r"\[!?.[^]]*]|.", re.DOTALL)
 """A part of a glob: a set of characters, a wildcard or a character."""
+
+
+@lru_cache
+def pattern(*globs: str) -> re.Pattern[str]:
+    """Return what matches one of the `globs` of the standard library's fnmatch. Raises ValueError
+    for one that cannot be used."""
+    if (length := max(map(len, globs))) > LONGEST_GLOB:
+        raise ValueError(f"a glob is too long: {length:,} characters, at most {LONGEST_GLOB:,}")
+    try:
+        return re.compile("|".join(map(fnmatch.translate, globs)))
+    except re.error as error:  # up to Python 3.10 for [b-a]
+        raise ValueError(f"a glob cannot be used: {error}") from error
 
 
 def place_of(url: str) -> tuple[str, str]:

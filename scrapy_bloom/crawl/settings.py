@@ -17,6 +17,8 @@ from ..settings import Group, Setting, Values, in_words, number, require, switch
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from .budget import Budget
+
 
 def _some_of(*words: str) -> Values:
     def convert(value: Any) -> frozenset[str]:
@@ -98,6 +100,15 @@ BUDGET: Setting[dict[str, int]] = Setting(
     ),
     "The most pages that a round fetches of a download slot, or of URLs that match a pattern",
 )
+
+
+def budget_of(settings: BaseSettings) -> Budget | None:
+    """Return the budget in `settings`, None without one. Raises ValueError."""
+    if not (limits := BUDGET.read(settings)):
+        return None
+    from .budget import Budget
+
+    return Budget(limits)
 
 
 @dataclass(frozen=True)

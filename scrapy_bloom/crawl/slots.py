@@ -1,10 +1,9 @@
-"""Download slots: which one is next, in the order of Scrapy's DownloaderAwarePriorityQueue, and how
-many requests of each a round may have."""
+"""Download slots: which one is next, in the order of Scrapy's DownloaderAwarePriorityQueue."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ..scrapy_private.slots import slot_loads, slots_take_turns
@@ -12,10 +11,6 @@ from ..scrapy_private.slots import slot_loads, slots_take_turns
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
-
-_UNLIMITED = 2**63 - 1
-Name = str | bytes
-"""What a request is counted under: a slot, or the bytes of a pattern, which no slot equals."""
 
 
 class Slots:
@@ -111,67 +106,3 @@ class OneLine(Slots):
     def next(self) -> str | None:
         """Return an empty name for the whole line, None if it is empty."""
         return "" if self._total else None
-
-
-class Budget:
-    """The counts of a round: never more than `limits` allow, by slot or by pattern. `"*"` is the
-    limit of each slot without one. `counted` has the counts of some names, `stored` returns that of
-    any other; `changed` has those that are to be stored. Raises ValueError as Patterns does."""
-
-    def __init__(self, limits: Mapping[str, int]) -> None:
-        patterns = [key for key in limits if is_pattern(key)]
-        self._limits: dict[Name, int] = {
-            key.encode() if key in patterns else key: most for key, most in limits.items()
-        }
-        self.counted: dict[Name, int] = {}
-        self.changed: set[Name] = set()
-        self.stored: Callable[[Name], int] = lambda name: 0
-        self.has_patterns = bool(patterns)
-        self.pattern_of: Callable[[str], str] = lambda url: ""
-        """Returns the pattern that counts a URL, an empty text without one."""
-        if patterns:
-            from .patterns import Patterns
-
-            self.pattern_of = Patterns(patterns).of
-
-    def __contains__(self, name: Name) -> bool:
-        return name in self._limits
-
-    def names(self, slot: str, url: str) -> list[Name]:
-        """Return the names under which a request counts."""
-        return [slot, pattern.encode()] if (pattern := self.pattern_of(url)) else [slot]
-
-    def key_of(self, name: Name) -> str:
-        """Return the key of the setting that limits a name."""
-        if isinstance(name, bytes):
-            return name.decode()
-        return name if name in self._limits else "*"
-
-    def full(self, names: Iterable[Name]) -> Name | None:
-        """Return the first of `names` that has no room, None if all have."""
-        others = self._limits.get("*", _UNLIMITED)
-        for name in names:
-            if self._count(name) >= self._limits.get(name, others):
-                return name
-        return None
-
-    def count(self, names: Iterable[Name]) -> None:
-        """Count a request under all `names`."""
-        for name in names:
-            self.counted[name] = self._count(name) + 1
-            self.changed.add(name)
-
-    def refuses(self, names: Sequence[Name]) -> Name | None:
-        """Count a new request under all `names`. Return one that is full, and count nothing, if it
-        is over."""
-        if (full := self.full(names)) is None:
-            self.count(names)
-        return full
-
-    def _count(self, name: Name) -> int:
-        return self.counted[name] if name in self.counted else self.stored(name)
-
-
-def is_pattern(key: str) -> bool:
-    """Return True if a key of BLOOM_BUDGET is a pattern: a glob over URLs, and no slot."""
-    return "/" in key or ("*" in key and key != "*")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from .ledger import Ledger
-
-logger = logging.getLogger("scrapy_bloom.durable.base")
 
 COUNTED = {
     "pages": "response_received_count",
@@ -43,17 +40,3 @@ def set_stats(
     for name, value in values.items():
         crawler.stats.set_value(f"scheduler/{name}", value)
     return values
-
-
-def count_capped(crawler: Crawler, key: str) -> None:
-    """Count a request over BLOOM_BUDGET, of which that key is full, and log the first of a key."""
-    stat = f"scheduler/capped/{key}"
-    crawler.stats.inc_value("scheduler/capped")
-    crawler.stats.inc_value(stat)
-    if crawler.stats.get_value(stat, 1) == 1:
-        logger.info(
-            "BLOOM_BUDGET has no room left for %(key)r: what is over it is capped (see the stat"
-            " %(stat)s)",
-            {"key": key, "stat": stat},
-            extra={"spider": crawler.spider},
-        )

@@ -10,13 +10,13 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from ..crawl.budget import Budget
 from ..crawl.codec import Codec, Stored, url_and_method
 from ..crawl.dictionaries import Dictionaries
 from ..crawl.failed_request import FailedRequest, class_and_message
 from ..crawl.queue_settings import QueueSettings
 from ..crawl.records import rank_of
 from ..crawl.settings import BUDGET
-from ..crawl.slots import Budget
 from ..errors import encodable
 from ..scrapy_private.slots import slot_named
 from .call import Claim, Failing, Packed
@@ -94,7 +94,7 @@ class RedisCodec:
             fields = {**fields, _PAGE: fields.get(_PAGE) or secrets.token_hex(8)}
         stored = self._codec.dump(fields, slot, self.queues.formats[0])
         rank = rank_of(priority, start=self.queues.is_start(meta))
-        return Packed(str(rank), slot, stored.payload, self.budget.pattern_of(fields["url"]))
+        return Packed(str(rank), slot, stored.payload)
 
     def load(self, claim: Claim) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code."""

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..crawl.budget import Budget
 from ..crawl.choice import Action, By, Counts, Filter, Record, matches
 from ..crawl.codec import Stored, plain_fields
 from ..crawl.dictionaries import Dictionaries
 from ..crawl.failed_request import CAPPED, LOST, UNREADABLE, FailedRequest, capped
 from ..crawl.records import KEPT, WAITING, State
-from ..crawl.slots import Budget
 from .call import Holding
 from .codec import details_of, page_in
 from .layout import ODD_BYTES
@@ -108,7 +108,7 @@ class _Task:
     @property
     def reads(self) -> bool:
         """True if the requests themselves have to be read."""
-        retries = self.action == "retry" and self.budget.has_patterns
+        retries = self.action == "retry" and bool(self.budget.patterns)
         return self.chosen.reads or self.action == "fail" or retries
 
 
@@ -152,7 +152,7 @@ class RedisDesk(CrawlReader):
         which has a NUL before it. Cost: reads them if there are patterns."""
         claimed = self._records(State.CLAIMED, Filter(), reads=False)
         found = self.count(Filter()).by + Counter(each.slot for each in claimed)
-        for state in sorted(WAITING | {State.CLAIMED}) if budget.has_patterns else ():
+        for state in sorted(WAITING | {State.CLAIMED}) if budget.patterns else ():
             for each in self._records(state, Filter(), reads=True):
                 if pattern := budget.pattern_of(each.url):
                     found[f"\0{pattern}"] += 1

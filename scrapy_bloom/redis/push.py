@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ..crawl.slots import Budget
+from ..crawl.budget import Budget
 from ..errors import SharedFilterError
 from .call import LEAVE, Call, Entry, Holding, Policy, Reply
 from .codec import RedisCodec
@@ -141,4 +141,5 @@ def entry_of(
     """Return `request` as it is pushed, with the callback of that name, if there is one.
     Raises ValueError if it cannot be stored, and what the fingerprinter raises."""
     fingerprint = None if request.dont_filter else fingerprinter.fingerprint(request)
-    return Entry(0, codec.dump(request, callback=callback), fingerprint)
+    packed = codec.dump(request, callback=callback)
+    return Entry(0, packed, fingerprint, names=codec.budget.names(packed.slot, request.url))

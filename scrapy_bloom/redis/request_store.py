@@ -18,15 +18,15 @@ from ..crawl.delays import NO_HOLD, Hold
 from ..crawl.failed_request import FailedRequest, lost
 from ..crawl.stats import COUNTED
 from ..errors import SharedFilterError
-from .call import FENCED, LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply
+from .call import FENCED, LEAVE, OVER, Call, Entry, Full, Holding, Packed, Policy, Reply
 from .claims import Claims
 from .codec import RedisCodec, details_of, is_storable_slot
-from .scripts import CAPPED, CAPPED_BY_PATTERN, GROWN
+from .scripts import GROWN
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from ..crawl.slots import Name
+    from ..crawl.budget import Name
     from .dupefilter import RedisBloomDupeFilter
     from .transport import Transport
 
@@ -56,8 +56,8 @@ class Observers:
     """For each reply to this worker."""
     fenced: Callable[[], None]
     """The lease was lost, or Redis went back in time."""
-    answered: Callable[[Entry, int, str], None]
-    """An entry is NEW and was pushed, SEEN, or over the budget: then with its key that is full."""
+    answered: Callable[[Entry, int, Name | None], None]
+    """An entry is NEW and was pushed, SEEN, or over the budget: then with the name that is full."""
     changed: Callable[[], None]
     """Requests are ready, or the crawl may be at rest."""
     unreadable: Callable[[str, Exception], None]
@@ -195,31 +195,25 @@ class RedisStore:
         from now on. Raises ValueError if it cannot be serialized."""
         claim = next(filter(None, map(self.claims.dispatched.get, sources)), None)
         packed = self._codec.dump(request, again=claim)
+        before = ((self._codec.slot_of(each) or "", each.url) for each in sources)
         fingerprint = None
         if not request.dont_filter:
             known = self._dupefilter.fingerprint(request)
             # a seen request that was let pass is not held back, and bypasses the filter
             fingerprint = known if known in self._dupefilter.uncommitted else None
             self._own.add(known)
-        # what is sent again within its slot or its pattern has been counted there
-        if packed.pattern in (self._codec.budget.pattern_of(each.url) for each in sources):
-            packed = packed._replace(pattern="")
         self._enqueue(
             packed=packed,
             fingerprint=fingerprint,
-            counts_slot=packed.slot not in map(self._codec.slot_of, sources),
+            names=self._codec.budget.names(packed.slot, request.url, before),
             due=None if delay is None else monotonic() + delay,
         )
 
-    def count(
-        self, request: Request, slot: str, names: Sequence[Name], then: Callable[[str], None]
-    ) -> None:
+    def count(self, request: Request, slot: str, names: Sequence[Name], then: Full) -> None:
         """Count `request` of `slot`, which is in memory only, under these `names`. `then` is called
-        with the key of the budget that has no room, or an empty text. Without room its record is
-        kept."""
-        pattern = "".join(name.decode() for name in names if isinstance(name, bytes))
-        packed = Packed("0", slot, details_of(lost(request, slot)).encode(), pattern)
-        self._enqueue(packed=packed, kind="count", counts_slot=slot in names, when_counted=then)
+        with the one that has no room, or None. Without room its record is kept."""
+        packed = Packed("0", slot, details_of(lost(request, slot)).encode())
+        self._enqueue(packed=packed, kind="count", names=names, when_counted=then)
 
     def mark(self, mark: bytes) -> None:
         """Give the request that was pushed last the mark of a start request."""
@@ -408,10 +402,7 @@ class RedisStore:
                 continue
             if entry.fingerprint is not None:
                 self._dupefilter.settle(entry.fingerprint)
-            full = ""
-            if entry.packed and answer in (CAPPED, CAPPED_BY_PATTERN):
-                by_slot, pattern = entry.packed.slot, entry.packed.pattern.encode()
-                full = self._codec.budget.key_of(by_slot if answer == CAPPED else pattern)
+            full = entry.full_by(answer)
             if entry.kind == "count":
                 entry.when_counted(full)
             else:

@@ -11,7 +11,6 @@ from scrapy.utils.python import global_object_name
 
 from ..crawl.ledger_scheduler import LedgerScheduler, keep_off_the_job, refuse_without_delays
 from ..crawl.queue_settings import QueueSettings
-from ..crawl.stats import count_capped
 from ..jobdir import session_of
 from ..startup import fetches_one_page, refuse
 from .codec import is_storable_slot
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
-    from ..crawl.slots import Budget, Name
+    from ..crawl.budget import Budget, Name
 
 
 class RedisDurableScheduler(LedgerScheduler):
@@ -141,14 +140,14 @@ class RedisDurableScheduler(LedgerScheduler):
         self._uncounted += 1
         self.worker.store.count(request, slot, names, partial(self._take_counted, request, delay))
 
-    def _take_counted(self, request: Request, delay: float | None, full: str) -> None:
+    def _take_counted(self, request: Request, delay: float | None, full: Name | None) -> None:
         assert self._ledger is not None
         self._uncounted -= 1
-        if not full:
+        if full is None or self._redis_budget is None:
             super()._put_in_memory(request, delay)
             self._engine.wake()
         else:
-            count_capped(self.crawler, full)
+            self._redis_budget.note(self.crawler, full)
             self._ledger.dispatch(request)  # and so it is done
 
 

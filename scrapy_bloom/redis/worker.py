@@ -16,6 +16,7 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
 from ..amounts import counted
+from ..crawl.budget import Budget
 from ..crawl.choice import Filter
 from ..crawl.failed_request import ASKING_CAPPED, class_and_message, count_unreadable
 from ..crawl.failure_hooks import Failures
@@ -24,8 +25,7 @@ from ..crawl.ledger import Ledger
 from ..crawl.ledger_scheduler import require_same_spider
 from ..crawl.records import KEPT
 from ..crawl.settings import ANY_SPIDER, BUDGET, FailedSettings
-from ..crawl.slots import Budget
-from ..crawl.stats import count_capped, counts_of, set_stats
+from ..crawl.stats import counts_of, set_stats
 from ..errors import SharedFilterError
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
+    from ..crawl.budget import Name
     from ..crawl.queue_settings import QueueSettings
     from .dupefilter import RedisBloomDupeFilter
 
@@ -105,6 +106,7 @@ class Worker:
         codec = RedisCodec(
             crawler.settings, spider, lambda request: slot_keys(crawler)(request), crawler.stats
         )
+        self._budget = codec.budget
         generation = dupefilter.shared.generation
         with ExitStack() as undo:
             # before the crawl is changed
@@ -307,13 +309,13 @@ class Worker:
         if self.store.pending or self.is_at_rest or self.store.next_due is not None:
             self._engine.wake()
 
-    def _on_answered(self, entry: Entry, answer: int, full: str) -> None:
+    def _on_answered(self, entry: Entry, answer: int, full: Name | None) -> None:
         names = ["scheduler/start_skipped" if entry.mark else "dupefilter/filtered"]
         if answer == NEW:
             names = ["scheduler/enqueued/redis", "scheduler/enqueued"]
-        elif full:
+        elif full is not None:
             names = []
-            count_capped(self._crawler, full)
+            self._budget.note(self._crawler, full)
         for name in names if entry.packed is not None else ():
             self._crawler.stats.inc_value(name)
 

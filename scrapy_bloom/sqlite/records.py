@@ -16,7 +16,8 @@ from . import schema
 from .job_file import naming
 
 if TYPE_CHECKING:
-    from ..crawl.slots import Budget, Name, Slots
+    from ..crawl.budget import Budget, Name
+    from ..crawl.slots import Slots
     from .job_file import RequestFile
 
 MOST_SLOTS = 100_000
@@ -92,6 +93,10 @@ _COUNT_STORED = (
     " FROM request WHERE state = 0 GROUP BY slot UNION ALL SELECT slot, COUNT(*) FROM request"
     " WHERE state > 0 AND state IN (1, 2) GROUP BY slot) GROUP BY slot) AS stored"
     " WHERE stored.slot = slot.id"
+)
+_FORGET_PATTERNS = (
+    "UPDATE slot SET counted = 0 WHERE typeof(name) = 'blob' AND counted"
+    " AND CAST(name AS TEXT) NOT IN (SELECT value FROM json_each(?))"
 )
 _STORED_OF_ALL = f"SELECT name, payload FROM {_NAMED} WHERE state < 3"  # noqa: S608 - no input
 _FORGET_SLOTS = (
@@ -314,7 +319,7 @@ class SqliteRecords:
             self._file.execute(_COUNT_STORED)
             self.budget.counted.clear()
             self.budget.changed.clear()
-            if self.budget.has_patterns:
+            if self.budget.patterns:
                 for slot, payload in self._file.iterate(_STORED_OF_ALL):
                     self.budget.count(names_of(self.budget, slot, payload)[1:])
         self._file.execute(_FORGET_SLOTS)
@@ -343,9 +348,7 @@ class SqliteRecords:
         if self.budget is not None:
             self.budget.stored = self._counted
             # a pattern that comes back counts from then on
-            for (name,) in self._file.query("SELECT name FROM slot WHERE typeof(name) = 'blob'"):
-                if name not in self.budget:
-                    self._file.execute("UPDATE slot SET counted = 0 WHERE name = ?", (name,))
+            self._file.execute(_FORGET_PATTERNS, (json.dumps(self.budget.patterns),))
         # the counts end with the budget, and begin with it
         if has_counts != (self.budget is not None):
             self.begin_round()
@@ -355,7 +358,7 @@ class SqliteRecords:
         return int(found[0][0]) if found else 0
 
     def _kept(self, where: str, *values: object) -> list[tuple[Any, ...]]:
-        reads = "payload" if self.budget is not None and self.budget.has_patterns else "x''"
+        reads = "payload" if self.budget and self.budget.patterns else "x''"
         return self._file.query(_KEPT.format(reads, where), values)
 
     def _retry(self, rows: Sequence[tuple[Any, ...]], refuse: str = "") -> int:
@@ -450,7 +453,7 @@ class SqliteRecords:
 def names_of(budget: Budget, slot: str, payload: bytes) -> list[Name]:
     """Return the names under which `budget` counts a stored request, which it reads if there are
     patterns."""
-    url = url_and_method(Stored(slot, payload))[0] if budget.has_patterns else ""
+    url = url_and_method(Stored(slot, payload))[0] if budget.patterns else ""
     return budget.names(slot, url)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
 from operator import attrgetter
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ..crawl.codec import Codec, Stored, url_and_method
 from ..crawl.delays import take_delay
 from ..crawl.failed_request import FailedRequest, class_and_message, count_unreadable, lost
-from ..crawl.slots import Budget, Name
 from ..errors import encodable
 from ..scrapy_private.slots import slot_keys
 from .job_file import MAX_BYTES
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
+    from ..crawl.budget import Budget, Name
     from ..crawl.holds import LocalHolds
     from ..crawl.queue_settings import QueueSettings
     from .job_file import RequestFile
@@ -47,14 +47,14 @@ _OF_PATTERNS = "SELECT name, CAST(counted AS INTEGER) FROM slot WHERE typeof(nam
 
 
 def coming_back(
-    file: RequestFile, limits: Mapping[str, int], *, retry: bool
+    file: RequestFile, budget: Budget | None, *, retry: bool
 ) -> Iterator[tuple[Any, ...]]:
     """Yield slots and payloads of what a start makes pending: what is stored, unreadable or
-    retried, with `retry` all that is kept, as far as the `limits` of the budget have room."""
-    budget = Budget(limits)
-    budget.counted.update(file.iterate(_OF_PATTERNS, ()))
+    retried, with `retry` all that is kept, as far as the `budget` has room."""
+    if budget is not None:
+        budget.counted.update(file.iterate(_OF_PATTERNS, ()))
     for slot, payload, counted in file.iterate(_COMING_BACK, (retry,)):
-        if counted is not None:
+        if budget is not None and counted is not None:
             budget.counted[slot] = counted
             if budget.full(names_of(budget, slot, payload)) is not None:
                 continue

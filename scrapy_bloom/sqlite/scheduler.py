@@ -26,7 +26,7 @@ from ..crawl.ledger_scheduler import (
 )
 from ..crawl.overlay import Keeper
 from ..crawl.queue_settings import QueueSettings
-from ..crawl.settings import BUDGET, FailedSettings
+from ..crawl.settings import FailedSettings, budget_of
 from ..dupefilter import BloomDupeFilter
 from ..errors import JobDirectoryError, RequestFileError
 from ..jobdir import JobDirectory, session_of
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
-    from ..crawl.slots import Budget, Name
+    from ..crawl.budget import Budget, Name
     from .desk import Orders
     from .rounds import RoundFeeds
     from .scrapy_queues import ScrapyQueues
@@ -348,5 +348,5 @@ def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool
     codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
     retry = FailedSettings.read(crawler.settings).retry
     return bool(file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))) and codec.loads_any(
-        coming_back(file, BUDGET.read(crawler.settings), retry=retry)
+        coming_back(file, budget_of(crawler.settings), retry=retry)
     )

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from scrapy import Request, pqueues, squeues
 from scrapy.settings import BaseSettings
 
+from scrapy_bloom.crawl.budget import Budget
 from scrapy_bloom.crawl.records import MemoryRecords, State, rank_of
-from scrapy_bloom.crawl.slots import Budget, OneLine, Slots
+from scrapy_bloom.crawl.slots import OneLine, Slots
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.sqlite import schema
 from scrapy_bloom.sqlite.job_file import RequestFile

@@ -14,6 +14,7 @@ from scrapy import Request
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.settings import Settings
 
+from scrapy_bloom.crawl.budget import Budget
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.settings import BUDGET
@@ -227,7 +228,7 @@ def test_a_look_at_a_job_finds_what_its_start_will_ask(make_round, tmp_path, lim
 
     def look(**options):
         file = SimpleNamespace(iterate=partial(query_of, tmp_path / "job"))
-        return len([*coming_back(file, {"*": limit}, **options)])
+        return len([*coming_back(file, Budget({"*": limit}), **options)])
 
     def query_of(path, statement, values):
         return query(path, statement, *values)

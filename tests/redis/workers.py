@@ -163,9 +163,9 @@ class StoreWorker:
         self.is_gone = True
 
     def _answered(self, entry, answer, full):
-        self.capped += bool(full)
-        self.full.update([full] * bool(full))
-        if not full:
+        self.capped += full is not None
+        self.full.update([full] * (full is not None))
+        if full is None:
             self.heard.append((entry, answer == NEW))
 
     def _unreadable(self, claim, error):
