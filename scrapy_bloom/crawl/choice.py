@@ -6,11 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Any, Literal, NamedTuple, Protocol
+from urllib.parse import unquote_plus
 
 from ..errors import encodable
 from .failed_request import FailedRequest, attempts_of
-from .patterns import pattern
+from .patterns import pattern, place_of
 from .records import WAITING, State
 
 PATIENCE = 30.0
@@ -19,7 +21,14 @@ Action = Literal["drop", "fail", "retry"]
 """The records go; they fail, for the reason `dropped`; they are pending again."""
 DROPPED = "dropped"
 """The reason of failed requests that an operator has dropped, and kept."""
-By = Literal["slot", "callback", "priority", "reason"]
+By = Literal["slot", "callback", "priority", "reason", "path", "parameter"]
+OF_URL = frozenset(("path", "parameter"))
+"""What is found in the URL; the callback is in the request, too."""
+DEEPEST = 8
+"""Most parts of a path that are told apart."""
+MOST_VALUES = 100_000
+"""Most paths or parameters that are counted apart, until those with a thousandth of all or less
+are folded."""
 
 
 class Record(NamedTuple):
@@ -53,6 +62,17 @@ class Record(NamedTuple):
     def reason(self) -> str:
         """Why it is kept."""
         return self.failed.reason if self.failed else ""
+
+    def values(self, by: By) -> Collection[Any]:
+        """Return what counts it: of `path` its host and path, of `parameter` each name in its
+        query."""
+        if by not in OF_URL:
+            return [getattr(self, by)]
+        place, _, query = "".join(place_of(self.url)).partition("?")
+        if by == "parameter":
+            return {unquote_plus(each.partition("=")[0]) for each in query.split("&") if each}
+        parts = place.split("/")
+        return ["/".join([*parts[: DEEPEST + 1], *([""] if parts[DEEPEST + 1 :] else [])])]
 
     def dropped(self) -> FailedRequest:
         """Return the record of the request as one that is dropped and kept."""
@@ -109,6 +129,8 @@ class Counts:
     states: Counter[State] = field(default_factory=Counter)
     in_flight: int = 0
     unknown: int = 0
+    examples: dict[Any, str] = field(default_factory=dict)
+    """By path or parameter the URL of one of them."""
 
     def add(self, record: Record, chosen: Filter, by: By = "slot", count: int = 1) -> bool:
         """Count `record`, which stands for so many of them; return True if it is chosen."""
@@ -118,9 +140,29 @@ class Counts:
         if record.state is State.CLAIMED:
             self.in_flight += count
             return False
-        self.by[getattr(record, by)] += count
         self.states[record.state] += count
+        for value in record.values(by):
+            self.by[value] += count
+            if by in OF_URL:
+                self.examples.setdefault(value, record.url)
+        if by in OF_URL and len(self.by) > MOST_VALUES:
+            self.fold(self.states.total() / 1000)
         return True
+
+    def fold(self, least: float) -> None:
+        """Count each path with fewer than `least` with the path above it, which ends in a slash, or
+        an empty text: the prefixes that are left share all there is, each as short as it can be."""
+        heap = [(-len(value), value) for value in self.by if value]
+        heapify(heap)
+        while heap:
+            value = heappop(heap)[1]
+            if self.by[value] < least:
+                directory, slash, _ = value[:-1].rpartition("/")
+                above = directory + slash
+                if above and above not in self.by:
+                    heappush(heap, (-len(above), above))
+                self.by[above] += self.by.pop(value)
+                self.examples.setdefault(above, self.examples.pop(value))
 
 
 class Desk(Protocol):

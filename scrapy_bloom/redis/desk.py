@@ -17,7 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..crawl.budget import Budget
-from ..crawl.choice import Action, By, Counts, Filter, Record, matches
+from ..crawl.choice import OF_URL, Action, By, Counts, Filter, Record, matches
 from ..crawl.codec import Stored, plain_fields
 from ..crawl.dictionaries import Dictionaries
 from ..crawl.failed_request import CAPPED, LOST, UNREADABLE, FailedRequest, capped
@@ -135,7 +135,7 @@ class RedisDesk(CrawlReader):
         """Return how many are chosen; of waiting ones also how many more are in flight."""
         self._learn()
         found, states = Counts(), {*chosen.states}
-        reads = chosen.reads or by == "callback"
+        reads = chosen.reads or by == "callback" or by in OF_URL
         if states & WAITING:
             states.add(State.CLAIMED)
         for state in sorted(states):

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..crawl.choice import Counts, Filter, Record
+from ..crawl.choice import OF_URL, Counts, Filter, Record
 from ..crawl.codec import Stored, plain_fields, stored_fields, url_and_method
 from ..crawl.failed_request import CAPPED, FailedRequest, capped
 from ..crawl.records import State
@@ -89,7 +89,7 @@ class Listing:
     def count(self, chosen: Filter, by: By = "slot") -> Counts:
         """Return how many are chosen."""
         found = Counts()
-        if chosen.reads or by == "callback":
+        if chosen.reads or by == "callback" or by in OF_URL:
             for record in self._each(chosen):
                 found.add(record, chosen, by)
             return found
