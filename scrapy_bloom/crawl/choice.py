@@ -27,8 +27,8 @@ OF_URL = frozenset(("path", "parameter"))
 DEEPEST = 8
 """Most parts of a path that are told apart."""
 MOST_VALUES = 100_000
-"""Most paths or parameters that are counted apart, until those with a thousandth of all or less
-are folded."""
+"""Most paths or parameters that are counted apart: then each with less than a ten-thousandth of all
+is folded."""
 
 
 class Record(NamedTuple):
@@ -146,7 +146,7 @@ class Counts:
             if by in OF_URL:
                 self.examples.setdefault(value, record.url)
         if by in OF_URL and len(self.by) > MOST_VALUES:
-            self.fold(self.states.total() / 1000)
+            self.fold(10 * self.states.total() / MOST_VALUES)
         return True
 
     def fold(self, least: float) -> None:
