@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 _ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"
 _DUE = f"{_ROW} WHERE state <= 1 ORDER BY id"
+_SLOTS = "SELECT id, name FROM slot WHERE typeof(name) = 'text'"  # and not a pattern
 _COUNTS = (
     "SELECT (SELECT COUNT(*) FROM request WHERE state <= 2),"
     " (SELECT COUNT(*) FROM request WHERE state > 2),"
@@ -141,7 +142,7 @@ class Listing:
 
     def _name(self, slot: int) -> str:
         if slot not in self._names:
-            self._names.update((id_, name) for id_, name in self._ask("SELECT id, name FROM slot"))
+            self._names.update((id_, name) for id_, name in self._ask(_SLOTS))
             if slot not in self._names:
                 raise sqlite3.DatabaseError(f"slot {slot} has no name")
         return self._names[slot]

@@ -43,7 +43,9 @@ _COMING_BACK = (
     f" OR state = 3 AND {REASON} = 'unreadable'"
     " OR payload != x'' AND (state = 5 OR ? AND state > 2)"
 )
-_OF_PATTERNS = "SELECT name, CAST(counted AS INTEGER) FROM slot WHERE typeof(name) = 'blob'"
+_OF_PATTERNS = (
+    "SELECT CAST(name AS TEXT), CAST(counted AS INTEGER) FROM slot WHERE typeof(name) = 'blob'"
+)
 
 
 def coming_back(
@@ -52,7 +54,7 @@ def coming_back(
     """Yield slots and payloads of what a start makes pending: what is stored, unreadable or
     retried, with `retry` all that is kept, as far as the `budget` has room."""
     if budget is not None:
-        budget.counted.update(file.iterate(_OF_PATTERNS, ()))
+        budget.counted.update((each.encode(), n) for each, n in file.iterate(_OF_PATTERNS, ()))
     for slot, payload, counted in file.iterate(_COMING_BACK, (retry,)):
         if budget is not None and counted is not None:
             budget.counted[slot] = counted
