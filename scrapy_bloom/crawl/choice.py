@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import unquote_plus
 
@@ -70,7 +69,8 @@ class Record(NamedTuple):
             return [getattr(self, by)]
         place, _, query = "".join(place_of(self.url)).partition("?")
         if by == "parameter":
-            return {unquote_plus(each.partition("=")[0]) for each in query.split("&") if each}
+            names = (each.partition("=")[0] for each in query.split("&") if each)
+            return dict.fromkeys(map(unquote_plus, names))
         parts = place.split("/")
         return ["/".join([*parts[: DEEPEST + 1], *([""] if parts[DEEPEST + 1 :] else [])])]
 
@@ -152,17 +152,17 @@ class Counts:
     def fold(self, least: float) -> None:
         """Count each path with fewer than `least` with the path above it, which ends in a slash, or
         an empty text: the prefixes that are left share all there is, each as short as it can be."""
-        heap = [(-len(value), value) for value in self.by if value]
-        heapify(heap)
-        while heap:
-            value = heappop(heap)[1]
-            if self.by[value] < least:
-                directory, slash, _ = value[:-1].rpartition("/")
-                above = directory + slash
-                if above and above not in self.by:
-                    heappush(heap, (-len(above), above))
-                self.by[above] += self.by.pop(value)
-                self.examples.setdefault(above, self.examples.pop(value))
+        by_length: dict[int, list[str]] = {}
+        for value in self.by:
+            by_length.setdefault(len(value), []).append(value)
+        for length in range(max(by_length, default=0), 0, -1):
+            for value in by_length.get(length, ()):
+                if self.by[value] < least:
+                    directory, slash, _ = value[:-1].rpartition("/")
+                    if (above := directory + slash) not in self.by:
+                        by_length.setdefault(len(above), []).append(above)
+                    self.by[above] += self.by.pop(value)
+                    self.examples.setdefault(above, self.examples.pop(value))
 
 
 class Desk(Protocol):

@@ -147,12 +147,11 @@ def test_what_is_selected_is_counted_and_listed(run, tmp_path, place):
         assert (found["later"], found["unknown"]) == (later, 0), options
     command = ["queue", "count", *place.arguments, "--by", "path", "--limit", "2"]
     rows = run(tmp_path, *command, "--json").json["by"]
-    assert sum(each["pending"] for each in rows) == len(place.pending)
-    pages = [each for each in place.pending if "/page/" in each["url"]]
-    for each in rows:
-        if each["path"]:
-            assert (each["path"], each["pending"]) == ("x.example/page/", len(pages))
-            assert each["example"] in [each["url"] for each in pages]
+    kinds = Counter(each["url"][7:].rpartition("/")[0] + "/" for each in place.pending)
+    assert {each["path"]: each["pending"] for each in rows} == {
+        kind if count > 1 else "": count for kind, count in kinds.items()
+    }
+    assert all(each["example"].startswith("http://" + each["path"]) for each in rows)
     command = ["queue", "list", *place.arguments]
     found = run(tmp_path, *command, "--limit", MANY, "--json").json
     key = sorted({"url", "slot", "priority", "callback"})
@@ -184,7 +183,7 @@ def test_a_trap_is_seen_by_path_and_by_parameter(run, tmp_path):
         ["example.com/calendar/", "50", "http://example.com/calendar/10?day=10"],
         ["example.com/", "10", "http://example.com/?p=1&day=2&n=50"],
     ]
-    found = run(tmp_path, *command, "path", "--limit", "3").lines[1:]
+    found = run(tmp_path, *command, "path", "--limit", "1").lines[1:]
     assert [*map(str.split, found)][1] == [
         "(elsewhere)",
         "10",
