@@ -48,9 +48,9 @@ def _count(session: Context, chosen: Filter) -> int:
         held = {slot: left for slot, left in desk.held().items() if chosen.includes_slot(slot)}
     total = found.states.total()
     if by == "path":
-        least = 1
+        each, least = found, 1
         while least == 1 or len(found.by.keys() - {""}) > (session.options.limit or SHOWN):
-            found.fold(least := 2 * least)
+            found = each.folded(least := 2 * least)
     figures: dict[str, Any] = {
         "pending": total,
         **_figures(found),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import unquote_plus
 
@@ -146,23 +146,26 @@ class Counts:
             if by in OF_URL:
                 self.examples.setdefault(value, record.url)
         if by in OF_URL and len(self.by) > MOST_VALUES:
-            self.fold(10 * self.states.total() / MOST_VALUES)
+            found = self.folded(10 * self.states.total() / MOST_VALUES)
+            self.by, self.examples = found.by, found.examples
         return True
 
-    def fold(self, least: float) -> None:
-        """Count each path with fewer than `least` with the path above it, which ends in a slash, or
-        an empty text: the prefixes that are left share all there is, each as short as it can be."""
+    def folded(self, least: float) -> Counts:
+        """Return them with each path that has fewer than `least` counted in the one above it, which
+        ends in a slash or is an empty text: the prefixes that are left share all there is."""
+        by, examples = Counter(self.by), {**self.examples}
         by_length: dict[int, list[str]] = {}
-        for value in self.by:
+        for value in by:
             by_length.setdefault(len(value), []).append(value)
         for length in range(max(by_length, default=0), 0, -1):
             for value in by_length.get(length, ()):
-                if self.by[value] < least:
+                if by[value] < least:
                     directory, slash, _ = value[:-1].rpartition("/")
-                    if (above := directory + slash) not in self.by:
+                    if (above := directory + slash) not in by:
                         by_length.setdefault(len(above), []).append(above)
-                    self.by[above] += self.by.pop(value)
-                    self.examples.setdefault(above, self.examples.pop(value))
+                    by[above] += by.pop(value)
+                    examples.setdefault(above, examples.pop(value))
+        return replace(self, by=by, examples=examples)
 
 
 class Desk(Protocol):

@@ -153,11 +153,11 @@ TRAP = [
 def test_paths_are_told_apart_by_what_shares_the_whole():
     """The shortest prefixes that have a share each; the rest is elsewhere."""
     found = counted(TRAP, "path")
-    found.fold(len(TRAP) / 20)
+    found = found.folded(len(TRAP) / 20)
     assert found.by == {"a.com/calendar/": 500, "a.com/shop/": 300, "b.com/search": 150, "": 50}
     for prefix, url in found.examples.items():
         assert "".join(place_of(url)).startswith(prefix)
-    found.fold(301)
+    found = found.folded(301)
     assert found.by == {"a.com/calendar/": 500, "": 500}
 
 
@@ -172,7 +172,7 @@ def test_no_request_is_lost_in_a_fold(paths, least):
     """Each counts in one prefix of it, and all but the rest have so many."""
     urls = [safe_url_string(f"http://h/{path}") for path in paths]
     found = counted(urls, "path")
-    found.fold(least)
+    found = found.folded(least)
     assert found.by.total() == len(urls)
     assert all(count >= least for prefix, count in found.by.items() if prefix)
     for one, other in combinations(found.by, 2):
@@ -187,5 +187,5 @@ def test_memory_has_a_bound(monkeypatch):
     ]
     found = counted(urls, "path")
     assert len(found.by) <= 101
-    found.fold(100)
+    found = found.folded(100)
     assert found.by == {"a/trap/": 200, "c/": 200, "": 200}
