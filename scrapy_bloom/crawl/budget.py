@@ -70,18 +70,13 @@ class Budget:
 
     def note(self, crawler: Crawler, full: Name) -> None:
         """Add a request for which `full` has no room to the stats, and log the first of its key."""
-        key = full if isinstance(full, str) else full.decode()
-        key = key if full in self._limits else "*"
-        stat = f"scheduler/capped/{key}"
-        crawler.stats.inc_value("scheduler/capped")
-        crawler.stats.inc_value(stat)
+        name = full.decode() if isinstance(full, bytes) else full
+        key = name if full in self._limits else "*"
+        for stat in ("scheduler/capped", f"scheduler/capped/{key}"):
+            crawler.stats.inc_value(stat)
         if crawler.stats.get_value(stat, 1) == 1:
-            logger.info(
-                "BLOOM_BUDGET has no room left for %(key)r: what is over it is capped (see the stat"
-                " %(stat)s)",
-                {"key": key, "stat": stat},
-                extra={"spider": crawler.spider},
-            )
+            told = "BLOOM_BUDGET has no room left for %(key)r: what is over it is capped"
+            logger.info(told, {"key": key}, extra={"spider": crawler.spider})
 
     def _count(self, name: Name) -> int:
         return self.counted[name] if name in self.counted else self.stored(name)

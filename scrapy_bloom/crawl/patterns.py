@@ -11,11 +11,7 @@ from itertools import combinations
 LONGEST_GLOB = 5000
 """Most characters of a glob: the time that the standard library takes grows with their square."""
 _PLACE = re.compile(r"[^:/?#]+://(?:[^/?#]*@)?(?:\[([^]/?#]*)]|([^/?#:]*))(?::\d*)?([^#]*)")
-_PART = re.compile(r"\[!?.[^]]*]|.", re.DOTALL)
-"""A part of a glob: a set of characters, a wildcard or a character."""
-_IN_HOST = "**"
-"""In place of the wildcard of a glob that is matched with the host alone."""
-_STARS = ("*", _IN_HOST)
+_WILDCARD = re.compile(r"\[!?.[^]]*]|[*?]", re.DOTALL)
 
 
 @lru_cache
@@ -49,25 +45,21 @@ class Patterns:
     """
 
     def __init__(self, globs: Iterable[str]) -> None:
-        rules: list[tuple[int, str, str, list[str]]] = []
+        rules = []
         for glob in globs:
             host, slash, path = glob.partition("/")
-            lowered = host.lower() + slash + path
-            parts = _PART.findall(lowered)
-            literals = sum(map(_is_literal, parts))
-            if not slash:
-                parts = [*(_IN_HOST if part == "*" else part for part in parts), "/", "*"]
-            rules.append((literals, glob, lowered, parts))
+            pieces = _WILDCARD.split(lowered := host.lower() + slash + path)
+            rules.append((sum(map(len, pieces)), glob, lowered, pieces))
         for one, other in combinations(rules, 2):
-            if one[0] == other[0] and _may_meet(one[-1], other[-1]):
+            if one[0] == other[0] and _may_meet(one[2], one[3], other[2], other[3]):
                 raise ValueError(
                     f"BLOOM_BUDGET has {one[1]!r} and {other[1]!r}, which may match the same URL"
                     " and have equally many characters beside wildcards: lengthen or remove one"
                 )
         try:
             self._rules = [
-                (_longest_literal(parts), pattern(lowered).match, "/" in glob, glob)
-                for _, glob, lowered, parts in sorted(rules, reverse=True)
+                (max(pieces, key=len), pattern(lowered).match, "/" in glob, glob)
+                for _, glob, lowered, pieces in sorted(rules, reverse=True)
             ]
         except ValueError as error:
             raise ValueError(f"BLOOM_BUDGET has a pattern without a meaning: {error}") from error
@@ -83,33 +75,16 @@ class Patterns:
         return ""
 
 
-def _is_literal(part: str) -> bool:
-    return len(part) == 1 and part not in "*?"
+def _may_meet(one: str, pieces: list[str], other: str, its_pieces: list[str]) -> bool:
+    """Return False if no URL matches both globs, which have these pieces between wildcards: exact
+    for `*`, which stands for slashes, too, so that their beginnings and ends decide."""
 
+    def agree(first: str, second: str) -> bool:
+        return first.startswith(second) or second.startswith(first)
 
-def _longest_literal(parts: list[str]) -> str:
-    """Return the longest part of each text that the glob matches, found soonest."""
-    return max("".join(part if _is_literal(part) else "\0" for part in parts).split("\0"), key=len)
-
-
-def _may_meet(one: list[str], other: list[str]) -> bool:
-    """Return True if a text may match both globs, in which a set is as good as any character."""
-
-    def takes(star: str, part: str) -> bool:
-        return star == "*" or (star == _IN_HOST and part != "/")
-
-    meets = [True]  # whether a text may match the first parts of both, by the length of the other's
-    for theirs in other:
-        meets.append(meets[-1] and theirs in _STARS)
-    for mine in one:
-        before, meets = meets, [meets[0] and mine in _STARS]
-        for at, theirs in enumerate(other):
-            is_same = mine == theirs or not (_is_literal(mine) and _is_literal(theirs))
-            meets.append(
-                (before[at + 1] and (mine in _STARS or takes(theirs, mine)))
-                or (meets[at] and (theirs in _STARS or takes(mine, theirs)))
-                or (before[at] and is_same and mine not in _STARS and theirs not in _STARS)
-            )
-        if not any(meets):
-            return False
-    return meets[-1]
+    if ("/" in one) == ("/" in other):
+        return agree(pieces[0], its_pieces[0]) and agree(pieces[-1][::-1], its_pieces[-1][::-1])
+    if "/" in one:
+        return _may_meet(other, its_pieces, one, pieces)
+    host, slash, _ = its_pieces[0].partition("/")
+    return pattern(one).match(host) is not None if slash else agree(pieces[0], host)

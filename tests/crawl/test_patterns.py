@@ -73,6 +73,8 @@ def literals(glob):
 @example(["*/b", "b/*"], [("b", "b")])
 @example(["*a", "a/*"], [("a", "")])
 @example(["[ab]/a", "a/[ab]"], [("a", "a")])
+@example(["*a", "*/a/a"], [("a", "/a/a")])
+@example(["*a", "b*/"], [("ba", "")])
 def test_the_one_with_most_literal_characters_counts(chosen, found):
     """As a look at each of them finds; two that could tie are refused."""
     wanted = {}
@@ -104,6 +106,10 @@ def test_the_one_with_most_literal_characters_counts(chosen, found):
         ("*a.com/", "a.com/*", True),
         ("A.com/x*", "a.com/x*", True),
         ("*.a.com", "b.a.com/*", False),
+        ("*.a.com", "b.com/*", False),
+        ("*.a.com", "c.a.c*", False),
+        ("*.a.com", "*b.com/", True),
+        ("*.a.com", "c.a.co*", True),
         ("a.com/" + "*a" * 60, "a.com/" + "*b" * 60, False),
         ("a.com/" + "*a" * 60 + "*", "a.com/" + "*b" * 60 + "*", True),
     ],
