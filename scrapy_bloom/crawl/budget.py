@@ -25,6 +25,7 @@ class Budget:
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         self.patterns = patterns = [key for key in limits if is_pattern(key)]
+        self._others = limits.get("*", _UNLIMITED)
         self._limits: dict[Name, int] = {
             key.encode() if key in patterns else key: most for key, most in limits.items()
         }
@@ -40,7 +41,7 @@ class Budget:
         """Return the names under which a request counts: not those of the slots and URLs `before`,
         in place of which it is sent again."""
         names: list[Name] = [slot]
-        if pattern := self.pattern_of(url):
+        if self.patterns and (pattern := self.pattern_of(url)):
             names.append(pattern.encode())
         for each in before:
             counted = self.names(*each)
@@ -49,9 +50,8 @@ class Budget:
 
     def full(self, names: Iterable[Name]) -> Name | None:
         """Return the first of `names` that has no room, None if all have."""
-        others = self._limits.get("*", _UNLIMITED)
         for name in names:
-            if self._count(name) >= self._limits.get(name, others):
+            if self._count(name) >= self._limits.get(name, self._others):
                 return name
         return None
 

@@ -254,11 +254,11 @@ class LedgerScheduler(BaseScheduler):
 
     def _names_in(self, budget: Budget, request: Request) -> list[Name]:
         """Return the names under which `request` counts, but for those where it is sent again."""
-        one, *before = (
+        before = [
             (encodable(self._slot_of(each)), each.url)
-            for each in (request, *self._engine.sent_again_as(request))
-        )
-        return budget.names(*one, before)
+            for each in self._engine.sent_again_as(request)
+        ]
+        return budget.names(encodable(self._slot_of(request)), request.url, before)
 
     def _count_in(self, budget: Budget, request: Request) -> Name | None:
         """Count `request`. Return the name of what is full, if it is over: then nothing counts."""
