@@ -25,7 +25,7 @@ from ..crawl.records import KEPT, WAITING, State
 from .call import Holding
 from .codec import details_of, page_in
 from .layout import ODD_BYTES
-from .lifecycle import NO_BUDGET, no_crawl
+from .lifecycle import budget_in, no_crawl
 from .scripts import CHANGE, HOLD_SLOTS, SCAN, Script
 from .status import SLOTS_AT_ONCE, CrawlReader, pairs_of, scrapys_priority, slot_of
 
@@ -179,9 +179,9 @@ class RedisDesk(CrawlReader):
         start."""
         is_at_work = not self._starts and bool(self.require().living)
         self._rest, self._since = REST if is_at_work else 0, time.perf_counter()
-        limits = self._client.call("hget", f"{self._key}:crawl", "budget")
+        limits = self._client.call("hget", f"{self._key}:crawl", "budget") or b""
         is_now = self._starts or is_at_work
-        task = _Task(chosen, action, is_now, Budget(json.loads(limits or NO_BUDGET)))
+        task = _Task(chosen, action, is_now, budget_in(limits.decode(errors=ODD_BYTES)))
         states = _CHANGED[action].intersection(chosen.states)
         for state in filter(states.__contains__, _ORDER):
             if action == "retry" and state is State.CAPPED and not task.is_now:

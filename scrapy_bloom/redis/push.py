@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ..crawl.budget import Budget
 from ..errors import SharedFilterError
 from .call import LEAVE, Call, Entry, Holding, Policy, Reply
 from .codec import RedisCodec
 from .filter import RedisBloomFilter
-from .lifecycle import gone, open_crawl
+from .lifecycle import budget_in, gone, open_crawl
 from .request_store import MOST_ENTRIES, worker_name
 from .scripts import CAPPED, CAPPED_BY_PATTERN, COMMIT, GROWN, NEW
 from .settings import WorkerSettings
@@ -125,7 +123,7 @@ def push(
     workers = replace(WorkerSettings.read(settings), lease=state.lease, round="")
     shared = RedisBloomFilter.open(client, key)
     opened = open_crawl(client, key, shared.generation, workers)
-    codec.budget = Budget(json.loads(opened.budget))
+    codec.budget = budget_in(opened.budget)
     pusher = Pusher(shared, workers, codec, "push")
     pushed = pusher.push(entries)
     pusher.leave()

@@ -16,7 +16,6 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
 from ..amounts import counted
-from ..crawl.budget import Budget
 from ..crawl.choice import Filter
 from ..crawl.failed_request import ASKING_CAPPED, class_and_message, count_unreadable
 from ..crawl.failure_hooks import Failures
@@ -37,7 +36,7 @@ from .client import RedisClient, ScriptError
 from .codec import RedisCodec, is_storable_slot
 from .desk import RedisDesk
 from .layout import in_one_slot
-from .lifecycle import NO_BUDGET, CrawlState, gone, open_crawl
+from .lifecycle import NO_BUDGET, CrawlState, budget_in, gone, open_crawl
 from .request_store import Observers, RedisStore
 from .scripts import NEW
 from .seeds import SeedList
@@ -391,7 +390,7 @@ def require_budget(
     one."""
     if state.budget == NO_BUDGET != text and not state.workers:
         # it had none: what waits is fetched in this round, too
-        state = join(counted=RedisDesk(client, key).unfinished(Budget(json.loads(text))))
+        state = join(counted=RedisDesk(client, key).unfinished(budget_in(text)))
     if state.budget != text:
         raise SharedFilterError(
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_BUDGET = {state.budget},"

@@ -442,6 +442,20 @@ def test_a_retry_asks_slot_and_pattern(join):
     assert len(capped(worker)) == 1
 
 
+@pytest.mark.parametrize("budget", ["?", "{", ""])
+def test_an_unknown_budget_stops_no_command(join, redis_server, budget):
+    """As a start leaves it that was aborted: the next one sets its own."""
+    worker = join(BLOOM_BUDGET={"*": 9, EARLY: 1})
+    push(worker, *"ab")
+    assert names(worker) == ["a"]
+    redis_server.command("HSET", f"{worker.key}:crawl", "budget", budget)
+    assert worker.failed.drop() == 1
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 9, EARLY: 2})
+    push(worker, *"cd")
+    assert names(worker) == ["c"]
+
+
 def test_what_failed_in_an_earlier_round_counts_in_its_pattern(join):
     worker = join()
     push(worker, *"abx")

@@ -16,11 +16,11 @@ local function names_of(slot, pattern)
 end
 
 -- Returns how many more requests of a name this round may have. One without a limit is counted, too:
--- it may get one.
+-- it may get one; a pattern has one.
 local function room_of(name)
   if not counting then return math.huge end
   if not limits[name] then
-    local own, others = unpack(redis.call('HMGET', key('limits'), name, name:byte() == 0 and name or '*'))
+    local own, others = unpack(redis.call('HMGET', key('limits'), name, '*'))
     limits[name] = tonumber(own or others or '') or math.huge
     counted[name] = tonumber(redis.call('HGET', counting, name) or 0)
   end
