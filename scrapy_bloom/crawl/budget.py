@@ -25,7 +25,6 @@ class Budget:
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         self.patterns = patterns = [key for key in limits if is_pattern(key)]
-        self._others = limits.get("*", _UNLIMITED)
         self._limits: dict[Name, int] = {
             key.encode() if key in patterns else key: most for key, most in limits.items()
         }
@@ -50,8 +49,9 @@ class Budget:
 
     def full(self, names: Iterable[Name]) -> Name | None:
         """Return the first of `names` that has no room, None if all have."""
+        others = self._limits.get("*", _UNLIMITED)
         for name in names:
-            if self._count(name) >= self._limits.get(name, self._others):
+            if self._count(name) >= self._limits.get(name, others):
                 return name
         return None
 
