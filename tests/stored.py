@@ -109,7 +109,9 @@ def found_in(job):
         return Found()
     with reading(job / "requests.sqlite") as file:
         rounds = file.execute("SELECT number, phase FROM rounds").fetchone() or (0, "")
-        counted = Counter(dict(file.execute("SELECT name, counted FROM slot WHERE counted")))
+        counted = Counter(
+            dict(file.execute("SELECT name AS counter, counted FROM slot WHERE counted"))
+        )
         ((commits,),) = file.execute("SELECT commits FROM job")
         listing, found = Listing(file.execute, is_running=True), []
         for *row, round_ in file.execute(

@@ -240,7 +240,7 @@ SUBCOMMANDS: dict[Subcommand, tuple[str, Unpack[tuple[Argument, ...]]]] = {
         _several("--slot GLOB", "only of such download slots, such as '*.example.com'"),
         _URLS,
         _several("--callback NAME", "only for these methods of the spider"),
-        _argument("--by", "count them by this", choices=("slot", "callback", "priority")),
+        _argument("--by", "count them by this", choices=requests.BY),
         _number("--limit N", f"print so many (default: {requests.SHOWN})"),
         _flag("--keep", "drop: they have failed, and 'scrapy bloom retry' brings them back"),
         _argument("--for AGE", "hold: such as 30m or 12h (default: until release)"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..amounts import counted
-from ..crawl.choice import DROPPED, Action, Counts, Filter, Record
+from ..crawl.choice import DROPPED, OF_URL, Action, Counts, Filter, Record
 from ..crawl.failed_request import FailedRequest
 from ..crawl.records import KEPT, State
 from ..errors import BloomError
@@ -22,6 +22,7 @@ from .context import Context, table
 
 SHOWN = 20
 """So many requests are listed, and so many slots, without --limit."""
+BY = ("slot", "callback", "priority", "path", "parameter")
 FAILED_SHOWN = 5
 """So many requests of each reason are shown."""
 
@@ -46,13 +47,21 @@ def _count(session: Context, chosen: Filter) -> int:
         found = desk.count(chosen, by or "priority")  # which costs least
         held = {slot: left for slot, left in desk.held().items() if chosen.includes_slot(slot)}
     total = found.states.total()
+    if by == "path":
+        each, least = found, 1
+        while least == 1 or len(found.by.keys() - {""}) > (session.options.limit or SHOWN):
+            found = each.folded(least := 2 * least)
     figures: dict[str, Any] = {
         "pending": total,
         **_figures(found),
         "held_slots": {slot: None if isinf(left) else left for slot, left in held.items()},
     }
     if by:
-        figures["by"] = [{by: each, "pending": count} for each, count in found.by.most_common()]
+        figures["by"] = [
+            {by: each, "pending": count}
+            | ({"example": found.examples[each]} if by in OF_URL else {})
+            for each, count in found.by.most_common()
+        ]
     return session.print(figures, _count_lines(session, name, found, held), found=total > 0)
 
 
@@ -73,9 +82,12 @@ def _count_lines(
         shown = ", ".join(f"{slot} {held_for(left)}" for slot, left in islice(held.items(), most))
         yield f"held: {shown}{_and_more(len(held) - most)}"
     if by := session.options.by:
-        yield from table([(_shown(by, each), f"{n:,}") for each, n in found.by.most_common(most)])
-        if len(found.by) > most:
-            yield f"and {len(found.by) - most:,} more (--limit N, or all with --json)"
+        rows = found.by.most_common(most + (by == "path"))  # what is elsewhere, too
+        lines = table([(_shown(by, each), f"{n:,}") for each, n in rows])
+        for line, (each, _) in zip(lines, rows, strict=True):
+            yield f"{line}  {found.examples[each]}" if each in found.examples else line
+        if len(found.by) > len(rows):
+            yield f"and {len(found.by) - len(rows):,} more (--limit N, or all with --json)"
 
 
 def _counted(found: Counts) -> str:
@@ -91,7 +103,9 @@ def _and_more(count: int) -> str:
 def _shown(by: str, value: object) -> str:
     if value is None:
         return "(cannot be read)"
-    return f"priority {value}" if by == "priority" else str(value) or "(no slot)"
+    if by == "priority":
+        return f"priority {value}"
+    return str(value) or ("(elsewhere)" if by in OF_URL else "(no slot)")
 
 
 def _list(session: Context, chosen: Filter) -> int:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
+from urllib.parse import unquote_plus
 
 from ..errors import encodable
 from .failed_request import FailedRequest, attempts_of
+from .patterns import pattern, place_of
 from .records import WAITING, State
 
-LONGEST_GLOB = 5000
-"""Most characters of a glob: the time that the standard library takes grows with their square."""
 PATIENCE = 30.0
 """Seconds that a running job has for the answer to an order."""
 Action = Literal["drop", "fail", "retry"]
 """The records go; they fail, for the reason `dropped`; they are pending again."""
 DROPPED = "dropped"
 """The reason of failed requests that an operator has dropped, and kept."""
-By = Literal["slot", "callback", "priority", "reason"]
+By = Literal["slot", "callback", "priority", "reason", "path", "parameter"]
+OF_URL = frozenset(("path", "parameter"))
+"""What is found in the URL; the callback is in the request, too."""
+DEEPEST = 8
+"""Most parts of a path that are told apart."""
+MOST_VALUES = 100_000
+"""Most paths or parameters that are counted apart: then each with less than a ten-thousandth of all
+is folded."""
 
 
 class Record(NamedTuple):
@@ -57,6 +61,18 @@ class Record(NamedTuple):
     def reason(self) -> str:
         """Why it is kept."""
         return self.failed.reason if self.failed else ""
+
+    def values(self, by: By) -> Collection[Any]:
+        """Return what counts it: of `path` its host and path, of `parameter` each name in its
+        query."""
+        if by not in OF_URL:
+            return [getattr(self, by)]
+        place, _, query = "".join(place_of(self.url)).partition("?")
+        if by == "parameter":
+            names = (each.partition("=")[0] for each in query.split("&") if each)
+            return dict.fromkeys(map(unquote_plus, names))
+        parts = place.split("/")
+        return ["/".join([*parts[: DEEPEST + 1], *([""] if parts[DEEPEST + 1 :] else [])])]
 
     def dropped(self) -> FailedRequest:
         """Return the record of the request as one that is dropped and kept."""
@@ -113,6 +129,8 @@ class Counts:
     states: Counter[State] = field(default_factory=Counter)
     in_flight: int = 0
     unknown: int = 0
+    examples: dict[Any, str] = field(default_factory=dict)
+    """By path or parameter the URL of one of them."""
 
     def add(self, record: Record, chosen: Filter, by: By = "slot", count: int = 1) -> bool:
         """Count `record`, which stands for so many of them; return True if it is chosen."""
@@ -122,9 +140,32 @@ class Counts:
         if record.state is State.CLAIMED:
             self.in_flight += count
             return False
-        self.by[getattr(record, by)] += count
         self.states[record.state] += count
+        for value in record.values(by):
+            self.by[value] += count
+            if by in OF_URL:
+                self.examples.setdefault(value, record.url)
+        if by in OF_URL and len(self.by) > MOST_VALUES:
+            found = self.folded(10 * self.states.total() / MOST_VALUES)
+            self.by, self.examples = found.by, found.examples
         return True
+
+    def folded(self, least: float) -> Counts:
+        """Return them with each path that has fewer than `least` counted in the one above it, which
+        ends in a slash or is an empty text: the prefixes that are left share all there is."""
+        by, examples = Counter(self.by), {**self.examples}
+        by_length: dict[int, list[str]] = {}
+        for value in by:
+            by_length.setdefault(len(value), []).append(value)
+        for length in range(max(by_length, default=0), 0, -1):
+            for value in by_length.get(length, ()):
+                if by[value] < least:
+                    directory, slash, _ = value[:-1].rpartition("/")
+                    if (above := directory + slash) not in by:
+                        by_length.setdefault(len(above), []).append(above)
+                    by[above] += by.pop(value)
+                    examples.setdefault(above, examples.pop(value))
+        return replace(self, by=by, examples=examples)
 
 
 class Desk(Protocol):
@@ -154,14 +195,4 @@ class Desk(Protocol):
 def matches(globs: Sequence[str], text: str) -> bool:
     """Return True if `text` matches one of the `globs` of the standard library's fnmatch, in which
     case counts, or if there are none. Raises ValueError for a glob that is too long."""
-    return not globs or _pattern(*globs).match(text) is not None
-
-
-@lru_cache
-def _pattern(*globs: str) -> re.Pattern[str]:
-    if (length := max(map(len, globs))) > LONGEST_GLOB:
-        raise ValueError(f"a glob is too long: {length:,} characters, at most {LONGEST_GLOB:,}")
-    try:
-        return re.compile("|".join(map(fnmatch.translate, globs)))
-    except re.error as error:  # up to Python 3.10 for [b-a]
-        raise ValueError(f"a glob cannot be used: {error}") from error
+    return not globs or pattern(*globs).match(text) is not None

@@ -117,6 +117,12 @@ class FailedRequest(NamedTuple):
 _TYPES = get_type_hints(FailedRequest)
 
 
+def capped(url: str, method: str, slot: str, pattern: str = "") -> FailedRequest:
+    """Return the record of a request for which its slot, or a pattern, has no room."""
+    full = f"pattern {pattern!r}" if pattern else f"slot {slot!r}"
+    return FailedRequest(url, method, CAPPED, exception=f"BLOOM_BUDGET has no room for {full}")
+
+
 def lost(request: Request, slot: str) -> FailedRequest:
     """Return the record of a request of `slot` that is over the budget and cannot be serialized."""
     callback = getattr(request.callback, "__qualname__", "parse")

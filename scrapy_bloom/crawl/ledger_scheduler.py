@@ -28,8 +28,7 @@ from .hosts import is_proxied
 from .ledger import CommitHook
 from .queue_settings import memory_records
 from .records import rank_of
-from .settings import ANY_SPIDER, BUDGET, DELAY_WAIT
-from .slots import Budget
+from .settings import ANY_SPIDER, DELAY_WAIT, budget_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Sized
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
 
+    from .budget import Budget, Name
     from .delays import Hold
     from .ledger import Ledger
     from .protocols import Holds
@@ -83,7 +83,7 @@ def refuse_without_delays(crawler: Crawler) -> None:
     is in progress."""
     try:
         DELAY_WAIT.read(crawler.settings)
-        BUDGET.read(crawler.settings)
+        budget_of(crawler.settings)
         EngineProgress(crawler)
     except (JobDirectoryError, ValueError) as error:
         refuse(crawler, error)
@@ -112,8 +112,7 @@ class LedgerScheduler(BaseScheduler):
         self._alarm = Alarm(self._on_alarm)
         self._delay_wait = DELAY_WAIT.read(crawler.settings)
         self._asks_for_rest = False
-        limits = BUDGET.read(crawler.settings)
-        self._budget = Budget(limits) if limits else None
+        self._budget = budget_of(crawler.settings)
         self._local_holds = LocalHolds(probe_seconds(crawler))
         self._local_holds.add(self.mqs.slots)
         self._holds_of: Holds = self._local_holds
@@ -152,7 +151,7 @@ class LedgerScheduler(BaseScheduler):
         dead = {slot for slot, hold in self.holds.items() if hold.times >= DEAD}
         if not dead or not self.mqs.has_only(dead):
             return True
-        return self.ledger is not None and not self._ledger.store.has_only(dead)
+        return self.ledger is not None and not self.ledger.store.has_only(dead)
 
     @property
     def _in_memory(self) -> int:
@@ -238,8 +237,9 @@ class LedgerScheduler(BaseScheduler):
             delay = take_delay(request) if NOT_BEFORE in request.meta else None
             if is_proxied(request):
                 self._local_holds.let_pass(self._slot_of(request))
-            if self._budget is not None and self._is_over(self._budget, request):
-                self._cap(request, delay)
+            full = None if self._budget is None else self._count_in(self._budget, request)
+            if full is not None:
+                self._cap(request, delay, full)
             elif ledger is None or not self._push_to_store(ledger, request, delay):
                 self._push_to_memory(request, delay)
         except Exception as error:  # foreign code: queues, dupefilter, downloader
@@ -283,17 +283,22 @@ class LedgerScheduler(BaseScheduler):
         The ledger does not know it yet: a commit would acknowledge it."""
         return True
 
-    def _is_over(self, budget: Budget, request: Request) -> bool:
-        """Count `request`, unless it is sent again in its slot. Return True if it is over."""
-        return not self._is_again(request) and not budget.admits(encodable(self._slot_of(request)))
+    def _names_in(self, budget: Budget, request: Request) -> list[Name]:
+        """Return the names under which `request` counts, but for those where it is sent again."""
+        before = [
+            (encodable(self._slot_of(each)), each.url)
+            for each in self._engine.sent_again_as(request)
+        ]
+        return budget.names(encodable(self._slot_of(request)), request.url, before)
 
-    def _is_again(self, request: Request) -> bool:
-        """Return True if `request` is sent again in its slot."""
-        return self._slot_of(request) in map(self._slot_of, self._engine.sent_again_as(request))
+    def _count_in(self, budget: Budget, request: Request) -> Name | None:
+        """Count `request`. Return the name of what is full, if it is over: then nothing counts."""
+        return budget.refuses(self._names_in(budget, request))
 
-    def _cap(self, request: Request, delay: float | None) -> None:
-        """Count `request`, which is over the budget."""
-        self.stats.inc_value("scheduler/capped")
+    def _cap(self, request: Request, delay: float | None, full: Name) -> None:
+        """Count `request`, for which `full` has no room."""
+        assert self._budget is not None
+        self._budget.note(self.crawler, full)
 
     def _count(self, name: str, medium: str) -> None:
         """Add 1 to a stat, and to that of `medium`."""

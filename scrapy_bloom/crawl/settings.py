@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 from scrapy.settings import BaseSettings
 
 from ..amounts import MOST
+from ..errors import encodable
 from ..periods import period
 from ..settings import Group, Setting, Values, in_words, number, require, switch, whole
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from .budget import Budget
 
 
 def _some_of(*words: str) -> Values:
@@ -27,13 +30,13 @@ def _some_of(*words: str) -> Values:
 
 
 def _budget(value: Any) -> dict[str, int]:
-    """Return most pages by slot, from a dictionary or its JSON."""
+    """Return most pages by slot or pattern, from a dictionary or its JSON."""
     if value in ("", "None"):
         return {}
     require(isinstance(value, (str, Mapping)))
     found = BaseSettings({"value": value}).getdict("value")
-    for slot, most in found.items():
-        require(isinstance(slot, str) and (slot == "*" or (slot != "" and "*" not in slot)))
+    for key, most in found.items():
+        require(isinstance(key, str) and key != "" and key == encodable(key))
         require(type(most) is int and 0 <= most <= MOST)
     return found
 
@@ -104,12 +107,22 @@ BUDGET: Setting[dict[str, int]] = Setting(
     "BLOOM_BUDGET",
     {},
     Values(
-        f"a dictionary of download slots and whole numbers from 0 to {MOST:,}, such as"
-        " {'*': 10000, 'example.com': 50}; '*' is each other slot",
+        "a dictionary of download slots, or globs with / or * over URLs, and whole numbers from 0"
+        f" to {MOST:,}, such as {{'*': 10000, 'example.com': 50, 'example.com/calendar/*': 5}}; '*'"
+        " is each other slot",
         _budget,
     ),
-    "The most pages that a round fetches of a download slot",
+    "The most pages that a round fetches of a download slot, or of URLs that match a pattern",
 )
+
+
+def budget_of(settings: BaseSettings) -> Budget | None:
+    """Return the budget in `settings`, None without one. Raises ValueError."""
+    if not (limits := BUDGET.read(settings)):
+        return None
+    from .budget import Budget
+
+    return Budget(limits)
 
 
 class FailedSettings(Group):

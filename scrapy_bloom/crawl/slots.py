@@ -1,5 +1,4 @@
-"""Download slots: which one is next, in the order of Scrapy's DownloaderAwarePriorityQueue, and how
-many requests of each a round may have."""
+"""Download slots: which one is next, in the order of Scrapy's DownloaderAwarePriorityQueue."""
 
 from __future__ import annotations
 
@@ -12,8 +11,6 @@ from ..scrapy_private.slots import slot_loads, slots_take_turns
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
-
-_UNLIMITED = 2**63 - 1
 
 
 class Slots:
@@ -115,24 +112,3 @@ class OneLine(Slots):
     def next(self) -> str | None:
         """Return an empty name for the whole line, None if it is empty."""
         return "" if self._total else None
-
-
-class Budget:
-    """The counts of a round: never more than `limits` allow. `"*"` is the limit of each slot
-    without one. `counted` has the counts of some slots, `stored` returns that of any other;
-    `changed` names those that are to be stored."""
-
-    def __init__(self, limits: Mapping[str, int]) -> None:
-        self._limits = limits
-        self.counted: dict[str, int] = {}
-        self.changed: set[str] = set()
-        self.stored: Callable[[str], int] = lambda slot: 0
-
-    def admits(self, slot: str) -> bool:
-        """Count a new request of `slot`. Return False, and count nothing, if it is over."""
-        count = self.counted[slot] if slot in self.counted else self.stored(slot)
-        if count >= self._limits.get(slot, self._limits.get("*", _UNLIMITED)):
-            return False
-        self.counted[slot] = count + 1
-        self.changed.add(slot)
-        return True

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ..crawl.delays import Hold
 from ..crawl.dictionaries import Dictionaries, id_of
 from ..crawl.stats import COUNTED
-from .scripts import GROWN
+from .scripts import CAPPED, CAPPED_BY_PATTERN, GROWN
 
 if TYPE_CHECKING:
+    from ..crawl.budget import Name
     from .filter import RedisBloomFilter
     from .layout import Shard
 
 Argument = str | bytes | int
+Full = Callable[["Name | None"], None]
 
 FENCED, GONE, DICTIONARY, DONE = b"fenced", b"gone", b"dictionary", b"done"
 """The first part of a reply: the lease was lost, or Redis went back in time; there is no crawl, or
@@ -48,11 +50,12 @@ class Entry:
     mark: bytes = b""
     due: float | None = None
     """When the request may be asked, by `monotonic`; at once if that is over, or None."""
-    kind: Literal["push", "again", "count"] = "push"
-    """`again` for one that does not count in the budget of its slot. A request in memory is only
-    counted, …"""
-    when_counted: Callable[[bool], None] = lambda _: None
-    """… and this is told whether the budget has room."""
+    names: Sequence[Name] = ()
+    """The names under which a budget counts the request."""
+    kind: Literal["push", "count"] = "push"
+    """A request in memory is only counted, …"""
+    when_counted: Full = lambda _: None
+    """… and this is told the name that has no room, None if all have."""
 
     def encode(self, bloom_filter: RedisBloomFilter) -> tuple[list[Argument], Shard | None]:
         """Return the script's arguments for it, and the shard of its fingerprint."""
@@ -65,7 +68,14 @@ class Entry:
         left = 0.0 if self.due is None else self.due - monotonic()
         # a millisecond more: the script's clock has whole ones
         delay = ceil(1000 * left) + 1 if left > 0 else ""
-        return [kind, *probes, *stored, self.mark, delay], shard
+        pattern = b"".join(name for name in self.names if isinstance(name, bytes))
+        counts = b"%d%b" % (any(isinstance(name, str) for name in self.names), pattern)
+        return [kind, *probes, *stored, self.mark, delay, counts], shard
+
+    def full_by(self, answer: int) -> Name | None:
+        """Return the name that has no room for it by the server's answer, None if all have."""
+        kind = {CAPPED: str, CAPPED_BY_PATTERN: bytes}.get(answer)
+        return next((name for name in self.names if kind and isinstance(name, kind)), None)
 
 
 class Claim(NamedTuple):

@@ -10,11 +10,13 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from ..crawl.budget import Budget
 from ..crawl.codec import Codec, Stored, url_and_method
 from ..crawl.dictionaries import Dictionaries
 from ..crawl.failed_request import FailedRequest, class_and_message
 from ..crawl.queue_settings import QueueSettings
 from ..crawl.records import rank_of
+from ..crawl.settings import BUDGET
 from ..errors import encodable
 from ..scrapy_private.slots import slot_named
 from .call import Claim, Failing, Packed
@@ -39,7 +41,7 @@ class RedisCodec:
     what is not plain, which `stats` count.
 
     A request waits in the slot that `slot_of` says, by default that of its meta or its host.
-    Raises ValueError for queue classes that are not Scrapy's own.
+    Raises ValueError for queue classes that are not Scrapy's own, and a bad BLOOM_BUDGET.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class RedisCodec:
             stats=stats,
             dictionaries=self.dictionaries,
         )
+        self.budget = Budget(BUDGET.read(settings))
         self.slot_of = slot_of
         """Returns the slot in which a request would be stored, None if only its fields say so."""
 

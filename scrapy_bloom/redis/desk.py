@@ -16,15 +16,16 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..crawl.choice import Action, By, Counts, Filter, Record, matches
+from ..crawl.budget import Budget
+from ..crawl.choice import OF_URL, Action, By, Counts, Filter, Record, matches
 from ..crawl.codec import Stored, plain_fields
 from ..crawl.dictionaries import Dictionaries
-from ..crawl.failed_request import CAPPED, HOST, LOST, UNREADABLE, FailedRequest
+from ..crawl.failed_request import CAPPED, HOST, LOST, UNREADABLE, FailedRequest, capped
 from ..crawl.records import KEPT, WAITING, State
 from .call import Holding
 from .codec import details_of, page_in
 from .layout import ODD_BYTES
-from .lifecycle import no_crawl
+from .lifecycle import budget_in, no_crawl
 from .scripts import CHANGE, HOLD_SLOTS, SCAN, Script
 from .status import SLOTS_AT_ONCE, CrawlReader, pairs_of, scrapys_priority, slot_of
 
@@ -83,7 +84,8 @@ def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
             # one without a slot is that of an empty one
             parts = rest, *((before, after) if has_nul else (b"", stored))
         elif kind == "capped":
-            parts = before, rest, b"0" + after
+            priority, _, pattern = before.partition(b" ")
+            parts = priority, rest, b"0" + after, pattern
         elif kind == "later":
             parts, due = stored[4:].split(b"\0", 2), more / 1000  # behind a hash
         number, slot, entry = parts[:3] if len(parts) > 2 else (b"",) * 3
@@ -93,19 +95,21 @@ def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
 
 @dataclass
 class _Task:
-    """A change of what is chosen, if it `is_now` also of what needs room in the budget; what was
+    """A change of what is chosen, if it `is_now` also of what needs room in the `budget`; what was
     `found`, and how many are `left` to the next start."""
 
     chosen: Filter
     action: Action
     is_now: bool
+    budget: Budget
     found: Counts = field(default_factory=Counts)
     left: int = 0
 
     @property
     def reads(self) -> bool:
         """True if the requests themselves have to be read."""
-        return self.chosen.reads or self.action == "fail"
+        retries = self.action == "retry" and bool(self.budget.patterns)
+        return self.chosen.reads or self.action == "fail" or retries
 
 
 class RedisDesk(CrawlReader):
@@ -139,7 +143,7 @@ class RedisDesk(CrawlReader):
 
     def _count(self, states: Iterable[State], chosen: Filter, by: By = "slot") -> Counts:
         """Return how many are chosen of those that are stored in these states."""
-        found, reads = Counts(), chosen.reads or by == "callback"
+        found, reads = Counts(), chosen.reads or by == "callback" or by in OF_URL
         for state in states:
             counted: Iterable[tuple[Record, int]]
             if not reads and (state is State.PENDING or (state, by) == (State.CAPPED, "slot")):
@@ -158,11 +162,17 @@ class RedisDesk(CrawlReader):
             states |= WAITING
         return states
 
-    def unfinished(self) -> Counter[str]:
-        """Return how many requests each slot has, waiting or claimed."""
+    def unfinished(self, budget: Budget) -> Counter[str]:
+        """Return how many requests each slot has, waiting or claimed, and each pattern of `budget`,
+        which has a NUL before it. Cost: reads them if there are patterns."""
         claimed = self._records(State.CLAIMED, Filter(), reads=False)
         waiting = self._count(WAITING, Filter(WAITING | KEPT))
-        return waiting.by + Counter(each.slot for each in claimed)
+        found = waiting.by + Counter(each.slot for each in claimed)
+        for state in sorted(WAITING | {State.CLAIMED}) if budget.patterns else ():
+            for each in self._records(state, Filter(), reads=True):
+                if pattern := budget.pattern_of(each.url):
+                    found[f"\0{pattern}"] += 1
+        return found
 
     def scan(self, chosen: Filter) -> Iterator[Record]:
         """Yield the chosen ones: pending ones by priority, then those that were lost with a worker
@@ -187,7 +197,9 @@ class RedisDesk(CrawlReader):
         start."""
         is_at_work = not self._starts and bool(self.require().living)
         self._rest, self._since = REST if is_at_work else 0, time.perf_counter()
-        task = _Task(chosen, action, is_now=self._starts or is_at_work)
+        limits = self._client.call("hget", f"{self._key}:crawl", "budget") or b""
+        is_now = self._starts or is_at_work
+        task = _Task(chosen, action, is_now, budget_in(limits.decode(errors=ODD_BYTES)))
         states = _CHANGED[action].intersection(self._stored_in(chosen))
         for state in filter(states.__contains__, _ORDER):
             if action == "retry" and state is State.CAPPED and not task.is_now:
@@ -313,7 +325,7 @@ class RedisDesk(CrawlReader):
             if record is None or record.state not in states:
                 pass
             elif looked.add(record, task.chosen):
-                verdict = "1"
+                verdict = f"1{task.budget.pattern_of(record.url)}"
                 if task.action == "fail":
                     failed = record.dropped()
                     page = page_in(record.fields, element.slot, element.entry[1:])
@@ -412,7 +424,8 @@ class RedisDesk(CrawlReader):
         if state is State.FAILED:
             return record._replace(failed=_failure(parts, record.url, record.method))
         if state is State.CAPPED:
-            return record._replace(failed=FailedRequest(record.url, record.method, CAPPED))
+            pattern = parts[3].decode(errors=ODD_BYTES)
+            return record._replace(failed=capped(record.url, record.method, slot, pattern))
         return record
 
     def _seen(self, record: Record) -> Record:

@@ -50,11 +50,13 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
     {KEY}:failed             hash: page → priority, slot, entry, reason, attempts, worker,
                              when (ms), what the worker knows of it as JSON, and the claim;
                              where no worker has told it, claim → the same, '' for the JSON
-    {KEY}:limits             hash: slot, or * → the most requests of it in a round
-    {KEY}:counted:PARITY     hash: slot → requests of this round, or of the last one (`counts`)
+    {KEY}:limits             hash: slot, *, or NUL and a pattern → the most requests in a round
+    {KEY}:counted:PARITY     hash: slot, or NUL and a pattern → requests of this round, or of the
+                             last one (`counts`)
     {KEY}:capped             sorted set: slots with requests over the budget, by the time of the
                              first (ms)
-    {KEY}:capped:SLOT        list: priority, NUL and payload of each
+    {KEY}:capped:SLOT        list: of each priority, with a space and the pattern that was full if
+                             it was not the slot, NUL and payload
     {KEY}:start              set: marks of the start requests that were taken
     {KEY}:owners             hash: slot → who has it until when, if one worker may
 

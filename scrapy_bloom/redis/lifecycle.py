@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..crawl.budget import Budget
 from ..errors import SharedFilterError
 from ..texts import waiting_text
 from .layout import CRAWL_FORMAT, ODD_BYTES, crawl_id
@@ -17,6 +20,13 @@ if TYPE_CHECKING:
 
 NO_BUDGET = "{}"
 """The budget of a crawl without one, as JSON."""
+
+
+def budget_in(text: str) -> Budget:
+    """Return the budget of a crawl, none if the start that has set it was aborted."""
+    with suppress(AttributeError, TypeError, ValueError):
+        return Budget(json.loads(text))
+    return Budget({})
 
 
 @dataclass(frozen=True)

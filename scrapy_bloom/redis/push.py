@@ -10,9 +10,9 @@ from ..errors import SharedFilterError
 from .call import LEAVE, Call, Entry, Holding, Policy, Reply
 from .codec import RedisCodec
 from .filter import RedisBloomFilter
-from .lifecycle import gone, open_crawl
+from .lifecycle import budget_in, gone, open_crawl
 from .request_store import MOST_ENTRIES, worker_name
-from .scripts import CAPPED, COMMIT, GROWN, NEW
+from .scripts import CAPPED, CAPPED_BY_PATTERN, COMMIT, GROWN, NEW
 from .settings import WorkerSettings
 from .status import CrawlReader
 
@@ -54,9 +54,10 @@ class Pusher:
         while group := [*again, *islice(entries, MOST_ENTRIES - len(again))]:
             answers = self._call(group).answers
             again = [e for e, answer in zip(group, answers, strict=True) if answer == GROWN]
+            capped = answers.count(CAPPED) + answers.count(CAPPED_BY_PATTERN)
             new += answers.count(NEW)
-            over += answers.count(CAPPED)
-            known += len(group) - answers.count(NEW) - answers.count(CAPPED) - len(again)
+            over += capped
+            known += len(group) - answers.count(NEW) - capped - len(again)
         return new, known, over
 
     def hold(self, holds: Iterable[Holding]) -> None:
@@ -120,7 +121,8 @@ def push(
     entries = (entry_of(each, codec, fingerprinter, callback) for each in requests)
     workers = WorkerSettings.read(settings).but(lease=state.lease, round="")
     shared = RedisBloomFilter.open(client, key)
-    open_crawl(client, key, shared.generation, workers)
+    opened = open_crawl(client, key, shared.generation, workers)
+    codec.budget = budget_in(opened.budget)
     pusher = Pusher(shared, workers, codec, "push")
     pushed = pusher.push(entries)
     pusher.leave()
@@ -136,4 +138,5 @@ def entry_of(
     """Return `request` as it is pushed, with the callback of that name, if there is one.
     Raises ValueError if it cannot be stored, and what the fingerprinter raises."""
     fingerprint = None if request.dont_filter else fingerprinter.fingerprint(request)
-    return Entry(0, codec.dump(request, callback=callback), fingerprint)
+    packed = codec.dump(request, callback=callback)
+    return Entry(0, packed, fingerprint, names=codec.budget.names(packed.slot, request.url))

@@ -18,14 +18,15 @@ from ..crawl.delays import NO_HOLD, Hold
 from ..crawl.failed_request import FailedRequest, lost
 from ..crawl.stats import COUNTED
 from ..errors import SharedFilterError
-from .call import FENCED, LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply
+from .call import FENCED, LEAVE, OVER, Call, Entry, Full, Holding, Packed, Policy, Reply
 from .claims import Claims
 from .codec import RedisCodec, details_of, is_storable_slot
-from .scripts import GROWN, NEW
+from .scripts import GROWN
 
 if TYPE_CHECKING:
     from scrapy import Request
 
+    from ..crawl.budget import Name
     from .dupefilter import RedisBloomDupeFilter
     from .transport import Transport
 
@@ -55,8 +56,8 @@ class Observers:
     """For each reply to this worker."""
     fenced: Callable[[], None]
     """The lease was lost, or Redis went back in time."""
-    answered: Callable[[Entry, int], None]
-    """An entry is NEW and was pushed, SEEN, or CAPPED."""
+    answered: Callable[[Entry, int, Name | None], None]
+    """An entry is NEW and was pushed, SEEN, or over the budget: then with the name that is full."""
     changed: Callable[[], None]
     """Requests are ready, or the crawl may be at rest."""
     unreadable: Callable[[str, Exception], None]
@@ -206,6 +207,7 @@ class RedisStore:
         from now on. Raises ValueError if it cannot be serialized."""
         claim = next(filter(None, map(self.claims.dispatched.get, sources)), None)
         packed = self._codec.dump(request, again=claim)
+        before = ((self._codec.slot_of(each) or "", each.url) for each in sources)
         fingerprint = None
         if not request.dont_filter:
             known = self._dupefilter.fingerprint(request)
@@ -215,16 +217,15 @@ class RedisStore:
         self._enqueue(
             packed=packed,
             fingerprint=fingerprint,
-            # what is sent again within its slot has been counted
-            kind="again" if packed.slot in map(self._codec.slot_of, sources) else "push",
+            names=self._codec.budget.names(packed.slot, request.url, before),
             due=None if delay is None else monotonic() + delay,
         )
 
-    def count(self, request: Request, slot: str, then: Callable[[bool], None]) -> None:
-        """Count `request` of `slot`, which is in memory only. `then` is called with the answer:
-        whether the budget has room for it. If not, its record is kept."""
+    def count(self, request: Request, slot: str, names: Sequence[Name], then: Full) -> None:
+        """Count `request` of `slot`, which is in memory only, under these `names`. `then` is called
+        with the one that has no room, or None. Without room its record is kept."""
         packed = Packed("0", slot, details_of(lost(request, slot)).encode())
-        self._enqueue(packed=packed, kind="count", when_counted=then)
+        self._enqueue(packed=packed, kind="count", names=names, when_counted=then)
 
     def mark(self, mark: bytes) -> None:
         """Give the request that was pushed last the mark of a start request."""
@@ -421,10 +422,11 @@ class RedisStore:
                 continue
             if entry.fingerprint is not None:
                 self._dupefilter.settle(entry.fingerprint)
+            full = entry.full_by(answer)
             if entry.kind == "count":
-                entry.when_counted(answer == NEW)
+                entry.when_counted(full)
             else:
-                self._observers.answered(entry, answer)
+                self._observers.answered(entry, answer, full)
         self._unsent.extendleft(reversed(again))
 
     def _take_holds(self, batch: Call, reply: Reply) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
+    from ..crawl.budget import Budget, Name
+
 
 class RedisDurableScheduler(LedgerScheduler):
     """Scheduler for SCHEDULER that shares the requests of a crawl with other processes on
@@ -46,7 +48,8 @@ class RedisDurableScheduler(LedgerScheduler):
     worker: Worker | None = None
     """The worker that this process is. None in a command for one page, which joins no crawl:
     requests live in memory then."""
-    _has_budget = False
+    _redis_budget: Budget | None = None
+    """The budget in which Redis counts."""
     _uncounted = 0
     """Requests in memory that Redis has yet to count."""
 
@@ -97,8 +100,7 @@ class RedisDurableScheduler(LedgerScheduler):
             _leave_directory(self.crawler)
             refuse(self.crawler, error)
         self.ledger, self._holds_of = self.worker.ledger, self.worker.store
-        # Redis counts
-        self._has_budget, self._budget = self._budget is not None, None
+        self._redis_budget, self._budget = self._budget, None
         self.df.open()
         self.worker.begin()
         return None
@@ -134,21 +136,24 @@ class RedisDurableScheduler(LedgerScheduler):
     def _put_in_memory(self, request: Request, delay: float | None) -> None:
         """Do that when Redis has counted it, in a crawl with a budget."""
         slot = self._slot_of(request)
-        if not self._has_budget or self._is_again(request) or not is_storable_slot(slot):
+        names: list[Name] = []
+        if self._redis_budget is not None and is_storable_slot(slot):
+            names = self._names_in(self._redis_budget, request)
+        if not names:
             super()._put_in_memory(request, delay)
             return
         assert self.worker is not None
         self._uncounted += 1
-        self.worker.store.count(request, slot, partial(self._take_counted, request, delay))
+        self.worker.store.count(request, slot, names, partial(self._take_counted, request, delay))
 
-    def _take_counted(self, request: Request, delay: float | None, has_room: bool) -> None:
+    def _take_counted(self, request: Request, delay: float | None, full: Name | None) -> None:
         assert self.ledger is not None
         self._uncounted -= 1
-        if has_room:
+        if full is None or self._redis_budget is None:
             super()._put_in_memory(request, delay)
             self._engine.wake()
         else:
-            self.stats.inc_value("scheduler/capped")
+            self._redis_budget.note(self.crawler, full)
             self.ledger.dispatch(request)  # and so it is done
 
 

@@ -61,8 +61,8 @@ add it to the newest layer anyway; or nothing."""
 NEW, SEEN, GROWN, GONE = range(4)
 """Its answers: new, and now added, unless it only was to LOOK; seen; the shard has more layers
 than were named, and nothing was done; the shard is gone."""
-CAPPED = 5
-"""Answer of COMMIT for an entry that is over the budget of its slot."""
+CAPPED, CAPPED_BY_PATTERN = 5, 6
+"""Answers of COMMIT for an entry that is over the budget of its slot, or of its pattern."""
 MAKE_SHARD = Script("make_shard")
 READ_SHARD = Script("read_shard")
 DELETE = Script("delete")

@@ -36,9 +36,9 @@ from .client import RedisClient, ScriptError
 from .codec import RedisCodec, is_storable_slot
 from .desk import RedisDesk
 from .layout import in_one_slot
-from .lifecycle import NO_BUDGET, CrawlState, gone, open_crawl
+from .lifecycle import NO_BUDGET, CrawlState, budget_in, gone, open_crawl
 from .request_store import Observers, RedisStore
-from .scripts import CAPPED, NEW
+from .scripts import NEW
 from .seeds import SeedList
 from .settings import RedisSettings, WorkerSettings
 from .taken_starts import SharedStartRequests
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
+    from ..crawl.budget import Name
     from ..crawl.queue_settings import QueueSettings
     from .dupefilter import RedisBloomDupeFilter
 
@@ -111,6 +112,7 @@ class Worker:
         codec = RedisCodec(
             crawler.settings, spider, lambda request: slot_keys(crawler)(request), crawler.stats
         )
+        self._budget = codec.budget
         generation = dupefilter.shared.generation
         with ExitStack() as undo:
             # before the crawl is changed
@@ -339,12 +341,13 @@ class Worker:
         if self._answered:
             self._answered.pop(slot_keys(self._crawler)(request), None)
 
-    def _on_answered(self, entry: Entry, answer: int) -> None:
+    def _on_answered(self, entry: Entry, answer: int, full: Name | None) -> None:
         names = ["scheduler/start_skipped" if entry.mark else "dupefilter/filtered"]
         if answer == NEW:
             names = ["scheduler/enqueued/redis", "scheduler/enqueued"]
-        elif answer == CAPPED:
-            names = ["scheduler/capped"]
+        elif full is not None:
+            names = []
+            self._budget.note(self._crawler, full)
         for name in names if entry.packed is not None else ():
             self._crawler.stats.inc_value(name)
 
@@ -420,7 +423,7 @@ def require_budget(
     one."""
     if state.budget == NO_BUDGET != text and not state.workers:
         # it had none: what waits is fetched in this round, too
-        state = join(counted=RedisDesk(client, key).unfinished())
+        state = join(counted=RedisDesk(client, key).unfinished(budget_in(text)))
     if state.budget != text:
         raise SharedFilterError(
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_BUDGET = {state.budget},"

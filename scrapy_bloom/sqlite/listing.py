@@ -10,10 +10,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..crawl.choice import Counts, Filter, Record
+from ..crawl.choice import OF_URL, Counts, Filter, Record
 from ..crawl.codec import Stored, plain_fields, stored_fields, url_and_method
 from ..crawl.delays import DEAD
-from ..crawl.failed_request import CAPPED, HOST, FailedRequest, attempts_of
+from ..crawl.failed_request import CAPPED, HOST, FailedRequest, attempts_of, capped
 from ..crawl.records import State
 from ..errors import BloomError, RequestFileError
 from . import schema
@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 _ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"
 _DUE = f"{_ROW} WHERE state <= 1 ORDER BY id"
+_SLOTS = "SELECT id, name FROM slot WHERE typeof(name) = 'text'"  # and not a pattern
 _COUNTS = (
     "SELECT (SELECT COUNT(*) FROM request WHERE state <= 2),"
     " (SELECT COUNT(*) FROM request WHERE state > 2),"
@@ -105,7 +106,7 @@ class Listing:
     def count(self, chosen: Filter, by: By = "slot") -> Counts:
         """Return how many are chosen."""
         found = Counts()
-        if chosen.reads or by == "callback":
+        if chosen.reads or by == "callback" or by in OF_URL:
             for record in self._each(chosen):
                 found.add(record, chosen, by)
             return found
@@ -142,7 +143,8 @@ class Listing:
             # a damaged one has no time, and can be listed and dropped all the same
             return record._replace(due=max(0.0, (due or 0.0) - time.time()))
         if state is State.CAPPED:
-            return record._replace(failed=FailedRequest(record.url, record.method, CAPPED))
+            failed = capped(record.url, record.method, name, str(detail or ""))
+            return record._replace(failed=failed)
         if state is State.FAILED:
             try:
                 failed = FailedRequest.decode(detail)
@@ -169,7 +171,7 @@ class Listing:
 
     def _name(self, slot: int) -> str:
         if slot not in self._names:
-            self._names.update((id_, name) for id_, name in self._ask("SELECT id, name FROM slot"))
+            self._names.update((id_, name) for id_, name in self._ask(_SLOTS))
             if slot not in self._names:
                 raise sqlite3.DatabaseError(f"slot {slot} has no name")
         return self._names[slot]

@@ -7,15 +7,17 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..crawl.codec import Stored, url_and_method
 from ..crawl.failed_request import CAPPED, HOST, FailedRequest
 from ..crawl.records import Claimed, State
 from . import schema
 from .job_file import naming
 
 if TYPE_CHECKING:
-    from ..crawl.slots import Budget, Slots
+    from ..crawl.budget import Budget, Name
+    from ..crawl.slots import Slots
     from .job_file import RequestFile
 
 MOST_SLOTS = 100_000
@@ -80,16 +82,16 @@ _LOST = (
     f" AND {schema.REASON} = 'unserializable' ORDER BY due, id"
 )
 _KEPT = (
-    # with 1 if the round has not counted it, and when a capped one is due
+    # with 1 if the round has not counted it, when a capped one is due, and what a pattern reads
     "SELECT request.id, name, rank, state > 3"  # noqa: S608 - no input
-    " OR round < COALESCE((SELECT number FROM rounds), 0), CASE WHEN state > 3 THEN due END AS due"
-    f" FROM {_NAMED} WHERE {{}} AND payload != x''"
+    " OR round < COALESCE((SELECT number FROM rounds), 0), CASE WHEN state > 3 THEN due END AS due,"
+    f" {{}} FROM {_NAMED} WHERE {{}} AND payload != x''"
 )
 # by their numbers, not by their states
-CHOSEN = _KEPT.format("state IN (3, 4) AND request.id IN (SELECT value FROM json_each(?))")
+_CHOSEN = "state IN (3, 4) AND request.id IN (SELECT value FROM json_each(?))"
+CHOSEN = _KEPT.format("x''", _CHOSEN)
 CAP = (
-    "UPDATE request SET state = 4, due = CASE WHEN state > 3 THEN due END, detail = NULL"
-    " WHERE id = ?"
+    "UPDATE request SET state = 4, due = CASE WHEN state > 3 THEN due END, detail = ? WHERE id = ?"
 )
 _COUNT_STORED = (
     "UPDATE slot SET counted = n FROM (SELECT slot, SUM(n) AS n FROM (SELECT slot, COUNT(*) AS n"
@@ -97,6 +99,11 @@ _COUNT_STORED = (
     " WHERE state > 0 AND state IN (1, 2) GROUP BY slot) GROUP BY slot) AS stored"
     " WHERE stored.slot = slot.id"
 )
+_FORGET_PATTERNS = (
+    "UPDATE slot SET counted = 0 WHERE typeof(name) = 'blob' AND counted"
+    " AND CAST(name AS TEXT) NOT IN (SELECT value FROM json_each(?))"
+)
+_STORED_OF_ALL = f"SELECT name, payload FROM {_NAMED} WHERE state < 3"  # noqa: S608 - no input
 _FORGET_SLOTS = (
     "DELETE FROM slot WHERE NOT counted AND times IS NULL AND id NOT IN (SELECT slot FROM request)"
 )
@@ -124,7 +131,7 @@ class SqliteRecords:
         self.budget = budget
         others, starts = newest_first or file.query("SELECT newest, newest_start FROM job")[0]
         self._signs = (-1 if others else 1), (-1 if starts else 1)
-        self._ids: dict[str, int] = {}
+        self._ids: dict[Name, int] = {}
         self._new: list[tuple[int, int, int, int, bytes]] = []
         self._gone: list[tuple[int]] = []
         self._last: int = file.last
@@ -180,10 +187,13 @@ class SqliteRecords:
         self.slots.add(slot)
         return id_
 
-    def cap(self, slot: str, rank: int, payload: bytes, due: float | None = None) -> int:
-        """Add a record that is over the budget, and not before `due` when it is retried; return its
-        id."""
-        return self._put(slot, rank, payload, State.CAPPED, due, self.round())
+    def cap(
+        self, slot: str, rank: int, payload: bytes, due: float | None = None, full: Name = ""
+    ) -> int:
+        """Add a record for which `full` has no room, and not before `due` when it is retried;
+        return its id."""
+        state, detail = State.CAPPED, _pattern_in(full)
+        return self._put(slot, rank, payload, state, due, self.round(), detail)
 
     def add_lost(self, slot: str, failed: FailedRequest) -> None:
         """Add the failure of a request that cannot be stored."""
@@ -286,8 +296,7 @@ class SqliteRecords:
     def retry(self, states: str) -> int:
         """Make the records in these kept states pending, as far as the budget has room for what the
         round has not counted; the others are capped. Return how many are pending."""
-        found = self._file.query(_KEPT.format(f"state > 0 AND state IN ({states})"))
-        return self._retry(found, CAP)
+        return self._retry(self._kept(f"state > 0 AND state IN ({states})"), CAP)
 
     def reasons(self) -> dict[str, int]:
         """Return how many requests are kept for each reason, most first."""
@@ -315,7 +324,7 @@ class SqliteRecords:
 
     def wake(self, ids: Sequence[int]) -> int:
         """Do the same with these; what there is no room for stays as it is."""
-        return self._retry(self._file.query(CHOSEN, (json.dumps(ids),)))
+        return self._retry(self._kept(_CHOSEN, json.dumps(ids)))
 
     def begin_round(self) -> None:
         """Forget the slots of the last round, and count in the budget what is stored; what has
@@ -326,6 +335,9 @@ class SqliteRecords:
             self._file.execute(_COUNT_STORED)
             self.budget.counted.clear()
             self.budget.changed.clear()
+            if self.budget.patterns:
+                for slot, payload in self._file.iterate(_STORED_OF_ALL):
+                    self.budget.count(names_of(self.budget, slot, payload)[1:])
         self._file.execute(_FORGET_SLOTS)
         self._ids.clear()
 
@@ -351,22 +363,29 @@ class SqliteRecords:
         has_counts = bool(self._file.query("SELECT 1 FROM slot WHERE counted LIMIT 1"))
         if self.budget is not None:
             self.budget.stored = self._counted
+            # a pattern that comes back counts from then on
+            self._file.execute(_FORGET_PATTERNS, (json.dumps(self.budget.patterns),))
         # the counts end with the budget, and begin with it
         if has_counts != (self.budget is not None):
             self.begin_round()
 
-    def _counted(self, slot: str) -> int:
-        found = self._file.query("SELECT counted FROM slot WHERE name = ?", (slot,))
+    def _counted(self, name: Name) -> int:
+        found = self._file.query("SELECT counted FROM slot WHERE name = ?", (name,))
         return int(found[0][0]) if found else 0
 
-    def _retry(
-        self, rows: Sequence[tuple[int, str, int, int, float | None]], refuse: str = ""
-    ) -> int:
+    def _kept(self, where: str, *values: object) -> list[tuple[Any, ...]]:
+        reads = "payload" if self.budget and self.budget.patterns else "x''"
+        return self._file.query(_KEPT.format(reads, where), values)
+
+    def _retry(self, rows: Sequence[tuple[Any, ...]], refuse: str = "") -> int:
         found, refused = [], []
         later, now = 0, time.time()
-        for id_, slot, rank, counts, due in sorted(rows):
-            if counts and self.budget is not None and not self.budget.admits(slot):
-                refused.append((id_,))
+        for id_, slot, rank, counts, due, payload in sorted(rows):
+            full = None
+            if counts and self.budget is not None:
+                full = self.budget.refuses(names_of(self.budget, slot, payload))
+            if full is not None:
+                refused.append((_pattern_in(full), id_))
             elif due is not None and due > now:
                 self.put_off(id_, due)
                 later += 1
@@ -433,15 +452,27 @@ class SqliteRecords:
         self.delayed += 1
         self.next_due = due if self.next_due is None else min(due, self.next_due)
 
-    def _slot(self, name: str) -> int:
-        """Return the number of a slot, which may be new to the file."""
+    def _slot(self, name: Name) -> int:
+        """Return the number of a slot or a pattern, which may be new to the file."""
         if name not in self._ids:
             added = self._file.execute("INSERT OR IGNORE INTO slot (name) VALUES (?)", (name,))
             found = [(added.lastrowid,)] if added.rowcount else self._file.query(_NUMBER, (name,))
             self._learn(name, found[0][0])
         return self._ids[name]
 
-    def _learn(self, name: str, id_: int) -> None:
+    def _learn(self, name: Name, id_: int) -> None:
         if len(self._ids) - len(self.slots.names) > MOST_SLOTS:
             self._ids.clear()
         self._ids[name] = id_
+
+
+def names_of(budget: Budget, slot: str, payload: bytes) -> list[Name]:
+    """Return the names under which `budget` counts a stored request, which it reads if there are
+    patterns."""
+    url = url_and_method(Stored(slot, payload))[0] if budget.patterns else ""
+    return budget.names(slot, url)
+
+
+def _pattern_in(full: Name) -> str | None:
+    """Return the pattern that has no room, None for a slot."""
+    return full.decode() if isinstance(full, bytes) else None

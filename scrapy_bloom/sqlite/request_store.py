@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
 from operator import attrgetter
 from pathlib import Path
@@ -18,13 +17,14 @@ from ..crawl.failed_request import FailedRequest, class_and_message, count_unrea
 from ..errors import encodable
 from ..scrapy_private.slots import slot_keys
 from .job_file import MAX_BYTES
-from .records import MOST_PRIORITY, SqliteRecords
+from .records import MOST_PRIORITY, SqliteRecords, names_of
 from .schema import DEAD_SLOTS, REASON
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
+    from ..crawl.budget import Budget, Name
     from ..crawl.holds import LocalHolds
     from ..crawl.queue_settings import QueueSettings
     from .job_file import RequestFile
@@ -35,23 +35,34 @@ logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 AT_ONCE = 1000
 """Requests in memory at a time, of those that are taken over."""
 _COMING_BACK = (
-    "SELECT name, payload FROM request JOIN slot ON slot.id = slot"  # noqa: S608 - no input
+    # with its count if it is to count
+    "SELECT name, payload, CASE WHEN state > 3 OR state = 3 AND"  # noqa: S608 - no input
+    f" {REASON} != 'unreadable' AND round < (SELECT number FROM rounds)"
+    " THEN CAST(counted AS INTEGER)"
+    " END FROM request JOIN slot ON slot.id = slot"
     f" WHERE state < 3 AND (?1 OR slot NOT IN {DEAD_SLOTS})"
     f" OR state = 3 AND {REASON} = 'unreadable'"
-    " OR payload != x'' AND (state = 5 OR ?1 AND state > 2) AND"
-    " (state = 3 AND round = (SELECT number FROM rounds) OR counted < COALESCE("
-    "(SELECT value FROM json_each(?2) WHERE key = name),"
-    " (SELECT value FROM json_each(?2) WHERE key = '*'), 9e18))"
+    " OR payload != x'' AND (state = 5 OR ?1 AND state > 2)"
+)
+_OF_PATTERNS = (
+    "SELECT CAST(name AS TEXT), CAST(counted AS INTEGER) FROM slot WHERE typeof(name) = 'blob'"
 )
 
 
 def coming_back(
-    file: RequestFile, limits: Mapping[str, int], *, retry: bool
+    file: RequestFile, budget: Budget | None, *, retry: bool
 ) -> Iterator[tuple[Any, ...]]:
     """Yield slots and payloads of what a start makes pending: what is stored, unreadable or
-    retried, with `retry` all that is kept, as far as the `limits` of the budget have room. What
-    waits for dead hosts is asked in any round, and not here."""
-    return file.iterate(_COMING_BACK, (retry, json.dumps(limits)))
+    retried, with `retry` all that is kept, as far as the `budget` has room. What waits for dead
+    hosts is asked in any round, and not here."""
+    if budget is not None:
+        budget.counted.update((each.encode(), n) for each, n in file.iterate(_OF_PATTERNS, ()))
+    for slot, payload, counted in file.iterate(_COMING_BACK, (retry,)):
+        if budget is not None and counted is not None:
+            budget.counted[slot] = counted
+            if budget.full(names_of(budget, slot, payload)) is not None:
+                continue
+        yield slot, payload
 
 
 class StoredHolds:
@@ -165,11 +176,11 @@ class SqliteStore:
         """Add a record for `request`. Raises ValueError if it cannot be serialized."""
         self.last_pushed = self.records.push(*self._record(request), _due_in(delay))
 
-    def cap(self, request: Request, delay: float | None = None) -> None:
-        """Keep `request`, which is over the budget, and is not pending. Raises ValueError if it
+    def cap(self, request: Request, delay: float | None = None, full: Name = "") -> None:
+        """Keep `request`, which is not pending, since `full` has no room. Raises ValueError if it
         cannot be serialized: then its record is kept."""
         try:
-            self.records.cap(*self._record(request), _due_in(delay))
+            self.records.cap(*self._record(request), _due_in(delay), full)
         except ValueError:
             slot = encodable(self._slot_of(request))
             self.records.add_lost(slot, lost(request, slot))
@@ -233,7 +244,7 @@ class SqliteStore:
             due = _due_in(take_delay(request))
             slot, rank, payload = self._record(request)
             if self.records.budget is not None:
-                self.records.budget.admits(slot)
+                self.records.budget.count(self.records.budget.names(slot, request.url))
             if self.records.push(slot, rank, payload, due, behind=True) % AT_ONCE == 0:
                 self._file.write()
 

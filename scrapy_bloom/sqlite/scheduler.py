@@ -26,7 +26,7 @@ from ..crawl.ledger_scheduler import (
 )
 from ..crawl.overlay import Keeper
 from ..crawl.queue_settings import QueueSettings
-from ..crawl.settings import BUDGET, FailedSettings
+from ..crawl.settings import FailedSettings, budget_of
 from ..dupefilter import BloomDupeFilter
 from ..errors import JobDirectoryError, RequestFileError
 from ..jobdir import JobDirectory, session_of
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
-    from ..crawl.slots import Budget
+    from ..crawl.budget import Budget, Name
     from .desk import Orders
     from .rounds import RoundFeeds
     from .scrapy_queues import ScrapyQueues
@@ -184,18 +184,18 @@ class DurableScheduler(LedgerScheduler):
             self._begins_round = False
         return not ledger.stopped
 
-    def _is_over(self, budget: Budget, request: Request) -> bool:
+    def _count_in(self, budget: Budget, request: Request) -> Name | None:
         if self.round is not None:
             self.round.begin()  # a handler of spider_opened may be the first
-        return super()._is_over(budget, request)
+        return super()._count_in(budget, request)
 
-    def _cap(self, request: Request, delay: float | None) -> None:
-        """Count `request`, which is over the budget, and keep it in a job."""
-        super()._cap(request, delay)
+    def _cap(self, request: Request, delay: float | None, full: Name) -> None:
+        """Count `request`, for which `full` has no room, and keep it in a job."""
+        super()._cap(request, delay, full)
         if self.ledger is None:
             return
         try:
-            self._store.cap(request, delay)
+            self._store.cap(request, delay, full)
             if request.dont_filter:
                 self._children.stored(request, ())
         except ValueError as error:
@@ -354,5 +354,5 @@ def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool
     codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
     retry = FailedSettings.read(crawler.settings).retry
     return bool(file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))) and codec.loads_any(
-        coming_back(file, BUDGET.read(crawler.settings), retry=retry)
+        coming_back(file, budget_of(crawler.settings), retry=retry)
     )

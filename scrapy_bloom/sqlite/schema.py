@@ -24,7 +24,8 @@ BY_RANK = "CREATE INDEX pending ON request (rank, place) WHERE state = 0"
 """Scrapy's whole order: within each slot, or over all of them (ScrapyPriorityQueue)."""
 _TABLES = (
     # a name is stored once; beside it `counted` for BLOOM_BUDGET, and the hold, if `times` is not
-    # NULL: `until` in seconds since 1970, NULL until its release, `pause` its length in seconds
+    # NULL: `until` in seconds since 1970, NULL until its release, `pause` its length in seconds. A
+    # pattern of BLOOM_BUDGET is a row, too: its name is a BLOB
     "CREATE TABLE slot (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
     " counted INTEGER NOT NULL DEFAULT 0, until REAL, times INTEGER, pause REAL)",
     # crawl/records.py; of equal ranks the lowest `place` is next. `due` is when a delayed or capped

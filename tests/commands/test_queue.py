@@ -145,6 +145,13 @@ def test_what_is_selected_is_counted_and_listed(run, tmp_path, place):
         assert found["in_flight"] == sum(map(is_selected, place.in_flight)), options
         later = sum(is_selected(each) and each["later"] for each in place.pending)
         assert (found["later"], found["unknown"]) == (later, 0), options
+    command = ["queue", "count", *place.arguments, "--by", "path", "--limit", "2"]
+    rows = run(tmp_path, *command, "--json").json["by"]
+    kinds = Counter(each["url"][7:].rpartition("/")[0] + "/" for each in place.pending)
+    assert {each["path"]: each["pending"] for each in rows} == {
+        kind if count > 1 else "": count for kind, count in kinds.items()
+    }
+    assert all(each["example"].startswith("http://" + each["path"]) for each in rows)
     command = ["queue", "list", *place.arguments]
     found = run(tmp_path, *command, "--limit", MANY, "--json").json
     key = sorted({"url", "slot", "priority", "callback"})
@@ -161,6 +168,39 @@ def test_what_is_selected_is_counted_and_listed(run, tmp_path, place):
     for action in ("count", "list"):
         assert run(tmp_path, "queue", action, *place.arguments).status == 0
         assert run(tmp_path, "queue", action, *place.arguments, "--slot", "nowhere").status == 1
+
+
+def test_a_trap_is_seen_by_path_and_by_parameter(run, tmp_path):
+    """With an example of each, the largest first; a path ends in a slash, or is one page."""
+    job = Job(tmp_path / "job").open()
+    for number in range(60):
+        path = f"calendar/{number}?day={number}" if number < 50 else f"?p=1&day=2&n={number}"
+        job.push(path)
+    job.commit()
+    job.scheduler._file.commit()
+    command = ["queue", "count", "job", "--by"]
+    assert [*map(str.split, run(tmp_path, *command, "path").lines[1:])] == [
+        ["example.com/calendar/", "50", "http://example.com/calendar/10?day=10"],
+        ["example.com/", "10", "http://example.com/?p=1&day=2&n=50"],
+    ]
+    found = run(tmp_path, *command, "path", "--limit", "1").lines[1:]
+    assert [*map(str.split, found)][1] == [
+        "(elsewhere)",
+        "10",
+        "http://example.com/?p=1&day=2&n=50",
+    ]
+    found = run(tmp_path, *command, "parameter", "--limit", "2")
+    assert [*map(str.split, found.lines[1:])] == [
+        ["day", "60", "http://example.com/calendar/0?day=0"],
+        ["p", "10", "http://example.com/?p=1&day=2&n=50"],
+        ["and", "1", "more", "(--limit", "N,", "or", "all", "with", "--json)"],
+    ]
+    rows = run(tmp_path, *command, "parameter", "--json").json["by"]
+    assert [(each["parameter"], each["pending"]) for each in rows] == [
+        ("day", 60),
+        ("p", 10),
+        ("n", 10),
+    ]
 
 
 def test_what_cannot_be_read_is_told(run, tmp_path):

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from scrapy import Request, pqueues, squeues
 from scrapy.settings import BaseSettings
 
+from scrapy_bloom.crawl.budget import Budget
 from scrapy_bloom.crawl.records import MemoryRecords, State, rank_of
-from scrapy_bloom.crawl.slots import Budget, OneLine, Slots
+from scrapy_bloom.crawl.slots import OneLine, Slots
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.sqlite import schema
 from scrapy_bloom.sqlite.job_file import RequestFile
@@ -276,7 +277,8 @@ class Model:
 
     def retry(self, items):
         """Make these pending that the budget admits; return how many."""
-        found = [i for i in items if i.state is State.FAILED or self.budget.admits(i.slot)]
+        failed = State.FAILED
+        found = [i for i in items if i.state is failed or self.budget.refuses([i.slot]) is None]
         for item in found:
             self.place(item)
         return len(found)
@@ -316,9 +318,9 @@ class Walk:
         due = self.now + self.chance.randrange(20) if self.chance.random() < 0.2 else None
         item = Item(b"%d" % self.pushed, slot, rank, 0)
         self.model.items.append(item)
-        admitted = self.model.budget.admits(slot)
+        admitted = self.model.budget.refuses([slot]) is None
         if self.disk:
-            assert self.store.budget.admits(slot) == admitted
+            assert (self.store.budget.refuses([slot]) is None) == admitted
         self.model.place(item, State.PENDING if admitted else State.CAPPED)
         if admitted and due:
             item.state, item.due = State.DELAYED, due
@@ -446,7 +448,7 @@ def test_a_round_begins_with_the_counts_of_what_is_stored(disk):
     """Slots of the round before are forgotten, but for those with requests or holds."""
     store = disk.open(budget=(budget := Budget({"*": 5})))
     for slot in ("gone", "failed", "pending", "held"):
-        assert budget.admits(slot)
+        assert budget.refuses([slot]) is None
         put(store, b"1", slot=slot)
     assert [store.next().slot for _ in range(3)] == ["failed", "gone", "held"]
     store.fail(2, FAILURE)
@@ -459,7 +461,7 @@ def test_a_round_begins_with_the_counts_of_what_is_stored(disk):
     names = {name for (name,) in disk.file.query("SELECT name FROM slot")}
     assert names == {"failed", "pending", "held"}
     assert taken(store) == [b"1"]
-    assert [budget.admits("gone") for _ in range(6)] == [True] * 5 + [False]
+    assert [budget.refuses(["gone"]) is None for _ in range(6)] == [True] * 5 + [False]
 
 
 def test_what_was_taken_over_comes_behind_all_others(disk):
@@ -490,7 +492,7 @@ DAMAGES = (
 def test_damage_is_an_error_that_names_the_file_or_does_no_harm(disk, damage):
     """No exception but SQLite's, before or after a start."""
     store = disk.open(budget=Budget({"*": 5}))
-    store.budget.admits("a")
+    store.budget.refuses(["a"])
     put(store, b"a", b"b")
     put(store, b"later", due=1.0)
     disk.file.commit()

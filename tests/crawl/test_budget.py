@@ -14,6 +14,7 @@ from scrapy import Request
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.settings import Settings
 
+from scrapy_bloom.crawl.budget import Budget
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.settings import BUDGET
@@ -107,14 +108,14 @@ class Run:
         return job.names() if self.asked else []
 
 
-def of_earlier_rounds(**how):
+def of_earlier_rounds(limit=4, **how):
     """Return runs in which pages fail that are retried in a later round, and again."""
     again = {"retried": {"reasons": ["down"]}} if "retried" in how else how
     return [
-        Run(4, "abcd", asked="abcd", fails=True),
-        Run(4, "ef", asked="ef", fails=True),
-        Run(4, "efg", asked="abef", fails=True, **how),
-        Run(4, "efg", asked="abef", capped="cdg", **again),
+        Run(limit, "abcd", asked="abcd", fails=True),
+        Run(limit, "ef", asked="ef", fails=True),
+        Run(limit, "efg", asked="abef", fails=True, **how),
+        Run(limit, "efg", asked="abef", capped="cdg", **again),
         Run(None, "h", asked="cdgh", retries=True),
     ]
 
@@ -148,6 +149,31 @@ RUNS = {
     ],
     "what failed in an earlier round, retried by command": of_earlier_rounds(retried={}),
     "what failed in an earlier round, retried by setting": of_earlier_rounds(retries=True),
+    "what failed in an earlier round counts by pattern": of_earlier_rounds({"*/?": 4}, retried={}),
+    "a retry by setting counts by pattern": of_earlier_rounds({"*/?": 4}, retries=True),
+    "a request counts in slot and pattern, or in none": [
+        Run({"example.com": 3, "*/[a-m]": 1}, pushed="abxyz", asked="asx", capped="byz"),
+        # the round goes on as far as both have room, or a new one begins
+        Run({"example.com": 4, "*/[a-m]": 1}, pushed="c", asked="y", capped="bcz", retried=CAPPED),
+        Run({"example.com": 4, "*/[a-z]": 9}, asked="s", capped="bcz", retried=CAPPED),
+        Run({"example.com": 9, "*/[a-z]": 2}, "", asked="b", capped="cz", retried=CAPPED),
+        Run({"example.com": 9}, "", asked="cz", retried=CAPPED),
+    ],
+    "a pattern's count outlives a kill": [
+        Run({"*/[a-m]": 2}, pushed="abc", asked="abs", end="kill", capped="c"),
+        Run({"*/[a-m]": 2}, pushed="de", asked="abs", capped="cde"),
+        Run({"*/[a-m]": 2}, pushed="fghx", asked="fgsx", capped="cdeh"),
+    ],
+    "a pattern that is new, or comes back, counts from now on": [
+        Run({"*/[a-m]": 2}, pushed="abc", asked="abs", left="w", end="shutdown", capped="c"),
+        Run({"*/[a-n]": 2}, pushed="def", asked="dew", left="x", end="shutdown", capped="cf"),
+        Run({"*/[a-m]": 2}, pushed="ghi", asked="ghx", left="y", end="shutdown", capped="cfi"),
+        Run({"*/[a-m]": 3}, pushed="jk", asked="jy", capped="cfik"),
+    ],
+    "what is pending counts in a pattern where the budget is new": [
+        Run(None, pushed="abx", end="shutdown"),
+        Run({"*/[a-m]": 3}, pushed="cde", asked="abcsx", capped="de"),
+    ],
     "what is retried without one is asked": [
         Run(2, "ab", asked="ab", fails=True),
         Run(2, "cd", asked="cd", fails=True),
@@ -227,7 +253,7 @@ def test_a_look_at_a_job_finds_what_its_start_will_ask(make_round, tmp_path, lim
 
     def look(**options):
         file = SimpleNamespace(iterate=partial(query_of, tmp_path / "job"))
-        return len([*coming_back(file, {"*": limit}, **options)])
+        return len([*coming_back(file, Budget({"*": limit}), **options)])
 
     def query_of(path, statement, values):
         return query(path, statement, *values)
@@ -280,6 +306,80 @@ def test_what_is_capped_before_its_time_is_not_sent_before_it(make_round, tmp_pa
     assert (len(store.pending), store.later) == (2, 1)
     assert 9_000 < store.next_due <= 10_000
     assert sorted(job.names()) == ["due", "now"]
+
+
+def test_the_one_that_is_full_has_a_name(make_round, tmp_path, caplog):
+    """In the list of what has failed, in the stats, and once in the log."""
+    caplog.set_level("INFO")
+    job = make_round(BLOOM_BUDGET='{"*": 3, "b.example": 1, "*/[a-m]": 1, "*.example/": 9}')
+    job.started("start").pushed("a", "b", "c", "x", "y")
+    push(job, "v", "z", slot="b.example")
+    assert sorted(job.names()) == ["a", "start", "v", "x"]
+    stats = {"*": 1, "*/[a-m]": 2, "b.example": 1}
+    assert {key: job.stat(f"scheduler/capped/{key}") for key in stats} == stats
+    assert job.stat("scheduler/capped") == 4
+    for key in stats:
+        assert caplog.text.count(f"BLOOM_BUDGET has no room left for {key!r}: ") == 1
+    job.close()
+    found = {name_of(each): each.exception for each in Failed(tmp_path / "job").requests(**CAPPED)}
+    slot, pattern = "slot 'example.com'", "pattern '*/[a-m]'"
+    full = {"b": pattern, "c": pattern, "y": slot, "z": "slot 'b.example'"}
+    assert found == {name: f"BLOOM_BUDGET has no room for {each}" for name, each in full.items()}
+
+
+def test_a_pattern_has_one_count_for_all_hosts_and_is_no_slot(make_round, tmp_path):
+    """Also where a download slot has its name: that is held, counted and listed alone."""
+    limits = {"*/trap/*": 2, "*": 3}
+    job = make_round(BLOOM_BUDGET=limits).started()
+    for host in "abc":
+        url, slot = f"http://{host}.example/trap/{host}", "*/trap/*"
+        job.scheduler.enqueue_request(Request(url, meta={"download_slot": slot}))
+    push(job, *"xyz", slot="*/trap/*")
+    job.scheduler.hold("*/trap/*", 100, 0)
+    job.commit()
+    assert {**job.scheduler.holds}.keys() == {"*/trap/*"}
+    with listing.reading(tmp_path / "job" / "requests.sqlite") as found:
+        counts = Listing(found.execute, is_running=True).count(Filter())
+    assert counts.by == {"*/trap/*": 3}
+    assert capped(tmp_path / "job") == ["c", "y", "z"]
+    rows = query(tmp_path / "job", "SELECT name, counted, times FROM slot ORDER BY counted")
+    assert rows == [(b"*/trap/*", 2, None), ("*/trap/*", 3, 0)]
+
+
+def test_a_redirect_counts_where_it_lands(make_round, crash_round):
+    """In the pattern that is not that of its page, in no slot twice; over it, it is capped."""
+    budget = {"BLOOM_BUDGET": {"example.com": 3, "*/[a-m]": 1, "*m/[n-z]": 1}}
+    job = make_round(**budget).started("a")
+    a = job.pop()
+    for name, key in (("a", "retry_times"), *((name, "redirect_times") for name in "bxy")):
+        meta = {**a.meta, key: 1, "redirect_urls": [a.url]}
+        job.scheduler.enqueue_request(request(name, dont_filter=True, meta=meta))
+    job.done(a)
+    job.commit()
+    job = crash_round(**budget).started("a")
+    push(job, *"cz01")
+    assert sorted(job.names()) == ["0", "1", "a", "b", "x"]
+    assert capped(job.scheduler._job.path) == ["y", "c", "z"]
+
+
+def test_a_running_job_asks_what_a_pattern_has_room_for(make_round, tmp_path):
+    """An operator's retry passes over what has none."""
+    job = make_round(BLOOM_BUDGET={"*/[a-m]": 1, "*m/[n-z]": 1}).started().pushed(*"abxy")
+    assert sorted(job.names()) == ["a", "x"]
+    job.close("shutdown")
+    job = make_round(BLOOM_BUDGET={"*/[a-m]": 1, "*m/[n-z]": 2})
+    assert job.scheduler.ledger.store.records.wake([1, 2, 3, 4]) == 1
+    job.commit()
+    assert (job.names(), capped(tmp_path / "job")) == (["y"], ["b"])
+
+
+def test_a_tie_between_patterns_is_refused_at_the_start(make_round, tmp_path):
+    """In one line, and nothing is made."""
+    with pytest.raises(
+        ValueError, match=r"^BLOOM_BUDGET has '\*/a\*' and '\*/b\*', .* remove one$"
+    ):
+        make_round(BLOOM_BUDGET={"*/a*": 1, "*/b*": 1, "*/b*a": 2})
+    assert not (tmp_path / "job" / "requests.sqlite").exists()
 
 
 def test_only_named_slots_have_a_budget_without_a_star(make_round):
@@ -381,9 +481,13 @@ def test_a_start_request_that_cannot_be_serialized_is_recorded_once(make_round, 
 
 
 def test_without_a_job_requests_over_the_budget_are_counted(make_round):
-    job = make_round(None, BLOOM_BUDGET={"*": 2}).pushed(*"abc")
-    assert sorted(job.names()) == ["a", "b"]
-    assert job.stat("scheduler/capped") == 1
+    job = make_round(None, BLOOM_BUDGET={"*": 2, "*/[m-z]": 1}).pushed(*"xyabc")
+    assert sorted(job.names()) == ["a", "x"]
+    assert job.stat("scheduler/capped") == 3
+
+
+FIVES = "*/*-*[05]"
+"""The pattern of every fifth page."""
 
 
 class Story:
@@ -394,7 +498,7 @@ class Story:
         self.make = partial(make, folder)
         self.folder = folder
         self.store = Failed(folder)
-        self.budget = {"even": chance.randrange(6), "*": chance.randrange(6)}
+        self.budget = {key: chance.randrange(6) for key in ("even", "*", FIVES)}
         self.asked = set()
         """Rounds and pages."""
         self.answered = set()
@@ -442,6 +546,7 @@ class Story:
                 self.asked.add((self.number, name_of(popped)))
                 slot = slot_of(name_of(popped))
                 assert self.pages(slot) <= self.limit(slot)
+                assert self.pages(FIVES) <= self.budget[FIVES]
         self.job.close()
 
     @property
@@ -449,8 +554,9 @@ class Story:
         return sorted(self.job.engine._slot.inprogress, key=name_of)
 
     def pages(self, slot):
-        """Return how many of a slot were asked in this round."""
-        return sum(of == self.number and slot_of(name) == slot for of, name in self.asked)
+        """Return how many of a slot or the pattern were asked in this round."""
+        names = [name for of, name in self.asked if of == self.number]
+        return sum(slot in (slot_of(name), FIVES if name[-1] in "05" else "") for name in names)
 
     def limit(self, slot):
         return self.budget.get(slot, self.budget["*"])
@@ -493,13 +599,16 @@ def test_random_stories(make_round, tmp_path):
                 name = name_of(each)
                 if each.reason == "capped" and name not in story.capped_before:
                     slot = slot_of(name)
-                    assert story.pages(slot) >= least.get(slot, least["*"])
+                    is_full = story.pages(slot) >= least.get(slot, least["*"])
+                    fives = name[-1] in "05" and story.pages(FIVES) >= least[FIVES]
+                    assert is_full or fives
             story.start()
         story.job.close()
 
 
 @pytest.mark.parametrize(
-    "value", [5, {"a": -1}, {"a": 1.5}, {"a": True}, {"*.com": 3}, "{", {1: 1}]
+    "value",
+    [5, {"a": -1}, {"a": 1.5}, {"a": True}, {"*.com": "3"}, {"": 1}, {"\udc80/": 1}, "{", {1: 1}],
 )
 def test_a_bad_budget_is_refused_with_one_line(value):
     with pytest.raises(ValueError, match=r"^BLOOM_BUDGET is .*: it must be a dictionary of"):

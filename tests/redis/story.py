@@ -22,6 +22,8 @@ from tests.redis.workers import FIFO, LIFO, anywhere, findings_of, let_pass, see
 PAGES = 24
 SLOTS = 4
 STARTS = ("start1", "start2")
+FIVES = "*/*[05]"
+"""The pattern of every fifth page."""
 LONG = 1000
 """Seconds of a hold that no crawl sits out: its clock is moved."""
 
@@ -49,13 +51,15 @@ class Story:
         self.is_exact = not self.kinds & {"abort", "kill", "sleep", "back", "slots"}
         self.server, self._join = server, join
         self.passed = 0.0
+        self.fives = math.inf
         self.budget = self.chance.randrange(1, 6) if "budgets" in self.kinds else math.inf
         self.settings = self.chance.choice([FIFO, LIFO]) | {
             "BLOOM_REDIS_MAX_ATTEMPTS": 1000,
             "BLOOM_REDIS_SLOT_WORKERS": int("slots" in self.kinds),
         }
         if "budgets" in self.kinds:
-            self.settings["BLOOM_BUDGET"] = {"*": self.budget, "starts": 9}
+            self.fives = self.chance.randrange(1, 5)
+            self.settings["BLOOM_BUDGET"] = {"*": self.budget, "starts": 9, FIVES: self.fives}
         self.extras, self.numbers = [], count()
         self.slots, self.not_before = {}, {}
         self.promised, self.by_hand = defaultdict(float), {}
@@ -168,6 +172,8 @@ class Story:
             self.asked[slot].add(name)
             if slot and "back" not in self.kinds:
                 assert len(self.asked[slot]) <= self.budget, f"{slot} is over its budget"
+                self.asked[FIVES].update([name] * (name[-1] in "05"))
+                assert len(self.asked[FIVES]) <= self.fives, "fives are over their budget"
 
     # what happens
 
@@ -350,8 +356,10 @@ class Story:
         lost = found - {*self.done} - capped - self.failed
         assert lost == set()
         if not self.kinds & {"back", "drops"}:
-            for slot in {self.slots[name] for name in capped}:
-                assert len(self.asked[slot]) + self.aborted >= self.budget
+            for name in capped:
+                is_full = len(self.asked[self.slots[name]]) + self.aborted >= self.budget
+                fives = name[-1] in "05" and len(self.asked[FIVES]) + self.aborted >= self.fives
+                assert is_full or fives
         if self.is_exact:
             assert {*self.done.values()} == {1}
             extras = {*self.extras}

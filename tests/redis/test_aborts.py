@@ -3,6 +3,7 @@ fail at every fifth of their commands, from one on that the seed decides."""
 
 import time
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -60,18 +61,25 @@ def in_budget(worker, names, most):
     assert len(found) in (most - 1, most)
 
 
-def pushes(join, abort, **options):
+def pushes(join, abort, limits=MappingProxyType({"*": 4}), **options):
     """Requests with a budget, each new or a start request, and counted before it is there."""
-    worker = join(BLOOM_BUDGET={"*": 4})
+    worker = join(BLOOM_BUDGET={**limits})
 
     def require_counts():
-        counted = worker.client.call("hget", f"{worker.key}:counted:0", "example.com")
-        assert int(counted or 0) >= waiting(worker.client, worker.key).total()
+        counts = worker.client.call("hmget", f"{worker.key}:counted:0", "example.com", "\0*/?")
+        pending = waiting(worker.client, worker.key).total()
+        assert pending <= int(counts[0] or 0)
+        assert counts[1] == (counts[0] if "*/?" in limits else None)
 
     abort.next_call(worker, require_counts)
     worker.enqueue_all("abcdefg", **options)
     worker.exchange()
     in_budget(worker, "abcdefg", 4)
+
+
+def pushes_by_pattern(join, abort):
+    """The same in a slot and a pattern, which are counted at once, or in neither."""
+    pushes(join, abort, {"*": 9, "*/?": 4})
 
 
 def pushes_unfiltered(join, abort):
@@ -301,7 +309,16 @@ def drops(action, place):
 
 MOVES = ("due", "parks", "comes back", "released", "returned")
 STORIES = [
-    *(pushes, pushes_unfiltered, claims_of_a_lobby, gives_back, fails, counts_what_waits, delays),
+    *(
+        pushes,
+        pushes_unfiltered,
+        pushes_by_pattern,
+        claims_of_a_lobby,
+        gives_back,
+        fails,
+        counts_what_waits,
+        delays,
+    ),
     *(is_asked_for_a_dictionary, *map(moves, MOVES), retries, retries_what_is_capped),
     *map(sets_a_budget, ({}, {"*": 1}, {"*": 5, "example.com": 9})),
     begins_a_round,

@@ -4,13 +4,15 @@ workers."""
 import pytest
 
 from scrapy_bloom import SharedFilterError
+from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.crawl.records import KEPT
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlStatus
 from scrapy_bloom.redis.verify import queue_findings
 from tests.crawl.engine import name_of, request
 from tests.failures import Failed
-from tests.redis.workers import capped, fail_all, talk
+from tests.redis.workers import capped, fail_all, let_pass, talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
@@ -383,3 +385,145 @@ def test_urls_that_are_pushed_by_hand_count(join):
     pages = [request(each).url for each in "abbc"]
     assert worker.push_from_outside(*pages) == (2, 1, 1)
     assert names(worker) == ["a", "b"]
+
+
+# by pattern
+
+EARLY, LATE = "*/[a-m]", "*m/[n-z]"
+
+
+def test_a_request_counts_in_slot_and_pattern_or_in_none(join):
+    """In one call, also of several workers; the one that is full has a name."""
+    limits = {"BLOOM_BUDGET": {"example.com": 3, EARLY: 2, "*": 1}}
+    worker, other = (join(**limits) for _ in range(2))
+    push(worker, *"abc")
+    push(other, "d", slot="*/[a-m]")  # a slot with the name of the pattern
+    push(other, "x", "y", slot="*/[a-m]")
+    worker.exchange()
+    other.exchange()
+    push(other, *"ez0")
+    other.exchange()
+    assert sorted(names(worker) + names(other)) == ["a", "b", "x", "z"]
+    assert (worker.full, other.full) == (
+        {b"*/[a-m]": 1},
+        {b"*/[a-m]": 2, "*/[a-m]": 1, "example.com": 1},
+    )
+    full = {name_of(each): each.exception for each in worker.failed.requests(**CAPPED)}
+    pattern = "BLOOM_BUDGET has no room for pattern '*/[a-m]'"
+    assert full == {
+        **dict.fromkeys("cde", pattern),
+        "y": pattern.replace("pattern", "slot"),
+        "0": "BLOOM_BUDGET has no room for slot 'example.com'",
+    }
+    assert worker.failed.desk.count(Filter(KEPT)).by == {"example.com": 3, "*/[a-m]": 2}
+    assert all(each.sound for each in queue_findings(worker.client, worker.key))
+
+
+def test_a_retry_asks_slot_and_pattern(join):
+    """One whose pattern is full keeps no other from being asked: at work, and at a start."""
+    worker = join(BLOOM_BUDGET={"*": 9, EARLY: 1, LATE: 1})
+    push(worker, *"abcxyz0")
+    push(worker, *"de", slot="other")
+    assert names(worker) == ["0", "a", "x"]
+    assert worker.failed.retry(**CAPPED) == 0
+    worker.store.leave(over=True, seconds=1)
+    assert worker.failed.retry(**CAPPED) == 6
+    worker.close()
+    worker = join(BLOOM_BUDGET={"*": 9, EARLY: 1, LATE: 2}, BLOOM_REDIS_ROUND="two")
+    assert worker.failed_at_start.desk.retry_ordered() == 1
+    assert len(names(worker)) == 1
+    worker.leave()
+    # what does not match any more has room
+    worker = join(BLOOM_BUDGET={"*": 9, "*/[ab]": 1, LATE: 2})
+    worker.exchange()
+    assert worker.failed.retry(slots=["other"]) == 2
+    assert worker.failed.retry(**CAPPED) == 2
+    assert len(names(worker)) == 4
+    assert len(capped(worker)) == 1
+
+
+@pytest.mark.parametrize("budget", ["?", "{", ""])
+def test_an_unknown_budget_stops_no_command(join, redis_server, budget):
+    """As a start leaves it that was aborted: the next one sets its own."""
+    worker = join(BLOOM_BUDGET={"*": 9, EARLY: 1})
+    push(worker, *"ab")
+    assert names(worker) == ["a"]
+    redis_server.command("HSET", f"{worker.key}:crawl", "budget", budget)
+    assert worker.failed.drop() == 1
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 9, EARLY: 2})
+    push(worker, *"cd")
+    assert names(worker) == ["c"]
+
+
+def test_what_failed_in_an_earlier_round_counts_in_its_pattern(join):
+    worker = join()
+    push(worker, *"abx")
+    assert fail_all(worker) == [*"abx"]
+    worker = next_round(worker, join, "two", BLOOM_BUDGET={"*/[a-m]": 2})
+    push(worker, "c")
+    assert names(worker) == ["c"]
+    assert worker.failed.retry(reasons=["down"]) == 2
+    assert len(names(worker)) == 2
+    (left,) = worker.failed.requests()
+    assert left.reason == "capped"
+
+
+def test_a_pattern_counts_in_each_round_and_from_its_change_on(join):
+    """And what is pending, claimed or later, where the budget is new."""
+    worker = join()
+    push(worker, "a", "b", "x")
+    worker.next()
+    worker.exchange()
+    push(worker, "c", delay=1000)
+    worker.exchange()
+    worker.die()
+    worker = join(BLOOM_BUDGET={EARLY: 4})
+    push(worker, *"de")
+    assert names(worker) == ["a", "b", "d", "x"]
+    assert capped(worker) == ["e"]
+    worker.leave()
+    for limits, pushed, found in (
+        ({EARLY: 4, "*": 99}, "f", ""),
+        ({"*/[a-n]": 1, "*": 99}, "gh", "g"),
+        ({EARLY: 1, "*": 99}, "ij", "i"),
+    ):
+        worker = join(BLOOM_BUDGET=limits)
+        push(worker, *pushed)
+        assert "".join(names(worker)) == found
+        if "i" not in found:
+            worker.leave()
+    let_pass(worker, 1000)
+    assert names(worker) == ["c"]
+    worker = next_round(worker, join, "two", BLOOM_BUDGET={EARLY: 1, "*": 99})
+    push(worker, *"kl")
+    assert names(worker) == ["k"]
+
+
+def test_a_redirect_counts_where_it_lands(join):
+    worker = join(BLOOM_BUDGET={"example.com": 3, EARLY: 1, LATE: 1})
+    push(worker, "a")
+    page = worker.next()
+    for name in "abxy":
+        worker.store.push(request(name, dont_filter=True), [page])
+    worker.store.done(page)
+    worker.exchange()
+    push(worker, *"cz01")
+    worker.exchange()
+    assert sorted(capped(worker)) == ["c", "y", "z"]
+    assert names(worker) == ["0", "1", "a", "b", "x"]
+
+
+def test_what_is_pushed_or_cannot_be_serialized_counts_in_its_pattern(build, join):
+    """Also by hand, whatever the settings of the command say, and by a worker in memory."""
+    scheduler = build(BLOOM_BUDGET={"*/[a-m]": 2, "*": 9})
+    for name in "axbc":
+        scheduler.enqueue_request(request(name, meta={"function": lambda: None}))
+    talk(scheduler)
+    assert sorted(fetched(scheduler)) == ["a", "b", "x"]
+    assert scheduler.stats.get_value("scheduler/capped/*/[a-m]") == 1
+    scheduler.close("finished")
+    worker = join(BLOOM_BUDGET={EARLY: 3, "*": 9})
+    pages = [request(each).url for each in "dezz"]
+    assert worker.push_from_outside(*pages) == (2, 1, 1)
+    assert names(worker) == ["d", "z"]

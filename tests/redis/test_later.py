@@ -301,7 +301,7 @@ def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed, wit
     lobby_from(monkeypatch, chance.choice([0, 5, 256] if with_holds else [0, 0, 5]))
     slots, claimed, returning = Slots(kind is LIFO), {}, []
 
-    def answered(entry, _is_new):
+    def answered(entry, *_):
         slots.waiting[entry.packed.slot].append(name_of(worker.codec.load(entry.packed)))
 
     def heard(reply):

@@ -21,7 +21,7 @@ from scrapy_bloom.redis.layout import in_one_slot
 from scrapy_bloom.redis.lifecycle import open_crawl
 from scrapy_bloom.redis.push import push
 from scrapy_bloom.redis.request_store import Observers, RedisStore
-from scrapy_bloom.redis.scripts import CAPPED, CHANGE, COMMIT, NEW
+from scrapy_bloom.redis.scripts import CHANGE, COMMIT, NEW
 from scrapy_bloom.redis.settings import WorkerSettings
 from scrapy_bloom.redis.verify import queue_findings
 from scrapy_bloom.redis.worker import budget_text, require_budget
@@ -123,7 +123,7 @@ class StoreWorker:
             crawler.settings, crawler.spider, crawler.engine.downloader.get_slot_key
         )
         self.sender = InlineSender(attempt or self.call)
-        self.heard = []
+        self.heard, self.full = [], Counter()
         self.fences, self.capped, self.is_gone = 0, 0, False
         lease = int(self.settings.lease * 1000)
         self.policy = Policy(
@@ -165,9 +165,10 @@ class StoreWorker:
     def _gone(self):
         self.is_gone = True
 
-    def _answered(self, entry, answer):
-        self.capped += answer == CAPPED
-        if answer != CAPPED:
+    def _answered(self, entry, answer, full):
+        self.capped += full is not None
+        self.full.update([full] * (full is not None))
+        if full is None:
             self.heard.append((entry, answer == NEW))
 
     def _unreadable(self, claim, error):

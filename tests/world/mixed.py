@@ -52,6 +52,8 @@ KINDS = {"down": 7, "marked": 5, "late": 6, "unwanted": 9, "moved": 8, "flaky": 
 """Every how many numbers; of each page the first that fits."""
 STARTS = 0, 1
 SLOTS = 3
+FIVES = b"*/*[05]"
+"""The pattern of every fifth page, as the file names it."""
 UNWANTED = ("*/unwanted/*",)
 """What an operator may drop."""
 
@@ -143,7 +145,8 @@ def drawn(chance, mood):
     found = {**drawn_orders(chance), "BLOOM_BUDGET": {}, "BLOOM_PICKLE": True}
     if mood != "up":
         if (limit := chance.choice((0, 3, 8, 16, 1000))) > 0:
-            found["BLOOM_BUDGET"] = {"*": limit, "start": 1000}
+            fives = {FIVES.decode(): chance.choice((2, 5, 1000))}
+            found["BLOOM_BUDGET"] = {"*": limit, "start": 1000, **fives}
         found["BLOOM_PICKLE"] = chance.random() > 0.15
         found["BLOOM_RETRY_FAILED"] = chance.random() < 0.2
     return found
@@ -324,15 +327,19 @@ class Tale:
         there = self.asked | after.pages(*WAITING) | after.failed_in(after.round)
         least, most = by_slot(there - self.unclear), by_slot(there | self.unclear)
         stored = by_slot(before.pages(*WAITING, State.FAILED))
-        capped = by_slot(after.pages(State.CAPPED) - before.pages(State.CAPPED))
+
+        def limit_of(name):
+            return limits.get(name if isinstance(name, str) else name.decode(), limits["*"])
+
         for slot in {*most, *after.counted}:
-            limit, count = limits.get(slot, limits["*"]), after.counted[slot]
+            limit, count = limit_of(slot), after.counted[slot]
             if count < least[slot] or (self.is_exact and count > most[slot]):
                 yield f"{slot}: {count} counted, {least[slot]} to {most[slot]} are there"
             if count > max(limit, before.counted[slot], stored[slot]):
                 yield f"{slot}: {count} of {limit}"
-            if capped[slot] and count < limit and not is_new:
-                yield f"{slot}: only {count} of {limit}, and {capped[slot]} are capped"
+        for page in () if is_new else after.pages(State.CAPPED) - before.pages(State.CAPPED):
+            if all(after.counted[name] < limit_of(name) for name in names_of(page)):
+                yield f"{page} is capped, and {after.counted} have room in {limits}"
 
     def look_back(self):
         """Note what was wrong in a crawl that is over."""
@@ -378,9 +385,14 @@ class Tale:
         return False
 
 
+def names_of(number):
+    """Return the names under which a page counts."""
+    return [slot_of(number), *([FIVES] if number % 5 == 0 else [])]
+
+
 def by_slot(pages):
-    """Return how many of the pages are of each slot."""
-    return Counter(map(slot_of, pages))
+    """Return how many of the pages count under each name."""
+    return Counter(itertools.chain.from_iterable(map(names_of, pages)))
 
 
 def killed(world, options, tales):

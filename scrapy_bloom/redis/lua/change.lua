@@ -4,13 +4,14 @@
 -- ARGV: place, one of scan; action: 'drop', 'fail' or 'retry'; '1' to retry also what an earlier round
 -- has counted where there is a budget; so many from the first of a list on are changed, 'all' to drop
 -- the lists of a slot in one step, or '' and then for each that the caller has read: element; '' to leave
--- it, else '1', or for one that fails its attempts, a space, details as JSON, LF and its page.
+-- it, else '1' and the pattern that counts it, or for one that fails its attempts, a space, details as
+-- JSON, LF and its page.
 -- Returns what became of each at which it has looked, in the first letters of the actions, 's' for one
--- that stays, and 'l' for one that the budget has no room for; for 'all' how many; -1 if there is no
--- crawl of this version.
+-- that stays, such as a capped one whose pattern is full, and 'l' for one that the budget has no room
+-- for; for 'all' how many; -1 if there is no crawl of this version.
 --
 -- The first elements of a list are compared with those that were read: one that workers have put
--- there meanwhile ends the call, and so does a capped one for which there is no room. What stays goes
+-- there meanwhile ends the call, and so does a capped one whose slot has no room. What stays goes
 -- to the end of the list. A mark in a lobby, or before a slot's own list, lets that list join its ring
 -- now: see include/put.lua.
 
@@ -78,6 +79,7 @@ local function parsed(element, packed)
   end
   local first, second = element:match('^(%Z*)%z(.*)$')
   if kind == 'lobby' then return rest, first or '', second or element end
+  first = first and first:match('^%S*')
   return first, rest, is_priority(first) and '0' .. second or nil
 end
 
@@ -88,7 +90,7 @@ local function remove(element)
 end
 
 -- Returns nil where a list has no room for more.
-local function retry(element, priority, slot, entry, record)
+local function retry(element, priority, slot, entry, record, pattern)
   if kind == 'capped' and not entry then
     redis.call('HSET', key('failed'), 'capped:' .. redis.sha1hex(element), element)
     remove(element)
@@ -97,18 +99,19 @@ local function retry(element, priority, slot, entry, record)
   elseif not entry or entry == '0' and kind == 'failed' then return 's' end
   local counts_now = kind == 'capped'
     or counting and (tonumber(record[9] or element) or 0) <= carried
-  local has_room = not counts_now or room_for_retry(slot) > 0
-  if not has_room and kind == 'capped' then return nil end
+  local names = names_of(slot, pattern)
+  local full = counts_now and full_of(names, room_for_retry)
+  if full == slot and kind == 'capped' then return nil end
   if counts_now and kind == 'failed' and is_now == '' then return 'l' end
-  if not has_room then
-    cap(priority, slot, entry:sub(2))
+  if full then
+    cap(priority, slot, entry:sub(2), full)
   else
-    if counts_now then count(slot) end
+    if counts_now then count(names) end
     redis.call('HSET', key('crawl'), 'over', '')
     put('RPUSH', priority, slot, '0' .. entry:sub(2))
   end
   remove(element)
-  return has_room and 'r' or 'l'
+  return not full and 'r' or kind == 'capped' and 's' or 'l'
 end
 
 local function change(element, verdict, packed)
@@ -124,7 +127,7 @@ local function change(element, verdict, packed)
     end
     return 's'
   elseif action == 'retry' then
-    return retry(element, priority, slot, entry, record)
+    return retry(element, priority, slot, entry, record, verdict:sub(2))
   end
   if kind ~= 'failed' and kind ~= 'capped' then count_less(1, #(entry or '')) end
   if action == 'fail' then

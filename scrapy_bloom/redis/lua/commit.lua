@@ -27,10 +27,10 @@
 -- then for each dictionary: id; text.
 -- then for each failed claim: claim; page; reason; attempts; details as JSON, or ''; the payload of
 -- a retry, or '' for the same.
--- then for each entry: 'push', 'again' for the same without counting it in the budget of its slot,
--- 'count' to do no more (the payload has the details of its record if it is over), '' for a fingerprint
--- or a mark without a request; shard; positions, blocks and shape as for test_and_set; priority; slot;
--- payload; the mark of a start request, or ''; in how many ms it is due, or ''.
+-- then for each entry: 'push', 'count' to do no more than count it (the payload has the details of its
+-- record if it is over), '' for a fingerprint or a mark without a request; shard; positions, blocks and
+-- shape as for test_and_set; priority; slot; payload; the mark of a start request, or ''; in how many ms
+-- it is due, or ''; '1' if it counts in the budget of its slot, else '0', and its pattern, or ''.
 --
 -- Returns {'fenced'}, {'gone'}, {'dictionary', ids} if the crawl lacks some that the worker knows:
 -- nothing was done, and the call is to be sent again with them; or {'done', answers, layers, counts,
@@ -42,7 +42,7 @@
 -- client of Redis takes longer to read an array than a string: so answers are digits, layers and counts
 -- words, and a claim is its number, its priority, its slot, '1' if it is quarantined, and its payload,
 -- with a NUL between them. The answer for an entry: 0 pushed, 1 seen, 2 the shard has more layers than
--- the caller knows, 4 a start request that was taken, 5 over the budget of its slot.
+-- the caller knows, 4 a start request that was taken, 5 over the budget of its slot, 6 of its pattern.
 
 local first_failed = 25 + 2 * ARGV[21]
 local first_entry = first_failed + 6 * ARGV[16]
@@ -168,9 +168,10 @@ pushed = counting and tonumber(pushed or 0) or 0
 
 local answers, layers, keys_in, adds = {}, {}, {}, 0
 local in_round = found[5] == ARGV[19]
-for at = first_entry, #ARGV, 10 do
-  local kind, shard, positions, blocks, shape, priority, slot, payload, mark, delay =
-    unpack(ARGV, at, at + 9)
+for at = first_entry, #ARGV, 11 do
+  local kind, shard, positions, blocks, shape, priority, slot, payload, mark, delay, counts_in =
+    unpack(ARGV, at, at + 10)
+  local names = kind == '' and {} or names_of(counts_in:byte() == 49 and slot, counts_in:sub(2))
   local answer, add, top, in_layer = 0, nil, 0, 0
   if mark ~= '' and redis.call('SISMEMBER', key('start'), mark) == 1 then
     answer = 4
@@ -178,27 +179,28 @@ for at = first_entry, #ARGV, 10 do
     answer, top, in_layer, add = probe(key(shard), crawl, positions, blocks, shape)
     if answer == 3 then return {'gone'} end
   end
-  local is_raw = (kind == 'push' or kind == 'again') and not add and mark == ''
+  local is_raw = kind == 'push' and not add and mark == ''
   if is_raw and answer == 0 and #answers < pushed then
     kind = ''
-  elseif answer == 0 and counting and (kind == 'push' or kind == 'count') then
-    if room_of(slot) > 0 then
+  elseif answer == 0 and counting and #names > 0 then
+    local over = full_of(names, room_of)
+    if not over then
       if counts:find('f') then
         counts = counts:sub(1, 1)
         redis.call('HSET', key('crawl'), 'counts', counts)
       end
-      count(slot)
+      count(names)
     else
       if kind == 'count' then
         redis.call('HSET', key('failed'), payload, cmsgpack.pack({'0', slot, '0', 'unserializable', 0,
           worker, now, payload, tonumber(redis.call('HGET', key('crawl'), 'claims') or 0)}))
       else
-        cap(priority, slot, payload)
+        cap(priority, slot, payload, over)
       end
-      answer = 5
+      answer = over:byte() == 0 and 6 or 5
     end
   end
-  if answer == 0 and (kind == 'push' or kind == 'again') then
+  if answer == 0 and kind == 'push' then
     if found[4] == '1' then
       redis.call('HSET', key('crawl'), 'over', '')
       found[4] = ''
@@ -218,7 +220,7 @@ for at = first_entry, #ARGV, 10 do
     top, in_layer = add(true)
     adds = adds + 1
   end
-  if (answer == 0 or answer == 5) and mark ~= '' then
+  if (answer == 0 or answer > 4) and mark ~= '' then
     redis.call('SADD', key('start'), mark)
   end
   local last = #answers + 1

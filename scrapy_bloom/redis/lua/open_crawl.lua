@@ -3,7 +3,7 @@
 -- KEYS: the filter's header.
 -- ARGV: generation, lease (ms), round, spider or '', '1' if any spider may have the crawl, its budget
 -- as JSON or '' to leave it as it is; where it had none, and what is pending was counted, since the round
--- fetches that, too: '1', then slots, each with a number of requests.
+-- fetches that, too: '1', then names, each with a number of requests.
 -- Returns {id, lease, round, start_done, over, {workers whose lease has not run out, the spider of the
 -- crawl until now, 1 if this call began a round, the budget, requests that are not due, in how many ms
 -- the next of them is or '', slots that are held}}. The id is '' where there are requests and no crawl:
@@ -25,6 +25,10 @@ local function told()
   found[6] = {living, owner, begins, budget, waits()}
   return found
 end
+-- Returns the name of a slot, or that of a pattern: see include/budget.lua.
+local function name_of(each)
+  return each ~= '*' and each:find('[/*]') and '\0' .. each or each
+end
 -- The counts stay, unless there is no budget any more. An aborted call leaves an unknown one.
 local function set_budget()
   if ARGV[6] == '{}' then
@@ -36,10 +40,18 @@ local function set_budget()
     redis.call('UNLINK', key('counted:0'), key('counted:1'))
     for at = 8, #ARGV, 2 do redis.call('HSET', key('counted:0'), ARGV[at], ARGV[at + 1]) end
   end
+  local is_read, before = pcall(cjson.decode, budget)
+  local limits_of = cjson.decode(ARGV[6])
+  for each in pairs(is_read and before or {}) do
+    -- a pattern that comes back counts from then on
+    if not limits_of[each] and name_of(each) ~= each then
+      for place = 0, 1 do redis.call('HDEL', key('counted:' .. place), name_of(each)) end
+    end
+  end
   redis.call('HSET', name, 'budget', '?')
   redis.call('UNLINK', key('limits'))
-  for slot, most in pairs(cjson.decode(ARGV[6])) do
-    redis.call('HSET', key('limits'), slot, string.format('%.0f', most))
+  for each, most in pairs(limits_of) do
+    redis.call('HSET', key('limits'), name_of(each), string.format('%.0f', most))
   end
   if field('counts', '') == '' then
     redis.call('HSET', name, 'counts', 0, 'carried', field('claims', 0))
