@@ -43,10 +43,7 @@ def make_crawl(tmp_path, clock, opened):
     """Return a function that opens a job, by default in one folder."""
 
     def make(folder=tmp_path / "job", alone=True, **options):
-        crawl = opened(Crawl(folder, **{**SETTINGS, **options}), alone=alone)
-        for queue in crawl.scheduler._local_holds.queues:
-            queue._takes_turns = True  # since no slot has a load here
-        return crawl
+        return opened(Crawl(folder, **{**SETTINGS, **options}), alone=alone)
 
     return make
 
@@ -55,7 +52,9 @@ class World:
     """Crawls the pages of slots, as far as Scrapy would, with its retries. `down(slot, now)` says
     what an attempt fails with, or nothing."""
 
-    def __init__(self, crawl, clock, pages, down):
+    def __init__(self, crawl, clock, pages, down, *, takes_turns=True):
+        for queue in crawl.scheduler._local_holds.queues:
+            queue._takes_turns = takes_turns  # since no slot has a load here
         self.crawl, self.clock, self.down = crawl, clock, down
         self.begin, self.serials, self.under_way = clock.now, count(), []
         self.asked, self.answered, self.failed = [], {}, []
@@ -148,10 +147,9 @@ def test_a_host_that_is_gone_is_asked_little_and_fails_as_one(make_crawl, clock,
 def test_several_hosts_are_dead_at_once(make_crawl, clock, count, takes_turns):
     """While others answer: that is not the machine, in the order of any release of Scrapy."""
     crawl, gone = make_crawl(), [f"gone{n}" for n in range(count)]
-    for queue in crawl.scheduler._local_holds.queues:
-        queue._takes_turns = takes_turns
     pages = {**dict.fromkeys(gone, 20), "up": 300, "other": 300}
-    world = World(crawl, clock, pages, always("refused", *gone)).run(5000)
+    world = World(crawl, clock, pages, always("refused", *gone), takes_turns=takes_turns)
+    world.run(5000)
     assert (len(world.answered), world.failed) == (600, [])
     assert world.reasons() == count * 20
     assert world.now < 250
@@ -202,6 +200,7 @@ def test_after_the_first_timeout_a_slot_gets_one_request_at_a_time(make_crawl, c
     assert crawl.scheduler.sent_back(second) is not None
     clock.now += 1
     third = crawl.pop()
+    clock.now += TIMEOUT - 0.1
     assert (third is None, crawl.pop()) == (False, None)
     crawl.answer(third)
     assert len([*iter(crawl.pop, None)]) == 6
