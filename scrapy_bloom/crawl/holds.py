@@ -24,7 +24,7 @@ from ..scrapy_private.slots import backs_off, slot_keys
 from ..startup import fetches_one_page, is_component, refuse
 from .delays import DEAD, NO_HOLD, SILENT, Hold
 from .failed_request import class_and_message, count_of
-from .hosts import Hosts, Step, is_proxied, kind_of
+from .hosts import Hosts, Step, kind_of
 from .settings import HoldSettings
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class HoldMiddleware:
         kind = None if isinstance(exception, IgnoreRequest) else kind_of(exception)
         slot = self._slot_of(request)
         hold = scheduler.holds.get(slot, NO_HOLD)
-        if kind is None or is_proxied(request):
+        if kind is None or request.meta.get("proxy"):
             self._ask_another(scheduler, request)
             return None
         if not slot or (not hold.times and hold.until > monotonic()):
@@ -194,7 +194,7 @@ class HoldMiddleware:
     def _hear(self, request: Request, latency: float = inf) -> None:
         """Note that a host answers, so many seconds after it was asked."""
         scheduler = self._scheduler
-        slot = "" if scheduler is None or is_proxied(request) else self._slot_of(request)
+        slot = "" if scheduler is None or request.meta.get("proxy") else self._slot_of(request)
         if scheduler is None or not slot:
             return
         if self._hosts.hears(slot, latency):
@@ -419,7 +419,7 @@ class LocalHolds:
         """Return True if a request of `slot` may be dispatched. After a hold that is one, during
         which it goes on; one by hand ends."""
         hold = self.holds.get(slot)
-        if hold is None or (request and hold.times >= SILENT and is_proxied(request)):
+        if hold is None or (request and hold.times >= SILENT and request.meta.get("proxy")):
             return True
         now = monotonic()
         if hold.until > now:

@@ -12,7 +12,7 @@ from .delays import DEAD, SILENT, Hold
 from .failed_request import download_reason
 
 if TYPE_CHECKING:
-    from scrapy import Request
+    pass
 
 PAUSES = (5, 10, 20, 40, 60)
 """Seconds of the holds in a row; the last is that of all others. After so many a host is dead."""
@@ -45,11 +45,6 @@ def kind_of(exception: BaseException) -> Kind | None:
     if names & _REFUSALS:
         return "refused"
     return "broken" if download_reason(exception) in _OF_THE_NETWORK else None
-
-
-def is_proxied(request: Request) -> bool:
-    """Return True if `request` is sent to a proxy, and so says nothing of its host."""
-    return bool(request.meta.get("proxy"))
 
 
 class Step(NamedTuple):

@@ -24,7 +24,6 @@ from ..scrapy_private.slots import answer_unsent, slot_keys
 from ..startup import refuse
 from .delays import DEAD, NO_HOLD, NOT_BEFORE, SILENT, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
-from .hosts import is_proxied
 from .ledger import CommitHook
 from .queue_settings import memory_records
 from .records import rank_of
@@ -209,7 +208,7 @@ class LedgerScheduler(BaseScheduler):
         if not self.holds or (times := self._held_times.get(request)) is None:
             return None
         hold = self.holds.get(self._slot_of(request), NO_HOLD)
-        if hold.times >= SILENT and is_proxied(request):
+        if hold.times >= SILENT and request.meta.get("proxy"):
             return None
         return sent_again(request) if hold.until > monotonic() and times != hold.times else None
 
@@ -235,7 +234,7 @@ class LedgerScheduler(BaseScheduler):
                 self.df.log(request, self.spider)
                 return False
             delay = take_delay(request) if NOT_BEFORE in request.meta else None
-            if is_proxied(request):
+            if request.meta.get("proxy"):
                 self._local_holds.let_pass(self._slot_of(request))
             full = None if self._budget is None else self._count_in(self._budget, request)
             if full is not None:
