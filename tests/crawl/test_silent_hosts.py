@@ -42,8 +42,8 @@ def clock(monkeypatch):
 def make_crawl(tmp_path, clock, opened):
     """Return a function that opens a job, by default in one folder."""
 
-    def make(folder=tmp_path / "job", alone=True, **options):
-        return opened(Crawl(folder, **{**SETTINGS, **options}), alone=alone)
+    def make(folder="job", alone=True, **options):
+        return opened(Crawl(folder and tmp_path / folder, **{**SETTINGS, **options}), alone=alone)
 
     return make
 
@@ -398,7 +398,7 @@ def test_a_hold_in_a_row_outlives_a_kill_and_a_verdict_does_not(make_crawl, cloc
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_request_that_knows_its_proxy_passes(make_crawl, clock, tmp_path, folder, is_first):
     """While its host is held or dead, and the others wait as they are."""
-    crawl = make_crawl(folder and tmp_path / folder).pushed(*map(str, range(5)))
+    crawl = make_crawl(folder).pushed(*map(str, range(5)))
     proxied = [{"proxy": "http://proxy.example"}, None][:: 1 if is_first else -1]
     crawl.push("6", meta=proxied[0])
     crawl.scheduler.hold("example.com", 1000, DEAD)
