@@ -136,7 +136,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the connection. The filter stays."""
-        if self._seen is not None:
+        if self._seen is not None and self._shared is not None:
             if self._beside_queue:
                 self._seen.clear()
             if self.uncommitted and self._replays_at_close:
@@ -154,7 +154,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def clear(self) -> None:
         """Delete the shared filter, for all workers; the next request makes a new one.
         Called by scrapy-redis's scheduler."""
-        if self._seen is None:
+        if self._seen is None or self._shared is None:
             return
         self.forget_recent()
         self._seen.clear()
@@ -276,7 +276,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def _replay(self, count: int) -> None:
         """Move up to `count` fingerprints from memory into the filter."""
         overlay = self._seen
-        if overlay is None:
+        if overlay is None or self._shared is None:
             return
         try:
             for fingerprint in list(islice(overlay.uncommitted, count)):
