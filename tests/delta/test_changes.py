@@ -237,6 +237,19 @@ def test_a_page_that_has_not_changed_is_not_compared(crawler, tmp_path):  # noqa
         assert not pages.marks.verdicts.total()
 
 
+def test_an_index_page_that_is_compared_has_no_version(crawler, tmp_path):  # noqa: F811
+    """With one it would be skipped while its site says the same of it, and its links with it."""
+    with closing(FileDeltaStore(tmp_path, Lifetime(), lambda: NOON)) as store:
+        settings = DeltaSettings(mode="item", digest=Digest())
+        pages = Pages(crawler, Marks(Temporary()), settings, store)
+        request = Request("http://example.com/1", meta={"bloom_delta_version": "1"})
+        outcome = pages.begin(request, Response(request.url))
+        outcome.is_complete = outcome.is_index_page = True
+        (row,) = pages.done(request)
+        assert (row.time, row.version) == (None, None)
+        assert row.digest is not None
+
+
 def test_a_version_that_an_errback_copies_is_not_that_of_its_page(tmp_path):
     """Nor is one that a spider writes taken away, though a page with the same is in its errback."""
     job = Job(tmp_path / "job").open()
