@@ -185,6 +185,15 @@ def test_an_expired_row_stays_for_an_eighth_of_the_period(tmp_path):
     assert rows_in(tmp_path) == {key(2): (None, b"d" * 16)}
 
 
+def test_a_clock_that_was_ahead_once_keeps_no_row_for_ever(tmp_path):
+    """The time of the first look counts from when the clock is right again."""
+    with closing(opened(tmp_path)) as tested:
+        tested.add([(key(1), NOON)])
+    for now in (NOON + 1e9, NOON + 9 * HOUR, NOON + 10.1 * HOUR):
+        opened(tmp_path, now).close()
+    assert rows_in(tmp_path) == {}
+
+
 @pytest.mark.parametrize("fact", FACTS)
 def test_a_fact_serves_after_its_page_has_expired(tmp_path, fact):
     """The row stays, and is not done; whoever wants it away, says so."""
