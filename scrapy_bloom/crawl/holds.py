@@ -107,6 +107,7 @@ class HoldMiddleware:
         self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self._hosts = Hosts(settings.retry)
         self._timeout = crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or 180.0
+        self._dead: set[str] = set()  # those that this process has said to be dead
         self._rows: Counter[str] = Counter()  # of holds that this process has begun, by slot
         self._noted: WeakKeyDictionary[Request, tuple[bool, dict[str, Any] | None]]
         self._noted = WeakKeyDictionary()
@@ -203,6 +204,7 @@ class HoldMiddleware:
         if scheduler.holds and (times := scheduler.holds.get(slot, NO_HOLD).times) >= SILENT:
             if times > SILENT:
                 logger.info("%s answers again", slot, extra=self._extra)
+                self._dead.discard(slot)
             scheduler.release(slot)
 
     def _hold_silent(
@@ -213,15 +215,20 @@ class HoldMiddleware:
         if step.times <= max(hold.times, SILENT):
             return
         if step.times >= DEAD:
+            if slot in self._dead:
+                return  # other workers have not agreed yet
+            self._dead.add(slot)
             self._crawler.stats.inc_value("scheduler/dead_hosts")
             logger.warning(
                 "%s is dead: it has not answered after %d holds in a row (%s). What waits for it"
                 " counts as failed, for the reason host, unless it answers. One request asks it"
                 " every %.3g s (BLOOM_HOST_RETRY), 'scrapy bloom queue release' asks at once.",
-                *(slot, hold.times - SILENT, class_and_message(why), step.seconds),
+                *(slot, max(0, hold.times - SILENT), class_and_message(why), step.seconds),
                 extra=self._extra,
             )
             return
+        if step.times == SILENT + 1:
+            self._dead.discard(slot)
         self._crawler.stats.inc_value("scheduler/holds")
         logger.info(
             "%s does not answer (%s): it is not asked for %.3g s (hold %d in a row)",
@@ -239,7 +246,7 @@ class HoldMiddleware:
                 " one request at a time asks whether that is over, once a minute at last.",
                 extra=self._extra,
             )
-        scheduler.pause(seconds)
+        scheduler.pause(seconds, self._hosts.likely)
 
     @property
     def _extra(self) -> dict[str, Any]:

@@ -6,13 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from .delays import DEAD, SILENT, Hold
 from .failed_request import download_reason
-
-if TYPE_CHECKING:
-    pass
 
 PAUSES = (5, 10, 20, 40, 60)
 """Seconds of the holds in a row; the last is that of all others. After so many a host is dead."""
@@ -22,8 +19,6 @@ ALONE_SECONDS = 3600.0
 """So long after its first failure a host is dead if no other one has answered."""
 ONE_BY_ONE = 0.05
 """Seconds of the hold by which a slot gets one request at a time."""
-SOON = 16
-"""So many slots that have not failed yet are asked in short pauses when no host answers."""
 MOST_HEARD = 10_000
 """So many slots that have answered are remembered, or those of the last ten minutes."""
 _REFUSALS = {"CannotResolveHostError", "DownloadConnectionRefusedError"} | {
@@ -84,6 +79,7 @@ class Hosts:
         """The slots that have failed since any slot has answered, but for those that have failed
         enough before that."""
         self._failures = 0  # of these
+        self._silent_since = 0.0  # when the first of them was
         self._pauses = 0
         self._paused_until = 0.0
 
@@ -100,6 +96,11 @@ class Hosts:
         was_offline = self._paused_until > 0
         self._failures, self._pauses, self._paused_until = 0, 0, 0.0
         return was_offline
+
+    @property
+    def likely(self) -> set[str]:
+        """The slots that have answered, and not failed since any has."""
+        return self._heard.keys() - self._silent
 
     def fails(
         self, slot: str, hold: Hold, kind: Kind, *, timeout: float, is_probe: bool = False
@@ -119,10 +120,15 @@ class Hosts:
         if run.enough == inf and run.failures >= ATTEMPTS:
             run.enough = now
         if self._answered < run.enough:
-            is_new = slot not in self._silent and len(self._silent) < SOON
+            is_new = slot not in self._silent
+            if not self._failures:
+                self._silent_since = now
             self._silent.add(slot)
             self._failures += 1
             if len(self._silent) > 1:
+                if self._is_gone(slot, now):
+                    self._paused_until = now + PAUSES[0]
+                    return Step(True, self._retry, DEAD, PAUSES[0])
                 # another one finds out when it is over
                 again = ONE_BY_ONE if is_probe and hold.times >= SILENT else None
                 return Step(True, again, hold.times, self._pause(now, is_new=is_new))
@@ -142,9 +148,15 @@ class Hosts:
         return Step(goes_back=True, seconds=pause, times=SILENT + rows + 1)
 
     def _is_dead(self, slot: str, run: _Run, now: float) -> bool:
-        """Return True if it is the host that has failed so often: others have answered."""
-        others = len(self._heard) > (slot in self._heard)
+        """Return True if it is the host that has failed so often: others have answered since, or it
+        never has, and others have."""
+        others = self._answered > run.began or (slot not in self._heard and bool(self._heard))
         return others or now - run.began >= ALONE_SECONDS
+
+    def _is_gone(self, slot: str, now: float) -> bool:
+        """Return True if a slot that has never answered is waited for no longer: else a crawl would
+        never end whose last hosts are all dead."""
+        return slot not in self._heard and now - self._silent_since >= ALONE_SECONDS
 
     def _pause(self, now: float, *, is_new: bool) -> float | None:
         """Return for how many seconds nothing is sent, None if that is so already, or too little

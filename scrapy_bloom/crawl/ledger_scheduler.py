@@ -30,7 +30,7 @@ from .records import rank_of
 from .settings import ANY_SPIDER, DELAY_WAIT, budget_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence, Sized
+    from collections.abc import Collection, Mapping, Sequence, Sized
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -183,15 +183,15 @@ class LedgerScheduler(BaseScheduler):
         """True from the first `pause` until the end of it."""
         return bool(self._gate.holds)
 
-    def pause(self, seconds: float | None) -> None:
-        """Dispatch nothing for so many seconds, then one request until the next call; with None end
-        that."""
+    def pause(self, seconds: float | None, likely: Collection[str] = ()) -> None:
+        """Dispatch nothing for so many seconds, then one request until the next call, first of the
+        slots that are `likely` to answer; with None end that."""
         if seconds is None:
             self._gate.release("")
         else:
             self._gate.hold("", seconds, SILENT)
         for queue in self._local_holds.queues:
-            queue.must_take_turns = seconds is not None
+            queue.must_take_turns, queue.likely = seconds is not None, likely
         self._engine.wake()
 
     def has_dispatched(self, request: Request) -> bool:
@@ -201,6 +201,8 @@ class LedgerScheduler(BaseScheduler):
     def is_probe(self, request: Request, slot: str) -> bool:
         """Return True if `request` was dispatched in this hold of `slot`, to find out its end."""
         hold = self.holds.get(slot, NO_HOLD)
+        if hold.times >= SILENT and request.meta.get("proxy"):
+            return False
         return hold.times > 0 and self._held_times.get(request) == hold.times
 
     def sent_back(self, request: Request) -> Request | None:

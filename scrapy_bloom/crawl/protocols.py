@@ -57,7 +57,7 @@ class HoldingScheduler(Holds, Protocol):
     def is_paused(self) -> bool:
         """True from the first `pause` until the end of it."""
 
-    def pause(self, seconds: float | None) -> None:
+    def pause(self, seconds: float | None, likely: Collection[str] = ()) -> None:
         """Dispatch nothing for so many seconds, then one request until the next call; with None end
         that."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..scrapy_private.slots import slot_loads, slots_take_turns
@@ -29,6 +29,8 @@ class Slots:
         self._takes_turns = takes_turns
         self.must_take_turns = False
         """True while requests are sent one by one, to find one slot that answers."""
+        self.likely: Collection[str] = ()
+        """The slots that are asked first then."""
         self.names: list[str] = []
         """The slots that may be next, sorted."""
         self._last: str | None = None
@@ -87,6 +89,9 @@ class Slots:
         """Return the slot with the fewest active downloads that is not on hold: of equal ones the
         first by name, or if they take turns, the first behind the last that was returned. Cost: a
         look at each slot with active downloads, at most."""
+        if self.must_take_turns:
+            for slot in filter(self.likely.__contains__, self.names):
+                return slot
         names, start = self.names, 0
         if (self._takes_turns or self.must_take_turns) and self._last is not None:
             start = bisect_right(names, self._last)

@@ -175,6 +175,14 @@ class RedisStore:
         return self.last.only_later and self.is_idle
 
     @property
+    def only_dispatched(self) -> bool:
+        """True if by the last reply nothing waits in the crawl, and all claims of this worker are
+        with the engine, or wait for requests in memory."""
+        claims = self.claims
+        is_told = not (self._unsent or claims.uncommitted or claims.given_up or claims.returned)
+        return is_told and not (claims.spare or self.waiting or self.last.fenced)
+
+    @property
     def holds(self) -> Mapping[str, Hold]:
         """The holds of this worker's slots, as of the last reply, and those that it has made."""
         return self._holds

@@ -18,6 +18,8 @@ from .dupefilter import RedisBloomDupeFilter
 from .worker import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
@@ -121,11 +123,14 @@ class RedisDurableScheduler(LedgerScheduler):
             return len(self) > 0
         if self._asks_for_rest:
             return bool(self.mqs) or not (worker.is_at_rest or worker.only_waits)
-        return self._waits or not worker.is_at_rest
+        if self._waits:
+            return True
+        # claims that wait for what is in memory only, of dead hosts, are given back at the close
+        return not (worker.is_at_rest or (self._in_memory > 0 and worker.store.only_dispatched))
 
-    def pause(self, seconds: float | None) -> None:
+    def pause(self, seconds: float | None, likely: Collection[str] = ()) -> None:
         """Do that, and leave to other workers what the engine has not got."""
-        super().pause(seconds)
+        super().pause(seconds, likely)
         if self.worker is not None:
             self.worker.store.pause(seconds)
 

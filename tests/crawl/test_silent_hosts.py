@@ -305,6 +305,33 @@ def test_nothing_fails_while_the_machine_is_offline(make_crawl, clock, why, seco
     assert world.now < 3 + seconds + 200
 
 
+def test_an_outage_is_none_of_the_last_host_that_has_pages(make_crawl, clock):
+    """Another one has answered, but not since: so it may be the machine, for an hour."""
+    down = lambda slot, now: "refused" if 1 <= now < 600 else None  # noqa: E731
+    world = World(make_crawl(), clock, {"first": 1, "rest": 500}, down).run()
+    assert (len(world.answered), world.failed) == (501, [])
+
+
+def test_a_crawl_whose_last_hosts_are_all_dead_ends_after_an_hour(make_crawl, clock):
+    """They have never answered; until then it is the machine."""
+    crawl = make_crawl()
+    world = World(crawl, clock, {"up": 1, "gone": 3, "lost": 3}, always("refused", "gone", "lost"))
+    world.run(20_000)
+    assert 3600 <= world.now < 4500
+    assert (len(world.answered), world.failed) == (1, [])
+    assert world.reasons() == 6
+
+
+def test_who_has_answered_is_asked_first_whether_the_machine_is_online(make_crawl, clock):
+    """And not one after the other of many hosts that never have."""
+    crawl, gone = make_crawl(), [f"gone{n:02}" for n in range(60)]
+    world = World(crawl, clock, {**dict.fromkeys(gone, 2), "up": 50}, always("refused", *gone))
+    crawl.scheduler.hold("up", 5, 1)
+    crawl.middleware._hosts.hears("up")
+    world.run(300)
+    assert len(world.answered) == 50
+
+
 def test_a_dead_host_among_others_is_dead_after_an_outage_too(make_crawl, clock):
     """What has failed before the outage is no reason for a verdict in it, but for its own."""
     outage = within(2, 640)
@@ -392,6 +419,17 @@ def test_a_hold_in_a_row_outlives_a_kill_and_a_verdict_does_not(make_crawl, cloc
         crawl = make_crawl()
         assert crawl.left == left
     assert len([*iter(crawl.pop, None)]) == 2
+
+
+def test_the_answer_of_a_proxy_ends_no_hold_of_a_host(make_crawl):
+    """Nor is it the probe."""
+    crawl = make_crawl()
+    crawl.push("1", meta={"proxy": "http://proxy.example"})
+    crawl.scheduler.hold("example.com", 1000, DEAD)
+    request = crawl.pop()
+    assert not crawl.scheduler.is_probe(request, "example.com")
+    crawl.middleware._response_downloaded(Response(request.url), request)
+    assert crawl.scheduler.holds["example.com"].times == DEAD
 
 
 @pytest.mark.parametrize("folder", ["job", None])

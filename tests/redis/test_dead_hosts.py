@@ -9,6 +9,7 @@ from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
+from tests.crawl.engine import request
 from tests.redis.test_later import is_sound, of_slot, taken
 from tests.redis.workers import FIFO, LIFO, capped, fill, let_pass, lobby_from, talk
 
@@ -146,8 +147,8 @@ def test_two_workers_have_to_find_a_slot_dead(join):
     two.exchange()
     of_slot(one, "dead", *"abcdef")
     _, requests = taken(one, 3)
-    for request in requests:
-        one.store.done(request)
+    for each in requests:
+        one.store.done(each)
     for pause in (5, 60, 60):
         one.store.hold("dead", RETRY, DEAD)
         one.exchange()
@@ -376,6 +377,25 @@ def test_many_dead_slots_are_counted_some_a_second(join, redis_server):
         worker.exchange()
     assert (worker.store.waiting, worker.store.failed) == (0, 600)
     assert counts(worker) == (0, {"host": 600})
+
+
+def test_a_page_whose_child_in_memory_waits_for_a_dead_host_keeps_no_crawl_open(build):
+    """The next start asks the page again, and so the child, which cannot be stored."""
+    scheduler = build(**FIFO)
+    scheduler.enqueue_request(request("page"))
+    talk(scheduler)
+    page = scheduler.next_request()
+    child = {"function": lambda: None, "download_slot": "dead"}
+    scheduler.enqueue_request(request("child", meta=child))
+    scheduler.hold("dead", RETRY, DEAD)
+    for _ in range(3):
+        talk(scheduler)
+        assert scheduler.next_request() is None
+    assert not scheduler.has_pending_requests()
+    scheduler.close("finished")
+    scheduler = build(**FIFO)
+    talk(scheduler)
+    assert scheduler.next_request().url == page.url
 
 
 def test_a_pause_while_a_call_is_open_is_for_its_claims_too(join):
