@@ -424,6 +424,14 @@ def require_budget(
     if state.budget == NO_BUDGET != text and not state.workers:
         # it had none: what waits is fetched in this round, too
         state = join(counted=RedisDesk(client, key).unfinished(budget_in(text)))
+    elif (
+        state.begins
+        and NO_BUDGET != text == state.budget
+        and not state.workers
+        and (desk := RedisDesk(client, key)).dead()
+    ):
+        # what waits for dead hosts is fetched in this round, too
+        state = replace(join(counted=desk.unfinished(budget_in(text))), begins=True)
     if state.budget != text:
         raise SharedFilterError(
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_BUDGET = {state.budget},"

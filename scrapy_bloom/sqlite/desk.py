@@ -33,7 +33,7 @@ from .listing import Listing, part_of, reading
 from .progress import held_in
 from .records import SqliteRecords
 from .request_store import StoredHolds
-from .rounds import REOPEN
+from .rounds import GO_ON, REOPEN
 
 if TYPE_CHECKING:
     from ..crawl.choice import By, Record
@@ -129,7 +129,10 @@ class Order(NamedTuple):
                 change("DELETE FROM taken_children WHERE parent")
             else:
                 asked = change(ASK) if holds is None else 0
-                counts.states[State.CAPPED] -= len(ids) - asked - records.wake(ids)
+                woken = records.wake(ids)
+                counts.states[State.CAPPED] -= len(ids) - asked - woken
+                if holds is None and woken:
+                    file.execute(GO_ON)  # also if its slot is that of a dead host
             after = rows[-1][0] if rows else self.end
             has_more = len(rows) == AT_ONCE
             if answering and not has_more:

@@ -28,7 +28,8 @@ ANY_KEPT = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM request WHERE state = 0)"
     " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (2, 3, 4))"
 )
-REOPEN = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}' AND {WAITS}"  # noqa: S608 - no input
+GO_ON = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
+REOPEN = f"{GO_ON} AND {WAITS}"
 
 
 class Round:

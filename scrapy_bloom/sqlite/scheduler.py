@@ -226,12 +226,13 @@ class DurableScheduler(LedgerScheduler):
                 self._recover(file, keeper)
             queues = QueueSettings.read(settings)
             slots, newest_first = queues.slots(crawler), queues.newest_first
+            # as the look did: before what is asked again waits beside that of dead hosts
+            goes_on = _goes_on(crawler, file, queues)
             records = SqliteRecords(file, slots, newest_first, self._budget)
             self._failures.retry(records, partial(records.retry, "3"))
             retry = FailedSettings.read(settings).retry
             self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
             self._file, note = file, keeper.note_commit
-            goes_on = _goes_on(crawler, file, queues)  # before the store ends what is dead
             self._store = store = SqliteStore(
                 crawler, file, records, queues, note, self._local_holds
             )

@@ -13,6 +13,7 @@ from twisted.internet import error as twisted
 from twisted.web.client import ResponseFailed
 
 from scrapy_bloom.crawl.delays import DEAD, SILENT, Hold
+from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.sqlite.status import job_view
 from tests.crawl.engine import name_of
 from tests.crawl.test_holds import Clock, Crawl
@@ -407,6 +408,27 @@ def test_a_round_ends_beside_a_dead_host_and_the_next_one_asks_it(make_round, tm
     job.close()
     job.drop()
     assert make_round().started("one").round.number == 4
+
+
+@pytest.mark.parametrize(("reason", "limit"), [("capped", 3), ("down", 9)])
+def test_a_round_goes_on_with_what_is_retried_of_a_dead_host(make_round, tmp_path, reason, limit):
+    """A new one would begin its feeds anew."""
+    slot = {"meta": {"download_slot": "gone"}}
+    job = make_round(BLOOM_BUDGET={"*": limit}).started("one")
+    job.pushed("first", **slot)
+    for _ in range(2):
+        popped = job.pop()
+        if reason == "down" and name_of(popped) == "first":
+            job.scheduler.ledger.fail(popped, FailedRequest.of(popped, reason))
+        job.done(popped)
+    job.pushed(*"abcd", **slot)
+    job.scheduler.hold("gone", 3600, DEAD)
+    assert job.names() == []
+    job.close("finished")
+    assert Failed(tmp_path / "job").retry(reasons=[reason])
+    job = make_round(BLOOM_BUDGET={"*": 9})
+    assert (job.round.number, job.round.is_resumed) == (1, True)
+    assert sorted(job.names()) == [*"abcd", *(["first"] if reason == "down" else [])]
 
 
 def test_a_hold_in_a_row_outlives_a_kill_and_a_verdict_does_not(make_crawl, clock):

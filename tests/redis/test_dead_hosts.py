@@ -379,6 +379,22 @@ def test_many_dead_slots_are_counted_some_a_second(join, redis_server):
     assert counts(worker) == (0, {"host": 600})
 
 
+@pytest.mark.parametrize("first", [{"*": 3}, {"*/*": 3}, {}])
+def test_what_waits_for_a_dead_host_counts_in_a_new_round(join, first):
+    """As in a job: the next start asks it."""
+    worker = join(capacity=9, BLOOM_REDIS_ROUND="one", BLOOM_BUDGET=first)
+    of_slot(worker, "dead", *"abc")
+    find_dead(worker)
+    assert drained(worker) == []
+    worker.leave(over=True)
+    worker = join(capacity=9, BLOOM_REDIS_ROUND="two", BLOOM_BUDGET=first or {"*": 3})
+    RedisDesk(worker.client, worker.key, starts=True).end_verdicts()
+    of_slot(worker, "dead", *"efgh")
+    worker.exchange()
+    assert sorted(drained(worker)) == [*"abc"]
+    assert is_sound(worker)
+
+
 def test_a_page_whose_child_in_memory_waits_for_a_dead_host_keeps_no_crawl_open(build):
     """The next start asks the page again, and so the child, which cannot be stored."""
     scheduler = build(**FIFO)

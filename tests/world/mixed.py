@@ -52,6 +52,7 @@ KINDS = {"down": 7, "marked": 5, "late": 6, "unwanted": 9, "moved": 8, "flaky": 
 """Every how many numbers; of each page the first that fits."""
 STARTS = 0, 1
 SLOTS = 3
+RETRIED = 429, 500, 503
 FIVES = b"*/*[05]"
 """The pattern of every fifth page, as the file names it."""
 UNWANTED = ("*/unwanted/*",)
@@ -86,6 +87,12 @@ class Asking(OfCrawler):
     def process_request(self, request):
         early = request.meta.get("due", 0) > time.time()
         note(self.crawler.settings, "early" if early else "asked", request.url.rpartition("/")[2])
+
+    def process_response(self, request, response):
+        last = request.meta.get("retry_times", 0) >= MixedSpider.custom_settings["RETRY_TIMES"]
+        if last and response.status in RETRIED:
+            note(self.crawler.settings, "given_up", request.url.rpartition("/")[2])
+        return response
 
 
 class MixedSpider(scrapy.Spider):
@@ -323,7 +330,8 @@ class Tale:
             # what had failed was counted if it could not be read
             self.unclear = set() if is_new else before.pages(State.FAILED)
         self.is_exact &= settings["BLOOM_PICKLE"] and "drop" not in self.ordered
-        self.asked |= {page for of, page, _ in self.noted("asked") if of == settings["RUN"]}
+        noted = [*self.noted("asked"), *self.noted("early")]
+        self.asked |= {page for of, page, _ in noted if of == settings["RUN"]}
         there = self.asked | after.pages(*WAITING) | after.failed_in(after.round)
         least, most = by_slot(there - self.unclear), by_slot(there | self.unclear)
         stored = by_slot(before.pages(*WAITING, State.FAILED))
@@ -348,6 +356,12 @@ class Tale:
             answers[page].append((run, is_committed))
         reached = {*STARTS}.union(*(links(page, self.crawl.pages) for page in answers))
         gone = {row.page for row in last.rows if row.reason == LOST}
+        # what cannot be serialized cannot be kept as failed
+        gone |= {
+            page
+            for run, page, _ in self.noted("given_up")
+            if kind_of(page) == "marked" and not self.ends[run][1]
+        }
         # what a kill has undone may be over the budget when it comes again, and is not asked then
         undone = {page for page in gone if not any(is_safe for _, is_safe in answers[page])}
         due = {*STARTS}.union(*(links(page, self.crawl.pages) for page in {*answers} - undone))

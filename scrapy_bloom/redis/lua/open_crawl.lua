@@ -95,6 +95,10 @@ if found[1] == id and found[2] == ARGV[2] then
   if has_other_budget and (budget ~= '{}' or begins == 1 or ARGV[7] == '1') then
     set_budget()
     found[6][4] = ARGV[6]
+  elseif ARGV[7] == '1' and living == 0 and not has_other_budget then
+    -- a round that has begun while requests wait for dead hosts
+    local counted = key('counted:' .. field('counts', ''):sub(1, 1))
+    for at = 8, #ARGV, 2 do redis.call('HSET', counted, ARGV[at], ARGV[at + 1]) end
   end
 end
 return found
