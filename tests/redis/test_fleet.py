@@ -50,7 +50,7 @@ def reports():
     """The reports of all crawls with several workers each, by name; they run side by side."""
     found = fleet(
         *("--kills", 4, "--stops", 1, "--restarts", 1, "--wipes", 1, "--cluster", 1),
-        *("--budgets", 1, "--dead-hosts", 1),
+        *("--budgets", 1),
         *("--pages", 60, "--scenes", *SCENES),
     )
     return {report["name"]: report for report in found}
@@ -88,9 +88,11 @@ def test_no_budget_is_exceeded_by_workers_that_are_killed(reports):
     assert_in_budget(reports["budget0"])
 
 
-def test_what_waits_for_a_dead_host_is_kept(reports):
+@pytest.mark.torture
+def test_what_waits_for_a_dead_host_is_kept():
     """Workers are killed: each page has failed, most without an attempt, and the books agree."""
-    report = reports["dead0"]
+    arguments = "--kills", 0, "--kills-delayed", 0, "--dead-hosts", 1, "--pages", 60, "--scenes"
+    (report,) = [each for each in fleet(*arguments) if each["name"] == "dead0"]
     assert report["kills"] >= 5
     assert {*report["reasons"]} <= {"finished", "bloom_over"}
     assert (report["errors"], {*report["dead"]}) == ([], {*range(60)})
