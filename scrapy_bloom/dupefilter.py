@@ -46,7 +46,8 @@ PARTS = {
     "scrapy_bloom.audit": ("BLOOM_AUDIT",),
 }
 """What plugs into a dupefilter, by module, with the settings that ask for it. `check(crawler)` of
-a module may refuse the start; `attach(dupefilter)` gets the dupefilter when its filter is open."""
+a module, if it has one, may refuse the start; `attach(dupefilter)` gets the dupefilter when its
+filter is open."""
 
 
 class FilterDupeFilter(BaseDupeFilter):
@@ -236,7 +237,8 @@ class FilterDupeFilter(BaseDupeFilter):
                 self.use(Seen(self._in_memory("a command for one page touches no job")))
             else:
                 for part in parts:
-                    getattr(part, "check", bool)(crawler)
+                    if hasattr(part, "check"):
+                        part.check(crawler)
                 identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
                 self.use(self._seen_in(self._open_filter(settings, identity)))
             if self._is_full:

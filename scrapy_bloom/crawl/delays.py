@@ -53,6 +53,10 @@ class Hold(NamedTuple):
         times = 0 if by_hand else max(self.times, times)
         return self._replace(until=until if is_next else max(self.until, until), times=times)
 
+    def lets_pass(self, request: Request) -> bool:
+        """Return True for a request with a proxy: the hold of a silent host is not for it."""
+        return self.times >= SILENT and bool(request.meta.get("proxy"))
+
 
 NO_HOLD = Hold(0.0, 0)
 SILENT = 1_500_000

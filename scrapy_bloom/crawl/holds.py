@@ -426,7 +426,7 @@ class LocalHolds:
         """Return True if a request of `slot` may be dispatched. After a hold that is one, during
         which it goes on; one by hand ends."""
         hold = self.holds.get(slot)
-        if hold is None or (request and hold.times >= SILENT and request.meta.get("proxy")):
+        if hold is None or (request and hold.lets_pass(request)):
             return True
         now = monotonic()
         if hold.until > now:

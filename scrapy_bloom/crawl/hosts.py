@@ -3,7 +3,6 @@ offline. All rules are here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import Literal, NamedTuple
@@ -52,15 +51,15 @@ class Step(NamedTuple):
     pause: float | None = None
 
 
-@dataclass
 class _Run:
     """The failures in a row of a slot, from the time when the first of them `began`. `enough` is
     when there were ATTEMPTS of them; `is_held` if that has led to a hold."""
 
-    began: float
-    failures: int = 0
-    enough: float = inf
-    is_held: bool = False
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.failures = 0
+        self.enough = inf
+        self.is_held = False
 
 
 class Hosts:

@@ -201,16 +201,15 @@ class LedgerScheduler(BaseScheduler):
     def is_probe(self, request: Request, slot: str) -> bool:
         """Return True if `request` was dispatched in this hold of `slot`, to find out its end."""
         hold = self.holds.get(slot, NO_HOLD)
-        if hold.times >= SILENT and request.meta.get("proxy"):
-            return False
-        return hold.times > 0 and self._held_times.get(request) == hold.times
+        is_of_hold = hold.times > 0 and self._held_times.get(request) == hold.times
+        return is_of_hold and not hold.lets_pass(request)
 
     def sent_back(self, request: Request) -> Request | None:
         """Return a copy of `request` if it was dispatched before its slot was held, as it is."""
         if not self.holds or (times := self._held_times.get(request)) is None:
             return None
         hold = self.holds.get(self._slot_of(request), NO_HOLD)
-        if hold.times >= SILENT and request.meta.get("proxy"):
+        if hold.lets_pass(request):
             return None
         return sent_again(request) if hold.until > monotonic() and times != hold.times else None
 

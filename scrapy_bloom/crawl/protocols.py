@@ -58,8 +58,8 @@ class HoldingScheduler(Holds, Protocol):
         """True from the first `pause` until the end of it."""
 
     def pause(self, seconds: float | None, likely: Collection[str] = ()) -> None:
-        """Dispatch nothing for so many seconds, then one request until the next call; with None end
-        that."""
+        """Dispatch nothing for so many seconds, then one request until the next call, first of the
+        slots that are `likely` to answer; with None end that."""
 
     def has_dispatched(self, request: Request) -> bool:
         """Return True if `request` came from this scheduler."""

@@ -29,6 +29,10 @@ end
 local function name_of(each)
   return each ~= '*' and each:find('[/*]') and '\0' .. each or each
 end
+-- Counts what is stored, as the caller has found it.
+local function count_stored(place)
+  for at = 8, #ARGV, 2 do redis.call('HSET', key('counted:' .. place), ARGV[at], ARGV[at + 1]) end
+end
 -- The counts stay, unless there is no budget any more. An aborted call leaves an unknown one.
 local function set_budget()
   if ARGV[6] == '{}' then
@@ -38,7 +42,7 @@ local function set_budget()
   end
   if budget == '{}' then
     redis.call('UNLINK', key('counted:0'), key('counted:1'))
-    for at = 8, #ARGV, 2 do redis.call('HSET', key('counted:0'), ARGV[at], ARGV[at + 1]) end
+    count_stored(0)
   end
   local is_read, before = pcall(cjson.decode, budget)
   local limits_of = cjson.decode(ARGV[6])
@@ -97,8 +101,7 @@ if found[1] == id and found[2] == ARGV[2] then
     found[6][4] = ARGV[6]
   elseif ARGV[7] == '1' and living == 0 and not has_other_budget then
     -- a round that has begun while requests wait for dead hosts
-    local counted = key('counted:' .. field('counts', ''):sub(1, 1))
-    for at = 8, #ARGV, 2 do redis.call('HSET', counted, ARGV[at], ARGV[at + 1]) end
+    count_stored(field('counts', ''):sub(1, 1))
   end
 end
 return found

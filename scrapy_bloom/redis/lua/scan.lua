@@ -56,8 +56,12 @@ if kind == 'failed' or kind == 'claims' or kind == 'holds' then
   local found = redis.call('HSCAN', name, ARGV[1], 'COUNT', most)
   for at = 2, #found[2], 2 do
     local field, packed = found[2][at - 1], found[2][at]
-    local hold = hold_in(packed)
-    found[2][at] = kind == 'holds' and {tostring(hold[1] - now), hold[2]} or parts_of(packed, field)
+    if kind == 'holds' then
+      local hold = hold_in(packed)
+      found[2][at] = {tostring(hold[1] - now), hold[2]}
+    else
+      found[2][at] = parts_of(packed, field)
+    end
   end
   return found
 end
