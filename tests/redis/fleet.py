@@ -323,7 +323,8 @@ def budgets(world, url, crawl, seed, kills):
 def dead_hosts(world, url, crawl, reference, seed, kills):
     """Kill workers of a tree with links to a dead host, and list what has become of these."""
     crawl = replace(crawl, spider=DeadTree, **HOLDING)
-    hosts.PAUSES = (0.1,) * 5
+    # workers that begin late have heard of no other host, and wait an hour
+    hosts.PAUSES, hosts.ALONE_SECONDS = (0.1,) * 5, 3.0
     for report in random_kills(world, url, crawl, reference, seed, kills):
         if report is None:
             yield None

@@ -1,5 +1,7 @@
 """Slots whose host is dead: what waits for them has failed, and the crawl ends without it."""
 
+from dataclasses import replace
+
 import pytest
 
 from scrapy_bloom.crawl.choice import Filter
@@ -169,6 +171,23 @@ def test_two_workers_have_to_find_a_slot_dead(join):
     assert one.next() is None
     assert counts(one) == (0, {"host": 2, "down": 1})
     assert is_sound(one)
+
+
+def test_a_probe_that_has_died_with_its_worker_is_asked_by_another(join):
+    """When its lease is over, and not after twice the time that a host may take."""
+    one, two = join(capacity=1, **FIFO), join(capacity=1, **FIFO)
+    for worker in (one, two):
+        worker.store._policy = replace(worker.policy, longest_probe=180_000)
+    of_slot(one, "silent", *"abc")
+    one.store.hold("silent", 5, SILENT + 1)
+    one.exchange()
+    let_pass(one, 5.5)
+    assert len(taken(one)[0]) == 1
+    let_pass(one, 300)
+    assert two.next() is None
+    one.die()
+    assert len(taken(two)[0]) == 1
+    assert is_sound(two)
 
 
 @pytest.mark.parametrize("goes", ["dies", "pauses"])

@@ -145,6 +145,8 @@ local function reclaim(each)
   for _, claim in ipairs(claims) do
     local blamed = redis.call('SISMEMBER', key('dispatched:' .. each), claim) == 1
     give_back(each, claim, records[claim], blamed)
+    local record = has_later and record_of(records[claim])
+    if record then end_probe(record[2]) end
   end
   given_back = given_back + #claims + 10
   if cursor == '0' then

@@ -177,6 +177,16 @@ local function probe_slot(slot, hold)
   keep_hold(slot, hold)
 end
 
+-- Lets another request ask in the place of the one of a silent slot whose worker has died.
+local function end_probe(slot)
+  local hold = hold_of(slot)
+  if hold and hold[2] >= SILENT and hold[3] == 2 * most_probe then
+    hold[1] = math.min(hold[1], now)
+    keep_hold(slot, hold)
+    park_again(slot, hold)
+  end
+end
+
 local function park(priority, named, slot, hold)
   if not hold[4][priority] then
     hold[4][priority] = 1
