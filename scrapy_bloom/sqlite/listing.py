@@ -43,26 +43,25 @@ _TAKEN = (
 )
 
 
-def in_state(state: State, where: str = "") -> str:
+def in_state(state: State) -> str:
     """Return the condition of a state, by which SQLite finds its partial index."""
-    found = "state = 0" if state is State.PENDING else f"state > 0 AND state = {int(state)}"
-    return found + where
+    return "state = 0" if state is State.PENDING else f"state > 0 AND state = {int(state)}"
 
 
-def all_of(state: State, where: str = "") -> str:
+def all_of(state: State) -> str:
     """Return the statement that reads all requests in `state`, the oldest first."""
     if state is State.PENDING:
-        return f"{_ROW} NOT INDEXED WHERE state = 0{where} ORDER BY id"
-    return f"{_ROW} WHERE {in_state(state, where)} ORDER BY due, id"
+        return f"{_ROW} NOT INDEXED WHERE state = 0 ORDER BY id"
+    return f"{_ROW} WHERE {in_state(state)} ORDER BY due, id"
 
 
-def groups_of(state: State, where: str = "") -> str:
+def groups_of(state: State) -> str:
     """Return the statement that counts those in `state` by slot, rank and reason."""
     reason = {State.FAILED: REASON, State.CAPPED: f"'{CAPPED}'"}
     by = ", reason" if state is State.FAILED else ""
     return (
         f"SELECT slot, rank, {reason.get(state, repr(''))} AS reason, COUNT(*) FROM request"  # noqa: S608 - no input
-        f" WHERE {in_state(state, where)} GROUP BY slot, rank{by}"
+        f" WHERE {in_state(state)} GROUP BY slot, rank{by}"
     )
 
 
@@ -88,20 +87,12 @@ class Listing:
     def states(self, chosen: Filter) -> list[State]:
         """Return the states to look at: what a killed process has claimed is pending, and what
         waits for a dead host has failed."""
-        others = {State.CLAIMED} if State.PENDING in chosen.states else set()
-        if self._dead and State.FAILED in chosen.states:
-            others |= {State.PENDING, State.DELAYED}
-            others |= set() if self._is_running else {State.CLAIMED}
-        return sorted(others.union(chosen.states) - {State.QUARANTINED})
-
-    def is_of_dead_host(self, slot: int, state: State) -> bool:
-        """Return True if what waits in this slot has failed."""
-        return slot in self._dead and self._seen(state) in (State.PENDING, State.DELAYED)
-
-    def _where(self, chosen: Filter, state: State) -> str:
-        """Return the condition of the rows in `state` that are looked at."""
-        looks = {*chosen.states, *([State.CLAIMED] if State.PENDING in chosen.states else [])}
-        return "" if state in looks else f" AND slot IN {DEAD_SLOTS}"
+        found = {*chosen.states}
+        if self._dead and State.FAILED in found:
+            found |= {State.PENDING, State.DELAYED}
+        if State.PENDING in (chosen.states if self._is_running else found):
+            found.add(State.CLAIMED)
+        return sorted(found - {State.QUARANTINED})
 
     def count(self, chosen: Filter, by: By = "slot") -> Counts:
         """Return how many are chosen."""
@@ -111,14 +102,12 @@ class Listing:
                 found.add(record, chosen, by)
             return found
         for state in self.states(chosen):
-            for slot, rank, why, count in self._ask(groups_of(state, self._where(chosen, state))):
-                is_dead = self.is_of_dead_host(slot, state)
-                seen, reason = (State.FAILED, HOST) if is_dead else (self._seen(state), why)
-                if not self._is_looked_at(chosen, seen):
-                    continue
+            for slot, rank, why, count in self._ask(groups_of(state)):
+                reason = HOST if (seen := self._seen(state, slot)) > state else why
                 failed = FailedRequest("", "", reason) if reason else None
-                name = self._name(slot)
-                found.add(Record(seen, name, -(rank >> 1), {}, None, failed), chosen, by, count)
+                record = Record(seen, self._name(slot), -(rank >> 1), {}, None, failed)
+                if seen in (*chosen.states, State.CLAIMED):
+                    found.add(record, chosen, by, count)
         return found
 
     def scan(self, chosen: Filter) -> Iterator[Record]:
@@ -134,11 +123,11 @@ class Listing:
         fields: Mapping[str, Any] = {}
         if reads and state is not State.FAILED:
             fields = plain_fields(Stored(name, payload))
-        record = Record(self._seen(state), name, -(rank >> 1), fields)
-        if self.is_of_dead_host(slot, state):
+        record = Record(seen := self._seen(state, slot), name, -(rank >> 1), fields)
+        if seen > state:
             attempts = attempts_of(fields.get("meta") or {})
             failed = FailedRequest(record.url, record.method, HOST, attempts=attempts)
-            return record._replace(state=State.FAILED, failed=failed)
+            return record._replace(failed=failed)
         if state is State.DELAYED:
             # a damaged one has no time, and can be listed and dropped all the same
             return record._replace(due=max(0.0, (due or 0.0) - time.time()))
@@ -157,17 +146,16 @@ class Listing:
 
     def _each(self, chosen: Filter) -> Iterator[Record]:
         for state in self.states(chosen):
-            for row in self._ask(all_of(state, self._where(chosen, state))):
-                if chosen.includes_slot(self._name(row[1])):
-                    record = self.record(row)
-                    if self._is_looked_at(chosen, record.state):
-                        yield record
+            for row in self._ask(all_of(state)):
+                is_chosen = self._seen(state, row[1]) in (*chosen.states, State.CLAIMED)
+                if is_chosen and chosen.includes_slot(self._name(row[1])):
+                    yield self.record(row)
 
-    def _is_looked_at(self, chosen: Filter, seen: State) -> bool:
-        return seen in chosen.states or seen is State.CLAIMED
-
-    def _seen(self, state: State) -> State:
-        return State.PENDING if state is State.CLAIMED and not self._is_running else state
+    def _seen(self, state: State, slot: int) -> State:
+        """Return the state of a request in `slot` as an operator sees it."""
+        seen = State.PENDING if state is State.CLAIMED and not self._is_running else state
+        waits = seen in (State.PENDING, State.DELAYED)
+        return State.FAILED if waits and slot in self._dead else seen
 
     def _name(self, slot: int) -> str:
         if slot not in self._names:
