@@ -24,7 +24,7 @@ from ..scrapy_private.slots import backs_off, slot_keys
 from ..startup import fetches_one_page, is_component, refuse
 from .delays import DEAD, NO_HOLD, SILENT, Hold
 from .failed_request import class_and_message, count_of
-from .hosts import Hosts, Step, kind_of
+from .hosts import PAUSES, Hosts, Step, kind_of
 from .settings import HoldSettings
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.holds")
 
-PAUSES = (5, 10, 20, 40, 60)
-"""Seconds of the holds in a row without Retry-After; the last is that of all others."""
 RECOVERY = 16
 """After a hold a slot is at full speed when so many answers have come after that of the probe."""
 FRESH = -1000

@@ -11,7 +11,8 @@ from .delays import DEAD, SILENT, Hold
 from .failed_request import download_reason
 
 PAUSES = (5, 10, 20, 40, 60)
-"""Seconds of the holds in a row; the last is that of all others. After so many a host is dead."""
+"""Seconds of the holds in a row, without Retry-After; the last is that of all others. After so many
+a host that does not answer is dead."""
 ATTEMPTS = 5
 """So many attempts in a row without any answer begin a hold."""
 ALONE_SECONDS = 3600.0

@@ -53,6 +53,11 @@ def _some_time(value: Any) -> float | None:
     return found
 
 
+_SOME_TIME = Values(
+    "a number of seconds above 0 and at most 31536000, or text such as '90s' or '12h'", _some_time
+)
+
+
 DURABLE = switch("BLOOM_DURABLE", True, "Whether the add-on sets `SCHEDULER`")
 DURABLE_FEEDS = switch(
     "BLOOM_DURABLE_FEEDS",
@@ -82,11 +87,8 @@ DELAY_WAIT: Setting[float | None] = Setting(
 HOLD = switch(
     "BLOOM_HOLD", True, "Whether a host that answers 429 or 503 is left alone for a while"
 )
-HOLD_MAX = Setting(
-    "BLOOM_HOLD_MAX",
-    3600.0,
-    number("of seconds above 0 and at most 31536000", lambda most: 0 < most <= 31_536_000),
-    "The longest hold, in seconds, whatever `Retry-After` says",
+HOLD_MAX: Setting[float] = Setting(
+    "BLOOM_HOLD_MAX", 3600.0, _SOME_TIME, "The longest hold, whatever `Retry-After` says"
 )
 HOLD_TIMES = Setting(
     "BLOOM_HOLD_TIMES",
@@ -97,10 +99,7 @@ HOLD_TIMES = Setting(
 HOST_RETRY: Setting[float] = Setting(
     "BLOOM_HOST_RETRY",
     3600.0,
-    Values(
-        "a number of seconds above 0 and at most 31536000, or text such as '90s' or '12h'",
-        _some_time,
-    ),
+    _SOME_TIME,
     "So long after a host was found dead, or was asked in vain, one request asks it again",
 )
 BUDGET: Setting[dict[str, int]] = Setting(
