@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import marshal
 import pickle
-import pickletools
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -27,7 +26,6 @@ from .request_text import (
     checksum,
     held_apart,
     pack,
-    pack_plain,
     put_back,
     unpack,
 )
@@ -59,18 +57,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
 _OTHERS = [*DEFAULTS.items()][3:]
 """The fields behind callback, errback and headers, with their defaults."""
 _values_of = attrgetter(*(name for name, _ in _OTHERS))
-_rare_of = attrgetter("errback", *(name for name, _ in _OTHERS if name != "meta"))
-_RARE = None, *(default for name, default in _OTHERS if name != "meta")
 _KNOWS_FIELDS = {*Request.attributes} == {"url", *DEFAULTS}
 _MOST_PRIORITY = 2**63
-_WIDTHS = {
-    tag: width
-    for width, tags in {0: b"NFTS.0{:", 1: b"zZ)", 4: b"ilrstuaA([<>", 8: b"g", 16: b"y"}.items()
-    for tag in tags
-}
-"""The bytes behind each tag of marshal: a length, or the value itself."""
-_MOST_TUPLES = 10_000
-"""A hash of so many inside each other does not reach the end of the stack."""
 
 
 class Stored(NamedTuple):
@@ -108,12 +96,7 @@ class Codec:
     def dump(self, request: Request | dict[str, Any], slot: str, format_: str) -> Stored:
         """Return a request, or that of some fields, as it is stored in `slot`. Raises ValueError if
         it cannot be serialized."""
-        if isinstance(request, dict):
-            fields = request
-        elif self._dictionaries is None and (text := self._plain(request, slot)):
-            return self._stored(text, slot)
-        else:
-            fields = self.fields(request)
+        fields = request if isinstance(request, dict) else self.fields(request)
         try:
             text = pack(fields, slot)
         except NotPlainError:
@@ -133,22 +116,6 @@ class Codec:
         if self._dictionaries is not None:
             self._dictionaries.sample(fields, text)
         return self._stored(text, slot)
-
-    def _plain(self, request: Request, slot: str) -> bytes:
-        """Return the text of a request as most are, without another field than URL, callback,
-        referer and a meta of plain values; b"" for others."""
-        if type(request) is not Request or not _KNOWS_FIELDS or _rare_of(request) != _RARE:
-            return b""
-        headers: dict[bytes, Any] = dict(request.headers)
-        try:
-            (referer,) = headers.pop(b"Referer", (None,))
-            if headers:
-                return b""
-            callback = request.callback and self.callbacks.name_of(request.callback)
-            text = pack_plain(request.url, callback, request.meta, referer, slot)
-        except (LookupError, TypeError, ValueError):
-            return b""
-        return text if len(text) < self._most_bytes else b""
 
     def load(self, stored: Stored) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code, without
@@ -237,44 +204,10 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _loaded(code: int, raw: bytes) -> list[Any]:
     """Return the values that are not plain. Raises anything."""
-    if code == PICKLED:
-        _require_bounded(raw)
-        values = pickle.loads(raw)  # noqa: S301 - BLOOM_PICKLE
-    else:
-        _require_short(raw)
-        values = marshal.loads(raw)  # noqa: S302 - it makes no objects
+    values = pickle.loads(raw) if code == PICKLED else marshal.loads(raw)  # noqa: S301, S302
     if type(values) is not list:
         raise ValueError("it is damaged (its values are no list)")
     return values
-
-
-def _require_bounded(text: bytes) -> None:
-    """Raise ValueError for a pickle that would take more memory than its length, or the stack."""
-    tuples = 0
-    for opcode, argument, _ in pickletools.genops(text):
-        tuples += "TUPLE" in opcode.name or opcode.name == "FROZENSET"
-        is_far = opcode.name.endswith("PUT") and (argument or 0) > len(text)
-        if is_far or tuples > _MOST_TUPLES:
-            raise ValueError("it is damaged (it would take too much memory)")
-
-
-def _require_short(text: bytes) -> None:
-    """Raise ValueError for what marshal would take more memory for than its length. Cost: 0.3 µs
-    for each value."""
-    at = items = 0
-    while at < len(text) and items <= len(text):
-        tag = text[at] & 0x7F
-        width = _WIDTHS.get(tag, len(text))
-        count = int.from_bytes(text[at + 1 : at + 1 + width], "little", signed=tag in b"l")
-        at += 1 + width
-        if tag in b"stuaAzZ":
-            at += count
-        elif tag in b"l":
-            at += 2 * abs(count)
-        elif tag in b"([<>)":
-            items += count
-    if at != len(text) or items > len(text):
-        raise ValueError("it is damaged (it is shorter than it says)")
 
 
 def _require_loaded(path: object) -> None:

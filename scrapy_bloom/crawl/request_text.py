@@ -160,27 +160,13 @@ def put_back(fields: dict[str, Any], values: list[Any]) -> dict[str, Any]:
     }
 
 
-def pack_plain(
-    url: str, callback: str | None, meta: dict[Any, Any], referer: bytes | None, slot: str
-) -> bytes:
-    """Return `pack` of the fields of most requests, in less time; b"" if `meta` has other values
-    than numbers, strings and None."""
-    if not _SCALARS.issuperset(map(type, chain(meta, meta.values()))):
-        return b""
-    record = _begun(url, callback, referer, slot)
-    if type(depth := _last(meta, "depth")) is int:
-        record[1] = depth
-        meta = _but_last(meta)
-    if meta:
-        record[3] = {_NUMBERS["meta"]: meta}
-    with suppress(ValueError, OverflowError, MemoryError):
-        text: bytes = _packers[0].pack(record)
-        return text if len(text) <= _SHORT else b""
-    return b""
-
-
-def _begun(url: str, callback: str | None, referer: bytes | None, slot: str) -> list[Any]:
-    """Return a record without the other fields."""
+def _record(fields: dict[str, Any], slot: str) -> list[Any]:
+    others, referer = fields.copy(), None
+    url = others.pop("url") if type(fields.get("url")) is str else ""
+    callback = others.pop("callback") if type(fields.get("callback")) is str else None
+    values = _last(others.get("headers"), b"Referer")
+    if type(values) is list and len(values) == 1 and type(values[0]) is bytes:
+        others["headers"], referer = _but_last(others["headers"]), values[0]
     kind, start = 0, f"http://{slot}"
     if not url.startswith(start):
         kind, start = 1, f"https://{slot}"
@@ -190,17 +176,6 @@ def _begun(url: str, callback: str | None, referer: bytes | None, slot: str) -> 
     if referer is not None:
         shared = _shared(url.encode("utf-8", "surrogatepass"), referer)
         record += (shared, referer[shared:].decode("latin-1"))
-    return record
-
-
-def _record(fields: dict[str, Any], slot: str) -> list[Any]:
-    others, referer = fields.copy(), None
-    url = others.pop("url") if type(fields.get("url")) is str else ""
-    callback = others.pop("callback") if type(fields.get("callback")) is str else None
-    values = _last(others.get("headers"), b"Referer")
-    if type(values) is list and len(values) == 1 and type(values[0]) is bytes:
-        others["headers"], referer = _but_last(others["headers"]), values[0]
-    record = _begun(url, callback, referer, slot)
     if type(depth := _last(others.get("meta"), "depth")) is int:
         record[1] = depth
         others["meta"] = _but_last(others["meta"])
