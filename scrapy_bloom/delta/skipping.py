@@ -14,7 +14,7 @@ from ..scrapy_private.progress import scheduler_of
 from ..speed import RecentKeys
 from ..speed.known import known_urls
 from .pages import is_same
-from .settings import MARK_KEYS, VERSION, drop_copied, key_in, version_of, wish_of
+from .settings import KEYS, MARK_KEYS, VERSION, drop_copied, key_in, version_of, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -59,17 +59,14 @@ class Skipping:
                     " Copy the keys that you need only.",
                     request,
                 )
+            told = (
+                "%%(request)s has %%(what)r for the meta key %s: it must be text%s. Such pages %s."
+            )
             if not isinstance(version := request.meta.get(VERSION, ""), (str, type(None))):
-                text = (
-                    "%(request)s has %(what)r for the meta key bloom_delta_version: it must be"
-                    " text. Such pages are skipped as those without."
-                )
+                text = told % (VERSION, "", "are skipped as those without")
                 self._tell("version", text, request, version)
             if (key := key_in(request.meta)) is not None and not isinstance(key, (str, bytes)):
-                text = (
-                    "%(request)s has %(what)r for the meta key bloom_delta_key: it must be text or"
-                    " bytes. Such pages are known by their URLs."
-                )
+                text = told % (KEYS[0], " or bytes", "are known by their URLs")
                 self._tell("key", text, request, key)
             return self._asks and self._is_done(request, response)
         except Exception as error:  # noqa: BLE001 - the page is fetched

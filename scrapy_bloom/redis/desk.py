@@ -212,7 +212,7 @@ class RedisDesk(CrawlReader):
             told = [*self._orders(), (chosen.reasons, chosen.urls, chosen.slots)]
             self._client.call("hset", f"{self._key}:crawl", "retried", json.dumps(told))
         if action == "retry" and State.FAILED in states:
-            task.found.states[State.FAILED] += self._revive(chosen)
+            task.found.states[State.FAILED] += self.revive(chosen)
         if WAITING.intersection(chosen.states):
             claimed = self._records(State.CLAIMED, chosen, reads=chosen.reads)
             task.found.in_flight = sum(map(chosen.includes, claimed))
@@ -226,11 +226,7 @@ class RedisDesk(CrawlReader):
             changed += self._run(HOLD_SLOTS, "".join(holds[first : first + SLOTS_AT_ONCE]))
         return changed
 
-    def end_verdicts(self) -> int:
-        """Let what waits for dead hosts be asked; return how many."""
-        return self._revive(Filter(KEPT))
-
-    def _revive(self, chosen: Filter) -> int:
+    def revive(self, chosen: Filter) -> int:
         """End the verdict on each dead slot of which a request is chosen; return how many are.
         Changes nothing where Redis has no memory left."""
         if State.FAILED not in chosen.states or WAITING.isdisjoint(self._stored_in(chosen)):

@@ -253,9 +253,8 @@ class Worker:
             retry = partial(self._desk.change, Filter(KEPT), "retry")
             self._failures.retry(self._desk, lambda: retry().states.total())
             self._failures.tell(ASKING_CAPPED, self._desk.retry_ordered())
-            self._failures.tell(
-                "Asking %(requests)s of dead hosts again", self._desk.end_verdicts()
-            )
+            revived = self._desk.revive(Filter(KEPT))
+            self._failures.tell("Asking %(requests)s of dead hosts again", revived)
             # the crawl goes on with these; or its new round has waited for them in vain
             begins, state = state.begins, join()
             state = replace(state, begins=begins or state.begins)
@@ -421,17 +420,12 @@ def require_budget(
     """Return `state`, the crawl's, with the budget `text`, which is counted in from now on: `join`
     opens the crawl again if need be. Raises SharedFilterError if living workers have another
     one."""
-    if state.budget == NO_BUDGET != text and not state.workers:
-        # it had none: what waits is fetched in this round, too
-        state = join(counted=RedisDesk(client, key).unfinished(budget_in(text)))
-    elif (
-        state.begins
-        and NO_BUDGET != text == state.budget
-        and not state.workers
-        and (desk := RedisDesk(client, key)).dead()
-    ):
-        # what waits for dead hosts is fetched in this round, too
-        state = replace(join(counted=desk.unfinished(budget_in(text))), begins=True)
+    desk, had_none = RedisDesk(client, key), state.budget == NO_BUDGET
+    waits = had_none or (state.budget == text and state.begins and desk.dead())
+    if waits and text != NO_BUDGET and not state.workers:
+        # what waits, or waits for dead hosts, is fetched in this round, too
+        found = join(counted=desk.unfinished(budget_in(text)))
+        state = replace(found, begins=state.begins or found.begins)
     if state.budget != text:
         raise SharedFilterError(
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_BUDGET = {state.budget},"

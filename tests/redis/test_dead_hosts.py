@@ -84,7 +84,7 @@ def test_a_crawl_ends_without_what_waits_for_a_dead_host(join, orders):
     late = join(capacity=30, **orders)
     assert late.state.over
     assert is_sound(late)
-    assert RedisDesk(late.client, late.key, starts=True).end_verdicts() == 19
+    assert RedisDesk(late.client, late.key, starts=True).revive(Filter(KEPT)) == 19
     assert counts(late) == (19, {})
     late = join(capacity=30, **orders)
     assert not late.state.over
@@ -407,7 +407,7 @@ def test_what_waits_for_a_dead_host_counts_in_a_new_round(join, first):
     assert drained(worker) == []
     worker.leave(over=True)
     worker = join(capacity=9, BLOOM_REDIS_ROUND="two", BLOOM_BUDGET=first or {"*": 3})
-    RedisDesk(worker.client, worker.key, starts=True).end_verdicts()
+    RedisDesk(worker.client, worker.key, starts=True).revive(Filter(KEPT))
     of_slot(worker, "dead", *"efgh")
     worker.exchange()
     assert sorted(drained(worker)) == [*"abc"]
