@@ -17,7 +17,7 @@ that was evicted, flushed or made by another filter is gone, and never tells abo
 A crawl, whose keys are all in the hash slot of the filter beside it:
 
     {KEY}                    the filter's header; {KEY}:0 … its shards
-    {KEY}:crawl              hash: its fields are in docs/formats.md; `waiting` and `waiting_bytes`
+    {KEY}:crawl              hash: its fields are below; `waiting` and `waiting_bytes`
                              are too few after an aborted script, never too many, so where
                              nothing is pending they have to be 0; a dictionary has a few kB,
                              and there are at most eight unless Redis went back in time
@@ -64,6 +64,20 @@ A list is named in the slots of its priority, in its lobby or among the parked o
 priority of the first two in the priorities, before the list holds anything, and until it is empty.
 A worker is among the busy ones before its first claim. A dictionary is kept before any request
 that needs it.
+
+The fields of {KEY}:crawl:
+
+    id spider lease round start_done over   which crawl, whose, and its round
+    began heard              its first call, and the last one (ms)
+    claims done waiting waiting_bytes       the last claim; how many are acknowledged, and pending
+    pages items duplicates retries added    figures of the workers
+    dictionaries dictionary:ID              ids, and each dictionary
+    later swept              1 where any may be delayed or held; where owners were looked at last
+    back waking              how many ms the clock has gone back since what is later came; how far
+                             the slots have been looked through that were parked before it did
+    host                     requests that wait for dead hosts, and how far their next count is
+    budget counts            BLOOM_BUDGET; the hash that counts this round, with an `f` while empty
+    carried retried          last claim before the round; what the next start is to retry
 """
 
 from __future__ import annotations
