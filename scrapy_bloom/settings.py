@@ -148,7 +148,7 @@ URL_CACHE = Setting(
     "BLOOM_URL_CACHE",
     65_536,
     whole(0, 2**24, "the URLs remembered; 0 is off"),
-    "So many URLs that were seen last are remembered as they are",
+    "How many of the URLs seen last are kept as text",
 )
 PICKLE = switch(
     "BLOOM_PICKLE", True, "Whether values of a stored request that are not plain may be a pickle"

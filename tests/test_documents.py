@@ -220,8 +220,7 @@ def test_each_key_and_field_in_redis_is_named():
         for path in (ROOT / "scrapy_bloom" / "redis" / "lua").rglob("*.lua")
     )
     keys = set(re.findall(r"(?:key\('|KEYS\[1\] \.\. ':)(\w+)", scripts))
-    text = TEXT[ROOT / "docs" / "workers-how.md"]
-    assert keys - set(re.findall(r"`{K}:(\w+)", text)) == set()
+    assert keys - set(re.findall(r"{KEY}:(\w+)", layout.__doc__ or "")) == set()
     calls = re.findall(r"'(?:HSET|HINCRBY|HMGET|HGET)', (?:key\('crawl'\)|name), ([^)]*)", scripts)
     fields = {name for call in calls for name in re.findall(r"'(\w+):?'", call)}
     assert len(fields) > 15

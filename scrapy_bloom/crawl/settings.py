@@ -62,13 +62,13 @@ DURABLE = switch("BLOOM_DURABLE", True, "Whether the add-on sets `SCHEDULER`")
 DURABLE_FEEDS = switch(
     "BLOOM_DURABLE_FEEDS",
     True,
-    "Whether the add-on puts [`DurableFeedExporter`](feeds.md) in the place of Scrapy's",
+    "Whether [`DurableFeedExporter`](feeds.md) replaces Scrapy's feed exporter",
 )
 REPEAT_START = switch(
     "BLOOM_REPEAT_START", False, "Whether each start of an unfinished job sends all start requests"
 )
 ANY_SPIDER = switch("BLOOM_ANY_SPIDER", False, "Whether a spider may go on with a job")
-KEEP_FAILED = switch("BLOOM_KEEP_FAILED", True, "Whether requests that have failed stay in the job")
+KEEP_FAILED = switch("BLOOM_KEEP_FAILED", True, "Whether [failed requests](failed.md) stay")
 FAILED_KINDS = Setting(
     "BLOOM_FAILED_KINDS",
     frozenset(("download", "status", "callback", "feed")),
@@ -94,13 +94,13 @@ HOLD_TIMES = Setting(
     "BLOOM_HOLD_TIMES",
     10,
     whole(1, 1000, "the holds in a row"),
-    "So many holds in a row are waited out; then pages are retried, and fail, as without them",
+    "How many holds in a row are waited out",
 )
 HOST_RETRY: Setting[float] = Setting(
     "BLOOM_HOST_RETRY",
     3600.0,
     _SOME_TIME,
-    "So long after a host was found dead, or was asked in vain, one request asks it again",
+    "How long a [dead host](dead-hosts.md) is left alone before one request asks it again",
 )
 BUDGET: Setting[dict[str, int]] = Setting(
     "BLOOM_BUDGET",

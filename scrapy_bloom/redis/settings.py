@@ -62,7 +62,7 @@ REDIS_MAX_ATTEMPTS = Setting(
     "BLOOM_REDIS_MAX_ATTEMPTS",
     5,
     whole(1, MOST, "after which a page that kills its workers has failed"),
-    "A page that was lost alone with so many workers has [failed](failed.md#in-redis)",
+    "After how many workers lost alone with it a page has [failed](failed.md#in-redis)",
 )
 REDIS_IDLE = Setting(
     "BLOOM_REDIS_IDLE",
