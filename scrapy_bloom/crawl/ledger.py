@@ -81,6 +81,8 @@ class Ledger:
         self.store = store
         self.stopped = False
         self.failed = False
+        self.named: Callable[[BaseException], BaseException] = lambda error: error
+        """Names the file in an error of it."""
         self.commit_hooks: list[CommitHook] = []
         self.ends = False
         """True in the last commit that acknowledges anything."""
@@ -259,7 +261,7 @@ class Ledger:
         logger.error(
             "%(what)s failed: %(error)s. Closing the spider; the job stays as it was at the last"
             " commit. Remove the cause, then resume it.",
-            {"what": what, "error": message_of(error)},
+            {"what": what, "error": message_of(self.named(error))},
             exc_info=error.__cause__ if is_handlers else unforeseen(error, *self.store.failures),
             extra={"spider": self._crawler.spider},
         )

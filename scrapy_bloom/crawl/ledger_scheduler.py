@@ -245,7 +245,8 @@ class LedgerScheduler(BaseScheduler):
         except Exception as error:  # foreign code: queues, dupefilter, downloader
             if ledger is None:
                 raise
-            if isinstance(error, ledger.store.failures):
+            # a number that overflows here is the request's
+            if isinstance(error, ledger.store.failures) and not isinstance(error, OverflowError):
                 ledger.stop(error)
             else:
                 ledger.cannot_schedule(request, error)

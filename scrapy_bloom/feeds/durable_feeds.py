@@ -183,7 +183,7 @@ class DurableFeeds(CommitHook):
                     feed, exported = working.feed.id, working.export(item)
                     try:
                         self.outbox.add_item(feed, origin, exported, is_start_item=is_start_item)
-                    except (sqlite3.Error, OSError) as error:
+                    except (sqlite3.Error, OSError, OverflowError) as error:
                         self.ledger.stop(error)
                         return
         # some feeds have the item, and Twisted may hold back a Ctrl-C
@@ -279,8 +279,8 @@ class DurableFeeds(CommitHook):
         except Exception as error:
             self._logger.error(
                 "The feeds could not be completed: %s. The next start of the job tries again.",
-                message_of(error),
-                exc_info=unforeseen(error, sqlite3.Error),
+                message_of(self.ledger.named(error)),
+                exc_info=unforeseen(error, sqlite3.Error, OverflowError),
             )
 
     async def _close(self, feeds: Iterable[OpenFeed]) -> None:
