@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from ..crawl.ledger import Ledger
+    from ..feeds.durable_feeds import DurableFeeds
     from ..redis.worker import Worker
     from ..sqlite.rounds import Round
     from .file_store import FileDeltaStore, Row
@@ -105,8 +106,9 @@ class DeltaCrawl(CommitHook):
             self._is_new = not self._round.is_resumed
         else:
             self._is_new = not getattr(scheduler, "has_pending_requests", bool)()
-        self._feeds = feeds_of(crawler)
-        if self._feeds is None and crawler.get_extension(FeedExporter) is not None:
+        feeds = feeds_of(crawler)
+        self._feeds: DurableFeeds | None = feeds.durable if feeds else None
+        if feeds is None and crawler.get_extension(FeedExporter) is not None:
             self._round = None  # Scrapy's own feeds lose items when the process is killed
         self._is_synced = self._worker is not None and self._worker.feeds.are_synced
         """True if the items of a page are safe when its request is acknowledged, without a job."""
@@ -149,8 +151,8 @@ class DeltaCrawl(CommitHook):
             hooks, last = self._ledger.commit_hooks, self._worker and self._worker.feeds
             hooks.insert(hooks.index(last) if last in hooks else len(hooks), self)
             if self._feeds is not None and settings.digest and settings.digest.skips:
-                self._feeds.leave_out(
-                    lambda request: self.pages.is_unchanged(request, self._reasons.get(request))
+                self._feeds.is_left_out = lambda request: self.pages.is_unchanged(
+                    request, self._reasons.get(request)
                 )
 
     # -- which requests are done -------------------------------------------------------

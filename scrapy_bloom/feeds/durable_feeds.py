@@ -90,8 +90,10 @@ class DurableFeeds(CommitHook):
 
     @property
     def is_in_place(self) -> bool:
-        """True if each feed is a file to which final items are appended."""
-        return self._is_open and all(working.in_place for working in self._feeds)
+        """True if each feed of the exporter is a file to which final items are appended."""
+        is_open = self._is_open or not self.has_any
+        all_durable = self._exporter.feeds.keys() <= {*self.templates}
+        return is_open and all_durable and all(working.in_place for working in self._feeds)
 
     def _opened(self, feed: Feed, options: dict[str, Any]) -> OpenFeed:
         kind = OpenFeed

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .schema import WAITS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scrapy import Request
     from scrapy.crawler import Crawler
 
     from ..crawl.ledger import Ledger
@@ -152,13 +151,8 @@ class RoundFeeds(Protocol):
     start_items: StartFilter
     """The middleware that tracks items of `Spider.start()`."""
 
-    @property
-    def all_stored(self) -> bool:
-        """True when the crawl has ended and all feeds are stored."""
-
-    @property
-    def is_in_place(self) -> bool:
-        """True if each feed is a file to which final items are appended."""
+    durable: Any
+    """The DurableFeeds since `attach`, None before."""
 
     def look(self, round_: Round, directory: Path) -> object:
         """Raise FeedError if a feed of the round cannot continue; change nothing."""
@@ -167,10 +161,6 @@ class RoundFeeds(Protocol):
         self, ledger: Ledger, round_: Round, directory: Path, *, stores_empty: bool = True
     ) -> None:
         """Take part in the commits of `ledger`. Raises FeedError as `look` does."""
-
-    def leave_out(self, is_left_out: Callable[[Request], bool]) -> None:
-        """Keep the items of requests out of the feeds for which `is_left_out` returns True, which
-        is asked when a request is to be acknowledged."""
 
 
 def feeds_of(crawler: Crawler) -> RoundFeeds | None:
