@@ -145,7 +145,7 @@ class DeltaCrawl(CommitHook):
                 self.store.clear()
             self.store.open()
             if round_ is not None:
-                session_of(self._crawler).at_close(self._close)
+                session_of(self._crawler).closers.append(self._close)
         if self._ledger is not None:
             # a worker's feeds commit last what the other hooks have written in its JOBDIR
             hooks, last = self._ledger.commit_hooks, self._worker and self._worker.feeds

@@ -69,7 +69,7 @@ class WorkerFeeds(CommitHook):
             raise named(self._job.worker_feeds, error) from None
         if late and self._round.follows_kept:
             self._round.awaits_feeds = False
-        session_of(self._crawler).put_last(partial(self._file.close, clean=True))
+        session_of(self._crawler).closers.insert(0, partial(self._file.close, clean=True))
         if self._round.awaits_feeds:
             if begins:
                 self._round.begin()

@@ -246,7 +246,7 @@ class DurableScheduler(LedgerScheduler):
             ledger.named = partial(named, job.requests)
             session = session_of(crawler)
             session.begin(self)
-            session.put_last(ledger.close)
+            session.closers.insert(0, ledger.close)
             self.round = Round(file, ledger.commit)
             records.round = partial(getattr, self.round, "number")
             self.round.at_begin.append(self._begin_round)
