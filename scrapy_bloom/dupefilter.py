@@ -287,10 +287,6 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._recent is not None:
             self._recent.clear()
 
-    def __getstate__(self) -> dict[str, Any]:
-        in_front = {"request_seen", "_ask"}
-        return {name: value for name, value in vars(self).items() if name not in in_front}
-
     def _close_filter(self) -> None:
         """Close the audit and the filter, and drop all references to the crawl's requests."""
         for in_front in ("request_seen", "_ask"):
