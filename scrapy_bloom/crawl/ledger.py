@@ -34,13 +34,7 @@ logger = logging.getLogger("scrapy_bloom.durable.ledger")
 
 class CommitHook:
     """Writes its own rows in the commit that acknowledges requests. Subclasses override what they
-    need; one is told of children. An exception stops the ledger."""
-
-    def stored(self, request: Request, sources: Sequence[Request]) -> None:
-        """Note that an unfiltered `request`, or one that `sources` are sent again as, is stored."""
-
-    def in_memory(self, request: Request) -> None:
-        """Note that `request` is in memory only."""
+    need. An exception stops the ledger."""
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Write the rows for these requests, in the same transaction."""
