@@ -58,7 +58,7 @@ class WorkerFeeds(CommitHook):
         if self._job is None or self._exporter is None:
             return
         self._file = RequestFile.open(self._job.worker_feeds)
-        self._round = Round(self._file, self._commit, crawl, late=late)
+        self._round = Round(self._file, self._commit, crawl, goes_on=not late)
         begins = not (over and self._round.is_over)
         parts = self._job.worker_parts
         ledger.named = partial(named, self._job.worker_feeds)

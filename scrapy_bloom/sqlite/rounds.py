@@ -46,7 +46,7 @@ class Round:
     begins a new round, or ends one.
 
     That of a worker's feeds belongs to a `crawl`, whose requests are not in `file`: it is kept when
-    it is over, and goes on if the same crawl does, unless this start is `late`.
+    it is over. One that was kept `goes_on` if this start says so, and the crawl is the same.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Round:
         commit: Callable[[], object],
         crawl: str = "",
         *,
-        late: bool = False,
+        goes_on: bool = False,
     ) -> None:
         self.file = file
         self.crawl = crawl
@@ -69,7 +69,7 @@ class Round:
         self._phase = OVER if file.is_empty else RUNNING
         self._has_begun = False
         for self.number, self._phase, of_crawl in file.query("SELECT * FROM rounds"):
-            if self._phase == KEPT and crawl and of_crawl == crawl and not late:
+            if self._phase == KEPT and of_crawl == crawl and goes_on:
                 self._phase = RUNNING
         self.follows_kept = self._phase == KEPT
         """True if the previous round ended with requests that were never retried."""
@@ -86,12 +86,6 @@ class Round:
     def is_to_be_stored(self) -> bool:
         """True if the round ends as soon as all feeds are stored."""
         return self._phase == TO_BE_STORED
-
-    def reopen(self) -> None:
-        """Be the round that has kept requests, as one that goes on; changes nothing in the file."""
-        self.number -= 1
-        self.is_resumed, self.follows_kept = True, False
-        self._phase = RUNNING
 
     def begin(self) -> None:
         """Record, once, that start() runs now, or that a request comes before it. Raises

@@ -329,10 +329,8 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         if feeds is not None:
             FeedExporterView(feeds)
         if feeds is not None and file is not None:
-            round_ = Round(file, lambda: None)
-            if _goes_on(crawler, file, queues):
-                round_.reopen()
-            feeds.look(round_, job.feeds)
+            goes_on = _goes_on(crawler, file, queues)
+            feeds.look(Round(file, lambda: None, goes_on=goes_on), job.feeds)
     if left_by_scrapy is not None:
         left_by_scrapy.look(crawler)
 
