@@ -45,8 +45,8 @@ PARTS = {
     "scrapy_bloom.speed": ("DUPEFILTER_CLASS",),
     "scrapy_bloom.audit": ("BLOOM_AUDIT",),
 }
-"""What plugs into a dupefilter, by module, with the settings that ask for it. `check(crawler)` of
-a module, if it has one, may refuse the start; `attach(dupefilter)` gets the dupefilter when its
+"""What plugs into a dupefilter, by module, with the settings that ask for it. What it has
+of these is called: `check(crawler)`, which may refuse the start; `attach(dupefilter)`, when the
 filter is open."""
 
 
@@ -246,7 +246,8 @@ class FilterDupeFilter(BaseDupeFilter):
             self.watches_each_new = settings.on_full == "close"
             self._recognise_redirects()
             for part in parts:
-                part.attach(self)
+                if hasattr(part, "attach"):
+                    part.attach(self)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             self.abandon()
             refuse(crawler, error)
