@@ -252,7 +252,8 @@ class DeltaCrawl(CommitHook):
         fetched = "Those pages are fetched again."
         then = fetched if self._round is None else "The next start of the job tries again."
         text = "What this crawl has done is not in %s: %s. %s"
-        self._logger.error(text, self.store.name, message_of(error), then)
+        named = error if self._ledger is None else self._ledger.named(error)
+        self._logger.error(text, self.store.name, message_of(named), then)
 
     def _all_is_well(self) -> bool:
         """Return True if no feed and no commit has failed."""
