@@ -107,7 +107,7 @@ def store(pages: int) -> None:
             # as many as a crawl adds at a time
             marked = microseconds(mark, range(0, pages, 200)) / 200
             table.open()
-            look = partial(table.fact, name=fact) if facts else table.knows
+            look = partial(table.fact, name=fact) if facts else table.known_until
             looked = microseconds(look, keys)
             nbytes = sum(path.stat().st_size for path in Path(place).rglob("*") if path.is_file())
             table.close()

@@ -45,8 +45,8 @@ PARTS = {
     "scrapy_bloom.speed": ("DUPEFILTER_CLASS",),
     "scrapy_bloom.audit": ("BLOOM_AUDIT",),
 }
-"""What plugs into a dupefilter, by module, with the settings that ask for it. `check(crawler)` of
-a module, if it has one, may refuse the start; `attach(dupefilter)` gets the dupefilter when its
+"""What plugs into a dupefilter, by module, with the settings that ask for it. What it has
+of these is called: `check(crawler)`, which may refuse the start; `attach(dupefilter)`, when the
 filter is open."""
 
 
@@ -246,7 +246,8 @@ class FilterDupeFilter(BaseDupeFilter):
             self.watches_each_new = settings.on_full == "close"
             self._recognise_redirects()
             for part in parts:
-                part.attach(self)
+                if hasattr(part, "attach"):
+                    part.attach(self)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             self.abandon()
             refuse(crawler, error)
@@ -286,10 +287,6 @@ class FilterDupeFilter(BaseDupeFilter):
         """Clear the cache of URLs seen last."""
         if self._recent is not None:
             self._recent.clear()
-
-    def __getstate__(self) -> dict[str, Any]:
-        in_front = {"request_seen", "_ask"}
-        return {name: value for name, value in vars(self).items() if name not in in_front}
 
     def _close_filter(self) -> None:
         """Close the audit and the filter, and drop all references to the crawl's requests."""

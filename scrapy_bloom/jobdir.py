@@ -109,14 +109,14 @@ def session_of(crawler: Crawler) -> Session:
 class Session:
     """Owns the lock of a job `directory` while parts of a crawl use it: the dupefilter, the
     scheduler, the feeds. The first to begin makes and locks the directory, and the last to end
-    closes the job, in this order: the functions of `at_close`, newest first; that of `put_last`,
-    the store; the lock. A function that raises does not stop the rest."""
+    closes the job, in this order: the functions of `closers`, newest first, that of the store as
+    the first in the list; the lock. A function that raises does not stop the rest."""
 
     def __init__(self, directory: JobDirectory | None) -> None:
         self.directory = directory
         self._lock = ExitStack()
         self._parts: list[object] = []
-        self._closers: list[Callable[[], None]] = []
+        self.closers: list[Callable[[], None]] = []
 
     def begin(self, part: object) -> None:
         """Let `part` use the job. Without JOBDIR there is nothing to lock. Raises
@@ -126,14 +126,6 @@ class Session:
             self._lock.enter_context(self.directory.locked())
         self._parts.append(part)
 
-    def at_close(self, function: Callable[[], None]) -> None:
-        """Call `function` when the last part has ended, before the functions that are there."""
-        self._closers.append(function)
-
-    def put_last(self, function: Callable[[], None]) -> None:
-        """Call `function` after all others, and before the lock is released."""
-        self._closers.insert(0, function)
-
     def end(self, part: object) -> None:
         """End the use by `part`; the last one closes the job. Ending twice is fine."""
         if part not in self._parts:
@@ -142,12 +134,12 @@ class Session:
         if not self._parts:
             with ExitStack() as closing:  # unwinds from the newest
                 closing.push(self._lock.pop_all())
-                for function in self._closers:
+                for function in self.closers:
                     closing.callback(function)
-                self._closers.clear()
+                self.closers.clear()
 
     def abandon(self) -> None:
         """Release the lock of a crawl whose start is refused. Calls no function."""
         self._lock.close()
         self._parts.clear()
-        self._closers.clear()
+        self.closers.clear()

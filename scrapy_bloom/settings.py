@@ -23,8 +23,6 @@ from .jobdir import JobDirectory
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    SETTINGS: tuple[Setting[Any], ...]
-
 T = TypeVar("T")
 OFF = (None, False, "", "None", "False", "false", "0")
 
@@ -222,9 +220,3 @@ class BloomSettings(Group):
         return ScalableBloomFilter(
             capacity, self.error_rate, path, identity=identity, exact=self.exact
         )
-
-
-def __getattr__(name: str) -> Any:
-    if name != "SETTINGS":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("scrapy_bloom.all_settings").SETTINGS

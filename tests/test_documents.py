@@ -16,7 +16,8 @@ import pytest
 from scrapy.settings import Settings
 
 import scrapy_bloom
-from scrapy_bloom import settings, signals
+from scrapy_bloom import signals
+from scrapy_bloom.all_settings import SETTINGS
 from scrapy_bloom.bloom import header
 from scrapy_bloom.commands import BloomCommand
 from scrapy_bloom.commands.arguments import add_subcommands
@@ -155,11 +156,11 @@ def test_documents_name_nothing_that_is_not_public():
 
 def test_settings():
     """The table of settings is complete, and so are the documents."""
-    names = {setting.name for setting in settings.SETTINGS}
+    names = {setting.name for setting in SETTINGS}
     assert names == in_code("BLOOM_[A-Z_]+[A-Z]") == in_documents("BLOOM_[A-Z_]+[A-Z]").keys()
 
 
-@pytest.mark.parametrize("setting", settings.SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_reference_of_settings(setting):
     """Each has its heading, with the default and the meaning that the code has; to set what the
     page calls the default changes nothing."""

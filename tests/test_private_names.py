@@ -42,12 +42,9 @@ OF_SLOTS = ("Downloader.get_slot_key", "Downloader.slots", "downloader.Slot.queu
 @pytest.fixture(autouse=True)
 def _anew():
     """Have everything be found, and said, anew."""
-    caches = scrapy_private.miss, slots.slots_take_turns
-    for cached in caches:
-        cached.cache_clear()
+    scrapy_private.miss.cache_clear()
     yield
-    for cached in caches:
-        cached.cache_clear()
+    scrapy_private.miss.cache_clear()
 
 
 class Throttler:

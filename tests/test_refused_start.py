@@ -395,7 +395,7 @@ RENAMED = {
         "StatusMiddleware",
     ),
     "CallLaterOnce": ("core/engine.py utils/reactor.py", "CallLaterOnce", "CallOnce"),
-    "_load_filter": ("extensions/feedexport.py", "_load_filter", "_filter_of"),
+    "_get_storage": ("extensions/feedexport.py", "_get_storage", "_storage_of"),
 }
 
 

@@ -1,6 +1,5 @@
 """What stands in front of `request_seen` answers, counts and logs as the method of the class."""
 
-import copy
 import logging
 
 import pytest
@@ -122,13 +121,6 @@ def test_the_shortcut_is_the_method(name, offered, callbacks):
         stats = tested.crawler.stats.get_stats()
         told.append((answers, stats.get("dupefilter/filtered"), stats.get("bloom/items"), lines))
     assert told[0] == told[1]
-
-
-def test_a_copy_has_the_method_of_the_class():
-    """A function in front would answer for the original."""
-    tested = made()
-    assert "request_seen" in vars(tested)
-    assert not {"request_seen", "_ask"} & {*vars(copy.copy(tested))}
 
 
 def test_the_close_drops_it():

@@ -10,9 +10,9 @@ with a SHA-256 of its own.
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime, timezone
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from secrets import token_bytes
 from struct import Struct
@@ -147,7 +147,7 @@ def new_header(
         secret=secret,
         identity=identity,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        software=_software(),
+        software=f"scrapy-bloom {sys.modules['scrapy_bloom'].__version__}",
         table_pages=sizing.pages_in_table(capacity) if exact else 0,
     )
 
@@ -158,14 +158,6 @@ def check_secret(secret: bytes) -> None:
         raise ValueError(
             f"secret is {secret!r}: it must be {SECRET_BYTES} bytes, or None for a random one"
         )
-
-
-def _software() -> str:
-    """Return the name and release of this package. Cost: 2 ms."""
-    try:
-        return f"scrapy-bloom {version('scrapy-bloom')}"
-    except PackageNotFoundError:
-        return "scrapy-bloom (not installed)"
 
 
 def require_wanted(

@@ -57,7 +57,8 @@ class DeltaPlace(Place):
         """Yield which fingerprints have a mark."""
         with closing(store_at(self.session, self.target.path)) as store:
             store.look()
-            yield self.name, store.identity, lambda each: store.knows(key_of_fingerprint(each))
+            known = store.known_until
+            yield self.name, store.identity, lambda each: known(key_of_fingerprint(each)) > 0
 
     def findings(self) -> tuple[str, list[Finding]]:
         """Return the finding about its table."""

@@ -120,7 +120,7 @@ class Codec:
     def load(self, stored: Stored) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code, without
         `pickles` only those of loaded classes of requests."""
-        fields = self.load_fields(stored)
+        fields = stored_fields(stored, self._dictionaries)
         if OBJECTS in fields:
             code, raw = fields[OBJECTS]
             if not self._pickles:
@@ -138,15 +138,11 @@ class Codec:
                 return True
         return False
 
-    def load_fields(self, stored: Stored) -> dict[str, Any]:
-        """Return the fields of a stored request. Raises ValueError, as `stored_fields` does."""
-        return stored_fields(stored, self._dictionaries)
-
     def again(self, stored: Stored, failed: FailedRequest) -> Stored:
         """Return a stored request that has `failed`, with all its retries, and past a cache. A
         damaged one stays as it is."""
         try:
-            fields = self.load_fields(stored)
+            fields = stored_fields(stored, self._dictionaries)
             meta = {**fields.get("meta", {}), ATTEMPTS_KEY: failed.attempts}
             for key in TIMES_KEYS:
                 meta.pop(key, None)

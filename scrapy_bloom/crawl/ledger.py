@@ -34,13 +34,7 @@ logger = logging.getLogger("scrapy_bloom.durable.ledger")
 
 class CommitHook:
     """Writes its own rows in the commit that acknowledges requests. Subclasses override what they
-    need; one is told of children. An exception stops the ledger."""
-
-    def stored(self, request: Request, sources: Sequence[Request]) -> None:
-        """Note that an unfiltered `request`, or one that `sources` are sent again as, is stored."""
-
-    def in_memory(self, request: Request) -> None:
-        """Note that `request` is in memory only."""
+    need. An exception stops the ledger."""
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Write the rows for these requests, in the same transaction."""
@@ -81,6 +75,8 @@ class Ledger:
         self.store = store
         self.stopped = False
         self.failed = False
+        self.named: Callable[[BaseException], BaseException] = lambda error: error
+        """Names the file in an error of it."""
         self.commit_hooks: list[CommitHook] = []
         self.ends = False
         """True in the last commit that acknowledges anything."""
@@ -259,7 +255,7 @@ class Ledger:
         logger.error(
             "%(what)s failed: %(error)s. Closing the spider; the job stays as it was at the last"
             " commit. Remove the cause, then resume it.",
-            {"what": what, "error": message_of(error)},
+            {"what": what, "error": message_of(self.named(error))},
             exc_info=error.__cause__ if is_handlers else unforeseen(error, *self.store.failures),
             extra={"spider": self._crawler.spider},
         )

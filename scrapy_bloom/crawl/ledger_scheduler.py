@@ -7,7 +7,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
@@ -24,7 +24,6 @@ from ..scrapy_private.slots import answer_unsent, slot_keys
 from ..startup import refuse
 from .delays import DEAD, NO_HOLD, NOT_BEFORE, SILENT, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
-from .ledger import CommitHook
 from .queue_settings import memory_records
 from .records import rank_of
 from .settings import ANY_SPIDER, DELAY_WAIT, budget_of
@@ -105,7 +104,7 @@ class LedgerScheduler(BaseScheduler):
         self.spider: Spider | None = None
         self.mqs = memory_records(crawler)
         self.ledger: Ledger | None = None
-        self._children: CommitHook = CommitHook()
+        self._children: Any = None  # where they are followed
         self._has_told_of_unserializable = False
         self._engine = EngineProgress(crawler)
         self._alarm = Alarm(self._on_alarm)
@@ -245,7 +244,8 @@ class LedgerScheduler(BaseScheduler):
         except Exception as error:  # foreign code: queues, dupefilter, downloader
             if ledger is None:
                 raise
-            if isinstance(error, ledger.store.failures):
+            # a number that overflows here is the request's
+            if isinstance(error, ledger.store.failures) and not isinstance(error, OverflowError):
                 ledger.stop(error)
             else:
                 ledger.cannot_schedule(request, error)
@@ -321,7 +321,7 @@ class LedgerScheduler(BaseScheduler):
             return False
         if request is self._start_requests.offered:
             self._start_requests.mark_stored()
-        if sources or request.dont_filter:
+        if (sources or request.dont_filter) and self._children:
             self._children.stored(request, sources)
         if self._counts_stored:
             self._count("scheduler/enqueued", self.medium)
@@ -339,7 +339,8 @@ class LedgerScheduler(BaseScheduler):
         if self.ledger is not None:
             if request is self._start_requests.offered:
                 self._start_requests.mark_in_memory()
-            self._children.in_memory(request)
+            if self._children:
+                self._children.in_memory(request)
             self.ledger.wait_in_memory(request)
 
     def _put_in_memory(self, request: Request, delay: float | None) -> None:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from ..crawl.ledger import Ledger
+    from ..feeds.durable_feeds import DurableFeeds
     from ..redis.worker import Worker
     from ..sqlite.rounds import Round
     from .file_store import FileDeltaStore, Row
@@ -105,8 +106,9 @@ class DeltaCrawl(CommitHook):
             self._is_new = not self._round.is_resumed
         else:
             self._is_new = not getattr(scheduler, "has_pending_requests", bool)()
-        self._feeds = feeds_of(crawler)
-        if self._feeds is None and crawler.get_extension(FeedExporter) is not None:
+        feeds = feeds_of(crawler)
+        self._feeds: DurableFeeds | None = feeds.durable if feeds else None
+        if feeds is None and crawler.get_extension(FeedExporter) is not None:
             self._round = None  # Scrapy's own feeds lose items when the process is killed
         self._is_synced = self._worker is not None and self._worker.feeds.are_synced
         """True if the items of a page are safe when its request is acknowledged, without a job."""
@@ -143,14 +145,14 @@ class DeltaCrawl(CommitHook):
                 self.store.clear()
             self.store.open()
             if round_ is not None:
-                session_of(self._crawler).at_close(self._close)
+                session_of(self._crawler).closers.append(self._close)
         if self._ledger is not None:
             # a worker's feeds commit last what the other hooks have written in its JOBDIR
             hooks, last = self._ledger.commit_hooks, self._worker and self._worker.feeds
             hooks.insert(hooks.index(last) if last in hooks else len(hooks), self)
             if self._feeds is not None and settings.digest and settings.digest.skips:
-                self._feeds.leave_out(
-                    lambda request: self.pages.is_unchanged(request, self._reasons.get(request))
+                self._feeds.is_left_out = lambda request: self.pages.is_unchanged(
+                    request, self._reasons.get(request)
                 )
 
     # -- which requests are done -------------------------------------------------------
@@ -250,7 +252,8 @@ class DeltaCrawl(CommitHook):
         fetched = "Those pages are fetched again."
         then = fetched if self._round is None else "The next start of the job tries again."
         text = "What this crawl has done is not in %s: %s. %s"
-        self._logger.error(text, self.store.name, message_of(error), then)
+        named = error if self._ledger is None else self._ledger.named(error)
+        self._logger.error(text, self.store.name, message_of(named), then)
 
     def _all_is_well(self) -> bool:
         """Return True if no feed and no commit has failed."""

@@ -45,7 +45,7 @@ class Digests:
         marks: Marks,
         without: Collection[str],
     ) -> None:
-        self._crawler = crawler
+        self._log = logging.LoggerAdapter(logger, {"spider": crawler.spider})
         self._store = store
         self._marks = marks
         self._without = without
@@ -89,11 +89,8 @@ class Digests:
             return None if self._is_off else self._store.fact(key, "digest")
         except Exception as error:  # noqa: BLE001 - pages are fetched and their items stay
             self._is_off = True
-            logger.error(
-                "The delta store failed: %(error)s. No more pages are compared in this crawl.",
-                {"error": message_of(error)},
-                extra={"spider": self._crawler.spider},
-            )
+            what = "The delta store failed: %s. No more pages are compared in this crawl."
+            self._log.error(what, message_of(error))
             return None
 
     def _tell_of_unstable(
@@ -104,12 +101,11 @@ class Digests:
         self._has_told = True
         names = [name for name, value in fields.items() if not _is_stable(value)]
         what = "".join(f"field {name!r}: " for name in names[:1]) + message_of(error)
-        logger.warning(
-            "An item of %(page)s has no stable form (%(what)s): its page counts as changed in each"
-            " crawl. Let BLOOM_DELTA_DIGEST leave such fields out, or make them plain - no more"
-            " such items will be shown",
-            {"page": response, "what": what},
-            extra={"spider": self._crawler.spider},
+        self._log.warning(
+            "An item of %s has no stable form (%s): its page counts as changed in each crawl. Let"
+            " BLOOM_DELTA_DIGEST leave such fields out, or make them plain - no more such items"
+            " will be shown",
+            *(response, what),
         )
 
 

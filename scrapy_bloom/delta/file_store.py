@@ -164,11 +164,6 @@ class FileDeltaStore:
         when: float | None = self.fact(key, "time")
         return 0.0 if when is None or abs(self.clock() - when) > period else float(when) + period
 
-    def knows(self, key: bytes, period: float | None = None) -> bool:
-        """Return True if `key` was marked in the last `period` seconds, at most those of the
-        store."""
-        return bool(self.known_until(key, period))
-
     def fact(self, key: bytes, name: str) -> Any:
         """Return the time or one of the FACTS about the page of `key`, None without it. Cost: 10
         µs."""
@@ -207,7 +202,9 @@ class FileDeltaStore:
     def forget(self, keys: Sequence[bytes]) -> int:
         """Let the pages of `keys` not be done any more, and have no facts; return how many were or
         had."""
-        known = sum(self.knows(key) or any(self.fact(key, each) for each in FACTS) for key in keys)
+        known = sum(
+            self.known_until(key) > 0 or any(self.fact(key, each) for each in FACTS) for key in keys
+        )
         if not self._is_writable:
             self._open("rw")
         self._change("DELETE FROM pages WHERE key = ?", [(key,) for key in keys])

@@ -75,13 +75,9 @@ class Marks:
 
     def __iter__(self) -> Iterator[Row]:
         """Yield the rows that say anything to later rounds."""
-        return map(
-            Row._make,
-            self._executor.iterate(
-                "SELECT key, time AS done, digest, version, validators FROM delta_pages"
-                " WHERE COALESCE(time, digest, validators) IS NOT NULL"
-            ),
-        )
+        query = "SELECT key, time AS done, digest, version, validators FROM delta_pages"
+        query += " WHERE COALESCE(time, digest, validators) IS NOT NULL"
+        return map(Row._make, self._executor.iterate(query))
 
     def clear(self) -> None:
         """Remove all rows."""

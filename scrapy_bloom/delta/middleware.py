@@ -22,6 +22,7 @@ from ..fingerprints import FingerprinterIdentity
 from ..periods import DAY
 from ..redis.settings import RedisSettings
 from ..scrapy_private.middlewares import OutputFilter, put_before_engine
+from ..scrapy_private.progress import scheduler_of
 from ..settings import BloomSettings
 from ..sqlite.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
@@ -174,7 +175,9 @@ class DeltaMiddleware(_Watch):
                 self._require_fingerprinter()
             delta = DeltaCrawl(crawler, self._settings, self._store)
         except Exception as error:
-            self._logger.exception("BLOOM_DELTA is off in this crawl: %s", message_of(error))
+            ledger = getattr(scheduler_of(crawler), "ledger", None)
+            named = error if ledger is None else ledger.named(error)
+            self._logger.exception("BLOOM_DELTA is off in this crawl: %s", message_of(named))
             announce(crawler, "between crawls", "off, see the error above")
             return
         self._delta = delta

@@ -129,10 +129,6 @@ def check(crawler: Crawler) -> None:
     )
 
 
-def attach(dupefilter: object) -> None:
-    """Do nothing: DeltaMiddleware does what is wanted."""
-
-
 class Lifetime(NamedTuple):
     """How long a mark counts: `period` in seconds, None without expiry; and for whom: `identity` is
     the text about the fingerprinter."""

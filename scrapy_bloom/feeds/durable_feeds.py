@@ -90,8 +90,10 @@ class DurableFeeds(CommitHook):
 
     @property
     def is_in_place(self) -> bool:
-        """True if each feed is a file to which final items are appended."""
-        return self._is_open and all(working.in_place for working in self._feeds)
+        """True if each feed of the exporter is a file to which final items are appended."""
+        is_open = self._is_open or not self.has_any
+        all_durable = self._exporter.feeds.keys() <= {*self.templates}
+        return is_open and all_durable and all(working.in_place for working in self._feeds)
 
     def _opened(self, feed: Feed, options: dict[str, Any]) -> OpenFeed:
         kind = OpenFeed
@@ -183,7 +185,7 @@ class DurableFeeds(CommitHook):
                     feed, exported = working.feed.id, working.export(item)
                     try:
                         self.outbox.add_item(feed, origin, exported, is_start_item=is_start_item)
-                    except (sqlite3.Error, OSError) as error:
+                    except (sqlite3.Error, OSError, OverflowError) as error:
                         self.ledger.stop(error)
                         return
         # some feeds have the item, and Twisted may hold back a Ctrl-C
@@ -279,8 +281,8 @@ class DurableFeeds(CommitHook):
         except Exception as error:
             self._logger.error(
                 "The feeds could not be completed: %s. The next start of the job tries again.",
-                message_of(error),
-                exc_info=unforeseen(error, sqlite3.Error),
+                message_of(self.ledger.named(error)),
+                exc_info=unforeseen(error, sqlite3.Error, OverflowError),
             )
 
     async def _close(self, feeds: Iterable[OpenFeed]) -> None:

@@ -20,7 +20,6 @@ from ..startup import announce
 from ..texts import feeds_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from scrapy import Request, Spider
@@ -52,7 +51,7 @@ class DurableFeedExporter(FeedExporter):
         super().__init__(crawler)
         self.start_items = StartItems(crawler)
         self._plans: Plans | None = None
-        self._durable: DurableFeeds | None = None
+        self.durable: DurableFeeds | None = None
         self._scrapys: set[str] = set()  # feeds of a job that Scrapy's exporter writes
         self._refused: WeakSet[Request] = WeakSet()
 
@@ -65,43 +64,33 @@ class DurableFeedExporter(FeedExporter):
         crawler.signals.connect(self._spider_closed, signals.spider_closed)
         return self
 
-    @property
-    def is_in_place(self) -> bool:
-        """True if each feed is a file to which final items are appended."""
-        return not self._scrapys and (self._durable is None or self._durable.is_in_place)
-
-    @property
-    def all_stored(self) -> bool:
-        """True when the crawl has ended and all feeds are stored."""
-        return self._durable is not None and self._durable.all_stored
-
     # -- called by Scrapy ----------------------------------------------------------
 
     def open_spider(self, spider: Spider) -> Any:
         """Continue the feeds of the round, or begin them."""
-        if self._durable is None:
+        if self.durable is None:
             return super().open_spider(spider)
         feeds = self.feeds
         self.feeds = {uri: options for uri, options in feeds.items() if uri in self._scrapys}
         super().open_spider(spider)
         self.feeds = feeds
-        return self._durable.open()
+        return self.durable.open()
 
     def item_scraped(self, item: Any, spider: Spider, response: Any = None) -> None:
         """Export `item`."""
         try:
             super().item_scraped(item, spider)
-            if self._durable is not None:
+            if self.durable is not None:
                 is_start_item = response is None and self.start_items.take(item)
-                self._durable.add(item, response, is_start_item=is_start_item)
+                self.durable.add(item, response, is_start_item=is_start_item)
         except Exception as error:
             self._tell_of_refused(response, error)
             raise
 
     async def close_spider(self, spider: Spider) -> None:
         """Complete the feeds that were written in place, and store the others."""
-        if self._durable is not None:
-            await self._durable.finish()
+        if self.durable is not None:
+            await self.durable.finish()
         await super().close_spider(spider)
 
     async def _spider_closed(self, **named: Any) -> None:
@@ -137,23 +126,18 @@ class DurableFeedExporter(FeedExporter):
             how.append(f"not durable in {feeds_named(sorted(self._scrapys))}")
         way_out = bool(self._scrapys) * "write to a file of its own"
         announce(self.crawler, "items", ", ".join(how), way_out)
+        self.durable = durable
+        durable.ledger, durable.stores_empty = ledger, stores_empty
         if durable.has_any:
-            self._durable = durable
-            durable.ledger, durable.stores_empty = ledger, stores_empty
             round_.awaits_feeds = True
             session_of(self.crawler).begin(self)
-
-    def leave_out(self, is_left_out: Callable[[Request], bool]) -> None:
-        """See RoundFeeds. The function may raise sqlite3.Error."""
-        if self._durable is not None:
-            self._durable.is_left_out = is_left_out
 
     # -- refused items -------------------------------------------------------------
 
     def _tell_of_refused(self, response: Any, error: Exception) -> None:
         self.crawler.signals.send_catch_log(item_refused, response=response, error=error)
         request = request_of(self.crawler, response)
-        has_job = self._durable or getattr(scheduler_of(self.crawler), "ledger", None) is not None
+        has_job = self.durable or getattr(scheduler_of(self.crawler), "ledger", None) is not None
         if has_job or request is None or request in self._refused:
             return
         if not self.crawler.stats.get_value(IN_MEMORY):

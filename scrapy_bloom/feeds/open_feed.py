@@ -19,6 +19,7 @@ from scrapy.extensions.feedexport import (
     FeedExporter,
     FileFeedStorage,
     GCSFeedStorage,
+    ItemFilter,
     S3FeedStorage,
     StdoutFeedStorage,
 )
@@ -147,7 +148,7 @@ class OpenFeed:
     def slot(self, batch: Batch) -> FeedSlot:
         """Return Scrapy's object for `batch`, with its storage."""
         spider, template = self._exporter.crawler.spider, self.feed.template
-        self._exporter.filters.setdefault(template, self._view.filter(self.options))
+        self._exporter.filters.setdefault(template, ItemFilter(self.options))
         return self._view.slot(spider, template, self.options, batch.number, batch.uri)
 
     # -- its files ---------------------------------------------------------------------

@@ -130,11 +130,11 @@ class Outbox:
 
     def save_batch(self, batch: Batch) -> None:
         """Save the state of a batch."""
-        path, stored = _path_to_store(batch.path), json.dumps(batch.stored)
+        path = batch.path if batch.path == encodable(batch.path) else os.fsencode(batch.path)
         self._file.execute(
             "UPDATE batches SET path = :path, state = :state, items = :items, length = :length,"
             " digest = :digest, stored = :stored WHERE id = :id",
-            {**vars(batch), "path": path, "stored": stored},
+            {**vars(batch), "path": path, "stored": json.dumps(batch.stored)},
         )
 
     def record(self) -> None:
@@ -213,8 +213,3 @@ class Outbox:
         row = self._file.execute(statement, values).lastrowid
         assert row is not None
         return row
-
-
-def _path_to_store(path: str) -> str | bytes:
-    """Return a path as text, or as bytes if it is no valid UTF-8."""
-    return path if path == encodable(path) else os.fsencode(path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..crawl.budget import Budget
-from ..crawl.codec import Codec, Stored, url_and_method
+from ..crawl.codec import Codec, Stored, stored_fields, url_and_method
 from ..crawl.dictionaries import Dictionaries
 from ..crawl.failed_request import FailedRequest, class_and_message
 from ..crawl.queue_settings import QueueSettings
@@ -105,7 +105,7 @@ class RedisCodec:
         redirects, also where a worker was killed between them and others began anew."""
         fields: dict[str, Any] = {}
         with suppress(ValueError):  # what cannot be read back is known by what it is
-            fields = self._codec.load_fields(_stored(claim))
+            fields = stored_fields(_stored(claim), self.dictionaries)
         return page_in(fields, claim.slot, claim.payload)
 
     def failing(self, claim: Claim, failed: FailedRequest, *, is_readable: bool = True) -> Failing:

@@ -16,24 +16,10 @@ from ..bloom.header import PAGE, new_header
 from ..bloom.layers import Key, Layered, to_bytes
 from ..errors import IncompatibleFilterError, SharedFilterError
 from ..speed import RecentKeys
+from . import scripts
 from .client import RedisClient
 from .layout import SHARDS, LayerShape, RedisHeader, Shard, shard_keys, shard_of
 from .lifecycle import gone
-from .scripts import (
-    DELETE,
-    FILL,
-    GONE,
-    GROW,
-    GROWN,
-    LOADING,
-    LOOK,
-    MAKE_HEADER,
-    MAKE_SHARD,
-    READ_SHARD,
-    READY,
-    SEEN,
-    TEST_AND_SET,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +98,7 @@ class RedisBloomFilter(Layered):
             return True
         if self.deleted:
             self._join()
-        seen = self._ask(key, GROW if self.growing else FILL)
+        seen = self._ask(key, scripts.GROW if self.growing else scripts.FILL)
         self.known.add(key)
         return seen
 
@@ -120,7 +106,7 @@ class RedisBloomFilter(Layered):
         key = key if type(key) is bytes else to_bytes(key)
         if self._remembers(key):
             return True
-        seen = not self.deleted and self._ask(key, LOOK)
+        seen = not self.deleted and self._ask(key, scripts.LOOK)
         if seen:
             self.known.add(key)
         return seen
@@ -185,7 +171,7 @@ class RedisBloomFilter(Layered):
     def refresh(self) -> None:
         """Read the counts of all shards: 64 round trips. Raises SharedFilterError."""
         for shard in self.shards:
-            counts = self.client.run(READ_SHARD, shard.all_keys, self.generation)
+            counts = self.client.run(scripts.READ_SHARD, shard.all_keys, self.generation)
             if counts is None:
                 raise gone(self.name)
             shard.learn(counts)
@@ -234,7 +220,7 @@ class RedisBloomFilter(Layered):
         once."""
         wanted = fresh_header(self.capacity, self.error_rate, self._identity)
         text = wanted.to_text()
-        _, found, ready = self.client.run(MAKE_HEADER, [self.key], text, "")
+        _, found, ready = self.client.run(scripts.MAKE_HEADER, [self.key], text, "")
         header = RedisHeader.from_text(found, self.name)
         for setting, stored, asked in (
             ("BLOOM_CAPACITY", header.capacity, wanted.capacity),
@@ -246,7 +232,7 @@ class RedisBloomFilter(Layered):
                     f" {asked!r}: all workers need the same; set it to {stored!r}, or use another"
                     " BLOOM_REDIS_KEY"
                 )
-        if ready == LOADING.encode():
+        if ready == scripts.LOADING.encode():
             raise SharedFilterError(
                 f"{self.name} is being loaded; wait for the end, or, if the loading was killed,"
                 " remove it with 'scrapy bloom clear' and load it again"
@@ -265,7 +251,8 @@ class RedisBloomFilter(Layered):
         context fails, the filter is removed. Raises IncompatibleFilterError if the key exists,
         SharedFilterError."""
         text = self.header.to_text()
-        if self.client.run(MAKE_HEADER, [self.key], text, LOADING)[1] != text.encode():
+        answer = self.client.run(scripts.MAKE_HEADER, [self.key], text, scripts.LOADING)
+        if answer[1] != text.encode():
             raise IncompatibleFilterError(
                 f"the key {self.key!r} in Redis at {self.client.name} is there already; remove it,"
                 " a filter with 'scrapy bloom clear', or choose another one"
@@ -280,7 +267,8 @@ class RedisBloomFilter(Layered):
         try:
             yield
             text = self.header.to_text()
-            if self.client.run(MAKE_HEADER, [self.key], text, READY)[1] != text.encode():
+            answer = self.client.run(scripts.MAKE_HEADER, [self.key], text, scripts.READY)
+            if answer[1] != text.encode():
                 raise gone(self.name)
         except BaseException:
             if is_ours:
@@ -291,7 +279,7 @@ class RedisBloomFilter(Layered):
     def make_shards(self) -> None:
         """Make empty shards. 64 round trips."""
         for shard in self.shards:
-            self.client.run(MAKE_SHARD, shard.all_keys, self.generation, shard.sizes[0], 0)
+            self.client.run(scripts.MAKE_SHARD, shard.all_keys, self.generation, shard.sizes[0], 0)
 
     def _use(self, header: RedisHeader) -> None:
         self.header = header
@@ -315,22 +303,22 @@ class RedisBloomFilter(Layered):
         while True:
             shard, *arguments = self.locate(key)
             (answer, layers, count), repeated = self.client.insist(
-                TEST_AND_SET, shard.keys, self.generation, mode, *arguments
+                scripts.TEST_AND_SET, shard.keys, self.generation, mode, *arguments
             )
             doubtful = doubtful or repeated
-            if answer == GONE:
+            if answer == scripts.GONE:
                 raise gone(self.name)
             if self.client.servers != self._servers or shard.has_lost(layers, count):
                 self._forget()
             self.learn(shard, layers, count)
-            if answer != GROWN:
-                return bool(answer == SEEN and not doubtful)
+            if answer != scripts.GROWN:
+                return bool(answer == scripts.SEEN and not doubtful)
 
     def _is_there(self) -> bool:
         """Return True if Redis answers and has the filter; else this is an outage."""
         try:
             shard = self.shards[0]
-            return self.client.run(READ_SHARD, shard.all_keys, self.generation) is not None
+            return self.client.run(scripts.READ_SHARD, shard.all_keys, self.generation) is not None
         except SharedFilterError:
             return False
 
@@ -352,7 +340,7 @@ def fresh_header(capacity: int, error_rate: float, identity: str) -> RedisHeader
 def stored_header(client: RedisClient, key: str) -> RedisHeader | None:
     """Return the header of the filter at `key`, None if the key does not exist. Raises
     IncompatibleFilterError if it is no filter, SharedFilterError."""
-    kind, text, _ = client.run(MAKE_HEADER, [key], "", "")
+    kind, text, _ = client.run(scripts.MAKE_HEADER, [key], "", "")
     if kind == b"none":
         return None
     return RedisHeader.from_text(text, f"the key {key!r} in Redis at {client.name}")
@@ -370,7 +358,7 @@ def delete_shards(client: RedisClient, key: str, header: RedisHeader | None) -> 
     deleted = 0
     generation = header.generation if header else ""
     for shard in range(SHARDS):
-        deleted += client.run(DELETE, shard_keys(key, shard), "generation", generation)
+        deleted += client.run(scripts.DELETE, shard_keys(key, shard), "generation", generation)
     if header:
-        deleted += client.run(DELETE, [key], "header", header.to_text())
+        deleted += client.run(scripts.DELETE, [key], "header", header.to_text())
     return deleted

@@ -243,14 +243,8 @@ class SeedList:
             entries = [entry_of(r, self._codec, self._dupefilter) for r in requests]
         except Exception as error:  # noqa: BLE001 - the spider's code, and data of others
             self._log.error(
-                "The seed %(seed)r of %(list)s makes no request (%(error)s): it is kept in"
-                " %(kept)s.",
-                {
-                    "seed": element,
-                    "list": self._list,
-                    "error": message_of(error),
-                    "kept": self._unreadable,
-                },
+                "The seed %r of %s makes no request (%s): it is kept in %s.",
+                *(element, self._list, message_of(error), self._unreadable),
             )
             return None
         for number, entry in enumerate(entries):

@@ -17,7 +17,7 @@ from ..crawl.ledger import CommitHook, Ledger
 from ..crawl.settings import DURABLE_FEEDS
 from ..jobdir import session_of
 from ..scrapy_private.middlewares import put_before_engine
-from ..sqlite.job_file import RequestFile, check_header
+from ..sqlite.job_file import RequestFile, check_header, named
 from ..sqlite.rounds import Round, feeds_of
 from ..startup import announce
 from ..texts import feeds_named
@@ -58,17 +58,18 @@ class WorkerFeeds(CommitHook):
         if self._job is None or self._exporter is None:
             return
         self._file = RequestFile.open(self._job.worker_feeds)
-        self._round = Round(self._file, self._commit, crawl, late=late)
+        self._round = Round(self._file, self._commit, crawl, goes_on=not late)
         begins = not (over and self._round.is_over)
         parts = self._job.worker_parts
+        ledger.named = partial(named, self._job.worker_feeds)
         try:
             self._exporter.attach(ledger, self._round, parts, stores_empty=begins)
-        except BaseException:
+        except BaseException as error:  # noqa: BLE001 - also Ctrl-C
             self._file.close(clean=True)
-            raise
+            raise named(self._job.worker_feeds, error) from None
         if late and self._round.follows_kept:
             self._round.awaits_feeds = False
-        session_of(self._crawler).put_last(partial(self._file.close, clean=True))
+        session_of(self._crawler).closers.insert(0, partial(self._file.close, clean=True))
         if self._round.awaits_feeds:
             if begins:
                 self._round.begin()

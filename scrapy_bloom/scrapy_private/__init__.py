@@ -18,13 +18,17 @@ from ..errors import JobDirectoryError
 logger = logging.getLogger("scrapy_bloom.startup")
 
 
-def require(name: str, is_there: bool) -> None:
+def require(
+    name: str,
+    is_there: bool,
+    by: str = "DurableScheduler",
+    way_out: str = "SCHEDULER to 'scrapy.core.scheduler.Scheduler'",
+) -> None:
     """Raise JobDirectoryError that names what this release of Scrapy lacks, unless it is there."""
     if not is_there:
         raise JobDirectoryError(
-            f"Scrapy {scrapy.__version__} has no {name}, which DurableScheduler requires: use"
-            " another version of Scrapy or of scrapy-bloom, or set SCHEDULER to"
-            " 'scrapy.core.scheduler.Scheduler'"
+            f"Scrapy {scrapy.__version__} has no {name}, which {by} requires: use another version"
+            f" of Scrapy or of scrapy-bloom, or set {way_out}"
         )
 
 

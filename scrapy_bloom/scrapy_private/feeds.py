@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import scrapy
 from scrapy.extensions import feedexport
 
-from ..errors import JobDirectoryError
+from . import get, require
 
 if TYPE_CHECKING:
     from scrapy import Spider
-    from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol, ItemFilter
+    from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol
 
 
 class FeedExporterView:
@@ -20,13 +19,9 @@ class FeedExporterView:
 
     def __init__(self, exporter: object) -> None:
         self._exporter: Any = exporter
-        for name in ("_start_new_batch", "_get_storage", "_get_uri_params", "_load_filter"):
-            if not callable(getattr(exporter, name, None)):
-                raise JobDirectoryError(
-                    f"Scrapy {scrapy.__version__} has no FeedExporter.{name}, which"
-                    " DurableFeedExporter requires: use another version of Scrapy or of"
-                    " scrapy-bloom, or set BLOOM_DURABLE_FEEDS to False"
-                )
+        by, way_out = "DurableFeedExporter", "BLOOM_DURABLE_FEEDS to False"
+        for name in ("_start_new_batch", "_get_storage", "_get_uri_params"):
+            require(f"FeedExporter.{name}", callable(get(exporter, name)), by, way_out)
 
     def storage(self, uri: str, options: dict[str, Any]) -> FeedStorageProtocol:
         """Return the storage of `uri`. Raises what its constructor raises."""
@@ -39,10 +34,6 @@ class FeedExporterView:
         return self._exporter._start_new_batch(  # type: ignore[no-any-return]
             batch_id=number, uri=uri, feed_options=options, spider=spider, uri_template=template
         )
-
-    def filter(self, options: dict[str, Any]) -> ItemFilter:
-        """Return the item filter that the `options` of a feed name."""
-        return self._exporter._load_filter(options)  # type: ignore[no-any-return]
 
     def evaluate(self, spider: Spider | None, template: str, function: Any, before: Any) -> str:
         """Return the URI of the batch after `before`, whose `batch_id` is 0 for the first one."""

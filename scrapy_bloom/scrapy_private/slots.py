@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
-from types import SimpleNamespace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from scrapy import Request, pqueues, squeues
-from scrapy.settings import BaseSettings
+from scrapy import Request, pqueues
 from scrapy.utils.httpobj import urlparse_cached
 
 if TYPE_CHECKING:
@@ -103,29 +101,7 @@ def backs_off(crawler: Crawler, request: Request, status: int) -> bool:
     return True
 
 
-@cache
 def slots_take_turns() -> bool:
     """Return how DownloaderAwarePriorityQueue chooses among the slots with the fewest downloads:
-    False for the first by name, as up to Scrapy 2.14, True for the first behind the last, and for
-    anything else, with a warning. Found by a queue of four slots, since it has no name."""
-    order = ""
-    with suppress(Exception):
-        slots = {"b": SimpleNamespace(active={0}), "c": SimpleNamespace(active=set())}
-        downloader = SimpleNamespace(slots=slots, get_slot_key=lambda request: request.meta["slot"])
-        crawler: Any = SimpleNamespace(
-            settings=BaseSettings(),
-            engine=SimpleNamespace(downloader=downloader),
-            throttler=SimpleNamespace(
-                get_scopes_key=downloader.get_slot_key, get_scope_load=lambda slot: slot == "b"
-            ),
-        )
-        queue = pqueues.DownloaderAwarePriorityQueue(crawler, squeues.FifoMemoryQueue, "")
-        for slot in "dcbaabcd":
-            queue.push(Request("data:,", meta={"slot": slot}))
-        for _ in range(8):
-            request = queue.pop()
-            order += request.meta["slot"] if request else "-"
-    takes_turns = {"aaccddbb": False, "acdacdbb": True}.get(order)
-    if takes_turns is None:
-        miss("order of DownloaderAwarePriorityQueue that is known", "slots take turns")
-    return takes_turns is not False
+    False for the first by name, as up to Scrapy 2.14, True for the first behind the last."""
+    return hasattr(pqueues.DownloaderAwarePriorityQueue, "_next_slot")

@@ -309,13 +309,12 @@ class SqliteDesk:
             return None
         with self._job.locked():
             file = RequestFile.open(path, starts=False)
-            file.name = ""  # the error below has it
             try:
                 records = SqliteRecords(file, Slots())
                 for stands in sorted(self._job.orders.glob("*.json")):
                     answer(stands, _carried_out(file, records, read_order(stands)))
                 return _carried_out(file, records, order)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OverflowError) as error:
                 raise RequestFileError(
                     f"{path} cannot be changed: {error}; it was left as it is"
                 ) from error

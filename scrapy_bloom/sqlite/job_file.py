@@ -9,9 +9,8 @@ import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..atomic import replacing
 from ..bloom.owner import stored_owner
@@ -45,27 +44,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
 """Of the columns with these names; SQLite has values of any type in each."""
 MAGIC = b"SQLite format 3\0"
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def naming(method: Method) -> Method:
-    """Add the name of the file to the SQLite errors of a method, and the remedy for a damaged one,
-    whose numbers may be too large for SQLite."""
-
-    @wraps(method)
-    def named(self: Any, *arguments: Any, **options: Any) -> Any:
-        try:
-            return method(self, *arguments, **options)
-        except (sqlite3.Error, OverflowError) as error:
-            if not self.name or str(error).startswith(self.name):
-                raise
-            is_damaged = not isinstance(error, sqlite3.OperationalError)
-            remedy = "; restore it from a backup, or use a new JOBDIR" if is_damaged else ""
-            kind = type(error) if isinstance(error, sqlite3.Error) else sqlite3.DataError
-            raise kind(f"{self.name}: {error}{remedy}") from error
-
-    return named  # type: ignore[return-value]
-
 
 class RequestFile:
     """`requests.sqlite` in a job directory, to which each component of the job writes its tables.
@@ -73,7 +51,7 @@ class RequestFile:
     As of the opening, `clean` is True if the file had been closed, `unreleased` are fingerprints of
     stored requests that may be missing in the filter, `last` is the last id or place of a request,
     `taken_over` the stamp of the last queues of Scrapy that were moved here. `spider` is empty
-    before the first start. Any method may raise sqlite3.Error, which calls the file `name`.
+    before the first start. Any method may raise sqlite3.Error, or OverflowError for a damaged file.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -136,12 +114,10 @@ class RequestFile:
         cursor.row_factory = None
         return cursor
 
-    @naming
     def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the selected rows."""
         return self._connection.execute(statement, values).fetchall()
 
-    @naming
     def execute(
         self, statement: str, values: Sequence[object] | Mapping[str, object] = ()
     ) -> sqlite3.Cursor:
@@ -149,24 +125,21 @@ class RequestFile:
         self.begin()
         return self._connection.execute(statement, values)
 
-    @naming
     def execute_many(self, statement: str, values: Collection[Sequence[object]]) -> None:
         """Run a statement for each of the `values`, with the next commit."""
         if values:
             self.begin()
             self._connection.executemany(statement, values)
 
-    @naming
     def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the selected rows, not all in memory at once."""
-        return iter(partial(self._next, self._connection.execute(statement, values)), None)
+        return self._connection.execute(statement, values)
 
     def begin(self) -> None:
         """Begin a transaction, unless there is one."""
         if not self._connection.in_transaction:
             self._connection.execute("BEGIN IMMEDIATE")
 
-    @naming
     def commit(self, unreleased: Iterable[bytes] | None = ()) -> None:
         """Make all changes since the last commit durable, with the fingerprints that are released
         next, None for those of the last commit. Cost: an fsync."""
@@ -185,7 +158,6 @@ class RequestFile:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    @naming
     def close(self, *, clean: bool) -> None:
         """Close the file, marked as `clean` or not; never as clean with uncommitted changes."""
         try:
@@ -194,9 +166,15 @@ class RequestFile:
         finally:
             self._connection.close()
 
-    @naming
-    def _next(self, rows: sqlite3.Cursor) -> tuple[Any, ...] | None:
-        return next(rows, None)
+
+def named(path: object, error: Any) -> Any:
+    """Return what SQLite raises as an error with the name of the file, and the remedy for a damaged
+    one, whose numbers may be too large for SQLite; other errors as they are."""
+    if not isinstance(error, (sqlite3.Error, OverflowError)):
+        return error
+    is_damaged = not isinstance(error, sqlite3.OperationalError)
+    remedy = "; restore it from a backup, or use a new JOBDIR" if is_damaged else ""
+    return RequestFileError(f"{path}: {error}{remedy}")
 
 
 def check_header(path: Path) -> bool:

@@ -13,7 +13,6 @@ from ..crawl.codec import Stored, url_and_method
 from ..crawl.failed_request import CAPPED, HOST, FailedRequest
 from ..crawl.records import Claimed, State
 from . import schema
-from .job_file import naming
 
 if TYPE_CHECKING:
     from ..crawl.budget import Budget, Name
@@ -114,7 +113,7 @@ class SqliteRecords:
     Without it, for a command on a stopped job, order and budget stay as they are, and what is
     pending is not counted. Any method may raise sqlite3.Error."""
 
-    failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
+    failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError, OverflowError)
 
     def __init__(
         self,
@@ -136,7 +135,6 @@ class SqliteRecords:
         self._gone: list[tuple[int]] = []
         self._last: int = file.last
         self._cursor = file.cursor()
-        self.name = file.name
         if newest_first is None:
             self.dropped({})
         else:
@@ -200,7 +198,6 @@ class SqliteRecords:
         self._put(slot, 0, b"", State.FAILED, failed.time, self.round(), failed.encode())
         self.failed += 1
 
-    @naming
     def next(self) -> Claimed | None:
         """Claim the next record. Cost: 10 to 15 µs."""
         slots = self.slots

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .schema import WAITS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scrapy import Request
     from scrapy.crawler import Crawler
 
     from ..crawl.ledger import Ledger
@@ -47,7 +46,7 @@ class Round:
     begins a new round, or ends one.
 
     That of a worker's feeds belongs to a `crawl`, whose requests are not in `file`: it is kept when
-    it is over, and goes on if the same crawl does, unless this start is `late`.
+    it is over. One that was kept `goes_on` if this start says so, and the crawl is the same.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Round:
         commit: Callable[[], object],
         crawl: str = "",
         *,
-        late: bool = False,
+        goes_on: bool = False,
     ) -> None:
         self.file = file
         self.crawl = crawl
@@ -70,7 +69,7 @@ class Round:
         self._phase = OVER if file.is_empty else RUNNING
         self._has_begun = False
         for self.number, self._phase, of_crawl in file.query("SELECT * FROM rounds"):
-            if self._phase == KEPT and crawl and of_crawl == crawl and not late:
+            if self._phase == KEPT and of_crawl == crawl and goes_on:
                 self._phase = RUNNING
         self.follows_kept = self._phase == KEPT
         """True if the previous round ended with requests that were never retried."""
@@ -87,12 +86,6 @@ class Round:
     def is_to_be_stored(self) -> bool:
         """True if the round ends as soon as all feeds are stored."""
         return self._phase == TO_BE_STORED
-
-    def reopen(self) -> None:
-        """Be the round that has kept requests, as one that goes on; changes nothing in the file."""
-        self.number -= 1
-        self.is_resumed, self.follows_kept = True, False
-        self._phase = RUNNING
 
     def begin(self) -> None:
         """Record, once, that start() runs now, or that a request comes before it. Raises
@@ -152,13 +145,8 @@ class RoundFeeds(Protocol):
     start_items: StartFilter
     """The middleware that tracks items of `Spider.start()`."""
 
-    @property
-    def all_stored(self) -> bool:
-        """True when the crawl has ended and all feeds are stored."""
-
-    @property
-    def is_in_place(self) -> bool:
-        """True if each feed is a file to which final items are appended."""
+    durable: Any
+    """The DurableFeeds since `attach`, None before."""
 
     def look(self, round_: Round, directory: Path) -> object:
         """Raise FeedError if a feed of the round cannot continue; change nothing."""
@@ -167,10 +155,6 @@ class RoundFeeds(Protocol):
         self, ledger: Ledger, round_: Round, directory: Path, *, stores_empty: bool = True
     ) -> None:
         """Take part in the commits of `ledger`. Raises FeedError as `look` does."""
-
-    def leave_out(self, is_left_out: Callable[[Request], bool]) -> None:
-        """Keep the items of requests out of the feeds for which `is_left_out` returns True, which
-        is asked when a request is to be acknowledged."""
 
 
 def feeds_of(crawler: Crawler) -> RoundFeeds | None:

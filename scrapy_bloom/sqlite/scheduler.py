@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,14 +27,14 @@ from ..crawl.overlay import Keeper
 from ..crawl.queue_settings import QueueSettings
 from ..crawl.settings import FailedSettings, budget_of
 from ..dupefilter import BloomDupeFilter
-from ..errors import JobDirectoryError, RequestFileError
+from ..errors import JobDirectoryError
 from ..jobdir import JobDirectory, session_of
 from ..scrapy_private.feeds import FeedExporterView
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
 from ..startup import announce, fetches_one_page, is_component, refuse
 from ..texts import waiting_text
-from .job_file import MAX_BYTES, RequestFile, check_header, whole_job
+from .job_file import MAX_BYTES, RequestFile, check_header, named, whole_job
 from .progress import Progress, waiting_in
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren
@@ -135,7 +134,7 @@ class DurableScheduler(LedgerScheduler):
             failures = Failures(crawler, FailedSettings.read(crawler.settings))
             _look(crawler, job, feeds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
-            refuse(crawler, error)
+            refuse(crawler, named(job.requests, error))
         self = cls(crawler, build_from_crawler(dupefilter_class, crawler))
         self._start_requests, self._children = parts
         self._job, self._idle_checks, self._failures = job, idle_checks, failures
@@ -151,8 +150,7 @@ class DurableScheduler(LedgerScheduler):
         except Exception as error:  # noqa: BLE001 - see from_crawler
             if isinstance(self.df, BloomDupeFilter):
                 self.df.abandon()
-            is_files = isinstance(error, sqlite3.Error)
-            refuse(self.crawler, RequestFileError(str(error)) if is_files else error)
+            refuse(self.crawler, named(self._job and self._job.requests, error))
         return self.df.open()
 
     def close(self, reason: str) -> Deferred[None] | None:
@@ -245,9 +243,10 @@ class DurableScheduler(LedgerScheduler):
                 self._log.info(taken, store.take_over(left))
             timing = self.commit_operations, self.commit_seconds
             ledger = Ledger(crawler, store, keeper, self._engine, *timing)
+            ledger.named = partial(named, job.requests)
             session = session_of(crawler)
             session.begin(self)
-            session.put_last(ledger.close)
+            session.closers.insert(0, ledger.close)
             self.round = Round(file, ledger.commit)
             records.round = partial(getattr, self.round, "number")
             self.round.at_begin.append(self._begin_round)
@@ -330,10 +329,8 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         if feeds is not None:
             FeedExporterView(feeds)
         if feeds is not None and file is not None:
-            round_ = Round(file, lambda: None)
-            if _goes_on(crawler, file, queues):
-                round_.reopen()
-            feeds.look(round_, job.feeds)
+            goes_on = _goes_on(crawler, file, queues)
+            feeds.look(Round(file, lambda: None, goes_on=goes_on), job.feeds)
     if left_by_scrapy is not None:
         left_by_scrapy.look(crawler)
 

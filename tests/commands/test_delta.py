@@ -220,7 +220,7 @@ def test_importing_what_deltafetch_has_remembered(run, tmp_path):
     assert [line.split()[0] for line in checked.lines] == ["seen", "seen", "new"]
     memory = FileDeltaStore(tmp_path / "memory", Lifetime(30 * DAY))
     memory.open()
-    assert memory.knows(key_of_text("article 7"))
+    assert memory.known_until(key_of_text("article 7"))
     memory.close()
     (tmp_path / "urls.txt").write_text(f"{URL}x\n{URL}y\n")
     assert run(tmp_path, "add", "memory", "urls.txt", *DAYS).status == 0

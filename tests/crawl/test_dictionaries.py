@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy import Request
 
-from scrapy_bloom.crawl.codec import Codec, Stored, url_and_method
+from scrapy_bloom.crawl.codec import Codec, Stored, stored_fields, url_and_method
 from scrapy_bloom.crawl.dictionaries import LONGEST, PROPOSED_AT, SIZE, Dictionaries, id_of
 
 SLOT = "a.example"
@@ -141,7 +141,7 @@ def test_damage_never_gives_another_request(learn):
             if found[:1] not in (b"\1", b"\2"):
                 continue  # another form
             try:
-                wrong += codec.load_fields(Stored(slot, found)) != fields
+                wrong += stored_fields(Stored(slot, found), codec._dictionaries) != fields
             except ValueError:
                 continue
     assert wrong < 3
@@ -154,7 +154,7 @@ def test_another_slot_is_noticed(learn):
     for _, (_, payload) in stored:
         for slot in ("b.example", "", "a.example.org", "a.exampl"):
             with pytest.raises(ValueError, match="checksum"):
-                codec.load_fields(Stored(slot, payload))
+                stored_fields(Stored(slot, payload), codec._dictionaries)
 
 
 def test_another_dictionary_is_noticed():
@@ -340,7 +340,7 @@ def test_pickles_are_deflated_too():
         if codec._dictionaries.proposal:
             codec._dictionaries.learn(codec._dictionaries.proposal)
     for url, each in stored:
-        assert codec.load_fields(each)["url"] == url
+        assert stored_fields(each, codec._dictionaries)["url"] == url
         assert url_and_method(each, codec._dictionaries) == (url, "GET")
         assert codec.load(each).meta["number"] == complex(url.removeprefix(URL))
     assert stored[0][1].payload[:1] == b"\1"

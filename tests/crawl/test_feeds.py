@@ -763,7 +763,7 @@ def test_many_batches_at_once_and_after_each_other(tmp_path, job):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     a.pages(p2={"n": 60}, p3={"n": 61})
     a.commit()
-    assert len(a.exporter._durable._stores) == 0
+    assert len(a.exporter.durable._stores) == 0
     assert query(tmp_path / "job", "SELECT number, state FROM batches") == [(62, "stored")]
     a.drop()
     job(feeds).pages(p4={"n": 62}).close("shutdown")

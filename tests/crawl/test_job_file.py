@@ -1,6 +1,7 @@
 """The file of a job by itself: commits, what a crash leaves of it, and which file is refused."""
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -16,7 +17,7 @@ from scrapy_bloom.dupefilter import _has_pending
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite import job_file, schema
-from scrapy_bloom.sqlite.job_file import RequestFile, check_header, whole_job
+from scrapy_bloom.sqlite.job_file import RequestFile, check_header, named, whole_job
 from scrapy_bloom.sqlite.status import job_view
 from tests.commands.command_line import bloom
 from tests.crawl.engine import query
@@ -481,5 +482,6 @@ def test_an_index_that_names_a_row_which_is_not_there(open_file, path):
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", index)
-    with pytest.raises(sqlite3.DatabaseError, match=r"requests\.sqlite: .* restore it"):
+    with pytest.raises(sqlite3.DatabaseError) as raised:
         records_in(open_file()).next()
+    assert re.search(r"requests\.sqlite: .* restore it", str(named(path, raised.value)))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scrapy import FormRequest, Request, Spider
 from scrapy.http import JsonRequest, XmlRpcRequest
 
-from scrapy_bloom.crawl.codec import Codec, Stored
+from scrapy_bloom.crawl.codec import Codec, Stored, stored_fields
 from scrapy_bloom.crawl.request_text import DEEPEST, ORDER, NotPlainError, pack, unpack
 
 SLOT = "a.example"
@@ -199,7 +199,7 @@ def test_any_plain_values(meta, value):
         require_round_trip(fields)
     codec, fields = Codec(None, 10**6), {**fields, "flags": [object]}
     stored = codec.dump(fields, SLOT, "pickle")
-    assert codec.load_fields(stored)["url"] == URL
+    assert stored_fields(stored)["url"] == URL
     loaded = codec.load(stored)
     assert (exactly(loaded.meta), loaded.flags) == (exactly(meta), [object])
     assert exactly(loaded.cb_kwargs) == exactly({"a": value})
@@ -231,8 +231,8 @@ def test_the_short_way_to_a_text_is_a_short_way(meta, referers, others, url):
         for depth in ({}, {"depth": 1}, {"depth": True}):
             request = Request(url, spider.parse, headers=headers, meta=meta | depth, **others)
             for _ in range(2):  # the second time the callback is known
-                short = codec.load_fields(codec.dump(request, SLOT, "pickle"))
-                long = codec.load_fields(codec.dump(codec.fields(request), SLOT, "pickle"))
+                short = stored_fields(codec.dump(request, SLOT, "pickle"))
+                long = stored_fields(codec.dump(codec.fields(request), SLOT, "pickle"))
                 assert {n: exactly(short[n]) for n in short} == {n: exactly(long[n]) for n in long}
 
 
@@ -290,7 +290,7 @@ def test_what_is_not_plain_is_one_pickle():
     meta = {"a": Thing(numbers), "n": 5, "b": numbers, "c": {"d": numbers}, "depth": 2}
     codec = Codec(None, 10**6)
     stored = codec.dump(Request(URL, meta=meta, priority=3).to_dict(), SLOT, "pickle")
-    fields = codec.load_fields(stored)
+    fields = stored_fields(stored)
     assert (fields["url"], fields["priority"], fields["meta"]["n"]) == (URL, 3, 5)
     assert stored.payload.count(b"Thing") == 1
     found = codec.load(stored).meta
@@ -345,7 +345,7 @@ def test_any_other_bit_makes_it_unreadable(objects):
         others.append(bytes(damaged))
     for each in [*(Stored(slot, other) for other in others), Stored("b.example", payload)]:
         with pytest.raises(ValueError, match="damaged"):
-            codec.load_fields(each)
+            stored_fields(each)
 
 
 def deep(head, tail=b"\xc0", levels=100_000):

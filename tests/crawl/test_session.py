@@ -52,10 +52,10 @@ def test_a_job_closes_in_one_order(session):
         return lambda: closed.append((name, session.directory.is_locked))
 
     session.begin("dupefilter")
-    session.at_close(note("first"))
-    session.put_last(note("store"))
+    session.closers.append(note("first"))
+    session.closers.insert(0, note("store"))
     session.begin("scheduler")
-    session.at_close(note("second"))
+    session.closers.append(note("second"))
     session.end("dupefilter")
     session.end("dupefilter")
     assert session.directory.is_locked
@@ -69,8 +69,8 @@ def test_a_function_that_raises_keeps_nothing_open(session):
     """The store is closed, and the job is free."""
     closed = []
     session.begin("scheduler")
-    session.put_last(lambda: closed.append("store"))
-    session.at_close(lambda: 1 / 0)
+    session.closers.insert(0, lambda: closed.append("store"))
+    session.closers.append(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         session.end("scheduler")
     assert closed == ["store"]
@@ -81,8 +81,8 @@ def test_a_refused_start_leaves_nothing(session):
     """Neither a lock in the directory, nor anything to be called later."""
     closed = []
     session.begin("scheduler")
-    session.at_close(lambda: closed.append("function"))
-    session.put_last(lambda: closed.append("store"))
+    session.closers.append(lambda: closed.append("function"))
+    session.closers.insert(0, lambda: closed.append("store"))
     session.abandon()
     session.end("scheduler")
     session.begin("a second start")
@@ -114,7 +114,7 @@ def test_without_a_job_directory_nothing_is_locked():
     closed = []
     session = session_of(get_crawler())
     session.begin("feeds")
-    session.put_last(lambda: closed.append("store"))
+    session.closers.insert(0, lambda: closed.append("store"))
     session.end("feeds")
     assert closed == ["store"]
 
@@ -180,7 +180,7 @@ def test_a_start_that_is_refused_when_feeds_have_attached(tmp_path, monkeypatch)
     closed = []
 
     def fail(crawler, *_, **__):
-        session_of(crawler).at_close(lambda: closed.append("function"))
+        session_of(crawler).closers.append(lambda: closed.append("function"))
         raise sqlite3.OperationalError("no")
 
     job = FeedJob(tmp_path, {tmp_path / "items.json": "json"})

@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 
 from scrapy_bloom import BloomError, JobDirectoryError, RequestFileError
 from scrapy_bloom.crawl import codec as codecs
-from scrapy_bloom.crawl.codec import Codec, Stored
+from scrapy_bloom.crawl.codec import Codec, Stored, stored_fields
 from scrapy_bloom.crawl.failed_request import ATTEMPTS_KEY, FailedRequest
 from scrapy_bloom.crawl.request_text import MARSHALLED, OBJECTS, PICKLED, checksum, pack
 from scrapy_bloom.migration.scrapy_redis import _loads
@@ -180,10 +180,10 @@ def test_what_is_not_plain_is_asked_again_as_it_is(no_pickle, code):
     failed = FailedRequest("", "GET", "download", None, None, 7, 0.0, None)
     for each in (codec.again(stored, failed), stored):
         assert codecs.url_and_method(each) == ("http://a.example/", "GET")
-        assert codec.load_fields(each)[OBJECTS] == ExtType(code, b"rubbish")
+        assert stored_fields(each)[OBJECTS] == ExtType(code, b"rubbish")
         with pytest.raises(ValueError, match="BLOOM_PICKLE is False"):
             codec.load(each)
-    assert codec.load_fields(codec.again(stored, failed))["meta"][ATTEMPTS_KEY] == 7
+    assert stored_fields(codec.again(stored, failed))["meta"][ATTEMPTS_KEY] == 7
 
 
 def test_scrapys_own_queue_is_refused(make, tmp_path):

@@ -48,7 +48,7 @@ def opened(folder, now=NOON, period=PERIOD, **options):
 def knows(folder, number, now=NOON, period=PERIOD, days=None):
     """Return what a crawl of that time knows."""
     with closing(opened(folder, now, period)) as found:
-        return found.knows(key(number), days)
+        return found.known_until(key(number), days) > 0
 
 
 def rows_in(folder, fact="digest"):
@@ -94,12 +94,12 @@ def test_a_mark_counts_for_the_period_to_the_second(steps):
                 for number in range(10):
                     age = abs(now - marked.get(number, -1e12))
                     if number in removed:
-                        assert not found.knows(key(number))
+                        assert not found.known_until(key(number))
                         continue
-                    assert found.knows(key(number)) is (age <= period)
-                    assert found.knows(key(number), 2 * HOUR) is (age <= 2 * HOUR)
+                    assert (found.known_until(key(number)) > 0) is (age <= period)
+                    assert (found.known_until(key(number), 2 * HOUR) > 0) is (age <= 2 * HOUR)
                 found.add((key(number), now) for number in keys)
-                known = sum(found.knows(key(number)) for number in forgotten)
+                known = sum(found.known_until(key(number)) > 0 for number in forgotten)
                 assert found.forget([key(number) for number in forgotten]) == known
             for number in keys:
                 marked[number] = now
@@ -144,7 +144,7 @@ def test_a_fact_stays_until_there_is_a_newer_one(fact, steps):
                     had, digest = known.get(number, (None, None))
                     assert found.fact(key(number), fact) == digest
                     if digest:  # else it may have been removed
-                        assert found.knows(key(number)) is (
+                        assert (found.known_until(key(number)) > 0) is (
                             had is not None and abs(now - had) <= PERIOD
                         )
                 for number, waited, digest in pages:
@@ -204,7 +204,7 @@ def test_a_fact_serves_after_its_page_has_expired(tmp_path, fact):
     found = opened(tmp_path, NOON + 60 * HOUR)
     facts = [found.fact(key(number), fact) for number in (1, 2, 3)]
     assert facts == [b"d" * 16, b"e" * 16, None]
-    assert not any(map(found.knows, map(key, (1, 2, 3))))
+    assert not any(map(found.known_until, map(key, (1, 2, 3))))
     assert (found.total, found.count, found.digests) == (2, 1, 2 * (fact == "digest"))
     assert found.drop_older(HOUR) == (1, [])
     assert [*rows_in(tmp_path)] == [key(2)]
@@ -248,7 +248,7 @@ def test_a_look_changes_nothing(tmp_path):
     for hours in (0, 9, 30):
         looking = store(tmp_path, NOON + hours * HOUR, 2 * PERIOD)
         looking.look()
-        assert looking.knows(key(1)) is (hours < 16)
+        assert (looking.known_until(key(1)) > 0) is (hours < 16)
         looking.close()
     assert files_in(tmp_path) == before
 
