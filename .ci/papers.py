@@ -1,6 +1,6 @@
 """Writes what goes with the distributions in dist/ into build/: the recipe for conda, the notes.
 
-`TAG=v1.2.3` refuses a tag that is not this version.
+`TAG=v1.2.3` refuses another version, and one that the changelog does not date.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
     version = re.search('^__version__ = "(.*)"$', code, re.MULTILINE)[1]
     tag = os.environ.get("TAG", "")
     if tag not in {"", f"v{version}"}:
-        raise SystemExit(f"TAG is {tag!r}, and __version__ {version!r}: the tag has to be v{version}")
+        raise SystemExit(f"TAG is {tag!r}, and the version {version!r}")
     notes = section((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
     if not notes and tag:
         raise SystemExit(f"CHANGELOG.md has no section [{version}] with a date")
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def section(changelog: str, version: str) -> str:
-    """Return what the changelog says of a version that has a date, with links that work anywhere."""
+    """Return what the changelog says of a dated version, with links that work anywhere."""
     heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)"
     found = re.search(heading, changelog, re.MULTILINE | re.DOTALL)
     blob = f"https://github.com/scrapy-bloom/scrapy-bloom/blob/v{version}/"

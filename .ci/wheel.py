@@ -51,7 +51,7 @@ class Page(BaseHTTPRequestHandler):
 
     server: Site
 
-    def do_GET(self) -> None:  # noqa: N802 - http.server calls it so
+    def do_GET(self) -> None:
         """Send the links of a page."""
         self.server.asked[self.path] += 1
         if len(self.server.asked) > PAGES / 3:
