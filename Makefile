@@ -85,6 +85,8 @@ dist: .venv/.dist
 	$(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python .ci/papers.py
+	$(BIN)/python -c "from rattler_build import Stage0Recipe, VariantConfig; \
+		Stage0Recipe.from_file('build/recipe.yaml').render(VariantConfig({'python_min': ['3.10']}))"
 
 # a crawl with the wheel of dist/, alone in an empty environment of PYTHON
 wheel-test:

@@ -123,7 +123,7 @@ def test_the_recipe_for_conda(wheel, recipe):
     """It has the version and the dependencies of the wheel, under conda's names."""
     metadata = message_from_bytes(wheel.read(f"{NAME}.dist-info/METADATA"))
     assert recipe["context"]["version"] == metadata["Version"].removesuffix(".dev0")
-    assert f">={recipe['context']['python_min']}" == metadata["Requires-Python"]
+    assert metadata["Requires-Python"] == ">=3.10"  # which python_min is at conda-forge
     assert recipe["about"]["license"] == metadata["License-Expression"]
     needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     wanted = {re.sub("^msgpack>", "msgpack-python>", line).replace(">", " >") for line in needed}
