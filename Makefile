@@ -97,7 +97,7 @@ sbom: .venv/.dist
 	rm -rf .venv-sbom
 	$(PYTHON) -m venv --without-pip .venv-sbom
 	$(BIN)/python -m pip --python .venv-sbom/bin/python install -qq dist/*.whl
-	$(BIN)/cyclonedx-py environment --output-reproducible -o build/sbom.json .venv-sbom/bin/python
+	$(BIN)/cyclonedx-py environment -o build/sbom.json .venv-sbom/bin/python
 
 clean:
 	rm -rf .venv .venv-*

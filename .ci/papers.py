@@ -34,11 +34,15 @@ def main() -> None:
 
 
 def section(changelog: str, version: str) -> str:
-    """Return what the changelog says of a dated version, with links that work anywhere."""
+    """Return what the changelog says of a dated version, for the page of a release: a line for each
+    paragraph or item, and links that work there."""
     heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)"
     found = re.search(heading, changelog, re.MULTILINE | re.DOTALL)
+    if not found:
+        return ""
     blob = f"https://github.com/scrapy-bloom/scrapy-bloom/blob/v{version}/"
-    return re.sub(r"\]\((?!https?:|#)", f"]({blob}", found[1].strip()) + "\n" if found else ""
+    linked = re.sub(r"\]\((?!https?:|#)", f"]({blob}", found[1].strip())
+    return re.sub(r"(?<!\n)\n *(?=[^\n *|#-])", " ", linked) + "\n"
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ def test_papers(built, unpacked):
     shutil.copytree(built, unpacked / "dist")
     version = scrapy_bloom.__version__
     changelog = (
-        f"# Changes\n\n## [{version}] - 2026-01-01\n\n[New](docs/a.md)\n\n## [0] - 2025-01-01\n"
+        f"## [{version}] - 2026-01-01\n\n- [New](docs/a.md)\n  thing.\n- More.\n\n## [0] -\n"
     )
     (unpacked / "CHANGELOG.md").write_text(changelog, encoding="utf-8")
     assert run(unpacked, ".ci/papers.py", TAG=f"v{version}") == (0, "")
@@ -145,7 +145,7 @@ def test_papers(built, unpacked):
     archive = (built / f"{NAME}.tar.gz").read_bytes()
     assert filled["source"]["sha256"] == hashlib.sha256(archive).hexdigest()
     notes = (unpacked / "build" / "notes.md").read_text(encoding="utf-8")
-    assert notes == f"[New]({REPOSITORY}/blob/v{version}/docs/a.md)\n"
+    assert notes == f"- [New]({REPOSITORY}/blob/v{version}/docs/a.md) thing.\n- More.\n"
     refused = (1, f"TAG is 'v9.9.9', and the version {version!r}\n")
     assert run(unpacked, ".ci/papers.py", TAG="v9.9.9") == refused
     (unpacked / "CHANGELOG.md").write_text(f"## [{version}]\n", encoding="utf-8")
