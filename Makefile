@@ -66,7 +66,7 @@ lint: .venv/.lint
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/jactionlint
+	$(BIN)/jactionlint .github/workflows/*.yml .github/dependabot.yml
 	$(BIN)/zizmor --offline --quiet .github
 	$(SCHEMA).github-workflows .github/workflows/*.yml
 	$(SCHEMA).dependabot .github/dependabot.yml
