@@ -125,6 +125,7 @@ def test_the_recipe_for_conda(wheel, recipe):
     assert recipe["context"]["version"] == metadata["Version"].removesuffix(".dev0")
     assert metadata["Requires-Python"] == ">=3.10"  # which python_min is at conda-forge
     assert recipe["about"]["license"] == metadata["License-Expression"]
+    assert recipe["about"]["summary"] == metadata["Summary"]
     needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     wanted = {re.sub("^msgpack>", "msgpack-python>", line).replace(">", " >") for line in needed}
     of_conda = {"__unix", "python >=${{ python_min }}"}
