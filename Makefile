@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo demo-delta demo-redis test bench bench-quick torture mutants oldest next-scrapy scrapys-own deltafetchs-own field lint docs dist clean
+.PHONY: demo demo-delta demo-redis test bench bench-quick torture mutants oldest next-scrapy scrapys-own deltafetchs-own field lint docs dist wheel-test sbom clean
 
 demo: .venv/.demo
 	@$(BIN)/python example_project/demo.py
@@ -61,20 +61,43 @@ field: .venv-field/.made
 deltafetchs-own: .venv/.test
 	$(BIN)/python -m tests.deltafetchs_own
 
+SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
 lint: .venv/.lint
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/jactionlint .github/workflows/*.yml .github/dependabot.yml
+	$(BIN)/zizmor --offline --quiet .github
+	$(SCHEMA).github-workflows .github/workflows/*.yml
+	$(SCHEMA).dependabot .github/dependabot.yml
+	$(SCHEMA).github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(SCHEMA).github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(SCHEMA).readthedocs .readthedocs.yaml
 
 # the site, in docs/_build/html
 docs: .venv/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 
-# the wheel and the source distribution, in dist/
+# the wheel and the source distribution in dist/, the recipe for conda and the notes in build/;
+# TAG=v1.2.3 refuses another version
 dist: .venv/.dist
-	rm -rf dist
+	rm -rf dist build
 	$(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python .ci/papers.py
+	$(BIN)/python -c "from rattler_build import Stage0Recipe, VariantConfig; \
+		Stage0Recipe.from_file('build/recipe.yaml').render(VariantConfig({'python_min': ['3.10']}))"
+
+# a crawl with the wheel of dist/, alone in an empty environment of PYTHON
+wheel-test:
+	@$(PYTHON) .ci/wheel.py
+
+# what the wheel of dist/ brings into an environment, in build/
+sbom: .venv/.dist
+	rm -rf .venv-sbom
+	$(PYTHON) -m venv --without-pip .venv-sbom
+	$(BIN)/python -m pip --python .venv-sbom/bin/python install -qq dist/*.whl
+	$(BIN)/cyclonedx-py environment -o build/sbom.json .venv-sbom/bin/python
 
 clean:
 	rm -rf .venv .venv-*

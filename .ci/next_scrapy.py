@@ -1,6 +1,6 @@
 """Runs our tests against pull requests that may be in the next Scrapy, each by its commit.
 
-`NEXT_SCRAPY=/path/to/scrapy` takes a local tree instead.
+`NEXT_SCRAPY` takes another tree instead: a path, or the address of an archive.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ TESTS = [
 
 def main() -> None:
     """Test with each of them. Exits with 1 if one cannot be had, or a test fails."""
-    local = os.environ.get("NEXT_SCRAPY")
+    other = os.environ.get("NEXT_SCRAPY")
     sources = {name: ARCHIVE.format(commit) for name, commit in COMMITS.items()}
-    if local:
-        sources = {"local": local}
+    if other:
+        sources = {"other": other}
     failed = [name for name, source in sources.items() if not passes(name, source)]
     if failed:
         raise SystemExit(f"next Scrapy: failed with {', '.join(failed)}")

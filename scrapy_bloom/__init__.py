@@ -6,7 +6,7 @@ what they are.
 
 from importlib import import_module
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 _MODULES = {
     "Addon": "addon",

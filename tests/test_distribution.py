@@ -1,6 +1,9 @@
 """What is built for a package index holds what it has to, and nothing else."""
 
+import hashlib
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -9,25 +12,56 @@ from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+import yaml
 
 import scrapy_bloom
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = f"scrapy_bloom-{scrapy_bloom.__version__}"
+REPOSITORY = "https://github.com/scrapy-bloom/scrapy-bloom"
+
+
+def run(folder, *command, **environment):
+    """Run Python there; return its status and its errors."""
+    ended = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    return ended.returncode, ended.stderr
+
+
+def build(root, folder, *kind):
+    """Build what is in `root` into `folder`."""
+    assert run(root, "-m", "hatchling", "build", *kind, "-d", str(folder))[0] == 0
+    return folder
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A folder with the wheel and the source distribution of this tree."""
     pytest.importorskip("hatchling")
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
-    ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    return folder
+    return build(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(built, tmp_path_factory):
+    """The tree that the source distribution holds."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(built / f"{NAME}.tar.gz") as file:
+        file.extractall(folder)
+    return folder / NAME
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    """The recipe for conda."""
+    return yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +96,59 @@ def test_metadata(wheel):
     assert "bloom = scrapy_bloom.commands:BloomCommand" in entries
 
 
-def test_the_source_distribution_can_test_itself(built):
-    """It holds all that `make test` and `make docs` need, and nothing that was made of it."""
-    with tarfile.open(built / f"{NAME}.tar.gz") as file:
-        names = {name.partition("/")[2] for name in file.getnames()}
-    wanted = [
-        path.relative_to(ROOT).as_posix()
-        for folder in ("scrapy_bloom", "tests", "benchmarks", "docs", "example_project")
+def test_the_source_distribution_can_test_itself(unpacked):
+    """It holds all that the targets of `make` need, and nothing that was made of it."""
+    folders = ("scrapy_bloom", "tests", "benchmarks", "docs", "example_project", "conda")
+    made = r"/(\.|__pycache__|_build/)"
+    wanted = {
+        path.relative_to(ROOT)
+        for folder in (*folders, ".ci", ".github")
         for path in (ROOT / folder).rglob("*")
-        if path.is_file()
-        and not re.search(r"/(\.|__pycache__|_build/)", f"/{path.relative_to(ROOT).as_posix()}")
-    ]
+        if path.is_file() and not re.search(made, f"/{path.relative_to(ROOT / folder).as_posix()}")
+    }
     top = ["Makefile", "pyproject.toml", "README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE"]
-    assert {*wanted, *top} - names == set()
-    assert [n for n in names if "__pycache__" in n or "_build" in n or ".venv" in n] == []
+    held = {path.relative_to(unpacked) for path in unpacked.rglob("*")}
+    assert {*wanted, *map(Path, top)} - held == set()
+    assert [path for path in held if {"__pycache__", "_build", ".venv"} & {*path.parts}] == []
+
+
+def test_the_same_tree_gives_the_same_bytes(built, unpacked, tmp_path):
+    """Whoever builds it later, from the source distribution, gets the sha256 of the index."""
+    file = f"{NAME}.tar.gz"
+    again = build(unpacked, tmp_path, "-t", "sdist")
+    assert (again / file).read_bytes() == (built / file).read_bytes()
+
+
+def test_the_recipe_for_conda(wheel, recipe):
+    """It has the version and the dependencies of the wheel, under conda's names."""
+    metadata = message_from_bytes(wheel.read(f"{NAME}.dist-info/METADATA"))
+    assert recipe["context"]["version"] == metadata["Version"].removesuffix(".dev0")
+    assert metadata["Requires-Python"] == ">=3.10"  # which python_min is at conda-forge
+    assert recipe["about"]["license"] == metadata["License-Expression"]
+    assert recipe["about"]["summary"] == metadata["Summary"]
+    needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
+    wanted = {re.sub("^msgpack>", "msgpack-python>", line).replace(">", " >") for line in needed}
+    of_conda = {"__unix", "python >=${{ python_min }}"}
+    assert {*recipe["requirements"]["run"]} == wanted | of_conda
+
+
+def test_papers(built, unpacked):
+    """The recipe gets the sha256 of the source distribution, the notes are the changelog's section;
+    another tag, or a version that is not in the changelog, is refused."""
+    shutil.copytree(built, unpacked / "dist")
+    version = scrapy_bloom.__version__
+    changelog = (
+        f"## [{version}] - 2026-01-01\n\n- [New](docs/a.md)\n  thing.\n- More.\n\n## [0] -\n"
+    )
+    (unpacked / "CHANGELOG.md").write_text(changelog, encoding="utf-8")
+    assert run(unpacked, ".ci/papers.py", TAG=f"v{version}") == (0, "")
+    filled = yaml.safe_load((unpacked / "build" / "recipe.yaml").read_text(encoding="utf-8"))
+    archive = (built / f"{NAME}.tar.gz").read_bytes()
+    assert filled["source"]["sha256"] == hashlib.sha256(archive).hexdigest()
+    notes = (unpacked / "build" / "notes.md").read_text(encoding="utf-8")
+    assert notes == f"- [New]({REPOSITORY}/blob/v{version}/docs/a.md) thing.\n- More.\n"
+    refused = (1, f"TAG is 'v9.9.9', and the version {version!r}\n")
+    assert run(unpacked, ".ci/papers.py", TAG="v9.9.9") == refused
+    (unpacked / "CHANGELOG.md").write_text(f"## [{version}]\n", encoding="utf-8")
+    refused = (1, f"CHANGELOG.md has no section [{version}] with a date\n")
+    assert run(unpacked, ".ci/papers.py", TAG=f"v{version}") == refused
