@@ -426,10 +426,10 @@ def test_glossary_has_the_words_of_other_pages():
 
 
 def test_first_page_names_the_version():
-    """It is the one that is installed, and has the pictures of a terminal."""
+    """It is the one that is installed, and the picture of the README is there."""
     first = TEXT[ROOT / "docs" / "index.md"]
     assert f"Version {scrapy_bloom.__version__}." in first
-    assert "images/killed.svg" in first
+    assert "images/three-kills.svg" in first
 
 
 # --- snippets ---------------------------------------------------------------------------
