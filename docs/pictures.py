@@ -355,7 +355,7 @@ def steps() -> list[tuple[str, set[str]]]:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     return [
         (name, {room for room in floors() if re.search(rf"`{room}(?:/[\w/]*)?(?:\.py)?`", words)})
-        for name, words in re.findall(r"^\d\. \*\*(\w+)\*\* (.*(?:\n   .*)*)", text, re.MULTILINE)
+        for name, words in re.findall(r"^\d\. \*\*(\w+)\.\*\* (.*(?:\n   .*)*)", text, re.MULTILINE)
     ]
 
 
