@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from html import escape
 from math import log10
 from pathlib import Path
@@ -337,6 +338,7 @@ def floors() -> dict[str, int]:
     return {room: int(number) for number, room in rows}
 
 
+@cache
 def rooms_imported(room: str) -> set[str]:
     """Return the rooms from which the files of a room import."""
     found = set()
