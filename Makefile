@@ -104,7 +104,7 @@ clean:
 
 .venv/.demo: pyproject.toml | $(BIN)/python
 	@echo "Installing scrapy-bloom and Scrapy into .venv: once, 20 seconds"
-	@$(BIN)/python $(INSTALL) -e .
+	@$(BIN)/python $(INSTALL) --no-compile -e .
 	@touch $@
 
 .venv/.bench: .venv/.test

@@ -2,26 +2,24 @@
 
 import argparse
 import contextlib
-import gc
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urljoin
 
 from example.model import Page, pages, session_of
 from example.settings import USER_AGENT
 from scrapy import Request
-from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.request import fingerprint
 
 PROJECT = Path(__file__).resolve().parent
@@ -30,6 +28,7 @@ SESSION = session_of(USER_AGENT)
 PATIENCE = 60
 # Seconds between two lines about a run, where they do not replace one another.
 SELDOM = 5
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,13 @@ class Site:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a crawl: how many 200s the site gave it, its exit status and its last stats."""
+    """One run of a crawl: how many 200s the site gave it, its exit status, its last stats, and the
+    seconds of CPU time that its process took."""
 
     fetched: int = 0
     status: int | None = None
     stats: Mapping[str, Any] = field(default_factory=dict)
+    cpu: float = 0
 
     @property
     def reason(self) -> str | None:
@@ -85,12 +86,13 @@ class Account:
 
 
 class Progress:
-    """Shows how far a run is: a line that changes on a terminal, else one now and then."""
+    """Shows how far a run is: a line that changes on a terminal, else, or beside others, one now
+    and then."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, alone: bool) -> None:
         self.label = label
         self.total = len(pages(SESSION))
-        self.live = sys.stdout.isatty()
+        self.live = alone and sys.stdout.isatty()
         self.began = self.shown = time.monotonic()
 
     def show(self, run: Run, note: str = "") -> None:
@@ -141,24 +143,48 @@ def serve(folder: Path, *options: str) -> Iterator[Site]:
         yield Site(f"http://127.0.0.1:{port.read_text(encoding='utf-8')}/", answers)
 
 
-def crawl(
+def crawl(site: Site, job: Path, label: str, **options: Any) -> Run:
+    """Run a job until it ends, with nothing beside it; the options are those of `crawling`."""
+    (run,) = side_by_side(crawling(site, job, label, alone=True, **options))
+    return run
+
+
+def side_by_side(*crawls: Generator[None, None, Result]) -> list[Result]:
+    """Return what the crawls return, which yield while they wait; end all of them with one."""
+    results: dict[int, Result] = {}
+    with contextlib.ExitStack() as ends:
+        for each in crawls:
+            ends.callback(each.close)
+        while len(results) < len(crawls):
+            for number, each in enumerate(crawls):
+                if number not in results:
+                    try:
+                        next(each)
+                    except StopIteration as end:
+                        results[number] = end.value
+            time.sleep(0.05)
+    return [results[number] for number in range(len(crawls))]
+
+
+def crawling(
     site: Site,
     job: Path,
     label: str,
     *,
+    alone: bool = False,
     settings: Mapping[str, object] | None = None,
     stop_after: int | None = None,
     stop_with: signal.Signals = signal.SIGINT,
-) -> Run:
+) -> Generator[None, None, Run]:
     """Run a job until it ends; send it `stop_with` once the site gave it `stop_after` 200s."""
-    before, progress = site.fetched(), Progress(label)
+    before, progress = site.fetched(), Progress(label, alone)
     stats, log = job.with_suffix(".stats"), job.with_suffix(".log")
     stats.unlink(missing_ok=True)
     options = {"JOBDIR": job, "STATS_FILE": stats, **(settings or {})}
     pairs = [word for name, value in options.items() for word in ("-s", f"{name}={value}")]
     run, heard, stopped = Run(), time.monotonic(), ""
     with started("scrapy", "crawl", "site", "-a", f"start={site.url}", *pairs, log=log) as process:
-        while (status := process.poll()) is None:
+        while (cpu := ended(process)) is None:
             fetched = site.fetched() - before
             if fetched != run.fetched:
                 heard = time.monotonic()
@@ -169,10 +195,19 @@ def crawl(
                 stopped = f", {stop_with.name}"
             run = Run(fetched, None, read(stats))
             progress.show(run)
-            time.sleep(0.05)
-    run = Run(site.fetched() - before, status, read(stats))
-    progress.show(run, stopped or f", {run.reason or f'exit {status}'}")
+            yield
+    run = Run(site.fetched() - before, process.returncode, read(stats), cpu)
+    progress.show(run, stopped or f", {run.reason or f'exit {run.status}'}")
     return run
+
+
+def ended(process: "subprocess.Popen[bytes]") -> float | None:
+    """Return the seconds of CPU time that a process has taken, None while it runs."""
+    pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+    if not pid:
+        return None
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
 
 
 def read(stats: Path) -> dict[str, Any]:
@@ -197,23 +232,6 @@ def account(site: Site) -> Account:
         twice=[answered[key] for key, count in times.items() if count > 1],
         missed=[page for key, page in known.items() if key not in times],
     )
-
-
-def measure(requests: Iterable[Request]) -> int:
-    """Return how many bytes Scrapy's own dupefilter takes for these requests, by tracemalloc."""
-    tracemalloc.start()
-    try:
-        seen = RFPDupeFilter()
-        for request in requests:
-            seen.request_seen(request)
-        gc.collect()
-        full, _ = tracemalloc.get_traced_memory()
-        # What is freed with it is what it took, whatever else was cached on the way.
-        del seen
-        gc.collect()
-        return full - tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib import import_module
+from io import StringIO
 from itertools import islice
 from math import exp
 from operator import mul
@@ -55,6 +56,16 @@ _STYLES = {
     "linestyle": ["-", "--", "-.", ":", (0, (1, 1, 4, 1)), (0, (8, 2)), (0, (3, 3, 1, 3, 1, 3))],
     "marker": list("os^Dvx*"),
 }
+_INK, _GRID = "#000000", "#d9d9d9"
+_DARK = """<style>@media (prefers-color-scheme: dark) {
+  [style*="fill: #ffffff"] { fill: #161b22 !important }
+  [style*="stroke: #000000"] { stroke: #e6edf3 !important }
+  [style*="stroke: #d9d9d9"] { stroke: #3d4753 !important }
+  text, use, [style^="fill: #000000"] { fill: #e6edf3 !important }
+}
+text { font-family: system-ui, Helvetica, Arial, sans-serif !important }</style>
+ <defs>"""
+"""What makes an SVG of matplotlib follow light and dark."""
 _KEYS_PER_BLOCK_AT_LEAST = 200  # a filter of any size: whole blocks do not matter
 _LOWEST = 1e-12
 
@@ -275,27 +286,33 @@ def draw(chart: str, path: Path, curves: Sequence[Any]) -> None:
         figures = import_module("matplotlib.figure")
     except ImportError:
         raise BloomError("matplotlib is missing: pip install 'scrapy-bloom[plot]'") from None
-    figure = figures.Figure(figsize=(8, 5.5), dpi=130, layout="constrained")
+    figure = figures.Figure(figsize=(4.5, 4.6), dpi=200, layout="constrained")
     axes = figure.add_subplot()
     axes.set_prop_cycle(**_STYLES)
     CHARTS[chart](axes, curves)
-    axes.grid(visible=True, which="major", color="0.85", linewidth=0.6)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    axes.grid(visible=True, which="major", color=_GRID, linewidth=0.6)
+    if path.suffix == ".png":
+        figure.savefig(path)
+        return
+    svg = StringIO()
+    with import_module("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": chart}):
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Title": axes.get_title()})
+    path.write_text(svg.getvalue().replace("<defs>", _DARK, 1), encoding="utf-8")
 
 
 def _error_by_bits(axes: Axes, probes: Sequence[int]) -> None:
     for count in probes:
         _curve(axes, [(n / 2, error_rate(n / 2, count)) for n in range(4, 81)], f"k = {count}")
-    _error_axes(axes, "Error rate of a full filter by its size, for k probes", "bits per item")
+    _error_axes(axes, "Error rate by bits per item, for k probes", "bits per item")
 
 
 def _error_by_probes(axes: Axes, bits: Sequence[float]) -> None:
     for each in bits:
         curve = [(float(k), error_rate(each, k)) for k in range(1, 31)]
-        _curve(axes, curve, f"{each:g} bits per item")
+        _curve(axes, curve, f"{each:g} bits")
         best = min(curve, key=lambda point: point[1])
         axes.plot(*best, "ok", markersize=11, fillstyle="none")
-    _error_axes(axes, "Error rate of a full filter by its probes (circle: the best k)", "probes k")
+    _error_axes(axes, "Error rate by probes, for bits per item", "probes k (circle: the best k)")
 
 
 def _memory(axes: Axes, error_rates: Sequence[float]) -> None:
@@ -306,11 +323,11 @@ def _memory(axes: Axes, error_rates: Sequence[float]) -> None:
         curve = [(n, float(Plan(round(n), rate).bytes)) for n in urls]
         _curve(axes, curve, f"Bloom filter, p = {rate:g}")
     axes.set(
-        title="Memory by the number of URLs, BLOOM_CAPACITY set to it",
+        title="Memory by the number of URLs",
         xscale="log",
         yscale="log",
-        xlabel="URLs (log scale)",
-        ylabel="memory in bytes (log scale), with BLOOM_EXACT the same",
+        xlabel="URLs = BLOOM_CAPACITY (log scale)",
+        ylabel="memory, also with BLOOM_EXACT (log scale)",
     )
     units = ("B", "kB", "MB", "GB", "TB")
     ticks = [(10**n, f"{10 ** (n % 3)} {units[n // 3]}") for n in range(4, 12)]
@@ -339,7 +356,7 @@ def _curve(axes: Axes, points: Sequence[tuple[float, float]], label: str, **styl
 
 
 def _error_axes(axes: Axes, title: str, below: str) -> None:
-    beside = "error rate: share of new URLs taken for seen ones (log scale)"
+    beside = "error rate of a full filter (log scale)"
     axes.set(title=title, xlabel=below, yscale="log", ylabel=beside)
     axes.set_ylim(max(axes.get_ylim()[0], _LOWEST), 1)
-    axes.legend(fontsize="small")
+    axes.figure.legend(loc="outside lower center", ncols=3, columnspacing=1)

@@ -95,6 +95,21 @@ def test_rooms_import_downwards(floors):
     ] == []
 
 
+def test_the_drawing_of_the_rooms(floors, monkeypatch):
+    """docs/architecture.md draws these floors and imports, and each step passes a room;
+    test_documents.py holds the drawing against its source."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import pictures
+
+    needs = {room: {room} for room in floors}
+    for module, _, name in inner_imports():
+        needs[room_of(module)].add(room_of(name))
+    assert pictures.floors() == floors
+    assert {room: pictures.rooms_imported(room) | {room} for room in floors} == needs
+    assert len(pictures.steps()) == 8
+    assert all(rooms for _, rooms in pictures.steps())
+
+
 def test_no_circle_of_files():
     """One of two files can be read, and changed, without the other."""
     dotted = {module.removesuffix(".py").replace("/", "."): module for module in MODULES}

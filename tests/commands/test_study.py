@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 from itertools import count
 
 import pytest
@@ -58,11 +59,14 @@ def test_compare_prints_the_running_share(run, tmp_path):
 
 
 def test_plot_writes_pictures(run, tmp_path):
-    """PNG and SVG; another suffix is refused."""
+    """PNG, and SVG that follows light and dark; another suffix is refused."""
     pytest.importorskip("matplotlib")
     result = run(tmp_path, "plot", "memory", "memory.svg")
     assert (result.status, result.lines) == (0, ["wrote memory.svg"])
-    assert "<svg" in (tmp_path / "memory.svg").read_text()
+    picture = (tmp_path / "memory.svg").read_text()
+    assert "prefers-color-scheme: dark" in picture
+    inks = {"#000000", "#ffffff", "#d9d9d9", "#cccccc"}  # the last, around the legend, is for both
+    assert set(re.findall(r'style="[^"]*(#\w{6})', picture)) <= inks
     assert ".png or .svg" in run(tmp_path, "plot", "memory", "memory.pdf").refusal
     assert "no/x.png: No such file" in run(tmp_path, "plot", "memory", "no/x.png").refusal
 
