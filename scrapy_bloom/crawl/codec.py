@@ -89,8 +89,9 @@ class Codec:
         self._has_cache = has_cache
         self._pickles = pickles
         self._stats = stats
-        self.callbacks = Callbacks(spider)
-        self.fields = self.callbacks.fields
+        self._names: dict[object, Any] = {}
+        """The callbacks that were found before, by function: Scrapy looks among all attributes of
+        the spider, which takes longer than all the rest."""
         self._dictionaries = dictionaries
 
     def dump(self, request: Request | dict[str, Any], slot: str, format_: str) -> Stored:
@@ -116,6 +117,41 @@ class Codec:
         if self._dictionaries is not None:
             self._dictionaries.sample(fields, text)
         return self._stored(text, slot)
+
+    def fields(self, request: Request) -> dict[str, Any]:
+        """Return the same as `to_dict`, perhaps without fields that have their default. Raises
+        ValueError for a request without a dictionary: its callback is no method of the spider."""
+        try:
+            if type(request) is Request and _KNOWS_FIELDS:
+                with suppress(LookupError):
+                    return self._sparse(request)
+            found = request.to_dict(spider=self._spider)
+        except Exception as error:
+            raise ValueError(str(error)) from error
+        for name in ("callback", "errback"):
+            if (function := getattr(getattr(request, name), "__func__", None)) is not None:
+                self._names[function] = found.get(name)
+        return found
+
+    def _sparse(self, request: Request) -> dict[str, Any]:
+        fields: dict[str, Any] = {"url": request.url}
+        for name in ("callback", "errback"):
+            if (method := getattr(request, name)) is not None:
+                fields[name] = self._name_of(method)
+        for (name, default), value in zip(_OTHERS, _values_of(request), strict=True):
+            if value is not default and (type(value) is not type(default) or value != default):
+                fields[name] = value
+        if headers := request.headers:
+            fields["headers"] = dict(headers)
+        return fields
+
+    def _name_of(self, method: Any) -> Any:
+        """Return the name of a method of the spider that was found before. Raises LookupError."""
+        function = getattr(method, "__func__", None)
+        known = self._names[function]
+        if getattr(getattr(self._spider, str(known), None), "__func__", None) is not function:
+            raise LookupError(known)
+        return known
 
     def load(self, stored: Stored) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code, without
@@ -214,71 +250,3 @@ def _require_loaded(path: object) -> None:
         raise ValueError(
             f"its class {path!r} is no Request of a loaded module, and BLOOM_PICKLE is False"
         )
-
-
-class Callbacks:
-    """Cache of the names of callbacks, which Scrapy looks for among all attributes of the spider.
-    That takes longer than all the rest, so this object stands for the spider there, and lists only
-    the names that were found before."""
-
-    def __init__(self, spider: Spider | None) -> None:
-        self._spider = spider
-        self._names: dict[object, str] = {}  # by function
-        self._wanted: list[str] = []
-
-    def fields(self, request: Request) -> dict[str, Any]:
-        """Return the same as `to_dict`, perhaps without fields that have their default. Raises
-        ValueError for a request without a dictionary: its callback is no method of the spider."""
-        try:
-            return self._sparse(request)
-        except Exception as error:
-            raise ValueError(str(error)) from error
-
-    def _sparse(self, request: Request) -> dict[str, Any]:
-        if type(request) is not Request or not _KNOWS_FIELDS:
-            return self.to_dict(request)
-        fields: dict[str, Any] = {"url": request.url}
-        for name in ("callback", "errback"):
-            if (method := getattr(request, name)) is not None:
-                try:
-                    fields[name] = self.name_of(method)
-                except LookupError:
-                    return self.to_dict(request)
-        for (name, default), value in zip(_OTHERS, _values_of(request), strict=True):
-            if value is not default and (type(value) is not type(default) or value != default):
-                fields[name] = value
-        if headers := request.headers:
-            fields["headers"] = dict(headers)
-        return fields
-
-    def name_of(self, method: Any) -> str:
-        """Return the name of a method of the spider that was found before. Raises LookupError."""
-        function = getattr(method, "__func__", None)
-        known = self._names.get(function, "")
-        if (
-            function is None
-            or getattr(getattr(self._spider, known, None), "__func__", None) is not function
-        ):
-            raise LookupError(known)
-        return known
-
-    def to_dict(self, request: Request) -> dict[str, Any]:
-        """Return `request.to_dict(spider=spider)`. Raises what that raises."""
-        if type(request).to_dict is not Request.to_dict:
-            return request.to_dict(spider=self._spider)
-        functions = [getattr(m, "__func__", None) for m in (request.callback, request.errback)]
-        self._wanted = [self._names[each] for each in functions if each in self._names]
-        stand_in: Any = self
-        with suppress(ValueError):
-            return request.to_dict(spider=stand_in)
-        found = request.to_dict(spider=self._spider)
-        for function, name in zip(functions, (found["callback"], found["errback"]), strict=True):
-            if function is not None:
-                self._names[function] = name
-        return found
-
-    def __dir__(self) -> list[str]:
-        return self._wanted
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._spider, name)

@@ -4,7 +4,8 @@ import pytest
 from scrapy import FormRequest, Request, Spider
 from scrapy.settings import Settings
 
-from scrapy_bloom.crawl.codec import Callbacks, Codec
+from scrapy_bloom.crawl.codec import Codec
+from scrapy_bloom.crawl.request_text import DEFAULTS
 from scrapy_bloom.redis.codec import RedisCodec
 
 
@@ -61,62 +62,52 @@ def requests(spider):
 
 def test_same_dicts(spider):
     """What is stored of a request is what Scrapy would store, the first time and later."""
-    callbacks = Callbacks(spider)
+    codec = Codec(spider, 1000)
     for request in requests(spider) * 3:
-        assert callbacks.to_dict(request) == request.to_dict(spider=spider)
-
-
-def test_each_method_is_looked_for_once(spider):
-    """Whatever else the spider has, and however many requests have the method."""
-    callbacks = Callbacks(spider)
-    plain = [request for request in requests(spider) if type(request) is not OwnRequest]
-    for request in plain * 5:
-        callbacks.to_dict(request)
-    # parse; parse_item and failed, which came together
-    assert spider.looks == 3
+        assert {**DEFAULTS, **codec.fields(request)} == request.to_dict(spider=spider)
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "redis"])
 def test_both_backends_look_for_each_method_once(spider, backend):
-    """A worker of many has the cache of the only one."""
+    """Whatever else the spider has, and however many plain requests have the method."""
     if backend == "sqlite":
         dump = Codec(spider, 1000).fields
     else:
         dump = RedisCodec(Settings(), spider).dump
     for request in requests(spider) * 5:
-        if type(request) is not OwnRequest:
+        if type(request) is Request:
             dump(request)
+    # parse; parse_item and failed, which came together
     assert spider.looks == 3
 
 
 def test_a_method_that_was_replaced_is_looked_for_again(spider):
     """A name is of use while it leads to the function, and for no other function."""
-    callbacks = Callbacks(spider)
+    codec = Codec(spider, 1000)
     old = Request("http://a.example/", callback=spider.parse)
-    assert callbacks.to_dict(old)["callback"] == "parse"
+    assert codec.fields(old)["callback"] == codec.fields(old)["callback"] == "parse"
     spider.parse = spider.failed
-    assert callbacks.to_dict(Request("http://a.example/", callback=spider.parse)) == (
-        Request("http://a.example/", callback=spider.parse).to_dict(spider=spider)
-    )
+    new = Request("http://a.example/", callback=spider.parse)
+    assert {**DEFAULTS, **codec.fields(new)} == new.to_dict(spider=spider)
     with pytest.raises(ValueError, match="is not an instance method in"):
-        callbacks.to_dict(old)
+        codec.fields(old)
 
 
 @pytest.mark.parametrize("name", ["callback", "errback"])
 def test_what_is_no_method_of_the_spider(spider, name):
     """The error is Scrapy's own, also where the other one is known."""
-    callbacks = Callbacks(spider)
-    callbacks.to_dict(Request("http://a.example/", callback=spider.parse, errback=spider.failed))
+    codec = Codec(spider, 1000)
+    codec.fields(Request("http://a.example/", callback=spider.parse, errback=spider.failed))
     options = {"callback": spider.parse, "errback": spider.failed, name: lambda _: None}
     request = Request("http://a.example/", **options)
     with pytest.raises(ValueError, match="is not an instance method in") as expected:
         request.to_dict(spider=spider)
     with pytest.raises(ValueError, match="is not an instance method in") as raised:
-        callbacks.to_dict(request)
+        codec.fields(request)
     assert str(raised.value) == str(expected.value)
 
 
 def test_without_a_spider():
     """There may be none, as in a script."""
     request = Request("http://a.example/")
-    assert Callbacks(None).to_dict(request) == request.to_dict()
+    assert {**DEFAULTS, **Codec(None, 1000).fields(request)} == request.to_dict()
