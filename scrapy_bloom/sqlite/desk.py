@@ -230,7 +230,6 @@ class Orders:
             self._work = path, order.parts(*self._about)
         part: tuple[bool, Mapping[str, Any], str] = True, {}, ""
         with self._ledger.guarded():
-            self._about[0].write()
             part = next(self._work[1])
             self._ledger.commit()
         has_more, figures, told = part

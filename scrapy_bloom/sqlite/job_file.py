@@ -57,9 +57,8 @@ class RequestFile:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.name = ""
-        # to write what was pushed before others look; in each commit, for the last id or place
-        self.write: Callable[[], object] = lambda: None
-        self.write_all: Callable[[], int] = lambda: self.last
+        self.before_commit: Callable[[], int] = lambda: self.last
+        """Called in each commit; returns the last id or place of a request."""
         job = connection.execute(
             "SELECT id, spider, commits, clean, unreleased, taken_over, last FROM job"
         )
@@ -87,6 +86,8 @@ class RequestFile:
             file._connection.row_factory = _typed
             try:
                 _set_up(file._connection)
+                # the first statement that changes rows begins a transaction
+                file._connection.isolation_level = "IMMEDIATE"
                 with file._connection:
                     for statement in schema.AT_START if starts else ():
                         file.execute(statement)
@@ -105,7 +106,6 @@ class RequestFile:
     def is_empty(self) -> bool:
         """True if no request is left to be asked: pending, claimed, delayed or to be retried, but
         for those of dead hosts."""
-        self.write()
         return not self.query(UNFINISHED)
 
     def cursor(self) -> sqlite3.Cursor:
@@ -122,29 +122,21 @@ class RequestFile:
         self, statement: str, values: Sequence[object] | Mapping[str, object] = ()
     ) -> sqlite3.Cursor:
         """Run a statement that changes rows, with the next commit."""
-        self.begin()
         return self._connection.execute(statement, values)
 
     def execute_many(self, statement: str, values: Collection[Sequence[object]]) -> None:
         """Run a statement for each of the `values`, with the next commit."""
         if values:
-            self.begin()
             self._connection.executemany(statement, values)
 
     def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the selected rows, not all in memory at once."""
         return self._connection.execute(statement, values)
 
-    def begin(self) -> None:
-        """Begin a transaction, unless there is one."""
-        if not self._connection.in_transaction:
-            self._connection.execute("BEGIN IMMEDIATE")
-
     def commit(self, unreleased: Iterable[bytes] | None = ()) -> None:
         """Make all changes since the last commit durable, with the fingerprints that are released
         next, None for those of the last commit. Cost: an fsync."""
-        self.begin()
-        self.last = self.write_all()
+        self.last = self.before_commit()
         hexes = None if unreleased is None else json.dumps([each.hex() for each in unreleased])
         self._connection.execute(
             "UPDATE job SET commits = ?, unreleased = COALESCE(?, unreleased), last = ?",
@@ -162,7 +154,8 @@ class RequestFile:
         """Close the file, marked as `clean` or not; never as clean with uncommitted changes."""
         try:
             if clean and not self.changed:
-                self._connection.execute("UPDATE job SET clean = 1")
+                with self._connection:
+                    self._connection.execute("UPDATE job SET clean = 1")
         finally:
             self._connection.close()
 

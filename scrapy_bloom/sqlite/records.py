@@ -131,8 +131,6 @@ class SqliteRecords:
         others, starts = newest_first or file.query("SELECT newest, newest_start FROM job")[0]
         self._signs = (-1 if others else 1), (-1 if starts else 1)
         self._ids: dict[Name, int] = {}
-        self._new: list[tuple[int, int, int, int, bytes]] = []
-        self._gone: list[tuple[int]] = []
         self._last: int = file.last
         self._cursor = file.cursor()
         if newest_first is None:
@@ -141,14 +139,13 @@ class SqliteRecords:
             self._reorder(others, starts)
             self._open_budget()
             self.recount()
-        file.write, file.write_all = self._write, self._write_all
+        file.before_commit = self._write_counts
 
     def __len__(self) -> int:
         return len(self.slots)
 
     def recount(self) -> None:
         """Read again how many records are pending, delayed and failed."""
-        self._write()
         pending = {}
         for id_, name, count in self._file.query(PENDING_BY_SLOT):
             self._learn(name, id_)
@@ -181,7 +178,7 @@ class SqliteRecords:
         self._last = id_ = self._last + 1
         self.operations += 1
         place = id_ if behind else id_ * self._signs[rank & 1]
-        self._new.append((id_, number, rank, place, payload))
+        self._cursor.execute(PUSH, (id_, number, rank, place, payload))
         self.slots.add(slot)
         return id_
 
@@ -204,9 +201,6 @@ class SqliteRecords:
         slot = slots.next()
         if slot is None:
             return None
-        if self._new:
-            self._write()
-        self._file.begin()
         ask = self._cursor.execute
         if slots.by_slot:
             number = self._ids.get(slot) or self._slot(slot)
@@ -222,7 +216,7 @@ class SqliteRecords:
 
     def done(self, id_: int) -> None:
         """Delete a claimed record."""
-        self._gone.append((id_,))
+        self._cursor.execute(DONE, (id_,))
         self.operations += 1
 
     def fail(
@@ -259,13 +253,10 @@ class SqliteRecords:
 
     def stored(self, id_: int) -> tuple[str, bytes]:
         """Return slot and payload of a record."""
-        self._write()
         return self._file.query(STORED, (id_,))[0]
 
     def rollback(self) -> None:
         """Drop all changes since the last commit."""
-        self._new.clear()
-        self._gone.clear()
         self.operations = 0
         if self.budget is not None:
             self.budget.changed.clear()  # the feeds may commit what they have stored
@@ -297,7 +288,6 @@ class SqliteRecords:
 
     def reasons(self) -> dict[str, int]:
         """Return how many requests are kept for each reason, most first."""
-        self._write()
         return dict(self._file.query(REASONS))
 
     def has_only(self, slots: Collection[str]) -> bool:
@@ -307,7 +297,6 @@ class SqliteRecords:
     @property
     def of_dead_hosts(self) -> int:
         """How many requests wait for dead hosts."""
-        self._write()
         return int(self._file.query(f"SELECT {schema.OF_DEAD_HOSTS}")[0][0])
 
     def lost(self) -> list[FailedRequest]:
@@ -326,7 +315,6 @@ class SqliteRecords:
     def begin_round(self) -> None:
         """Forget the slots of the last round, and count in the budget what is stored; what has
         failed before counts when it is retried."""
-        self._write()
         self._file.execute("UPDATE slot SET counted = 0 WHERE counted")
         if self.budget is not None:
             self._file.execute(_COUNT_STORED)
@@ -353,6 +341,8 @@ class SqliteRecords:
             file.execute("UPDATE job SET newest = ?, newest_start = ?", (newest, newest_start))
         index = schema.BY_SLOT if self.slots.by_slot else schema.BY_RANK
         if file.query("SELECT 1 FROM sqlite_master WHERE name = 'pending' AND sql != ?", (index,)):
+            if not file.changed:
+                file.execute("BEGIN IMMEDIATE")
             file.execute("DROP INDEX pending")
             file.execute(index)
 
@@ -422,17 +412,8 @@ class SqliteRecords:
         self._file.execute_many(WAKE, changes)
         self.operations += len(changes)
 
-    def _write(self) -> None:
-        """Insert what was pushed, without a commit."""
-        if self._new:
-            new, self._new = self._new, []
-            self._file.execute_many(PUSH, new)
-
-    def _write_all(self) -> int:
-        """Write what a commit makes durable; return the last id or place that was given."""
-        self._write()
-        self._file.execute_many(DONE, self._gone)
-        self._gone.clear()
+    def _write_counts(self) -> int:
+        """Write what the budget has counted; return the last id or place that was given."""
         if self.budget is not None and self.budget.changed:
             counts = [(self.budget.counted[n], self._slot(n)) for n in self.budget.changed]
             self._file.execute_many("UPDATE slot SET counted = ? WHERE id = ?", counts)

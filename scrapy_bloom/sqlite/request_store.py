@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
-AT_ONCE = 1000
-"""Requests in memory at a time, of those that are taken over."""
 _COMING_BACK = (
     # with its count if it is to count
     "SELECT name, payload, CASE WHEN state > 3 OR state = 3 AND"  # noqa: S608 - no input
@@ -245,8 +243,7 @@ class SqliteStore:
             slot, rank, payload = self._record(request)
             if self.records.budget is not None:
                 self.records.budget.count(self.records.budget.names(slot, request.url))
-            if self.records.push(slot, rank, payload, due, behind=True) % AT_ONCE == 0:
-                self._file.write()
+            self.records.push(slot, rank, payload, due, behind=True)
 
         return left.move(self._file, self._crawler, take)
 
