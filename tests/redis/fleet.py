@@ -342,7 +342,13 @@ def dead_hosts(world, url, crawl, reference, seed, kills):
             **report,
             "dead": sorted(int(each.url.rpartition("/")[2]) for each in dead),
             "reasons_of_dead": Counter(each.reason for each in dead),
-            "books": [view.state, view.waiting, view.failed - len(kept), *odd],
+            "books": [
+                view.state,
+                # what is quarantined waits for the dead host, and is listed as failed
+                view.waiting - view.quarantined,
+                view.failed + view.quarantined - len(kept),
+                *odd,
+            ],
         }
 
 
