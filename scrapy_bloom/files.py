@@ -14,6 +14,7 @@ import stat
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from time import sleep
 from typing import IO
 from weakref import WeakSet
 
@@ -71,10 +72,9 @@ class DirectoryLock:
         return True
 
     def _is_there(self) -> bool:
-        try:
+        with suppress(FileNotFoundError):
             return os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
-        except FileNotFoundError:
-            return False
+        return False
 
     def release(self, *, remove: bool = False) -> None:
         """Release the lock, and remove its file if `remove`. A second call does nothing."""
@@ -95,17 +95,13 @@ class DirectoryLock:
 
 def is_held(path: Path) -> bool:
     """Return True if a process holds the lock of the file at `path`. The test takes a shared lock
-    for some microseconds, in which a process that starts is refused."""
-    try:
-        file = open_regular(path, read_only=True)
-    except FileNotFoundError:
-        return False
-    try:
-        lock(file, shared=True)
-    except BlockingIOError:
-        file.close()
-        return True
-    unlock(file)
+    for some microseconds, for which `lock` waits."""
+    with suppress(FileNotFoundError), open_regular(path, read_only=True) as file:
+        try:
+            lock(file, shared=True)
+        except BlockingIOError:
+            return True
+        unlock(file)
     return False
 
 
@@ -196,8 +192,16 @@ def require_file_locks(path: Path) -> None:
 
 def lock(file: IO[bytes], *, shared: bool = False) -> None:
     """Lock a file for this process. Raises BlockingIOError if another one has locked it."""
-    fcntl.flock(file.fileno(), (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    kind = fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     _locked.add(file)
+    for _ in range(5000):  # of a ms: a command may be stopped while it has the lock
+        with suppress(BlockingIOError):
+            fcntl.flock(file.fileno(), kind)
+            return
+        fcntl.flock(file.fileno(), fcntl.LOCK_NB | fcntl.LOCK_SH)  # raises unless that is a test
+        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+        sleep(0.001)
+    fcntl.flock(file.fileno(), kind)
 
 
 def unlock(file: IO[bytes]) -> None:

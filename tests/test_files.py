@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import resource
+from threading import Timer
 
 import pytest
 
@@ -73,6 +74,20 @@ def test_directory_is_locked_until_it_is_released(tmp_path, remove):
         lock.release(remove=True)
         with pytest.raises(FilterLockedError):
             DirectoryLock(tmp_path, "name")
+
+
+def test_a_start_waits_for_those_who_test_its_lock(tmp_path, monkeypatch):
+    """As commands do that look at a job; but not for ever."""
+    (tmp_path / "name").touch()
+    tests = [(tmp_path / "name").open("rb") for _ in range(2)]
+    files.lock(tests[0], shared=True)
+    Timer(0.1, files.unlock, tests[:1]).start()
+    with DirectoryLock(tmp_path, "name"):
+        assert files.is_held(tmp_path / "name")
+    files.lock(tests[1], shared=True)
+    monkeypatch.setattr(files, "sleep", lambda _: None)
+    with tests[1], pytest.raises(FilterLockedError):
+        DirectoryLock(tmp_path, "name")
 
 
 def test_lock_file_that_is_removed_while_it_is_locked(tmp_path, monkeypatch):

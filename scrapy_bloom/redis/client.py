@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from importlib import import_module
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -50,9 +51,9 @@ class RedisClient:
     """Redis, Valkey or a Cluster of them, at a URL as redis-py reads it.
 
     `redis+cluster://` and `rediss+cluster://` name any node of a Cluster. A call is repeated for
-    `patience` seconds; connecting and each answer may take a third of that, or what the URL
-    says. `name` is the URL without secrets. Raises SharedFilterError if the URL cannot be read or
-    no server answers there.
+    `patience` seconds; connecting and each answer may take a third of that, or `longest` seconds,
+    or what the URL says. `name` is the URL without secrets. Raises SharedFilterError if the URL
+    cannot be read or no server answers there.
     """
 
     servers = 0
@@ -63,7 +64,7 @@ class RedisClient:
     confirmed_until = 0.0
     """The time (`time.monotonic`) until which `servers` is up to date by the last answer."""
 
-    def __init__(self, url: str, patience: float = 5.0) -> None:
+    def __init__(self, url: str, patience: float = 5.0, longest: float = inf) -> None:
         try:
             redis: Any = import_module("redis")
         except ImportError as error:
@@ -75,7 +76,7 @@ class RedisClient:
         if self.name == _NOT_SHOWN or not url.startswith(REDIS_SCHEMES):
             raise _unreadable(self.name)
         self._clustered = _CLUSTER in url.partition("://")[0]
-        self._patience = patience
+        self.patience = patience
         self._down: SharedFilterError | None = None
         self._not_before = 0.0
         self._known_servers: set[tuple[bytes, ...]] = set()
@@ -87,8 +88,8 @@ class RedisClient:
         self._no_permission = redis.exceptions.NoPermissionError
         once = import_module("redis.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
         options: dict[str, Any] = {
-            "socket_timeout": patience / 3,
-            "socket_connect_timeout": patience / 3,
+            "socket_timeout": min(patience / 3, longest),
+            "socket_connect_timeout": min(patience / 3, longest),
             "retry": once,
             "encoding_errors": ODD_BYTES,
             "redis_connect_func": self._on_connect,
@@ -99,7 +100,9 @@ class RedisClient:
         try:
             self._redis: Any = kind.from_url(url.replace(_CLUSTER, "", 1), **options)
             try:
-                self._redis.ping()
+                deadline = time.monotonic() + patience
+                while not self._answers(redis.TimeoutError, deadline):
+                    pass
             except BaseException:
                 self._redis.close()
                 raise
@@ -195,7 +198,7 @@ class RedisClient:
         self.close()
 
     def _insist(self, attempt: Callable[[], Answer]) -> tuple[Answer, bool]:
-        deadline = time.monotonic() + (0 if self._down else self._patience)
+        deadline = time.monotonic() + (0 if self._down else self.patience)
         pause, doubtful = _FIRST_PAUSE, False
         while True:
             since = time.monotonic()
@@ -222,6 +225,16 @@ class RedisClient:
                 self._down = None
                 self._set_confirmed(since)
                 return answer, doubtful
+
+    def _answers(self, timeout: type[Exception], deadline: float) -> bool:
+        """Return False if that takes too long, and raise it after the deadline."""
+        try:
+            self._redis.ping()
+        except timeout:
+            if time.monotonic() > deadline:
+                raise
+            return False
+        return True
 
     def _is_reached(self) -> bool:
         try:

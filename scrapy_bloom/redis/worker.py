@@ -119,13 +119,14 @@ class Worker:
             self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)
             if self._seeds is not None:
                 undo.callback(self._seeds.close)
-            # the lease is renewed between the calls of this client
-            patience = min(redis.timeout, settings.lease / 4)
-            client = undo.enter_context(RedisClient(redis.url, patience))
+            client = RedisClient(redis.url, redis.timeout, settings.lease / 12)
+            undo.enter_context(client)
             self._server = client.name
             self._name = f"the queue {self.key!r} in Redis at {client.name}"
             self._desk = RedisDesk(client, self.key, starts=True)
             self._state = self._join(client, generation)
+            # from now on the lease is renewed between the calls of this client
+            client.patience = min(redis.timeout, settings.lease / 4)
             undo.pop_all()
         where = client, self.key, generation, settings.lease
         self._transport = Transport(*where, in_reactor(), self._on_outage)

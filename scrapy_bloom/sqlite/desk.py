@@ -290,7 +290,6 @@ class SqliteDesk:
     def _reading(self) -> Iterator[Listing]:
         is_running = self._job.is_locked
         with reading(self._job.requests, or_empty=True) as connection:
-            connection.execute("BEGIN")
             yield Listing(connection.execute, is_running=is_running)
 
     def _give(self, order: Order | HoldOrder) -> Mapping[str, Any] | None:

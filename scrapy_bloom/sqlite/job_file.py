@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from ..atomic import replacing
@@ -235,19 +236,28 @@ def _refusing(path: Path) -> Iterator[None]:
 def _require_writable(path: Path) -> None:
     """Raise PermissionError before SQLite makes a log that it cannot write."""
     for each in (path, *path.parent.glob(f"{path.name}-*")):
-        if not os.access(each, os.W_OK):
+        if not os.access(each, os.W_OK) and each.exists():  # a log may go meanwhile
             raise PermissionError(errno.EACCES, "it cannot be written", str(each))
 
 
 @contextmanager
 def looking(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a read-only connection to a file whose tables are as they should be."""
-    with closing(connect(path, reading_mode(path))) as connection:
-        connection.row_factory = _typed
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        _require_version(path, version)
-        schema.check(connection)
-        yield connection
+    for left in range(100, -1, -1):
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(closing(connect(path, reading_mode(path))))
+                connection.execute("BEGIN")  # all that is read is of this moment
+                _require_version(path, *connection.execute("PRAGMA user_version").fetchone())
+            except (OSError, sqlite3.OperationalError) as error:  # others close it, its log goes
+                if not (left and any(map(str(error).count, ("No such", "unable to", "readonly")))):
+                    raise
+                sleep(0.01)
+                continue
+            connection.row_factory = _typed
+            schema.check(connection)
+            yield connection
+            return
 
 
 def _create(path: Path) -> None:
@@ -306,10 +316,8 @@ def reading_mode(path: Path) -> str:
 def _is_index_of(index: Path, log: Path) -> bool:
     """Return True if SQLite can read `log` by `index`: their salts are the same, or both are empty
     (https://sqlite.org/walformat.html). One that is killed as it begins a log leaves others."""
-    with index.open("rb") as file:
-        of_index = file.read(40)
-    with log.open("rb") as file:
-        of_log = file.read(32)
+    with index.open("rb") as one, log.open("rb") as other:
+        of_index, of_log = one.read(40), other.read(32)
     if len(of_log) < 32:
         return of_index[16:20] == bytes(4)  # the number of frames
     return of_log[16:24] == of_index[32:40]

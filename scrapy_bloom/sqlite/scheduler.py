@@ -320,9 +320,9 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
             f" stored by {queues.formats[0]}, and BLOOM_PICKLE is False: start the job once with"
             " BLOOM_PICKLE = True, which takes them over, or use a new JOBDIR"
         )
-    check_header(job.requests)
-    if job.is_locked:  # by a crawl that has looked; the lock names it soon
-        return
+    if job.is_locked:
+        with job.locked():  # refuses, unless that has just ended
+            pass
     with whole_job(job) as file:
         spider = file.spider if file else ""
         require_same_spider(str(job.path), spider, crawler, "give each spider a JOBDIR of its own")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,7 +96,9 @@ class JobStatus:
             later, next_due, held = waiting_in(connection.execute)
             of_round = connection.execute(ROUND_COUNTS).fetchone()
             log = self._path.with_name(f"{self._path.name}-wal")
-            sizes = [path.stat() for path in (self._path, log) if path.exists()]
+            sizes = [self._path.stat()]
+            with suppress(FileNotFoundError):
+                sizes.append(log.stat())
             at, last = samples[-1] if samples else (now, {})
             # up to the last commit, which may be newer; a round that has just begun is not noted
             counts = zip(COUNTED, of_round, last.get("of_earlier_starts") or (), strict=False)

@@ -19,7 +19,7 @@ def rights(page):
     """Return the words of the ACL in a document, for a worker and for `scrapy bloom`."""
     text = (DOCS / page).read_text()
     block, more = re.search(
-        r"ACL SETUSER worker on >password (.*?)```(.*?)(?:For seeds|`add`, for)", text, re.DOTALL
+        r"ACL SETUSER worker on >password (.*?)```(.*?)(?:For seeds|To read a set)", text, re.DOTALL
     ).groups()
     return [*block.replace("\\\n", " ").split(), *re.findall(r"\+[a-z|]+", more)]
 

@@ -159,3 +159,11 @@ def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, make):
     make(folder, spider=OtherSpider, BLOOM_ANY_SPIDER=True).close("shutdown")
     with pytest.raises(JobDirectoryError, match=r"of spider 'other', and this is 'test'"):
         make(folder)
+
+
+def test_a_job_is_looked_at_that_a_command_had_when_the_look_began(tmp_path, make, monkeypatch):
+    """And has not any more when the start takes it."""
+    make(tmp_path / "job").close("shutdown")
+    monkeypatch.setattr(JobDirectory, "is_locked", True)
+    with pytest.raises(JobDirectoryError, match="of spider 'test'"):
+        make(tmp_path / "job", spider=OtherSpider)

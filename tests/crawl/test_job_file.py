@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from contextlib import closing
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -410,6 +411,22 @@ def test_a_job_that_was_killed_as_it_began_a_log_opens(open_file, path, copied):
     copy.with_name(f"{path.name}-wal").write_bytes(log[:16] + b"new salt" + log[24:32])
     with whole_job(JobDirectory(copy.parent)) as found:
         assert found is not None
+    opened = RequestFile.open(copy)
+    assert taken(records_in(opened)) == [b"a"]
+    opened.close(clean=False)
+
+
+@pytest.mark.parametrize("call", ["os.access", "connect", "_is_index_of"])
+def test_a_file_that_another_program_closes_meanwhile_opens(open_file, copied, monkeypatch, call):
+    """As sqlite3 does with a killed job: with that it removes the log and the index."""
+    open_file(b"a")
+    copy, function = copied(), attrgetter(call)(job_file)
+
+    def called(*arguments):
+        query(copy, "SELECT 1 FROM job")
+        return function(*arguments)
+
+    monkeypatch.setattr(f"scrapy_bloom.sqlite.job_file.{call}", called)
     opened = RequestFile.open(copy)
     assert taken(records_in(opened)) == [b"a"]
     opened.close(clean=False)

@@ -331,7 +331,10 @@ def dead_hosts(world, url, crawl, reference, seed, kills):
             continue
         with RedisClient(url) as client:
             key = in_one_slot(crawl.name)
-            view = CrawlReader(client, key).require()
+            reader = CrawlReader(client, key)
+            # one that was killed without claims keeps no other from ending the round
+            yield from until(lambda reader=reader: not reader.require().living)
+            view = reader.require()
             kept = Failed(RedisDesk(client, key)).requests()
             odd = [each.text for each in queue_findings(client, key) if not each.sound]
         dead = [each for each in kept if "//127.0.0.2" in each.url]
@@ -339,7 +342,13 @@ def dead_hosts(world, url, crawl, reference, seed, kills):
             **report,
             "dead": sorted(int(each.url.rpartition("/")[2]) for each in dead),
             "reasons_of_dead": Counter(each.reason for each in dead),
-            "books": [view.state, view.waiting, view.failed - len(kept), *odd],
+            "books": [
+                view.state,
+                # what is quarantined waits for the dead host, and is listed as failed
+                view.waiting - view.quarantined,
+                view.failed + view.quarantined - len(kept),
+                *odd,
+            ],
         }
 
 

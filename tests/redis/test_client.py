@@ -1,6 +1,7 @@
 """The connection to Redis: what it shows of its URL, and what it can be asked for."""
 
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -8,6 +9,7 @@ from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis import layout, scripts
 from scrapy_bloom.redis.client import RedisClient, ScriptError, public_url
 from scrapy_bloom.redis.filter import RedisBloomFilter
+from tests.patience import PATIENCE
 from tests.redis.server import lua_script
 
 
@@ -51,10 +53,18 @@ def test_looking_changes_nothing(redis_server, key):
         assert before == {name: redis_server.command("DUMP", name) for name in before}
 
 
+def test_a_start_waits_for_a_slow_server(own_server):
+    """Also with a short lease, which leaves little time for each answer."""
+    own_server.pause()
+    Timer(0.3, own_server.resume).start()
+    with RedisClient(own_server.url, PATIENCE, 0.05) as client:
+        assert client.call("ping")
+
+
 def test_what_redis_refuses_is_an_error_in_its_words(redis_server):
     """Errors of commands and scripts name the server and say what it said."""
     with RedisClient(redis_server.url) as client:
-        client._patience = 0
+        client.patience = 0
         with pytest.raises(SharedFilterError, match=f"{redis_server.url} .*wrong number"):
             client.call("execute_command", "GET")
         with pytest.raises(SharedFilterError, match="no such thing"):

@@ -572,7 +572,7 @@ def test_full_memory_is_drained(own_server):
 
     one, third = (StoreWorker(own_server.url, "crawl", capacity=3) for _ in range(2))
     other = StoreWorker(own_server.url, "crawl", attempt)
-    other.client._patience = 0
+    other.client.patience = 0
     one.enqueue_all(range(10))
     request, _ = one.next(), third.next()
     held, left = len(one.store.claims.all), waiting(one.client, one.key).total()

@@ -157,7 +157,7 @@ def test_a_full_server_refuses_a_retry_and_lets_a_drop_pass(own_server, budget, 
     before, full = state(), ("CONFIG", "SET", "maxmemory")
     own_server.command(*full, "1")
     with RedisClient(own_server.url) as client:
-        client._patience = 0  # for what it refuses, and not for its answers
+        client.patience = 0  # for what it refuses, and not for its answers
         for starts, urls in product((False, True), ((), ("*",))):
             refused = RedisDesk(client, worker.key, starts=starts)
             with pytest.raises(SharedFilterError, match="maxmemory"):

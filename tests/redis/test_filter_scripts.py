@@ -41,7 +41,7 @@ def open_filter(redis_server, key):
 
     def open_filter(patience=5):
         opened.append(client := RedisClient(redis_server.url))
-        client._patience = patience
+        client.patience = patience
         return RedisBloomFilter(client, key, 10, 1e-6)
 
     yield open_filter
@@ -55,7 +55,7 @@ def test_adding_that_is_cut_off(open_filter, n, patience):
     """The keys are new afterwards, also to that worker, and then known."""
     first = open_filter()
     assert not any(map(first.add, keys(0, 40)))
-    first.client._patience = patience
+    first.client.patience = patience
     failed, added = keys(100, 130), []
     with cut(TEST_AND_SET, n):
         for number in [*failed]:
@@ -110,7 +110,7 @@ def test_deleting_that_is_cut_off(redis_server, key, open_filter, where, n):
     """It is done again, and then nothing is left."""
     old = open_filter()
     assert not any(map(old.add, keys(0, 30)))
-    old.client._patience = 0
+    old.client.patience = 0
     cut_off = pytest.raises(SharedFilterError, match="cut off before")
     with cut(DELETE, where.format(n)), cut_off:
         old.delete()

@@ -88,7 +88,6 @@ def test_no_budget_is_exceeded_by_workers_that_are_killed(reports):
     assert_in_budget(reports["budget0"])
 
 
-@pytest.mark.torture
 def test_what_waits_for_a_dead_host_is_kept():
     """Workers are killed: each page has failed, most without an attempt, and the books agree."""
     arguments = "--kills", 0, "--kills-delayed", 0, "--dead-hosts", 1, "--pages", 60, "--scenes"

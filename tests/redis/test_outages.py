@@ -211,7 +211,7 @@ def test_an_answer_that_was_lost_is_no_wrong_answer(worker, own_server, monkeypa
     tested = worker(BLOOM_REDIS_TIMEOUT=1.5)
     client = tested._shared.client
     # however long it takes after the first try
-    monkeypatch.setattr(client, "_patience", PATIENCE)
+    monkeypatch.setattr(client, "patience", PATIENCE)
     ask, tries = client._run, []
 
     def asking(*arguments):

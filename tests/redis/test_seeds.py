@@ -346,9 +346,9 @@ def test_what_makes_no_request_is_kept(worker, seed_list, key, caplog):
 
 def test_what_is_no_list_is_said(worker, seed_list, key):
     """By its name and kind."""
-    worker.client._patience = 0.1
+    worker.client.patience = 0.1
     seeds = seed_list()
-    seeds._client._patience = 0.1
+    seeds._client.patience = 0.1
     worker.client.call("set", f"{key}:seeded", "x")
     with pytest.raises(SharedFilterError, match=f"{key}:seeded is a string, and no list"):
         seeds._move(worker.dupefilter.shared)
