@@ -213,7 +213,7 @@ def test_what_is_lost_is_told_once(begin, caplog, monkeypatch):
 def test_a_worker_needs_the_rights_that_the_documents_name(begin, redis_server, key, reader):
     """And no others, to mark."""
     text = (DOCS / "delta.md").read_text()
-    more = re.search(r"needs these \[rights\].*?\n(.*?), and for", text, re.DOTALL)[1]
+    more = re.search(r"needs these \[rights\].*?\n(.*?); for `delta list`", text, re.DOTALL)[1]
     words = more.replace("books:done", key).replace("`", "").replace(",", "").split()
     url = user(redis_server, "workers.md", f"{key}-crawl")
     redis_server.command("ACL", "SETUSER", f"{key}-crawl", *words)
