@@ -44,6 +44,7 @@ PARTS = {
     "scrapy_bloom.delta.settings": ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"),
     "scrapy_bloom.speed": ("DUPEFILTER_CLASS",),
     "scrapy_bloom.audit": ("BLOOM_AUDIT",),
+    "scrapy_bloom.metrics": ("BLOOM_METRICS",),
 }
 """What plugs into a dupefilter, by module, with the settings that ask for it. `check(crawler)` of
 a module, if it has one, may refuse the start; `attach(dupefilter)` gets the dupefilter when its
@@ -69,6 +70,7 @@ class FilterDupeFilter(BaseDupeFilter):
         """The URLs seen last, which speed up `request_seen`."""
         self._known: Any = None
         self._audit: Any = None
+        self._metrics: Any = None
         self._chains: RequestChains | None = None
         self.last_request: Request | None = None
         self.last_fingerprint = b""
@@ -292,13 +294,14 @@ class FilterDupeFilter(BaseDupeFilter):
         return {name: value for name, value in vars(self).items() if name not in in_front}
 
     def _close_filter(self) -> None:
-        """Close the audit and the filter, and drop all references to the crawl's requests."""
+        """Close the filter and the parts, and drop all references to the crawl's requests."""
         for in_front in ("request_seen", "_ask"):
             vars(self).pop(in_front, None)
         self.last_request = self._known = None
         self.forget_recent()
-        if self._audit is not None:
-            self._audit.close()
+        for part in (self._audit, self._metrics):
+            if part is not None:
+                part.close()
         seen, self._seen, self._see = self._seen, None, _not_open
         if seen is not None:
             seen.close()
