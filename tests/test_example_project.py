@@ -285,7 +285,7 @@ def test_the_compose_file(tmp_path):
     assert program == "redis-server"
     worker = services["worker"]
     assert worker["environment"]["BLOOM_REDIS_URL"] == "redis://redis:6379/0"
-    command = worker["command"].replace("$$", "$").replace("/items/", f"{tmp_path}/")
+    command = worker["command"].replace("$$", "$").replace("/jobs/", f"{tmp_path}/")
     configuration = dict(zip(options[::2], options[1::2], strict=True))
     redis = server.Server(tmp_path, **{name[2:]: value for name, value in configuration.items()})
     try:
