@@ -126,7 +126,7 @@ def test_items_in_postgres_are_there_once(served, postgres, tmp_path):
             "ITEM_PIPELINES": json.dumps({pipeline: 300}),
             "JOBDIR": tmp_path / "job",
             "POSTGRES_URL": postgres.url,
-            "DOWNLOAD_DELAY": 0.01,
+            "DOWNLOAD_DELAY": 0.05,
         }
         options = [word for each in settings.items() for word in ("-s", "{}={}".format(*each))]
         return processes.Process(
@@ -162,6 +162,7 @@ def test_items_in_postgres_are_there_once(served, postgres, tmp_path):
     with crawl() as last:
         _, log = last.communicate()
     assert (last.returncode, "ERROR" in log) == (0, False), log
+    assert "Round 1 of the job goes on" in log
     rows = [canonicalize_url(url) for (url,) in postgres.rows("SELECT url FROM books")]
     assert Counter(rows) == Counter(known(served, "/glossary/.+"))
     assert harness.account(served).twice
