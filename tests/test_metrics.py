@@ -109,13 +109,34 @@ def test_gauges_are_documented_stats():
     assert "bloom/delta_oldest_days" in gauges
 
 
+def test_nothing_listens_when_a_crawl_of_a_process_is_over(make_dupefilter):
+    """The process may go on with another one."""
+    port = free_port()
+    dupefilter = make_dupefilter(BLOOM_METRICS=port)
+    dupefilter._metrics.open()
+    assert scrape(port)[1]["spider"] == "spider"
+    dupefilter.close("finished")
+    with pytest.raises(OSError, match="refused"):
+        scrape(port)
+
+
 @pytest.mark.parametrize("value", ["", "0", None, False])
 def test_it_is_off(make_dupefilter, value):
     """Unless a port is given."""
     assert make_dupefilter(BLOOM_METRICS=value)._metrics is None
 
 
-@pytest.mark.parametrize("value", ["localhost", "80-", "9-8", 70_000, True, "1.2.3.4:"])
+def test_a_command_for_one_page_opens_no_port(make_dupefilter):
+    """`scrapy fetch` has a `start` of its own."""
+
+    def prepare(crawler):
+        start = {"__module__": "", "start": SimpleNamespace(__module__="scrapy.commands.fetch")}
+        crawler.spidercls = type("Page", (crawler.spidercls,), start)
+
+    assert make_dupefilter(prepare, BLOOM_METRICS=9410)._metrics is None
+
+
+@pytest.mark.parametrize("value", ["localhost", "80-", "0-9", "9-8", 70_000, True, "1.2.3.4:"])
 def test_bad_settings_are_refused_by_name(make_dupefilter, value):
     """At the start."""
     with pytest.raises(ValueError, match=f"BLOOM_METRICS is {value!r}: it must be a port"):
