@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo demo-delta demo-redis test bench bench-quick torture mutants oldest next-scrapy scrapys-own deltafetchs-own field lint docs dist wheel-test sbom clean
+.PHONY: demo demo-delta demo-redis test bench bench-quick torture mutants oldest next-scrapy scrapys-own deltafetchs-own field recipes lint docs dist wheel-test sbom clean
 
 demo: .venv/.demo
 	@$(BIN)/python example_project/demo.py
@@ -60,6 +60,10 @@ field: .venv-field/.made
 # scrapy-deltafetch's own tests, against the delta store
 deltafetchs-own: .venv/.test
 	$(BIN)/python -m tests.deltafetchs_own
+
+# those that need a server or a tool of others; what is not installed is skipped, and named at the end
+recipes: .venv/.recipes
+	$(BIN)/python -m pytest -m recipe tests/test_recipes.py
 
 SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
 lint: .venv/.lint

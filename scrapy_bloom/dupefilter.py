@@ -44,6 +44,7 @@ PARTS = {
     "scrapy_bloom.delta.settings": ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"),
     "scrapy_bloom.speed": ("DUPEFILTER_CLASS",),
     "scrapy_bloom.audit": ("BLOOM_AUDIT",),
+    "scrapy_bloom.metrics": ("BLOOM_METRICS",),
 }
 """What plugs into a dupefilter, by module, with the settings that ask for it. What it has
 of these is called: `check(crawler)`, which may refuse the start; `attach(dupefilter)`, when the
@@ -69,6 +70,7 @@ class FilterDupeFilter(BaseDupeFilter):
         """The URLs seen last, which speed up `request_seen`."""
         self._known: Any = None
         self._audit: Any = None
+        self._metrics: Any = None
         self._chains: RequestChains | None = None
         self.last_request: Request | None = None
         self.last_fingerprint = b""
@@ -289,13 +291,14 @@ class FilterDupeFilter(BaseDupeFilter):
             self._recent.clear()
 
     def _close_filter(self) -> None:
-        """Close the audit and the filter, and drop all references to the crawl's requests."""
+        """Close the filter and the parts, and drop all references to the crawl's requests."""
         for in_front in ("request_seen", "_ask"):
             vars(self).pop(in_front, None)
         self.last_request = self._known = None
         self.forget_recent()
-        if self._audit is not None:
-            self._audit.close()
+        for part in (self._audit, self._metrics):
+            if part is not None:
+                part.close()
         seen, self._seen, self._see = self._seen, None, _not_open
         if seen is not None:
             seen.close()

@@ -35,6 +35,7 @@ API = ROOT / "docs" / "api.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 ALL = [
     *PAGES,
+    ROOT / "example_project" / "README.md",
     *(
         ROOT / name
         for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md")

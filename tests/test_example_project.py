@@ -86,6 +86,12 @@ def scraped(spider, feed, *arguments):
     return [json.loads(line) for line in feed.read_text().splitlines()]
 
 
+def test_the_spider_of_the_documents_is_that_of_the_project():
+    """Start explains it, line by line."""
+    spider = (PROJECT / "example" / "spiders" / "books.py").read_text()
+    assert f"```python\n{spider}```" in (PROJECT.parent / "docs" / "start.md").read_text()
+
+
 @pytest.mark.torture
 def test_full_crawl_fetches_exactly_the_known_list(crawled):
     """What a complete crawl with an exact dupefilter fetches is the list, page by page, once."""
@@ -285,7 +291,7 @@ def test_the_compose_file(tmp_path):
     assert program == "redis-server"
     worker = services["worker"]
     assert worker["environment"]["BLOOM_REDIS_URL"] == "redis://redis:6379/0"
-    command = worker["command"].replace("$$", "$").replace("/items/", f"{tmp_path}/")
+    command = worker["command"].replace("$$", "$").replace("/jobs/", f"{tmp_path}/")
     configuration = dict(zip(options[::2], options[1::2], strict=True))
     redis = server.Server(tmp_path, **{name[2:]: value for name, value in configuration.items()})
     try:

@@ -1,0 +1,150 @@
+"""The stats of crawls, as Prometheus reads them."""
+
+import re
+import sys
+import urllib.request
+from types import SimpleNamespace
+
+import pytest
+
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.metrics import FROM_ZERO, GAUGES, Metrics
+from tests.patience import wait_until
+from tests.redis.server import free_port
+from tests.small_site import SmallSite, crawl, crawl_until
+from tests.test_documents import ROOT, TEXT
+
+parser = pytest.importorskip("prometheus_client.parser")
+
+
+def scrape(port):
+    """Return {name: {kind, or "": value}} and the labels that all samples of stats have."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        families = parser.text_string_to_metric_families(answer.read().decode())
+    samples = [each for family in families for each in family.samples]
+    found, labels = {}, set()
+    for each in samples:
+        found.setdefault(each.name, {})[each.labels.pop("of", "")] = each.value
+        labels |= {*each.labels.items()} if each.name.startswith("scrapy_") else set()
+    assert sum(map(len, found.values())) == len(samples)
+    return found, dict(labels)
+
+
+def told(run, text):
+    """Wait until a running crawl has logged this about its metrics, and return the line."""
+    wait_until(lambda: "Spider opened" in run._log.read_text() and text in run._log.read_text())
+    return next(line for line in run._log.read_text().splitlines() if text in line)
+
+
+def test_a_job_is_read_while_it_runs(tmp_path):
+    """At the port of the setting, with what the site has answered; one without a port goes on, and
+    when a job has ended nothing listens."""
+    port = free_port()
+    settings = {"ADDONS": '{"scrapy_bloom.Addon": 300}', "BLOOM_METRICS": port}
+    with SmallSite() as site:
+        run = crawl_until(40, site, tmp_path, **settings)
+        wait_until(lambda: scrape(port)[0]["scrapy_response_received_total"][""] >= 40)
+        wait_until(lambda: "scrapy_scheduler_commits_total" in scrape(port)[0])
+        found, labels = scrape(port)
+        assert labels == {"spider": "small", "crawl": str(tmp_path / "job")}
+        assert found["scrapy_downloader_response_status_total"]["200"] >= 40
+        assert found["scrapy_item_scraped_total"][""] > 20
+        assert found["scrapy_scheduler_pending"][""] + found["scrapy_scheduler_in_flight"][""] > 0
+        assert found["scrapy_scheduler_failed"] == {"": 0}
+        assert found["scrapy_log_total"]["ERROR"] == 0
+        assert found["scrapy_scheduler_commits_total"][""] > 0
+        assert found["process_resident_memory_bytes"][""] > 1e7
+        other = crawl(site, tmp_path, job=False, **settings)
+        line = told(other, "BLOOM_METRICS")
+        site.release()
+        assert (run.end().status, other.end().status) == (0, 0)
+    assert re.search(rf"WARNING: metrics: +off, 127.0.0.1:{port}: .*; give BLOOM_METRICS", line)
+    assert (run.lines("WARNING"), other.lines("WARNING")) == ([], [line])
+    with pytest.raises(OSError, match="refused"):
+        scrape(port)
+
+
+def test_workers_of_one_machine_share_a_range(redis_server, key, tmp_path):
+    """Each takes the first port that is free, and has the key as its crawl."""
+    port = free_port()
+    settings = {
+        "ADDONS": '{"scrapy_bloom.Addon": 300}',
+        "BLOOM_METRICS": f"127.0.0.1:{port}-{port + 1}",
+        "BLOOM_REDIS_URL": redis_server.url,
+        "BLOOM_REDIS_KEY": key,
+        "DUPEFILTER_CLASS": None,
+    }
+    with SmallSite() as site:
+        runs = [crawl_until(40, site, tmp_path, job=False, **settings)]
+        runs += [crawl(site, tmp_path, job=False, **settings)]
+        lines = [told(run, "metrics: ") for run in runs]
+        assert [scrape(each)[1]["crawl"] for each in (port, port + 1)] == [key, key]
+        site.release()
+        assert [run.end().status for run in runs] == [0, 0]
+    assert [line.rpartition(" ")[2] for line in lines] == [
+        f"http://127.0.0.1:{each}/metrics" for each in (port, port + 1)
+    ]
+
+
+def test_each_stat_is_one_sample():
+    """Whatever else is among the stats; two that differ in a sign only do not break the rest."""
+    given = {"a/b": 1, "a_b": 2, "": 3, "start_time": None, "x_count/a/b": 4, "\n count": 5}
+    given |= {"scheduler/capped/a.example": 6, "finish_reason": "finished"}
+    crawler = SimpleNamespace(stats=SimpleNamespace(get_stats=lambda: given))
+    metrics = Metrics(crawler, "", range(1), {}).collect()
+    samples = [(each.name, each.labels) for metric in metrics for each in metric.samples]
+    assert samples[len(FROM_ZERO) :] == [
+        ("scrapy_a_b", {}),
+        ("scrapy_", {}),
+        ("scrapy_x_total", {"of": "a/b"}),
+        ("scrapy__count", {}),
+    ]
+
+
+def test_gauges_are_documented_stats():
+    """The pattern for them names stats that there are."""
+    stats = re.findall(r"^- `((?:bloom|scheduler)/\w+)`", TEXT[ROOT / "docs" / "stats.md"], re.M)
+    gauges = {stat for stat in stats if GAUGES.fullmatch(stat)}
+    assert len(gauges) == 16
+    assert "bloom/delta_oldest_days" in gauges
+
+
+def test_nothing_listens_when_a_crawl_of_a_process_is_over(make_dupefilter):
+    """The process may go on with another one."""
+    port = free_port()
+    dupefilter = make_dupefilter(BLOOM_METRICS=port)
+    dupefilter._metrics.open()
+    assert scrape(port)[1]["spider"] == "spider"
+    dupefilter.close("finished")
+    with pytest.raises(OSError, match="refused"):
+        scrape(port)
+
+
+@pytest.mark.parametrize("value", ["", "0", None, False])
+def test_it_is_off(make_dupefilter, value):
+    """Unless a port is given."""
+    assert make_dupefilter(BLOOM_METRICS=value)._metrics is None
+
+
+def test_a_command_for_one_page_opens_no_port(make_dupefilter):
+    """`scrapy fetch` has a `start` of its own."""
+
+    def prepare(crawler):
+        start = {"__module__": "", "start": SimpleNamespace(__module__="scrapy.commands.fetch")}
+        crawler.spidercls = type("Page", (crawler.spidercls,), start)
+
+    assert make_dupefilter(prepare, BLOOM_METRICS=9410)._metrics is None
+
+
+@pytest.mark.parametrize("value", ["localhost", "80-", "0-9", "9-8", 70_000, True, "1.2.3.4:"])
+def test_bad_settings_are_refused_by_name(make_dupefilter, value):
+    """At the start."""
+    with pytest.raises(ValueError, match=f"BLOOM_METRICS is {value!r}: it must be a port"):
+        make_dupefilter(BLOOM_METRICS=value)
+
+
+def test_without_the_client_library_a_start_is_refused(make_dupefilter, monkeypatch):
+    """With the line that installs it."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(BloomError, match=re.escape("pip install 'scrapy-bloom[metrics]'")):
+        make_dupefilter(BLOOM_METRICS=9410)
