@@ -126,7 +126,8 @@ class Hosts:
             self._silent.add(slot)
             self._failures += 1
             if len(self._silent) > 1:
-                if self._is_gone(slot, now):
+                # else a crawl would never end whose last hosts are all dead
+                if slot not in self._heard and now - self._silent_since >= ALONE_SECONDS:
                     self._paused_until = now + PAUSES[0]
                     return Step(True, self._retry, DEAD, PAUSES[0])
                 # another one finds out when it is over
@@ -152,11 +153,6 @@ class Hosts:
         never has, and others have."""
         others = self._answered > run.began or (slot not in self._heard and bool(self._heard))
         return others or now - run.began >= ALONE_SECONDS
-
-    def _is_gone(self, slot: str, now: float) -> bool:
-        """Return True if a slot that has never answered is waited for no longer: else a crawl would
-        never end whose last hosts are all dead."""
-        return slot not in self._heard and now - self._silent_since >= ALONE_SECONDS
 
     def _pause(self, now: float, *, is_new: bool) -> float | None:
         """Return for how many seconds nothing is sent, None if that is so already, or too little

@@ -236,7 +236,8 @@ class LedgerScheduler(BaseScheduler):
             delay = take_delay(request) if NOT_BEFORE in request.meta else None
             if request.meta.get("proxy"):
                 self._local_holds.let_pass(self._slot_of(request))
-            full = None if self._budget is None else self._count_in(self._budget, request)
+            budget = self._budget
+            full = None if budget is None else budget.refuses(self._names_in(budget, request))
             if full is not None:
                 self._cap(request, delay, full)
             elif ledger is None or not self._push_to_store(ledger, request, delay):
@@ -290,10 +291,6 @@ class LedgerScheduler(BaseScheduler):
             for each in self._engine.sent_again_as(request)
         ]
         return budget.names(encodable(self._slot_of(request)), request.url, before)
-
-    def _count_in(self, budget: Budget, request: Request) -> Name | None:
-        """Count `request`. Return the name of what is full, if it is over: then nothing counts."""
-        return budget.refuses(self._names_in(budget, request))
 
     def _cap(self, request: Request, delay: float | None, full: Name) -> None:
         """Count `request`, for which `full` has no room."""

@@ -238,7 +238,7 @@ class RedisDesk(CrawlReader):
 
     def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
-        for priority, named, _ in chain(self.listed([]), self.of_dead_slots([])):
+        for priority, named, _ in chain(self.listed([]), self.parked([], "dead")):
             yield priority, named
         for priority in self.priorities():
             for each in self._elements(f"lobby:{priority}"):
@@ -352,7 +352,7 @@ class RedisDesk(CrawlReader):
             for priority, slots in self.pending().counts.items():
                 for slot, count in slots.items():
                     yield self._seen(Record(state, slot, priority, {})), count
-            for stored, named, count in self.of_dead_slots([]):
+            for stored, named, count in self.parked([], "dead"):
                 record = Record(state, slot_of(named), scrapys_priority(stored), {})
                 yield self._seen(record), count
         else:

@@ -143,7 +143,7 @@ class CrawlReader:
         workers: list[WorkerView] = []
         sizes = [nbytes]
         capped = self.capped(sizes) if slots else {}
-        host = sum(count for *_, count in self.of_dead_slots(sizes)) if dead else 0
+        host = sum(count for *_, count in self.parked(sizes, "dead")) if dead else 0
         names = [*pairs_of(leases)]
         for first in range(0, len(names), _WORKERS_AT_ONCE):
             group = names[first : first + _WORKERS_AT_ONCE]
@@ -197,17 +197,14 @@ class CrawlReader:
     ) -> Iterator[tuple[str, str, int]]:
         """Yield priority, name and length of the lists of slots that are parked, or in places of
         these `kinds`, and add the bytes of their keys to `sizes`."""
-        yield from self._parked("parked", sizes)
+        yield from self.parked(sizes)
         for priority in self.priorities():
             for kind in kinds:
                 for named, count in self._counts_of(f"{kind}:{priority}", sizes):
                     yield priority, named, count
 
-    def of_dead_slots(self, sizes: list[int]) -> Iterator[tuple[str, str, int]]:
-        """Yield the same of the lists of dead slots, which `listed` does not."""
-        return self._parked("dead", sizes)
-
-    def _parked(self, place: str, sizes: list[int]) -> Iterator[tuple[str, str, int]]:
+    def parked(self, sizes: list[int], place: str = "parked") -> Iterator[tuple[str, str, int]]:
+        """Yield the same of those that are parked; "dead" is the place of those of dead slots."""
         for name, count in self._counts_of(place, sizes):
             priority, _, named = name.partition(":")
             yield priority, named, count
@@ -228,7 +225,7 @@ class CrawlReader:
             if len(seen) == most:
                 others = self._client.call("hlen", f"{self._key}:failed") - len(seen)
                 break
-        host = sum(count for *_, count in self.of_dead_slots([]))
+        host = sum(count for *_, count in self.parked([], "dead"))
         counts = Counter(seen.values())
         counts += Counter({CAPPED: sum(self.capped([]).values()), HOST: host})
         return dict(counts.most_common()) | ({"others": others} if others > 0 else {})

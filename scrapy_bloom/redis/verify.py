@@ -91,7 +91,7 @@ class _Check(RedisDesk):
             if _kind_of(name) == kind
         }
         # the lists that workers find, or will when a hold is over
-        dead = {(priority, named) for priority, named, _ in self.of_dead_slots([])}
+        dead = {(priority, named) for priority, named, _ in self.parked([], "dead")}
         priorities, lists = self.priorities(), {*self.lists()}
         for each in sorted({*priorities, *(priority for priority, _ in lists)}):
             if not _PRIORITY.fullmatch(each):

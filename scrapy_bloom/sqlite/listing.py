@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..crawl.choice import OF_URL, Counts, Filter, Record
 from ..crawl.codec import Stored, plain_fields, stored_fields, url_and_method
 from ..crawl.delays import DEAD
-from ..crawl.failed_request import CAPPED, HOST, FailedRequest, attempts_of, capped
+from ..crawl.failed_request import CAPPED, HOST, FailedRequest, capped
 from ..crawl.records import State
 from ..errors import BloomError, RequestFileError
 from . import schema
@@ -125,9 +125,7 @@ class Listing:
             fields = plain_fields(Stored(name, payload))
         record = Record(seen := self._seen(state, slot), name, -(rank >> 1), fields)
         if seen > state:
-            attempts = attempts_of(fields.get("meta") or {})
-            failed = FailedRequest(record.url, record.method, HOST, attempts=attempts)
-            return record._replace(failed=failed)
+            return record._replace(failed=record.dropped()._replace(reason=HOST, time=0.0))
         if state is State.DELAYED:
             # a damaged one has no time, and can be listed and dropped all the same
             return record._replace(due=max(0.0, (due or 0.0) - time.time()))

@@ -182,10 +182,10 @@ class DurableScheduler(LedgerScheduler):
             self._begins_round = False
         return not ledger.stopped
 
-    def _count_in(self, budget: Budget, request: Request) -> Name | None:
+    def _names_in(self, budget: Budget, request: Request) -> list[Name]:
         if self.round is not None:
             self.round.begin()  # a handler of spider_opened may be the first
-        return super()._count_in(budget, request)
+        return super()._names_in(budget, request)
 
     def _cap(self, request: Request, delay: float | None, full: Name) -> None:
         """Count `request`, for which `full` has no room, and keep it in a job."""
