@@ -30,6 +30,7 @@ from .failed_request import (
     item_refused,
 )
 from .origins import request_of
+from .settings import FAILED_KINDS, KEEP_FAILED, RETRY_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from .ledger import Ledger
-    from .settings import FailedSettings
 
 logger = logging.getLogger("scrapy_bloom.durable.failing")
 
@@ -67,16 +67,19 @@ class Failures:
     A failed download shows in Scrapy's log if no errback has handled it, a status next to
     HttpErrorMiddleware, an ignored request at the engine's end of the downloader middlewares, an
     exception or a refused item by a signal. Raises JobDirectoryError where this release of Scrapy
-    lacks such a place.
+    lacks such a place, and ValueError for a setting.
     """
 
-    def __init__(self, crawler: Crawler, settings: FailedSettings) -> None:
+    def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._settings = settings
+        self._retries, self._keeps = (
+            RETRY_FAILED.read(crawler.settings),
+            KEEP_FAILED.read(crawler.settings),
+        )
         self._ledger: Ledger | None = None
         self._kept: Kept | None = None
         self._retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
-        kinds = settings.kinds
+        kinds = FAILED_KINDS.read(crawler.settings) if self._keeps else frozenset()
         if "download" in kinds:
             on_download_error(crawler, self._download_error)
         if "status" in kinds:
@@ -93,7 +96,7 @@ class Failures:
     def retry(self, kept: Kept, retry: Callable[[], int]) -> None:
         """Call `retry`, which makes failed requests pending, and returns how many, if
         BLOOM_RETRY_FAILED says so. Log what no retry asks of `kept`. Raises as they do."""
-        if self._settings.retry:
+        if self._retries:
             self.tell("Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)", retry())
         if LOST in kept.reasons() and (found := kept.lost()):
             self._warn(
@@ -114,7 +117,7 @@ class Failures:
     def open(self, ledger: Ledger, kept: Kept) -> None:
         """Begin to tell `ledger`, whose failed requests are in `kept`."""
         self._ledger, self._kept = ledger, kept
-        if self._settings.keep:
+        if self._keeps:
             _at_work.add(self)
 
     def report(self, where: str, place: object) -> None:

@@ -25,7 +25,7 @@ from ..startup import fetches_one_page, is_component, refuse
 from .delays import DEAD, NO_HOLD, SILENT, Hold
 from .failed_request import class_and_message, count_of
 from .hosts import PAUSES, Hosts, Step, kind_of
-from .settings import HoldSettings
+from .settings import HOLD, HOLD_MAX, HOLD_TIMES, HOST_RETRY
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -96,14 +96,14 @@ class HoldMiddleware:
     order = 560
     """Its place in DOWNLOADER_MIDDLEWARES: it gets responses before RetryMiddleware."""
 
-    def __init__(self, crawler: Crawler, settings: HoldSettings) -> None:
-        self._crawler = crawler
-        self._settings = settings
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler, settings = crawler, crawler.settings
+        self._longest, self._times = HOLD_MAX.read(settings), HOLD_TIMES.read(settings)
         self._found: HoldingScheduler | None = None
         retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
         self._refusals = REFUSALS & retried
         self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
-        self._hosts = Hosts(settings.retry)
+        self._hosts = Hosts(HOST_RETRY.read(settings))
         self._timeout = crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or 180.0
         self._dead: set[str] = set()  # those that this process has said to be dead
         self._rows: Counter[str] = Counter()  # of holds that this process has begun, by slot
@@ -111,25 +111,25 @@ class HoldMiddleware:
         self._noted = WeakKeyDictionary()
         """Refused requests that are in middlewares nearer to the downloader: whether each goes
         back, and what its own meta says of the HTTP cache, if that was changed."""
-        crawler.signals.connect(self._response_downloaded, signals.response_downloaded)
-        for signal in (signals.headers_received, signals.bytes_received):
-            crawler.signals.connect(self._hear, signal)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the middleware. Raises NotConfigured with BLOOM_HOLD = False, in a command for one
         page, and under a scheduler that holds nothing; refuses the start for a bad setting."""
         try:
-            settings = HoldSettings.read(crawler.settings)
+            is_on, self = HOLD.read(crawler.settings), cls(crawler)
         except ValueError as error:
             refuse(crawler, error)
-        if not settings.on or fetches_one_page(crawler):
+        if not is_on or fetches_one_page(crawler):
             raise NotConfigured
         names = "DurableScheduler", "RedisDurableScheduler"
         setting = crawler.settings["SCHEDULER"]
         if not any(is_component(setting, name) for name in names):
             raise NotConfigured(f"SCHEDULER is {setting!r}, and holds need {' or '.join(names)}")
-        return cls(crawler, settings)
+        crawler.signals.connect(self._response_downloaded, signals.response_downloaded)
+        for signal in (signals.headers_received, signals.bytes_received):
+            crawler.signals.connect(self._hear, signal)
+        return self
 
     def process_request(self, request: Request) -> Request | None:
         """Send `request` back to the scheduler if its slot is held since it was handed out."""
@@ -288,7 +288,7 @@ class HoldMiddleware:
         self, scheduler: HoldingScheduler, request: Request, response: Response
     ) -> bool:
         """Do to the slot what the rules say. Return True if `request` goes back without a try."""
-        settings, slot = self._settings, self._slot_of(request)
+        slot = self._slot_of(request)
         hold, asked = scheduler.holds.get(slot, NO_HOLD), retry_after(response)
         returns, is_probe = request.meta.get(REFUSED), scheduler.is_probe(request, slot)
         refusal = Refusal(
@@ -299,9 +299,9 @@ class HoldMiddleware:
             or (returns is not None and hold.times <= 0),
             returns=is_probe + (returns if isinstance(returns, int) else 0),
         )
-        uses_try, times, pause = judge(hold.times, refusal, settings.times)
+        uses_try, times, pause = judge(hold.times, refusal, self._times)
         if pause is not None:
-            scheduler.hold(slot, min(settings.longest, pause), times)
+            scheduler.hold(slot, min(self._longest, pause), times)
         elif times >= GIVEN_UP and not refusal.is_in_flight:
             self._give_up(scheduler, slot, hold)
         elif times != hold.times:
@@ -309,7 +309,7 @@ class HoldMiddleware:
         if pause is not None and not refusal.is_in_flight:
             self._rows[slot] += times == 1
             self._crawler.stats.inc_value("scheduler/holds")
-            how, seconds = " with Retry-After" * (asked is not None), min(settings.longest, pause)
+            how, seconds = " with Retry-After" * (asked is not None), min(self._longest, pause)
             logger.info(
                 "%s has answered %d%s: it is not asked for %.3g s (hold %d in a row)",
                 *(slot, response.status, how, seconds, times),

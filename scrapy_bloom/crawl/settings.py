@@ -11,11 +11,9 @@ from scrapy.settings import BaseSettings
 from ..amounts import MOST
 from ..errors import encodable
 from ..periods import period
-from ..settings import Group, Setting, Values, in_words, number, require, switch, whole
+from ..settings import Setting, Values, in_words, number, require, switch, whole
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from .budget import Budget
 
 
@@ -122,28 +120,3 @@ def budget_of(settings: BaseSettings) -> Budget | None:
     from .budget import Budget
 
     return Budget(limits)
-
-
-class FailedSettings(Group):
-    """The `kinds` of failure that keep a request in the job without a call of `fail`, whether
-    failed requests are kept at all, and whether each start retries them once."""
-
-    kinds = FAILED_KINDS
-    keep = KEEP_FAILED
-    retry = RETRY_FAILED
-
-    @classmethod
-    def read(cls, settings: BaseSettings) -> Self:
-        """Return the values in `settings`, no `kinds` where none are kept."""
-        found = super().read(settings)
-        return found if found.keep else found.but(kinds=frozenset())
-
-
-class HoldSettings(Group):
-    """Whether download slots are held, for at most how many seconds, how many times in a row, and
-    after how many seconds a dead host is asked again."""
-
-    on = HOLD
-    longest = HOLD_MAX
-    times = HOLD_TIMES
-    retry = HOST_RETRY

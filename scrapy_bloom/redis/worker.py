@@ -23,7 +23,7 @@ from ..crawl.holds import probe_seconds
 from ..crawl.ledger import Ledger
 from ..crawl.ledger_scheduler import require_same_spider
 from ..crawl.records import KEPT
-from ..crawl.settings import ANY_SPIDER, BUDGET, FailedSettings
+from ..crawl.settings import ANY_SPIDER, BUDGET
 from ..crawl.stats import counts_of, set_stats
 from ..errors import SharedFilterError
 from ..scrapy_private.idle import IdleChecks
@@ -84,7 +84,7 @@ class Worker:
         self.idle_checks = IdleChecks(crawler)
         self.start_requests = SharedStartRequests(crawler)
         put_before_engine(crawler, self.start_requests)
-        self._failures = Failures(crawler, FailedSettings.read(crawler.settings))
+        self._failures = Failures(crawler)
         self.feeds = WorkerFeeds(crawler)
         self._timer: CallLaterResult | None = None
         self._outage_since = self._reminded = 0.0

@@ -25,7 +25,7 @@ from ..crawl.ledger_scheduler import (
 )
 from ..crawl.overlay import Keeper
 from ..crawl.queue_settings import QueueSettings
-from ..crawl.settings import FailedSettings, budget_of
+from ..crawl.settings import RETRY_FAILED, budget_of
 from ..dupefilter import BloomDupeFilter
 from ..errors import JobDirectoryError
 from ..jobdir import JobDirectory, session_of
@@ -131,7 +131,7 @@ class DurableScheduler(LedgerScheduler):
             for middleware in (*parts, *([feeds.start_items] if feeds else [])):
                 put_before_engine(crawler, middleware)
             idle_checks = IdleChecks(crawler)
-            failures = Failures(crawler, FailedSettings.read(crawler.settings))
+            failures = Failures(crawler)
             _look(crawler, job, feeds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, named(job.requests, error))
@@ -228,8 +228,8 @@ class DurableScheduler(LedgerScheduler):
             goes_on = _goes_on(crawler, file, queues)
             records = SqliteRecords(file, slots, newest_first, self._budget)
             self._failures.retry(records, partial(records.retry, "3"))
-            retry = FailedSettings.read(settings).retry
-            self._failures.tell(ASKING_CAPPED, asked := records.retry("4, 5" if retry else "5"))
+            states = "4, 5" if RETRY_FAILED.read(settings) else "5"
+            self._failures.tell(ASKING_CAPPED, asked := records.retry(states))
             self._file, note = file, keeper.note_commit
             self._store = store = SqliteStore(
                 crawler, file, records, queues, note, self._local_holds
@@ -350,7 +350,7 @@ def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool
     again at this start, and can be read; the others fail again when they are popped. Cost: reads
     the requests of such a round, up to the first one."""
     codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
-    retry = FailedSettings.read(crawler.settings).retry
+    retry = RETRY_FAILED.read(crawler.settings)
     return bool(file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))) and codec.loads_any(
         coming_back(file, budget_of(crawler.settings), retry=retry)
     )

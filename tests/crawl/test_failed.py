@@ -12,7 +12,7 @@ from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
 import scrapy_bloom
 from scrapy_bloom.crawl.failed_request import ATTEMPTS_KEY, FailedRequest, download_reason
-from scrapy_bloom.crawl.settings import FailedSettings
+from scrapy_bloom.crawl.settings import FAILED_KINDS
 from tests.crawl.engine import name_of, request
 from tests.crawl.test_rounds import phases, start
 from tests.failures import Failed
@@ -304,9 +304,7 @@ def test_failed_requests_of_memory_are_counted_and_told(make_round, tmp_path, ca
 @pytest.mark.parametrize("text", ["download, item", ["download", "item"]])
 def test_what_counts_can_be_chosen(text):
     """In Python and on the command line."""
-    assert FailedSettings.read(Settings({"BLOOM_FAILED_KINDS": text})).kinds == {"download", "item"}
-    off = FailedSettings.read(Settings({"BLOOM_KEEP_FAILED": "0"}))
-    assert (off.kinds, off.keep) == (frozenset(), False)
+    assert FAILED_KINDS.read(Settings({"BLOOM_FAILED_KINDS": text})) == {"download", "item"}
 
 
 def test_a_long_exception_is_cut():
