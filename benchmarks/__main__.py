@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-SMALLER = {"bench_weight": ["--items", "5000"]}
+SMALLER = {"bench_crawl": ["--pairs", "3"], "bench_weight": ["--items", "5000"]}
 """The arguments of those that would take an hour."""
 QUICK = {
     "bench_memory": ["--items", "1e6"],
