@@ -290,7 +290,7 @@ def cpu_picture() -> Picture:
             picture.text(left + wide * share + 6, at + 11, f"{share:.2f}", size=12)
     y = top + high * len(rows) + 6
     picture.text(12, y + 8, "python benchmarks/bench_crawl.py, with JOBDIR", "grey", size=12)
-    picture.text(12, y + 23, "medians of 5 pairs: the table in speed.md", "grey", size=12)
+    picture.text(12, y + 23, "medians of 3 pairs: the table in speed.md", "grey", size=12)
     return picture
 
 
