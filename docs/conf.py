@@ -63,6 +63,7 @@ def setup(app):
     app.add_object_type("setting", "setting", objname="setting")
     app.connect("doctree-read", note_settings)
     app.connect("doctree-read", link_settings)
+    app.connect("doctree-read", note_short_code)
 
 
 def note_settings(app, tree):
@@ -90,3 +91,10 @@ def link_settings(app, tree):
         )
         literal.replace_self(link)
         link += literal
+
+
+def note_short_code(app, tree):
+    """Name code whose words fit a line of a telephone, so that site.css keeps them whole."""
+    for literal in tree.findall(nodes.literal):
+        if all(len(word) <= 36 for word in literal.astext().split()):
+            literal["classes"].append("short")

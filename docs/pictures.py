@@ -48,7 +48,8 @@ def style() -> str:
         )
         for theme in (0, 1)
     )
-    return f"<style>{light}@media (prefers-color-scheme: dark){{{dark}}}</style>"
+    fit = "svg{max-width:100%;height:auto}"
+    return f"<style>{fit}{light}@media (prefers-color-scheme: dark){{{dark}}}</style>"
 
 
 class Picture:
@@ -256,7 +257,7 @@ def three_kills_picture() -> Picture:
             picture.text(left - 8, y, names[number], anchor="end")
             picture.box(left, y - 13, wide * there / total, 17, colour)
             picture.text(
-                left + wide * there / total + 7, y, f"{there:,.0f}, {words[number]}",
+                left + wide * there / total + 7, y, f"{there:,.0f} ({words[number]})",
                 "lost" if lacking[number] else "ink", bold=lacking[number] > 0,
             )  # fmt: skip
         y += 30
@@ -313,8 +314,8 @@ def memory_picture() -> Picture:
         picture.text(left - 6, y + 5, name, "grey", anchor="end", size=12)
     for million in range(6):
         x = left + wide * million / 5
-        picture.text(x, top + high + 18, f"{million} M", "grey", anchor="middle", size=12)
-    picture.text(left + wide / 2, top + high + 36, "requests", anchor="middle")
+        picture.text(x, top + high + 18, f"{million}", "grey", anchor="middle", size=12)
+    picture.text(left + wide / 2, top + high + 36, "million requests", anchor="middle")
     picture.line([(left, top), (left, top + high), (left + wide, top + high)], "line")
     for column, colour in enumerate(colours, 1):
         points = []

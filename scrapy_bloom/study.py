@@ -63,7 +63,8 @@ _DARK = """<style>@media (prefers-color-scheme: dark) {
   [style*="stroke: #d9d9d9"] { stroke: #3d4753 !important }
   text, use, [style^="fill: #000000"] { fill: #e6edf3 !important }
 }
-text { font-family: system-ui, Helvetica, Arial, sans-serif !important }</style>
+text { font-family: system-ui, Helvetica, Arial, sans-serif !important }
+svg { max-width: 100%; height: auto }</style>
  <defs>"""
 """What makes an SVG of matplotlib follow light and dark."""
 _KEYS_PER_BLOCK_AT_LEAST = 200  # a filter of any size: whole blocks do not matter

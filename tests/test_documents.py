@@ -31,6 +31,7 @@ from tests.redis.server import Server, missing
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SITE = "https://github.com/scrapy-bloom/scrapy-bloom/blob/main/"
+RAW = "https://raw.githubusercontent.com/scrapy-bloom/scrapy-bloom/main/"
 API = ROOT / "docs" / "api.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 ALL = [
@@ -388,11 +389,12 @@ def test_no_link_is_dead(path):
 
 
 def test_links_of_the_readme_work_anywhere():
-    """A package index shows it without the repository around it, and the picture as its text."""
+    """A package index shows it, and its picture, without the repository around it."""
     readme = TEXT[ROOT / "README.md"]
     named = dict(re.findall(r"^\[([^]]+)\]: (\S+)$", readme, re.MULTILINE))
-    whole = ("https://", "docs/images/")
-    assert [link for link in links(ROOT / "README.md") if not link.startswith(whole)] == []
+    assert [link for link in links(ROOT / "README.md") if not link.startswith("https://")] == []
+    pictures = re.findall(r"^!\[.+\]\((.+)\)$", readme, re.MULTILINE)
+    assert [(ROOT / picture.removeprefix(RAW)).is_file() for picture in pictures] == [True]
     text = readme.lower()
     assert [name for name in named if text.count(f"[{name.lower()}]") < 2] == []
 
