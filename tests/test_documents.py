@@ -31,6 +31,7 @@ from tests.redis.server import Server, missing
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SITE = "https://github.com/scrapy-bloom/scrapy-bloom/blob/main/"
+PICTURES = "https://raw.githubusercontent.com/scrapy-bloom/scrapy-bloom/main/"
 API = ROOT / "docs" / "api.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 ALL = [
@@ -373,8 +374,8 @@ def test_no_link_is_dead(path):
     """Each one inside the repository leads to a file, and to a heading of it."""
     dead = []
     for link in links(path):
-        if link.startswith(SITE):
-            place, _, anchor = link.removeprefix(SITE).partition("#")
+        if link.startswith((SITE, PICTURES)):
+            place, _, anchor = link.removeprefix(SITE).removeprefix(PICTURES).partition("#")
             target = ROOT / place
         elif re.match(r"[a-z]+:", link):
             continue
@@ -388,13 +389,25 @@ def test_no_link_is_dead(path):
 
 
 def test_links_of_the_readme_work_anywhere():
-    """A package index shows it without the repository around it, and the picture as its text."""
+    """A package index shows it without the repository around it."""
     readme = TEXT[ROOT / "README.md"]
     named = dict(re.findall(r"^\[([^]]+)\]: (\S+)$", readme, re.MULTILINE))
-    whole = ("https://", "docs/images/")
-    assert [link for link in links(ROOT / "README.md") if not link.startswith(whole)] == []
+    assert [link for link in links(ROOT / "README.md") if not link.startswith("https://")] == []
     text = readme.lower()
     assert [name for name in named if text.count(f"[{name.lower()}]") < 2] == []
+
+
+def test_the_readme_says_what_its_picture_shows():
+    """Whoever does not see it reads how many pages each has, as the table below it counts them."""
+    readme = TEXT[ROOT / "README.md"]
+    pages, ours, stock = (
+        int(number.replace(",", ""))
+        for row in re.findall(r"^pages missed of (\S+) +(\S+) +(\S+)", readme, re.MULTILINE)
+        for number in row
+    )
+    (told,) = re.findall(r"^!\[([^]]+)\]\(\S+/three-kills\.svg\)$", readme, re.MULTILINE)
+    assert [f"{pages:,}", f"{pages - stock:,}"] == re.findall(r"\d[\d,]*\b", told)
+    assert ours == 0  # "has all"
 
 
 def test_each_page_is_in_the_index():
