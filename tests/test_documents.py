@@ -374,8 +374,8 @@ def test_no_link_is_dead(path):
     """Each one inside the repository leads to a file, and to a heading of it."""
     dead = []
     for link in links(path):
-        if link.startswith(SITE):
-            place, _, anchor = link.removeprefix(SITE).partition("#")
+        if link.startswith((SITE, RAW)):
+            place, _, anchor = link.removeprefix(SITE).removeprefix(RAW).partition("#")
             target = ROOT / place
         elif re.match(r"[a-z]+:", link):
             continue
@@ -397,6 +397,19 @@ def test_links_of_the_readme_work_anywhere():
     assert [(ROOT / picture.removeprefix(RAW)).is_file() for picture in pictures] == [True]
     text = readme.lower()
     assert [name for name in named if text.count(f"[{name.lower()}]") < 2] == []
+
+
+def test_the_readme_says_what_its_picture_shows():
+    """Whoever does not see it reads how many pages each has, as the table below it counts them."""
+    readme = TEXT[ROOT / "README.md"]
+    pages, ours, stock = (
+        int(number.replace(",", ""))
+        for row in re.findall(r"^pages missed of (\S+) +(\S+) +(\S+)", readme, re.MULTILINE)
+        for number in row
+    )
+    (told,) = re.findall(r"^!\[([^]]+)\]\(\S+/three-kills\.svg\)$", readme, re.MULTILINE)
+    assert [f"{pages:,}", f"{pages - stock:,}"] == re.findall(r"\d[\d,]*\b", told)
+    assert ours == 0  # "has all"
 
 
 def test_each_page_is_in_the_index():
@@ -476,7 +489,7 @@ def test_pictures_are_those_of_their_source(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     import pictures
 
-    for name, draw in pictures.PICTURES.items():
+    for name, draw in pictures.RAW.items():
         assert (ROOT / "docs" / "images" / name).read_text(encoding="utf-8") == str(draw()), (
             f"run: python docs/pictures.py ({name})"
         )
