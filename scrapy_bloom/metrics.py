@@ -28,7 +28,7 @@ def _address(value: Any) -> tuple[str, range] | None:
     host, _, ports = str(value).rpartition(":")
     first, dash, last = ports.partition("-")
     found = range(int(first), int(last if dash else first) + 1)
-    require(len(found) > 0 and found[0] > 0 and found[-1] < 65_536)
+    require(":" not in host and len(found) > 0 and found[0] > 0 and found[-1] < 65_536)
     return host or "127.0.0.1", found
 
 
@@ -100,7 +100,7 @@ class Metrics:
         """Yield a metric for each stat that is a number; of `a_count/b`, `b` is a label."""
         found: dict[tuple[str, str], dict[str, float]] = {}
         stats = {**dict.fromkeys(FROM_ZERO, 0), **self._crawler.stats.get_stats()}
-        for stat, value in stats.items():
+        for stat, value in zip(map(str, stats), stats.values(), strict=True):
             if isinstance(value, (int, float)) and not stat.startswith("scheduler/capped/"):
                 name, count, of = re.split(r"[_/](count)(?:/|$)|$", stat, maxsplit=1)
                 grows = count or (COUNTERS.match(stat) and not GAUGES.fullmatch(stat))

@@ -489,7 +489,7 @@ def test_pictures_are_those_of_their_source(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     import pictures
 
-    for name, draw in pictures.RAW.items():
+    for name, draw in pictures.PICTURES.items():
         assert (ROOT / "docs" / "images" / name).read_text(encoding="utf-8") == str(draw()), (
             f"run: python docs/pictures.py ({name})"
         )

@@ -122,9 +122,13 @@ class Codec:
         """Return the same as `to_dict`, perhaps without fields that have their default. Raises
         ValueError for a request without a dictionary: its callback is no method of the spider."""
         try:
-            if type(request) is Request and _KNOWS_FIELDS:
+            is_plain, kind = type(request) is Request, type(request)
+            if _KNOWS_FIELDS and (
+                is_plain
+                or (kind.to_dict is Request.to_dict and {*DEFAULTS} < {*request.attributes})
+            ):
                 with suppress(LookupError):
-                    return self._sparse(request)
+                    return self._named(request, sparse=is_plain)
             found = request.to_dict(spider=self._spider)
         except Exception as error:
             raise ValueError(str(error)) from error
@@ -133,11 +137,19 @@ class Codec:
                 self._names[function] = found.get(name)
         return found
 
-    def _sparse(self, request: Request) -> dict[str, Any]:
+    def _named(self, request: Request, *, sparse: bool) -> dict[str, Any]:
+        """Return that, `sparse` without defaults, with names that were found before. Raises
+        LookupError without them."""
         fields: dict[str, Any] = {"url": request.url}
         for name in ("callback", "errback"):
             if (method := getattr(request, name)) is not None:
                 fields[name] = self._name_of(method)
+        if not sparse:
+            fields |= {
+                each: getattr(request, each) for each in request.attributes if each not in fields
+            }
+            of_class = f"{request.__module__}.{type(request).__name__}"
+            return {**fields, "headers": dict(request.headers), "_class": of_class}
         for (name, default), value in zip(_OTHERS, _values_of(request), strict=True):
             if value is not default and (type(value) is not type(default) or value != default):
                 fields[name] = value

@@ -185,7 +185,7 @@ class DurableFeeds(CommitHook):
                     feed, exported = working.feed.id, working.export(item)
                     try:
                         self.outbox.add_item(feed, origin, exported, is_start_item=is_start_item)
-                    except (sqlite3.Error, OSError, OverflowError) as error:
+                    except (sqlite3.Error, OSError, OverflowError, MemoryError) as error:
                         self.ledger.stop(error)
                         return
         # some feeds have the item, and Twisted may hold back a Ctrl-C

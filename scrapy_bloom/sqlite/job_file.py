@@ -166,7 +166,7 @@ def named(path: object, error: Any) -> Any:
     one, whose numbers may be too large for SQLite; other errors as they are."""
     if not isinstance(error, (sqlite3.Error, OverflowError)):
         return error
-    is_damaged = not isinstance(error, sqlite3.OperationalError)
+    is_damaged = not isinstance(error, (sqlite3.OperationalError, sqlite3.ProgrammingError))
     remedy = "; restore it from a backup, or use a new JOBDIR" if is_damaged else ""
     return RequestFileError(f"{path}: {error}{remedy}")
 

@@ -113,7 +113,7 @@ class SqliteRecords:
     Without it, for a command on a stopped job, order and budget stay as they are, and what is
     pending is not counted. Any method may raise sqlite3.Error."""
 
-    failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError, OverflowError)
+    failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError, OverflowError, MemoryError)
 
     def __init__(
         self,
