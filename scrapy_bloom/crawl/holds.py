@@ -98,6 +98,7 @@ class HoldMiddleware:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler, settings = crawler, crawler.settings
+        self._log = logging.LoggerAdapter(logger, {"spider": crawler.spider})
         self._longest, self._times = HOLD_MAX.read(settings), HOLD_TIMES.read(settings)
         self._found: HoldingScheduler | None = None
         retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
@@ -197,11 +198,11 @@ class HoldMiddleware:
         if scheduler is None or not slot:
             return
         if self._hosts.hears(slot, latency):
-            logger.info("%s answers: the crawl goes on", slot, extra=self._extra)
+            self._log.info("%s answers: the crawl goes on", slot)
             scheduler.pause(None)
         if scheduler.holds and (times := scheduler.holds.get(slot, NO_HOLD).times) >= SILENT:
             if times > SILENT:
-                logger.info("%s answers again", slot, extra=self._extra)
+                self._log.info("%s answers again", slot)
                 self._dead.discard(slot)
             scheduler.release(slot)
 
@@ -217,21 +218,19 @@ class HoldMiddleware:
                 return  # other workers have not agreed yet
             self._dead.add(slot)
             self._crawler.stats.inc_value("scheduler/dead_hosts")
-            logger.warning(
+            self._log.warning(
                 "%s is dead: it has not answered after %d holds in a row (%s). What waits for it"
                 " counts as failed, for the reason host, unless it answers. One request asks it"
                 " every %.3g s (BLOOM_HOST_RETRY), 'scrapy bloom queue release' asks at once.",
                 *(slot, max(0, hold.times - SILENT), class_and_message(why), step.seconds),
-                extra=self._extra,
             )
             return
         if step.times == SILENT + 1:
             self._dead.discard(slot)
         self._crawler.stats.inc_value("scheduler/holds")
-        logger.info(
+        self._log.info(
             "%s does not answer (%s): it is not asked for %.3g s (hold %d in a row)",
             *(slot, class_and_message(why), step.seconds, step.times - SILENT),
-            extra=self._extra,
         )
 
     def _go_offline(self, scheduler: HoldingScheduler, seconds: float) -> None:
@@ -239,16 +238,11 @@ class HoldMiddleware:
         there."""
         if not scheduler.is_paused:
             self._crawler.stats.inc_value("scheduler/offline")
-            logger.warning(
+            self._log.warning(
                 "No host answers any more: this machine seems to be offline. Nothing fails, and"
                 " one request at a time asks whether that is over, once a minute at last.",
-                extra=self._extra,
             )
         scheduler.pause(seconds, self._hosts.likely)
-
-    @property
-    def _extra(self) -> dict[str, Any]:
-        return {"spider": self._crawler.spider}
 
     def _response_downloaded(self, response: Response, request: Request) -> None:
         """Note a refusal before the next request is sent, and keep it out of the HTTP cache; or end
@@ -273,7 +267,7 @@ class HoldMiddleware:
     def _note_answer(self, scheduler: HoldingScheduler, request: Request, slot: str) -> None:
         times = scheduler.holds.get(slot, NO_HOLD).times
         if scheduler.is_probe(request, slot):
-            logger.debug("%(slot)s answers again", {"slot": slot})
+            self._log.debug("%(slot)s answers again", {"slot": slot})
             scheduler.release(slot)
             if times < GIVEN_UP:
                 scheduler.hold(slot, -inf, -recovery(self._rows[slot]))
@@ -310,10 +304,9 @@ class HoldMiddleware:
             self._rows[slot] += times == 1
             self._crawler.stats.inc_value("scheduler/holds")
             how, seconds = " with Retry-After" * (asked is not None), min(self._longest, pause)
-            logger.info(
+            self._log.info(
                 "%s has answered %d%s: it is not asked for %.3g s (hold %d in a row)",
                 *(slot, response.status, how, seconds, times),
-                extra=self._extra,
             )
         if self._is_for_the_spider(request, response):
             return False
@@ -323,11 +316,10 @@ class HoldMiddleware:
     def _give_up(self, scheduler: HoldingScheduler, slot: str, hold: Hold) -> None:
         """Let all requests of `slot` go, until it answers."""
         if hold.times < GIVEN_UP:
-            logger.warning(
+            self._log.warning(
                 "%(slot)s still refuses requests after %(times)d holds in a row (BLOOM_HOLD_TIMES):"
                 " they are retried, and fail, as without holds",
                 {"slot": slot, "times": hold.times},
-                extra=self._extra,
             )
         if hold.times < GIVEN_UP or hold.until > monotonic():
             self._open(scheduler, slot, max(hold.times, GIVEN_UP))

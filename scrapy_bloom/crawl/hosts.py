@@ -143,16 +143,12 @@ class Hosts:
             return Step()
         run.is_held = True
         rows = max(0, hold.times - SILENT)
-        if rows >= len(PAUSES) and self._is_dead(slot, run, now):
+        # others have answered since, or it never has, and others have: it is the host
+        others = self._answered > run.began or (slot not in self._heard and bool(self._heard))
+        if rows >= len(PAUSES) and (others or now - run.began >= ALONE_SECONDS):
             return Step(goes_back=True, seconds=self._retry, times=DEAD)
         pause = PAUSES[min(rows, len(PAUSES) - 1)]
         return Step(goes_back=True, seconds=pause, times=SILENT + rows + 1)
-
-    def _is_dead(self, slot: str, run: _Run, now: float) -> bool:
-        """Return True if it is the host that has failed so often: others have answered since, or it
-        never has, and others have."""
-        others = self._answered > run.began or (slot not in self._heard and bool(self._heard))
-        return others or now - run.began >= ALONE_SECONDS
 
     def _pause(self, now: float, *, is_new: bool) -> float | None:
         """Return for how many seconds nothing is sent, None if that is so already, or too little
