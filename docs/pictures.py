@@ -373,7 +373,7 @@ def architecture_picture() -> Picture:
     )  # fmt: skip
     for x, fill, words in (
         (18, "ground", "by Scrapy or a seam"),
-        (170, "ours", "by the room it is joined to"),
+        (170, "ours", "imported by the one above"),
     ):
         picture.dot(x, 44, fill, "ours", 5)
         picture.text(x + 10, 48, words, "grey", size=12)
