@@ -27,13 +27,15 @@ from .codec import details_of, page_in
 from .layout import ODD_BYTES
 from .lifecycle import budget_in, no_crawl
 from .scripts import CHANGE, HOLD_SLOTS, SCAN, Script
-from .status import SLOTS_AT_ONCE, CrawlReader, pairs_of, scrapys_priority, slot_of
+from .status import CrawlReader, pairs_of, scrapys_priority, slot_of
 
 if TYPE_CHECKING:
     from .client import RedisClient
 
 AT_ONCE = 100
 """So many requests are changed by a call."""
+HELD_AT_ONCE = 40
+"""So many slots are held, or released with their lists, by a call."""
 REST = 4
 """While workers are at work, the pause after a call is so many times as long as the call."""
 _STATES = {
@@ -220,10 +222,10 @@ class RedisDesk(CrawlReader):
 
     def hold(self, slots: Sequence[str], seconds: float | None) -> int:
         """Hold `slots` by hand for so many seconds, for all workers; with None release them. Return
-        how many are held now, or were. Cost: a call for 100 slots."""
+        how many are held now, or were. Cost: a call for 40 slots."""
         holds, changed = [Holding(slot, seconds).told() for slot in slots], 0
-        for first in range(0, len(holds), SLOTS_AT_ONCE):
-            changed += self._run(HOLD_SLOTS, "".join(holds[first : first + SLOTS_AT_ONCE]))
+        for first in range(0, len(holds), HELD_AT_ONCE):
+            changed += self._run(HOLD_SLOTS, "".join(holds[first : first + HELD_AT_ONCE]))
         return changed
 
     def revive(self, chosen: Filter) -> int:

@@ -349,7 +349,7 @@ local function may_have(slot)
   return true
 end
 
-local looks = 500  -- of some µs each; one that parks a list is as long as three
+local looks = 500  -- of some µs each; one that parks a list counts as six
 -- Lets entries leave the lobby, at most so many; returns how many.
 local function claim_from_lobby(priority, most)
   local lobby, suffix, command, pop, at = key('lobby:' .. priority), '', 'LPUSH', 'RPOP', -1
@@ -371,7 +371,7 @@ local function claim_from_lobby(priority, most)
         or (of_slot[slot] or 0) >= most_of_slot or not may_have(slot) then
       if not has_own and is_held then
         park(priority, slot .. suffix, slot, hold)
-        looks = looks - 2
+        looks = looks - 5
       elseif not has_own then join_ring(priority, slot .. suffix) end
       redis.call(command, list_of(priority, slot .. suffix), entry)
       if entry ~= '' then count_few(priority, slot, -1) end
@@ -416,7 +416,7 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       if hold and hold[1] > now then
         park(priority, named, slot, hold)
         redis.call('LREM', ring, 1, named)
-        room, looks = 0, looks - 2
+        room, looks = 0, looks - 5
       elseif hold and is_left_to_others(hold) then
         room = 0
       elseif named ~= slot then
