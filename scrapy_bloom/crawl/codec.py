@@ -122,11 +122,11 @@ class Codec:
         """Return the same as `to_dict`, perhaps without fields that have their default. Raises
         ValueError for a request without a dictionary: its callback is no method of the spider."""
         try:
-            is_plain, kind = type(request) is Request, type(request)
-            if _KNOWS_FIELDS and (
-                is_plain
-                or (kind.to_dict is Request.to_dict and {*DEFAULTS} < {*request.attributes})
-            ):
+            is_plain = type(request) is Request
+            is_usual = is_plain or (
+                type(request).to_dict is Request.to_dict and {*DEFAULTS} < {*request.attributes}
+            )
+            if _KNOWS_FIELDS and is_usual:
                 with suppress(LookupError):
                     return self._named(request, sparse=is_plain)
             found = request.to_dict(spider=self._spider)

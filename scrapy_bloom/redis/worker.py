@@ -421,9 +421,9 @@ def require_budget(
     """Return `state`, the crawl's, with the budget `text`, which is counted in from now on: `join`
     opens the crawl again if need be. Raises SharedFilterError if living workers have another
     one."""
-    desk, had_none = RedisDesk(client, key), state.budget == NO_BUDGET
-    waits = had_none or (state.budget == text and state.begins and desk.dead())
-    if waits and text != NO_BUDGET and not state.workers:
+    desk, is_first = RedisDesk(client, key), text != NO_BUDGET and not state.workers
+    begins = state.begins and state.budget == text
+    if is_first and (state.budget == NO_BUDGET or (begins and desk.dead())):
         # what waits, or waits for dead hosts, is fetched in this round, too
         found = join(counted=desk.unfinished(budget_in(text)))
         state = replace(found, begins=state.begins or found.begins)
