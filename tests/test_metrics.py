@@ -89,7 +89,7 @@ def test_workers_of_one_machine_share_a_range(redis_server, key, tmp_path):
 def test_each_stat_is_one_sample():
     """Whatever else is among the stats; two that differ in a sign only do not break the rest."""
     given = {"a/b": 1, "a_b": 2, "": 3, "start_time": None, "x_count/a/b": 4, "\n count": 5}
-    given |= {"scheduler/capped/a.example": 6, "finish_reason": "finished"}
+    given |= {"scheduler/capped/a.example": 6, "finish_reason": "finished", 404: 7}
     crawler = SimpleNamespace(stats=SimpleNamespace(get_stats=lambda: given))
     metrics = Metrics(crawler, "", range(1), {}).collect()
     samples = [(each.name, each.labels) for metric in metrics for each in metric.samples]
@@ -98,6 +98,7 @@ def test_each_stat_is_one_sample():
         ("scrapy_", {}),
         ("scrapy_x_total", {"of": "a/b"}),
         ("scrapy__count", {}),
+        ("scrapy_404", {}),
     ]
 
 

@@ -298,6 +298,24 @@ def test_a_page_that_is_damaged_is_named_when_it_is_met(make, tmp_path, caplog):
     assert "restore it from a backup, or use a new JOBDIR" in line
 
 
+def test_a_push_without_memory_stops_the_job(make, monkeypatch):
+    """SQLite may have taken the whole transaction back: nothing after it is committed, and the next
+    start has all up to the last commit."""
+    job = make().pushed("safe")
+    job.commit()
+
+    def push(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteRecords, "push", push)
+        assert not job.push("lost")
+    assert not job.push("later")
+    assert job.scheduler.ledger.stopped
+    job.close("bloom_error")
+    assert make().names() == ["safe"]
+
+
 def test_a_damaged_table_is_named_at_the_start(make, tmp_path):
     """Whichever it is that is read first."""
     make().close()
