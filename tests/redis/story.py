@@ -64,6 +64,7 @@ class Story:
         self.slots, self.not_before = {}, {}
         self.promised, self.by_hand = defaultdict(float), {}
         self.asked, self.done, self.failed = defaultdict(set), Counter(), set()
+        self.silent = set()
         self.dropped = self.aborted = 0
         self.in_engine = []
         self.has_accidents, self.snapshot, self.is_at_desk = True, None, False
@@ -133,7 +134,11 @@ class Story:
             if self.by_hand.get(slot, 0) <= before or times == 0:
                 self.promised[slot] = 0
                 self.by_hand.pop(slot, None)
-        elif seconds > 0:
+            return
+        if times >= DEAD:
+            self.silent.add(slot)
+        # a hold that is shorter than the request to a silent host ends when its worker dies
+        if seconds >= LONG or (seconds > 0 and slot not in self.silent):
             # the clock of the server has whole milliseconds
             most = 5 if times >= DEAD else seconds  # until another worker agrees
             until = before + min(seconds, most) - 0.002
