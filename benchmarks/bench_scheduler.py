@@ -1,25 +1,22 @@
-"""What durability costs: `python benchmarks/bench_scheduler.py [--pairs 20]`.
+"""What durability costs: `python benchmarks/bench_scheduler.py [--rounds N]`.
 
 All ratios are of figures taken in turns in one run; the time of an fsync stands beside them.
 """
 
 import contextlib
 import gc
-import io
 import os
-import resource
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
 from scrapy import Request
-from sidebyside import forked, in_turns, parser_of, resident, seconds_of, spread, table
+from sidebyside import forked, parser_of, resident, spread, table
 
 from tests.crawl.engine import STOCK, Job
 
 BATCH = 2000
-SIDES = ("stock", "durable")
 
 
 def requests(spider, count, start=0):
@@ -116,30 +113,8 @@ def opened(folder):
     return {"count": count, "opened": times[0], "popped": times[1], "memory": grown}
 
 
-def crawls(folder, pairs):
-    """Whole crawls of the embedded site in turns, each with a job directory."""
-    import harness
-
-    def crawl(name):
-        before = seconds_of(resource.getrusage(resource.RUSAGE_CHILDREN))
-        settings = {"LOG_LEVEL": "WARNING", **({"ADDONS": "{}"} if name == "stock" else {})}
-        place = folder / f"crawl-{name}-{time.monotonic_ns()}"
-        place.mkdir()
-        with harness.serve(place) as site, contextlib.redirect_stdout(io.StringIO()):
-            run = harness.crawl(site, place / "job", name, settings=settings)
-        assert run.reason == "finished", run
-        used = seconds_of(resource.getrusage(resource.RUSAGE_CHILDREN)) - before
-        return run.stats["elapsed_time_seconds"], used  # the crawl's and the site's
-
-    runs = in_turns(SIDES, pairs, crawl)
-    for which, what in enumerate(("wall", "CPU")):
-        middle, span = spread(*([run[which] for run in runs[name]] for name in SIDES[::-1]))
-        print(f"  of stock's {what} time, durable takes {middle} (median of {pairs}; {span})")
-
-
 def main():
-    parser = parser_of(__doc__, pairs=(0, "of whole crawls"), pending=1_000_000, rounds=9)
-    options = parser.parse_args()
+    options = parser_of(__doc__, pending=1_000_000, rounds=9).parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         gc.freeze()
@@ -157,9 +132,6 @@ def main():
         if options.pending:
             print("A large job:")
             million(folder, options.pending)
-        if options.pairs:
-            print("The embedded site, job directory on:")
-            crawls(folder, options.pairs)
 
 
 if __name__ == "__main__":

@@ -6,27 +6,18 @@ import pytest
 
 from scrapy_bloom.bloom import sizing
 
-ERROR_RATES = [0.05, 1e-2, 1e-3, 1e-4, 1e-5, 5e-7, 1e-6, 1e-8, 1e-9, 1e-12, 1e-15]
 
-
-@pytest.mark.parametrize("capacity", [100_000, 1_000_000, 123_456_789])
-@pytest.mark.parametrize("error_rate", ERROR_RATES)
+@pytest.mark.parametrize("capacity", [1, 999, 100_000, 123_456_789])
+@pytest.mark.parametrize("error_rate", [0.999, 0.3, 0.05, 1e-2, 1e-4, 5e-7, 1e-6, 1e-15, 1e-100])
 def test_shape_keeps_the_error_rate_within_12_percent_of_the_optimum(capacity, error_rate):
-    """A filter at capacity has at most the error rate asked for, at a bounded price."""
+    """A filter at capacity has at most the error rate asked for, at a bounded price if it is large
+    and useful; and a page and a probe at least."""
     blocks, probes = sizing.shape(capacity, error_rate)
+    assert blocks >= 1 <= probes
     assert sizing.error_rate_at(blocks, probes, capacity) <= error_rate
-    optimum = capacity * -math.log(error_rate) / math.log(2) ** 2
-    assert blocks * sizing.BLOCK_BITS <= 1.12 * optimum
-
-
-@pytest.mark.parametrize("error_rate", [0.999, 0.6, 0.3, 1e-3, 1e-20, 1e-30, 1e-100])
-@pytest.mark.parametrize("capacity", [1, 2, 999, 10_000])
-def test_small_filters_take_at_least_a_page_and_a_probe(capacity, error_rate):
-    """No capacity and no error rate rounds down to nothing."""
-    blocks, probes = sizing.shape(capacity, error_rate)
-    assert blocks >= 1
-    assert probes >= 1
-    assert sizing.error_rate_at(blocks, probes, capacity) <= error_rate
+    if capacity >= 100_000 and 1e-15 <= error_rate <= 0.05:
+        optimum = capacity * -math.log(error_rate) / math.log(2) ** 2
+        assert blocks * sizing.BLOCK_BITS <= 1.12 * optimum
 
 
 @pytest.mark.parametrize(
@@ -119,17 +110,13 @@ def test_estimate_keys_is_exact_where_the_bits_are():
     assert sizing.estimate_keys(probes, [sizing.BLOCK_BITS] * blocks) > 0
 
 
-@pytest.mark.parametrize("capacity", [0, -1, 1.5, 1e6, "10", None, True])
-def test_bad_capacity_is_named(capacity):
+@pytest.mark.parametrize("number", [0, -1, 1.5, float("nan"), float("inf"), "1e-6", None, True])
+def test_bad_numbers_are_named(number):
     """The error names the value and what it must be."""
     with pytest.raises(ValueError, match=r"capacity is .* it must be a positive integer"):
-        sizing.shape(capacity, 1e-6)
-
-
-@pytest.mark.parametrize(
-    "error_rate", [0, 1, -1e-6, 1.5, float("nan"), float("inf"), "1e-6", None, True]
-)
-def test_bad_error_rate_is_named(error_rate):
-    """The error names the value and the allowed range."""
+        sizing.shape(number, 1e-6)
     with pytest.raises(ValueError, match=r"error_rate is .* above 0 .* below 1"):
-        sizing.shape(1_000, error_rate)
+        sizing.shape(1_000, number)
+    for capacity, error_rate in ((1e6, 0.5), (1_000, 1)):
+        with pytest.raises(ValueError, match="it must be"):
+            sizing.shape(capacity, error_rate)
