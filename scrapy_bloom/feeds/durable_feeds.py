@@ -299,7 +299,9 @@ class DurableFeeds(CommitHook):
         """Complete a batch in place, or store it, and forget a full one. Return False after an
         error, which is logged."""
         items, is_stored = working.unstored(batch), True
-        stores_empty = self.stores_empty and working.options["store_empty"] and batch.number == 1
+        # a job that has failed may not know on its next start that it has stored nothing
+        stores_empty = self.stores_empty and not self.ledger.stopped and batch.number == 1
+        stores_empty = stores_empty and working.options["store_empty"]
         if items is not None and (batch.items or stores_empty):
             is_stored = await self._is_stored(working, batch, items)
         if is_stored and working.is_full(batch):
