@@ -50,6 +50,15 @@ class SharedJob(RoundJob):
                 client.call("zadd", f"{worker.key}:workers", {worker.store.worker: 1})
 
 
+def send_again(job, page, key="retry_times", name=None, **meta):
+    """Let a downloader middleware answer with a request in place of a page."""
+    meta = {**page.meta, key: page.meta.get(key, 0) + 1, "redirect_urls": [page.url], **meta}
+    url = page.url if name is None else page.url.replace(name_of(page), name)
+    headers = {"Cookie": str(meta)}
+    again = page.replace(url=url, headers=headers, dont_filter=True, meta=meta, priority=-1)
+    assert job.scheduler.enqueue_request(again)
+
+
 class Place:
     """Where processes of a crawl start, one after the other."""
 

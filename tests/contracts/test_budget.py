@@ -19,6 +19,7 @@ from scrapy_bloom.crawl.settings import BUDGET
 from scrapy_bloom.redis.verify import queue_findings
 from scrapy_bloom.sqlite import listing
 from scrapy_bloom.sqlite.listing import Listing
+from tests.contracts.places import send_again
 from tests.crawl.engine import STOCK, name_of, query, request, unserializable
 from tests.crawl.test_children import again, child, give, page_in_progress
 from tests.failures import Failed
@@ -279,21 +280,14 @@ def test_a_pattern_has_one_count_for_all_hosts_and_is_no_slot(place):
     assert sorted(job.names()) == ["a", "b", "x"]
 
 
-def send_again(job, page, name, key="redirect_times", slot="example.com"):
-    """Let a downloader middleware answer with a request in place of a page."""
-    times = page.meta.get(key, 0) + 1
-    meta = {**page.meta, key: times, "redirect_urls": [page.url], "download_slot": slot}
-    job.scheduler.enqueue_request(request(name, dont_filter=True, meta=meta))
-
-
 def test_a_redirect_counts_where_it_lands(place):
     """In the pattern that is not that of its page, in no slot twice; over it, it is capped."""
     budget = {"BLOOM_BUDGET": {"example.com": 3, EARLY: 1, LATE: 1}}
     job = place.open(**budget).started("a")
     a = job.pop()
-    send_again(job, a, "a", "retry_times")
+    send_again(job, a)
     for name in "bxy":
-        send_again(job, a, name)
+        send_again(job, a, "redirect_times", name)
     job.done(a)
     job.commit()
     job.drop()
@@ -309,12 +303,12 @@ def test_a_page_whose_redirect_is_capped_is_acknowledged_with_it(place):
     job = place.open(**budget).started("a")
     for _ in range(3):
         a = job.pop()
-        send_again(job, a, "a", "retry_times")
+        send_again(job, a)
         job.done(a)
         job.commit()
     a = job.pop()
     assert job.stat("scheduler/capped") is None
-    send_again(job, a, "b", slot="other.example")
+    send_again(job, a, "redirect_times", "b", download_slot="other.example")
     job.commit()
     assert job.stat("scheduler/capped") == 1
     assert a not in job.scheduler.ledger.in_flight
