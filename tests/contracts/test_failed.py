@@ -157,6 +157,13 @@ def test_a_failure_whose_telling_fails_is_kept_all_the_same(place, meta, attempt
     assert {each[3:6] for each in found} == {(None, "SpeechlessError", attempts)}
 
 
+def test_nothing_is_kept_where_that_is_off(place):
+    job = place.open(BLOOM_KEEP_FAILED=False).pushed("a")
+    fail_download(job, job.pop())
+    job.close()
+    assert names(place) == []
+
+
 def test_only_the_spiders_own_word_counts(place):
     """With BLOOM_FAILED_KINDS = [], and where the page is in the crawl: a spider runs with other
     schedulers too; but what is no response is an error."""

@@ -1,13 +1,8 @@
-"""Real crawls of a site that is down, in every way, and is mended later.
-
-`python -m tests.world.failing kills` prints one line of JSON for each crawl of that
-story (of all stories without a name): what failed for which reason in each run, what was
-asked in it, and what the feed holds. With `--redis` they are crawls with
-RedisDurableScheduler.
-"""
+"""Real crawls of a site that is down, in every way, and is mended later; with `--redis` those of
+workers. Each is told as what failed for which reason in each run, what was asked, and what the feed
+holds."""
 
 import atexit
-import gzip
 import json
 import socket
 from collections import Counter
@@ -19,7 +14,6 @@ from signal import SIGKILL
 import scrapy
 from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
-from scrapy.extensions.postprocessing import GzipPlugin
 
 from scrapy_bloom import fail
 from scrapy_bloom.crawl.ledger import Ledger
@@ -36,7 +30,6 @@ REASONS = {
     # what is asked while the site is down: why it fails
     "status": "status/503",
     "moved": "status/503",  # its target is
-    "quick": "status/503",
     "closed": "download/connection",
     "slow": "download/timeout",
     "dns": "download/dns",
@@ -45,8 +38,6 @@ REASONS = {
     "worse": "download/connection",
     "late": "errback",
     "raising": "callback",
-    "speechless": "callback",
-    "miscounted": "status/503",
     "marked": "login page",
     "unfit": "feed",
 }
@@ -60,7 +51,7 @@ IN_REDIS = {
 }
 
 
-DOWN = {"status", "quick", "miscounted", "allowed", "rescued"}
+DOWN = {"status", "allowed", "rescued"}
 CLOSED = {"closed", "stubborn", "worse", "late", "handled"}
 
 
@@ -103,13 +94,6 @@ class Ignoring:
             raise IgnoreRequest("not now")
 
 
-class SpeechlessError(Exception):
-    """Fails to say why."""
-
-    def __str__(self):
-        raise AttributeError("no message")
-
-
 class FailingSpider(scrapy.Spider):
     """Asks pages that fail, from `start()` and from a page, and one behind each."""
 
@@ -125,11 +109,7 @@ class FailingSpider(scrapy.Spider):
         "LOG_LEVEL": "INFO",
         "ITEM_PIPELINES": {Pipeline: 1},
         "DOWNLOADER_MIDDLEWARES": {Ignoring: 1},
-        "FEEDS": {
-            "items.jsonl": {"format": "jsonlines", "overwrite": True},
-            "items.json": {"format": "json", "overwrite": True},
-            "items.gz": {"format": "json", "overwrite": True, "postprocessing": [GzipPlugin]},
-        },
+        "FEEDS": {"items.jsonl": {"format": "jsonlines", "overwrite": True}},
         "SPIDER_MIDDLEWARES": {Rescuing: 900},
     }
 
@@ -145,15 +125,11 @@ class FailingSpider(scrapy.Spider):
             site = site.replace("127.0.0.1", f"host{number}.invalid")
         if kind == "refused":
             site = "http://127.0.0.1:1/refused"
-        meta = {}
-        if kind in {"quick", "stubborn"}:
-            meta["dont_retry"] = True
-        if kind == "slow":
-            meta["download_timeout"] = 2
-        if kind == "miscounted":
-            meta["bloom_attempts"] = "twice"
-        if kind == "allowed":
-            meta["handle_httpstatus_list"] = [503]
+        meta = {
+            "stubborn": {"dont_retry": True},
+            "slow": {"download_timeout": 2},
+            "allowed": {"handle_httpstatus_list": [503]},
+        }.get(kind)
         errback = getattr(self, f"failed_{kind}", None)
         return Request(f"{site}/{page}", meta=meta, errback=errback, **options)
 
@@ -173,8 +149,6 @@ class FailingSpider(scrapy.Spider):
             yield self.request(f"plain/{kind}-{number}")
         if kind == "raising" and is_down:
             raise LookupError("the page has changed")
-        if kind == "speechless" and is_down:
-            raise SpeechlessError
         # bytes are not JSON
         yield {"page": page, "part": b"2" if kind == "unfit" and is_down else 2}
 
@@ -262,15 +236,7 @@ def prepared(down):
 
 def seen(run, asked, retried, found):
     """Return what a run has left."""
-    items = []
-    if run.reason == "finished":
-        items = items_in(run.folder / "items.jsonl")
-    if items and (run.folder / "items.json").exists():
-        for others in (
-            json.loads((run.folder / "items.json").read_text()),
-            json.loads(gzip.decompress((run.folder / "items.gz").read_bytes())),
-        ):
-            assert Counter(items) == Counter(f"{i['page']}:{i['part']}" for i in others)
+    items = items_in(run.folder / "items.jsonl") if run.reason == "finished" else []
     pages = ["/".join(each.url.split("/")[-2:]) for each in found]
     return {
         "status": run.status,
@@ -307,11 +273,6 @@ def mended(teller):
     return [teller("mended", FIRST, AGAIN, Step(settings={"BLOOM_REDIS_ROUND": "2"}))]
 
 
-def unmended(teller):
-    """It stays down: what failed fails again, at each start that is told to ask again."""
-    return [teller("unmended", FIRST, replace(FIRST, settings={"BLOOM_RETRY_FAILED": True}))]
-
-
 def all_kinds(teller):
     """Items and ignored requests count, and a cache is on."""
     settings = {
@@ -320,11 +281,6 @@ def all_kinds(teller):
         "HTTPCACHE_DIR": str(teller.world.folder / "cache"),
     }
     return [teller("all", FIRST, AGAIN, reactor=SELECT, **settings)]
-
-
-def off(teller):
-    """Nothing is kept."""
-    return [teller("off", FIRST, BLOOM_KEEP_FAILED=False)]
 
 
 def kills(teller):
@@ -341,7 +297,7 @@ def kills(teller):
         yield teller(f"kill{number}", *killed, FIRST, again, UP, reactor=REACTORS[number % 2])
 
 
-STORIES = {function.__name__: function for function in (mended, unmended, all_kinds, off, kills)}
+STORIES = {function.__name__: function for function in (mended, all_kinds, kills)}
 
 
 def main():
