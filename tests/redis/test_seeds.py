@@ -1,6 +1,7 @@
 """Seeds in a list of scrapy-redis's, and how they come into a crawl."""
 
 import json
+from functools import partial
 from itertools import count
 
 import msgpack
@@ -49,15 +50,16 @@ def seed_list(redis, worker, key):
     """Return a function that makes a list of seeds without a thread, which keeps no notes."""
     made = []
 
-    def make(*, where=redis, **attributes):
+    def make(*, where=redis, of=worker, **attributes):
         settings = {"BLOOM_REDIS_URL": where.url, "REDIS_URL": redis.url, "CONCURRENT_REQUESTS": 5}
         crawler = get_crawler(Seeded, settings_dict=settings)
         crawler.spider = Seeded.from_crawler(crawler, redis_key=f"{key}:%(name)s", **attributes)
         where = RedisSettings.read(crawler.settings, "seeded")
-        made.append(SeedList.of(crawler, where, worker.key, worker.dupefilter, worker.settings))
+        made.append(SeedList.of(crawler, where, of.key, of.dupefilter, of.settings))
         made[-1]._in_reactor = lambda function: function()
         assert made[-1]._keeps == 60  # by so many seconds a server may go back
         made[-1]._keeps = 0
+        made[-1].move = partial(made[-1]._move, of.dupefilter.shared)
         return made[-1]
 
     yield make
@@ -73,20 +75,16 @@ def push(worker, key, *seeds):
     worker.client.call("rpush", f"{key}:seeded", *seeds)
 
 
-def move_all(*seed_lists, filter_of):
+def move_all(*seed_lists):
     """Let them take turns until all is moved."""
-    for _ in range(100):
-        moved = [each._move(filter_of.dupefilter.shared) for each in seed_lists]
-        if not any(moved):
-            return
-    raise AssertionError("there is always something left")
+    assert any(not sum(each.move() for each in seed_lists) for _ in range(100))
 
 
 def pending(worker):
-    """Return the requests that a worker gets, in order."""
+    """Return the URLs of the requests that a worker gets, sorted."""
     worker.exchange()
     worker.exchange()
-    return [*iter(worker.next, None)]
+    return sorted(request.url for request in iter(worker.next, None))
 
 
 @pytest.mark.parametrize(
@@ -101,14 +99,14 @@ def test_every_seed_is_moved_once(worker, seed_list, key, kind):
     for at, url in enumerate(urls):
         command = {"list": "rpush", "set": "sadd", "sorted set": "zadd"}[kind]
         worker.client.call(command, f"{key}:seeded", {url: at} if kind == "sorted set" else url)
-    assert one._move(worker.dupefilter.shared)
+    assert one.move()
     assert waiting(worker.client, worker.key).total() == 5
     assert not one.is_empty
     for _ in range(2):  # once more, to strike off what the last turn has pushed
-        move_all(one, other, filter_of=worker)
+        move_all(one, other)
     assert one.is_empty
     assert worker.client.call("exists", f"{worker.key}:start") == 0
-    assert sorted(request.url for request in pending(worker)) == sorted(urls)
+    assert pending(worker) == urls
     assert worker.client.call("exists", f"{{{key}:seeded}}:taken") == 0
     assert worker.client.call("exists", f"{{{key}:seeded}}:workers") == 0
 
@@ -127,10 +125,10 @@ def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(worker, seed_lis
             other.add(b"%d" % next(numbers))
     urls = shops(60)
     push(worker, key, *urls)
-    move_all(seeds, filter_of=worker)
-    assert sorted(request.url for request in pending(worker)) == sorted(urls)
+    move_all(seeds)
+    assert pending(worker) == urls
     push(worker, key, *urls)
-    move_all(seeds, filter_of=worker)
+    move_all(seeds)
     assert pending(worker) == []
 
 
@@ -155,21 +153,20 @@ def test_seeds_of_a_worker_that_dies_are_taken_by_another(
     with monkeypatch.context() as patch:
         patch.setattr(Pusher, "push", die)
         with pytest.raises(SharedFilterError):
-            dying._move(worker.dupefilter.shared)
+            dying.move()
     with monkeypatch.context() as patch:
         patch.setattr(Pusher, "beat", die)
-        assert dying._move(worker.dupefilter.shared)
+        assert dying.move()
         with pytest.raises(SharedFilterError):
-            dying._move(worker.dupefilter.shared)
+            dying.move()
     other = seed_list()
-    assert not other._move(worker.dupefilter.shared)
+    assert not other.move()
     assert not other.is_empty
     assert waiting(worker.client, worker.key).total() == 5
     run_out(worker, key)
-    assert other._move(worker.dupefilter.shared)
-    move_all(other, filter_of=worker)
-    urls = sorted(request.url for request in pending(worker))
-    assert urls == shops(10)
+    assert other.move()
+    move_all(other)
+    assert pending(worker) == shops(10)
 
 
 def test_many_seeds_of_workers_that_died_come_back_in_portions(worker, seed_list, key):
@@ -179,7 +176,7 @@ def test_many_seeds_of_workers_that_died_come_back_in_portions(worker, seed_list
     push(worker, key, *urls)
     taking._made_in_reactor = lambda _: None
     for _ in range(6):
-        taking._move(worker.dupefilter.shared)
+        taking.move()
     taken = f"{{{key}:seeded}}:taken"
     assert worker.client.call("hlen", taken) == 3000
     elements, left, place, _ = other._client.run(TAKE_START_URLS, other._keys, 0, 1000, "other", 0)
@@ -221,10 +218,10 @@ def test_seeds_of_a_lost_answer_are_taken_again(worker, seed_list, key, monkeypa
         patch.setattr(
             seeds._client, "insist", lambda *what: run(*what) and (insist(*what)[0], True)
         )
-        assert seeds._move(worker.dupefilter.shared)
+        assert seeds.move()
     run_out(worker, key)
-    move_all(seeds, filter_of=worker)
-    assert sorted(request.url for request in pending(worker)) == shops(10)
+    move_all(seeds)
+    assert pending(worker) == shops(10)
 
 
 def test_seeds_outlive_a_server_that_goes_back(seed_list, own_server, worker, key):
@@ -234,19 +231,19 @@ def test_seeds_outlive_a_server_that_goes_back(seed_list, own_server, worker, ke
     own_server.command("SAVE")
     urls = shops(5)
     push(worker, key, *urls)
-    pushing = seed_list(where=own_server)
+    pushing = seed_list(where=own_server, of=crawl)
     pushing._keeps = 3600
-    assert pushing._move(crawl.dupefilter.shared)
+    assert pushing.move()
     assert waiting(crawl.client, crawl.key).total() == 5
     own_server.restart()
     assert waiting(crawl.client, crawl.key).total() == 0
     pushing._keeps = 0
     with pytest.raises(SharedFilterError, match="may have forgotten what was pushed"):
-        pushing._move(crawl.dupefilter.shared)
+        pushing.move()
     assert not pushing.is_empty
     run_out(worker, key)
-    move_all(pushing, filter_of=crawl)
-    assert {request.url for request in pending(crawl)} == {*urls}
+    move_all(pushing)
+    assert pending(crawl) == urls
     assert pushing.is_empty
     crawl.close()
 
@@ -257,21 +254,18 @@ def test_no_seed_is_asked_twice(worker, seed_list, key, ends):
     slow, other = seed_list(), seed_list()
     slow._keeps = other._keeps = 3600
     push(worker, key, *shops(5))
-    assert slow._move(worker.dupefilter.shared)
+    assert slow.move()
     run_out(worker, key)
-    assert other._move(worker.dupefilter.shared)
+    assert other.move()
     if ends == "is slow":
         slow._keeps = 0
-        assert not slow._move(worker.dupefilter.shared)
-    assert not other._move(worker.dupefilter.shared)
+        assert not slow.move()
+    assert not other.move()
     assert worker.client.call("hlen", f"{{{key}:seeded}}:taken") == 5
-    found = pending(worker)
-    assert len(found) == 5
-    for request in found:
-        worker.store.done(request)
     worker.exchange()
+    assert len(worker.drain()) == 5
     # all of the crawl is done, however short it has lasted
-    assert not other._move(worker.dupefilter.shared)
+    assert not other.move()
     assert other.is_empty
     assert pending(worker) == []
 
@@ -284,24 +278,24 @@ def test_a_million_seeds_are_not_a_million_notes(worker, seed_list, key, monkeyp
     urls = shops(30)
     push(worker, key, *urls)
     for _ in range(9):
-        taken._move(worker.dupefilter.shared)
+        taken.move()
     assert worker.client.call("hlen", f"{{{key}:seeded}}:taken") == 12
     assert not taken.is_empty
     taken._keeps = 0
-    move_all(taken, filter_of=worker)
-    assert sorted(request.url for request in pending(worker)) == urls
+    move_all(taken)
+    assert pending(worker) == urls
 
 
-@pytest.mark.parametrize("damage", [b"", b"x", b"\x93\x01\xa1x", b"\x92\xa1x\x01", b"\xdd" * 9])
+@pytest.mark.parametrize("damage", [b"", b"\x93\x01\xa1x", b"\x92\xa1x\x01", b"\xdd" * 9])
 def test_a_note_that_cannot_be_read_is_kept(worker, seed_list, key, damage):
     """With what makes no request; the others are moved."""
     push(worker, key, "http://example.com/1")
     worker.client.call("hset", f"{{{key}:seeded}}:taken", "1:1", damage)
     seeds = seed_list()
-    move_all(seeds, filter_of=worker)
+    move_all(seeds)
     assert worker.client.call("lrange", f"{{{key}:seeded}}:unreadable", 0, -1) == [damage]
     assert seeds.is_empty
-    assert [request.url for request in pending(worker)] == ["http://example.com/1"]
+    assert pending(worker) == ["http://example.com/1"]
 
 
 SEEDS = [
@@ -329,8 +323,8 @@ def test_what_makes_no_request_is_kept(worker, seed_list, key, caplog):
     seeds = seed_list()
     for seed in ("nonsense", "http://example.com/1", b"\xff", json.dumps({"n": 1})):
         push(worker, key, seed)
-    move_all(seeds, filter_of=worker)
-    assert [request.url for request in pending(worker)] == ["http://example.com/1"]
+    move_all(seeds)
+    assert pending(worker) == ["http://example.com/1"]
     kept = worker.client.call("lrange", f"{{{key}:seeded}}:unreadable", 0, -1)
     assert kept == [b"nonsense", b"\xff", b'{"n": 1}']
     assert sum("makes no request" in line for line in caplog.messages) == 3
@@ -339,9 +333,8 @@ def test_what_makes_no_request_is_kept(worker, seed_list, key, caplog):
         return [Request(f"http://example.com/{data.decode()}/{n}", dont_filter=True) for n in "ab"]
 
     push(worker, key, "x")
-    move_all(seed_list(make_request_from_data=two), filter_of=worker)
-    found = {request.url for request in pending(worker)}
-    assert found == {"http://example.com/x/a", "http://example.com/x/b"}
+    move_all(seed_list(make_request_from_data=two))
+    assert pending(worker) == ["http://example.com/x/a", "http://example.com/x/b"]
 
 
 def test_what_is_no_list_is_said(worker, seed_list, key):
@@ -351,15 +344,7 @@ def test_what_is_no_list_is_said(worker, seed_list, key):
     seeds._client.patience = 0.1
     worker.client.call("set", f"{key}:seeded", "x")
     with pytest.raises(SharedFilterError, match=f"{key}:seeded is a string, and no list"):
-        seeds._move(worker.dupefilter.shared)
-
-
-def test_only_spiders_that_say_so_have_seeds(redis, worker, key):
-    """Without `redis_key` nobody looks for a list."""
-    crawler = get_crawler(Seeded, settings_dict={"BLOOM_REDIS_URL": redis.url})
-    crawler.spider = Seeded.from_crawler(crawler)
-    where = RedisSettings.read(crawler.settings, "seeded")
-    assert SeedList.of(crawler, where, worker.key, worker.dupefilter, worker.settings) is None
+        seeds.move()
 
 
 @pytest.mark.parametrize("left", [-1, 30_000, 3_600_000])
@@ -374,7 +359,7 @@ def test_leases_of_those_that_have_taken_seeds(worker, seed_list, key, left):
     call("hset", leases, "dead", till)
     other = seed_list()
     for is_first in (True, False):
-        assert other._move(worker.dupefilter.shared) == (left < 0 and is_first)
+        assert other.move() == (left < 0 and is_first)
         found = call("hget", leases, "dead")
         if left < lease:
             assert found == (None if left < 0 else b"%d" % till)
