@@ -131,10 +131,6 @@ RUNS = {
         Run(None, "", asked="e", retried={"urls": ["*/e"]}),
         Run(None, "", asked="dfgk", retries=True),
     ],
-    "what is pending counts where the budget is new": [
-        Run(None, pushed="ab", end="shutdown"),
-        Run(4, pushed="cd", asked="abcs"),
-    ],
     "what a start without one has pushed": [
         Run(5, end="shutdown"),
         Run(None, pushed="bcd", end="shutdown"),
@@ -150,45 +146,36 @@ RUNS = {
     "what failed in an earlier round counts by pattern": of_earlier_rounds({"*/?": 4}, retried={}),
     "a retry by setting counts by pattern": of_earlier_rounds({"*/?": 4}, retries=True),
     "a request counts in slot and pattern, or in none": [
-        Run({"example.com": 3, "*/[a-m]": 1}, pushed="abxy", asked="asx", capped="by"),
+        Run({"example.com": 3, EARLY: 1}, pushed="abxy", asked="asx", capped="by"),
         # the round goes on as far as both have room, or a new one begins
-        Run({"example.com": 4, "*/[a-m]": 1}, asked="y", capped="b", retried=CAPPED),
+        Run({"example.com": 4, EARLY: 1}, asked="y", capped="b", retried=CAPPED),
         Run({"example.com": 4, "*/[a-z]": 9}, asked="s", capped="b", retried=CAPPED),
         Run({"*": 9, "*/[a-z]": 2}, "", pushed="p", asked="b", capped="p", retried=CAPPED),
         Run({"example.com": 9}, "", asked="p", retried=CAPPED),
     ],
     "a pattern's count outlives a kill": [
-        Run({"*/[a-m]": 2}, pushed="abc", asked="abs", end="kill", capped="c"),
-        Run({"*/[a-m]": 2}, pushed="de", asked="abs", capped="cde"),
-        Run({"*/[a-m]": 2}, pushed="fghx", asked="fgsx", capped="cdeh"),
+        Run({EARLY: 2}, pushed="abc", asked="abs", end="kill", capped="c"),
+        Run({EARLY: 2}, pushed="de", asked="abs", capped="cde"),
+        Run({EARLY: 2}, pushed="fghx", asked="fgsx", capped="cdeh"),
     ],
     "a pattern that is new, or comes back, counts from now on": [
-        Run({"*/[a-m]": 2}, pushed="abc", asked="abs", left="w", end="shutdown", capped="c"),
+        Run({EARLY: 2}, pushed="abc", asked="abs", left="w", end="shutdown", capped="c"),
         Run({"*/[a-n]": 2}, pushed="def", asked="dew", left="x", end="shutdown", capped="cf"),
-        Run({"*/[a-m]": 2}, pushed="ghi", asked="ghx", left="y", end="shutdown", capped="cfi"),
-        Run({"*/[a-m]": 3}, pushed="jk", asked="jy", capped="cfik"),
+        Run({EARLY: 2}, pushed="ghi", asked="ghx", left="y", end="shutdown", capped="cfi"),
+        Run({EARLY: 3}, pushed="jk", asked="jy", capped="cfik"),
     ],
-    "what is pending counts in a pattern where the budget is new": [
+    "what is pending counts where the budget is new": [
         Run(None, pushed="abx", end="shutdown"),
-        Run({"*/[a-m]": 3}, pushed="cde", asked="abcsx", capped="de"),
-    ],
-    "what is retried without one is asked": [
-        Run(2, "ab", asked="ab", fails=True),
-        Run(2, "cd", asked="cd", fails=True),
-        Run(None, "", asked="abcd", retried={}),
+        Run({"*": 5, EARLY: 3}, pushed="cdey", asked="abcsx", capped="dey"),
     ],
     "what is retried without one is no count of the round": [
         Run(1, pushed="a", asked="s", end="shutdown"),
         Run(None, pushed="bcd", end="shutdown", retried=CAPPED),
         Run(5, pushed="ef", asked="abcde"),
     ],
-    "a stopped start that comes to nothing leaves the counts": [
+    "starts that come to nothing leave the counts": [
         Run(2, pushed="ab", asked="as"),
         Run(2, None, end="shutdown"),
-        Run(2, asked="s", retried=CAPPED),
-    ],
-    "a killed start that comes to nothing leaves the counts": [
-        Run(2, pushed="ab", asked="as"),
         Run(2, None, end="commit"),
         Run(2, asked="s", retried=CAPPED),
     ],
@@ -614,8 +601,8 @@ def test_workers_count_together(join):
     other.enqueue_all("ez0", slot="example.com")
     other.exchange()
     assert (worker.full, other.full) == (
-        {b"*/[a-m]": 1},
-        {b"*/[a-m]": 2, "*/[a-m]": 1, "example.com": 1},
+        {EARLY.encode(): 1},
+        {EARLY.encode(): 2, EARLY: 1, "example.com": 1},
     )
     assert worker.push_from_outside(*(request(each).url for each in "zaf1")) == (0, 2, 2)
     assert worker.push_from_outside("http://other.example/1", "http://other.example/2") == (1, 0, 1)

@@ -21,7 +21,7 @@ from scrapy_bloom.redis.verify import queue_findings
 from tests.contracts.places import SharedJob, send_again
 from tests.crawl.engine import name_of
 from tests.failures import Failed, fail_download
-from tests.redis.workers import StoreWorker, fail_all, talk
+from tests.redis.workers import StoreWorker, talk
 
 pytest_plugins = ["tests.contracts.places"]
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -82,11 +82,7 @@ def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, 
         worker.die()
         last = worker.store.worker
     (found,) = worker.failed.requests()
-    assert (found.url, found.method, found.reason) == (
-        "http://example.com/poison",
-        "GET",
-        "worker_died",
-    )
+    assert found[:3] == ("http://example.com/poison", "GET", "worker_died")
     assert (found.exception, found.attempts) == (f"the last was {last}", 3)
     assert found.time > 1e9
     worker.enqueue("strange")
@@ -94,10 +90,7 @@ def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, 
     assert worker.next() is None
     worker.exchange()
     (strange,) = worker.failed.requests(reasons=["unreadable"])
-    assert (strange.url, strange.exception.partition(":")[0]) == (
-        "http://example.com/strange",
-        "ZeroDivisionError",
-    )
+    assert (name_of(strange), strange.exception[:17]) == ("strange", "ZeroDivisionError")
 
 
 def test_reasons_of_very_many_are_not_all_counted(join):
@@ -119,19 +112,14 @@ def test_reasons_of_very_many_are_not_all_counted(join):
 def test_a_record_of_a_later_version_is_read(join, redis_server):
     """What this one does not know is left out."""
     worker = join()
-    with worker.client._redis.client() as client:
-        client.eval(
-            "redis.call('HSET', KEYS[1], 'a page', cmsgpack.pack({'0', 'a', ARGV[1], 'strange', 5,"
-            " 'host:1', 9000, ARGV[2], '77', 'what comes after'}))",
-            1,
-            f"{worker.key}:failed",
-            b"0" + Codec(None, 999).dump({"url": "http://example.com/old"}, "a", "pickle").payload,
-            json.dumps({"url": "http://example.com/old", "colour": "red", "method": "GET"}),
-        )
+    url = "http://example.com/old"
+    payload = b"0" + Codec(None, 999).dump({"url": url}, "a", "pickle").payload
+    details = json.dumps({"url": url, "colour": "red", "method": "GET"})
+    record = ["0", "a", payload, "strange", 5, "host:1", 9000, details, "77", "what comes after"]
+    packed = msgpack.packb(record, use_bin_type=False)
+    redis_server.command("HSET", f"{worker.key}:failed", "a page", packed)
     (found,) = worker.failed.requests()
-    assert found == FailedRequest(
-        "http://example.com/old", "GET", "strange", None, None, 5, 9.0, None
-    )
+    assert found == FailedRequest(url, "GET", "strange", None, None, 5, 9.0, None)
     assert worker.failed.by_reason() == {"strange": 1}
     assert worker.failed.retry() == 1
 
@@ -232,19 +220,6 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(opened, redis_server
     assert other.scheduler.worker.store.failed == failed.retry() == 2
 
 
-def test_an_order_of_an_earlier_version_is_followed(join):
-    """A retry of reasons and URLs that was left to the next start, without slots."""
-    worker = join()
-    worker.enqueue_all("ab")
-    fail_all(worker)
-    worker.leave()
-    orders = json.dumps([[["down"], ["*/a"]]])
-    worker = join()
-    worker.client.call("hset", f"{worker.key}:crawl", "retried", orders)
-    assert worker.failed_at_start.desk.retry_ordered() == 1
-    assert worker.drain() == ["a"]
-
-
 def test_equal_requests_that_fail_are_as_many(join, redis_server):
     """Each of three is asked again, and is the same one after a worker has died with it."""
     worker, other = join(), join()
@@ -256,9 +231,8 @@ def test_equal_requests_that_fail_are_as_many(join, redis_server):
     (died_with,) = worker.store.claims.all.values()
     worker.die()
     last = other.next()
-    assert other.codec.page_of(other.store.claims.dispatched[last]) == other.codec.page_of(
-        died_with
-    )
+    page_of, claims = other.codec.page_of, other.store.claims
+    assert page_of(claims.dispatched[last]) == page_of(died_with)
     fail(other, last)
     other.exchange()
     assert names(other) == ["page"] * 3
@@ -294,19 +268,12 @@ def test_each_start_asks_again_and_not_each_worker(build, join, key):
     scheduler = build(BLOOM_RETRY_FAILED=True)
     talk(scheduler)
     assert names(worker) == ["page"]
-    assert scheduler.stats.get_value("scheduler/start") is None
     scheduler.close("shutdown")
     worker.exchange()
     worker.store.leave(over=True, seconds=1)
-    assert CrawlReader(worker.client, worker.key).look().over
-    again = build(BLOOM_RETRY_FAILED=True)
-    assert not CrawlReader(worker.client, worker.key).look().over
-    talk(again)
+    talk(build(BLOOM_RETRY_FAILED=True))
     assert names(worker) == []
-    assert again.next_request().url == "http://example.com/page"
-
-
-STATS = ("pending", "in_flight", "failed", "commits", "commit_seconds_max", "bytes")
+    assert not CrawlReader(worker.client, worker.key).look().over
 
 
 def test_stats_that_can_be_alerted_on(build, locked_server, key, caplog):
@@ -319,25 +286,24 @@ def test_stats_that_can_be_alerted_on(build, locked_server, key, caplog):
     other.exchange()
     other.leave()
     scheduler = build(BLOOM_REDIS_URL=url)
+
+    def stat(name):
+        scheduler.worker._set_stats()
+        return scheduler.stats.get_value(f"scheduler/{name}")
+
     talk(scheduler)
-    scheduler.worker._set_stats()
-    stats = {name: scheduler.stats.get_value(f"scheduler/{name}") for name in STATS}
-    assert (stats["pending"], stats["in_flight"], stats["failed"]) == (5, 0, 1)
-    assert 0 < stats["commit_seconds_max"] < 60
-    request = scheduler.next_request()
-    scheduler.crawler.engine._slot.inprogress.add(request)
+    assert [stat(name) for name in ("pending", "in_flight", "failed")] == [5, 0, 1]
+    assert 0 < stat("commit_seconds_max") < 60
+    scheduler.crawler.engine._slot.inprogress.add(scheduler.next_request())
     scheduler.worker.store.slowest_call = 50.0  # a commit waits for no answer
-    scheduler.worker._set_stats()
-    assert scheduler.stats.get_value("scheduler/in_flight") == 1
-    assert scheduler.stats.get_value("scheduler/commit_seconds_max") == 50.0
+    assert (stat("in_flight"), stat("commit_seconds_max")) == (1, 50.0)
     scheduler.crawler.engine._slot.inprogress.clear()
     scheduler.close("shutdown")
-    (line,) = [r.getMessage() for r in caplog.records if "failed and stay" in r.getMessage()]
+    (line,) = [each for each in caplog.messages if "failed and stay" in each]
     assert f"'scrapy bloom retry {locked_server.url} --key {key}'" in line
     assert "1 request failed and stays in the crawl: 1 callback." in line
     assert "hush" not in caplog.text
-    assert scheduler.stats.get_value("scheduler/failed") == 1
-    assert scheduler.stats.get_value("scheduler/bytes") > 10
+    assert (stat("failed"), stat("bytes") > 10) == (1, True)
 
 
 RIGHTS_0_2_0 = """
