@@ -109,7 +109,7 @@ class FailingSpider(scrapy.Spider):
         "LOG_LEVEL": "INFO",
         "ITEM_PIPELINES": {Pipeline: 1},
         "DOWNLOADER_MIDDLEWARES": {Ignoring: 1},
-        "FEEDS": {"items.jsonl": {"format": "jsonlines", "overwrite": True}},
+        "FEEDS": {"items.jsonl": {"format": "jsonlines", "overwrite": False}},
         "SPIDER_MIDDLEWARES": {Rescuing: 900},
     }
 
@@ -166,13 +166,6 @@ class FailingSpider(scrapy.Spider):
         raise KeyError("an errback that has yielded")
 
 
-class SharedFailingSpider(FailingSpider):
-    """The same with a feed that each worker adds to."""
-
-    feeds = {"items.jsonl": {"format": "jsonlines", "overwrite": False}}  # noqa: RUF012
-    custom_settings = {**FailingSpider.custom_settings, "FEEDS": feeds}  # noqa: RUF012
-
-
 @dataclass
 class FailingTeller(Teller):
     """Tells what fails in crawls, with a server if they are in Redis."""
@@ -187,34 +180,27 @@ class FailingTeller(Teller):
             self.redis = Server(folder)
             atexit.register(self.redis.stop)
 
-    def of_failed(self, name, method):
-        """Call this method of the store of what has failed of a crawl."""
+    def failed(self, name):
+        """Return what has failed of a crawl."""
         if self.redis is None:
-            return getattr(Failed(self.world.folder / name / "job"), method)()
+            return Failed(self.world.folder / name / "job").requests()
         with RedisClient(self.redis.url) as client:
-            return getattr(Failed(RedisDesk(client, in_one_slot(name))), method)()
+            return Failed(RedisDesk(client, in_one_slot(name))).requests()
 
     def __call__(self, name, *steps, reactor=ASYNCIO, **settings):
-        """Tell the story of a crawl; those with `RETRY` retry what has failed first."""
-        crawl = Crawl(name, reactor=reactor, settings=settings, spider=FailingSpider)
+        """Tell the story of a crawl."""
         if self.redis is not None:
-            shared = {"BLOOM_REDIS_URL": self.redis.url, "BLOOM_REDIS_KEY": name}
-            settings = {**settings, **IN_REDIS, **shared}
-            crawl = replace(crawl, settings=settings, spider=SharedFailingSpider)
-        retried = []
-
-        def given():
-            for step in steps:
-                own = dict(step.settings)
-                retried.append(self.of_failed(name, "retry") if own.pop(RETRY, False) else 0)
-                before = prepared(step.state == "down")
-                yield replace(step, before=before, settings=own, job=self.redis is None)
+            settings |= {**IN_REDIS, "BLOOM_REDIS_URL": self.redis.url, "BLOOM_REDIS_KEY": name}
+        crawl = Crawl(name, reactor=reactor, settings=settings, spider=FailingSpider)
+        given = [
+            replace(step, before=prepared(step.state == "down"), job=self.redis is None)
+            for step in steps
+        ]
 
         def look(run, _step, answers):
-            asked = [answer.page for answer in answers]
-            return seen(run, asked, retried[-1], self.of_failed(name, "requests"))
+            return seen(run, [answer.page for answer in answers], self.failed(name))
 
-        yield {"crawl": name, "runs": (yield from tell(self.world, crawl, given(), look))}
+        yield {"crawl": name, "runs": (yield from tell(self.world, crawl, given, look))}
 
 
 def prepared(down):
@@ -234,19 +220,17 @@ def prepared(down):
     return before
 
 
-def seen(run, asked, retried, found):
+def seen(run, asked, failed):
     """Return what a run has left."""
     items = items_in(run.folder / "items.jsonl") if run.reason == "finished" else []
-    pages = ["/".join(each.url.split("/")[-2:]) for each in found]
+    pages = ["/".join(each.url.split("/")[-2:]) for each in failed]
     return {
-        "status": run.status,
         "reason": run.reason,
-        "retried": retried,
         "asked": Counter(asked),
-        "failed": dict(zip(pages, (each.reason for each in found), strict=True)),
-        "attempts": dict(zip(pages, (each.attempts for each in found), strict=True)),
+        "failed": dict(zip(pages, (each.reason for each in failed), strict=True)),
+        "attempts": dict(zip(pages, (each.attempts for each in failed), strict=True)),
         "items": Counter(items),
-        "stats": {k: v for k, v in run.stats.items() if k.startswith("scheduler/")},
+        "stat": run.stats.get("scheduler/failed"),
         "line": run.lines("failed and stay")[-1:],
     }
 
@@ -263,9 +247,8 @@ def items_in(path):
 
 # Stories
 
-RETRY = "retry"
 FIRST, UP = Step(state="down"), Step()
-AGAIN = Step(settings={RETRY: True})
+AGAIN = Step(settings={"BLOOM_RETRY_FAILED": True})
 
 
 def mended(teller):
@@ -300,14 +283,10 @@ def kills(teller):
 STORIES = {function.__name__: function for function in (mended, all_kinds, kills)}
 
 
-def main():
-    """Run from the command line."""
-
-    def arguments(parser):
-        parser.add_argument("--redis", action="store_true", help="share the crawls in Redis")
-
-    tell_stories(__spec__.name, STORIES, answer, arguments, FailingTeller)
+def arguments(parser):
+    """Add what only these stories know."""
+    parser.add_argument("--redis", action="store_true", help="share the crawls in Redis")
 
 
 if __name__ == "__main__":
-    main()
+    tell_stories(__spec__.name, STORIES, answer, arguments, FailingTeller)
