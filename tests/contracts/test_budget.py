@@ -6,18 +6,21 @@ import random
 import re
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from scrapy import Request
 from scrapy.settings import Settings
 
 from scrapy_bloom import SharedFilterError
+from scrapy_bloom.crawl.budget import Budget
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.records import KEPT
 from scrapy_bloom.crawl.settings import BUDGET
 from scrapy_bloom.redis.verify import queue_findings
 from scrapy_bloom.sqlite import listing
+from scrapy_bloom.sqlite.request_store import coming_back
 from tests.contracts.places import send_again
 from tests.crawl.engine import STOCK, name_of, query, request, unserializable
 from tests.crawl.test_children import again, child, give, page_in_progress
@@ -25,7 +28,6 @@ from tests.failures import Failed
 from tests.redis.workers import capped
 from tests.seeded import seed_of
 
-pytest_plugins = ["tests.redis.fixtures", "tests.contracts.places"]
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS"),
     pytest.mark.usefixtures("few_shards"),
@@ -461,6 +463,20 @@ def test_what_is_retried_and_then_dropped_and_kept_needs_room_as_before(make_rou
     job = make_round(BLOOM_BUDGET={"*": 3}).started("start")
     assert len(job.names()) == 1
     assert len(store.requests(**CAPPED)) == 1
+
+
+@pytest.mark.parametrize(("limit", "found"), [(3, 1), (1, 0)])
+def test_a_look_at_a_job_finds_what_its_start_will_ask(make_round, tmp_path, limit, found):
+    """Of what failed in an earlier round as much as the budget has room for."""
+    job = make_round(BLOOM_BUDGET={"*": 3}).started("start")
+    job.done(job.pop())
+    job.push("a")
+    assert fail(job) == ["a"]
+    job.close()
+    query(tmp_path / "job", "UPDATE request SET round = 0")
+    file = SimpleNamespace(iterate=lambda text, values: query(tmp_path / "job", text, *values))
+    assert len([*coming_back(file, Budget({"*": limit}), retry=True)]) == found
+    assert [*coming_back(file, Budget({"*": limit}), retry=False)] == []
 
 
 def test_to_retry_all_that_is_capped_no_request_is_read(make_round, tmp_path, monkeypatch):

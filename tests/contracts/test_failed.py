@@ -18,7 +18,6 @@ from tests.crawl.test_rounds import phases, start
 from tests.failures import Failed, SpeechlessError, fail_download
 from tests.stored import stored
 
-pytest_plugins = ["tests.redis.fixtures", "tests.contracts.places"]
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS"),
     pytest.mark.usefixtures("few_shards"),
