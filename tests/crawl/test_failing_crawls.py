@@ -1,17 +1,277 @@
-"""Failed requests of real crawls: what counts as failed, and what is asked again.
+"""Real crawls of a site that is down, in every way, and is mended later: what counts as failed, and
+what is asked again.
 
-Set DURABLE_SEED to repeat a run of the stories of `tests.world.failing`.
+Run as a module, this file crawls; with `--redis` its crawls are those of workers. Set DURABLE_SEED
+to repeat a run.
 """
 
+import atexit
+import json
 import os
 import re
+import socket
 from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from signal import SIGKILL
 
 import pytest
+import scrapy
+from scrapy import Request
+from scrapy.exceptions import IgnoreRequest
 
-from tests.redis.server import missing
+from scrapy_bloom import fail
+from scrapy_bloom.crawl.ledger import Ledger
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.desk import RedisDesk
+from scrapy_bloom.redis.layout import in_one_slot
+from scrapy_bloom.sqlite.scheduler import DurableScheduler
+from tests.failures import Failed
+from tests.redis.server import Server, missing
 from tests.seeded import seed_of, told
-from tests.world.failing import NUMBERS, REASONS
+from tests.world.runner import ASYNCIO, REACTORS, SELECT, Crawl, Step, Teller, tell, tell_stories
+from tests.world.site import Reply, moved
+
+REASONS = {
+    # what is asked while the site is down: why it fails
+    "status": "status/503",
+    "moved": "status/503",  # its target is
+    "closed": "download/connection",
+    "slow": "download/timeout",
+    "dns": "download/dns",
+    "refused": "download/refused",
+    "stubborn": "download/connection",
+    "worse": "download/connection",
+    "late": "errback",
+    "raising": "callback",
+    "marked": "login page",
+    "unfit": "feed",
+}
+OTHERS = ("plain", "allowed", "rescued", "handled", "missing", "robots", "dropped", "ignored")
+NUMBERS = (1, 2)
+DOWN = {"status", "allowed", "rescued"}
+CLOSED = {"closed", "stubborn", "worse", "late", "handled"}
+
+
+async def answer(asked):
+    """Answer as a site that is `down` for a crawl, or is not."""
+    is_down = asked.state == "down"
+    if asked.kind == "moved":
+        return moved(asked.crawl, f"status/{asked.number}7")
+    if asked.kind == "missing":
+        return Reply(404)
+    if is_down and asked.kind in DOWN:
+        return Reply(503, b"down")
+    if is_down and asked.kind in {*CLOSED, "slow"}:
+        return Reply(None, after=5 * (asked.kind == "slow"))
+    return Reply(body=b"down" if is_down else b"up")
+
+
+class Rescuing:
+    """Does something about an error of one kind of page."""
+
+    def process_spider_exception(self, response, exception):
+        return [] if "/rescued/" in response.url else None
+
+
+class Pipeline:
+    """Cannot do with one kind of item."""
+
+    def process_item(self, item):
+        state = Path(f"../{Path.cwd().name}.state")
+        if item["page"].startswith("dropped/") and state.read_text() == "down":
+            raise ConnectionError("no database")
+        return item
+
+
+class Ignoring:
+    """Does not want one kind of request."""
+
+    def process_request(self, request):
+        if "/ignored/" in request.url:
+            raise IgnoreRequest("not now")
+
+
+class FailingSpider(scrapy.Spider):
+    """Asks pages that fail, from `start()` and from a page, and one behind each."""
+
+    name = "failing"
+    custom_settings = {  # noqa: RUF012
+        "BLOOM_HOLD": False,
+        "RETRY_TIMES": 1,
+        "DOWNLOAD_TIMEOUT": 30,
+        "ROBOTSTXT_OBEY": True,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
+        "CONCURRENT_REQUESTS": 16,
+        "DNS_TIMEOUT": 2,
+        "LOG_LEVEL": "INFO",
+        "ITEM_PIPELINES": {Pipeline: 1},
+        "DOWNLOADER_MIDDLEWARES": {Ignoring: 1},
+        "FEEDS": {"items.jsonl": {"format": "jsonlines", "overwrite": False}},
+        "SPIDER_MIDDLEWARES": {Rescuing: 900},
+    }
+
+    async def start(self):
+        yield self.request("plain/0", dont_filter=True)
+        yield self.request("status/9", dont_filter=True)
+
+    def request(self, page, **options):
+        """Return the request for a page, as its kind has it."""
+        kind, number = page.split("/")
+        site = self.site
+        if kind == "dns":
+            site = site.replace("127.0.0.1", f"host{number}.invalid")
+        if kind == "refused":
+            site = "http://127.0.0.1:1/refused"
+        meta = {
+            "stubborn": {"dont_retry": True},
+            "slow": {"download_timeout": 2},
+            "allowed": {"handle_httpstatus_list": [503]},
+        }.get(kind)
+        errback = getattr(self, f"failed_{kind}", None)
+        return Request(f"{site}/{page}", meta=meta, errback=errback, **options)
+
+    def parse(self, response):
+        kind, number = response.url.split("/")[-2:]
+        page = f"{kind}/{number}"
+        if page == "plain/0":
+            for each in [*REASONS, *OTHERS]:
+                for number in NUMBERS:
+                    yield self.request(f"{each}/{number}")
+        is_down = response.body == b"down"
+        yield {"page": page, "part": 1}
+        if kind == "marked" and is_down:
+            fail(response, "login page")
+            return
+        if kind != "plain":
+            yield self.request(f"plain/{kind}-{number}")
+        if kind == "raising" and is_down:
+            raise LookupError("the page has changed")
+        # bytes are not JSON
+        yield {"page": page, "part": b"2" if kind == "unfit" and is_down else 2}
+
+    def failed_handled(self, failure):
+        yield {"page": "handled", "part": 0}
+
+    def failed_stubborn(self, failure):
+        return failure
+
+    def failed_worse(self, failure):
+        raise KeyError("an errback")
+
+    def failed_late(self, failure):
+        yield {"page": "late", "part": 0}
+        raise KeyError("an errback that has yielded")
+
+
+@dataclass
+class FailingTeller(Teller):
+    """Tells what fails in crawls, with a server if they are in Redis."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.redis = None
+        if self.options.redis:
+            folder = self.world.folder / "redis"
+            folder.mkdir()
+            self.redis = Server(folder)
+            atexit.register(self.redis.stop)
+
+    def __call__(self, name, *steps, reactor=ASYNCIO, **settings):
+        """Tell the story of a crawl."""
+        failed, url = Failed(self.world.folder / name / "job"), self.redis and self.redis.url
+        if url:
+            settings |= {"BLOOM_REDIS_URL": url, "BLOOM_REDIS_KEY": name, "BLOOM_REDIS_LEASE": 1}
+            settings["BLOOM_REDIS_TIMEOUT"] = 30.0  # a loaded machine is no outage
+            failed = Failed(RedisDesk(RedisClient(url), in_one_slot(name)))
+        crawl = Crawl(name, reactor=reactor, settings=settings, spider=FailingSpider)
+        given = [replace(each, before=prepared(each.state), job=not url) for each in steps]
+
+        def look(run, _step, answers):
+            found = {"/".join(each.url.split("/")[-2:]): each for each in failed.requests()}
+            return {
+                "reason": run.reason,
+                "asked": Counter(answer.page for answer in answers),
+                "failed": {page: each.reason for page, each in found.items()},
+                "attempts": {page: each.attempts for page, each in found.items()},
+                "items": Counter(items_in(run.folder / "items.jsonl") if run.reason else ()),
+                "stat": run.stats.get("scheduler/failed"),
+                "line": run.lines("failed and stay")[-1:],
+            }
+
+        yield {"crawl": name, "runs": (yield from tell(self.world, crawl, given, look))}
+
+
+def prepared(state):
+    """Return what is done first in each process of a crawl."""
+
+    def before():
+        DurableScheduler.commit_operations = 5
+        Ledger.preparing_share = 1
+
+        def gethostbyname(host):
+            if state == "down" and host.endswith(".invalid"):
+                raise socket.gaierror("no such name")
+            return "127.0.0.1"
+
+        socket.gethostbyname = gethostbyname
+
+    return before
+
+
+def items_in(path):
+    """Return the items of a feed; what a kill has torn in one in Redis is there again."""
+    items = []
+    for line in path.read_text().splitlines():
+        with suppress(ValueError):
+            item = json.loads(line[line.rfind("{") :])
+            items.append(f"{item['page']}:{item['part']}")
+    return items
+
+
+# Stories
+
+FIRST, UP = Step(state="down"), Step()
+AGAIN = Step(settings={"BLOOM_RETRY_FAILED": True})
+
+
+def mended(teller):
+    """The site is down, then it is up, and what failed is asked again."""
+    return [teller("mended", FIRST, AGAIN, Step(settings={"BLOOM_REDIS_ROUND": "2"}))]
+
+
+def all_kinds(teller):
+    """Items and ignored requests count, and a cache is on."""
+    settings = {
+        "BLOOM_FAILED_KINDS": "download,status,callback,feed,ignored,item",
+        "HTTPCACHE_ENABLED": True,
+        "HTTPCACHE_DIR": str(teller.world.folder / "cache"),
+    }
+    return [teller("all", FIRST, AGAIN, reactor=SELECT, **settings)]
+
+
+def kills(teller):
+    """SIGKILL at random moments, of the run that fails and of the one that asks again."""
+    chance = teller.chance
+    # what is lost with two workers is asked alone, one page after the other
+    most = 1 if teller.redis else 2
+    for number in range(teller.options.count):
+        killed = [
+            replace(FIRST, signals=(SIGKILL,), at=chance.randrange(40))
+            for _ in range(chance.randint(1, most))
+        ]
+        again = replace(AGAIN, signals=(SIGKILL,), at=chance.randrange(20))
+        yield teller(f"kill{number}", *killed, FIRST, again, UP, reactor=REACTORS[number % 2])
+
+
+STORIES = {function.__name__: function for function in (mended, all_kinds, kills)}
+
+
+def arguments(parser):
+    """Add what only these stories know."""
+    parser.add_argument("--redis", action="store_true", help="share the crawls in Redis")
+
 
 SEED = seed_of("DURABLE_SEED")
 
@@ -21,10 +281,10 @@ IN_REDIS = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 in_both = pytest.mark.parametrize("medium", ["job", pytest.param("redis", marks=IN_REDIS)])
 
 
-def tell(story, medium, *arguments):
+def crawls_of(story, medium, *arguments):
     """Return what became of the crawls of a story."""
     redis = ["--redis"] * (medium == "redis")
-    reports = told("tests.world.failing", story, *arguments, *redis, seed=SEED)
+    reports = told("tests.crawl.test_failing_crawls", story, *arguments, *redis, seed=SEED)
     return [report["runs"] for report in reports.values()]
 
 
@@ -69,7 +329,7 @@ ALL_ITEMS = {
 def test_what_the_spider_has_not_handled_fails_and_is_asked_again(medium):
     """Takes as long as three crawls do: for reasons that say why, each page once, and the crawl is
     finished all the same; a retry asks just those, and a start without one is a new round."""
-    ((first, second, third),) = tell("mended", medium)
+    ((first, second, third),) = crawls_of("mended", medium)
     assert first["reason"] == "finished"
     assert first["failed"] == failing()
     assert first["stat"] == len(failing())
@@ -95,7 +355,7 @@ def test_what_the_spider_has_not_handled_fails_and_is_asked_again(medium):
 def test_items_and_ignored_requests_count_if_they_are_named():
     """Takes as long as two crawls do: robots.txt is no failure, and a cache does not answer with
     the old error."""
-    ((first, second),) = tell("all_kinds", "job")
+    ((first, second),) = crawls_of("all_kinds", "job")
     assert first["failed"] == failing(dropped="item", ignored="ignored")
     assert second["failed"] == REFUSED | dict.fromkeys(pages("ignored"), "ignored")
     assert {page for page in failing() if page.startswith("status/")} <= second["asked"].keys()
@@ -110,7 +370,7 @@ def test_kills_lose_no_failure(medium):
 
 def check_kills(count, medium="job"):
     """The same pages fail in killed crawls as without, and in the end all is there."""
-    for runs in tell("kills", medium, "--count", count):
+    for runs in crawls_of("kills", medium, "--count", count):
         *_, down, _, last = runs
         assert down["failed"] == failing()
         assert down["stat"] == len(failing())
@@ -118,3 +378,7 @@ def check_kills(count, medium="job"):
         assert down["reason"] == last["reason"] == "finished"
         asked = {page for run in runs for page in run["asked"]}
         assert ALL_PAGES - asked == ALL_ITEMS - {*last["items"]} == set()
+
+
+if __name__ == "__main__":
+    tell_stories(__spec__.name, STORIES, answer, arguments, FailingTeller)
