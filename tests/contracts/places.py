@@ -1,5 +1,7 @@
 """Places of requests for the contracts of schedulers: a job, and a crawl in Redis."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from scrapy_bloom.redis.client import RedisClient
@@ -35,6 +37,10 @@ class SharedJob(RoundJob):
 
     def commit(self):
         talk(self.scheduler)
+
+    @property
+    def round(self):
+        return SimpleNamespace(number=self.scheduler.worker._state.round)
 
     def close(self, reason="finished"):
         self.scheduler.worker.idle_checks.has_closed = reason == "finished"

@@ -4,8 +4,8 @@ import json
 import os
 import random
 import re
+from collections import defaultdict
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -375,6 +375,53 @@ def test_retried_requests_of_many_slots_have_the_room_of_their_slots(place):
     assert len(place.capped()) == 6
 
 
+FIVES = "*/*-*[05]"
+"""The pattern of every fifth page."""
+
+
+@pytest.mark.parametrize("number", range(STORIES))
+def test_random_stories(place, number):
+    """Over kills, stops and retries each slot and the pattern get what a growing budget allows, and
+    nothing is lost."""
+    print("BUDGET_SEED", SEED)
+    chance = random.Random(f"{SEED} {number}")
+    budget = {key: chance.randrange(6) for key in ("even", "*", FIVES)}
+    asked, done, pushed = defaultdict(set), set(), set()
+
+    def keys_of(name):
+        slot = "*" if int(name[-1]) % 2 else "even"
+        return [slot, FIVES] if name[-1] in "05" else [slot]
+
+    for process in range(12):
+        if process and chance.random() < 0.4:
+            chosen = [{}, CAPPED, {"reasons": ["down"]}, {"urls": ["*[0-4]"]}]
+            place.failed.retry(**chance.choice(chosen))
+        budget[chance.choice([*budget])] += chance.randrange(2)
+        retries = chance.random() < 0.2
+        job = place.open(BLOOM_BUDGET=budget, BLOOM_RETRY_FAILED=retries).started(f"s-{process}1")
+        for _ in range(5):
+            name = f"p-{len(pushed)}"
+            pushed.add(name)
+            push(job, name, slot="even" if "even" in keys_of(name) else "example.com")
+        for _ in range(chance.randrange(12)):
+            if (popped := job.pop()) is None:
+                break
+            name = name_of(popped)
+            for key in keys_of(name):
+                asked[job.round.number, key].add(name)
+                assert len(asked[job.round.number, key]) <= budget[key]
+            if chance.random() < 0.3:
+                job.scheduler.ledger.fail(popped, FailedRequest.of(popped, "down"))
+            else:
+                done.add(name)
+            job.done(popped)
+        job.commit()
+        job.drop() if chance.random() < 0.5 else job.close("shutdown")
+    left = place.open(BLOOM_RETRY_FAILED=True).names()
+    assert len(left) == len({*left} - done)
+    assert pushed <= done | {*left}
+
+
 # of a job
 
 
@@ -488,102 +535,6 @@ def test_to_retry_all_that_is_capped_no_request_is_read(make_round, tmp_path, mo
     assert store.retry(reasons=["feed", "cap*"]) == 3
 
 
-FIVES = "*/*-*[05]"
-"""The pattern of every fifth page."""
-
-
-class Story:
-    """A crawl of an endless site that dies, stops, fails and is retried, with a growing budget."""
-
-    def __init__(self, chance, make, folder):
-        self.chance, self.folder, self.make = chance, folder, partial(make, folder)
-        self.store = Failed(folder)
-        self.budget = {key: chance.randrange(6) for key in ("even", "*", FIVES)}
-        self.asked, self.answered, self.reached = set(), set(), set()
-        self.number, self.kills = 1, 0
-        self.start()
-
-    def start(self):
-        """Start the process, perhaps after a retry."""
-        chance = self.chance
-        if chance.random() < 0.4 and self.folder.exists():
-            chosen = [{}, {"reasons": ["capped"]}, {"reasons": ["down"]}, {"urls": ["*[0-4]"]}]
-            self.store.retry(**chance.choice(chosen))
-        if chance.random() < 0.2:
-            self.budget[chance.choice([*self.budget])] += chance.randrange(3)
-        retries = chance.random() < 0.2
-        self.job = self.make(BLOOM_BUDGET=self.budget, BLOOM_RETRY_FAILED=retries)
-        if self.job.round.number < self.number:
-            # a kill came before a page of the round was asked, and a retry made the last one go on
-            assert not self.pages("even") + self.pages("odd")
-            self.reached.remove(f"{self.number}-0")
-        self.number = self.job.round.number
-        self.job.start(self.request(f"{self.number}-0", dont_filter=True))
-
-    def crawl(self):
-        """Go on until nothing is left."""
-        while len(self.job.scheduler) or self.in_progress:
-            action = self.chance.random()
-            if action < 0.1:
-                self.job.drop() if action < 0.07 else self.job.close("shutdown")
-                self.kills += action < 0.07
-                self.start()
-            elif action < 0.2:
-                self.job.commit()
-            elif self.in_progress and action < 0.6:
-                self.answer(self.chance.choice(self.in_progress))
-            elif (popped := self.job.pop()) is not None:
-                self.asked.add((self.number, name_of(popped)))
-                slot = slot_of(name_of(popped))
-                assert self.pages(slot) <= self.budget.get(slot, self.budget["*"])
-                assert self.pages(FIVES) <= self.budget[FIVES]
-        self.job.close()
-
-    @property
-    def in_progress(self):
-        return sorted(self.job.engine._slot.inprogress, key=name_of)
-
-    def pages(self, slot):
-        """Return how many of a slot or the pattern were asked in this round."""
-        names = [name for of, name in self.asked if of == self.number]
-        return sum(slot in (slot_of(name), FIVES if name[-1] in "05" else "") for name in names)
-
-    def request(self, name, **options):
-        self.reached.add(name)
-        return request(name, meta={"download_slot": slot_of(name)}, **options)
-
-    def answer(self, popped):
-        """Be done with a page, which is down or links to others."""
-        day, number = map(int, name_of(popped).split("-"))
-        if (number + self.number) % 5 == 4:
-            self.job.scheduler.ledger.fail(popped, FailedRequest.of(popped, "down"))
-        else:
-            self.answered.add(name_of(popped))
-            for each in (2 * number + 1, 2 * number + 2):
-                self.job.scheduler.enqueue_request(self.request(f"{day}-{each}"))
-        self.job.done(popped)
-
-
-def slot_of(name):
-    return "odd" if int(name[-1]) % 2 else "even"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(STORIES))
-def test_random_stories(make_round, tmp_path, number):
-    """Over kills, stops and retries each slot gets what its budget allows, and nothing is lost."""
-    print("BUDGET_SEED", SEED)
-    story = Story(random.Random(f"{SEED} {number}"), make_round, tmp_path / "job")
-    rounds = 0
-    while rounds < 3 or (story.kills < 4 and any(story.budget.values())):
-        rounds += 1
-        story.crawl()
-        kept = story.store.requests()
-        assert len(kept) == len({each.url for each in kept})
-        assert story.reached - story.answered == {*map(name_of, kept)}
-        story.start()
-
-
 # of workers
 
 
@@ -614,7 +565,10 @@ def test_workers_count_together(join):
         {EARLY.encode(): 2, EARLY: 1, "example.com": 1},
     )
     assert worker.push_from_outside(*(request(each).url for each in "zaf1")) == (0, 2, 2)
-    assert worker.push_from_outside("http://other.example/1", "http://other.example/2") == (1, 0, 1)
+    others = [
+        f"http://{each}" for each in ("other.example/1", "other.example/2", "third.example/f")
+    ]
+    assert worker.push_from_outside(*others) == (1, 0, 2)
     assert sorted(asked(worker) + asked(other)) == [*"1abxz"]
     assert all(each.sound for each in queue_findings(worker.client, worker.key))
 
