@@ -20,7 +20,7 @@ from tests.commands.command_line import Result
 from tests.fakes import Engine
 from tests.redis import server
 
-pytest_plugins = ["tests.redis.fixtures"]
+pytest_plugins = ["tests.redis.fixtures", "tests.contracts.places"]
 
 # a busy machine is no failure, and a failure must be repeatable from its output
 settings.register_profile("unhurried", deadline=None, print_blob=True, max_examples=40)

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from twisted.internet import error
+from twisted.python.failure import Failure
+
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.records import KEPT
 from scrapy_bloom.sqlite.desk import SqliteDesk
@@ -28,3 +31,23 @@ class Failed:
     def drop(self, **chosen):
         """Forget them; return how many."""
         return self.desk.change(Filter(KEPT, **chosen), "drop").states.total()
+
+
+def fail_download(job, popped, reason=None):
+    """Let the engine say that a download has failed, and be done with it."""
+    failure = Failure(reason or error.TimeoutError("too slow"))
+    job.crawler.logformatter.download_error(failure, popped, job.spider)
+    job.done(popped)
+
+
+class SpeechlessError(Exception):
+    """Raises whatever it is asked."""
+
+    reasons = 7
+
+    def __str__(self):
+        raise LookupError("no message")
+
+    @property
+    def response(self):
+        raise LookupError("no response")

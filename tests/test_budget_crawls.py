@@ -1,35 +1,96 @@
-"""A calendar without an end, in a budget: crawls of a local site that are killed five times.
+"""A site with a calendar that has no end, crawled with a budget for it, and killed again and again.
 
-Set TRAP_SEED to repeat a run.
+Run as a module, this file crawls. Set TRAP_SEED to repeat a run.
 """
 
+import asyncio
+import random
 import sys
+from signal import SIGKILL
 
 import pytest
+import scrapy
 
-from tests.redis.server import missing
+from tests.failures import Failed
 from tests.seeded import seed_of, told
+from tests.world.runner import Crawl, Step, tell, tell_stories
+from tests.world.site import Reply, moved
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks"),
-]
-WITH_REDIS = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+PAGES = 150
+MOST = 40
+"""Pages of the calendar that a round may have."""
+KILLS = 5
 
 
-@pytest.mark.parametrize("story", ["job", pytest.param("workers", marks=WITH_REDIS)])
-def test_a_trap_takes_its_budget_and_no_other_page(story):
-    """Takes as long as seven processes do: exactly so many days are asked, each other page is, and
+def links(page):
+    """Return the pages that a page links to; today is a day of the calendar."""
+    kind, number = page.split("/")
+    number = int(number)
+    if kind == "today":
+        return [f"calendar/{number}000"]
+    if kind == "calendar":
+        days = (number + 1, 2 * number, number - 1)
+        return [*(f"calendar/{day}" for day in days), f"page/{number % PAGES}"]
+    found = [f"page/{n}" for n in (2 * number + 1, 2 * number + 2, number // 2) if n < PAGES]
+    return [*found, f"calendar/{number}", *([f"today/{number}"] if number % 3 == 0 else [])]
+
+
+async def answer(asked):
+    """Answer after a short while."""
+    await asyncio.sleep(random.random() * 0.01)
+    if asked.kind == "today":
+        return moved(asked.crawl, *links(asked.page))
+    return Reply(body=asked.page.encode())
+
+
+class TrapSpider(scrapy.Spider):
+    """Follows each link."""
+
+    name = "trap"
+    custom_settings = {"BLOOM_BUDGET": {"*/calendar/*": MOST, "*": 10_000}}  # noqa: RUF012
+
+    async def start(self):
+        yield scrapy.Request(f"{self.site}/page/0", dont_filter=True)
+
+    def parse(self, response):
+        for page in links(response.text):
+            yield scrapy.Request(f"{self.site}/{page}", priority=page.startswith("calendar"))
+
+
+def trap(teller):
+    """Tell of a job, of which five processes are killed, and the last one comes to the end."""
+    crawl = Crawl("trap", spider=TrapSpider)
+    steps = [Step(signals=(SIGKILL,), at=teller.chance.randrange(25)) for _ in range(KILLS)]
+
+    def story():
+        runs = yield from tell(teller.world, crawl, [*steps, Step()], lambda run, *_: run)
+        kept = Failed(teller.world.folder / "trap" / "job").requests()
+        yield {
+            "crawl": "trap",
+            "pages": sorted({*teller.world.pages(crawl)}),
+            "over": [each.url.partition("/trap/")[2] for each in kept],
+            "why": [each.exception for each in kept],
+            "killed": [run.status == -SIGKILL for run in runs],
+            "stat": runs[-1].stats["scheduler/capped/*/calendar/*"],
+        }
+
+    yield story()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
+def test_a_trap_takes_its_budget_and_no_other_page():
+    """Takes as long as six processes do: exactly so many days are asked, each other page is, and
     what is left of the calendar is kept, with the pattern that is full."""
-    (found,) = told("tests.world.trap", story, seed=seed_of("TRAP_SEED")).values()
-    assert found.pop("capped") > 50
-    assert found == {
-        "crawl": story,
-        "pages": 150,
-        "calendar": 40,
-        "lost": [],
-        "asked and capped": [],
-        "why": ["capped: BLOOM_BUDGET has no room for pattern '*/calendar/*'"],
-        "kills": 5,
-        "stat": True,
-    }
+    (found,) = told("tests.test_budget_crawls", seed=seed_of("TRAP_SEED")).values()
+    pages, over = {*found["pages"]}, {*found["over"]}
+    assert [sum(page.startswith(kind) for page in pages) for kind in ("page", "cal")] == [150, 40]
+    assert {"page/0"}.union(*map(links, pages)) == pages | over
+    assert (len(over) > 50, pages & over) == (True, set())
+    assert {*found["why"]} == {"BLOOM_BUDGET has no room for pattern '*/calendar/*'"}
+    assert found["killed"] == [True] * KILLS + [False]
+    assert found["stat"] > 0
+
+
+if __name__ == "__main__":
+    tell_stories(__spec__.name, {"trap": trap}, answer)

@@ -252,9 +252,8 @@ class RedisDesk(CrawlReader):
         has no room for is not asked by a later start."""
         orders = self._orders()
         count = 0
-        for reasons, urls, *slots in orders:
-            chosen = Filter(KEPT, slots[0] if slots else (), reasons, urls)
-            count += self.change(chosen, "retry").states.total()
+        for reasons, urls, slots in orders:
+            count += self.change(Filter(KEPT, slots, reasons, urls), "retry").states.total()
         if orders:
             self._client.call("hdel", f"{self._key}:crawl", "retried")
         return count

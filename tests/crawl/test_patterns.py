@@ -1,9 +1,8 @@
-"""Globs over URLs, of which one counts a page for BLOOM_BUDGET."""
+"""Globs of an operator, and those over URLs, of which one counts a page for BLOOM_BUDGET."""
 
 import re
 from collections import Counter
 from fnmatch import fnmatchcase
-from itertools import combinations
 
 import pytest
 from hypothesis import example, given
@@ -11,11 +10,19 @@ from hypothesis import strategies as st
 from w3lib.url import safe_url_string
 
 from scrapy_bloom.crawl.budget import Budget, is_pattern
-from scrapy_bloom.crawl.choice import Counts, Filter, Record
+from scrapy_bloom.crawl.choice import Counts, Filter, Record, matches
+from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.patterns import Patterns, place_of
 from scrapy_bloom.crawl.records import State
 
 SITE = "example.com"
+texts = st.text("ab-]!^[*?AÄ\n/.\\\udc80", max_size=8)
+
+
+@given(globs=st.lists(texts, min_size=1, max_size=3), text=texts)
+def test_a_glob_is_that_of_the_standard_library(globs, text):
+    """Where case counts, on each system; one of them has to match."""
+    assert matches(globs, text) == any(fnmatchcase(text, glob) for glob in globs)
 
 
 @pytest.mark.parametrize(
@@ -38,19 +45,11 @@ def test_the_place_of_a_url(url, host, path):
 @pytest.mark.parametrize(
     ("glob", "path", "counts"),
     [
-        ("example.com/calendar/*", "/calendar/2031?m=1", True),
-        ("example.com/calendar/*", "/calendar", False),
-        ("example.com/calendar/*", "/a/calendar/1", False),
         ("Example.com/Calendar/*", "/Calendar/1", True),
         ("example.com/Calendar/*", "/calendar/1", False),
-        ("*/calendar/*", "/a/calendar/1", True),
-        ("example.com/*?sort=*", "/list?page=2", False),
         ("example.com/*[?&]sort=*", "/list?page=2&sort=up", True),
         ("*.com", "/anything?at=all", True),
-        ("*.example.com", "/", False),
-        ("*com/", "/", True),
         ("*com/", "/x", False),
-        ("example.*", "/x", True),
         ("*alendar*", "/calendar/", False),
     ],
 )
@@ -99,14 +98,11 @@ def test_the_one_with_most_literal_characters_counts(chosen, found):
     ("one", "other", "ties"),
     [
         ("a.com/x/*", "b.com/x/*", False),
-        ("*.a.com", "*.b.com", False),
         ("*/calendar/*", "*/holidays/*", True),
-        ("a.com/*/x", "a.com/*/y", False),
         ("a.com/*/xy", "*/x/xy/a.com", False),
         ("*a.com/", "a.com/*", True),
         ("A.com/x*", "a.com/x*", True),
         ("*.a.com", "b.a.com/*", False),
-        ("*.a.com", "b.com/*", False),
         ("*.a.com", "c.a.c*", False),
         ("*.a.com", "*b.com/", True),
         ("*.a.com", "c.a.co*", True),
@@ -148,23 +144,19 @@ def counted(urls, by):
     return found
 
 
-TRAP = [
-    *(f"http://a.com/calendar/{year}/{day}" for year in range(50) for day in range(10)),
-    *(f"http://a.com/shop/{n}" for n in range(300)),
-    *(f"https://b.com:81/search?q={n}&page=1#x" for n in range(150)),
-    *(f"http://c{n}.com/" for n in range(50)),
-]
-
-
 def test_paths_are_told_apart_by_what_shares_the_whole():
     """The shortest prefixes that have a share each; the rest is elsewhere."""
-    found = counted(TRAP, "path")
-    found = found.folded(len(TRAP) / 20)
+    trap = [
+        *(f"http://a.com/calendar/{year}/{day}" for year in range(50) for day in range(10)),
+        *(f"http://a.com/shop/{n}" for n in range(300)),
+        *(f"https://b.com:81/search?q={n}&page=1#x" for n in range(150)),
+        *(f"http://c{n}.com/" for n in range(50)),
+    ]
+    found = counted(trap, "path").folded(50)
     assert found.by == {"a.com/calendar/": 500, "a.com/shop/": 300, "b.com/search": 150, "": 50}
     for prefix, url in found.examples.items():
         assert "".join(place_of(url)).startswith(prefix)
-    found = found.folded(301)
-    assert found.by == {"a.com/calendar/": 500, "": 500}
+    assert found.folded(301).by == {"a.com/calendar/": 500, "": 500}
 
 
 def test_parameters_count_once_in_a_request():
@@ -177,12 +169,9 @@ def test_parameters_count_once_in_a_request():
 def test_no_request_is_lost_in_a_fold(paths, least):
     """Each counts in one prefix of it, and all but the rest have so many."""
     urls = [safe_url_string(f"http://h/{path}") for path in paths]
-    found = counted(urls, "path")
-    found = found.folded(least)
+    found = counted(urls, "path").folded(least)
     assert found.by.total() == len(urls)
     assert all(count >= least for prefix, count in found.by.items() if prefix)
-    for one, other in combinations(found.by, 2):
-        assert one != other
 
 
 def test_memory_has_a_bound(monkeypatch):
@@ -193,5 +182,31 @@ def test_memory_has_a_bound(monkeypatch):
     ]
     found = counted(urls, "path")
     assert len(found.by) <= 101
-    found = found.folded(100)
-    assert found.by == {"a/trap/": 200, "c/": 200, "": 200}
+    assert found.folded(100).by == {"a/trap/": 200, "c/": 200, "": 200}
+
+
+def test_a_dropped_request_counts_each_time_it_was_sent():
+    """As one that fails: its retries, those after holds, and those in earlier starts."""
+    for meta, attempts in (
+        ({"bloom_attempts": 3, "retry_times": 2, "bloom_held": 1}, 6),
+        ({"retry_times": "2", "bloom_held": -1}, 0),
+    ):
+        record = Record(State.PENDING, "", 0, {"meta": meta})
+        assert record.dropped().attempts == attempts
+
+
+def test_a_glob_that_is_too_long_is_a_bad_value():
+    """And not a file that cannot be read; a long one matches."""
+    assert matches(["a" * 5000], "a" * 5000)
+    with pytest.raises(ValueError, match="a glob is too long"):
+        Filter(urls=["*", "a" * 60_000])
+
+
+def test_a_damaged_record_of_a_failure_is_refused():
+    """Whatever is wrong with it; a whole one comes back, with any text."""
+    whole = FailedRequest("\udcff", "GET", "é", 200, None, 2, 1.5, "\0")
+    text = whole.encode()
+    assert FailedRequest.decode(text) == whole
+    for damaged in (text.replace("1.5", '"now"'), text.replace('"url"', '"uri"'), "{", "[]"):
+        with pytest.raises((ValueError, TypeError)):
+            FailedRequest.decode(damaged)

@@ -11,8 +11,8 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite.progress import KEPT_SECONDS, Progress
 from scrapy_bloom.sqlite.status import JobStatus, job_view
 from tests.crawl.engine import query
-from tests.crawl.test_failed import fail_download
 from tests.crawl.test_rounds import start
+from tests.failures import fail_download
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 

