@@ -447,7 +447,7 @@ def test_a_page_that_is_left_alone_is_given_up_at_once_and_a_host_after_a_while(
     assert least <= world.now <= most
 
 
-# --- starts and rounds# --- starts and rounds -------------------------------------------------------------------
+# --- starts and rounds -------------------------------------------------------------------
 
 
 def test_a_round_ends_beside_a_dead_host_and_the_next_one_asks_it(make_round, tmp_path):
