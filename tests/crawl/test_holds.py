@@ -228,32 +228,18 @@ def test_refusals_of_requests_that_were_sent_before_are_of_the_same_hold(crawl, 
 
 
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)
-def test_at_the_end_one_request_goes_first(make_crawl, clock, queue):
-    """Its answer lets the others go; without one, another goes after the same pause."""
+def test_the_answer_of_the_one_that_goes_first_lets_the_others_go(make_crawl, clock, queue):
+    """Also if it is not the first that was asked."""
     crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed(*"abcd")
     crawl.again(crawl.pop(), 429, "60")
-    assert crawl.pop() is None
-    clock.now += 60
-    first = crawl.pop()
-    assert first is not None
-    assert (crawl.pop(), crawl.left, len(crawl.scheduler)) == (None, 60, 3)
-    clock.now += 60
-    second = crawl.pop()
-    assert second is not None
-    assert crawl.pop() is None
-    crawl.answer(second, 200)
+    for _ in range(2):
+        clock.now += 60
+        probe = crawl.pop()
+        assert (crawl.pop(), crawl.left) == (None, 60)
+    crawl.answer(probe, 200)
     assert crawl.left is None
     assert len([*iter(crawl.pop, None)]) == 2
     assert len(crawl.scheduler) == 0
-
-
-def test_nobody_waits_longer_for_one_request_than_a_download_may_take(make_crawl, clock):
-    """The one that goes first may hang."""
-    crawl = make_crawl().pushed("a", "b")
-    crawl.again(crawl.pop(), 429, "3000")
-    clock.now += 3000
-    assert crawl.pop() is not None
-    assert crawl.left == 180
 
 
 def test_a_request_that_asks_nothing_lets_another_go(crawl, clock):
@@ -456,8 +442,8 @@ def test_a_clock_that_is_set_back_twice_keeps_nothing_of_a_released_slot(make_cr
     assert name_of(crawl.pop()) == "a"
 
 
-def test_the_end_of_a_hold_by_hand_frees_the_slot(crawl, clock):
-    """No request goes first, and no earlier probe or shorter hold of the host ends it."""
+def test_no_answer_ends_a_hold_by_hand(crawl, clock):
+    """Of an earlier probe or refusal; a release does, and wakes the engine."""
     crawl.again(crawl.pop(), 429, "60")
     clock.now += 60
     probe = crawl.pop()
@@ -469,9 +455,9 @@ def test_the_end_of_a_hold_by_hand_frees_the_slot(crawl, clock):
     assert (crawl.left, crawl.scheduler.holds["example.com"].times) == (600, 0)
     clock.now += 599
     assert crawl.pop() is None
-    clock.now += 1
+    crawl.scheduler.release("example.com")
+    assert crawl.engine.woken
     assert crawl.pop() is not None
-    assert crawl.left is None
 
 
 def test_what_a_slot_had_before_a_second_hold_by_hand_goes_back(crawl, clock):
@@ -491,19 +477,6 @@ def test_a_worker_may_not_have_heard_of_the_end_of_a_hold_by_hand(crawl, clock, 
     told["example.com"] = Hold(clock.now + 60, 0)
     assert crawl.scheduler.sent_back(request)
     assert not crawl.scheduler.is_probe(request, "example.com")
-
-
-@pytest.mark.parametrize("queue", PRIORITY_QUEUES)
-def test_a_release_frees_what_was_put_off(make_crawl, clock, queue):
-    """At once, under any queue, and with nothing lost."""
-    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed(*"abc")
-    crawl.scheduler.hold("example.com", 600, 1)
-    assert crawl.pop() is None
-    crawl.scheduler.hold("example.com", 900, 1)
-    assert (crawl.pop(), len(crawl.scheduler)) == (None, 3)
-    crawl.scheduler.release("example.com")
-    assert crawl.engine.woken
-    assert sorted(map(name_of, iter(crawl.pop, None))) == ["a", "b", "c"]
 
 
 def test_a_hold_or_a_probe_that_cannot_be_kept_stops_the_job(make_crawl, clock, monkeypatch):

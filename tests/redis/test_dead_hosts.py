@@ -302,23 +302,6 @@ def test_a_start_ends_verdicts_unless_others_are_at_work(build, join, key, told)
     assert capped(worker) == ["e"]
 
 
-def test_a_silent_host_has_time_for_each_probe_and_the_hold_that_was_set_last(join, orders):
-    """One request at a time, as long as it takes; then the next hold may be shorter than that."""
-    worker = join(capacity=9, **orders)
-    of_slot(worker, "s", *"abcdefghijkl")
-    worker.store.hold("s", 5, SILENT + 1)
-    worker.exchange()
-    for times in (2, 3):
-        let_pass(worker, 11)
-        names, requests = taken(worker)
-        assert len(names) == 1
-        assert 300 < desk(worker).held()["s"] <= 360
-        worker.store.hold("s", 10, SILENT + times)
-        worker.store.done(requests[0])
-        worker.exchange()
-        assert desk(worker).held()["s"] <= 10
-
-
 @pytest.mark.parametrize("late", [1, 21])
 def test_what_is_delayed_or_quarantined_waits_for_its_dead_host(join, redis_server, late):
     """A crawl does not wait for it, unless it is delayed with more than twenty."""

@@ -40,31 +40,6 @@ def is_sound(worker):
     return not findings_of(worker)
 
 
-def test_a_request_is_asked_when_it_is_due(join):
-    """Not before, by whichever worker, and the crawl does not end before it."""
-    one, other = join(), join()
-    one.enqueue("late", 2000)
-    one.enqueue("later", 1000, priority=-1)
-    one.enqueue("now")
-    one.enqueue("over", 1000)
-    one.store._unsent[-1].due -= 1000  # a delay counts from the push, not from the call
-    one.exchange()
-    assert sorted(taken(one)[0]) == ["now", "over"]
-    assert other.next() is None
-    assert (other.store.later, other.store.waiting) == (2, 2)
-    assert 900 < other.store.next_due <= 1000
-    assert not other.store.is_still
-    assert is_sound(one)
-    let_pass(one, 1000)
-    assert taken(other)[0] == ["later"]
-    assert 900 < other.store.next_due <= 1000
-    let_pass(one, 1000)
-    names, _ = taken(other)
-    assert names == ["late"]
-    assert (other.store.later, other.store.next_due) == (0, None)
-    assert is_sound(one)
-
-
 def test_a_hundred_a_call(join):
     """Of many that are due at once the server moves some in each call."""
     worker, lefts = join(capacity=1), []
@@ -101,29 +76,6 @@ def test_a_hold_that_begins_while_a_call_is_open_goes_with_the_next(join):
     assert worker.client.call("hkeys", f"{worker.key}:holds") == [b"slot"]
 
 
-def test_until_is_a_maximum(join):
-    """A shorter hold ends no longer one; to release does."""
-    one, other = join(), join()
-    of_slot(one, "held", *"abc")
-    for worker, seconds, times in ((one, 1000, 3), (other, 10, 1)):
-        worker.store.hold("held", seconds, times)
-        worker.exchange()
-    let_pass(one, 900)
-    assert one.next() is None
-    assert 90 < one.store.next_due <= 100
-    let_pass(one, 100)
-    assert one.next() is not None
-    assert one.store.holds["held"].times == 3
-    other.store.hold("held", inf, 0)
-    other.exchange()
-    let_pass(one, 10**6)
-    assert other.next() is None
-    assert other.store.next_due == inf
-    other.store.release("held")
-    # `one` has asked the last in line
-    assert {*taken(other)[0]} >= {"b", "c"}
-
-
 def test_workers_add_up_what_they_note_of_a_slot(join):
     """It does not hold the slot, a hold takes its place, and at 0 nothing is left of it."""
     one, other = join(), join()
@@ -151,46 +103,6 @@ def test_workers_add_up_what_they_note_of_a_slot(join):
     assert "slow" not in one.store.holds
     assert not one.client._redis.exists(f"{one.key}:holds")
     assert is_sound(one)
-
-
-@pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
-def test_the_last_in_line_takes_turns_with_the_first(join, kind):
-    """When one request asks whether a hold may end."""
-    worker = join(**kind)
-    of_slot(worker, "held", *"abcd")
-    asked = []
-    for times in range(1, 5):
-        worker.store.hold("held", 1000, times)
-        worker.exchange()
-        let_pass(worker, 1000)
-        asked += taken(worker)[0]
-    assert asked == [*("adbc" if kind is LIFO else "dacb")]
-
-
-def test_one_request_goes_first(join, redis_server):
-    """At the end of a hold, over all workers and priorities; one that dies keeps nobody."""
-    one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
-    of_slot(one, "held", *"abc")
-    of_slot(one, "held", *"xyz", priority=1)
-    one.store._policy = replace(one.policy, longest_probe=50_000)
-    one.store.hold("held", 1000, 1)
-    one.exchange()
-    let_pass(one, 1000)
-    assert len(taken(one)[0]) == 1
-    assert other.next() is None
-    let_pass(one, 49)
-    one.die()
-    redis_server.command("DEL", f"{one.key}:owners")
-    assert other.next() is None
-    let_pass(one, 2)
-    assert len(taken(other)[0]) == 1
-    other.store.hold("held", 2000, 2)
-    other.exchange()
-    let_pass(one, 1990)
-    assert other.next() is None
-    let_pass(one, 11)
-    assert len(taken(other)[0]) == 1
-    assert other.store.holds["held"].times == 2
 
 
 @pytest.mark.parametrize("slots", [("held", "free"), ("free", "held")])
@@ -425,9 +337,10 @@ def test_the_status_of_what_waits(join):
     of_slot(worker, "held", *"abc")
     of_slot(worker, "over", *"xyz")
     worker.enqueue("late", 5000)
-    worker.store.hold("over", 500, 1)
+    worker.store._unsent[-1].due -= 100  # a delay counts from the push, not from the call
+    worker.store.hold("over", 400, 1)
     worker.exchange()
-    let_pass(worker, 500)
+    let_pass(worker, 400)
     assert join().state.waits.endswith(" min")  # a hold that is over is none
     worker.store.hold("held", 900, 1)
     while worker.next() is not None:
@@ -438,6 +351,14 @@ def test_the_status_of_what_waits(join):
     assert 4400 < crawl.next_due <= 4500
     found = join().state.waits
     assert found.startswith("1 later, the next in 1 h 14 min; 2 hosts held")
+    assert (worker.store.later, worker.store.waiting, worker.store.is_still) == (1, 6, False)
+    assert 100 < worker.store.next_due <= 180  # of the slot that waits for its probe
+    for slot in ("held", "over"):
+        worker.store.hold(slot, inf, 0)
+    worker.exchange()
+    let_pass(worker, 10_000)
+    assert taken(worker)[0] == ["late"]
+    assert worker.store.next_due == inf
 
 
 def shift(worker, seconds):
