@@ -203,10 +203,8 @@ def test_a_file_that_is_still_empty_is_none(tmp_path):
     """A process was killed when it had only got its name."""
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "delta.sqlite").touch()
-    assert not knows(tmp_path, 1)
     store(tmp_path).clear()
-    looking = store(tmp_path)
-    looking.look()
+    looking = opened(tmp_path)
     assert (looking.findings(), looking.counts(NOON)[0], [*looking.marks()]) == ("", 0, [])
     store(tmp_path).add([(key(1), NOON)])
     assert knows(tmp_path, 1)
@@ -354,29 +352,19 @@ def test_merging(tmp_path):
             found.add(rows)
             return found.directory
 
-    two = made("two", *(row(n, NOON - HOUR * (n == 1), digest=b"2" * 16) for n in (1, 3, 4)))
-    made("two", row(2, None, digest=b"2" * 16), (key(5), NOON), (key(6), NOON))
-    opened(tmp_path / "two").forget([key(6)])
-    one = made(
-        "one", row(1, NOON, digest=b"1" * 16), row(2, None, digest=b"1" * 16), (key(4), NOON)
-    )
-    made("one", (key(5), NOON - HOUR), (key(6), NOON))
+    facts = {name: {"digest": name.encode() * 8} for name in ("on", "tw")}
+    two = made("two", *(row(n, NOON - HOUR * (n == 1), **facts["tw"]) for n in (1, 3, 4, 5)))
+    made("two", row(2, None, **facts["tw"]))
+    opened(tmp_path / "two").forget([key(5)])
+    made("one", row(1, NOON, **facts["on"]), row(2, None, **facts["on"]), (key(4), NOON - HOUR))
+    made("one", (key(5), NOON))
     before = files_in(tmp_path / "two")
     store(tmp_path / "one").merge([two])
-    assert {
-        key[0]: (when, fact and fact[:1]) for key, (when, fact) in rows_in(tmp_path / "one").items()
-    } == {
-        1: (NOON, b"1"),
-        2: (None, b"1"),
-        3: (NOON, b"2"),
-        4: (NOON, b"2"),
-        5: (NOON, None),
-        6: (NOON, None),
-    }
+    rows = rows_in(tmp_path / "one").items()
+    found = {key[0]: (when, (fact or b"-")[:1]) for key, (when, fact) in rows}
+    later = {1: (NOON, b"o"), 3: (NOON, b"t"), 4: (NOON, b"t")}
+    assert found == {**later, 2: (None, b"o"), 5: (NOON, b"-")}
     assert files_in(tmp_path / "two") == before
-    made("only", row(7, None, digest=b"5" * 16))
-    store(tmp_path / "only").merge([one])
-    assert {key[0] for key in rows_in(tmp_path / "only")} == {*range(1, 8)}
-    made("other", row(2, None, digest=b"2" * 16), identity="other")
+    made("other", row(2, None, **facts["tw"]), identity="other")
     with pytest.raises(IncompatibleFilterError, match="another fingerprinter than"):
-        store(tmp_path / "other").merge([one])
+        store(tmp_path / "other").merge([two])

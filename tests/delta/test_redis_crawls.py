@@ -86,18 +86,13 @@ def test_a_crawl_compares_with_what_another_has_found(stories):
 # Of what was crawled before, only what has changed
 
 
-def told_of(server, *stories):
-    """Return what became of the crawls of these stories."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DELTA_REDIS", server.url)
-        reports = told("tests.world.changes", *stories, "--beside", 2, seed=SEED)
-    return {name: report["runs"] for name, report in reports.items()}
-
-
 @pytest.fixture(scope="module")
 def days(redis_server):
     """What became of the crawls of undisturbed days."""
-    return told_of(redis_server, "days")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DELTA_REDIS", redis_server.url)
+        reports = told("tests.world.changes", "days", "--beside", 2, seed=SEED)
+    return {name: report["runs"] for name, report in reports.items()}
 
 
 PAGES = [f"page/{number}" for number in range(60)]
@@ -168,18 +163,3 @@ def test_the_http_cache_has_pages_only(days):
     assert items[0] == items[1]
     assert [status for _, status in first["answers"] if status != 200] == [304]  # the spider's own
     assert "conditional" not in second["start"][0]
-
-
-@pytest.mark.parametrize("story", ["kills", "fleet"])
-def test_five_kills_lose_no_change(redis_server, story):
-    """Kills a job, and workers on Redis, fifteen seconds: on each of three days the feeds have all
-    that has changed, and what has not is not asked for in full."""
-    for name, runs in told_of(redis_server, story).items():
-        by_version = name.startswith("by_version")
-        pages = [f"page/{number}" for number in range(100)] if by_version else PAGES
-        written = {*(runs["written"] if story == "fleet" else runs[-1]["written"])}
-        assert {dated(page, day) for page in pages for day in (1, 2, 3)} <= written
-        last = runs["answers"][-1] if story == "fleet" else runs[-1]["answers"]
-        in_full = [page for page, status in last if status == 200 and page.startswith("page")]
-        # without synced feeds, what a worker had in memory when it was killed is fetched again
-        assert len(in_full) < len(pages) / 2

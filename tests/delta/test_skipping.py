@@ -307,19 +307,6 @@ def test_a_version_that_an_errback_copies_is_not_that_of_its_page(tmp_path):
     job.close()
 
 
-@pytest.fixture
-def middleware(monkeypatch):
-    """The middleware of a crawl that knows validators for all pages, and has dispatched a page."""
-    found = SimpleNamespace(validators_of=lambda request: [b'"tag"', b""])
-    crawling = get_crawler(settings_dict={**OURS, "BLOOM_DELTA_CONDITIONAL": True})
-    crawling.get_spider_middleware = lambda _: SimpleNamespace(skipping=found)
-    scheduler = SimpleNamespace(has_dispatched=lambda request: "awaited" not in request.flags)
-    monkeypatch.setattr(conditional, "scheduler_of", lambda _: scheduler)
-    made = ConditionalMiddleware.from_crawler(crawling)
-    made.found = found
-    return made
-
-
 @pytest.mark.parametrize(
     ("changes", "is_asked"),
     [
@@ -328,41 +315,32 @@ def middleware(monkeypatch):
         ({"flags": ["awaited"]}, False),
         ({"method": "HEAD"}, False),
         ({"body": b"x"}, False),
-        *(
-            ({"headers": {name: "x"}}, False)
-            for name in ("if-None-Match", "If-Modified-Since", "If-Match", "Range")
-        ),
+        *(({"headers": {name: "x"}}, False) for name in ("if-None-Match", "If-Match", "Range")),
     ],
 )
-def test_who_carries_validators(middleware, changes, is_asked):
-    """A GET without a body that the scheduler gave, of a callback, without conditions."""
+def test_who_carries_validators(monkeypatch, changes, is_asked):
+    """A GET without a body that the scheduler gave, of a callback, without conditions; and no copy
+    that goes back from the downloader. Nothing is called if the page has not changed."""
+    found = SimpleNamespace(validators_of=lambda request: [b'"tag"', b""])
+    crawling = get_crawler(settings_dict={**OURS, "BLOOM_DELTA_CONDITIONAL": True})
+    crawling.get_spider_middleware = lambda _: SimpleNamespace(skipping=found)
+    scheduler = SimpleNamespace(has_dispatched=lambda request: "awaited" not in request.flags)
+    monkeypatch.setattr(conditional, "scheduler_of", lambda _: scheduler)
+    middleware = ConditionalMiddleware.from_crawler(crawling)
     request = PAGE.replace(errback=print, **changes)
-    before = dict(request.headers)
+    before, meta = dict(request.headers), {**request.meta}
     middleware.process_request(request)
     assert (request.headers.get("If-None-Match") == b'"tag"') is is_asked
-    assert "If-Modified-Since" not in request.headers or not is_asked
+    assert "If-Modified-Since" not in request.headers
+    copy = request.copy()
+    crawling.signals.send_catch_log(signals.request_scheduled, request=copy, spider=None)
     own = Response(request.url, status=304)
     assert middleware.process_response(request, own) is own
-    assert dict(request.headers) == before
+    for each in (copy, request):
+        assert (dict(each.headers), each.meta) == (before, meta)
     middleware._response_received(own, request)
     assert (request.callback is None) is not is_asked
     assert (request.errback is None) is is_asked
-
-
-@pytest.mark.parametrize("is_answered", [True, False])
-def test_no_copy_carries_them(middleware, is_answered):
-    """Neither a redirect, nor a retry of what has failed, or has gone back from the downloader."""
-    request = PAGE.copy()
-    middleware.process_request(request)
-    assert request.headers
-    if is_answered:
-        middleware.process_response(request, Response(request.url, status=302))
-    else:
-        request = request.copy()
-        crawler = middleware._crawler
-        crawler.signals.send_catch_log(signals.request_scheduled, request=request, spider=None)
-    assert not request.headers
-    assert request.meta == {"depth": 1}
 
 
 OURS = {"BLOOM_DELTA": "item", "SCHEDULER": "scrapy_bloom.RedisDurableScheduler"}
@@ -395,28 +373,13 @@ def test_with_the_http_cache_it_is_off(caplog):
 # Sitemaps
 
 
-def sitemap(*entries, root="urlset", url="http://example.com/sitemap.xml"):
-    """Return a sitemap file."""
-    inner = "url" if root == "urlset" else "sitemap"
-    text = "".join(f"<{inner}>{entry}</{inner}>" for entry in entries)
-    body = f'<{root} xmlns:xhtml="http://www.w3.org/1999/xhtml">{text}</{root}>'
-    return XmlResponse(url, body=body.encode(), request=Request(url))
-
-
-LINK = '<xhtml:link rel="alternate" href="http://example.com/b%20c/de"/>'
-
-
 class Sitemaps(SitemapSpider):
     name = "sitemaps"
     sitemap_rules = (("/b", "parse_b"), ("", "parse"))
     sitemap_alternate_links = True
-    filtered = 0
 
     def sitemap_filter(self, entries):
-        for entry in entries:
-            self.filtered += 1
-            if "left-out" not in entry["loc"]:
-                yield entry
+        return (entry for entry in entries if "left-out" not in entry["loc"])
 
     def parse(self, response):
         """Do nothing."""
@@ -425,28 +388,35 @@ class Sitemaps(SitemapSpider):
         """Do nothing."""
 
 
+def sitemap(*entries, root="urlset", inner="url"):
+    """Return a sitemap file, of entries of a path, a time and more."""
+    texts = (
+        f"<{inner}><loc>http://example.com/{path}</loc>{''.join(more)}</{inner}>"
+        for path, *more in entries
+    )
+    body = f'<{root} xmlns:xhtml="http://www.w3.org/1999/xhtml">{"".join(texts)}</{root}>'
+    url = "http://example.com/sitemap.xml"
+    return XmlResponse(url, body=body.encode(), request=Request(url))
+
+
 def test_each_page_has_the_lastmod_of_its_entry():
     """As Scrapy reads it, from files that are read in turns; files are always fetched."""
     spider = Sitemaps.from_crawler(get_crawler())
-    dated = "<lastmod>2026-01-0{}</lastmod>"
-    one = sitemap(
-        f"<loc>http://example.com/b c</loc>{dated.format(1)}{LINK}",
-        "<loc>http://example.com/none</loc>",
-        f"<loc>http://example.com/left-out</loc>{dated.format(1)}",
-    )
-    two = sitemap(f"<loc>http://example.com/none</loc>{dated.format(2)}")
+    link = '<xhtml:link rel="alternate" href="http://example.com/b%20c/de"/>'
+    dates = [f"<lastmod>2026-01-0{day}</lastmod>" for day in (1, 2)]
+    one = sitemap(("b c", dates[0], link), ("none",), ("left-out", dates[0]))
+    two = sitemap(("none", dates[1]))
     first, second = (iter(spider._parse_sitemap(each)) for each in (one, two))
     requests = [next(first), next(second), *first, *second]
-    found = [(each.url, each.callback.__name__, each.meta) for each in requests]
-    version = {"bloom_delta_version": "2026-01-01"}
+    found = [(each.url, each.callback == spider.parse_b, each.meta) for each in requests]
+    versions = [{"bloom_delta_version": f"2026-01-0{day}"} for day in (1, 2)]
     assert found == [
-        ("http://example.com/b%20c", "parse_b", version),
-        ("http://example.com/none", "parse", {"bloom_delta_version": "2026-01-02"}),
-        ("http://example.com/b%20c/de", "parse_b", version),
-        ("http://example.com/none", "parse", {}),
+        ("http://example.com/b%20c", True, versions[0]),
+        ("http://example.com/none", False, versions[1]),
+        ("http://example.com/b%20c/de", True, versions[0]),
+        ("http://example.com/none", False, {}),
     ]
-    assert spider.filtered == 4
-    index = sitemap(f"<loc>http://example.com/s.xml</loc>{dated.format(1)}", root="sitemapindex")
+    index = sitemap(("s.xml", dates[0]), root="sitemapindex", inner="sitemap")
     robots = Response("http://example.com/robots.txt", body=b"Sitemap: http://example.com/s.xml")
     robots = robots.replace(cls=XmlResponse, request=Request(robots.url))
     for response in (index, robots):
