@@ -156,8 +156,10 @@ def test_many_that_are_due_at_once_come_in_groups(
     ("wait", "closes"), [(None, False), (60, False), ("2m", False), (59, True), ("30s", True)]
 )
 @pytest.mark.parametrize("stored", [True, False])
-def test_later_wait(new_job, clock, reactor, monkeypatch, wait, closes, stored):
-    """The spider is closed when nothing else is left, and the next is due later than that."""
+@pytest.mark.parametrize("is_held", [True, False])
+def test_later_wait(new_job, clock, reactor, monkeypatch, wait, closes, stored, is_held):
+    """The spider is closed when nothing else is left, and the next is due later than that. A crawl
+    waits for the release of a hold as long as for any time; not if nothing of the slot is left."""
     closed = []
     monkeypatch.setattr(ledger_scheduler, "close_spider", lambda _, reason: closed.append(reason))
     job = new_job(**{} if stored else {"folder": None}, BLOOM_DELAY_WAIT=wait)
@@ -165,31 +167,18 @@ def test_later_wait(new_job, clock, reactor, monkeypatch, wait, closes, stored):
     job.engine.spider_is_idle = lambda: (
         not (job.engine._slot.inprogress or scheduler.has_pending_requests())
     )
-    job.pushed("a").pushed("b", meta={delays.NOT_BEFORE: 60})
-    page = job.pop()
+    if is_held:
+        scheduler.hold("held", math.inf, 0)
+        assert job.pop() is None
+    page = job.pushed("a").pop()
+    job.push("b", meta={"download_slot": "held"} if is_held else {delays.NOT_BEFORE: 60})
     assert job.pop() is None
     assert closed == []
     job.done(page)
     assert job.pop() is None
     assert job.pop() is None
-    assert closed == (["bloom_later"] if closes else [])
+    assert closed == (["bloom_later"] if closes or (is_held and wait) else [])
     assert scheduler.has_pending_requests()
-
-
-@pytest.mark.parametrize("wait", [None, 10])
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_hold_until_its_release_is_due_never(new_job, clock, reactor, monkeypatch, wait, stored):
-    """A crawl waits for the release as long as for any time; not if nothing of the slot is left."""
-    closed = []
-    monkeypatch.setattr(ledger_scheduler, "close_spider", lambda _, reason: closed.append(reason))
-    job = new_job(**{} if stored else {"folder": None}, BLOOM_DELAY_WAIT=wait)
-    job.engine.spider_is_idle = lambda: not job.scheduler.has_pending_requests()
-    job.scheduler.hold("example.com", math.inf, 0)
-    assert job.pop() is None
-    assert closed == []
-    job.push("a")
-    assert job.pop() is None
-    assert closed == ([] if wait is None else ["bloom_later"])
 
 
 @pytest.mark.parametrize("queue", [ScrapyPriorityQueue, DownloaderAwarePriorityQueue])
