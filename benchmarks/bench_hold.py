@@ -33,7 +33,7 @@ def crawl(seconds: float, says: str, side: str) -> list[object]:
     with tempfile.TemporaryDirectory() as folder, RestingSite({"rests": rest}) as site:
         site.go.set()
         command = [sys.executable, "-m", "scrapy", "runspider"]
-        command += [str(TREE / "tests" / "crawl" / "hold_spider.py"), "-a", f"site={site.url}"]
+        command += [str(TREE / "tests" / "crawl" / "waiting_spider.py"), "-a", f"site={site.url}"]
         command += ["-a", f"pages={json.dumps(PAGES)}", "-s", "LOG_LEVEL=ERROR", *SIDES[side]]
         started = time.monotonic()
         subprocess.run(command, cwd=folder, stderr=subprocess.DEVNULL, check=True)

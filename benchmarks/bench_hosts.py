@@ -58,7 +58,7 @@ def crawl(pages: int, healthy: int, side: str, host: str) -> list[object]:
         asked = {site.url: healthy}
         asked |= {} if backlog is None else {f"http://127.0.0.1:{port.getsockname()[1]}": pages}
         command = [sys.executable, "-m", "scrapy", "runspider"]
-        command += [str(TREE / "tests" / "crawl" / "silent_spider.py")]
+        command += [str(TREE / "tests" / "crawl" / "waiting_spider.py")]
         command += ["-a", f"pages={json.dumps(asked)}", *SIDES[side], "-s", "DOWNLOAD_TIMEOUT=5"]
         command += ["-s", "LOG_LEVEL=INFO", "-s", "LOG_FILE=log"]
         started = time.monotonic()

@@ -33,8 +33,6 @@ class Rest:
     after: int = 4
     status: int = 429
     goes_on: Callable[[], bool] = lambda: False
-    refuses: Callable[[str], bool] | None = None
-    """Says which pages are refused, with a Retry-After of 1 s or none, instead of all that."""
     until: float = math.inf
     asked: int = 0
 
@@ -65,9 +63,7 @@ class RestingSite(ServedInThread):
             left = rest.until - came
             if left <= 0 and rest.goes_on():
                 left = 0.5
-            if rest.refuses is not None:
-                left = float(rest.refuses(page))
-            if (rest.refuses or rest.asked > rest.after) and left > 0:
+            if rest.asked > rest.after and left > 0:
                 status = rest.status
                 says = math.ceil(left) if rest.says else None
                 if rest.says == "date":
@@ -83,15 +79,14 @@ class RestingSite(ServedInThread):
         """Return the pages that were answered with a status, in order."""
         return [each.page for each in self.asked[host] if each.status == status]
 
-    def too_early(self, host, least=0.0):
+    def idle_for(self, seconds):
+        """Return whether no answer was given in so many seconds."""
+        last = max(each.answered for found in self.asked.values() for each in found)
+        return time.monotonic() - last > seconds
+
+    def too_early(self, host):
         """Return the requests that came between a refusal and the end of the rest it named."""
-        ends = [
-            (each.answered, each.answered + (each.retry_after or least))
-            for each in self.asked[host]
-            if each.status != 200
-        ]
-        return [
-            each
-            for each in self.asked[host]
-            if any(answered < each.came < end for answered, end in ends)
-        ]
+        asked = self.asked[host]
+        rests = [each for each in asked if each.retry_after]
+        ends = [(each.answered, each.answered + each.retry_after) for each in rests]
+        return [each for each in asked if any(begin < each.came < end for begin, end in ends)]

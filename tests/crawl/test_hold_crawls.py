@@ -1,34 +1,55 @@
-"""Real crawls of hosts that ask for a rest: no page fails, and no retry is used up for it."""
+"""Real crawls, in a job and on Redis, of hosts that ask for a rest or do not answer: others are
+crawled meanwhile, no page fails for it, and no retry is used up."""
 
+import asyncio
 import json
 import signal
+import socket
+from contextlib import ExitStack
 from threading import Event
-from urllib.request import urlopen
 
 import pytest
 
+from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis.desk import RedisDesk
+from scrapy_bloom.redis.layout import in_one_slot
 from tests.crawl.engine import query
 from tests.crawl.resting_site import Rest, RestingSite
+from tests.failures import Failed
 from tests.patience import wait_until
 from tests.small_site import PACKAGE, Scrapy
+from tests.web_server import ServedInThread
+
+pytest_plugins = ["tests.redis.fixtures"]
 
 CONCURRENT = 8
 """Requests at once: so many may be on their way when a host refuses one, since Scrapy has more of a
 slot on their way than CONCURRENT_REQUESTS_PER_DOMAIN."""
-SPIDER = PACKAGE / "tests" / "crawl" / "hold_spider.py"
+SPIDER = PACKAGE / "tests" / "crawl" / "waiting_spider.py"
 OURS = {"ADDONS": '{"scrapy_bloom.Addon": 300}', "DUPEFILTER_CLASS": None}
+WORKERS = 5
 
 
-def start(folder, site, pages, arguments=(), **settings):
-    """Start a crawl of so many pages of each host."""
-    return Scrapy(
-        folder,
-        "runspider",
-        SPIDER,
-        *("-a", f"site={site.url}", "-a", f"pages={json.dumps(pages)}", *arguments),
-        CONCURRENT_REQUESTS=CONCURRENT,
-        **{**OURS, **settings},
-    )
+def start(folder, pages, arguments=None, **settings):
+    """Start a crawl of so many pages of each host or site."""
+    given = {"pages": json.dumps(pages), **(arguments or {})}
+    words = [part for name in given for part in ("-a", f"{name}={given[name]}")]
+    settings = {**OURS, "CONCURRENT_REQUESTS": CONCURRENT, **settings}
+    return Scrapy(folder, "runspider", SPIDER, *words, **settings)
+
+
+def crawl_rests(folder, site, pages, **settings):
+    """Start one of the hosts of a site."""
+    return start(folder, pages, {"site": site.url}, **settings)
+
+
+def start_workers(folder, server, count, start_one):
+    """Start workers of a crawl in Redis, each in a directory of its own."""
+    key = {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": folder.name}
+    folders = [folder / str(number) for number in range(count)]
+    for each in folders:
+        each.mkdir()
+    return [start_one(each, **key) for each in folders]
 
 
 WITH_JOB_AND_CACHE = {"JOBDIR": "job", "HTTPCACHE_ENABLED": 1, "HTTPCACHE_DIR": "cache"}
@@ -36,140 +57,144 @@ WITH_JOB_AND_CACHE = {"JOBDIR": "job", "HTTPCACHE_ENABLED": 1, "HTTPCACHE_DIR": 
 
 @pytest.mark.parametrize("settings", [WITH_JOB_AND_CACHE, {"DOWNLOAD_DELAY": 0.01}])
 def test_hosts_that_ask_for_a_rest_get_it_and_lose_no_page(tmp_path, settings):
-    """However they say how long; and meanwhile others are asked."""
-    rests = {
-        "named": Rest(1.0),
-        "dated": Rest(1.0, "date", status=503),
-        "silent": Rest(0.5, ""),
-    }
+    """Takes the rests of three hosts, some seconds: however they say how long, others are asked."""
+    rests = {"named": Rest(1.0), "dated": Rest(1.0, "date", status=503), "silent": Rest(0.5, "")}
     pages = {**dict.fromkeys(rests, 30), "busy": 30}
     with RestingSite(rests) as site:
         rests["named"].goes_on = lambda: len(site.pages("busy")) < pages["busy"]
-        crawl = start(tmp_path, site, pages, BLOOM_HOLD_MAX=2, **settings).end()
-        assert crawl.reason == "finished", crawl.log
-        for host, count in pages.items():
-            assert sorted(map(int, site.pages(host))) == [*range(count)], crawl.log
-        assert crawl.stat("httperror/response_ignored_count") is None
-        # those of the silent one that were asked before its last answer, and two more
-        assert int(crawl.stat("retry/count") or 0) <= CONCURRENT + 2
-        assert crawl.stat("scheduler/failed") in {None, "0"}
-        for host in ("named", "dated"):
-            refused = len(site.pages(host, rests[host].status))
-            assert refused <= CONCURRENT + int(crawl.stat("scheduler/holds"))
-            # what was on its way when the first refusal came
-            assert len(site.too_early(host)) < CONCURRENT
+        crawl = crawl_rests(tmp_path, site, pages, BLOOM_HOLD_MAX=2, **settings).end()
+    assert crawl.reason == "finished", crawl.log
+    for host, count in pages.items():
+        assert sorted(map(int, site.pages(host))) == [*range(count)], crawl.log
+    assert crawl.stat("httperror/response_ignored_count") is None
+    # those of the silent one that were asked before its last answer, and two more
+    assert int(crawl.stat("retry/count") or 0) <= CONCURRENT + 2
+    for host in ("named", "dated"):
+        refused = len(site.pages(host, rests[host].status))
+        assert refused <= CONCURRENT + int(crawl.stat("scheduler/holds"))
+        # what was on its way when the first refusal came
+        assert len(site.too_early(host)) < CONCURRENT
 
 
-def kill_held(crawl, site, job, least):
-    """Kill a crawl that has held a slot at `least` so many times in a row; return how many requests
-    the host got, and how many times it was."""
-
-    def times(path=job / "requests.sqlite"):
-        found = path.exists() and query(path, "SELECT times FROM slot WHERE times > 0")
-        return found[0][0] if found else 0
-
-    wait_until(lambda: times() >= least)
-    crawl.stop(signal.SIGKILL)
-    assert crawl.end().status == -signal.SIGKILL
-    # what the site has of the killed one comes before
-    with urlopen(f"{site.url}/other/0") as answer:
-        answer.read()
-    return len(site.asked["named"]), times()
+def test_a_host_that_refuses_for_ever_is_given_up(tmp_path):
+    """After so many holds. A redirect into a held slot waits as any other request of it."""
+    pages = {"gone": 3, "named": 2, "moved": 4}
+    with RestingSite({"gone": Rest(1e6, "", after=0), "named": Rest(0.5, after=0)}) as site:
+        settings = {"BLOOM_HOLD_MAX": 1, "BLOOM_HOLD_TIMES": 2, "JOBDIR": "job"}
+        crawl = crawl_rests(tmp_path, site, pages, **settings).end()
+    assert crawl.reason == "finished", crawl.log
+    assert "gone still refuses requests after 2 holds in a row" in crawl.log
+    assert Failed(tmp_path / "job").by_reason() == {"status/429": 3}
+    assert sorted(site.pages("named")) == ["0", "1", "to-0", "to-1", "to-2", "to-3"]
 
 
 def test_a_hold_outlives_a_kill(tmp_path):
     """Its host is asked when it is over, for all that there is."""
-    killed = Event()
+    killed, job = Event(), tmp_path / "job"
+
+    def is_held():
+        path = job / "requests.sqlite"
+        return path.exists() and query(path, "SELECT times FROM slot WHERE times > 0")
+
     with RestingSite({"named": Rest(2.0, goes_on=lambda: not killed.is_set())}) as site:
-        job = tmp_path / "job"
-        crawl = start(tmp_path, site, {"named": 30}, JOBDIR=job)
-        asked, _ = kill_held(crawl, site, job, 1)
+        crawl = crawl_rests(tmp_path, site, {"named": 30}, JOBDIR=job)
+        wait_until(is_held)
+        crawl.stop(signal.SIGKILL)
+        assert crawl.end().status == -signal.SIGKILL
+        wait_until(lambda: site.idle_for(0.2))  # what the site has of the killed one comes before
+        asked = len(site.asked["named"])
         killed.set()
-        crawl = start(tmp_path, site, {"named": 30}, JOBDIR=job).end()
-        assert crawl.reason == "finished", crawl.log
-        assert {*map(int, site.pages("named"))} == {*range(30)}
-        # of later refusals the killed process may not have heard
-        refusal = next(each for each in site.asked["named"] if each.status == 429)
-        end = refusal.answered + refusal.retry_after
-        assert [each for each in site.asked["named"][asked:] if each.came < end] == []
-
-
-def test_holds_in_a_row_outlive_a_kill_between_them(tmp_path):
-    """The next start asks for one page, and its refusal is of the next hold."""
-    settings = {"JOBDIR": (job := tmp_path / "job"), "BLOOM_HOLD_MAX": 0.5}
-    answers = Event()
-    with RestingSite({"named": Rest(0, "", 4, goes_on=lambda: not answers.is_set())}) as site:
-        crawl = start(tmp_path, site, {"named": 30}, **settings)
-        asked, times = kill_held(crawl, site, job, 2)
-        crawl = start(tmp_path, site, {"named": 30}, **settings)
-        wait_until(lambda: len(site.asked["named"]) > asked)
-        answers.set()
-        crawl = crawl.end()
-    holds = [line for line in crawl.lines("INFO") if "in a row" in line]
-    assert f"(hold {times + 1} in a row)" in holds[0]
+        crawl = crawl_rests(tmp_path, site, {"named": 30}, JOBDIR=job).end()
     assert crawl.reason == "finished", crawl.log
     assert {*map(int, site.pages("named"))} == {*range(30)}
+    # of later refusals the killed process may not have heard
+    refusal = next(each for each in site.asked["named"] if each.status == 429)
+    end = refusal.answered + refusal.retry_after
+    assert [each for each in site.asked["named"][asked:] if each.came < end] == []
 
 
-@pytest.mark.parametrize("says", ["seconds", ""])
-def test_a_host_that_refuses_for_ever_is_given_up(tmp_path, says):
-    """After so many holds, or page by page if it says how long it takes."""
-    with RestingSite({"gone": Rest(1e6, says, after=0)}) as site:
-        settings = {"BLOOM_HOLD_MAX": 0.2, "BLOOM_HOLD_TIMES": 2, "JOBDIR": "job"}
-        crawl = start(tmp_path, site, {"gone": 3, "busy": 3}, **settings).end()
-    assert crawl.reason == "finished", crawl.log
-    assert sorted(site.pages("busy")) == ["0", "1", "2"]
-    assert crawl.stat("scheduler/failed") == "3"
-    assert ("gone still refuses requests after 2 holds in a row" in crawl.log) is not bool(says)
+@pytest.mark.slow
+def test_all_workers_leave_a_host_alone(tmp_path, redis_server):
+    """Starts five: what is on their way is refused, and then one request at a time; others go on
+    meanwhile."""
+    rest, pages = Rest(1.5, after=10), {"rests": 100, "busy": 40}
+    with RestingSite({"rests": rest}) as site:
+        rest.goes_on = lambda: len(site.pages("busy")) < pages["busy"]
+
+        def one(folder, **key):
+            return crawl_rests(folder, site, pages, BLOOM_HOLD_MAX=2, **key)
+
+        ended = [crawl.end() for crawl in start_workers(tmp_path, redis_server, WORKERS, one)]
+    for host, count in pages.items():
+        assert sorted(map(int, site.pages(host))) == [*range(count)]
+    assert {crawl.reason for crawl in ended} <= {"finished", "bloom_over"}
+    holds = sum(int(crawl.stat("scheduler/holds") or 0) for crawl in ended)
+    assert len(site.pages("rests", 429)) <= WORKERS * CONCURRENT + holds
+    assert {crawl.stat("retry/count") for crawl in ended} == {None}
 
 
-def test_a_redirect_into_a_held_slot_waits(tmp_path):
-    """It is a request of its slot as any other."""
-    meta = ("-a", 'meta={"download_slot": "one"}')
-    with RestingSite({"named": Rest(0.5, after=0)}) as site:
-        crawl = start(tmp_path, site, {"named": 2, "moved": 4}, meta, BLOOM_HOLD_MAX=1).end()
-    assert crawl.reason == "finished", crawl.log
-    assert sorted(site.pages("named")) == ["0", "1", "to-0", "to-1", "to-2", "to-3"]
-    assert crawl.stat("retry/count") is None
-    assert crawl.stat("scheduler/failed") in {None, "0"}
+class Site(ServedInThread):
+    """A site that notes which pages it was asked for, and does not answer while it `is_down`."""
+
+    def __init__(self):
+        self.asked, self.is_down = [], False
+
+    async def _answer(self, _method, path, _body):
+        while self.is_down:
+            await asyncio.sleep(0.05)
+        self.asked.append(path)
+        return 200, {}, b"-"
 
 
-def test_a_stop_loses_no_delayed_request(tmp_path):
-    """The next start asks it when it is due."""
-    job = tmp_path / "job"
-    meta = ("-a", 'meta={"bloom_not_before": 1000}')
+PAUSES = {"PAUSES": [0.05, 0.1, 0.2, 0.3, 0.4]}
 
-    def delayed(statement="SELECT COUNT(*) FROM request WHERE state = 2"):
-        if not (job / "requests.sqlite").exists():
-            return []
-        return [count for (count,) in query(job, statement)]
 
-    with RestingSite({"late": Rest(0)}) as site:
-        crawl = start(tmp_path, site, {"late": 5}, meta, JOBDIR=job)
-        wait_until(lambda: delayed() == [5])
-        crawl.stop(signal.SIGINT)
-        assert crawl.end().reason == "shutdown"
-        assert site.asked["late"] == []
-        assert delayed() == [5]
-        delayed("UPDATE request SET due = due - 1000")
-        crawl = start(tmp_path, site, {"late": 5}, meta, JOBDIR=job).end()
+@pytest.mark.slow
+@pytest.mark.parametrize("listens", [False, True], ids=["closed", "hole"])
+def test_a_host_that_is_gone_costs_little_and_keeps_no_other_waiting(tmp_path, listens):
+    """Takes two starts with six holds each: its pages are listed as failed for one reason, errbacks
+    of those in the queue are not called, and the next start asks again."""
+    settings = {"DOWNLOAD_TIMEOUT": 0.5, "JOBDIR": "job"}
+    with Site() as site, socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        if listens:
+            port.listen(200)
+        gone = f"http://127.0.0.1:{port.getsockname()[1]}"
+        rules = {"rules": json.dumps(PAUSES)}
+        crawl = start(tmp_path, {site.url: 50, gone: 50}, rules, **settings).end()
         assert crawl.reason == "finished", crawl.log
-        assert sorted(site.pages("late")) == ["0", "1", "2", "3", "4"]
+        assert {*map(int, (path[1:] for path in site.asked))} == {*range(50)}
+        assert int(crawl.stat("scheduler/dequeued")) <= 50 + 40
+        assert crawl.stat("waiting/errbacks") is None
+        assert Failed(tmp_path / "job").by_reason() == {"host": 50}
+        assert crawl.stat("scheduler/failed") == "50"
+        assert ("is dead" in crawl.log, "50 host" in crawl.log) == (True, True)
+        rules = {"rules": json.dumps({**PAUSES, "ALONE_SECONDS": 0})}  # no other one answers
+        crawl = start(tmp_path, {site.url: 1, gone: 1}, rules, **settings).end()
+        assert "(hold 1 in a row)" in crawl.log
+        assert Failed(tmp_path / "job").by_reason() == {"host": 50}
 
 
-def test_it_is_off_without_a_scheduler_that_waits(tmp_path):
-    """One line says so where it is named, and Scrapy's own goes on as ever."""
-    with RestingSite({"named": Rest(0.2, after=0)}) as site:
-        settings = {"ADDONS": None, "DUPEFILTER_CLASS": None}
-        crawl = start(
-            tmp_path,
-            site,
-            {"named": 1},
-            **settings,
-            DOWNLOADER_MIDDLEWARES='{"scrapy_bloom.HoldMiddleware": 560}',
-            RETRY_TIMES=1,
-        ).end()
-    assert crawl.stat("retry/count") == "1"
-    # a Scrapy with throttling has deprecated what the site's spider uses
-    (line,) = (each for each in crawl.lines("WARNING") if "[py.warnings]" not in each)
-    assert "holds need DurableScheduler or RedisDurableScheduler" in line
+@pytest.mark.slow
+def test_nothing_fails_while_no_worker_is_answered(tmp_path, redis_server):
+    """Takes an outage of some seconds: two workers leave all hosts alone, and then fetch all."""
+    settings = {"DOWNLOAD_TIMEOUT": 0.5, "DOWNLOAD_DELAY": 0.05}
+    with ExitStack() as stack:
+        sites = [stack.enter_context(Site()) for _ in range(3)]
+        pages, rules = {site.url: 60 for site in sites}, {"rules": json.dumps(PAUSES)}
+
+        def one(folder, **key):
+            return start(folder, pages, rules, **settings, **key)
+
+        crawls = start_workers(tmp_path, redis_server, 2, one)
+        wait_until(lambda: len(sites[0].asked) > 10)
+        for site in sites:
+            site.is_down = True
+        logs = [tmp_path / f"{number}" / "log0" for number in range(2)]
+        wait_until(lambda: all("seems to be offline" in log.read_text() for log in logs))
+        for site in sites:
+            site.is_down = False
+        assert [crawl.end().reason for crawl in crawls] == ["finished"] * 2
+        assert [len({*site.asked}) for site in sites] == [60] * 3
+    with RedisClient(redis_server.url) as client:
+        assert Failed(RedisDesk(client, in_one_slot(tmp_path.name))).by_reason() == {}

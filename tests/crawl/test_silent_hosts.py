@@ -1,8 +1,11 @@
 """Hosts that do not answer, on a scheduler, a job and a clock: how often each is asked, what fails,
 and when a crawl ends."""
 
+from collections import Counter
+from functools import partial
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, product
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -31,6 +34,8 @@ DOWN = {
     "hangs": (TIMEOUT, twisted.TimeoutError),
     "breaks": (0.05, lambda: ResponseFailed([])),
 }
+REFUSED = {"busy": {}, "rest": {"Retry-After": "1"}}
+"""The headers of a host that answers, but with a status that asks for a rest."""
 
 
 @pytest.fixture
@@ -59,7 +64,7 @@ class World:
         self.crawl, self.clock, self.down = crawl, clock, down
         self.begin, self.serials, self.under_way = clock.now, count(), []
         self.asked, self.answered, self.failed = [], {}, []
-        self.last = {}
+        self.last, self.page, self.latency = {}, None, lambda: 0.1
         for slot, number in pages.items():
             for page in range(number):
                 crawl.push(f"{slot}-{page}", meta={"download_slot": slot})
@@ -86,27 +91,31 @@ class World:
         return self
 
     def send(self, request):
-        slot = request.meta["download_slot"]
+        slot, self.page = request.meta["download_slot"], int(name_of(request).rpartition("-")[2])
         why = self.down(slot, self.now)
         self.asked.append((self.now, slot))
-        after = DOWN[why][0] if why else 0.1
+        after = DOWN[why][0] if why in DOWN else self.latency()
         heappush(self.under_way, (self.clock.now + after, next(self.serials), request, why))
 
     def complete(self, request, why):
         middleware, slot = self.crawl.middleware, request.meta["download_slot"]
-        if not why:
-            request.meta["download_latency"] = 0.1
-            middleware._response_downloaded(Response(request.url), request)
-            self.answered[request.url] = self.last[slot] = self.now
-        else:
+        if why in DOWN:
             again = middleware.process_exception(request, DOWN[why][1]())
-            if again is None and request.meta.get("retry_times", 0) < TRIES - 1:
-                again = request.replace(dont_filter=True)
-                again.meta["retry_times"] = request.meta.get("retry_times", 0) + 1
-            if again is None:
-                self.failed.append(request.url)
-            else:
-                assert self.crawl.scheduler.enqueue_request(again)
+        else:
+            response = Response(request.url, 503 if why else 200, headers=REFUSED.get(why, {}))
+            request.meta["download_latency"] = 0.1
+            middleware._response_downloaded(response, request)
+            again = middleware.process_response(request, response)
+        if not why:
+            self.answered[request.url] = self.last[slot] = self.now
+        elif isinstance(again, Request):
+            assert self.crawl.scheduler.enqueue_request(again)
+        elif (tries := request.meta.get("retry_times", 0) + 1) < TRIES:
+            again = request.replace(dont_filter=True, priority=request.priority - 1)
+            again.meta["retry_times"] = tries
+            assert self.crawl.scheduler.enqueue_request(again)
+        else:
+            self.failed.append(request.url)
         self.crawl.done(request)
 
     def attempts(self, slot, begin=0.0, end=1e9):
@@ -333,17 +342,6 @@ def test_who_has_answered_is_asked_first_whether_the_machine_is_online(make_craw
     assert len(world.answered) == 50
 
 
-def test_a_dead_host_among_others_is_dead_after_an_outage_too(make_crawl, clock):
-    """What has failed before the outage is no reason for a verdict in it, but for its own."""
-    outage = within(2, 640)
-    down = lambda slot, now: "refused" if slot == "gone" else outage(slot, now)  # noqa: E731
-    world = World(make_crawl(), clock, {"gone": 20, "a": 1500, "b": 1500}, down)
-    world.down = lambda slot, now: "refused" if slot == "gone" else outage(slot, now)
-    world.run()
-    assert (len(world.answered), world.failed) == (3000, [])
-    assert world.reasons() == 20
-
-
 @settings(
     max_examples=25,
     deadline=None,
@@ -377,53 +375,101 @@ def test_whatever_happens_no_page_of_a_host_that_answers_is_lost(monkeypatch, da
         crawl.drop()
 
 
+# --- hosts that refuse ---------------------------------------------------------------------
+
+
+@pytest.fixture(params=product(["Lifo", "Fifo"], range(2)))
+def one(request, make_crawl, clock):
+    """Return a function that makes the world of one host, in either order of its pages."""
+    order, seed = request.param
+    disk_queue = f"scrapy.squeues.Pickle{order}DiskQueue"
+
+    def one(pages, down, latency=0.1):
+        crawl = make_crawl(None, SCHEDULER_DISK_QUEUE=disk_queue)
+        world = World(crawl, clock, {"one": pages}, down)
+        world.latency = partial(Random(seed).uniform, latency / 2, 1.5 * latency)
+        return world
+
+    return one
+
+
+@pytest.mark.parametrize("which", [range(20), range(300, 320), range(7, 320, 16)])
+def test_pages_that_are_refused_for_ever_keep_no_other_waiting(one, which):
+    """They fail, and the others take at most twenty seconds longer than without holds."""
+    world = one(320, None)
+    world.down = lambda slot, now: "busy" if world.page in which else None
+    world.run()
+    assert sorted(int(url.rpartition("-")[2]) for url in world.failed) == [*which]
+    assert world.last["one"] <= 25
+    assert world.now < 480
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "pages"), [(0, 60, 5), (0, 180, 5), (2, 62, 640), (0, 400, 20)]
+)
+def test_a_host_that_answers_again_loses_no_page(one, begin, end, pages):
+    """After a while that holds in a row can outlast."""
+    world = one(pages, within(begin, end, "busy")).run()
+    assert (len(world.answered), world.failed) == (pages, [])
+
+
+@pytest.mark.parametrize("says", ["busy", "rest"])
+@pytest.mark.parametrize(("rate", "latency"), [(1, 0.02), (2, 0.1), (4, 1.0), (2, 3.0)])
+def test_a_limit_loses_no_page(one, rate, says, latency):
+    """Also if answers take longer than it takes to be above it again."""
+    seconds = Counter()
+
+    def limited(_slot, now):
+        seconds[int(now)] += 1
+        return None if seconds[int(now)] <= rate else says
+
+    world = one(160, limited, latency).run()
+    assert (len(world.answered), world.failed) == (160, [])
+
+
+@pytest.mark.parametrize(("pages", "least", "most"), [(1, 0, 1), (2, 0, 1), (20, 435, 445)])
+def test_a_page_that_is_left_alone_is_given_up_at_once_and_a_host_after_a_while(
+    one, pages, least, most
+):
+    """Nothing tells a broken page from a host that is down but its others."""
+    world = one(pages, always("busy", "one")).run()
+    assert len(world.failed) == pages
+    assert least <= world.now <= most
+
+
 # --- starts and rounds -------------------------------------------------------------------
 
 
 def test_a_round_ends_beside_a_dead_host_and_the_next_one_asks_it(make_round, tmp_path):
     """Each start ends the verdict, and a retry goes on in the round that is over."""
-    slot = {"meta": {"download_slot": "gone"}}
-
-    job = make_round().started("one")
-    assert job.names() == ["one"]
-    job.pushed("two", "three", **slot)
-    job.scheduler.hold("gone", 3600, DEAD)
-    assert not job.scheduler.has_pending_requests()
-    job.close()
-    assert job.stat("scheduler/failed") == 2
-    job.drop()
-    view = job_view(tmp_path / "job")
-    assert (view.state.state, view.state.failed, view.unfinished) == ("finished", 2, 0)
-    for number in (2, 3):
+    slot = {"meta": {"download_slot": "gone"}, "dont_filter": True}
+    for number in (1, 2, 3):
         job = make_round().started("one")
         assert (job.round.number, job.scheduler.holds) == (number, {})
-        assert sorted(job.names()) == ["one", "three", "two"]
-        job.pushed("two", "three", dont_filter=True, **slot)
+        assert sorted(job.names()) == (["one"] if number == 1 else ["one", "three", "two"])
+        job.pushed("two", "three", **slot)
         job.scheduler.hold("gone", 3600, DEAD)
+        assert not job.scheduler.has_pending_requests()
         job.close()
         job.drop()
+        view = job_view(tmp_path / "job")
+        assert (view.state.state, view.state.failed, view.unfinished) == ("finished", 2, 0)
     assert Failed(tmp_path / "job").retry(reasons=["host"]) == 2
     job = make_round().started("one")
     assert (job.round.number, sorted(job.names())) == (3, ["three", "two"])
-    job.close()
-    job.drop()
-    assert make_round().started("one").round.number == 4
 
 
 @pytest.mark.parametrize(("reason", "limit"), [("capped", 3), ("down", 9)])
 def test_a_round_goes_on_with_what_is_retried_of_a_dead_host(make_round, tmp_path, reason, limit):
     """A new one would begin its feeds anew."""
     slot = {"meta": {"download_slot": "gone"}}
-    job = make_round(BLOOM_BUDGET={"*": limit}).started("one")
-    job.pushed("first", **slot)
-    for _ in range(2):
-        popped = job.pop()
-        if reason == "down" and name_of(popped) == "first":
+    job = make_round(BLOOM_BUDGET={"*": limit}).started("one").pushed("first", **slot)
+    for popped in iter(job.pop, None):
+        if (reason, name_of(popped)) == ("down", "first"):
             job.scheduler.ledger.fail(popped, FailedRequest.of(popped, reason))
         job.done(popped)
     job.pushed(*"abcd", **slot)
     job.scheduler.hold("gone", 3600, DEAD)
-    assert job.names() == []
     job.close("finished")
     assert Failed(tmp_path / "job").retry(reasons=[reason])
     job = make_round(BLOOM_BUDGET={"*": 9})
@@ -441,17 +487,6 @@ def test_a_hold_in_a_row_outlives_a_kill_and_a_verdict_does_not(make_crawl, cloc
         crawl = make_crawl()
         assert crawl.left == left
     assert len([*iter(crawl.pop, None)]) == 2
-
-
-def test_the_answer_of_a_proxy_ends_no_hold_of_a_host(make_crawl):
-    """Nor is it the probe."""
-    crawl = make_crawl()
-    crawl.push("1", meta={"proxy": "http://proxy.example"})
-    crawl.scheduler.hold("example.com", 1000, DEAD)
-    request = crawl.pop()
-    assert not crawl.scheduler.is_probe(request, "example.com")
-    crawl.middleware._response_downloaded(Response(request.url), request)
-    assert crawl.scheduler.holds["example.com"].times == DEAD
 
 
 @pytest.mark.parametrize("folder", ["job", None])

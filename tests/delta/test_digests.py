@@ -30,30 +30,22 @@ CRAWLER = get_crawler()
 
 
 class Colour(Enum):
-    """Of a product."""
-
     RED = object()
 
 
 @dataclass
 class Product:
-    """An item of a class."""
-
     name: str
     price: float
 
 
 @attrs.define
 class Attrs:
-    """The same with attrs."""
-
     name: str
     price: float
 
 
 class Scrapys(Item):
-    """The same with Scrapy."""
-
     name = Field()
     price = Field()
 
@@ -67,32 +59,10 @@ def digest(*items, without=()):
 
 
 VALUES = [
-    None,
-    0,
-    1.5,
-    "1.5",
-    Decimal("1.5"),
-    b"1.5",
-    "",
-    [],
-    {},
-    ["a", "b"],
-    ["b", "a"],
-    {"a", "b"},
-    {"a": 1, "b": 2},
-    {"a": 1, "b": 3},
-    datetime(2026, 5, 1),
-    datetime(2026, 5, 1, tzinfo=timezone.utc),
-    date(2026, 5, 1),
-    timedelta(1),
-    UUID(int=7),
-    PurePosixPath("/a"),
-    Colour.RED,
-    float("nan"),
-    "\ud800 \u00e9",
-    2**70,
-    Product("a", 1),
-    [Product("a", 2)],
+    *(None, 0, 1.5, "1.5", Decimal("1.5"), b"1.5", "", [], {}, ["a", "b"], ["b", "a"], {"a", "b"}),
+    *({"a": 1, "b": 2}, {"a": 1, "b": 3}, datetime(2026, 5, 1), date(2026, 5, 1), timedelta(1)),
+    *(datetime(2026, 5, 1, tzinfo=timezone.utc), UUID(int=7), PurePosixPath("/a"), Colour.RED),
+    *(float("nan"), "\ud800 \u00e9", 2**70, Product("a", 1), [Product("a", 2)]),
 ]
 
 
@@ -116,43 +86,34 @@ def test_a_digest_is_that_of_the_fields_of_any_kind_of_item():
     assert len(nested) == 1
 
 
-def test_items_count_in_their_order():
-    """A page without items has a digest, too; two items are not one with the fields of both."""
+def test_items_count_in_their_order_without_fields_that_are_left_out():
+    """A page without items has a digest, too; two items are not one with the fields of both. A
+    field is left out of the item itself, not of what is in it."""
     a, b = {"a": 1}, {"b": 1}
     found = {digest(), digest({}), digest(a), digest(b), digest(a, b), digest(b, a), digest(a | b)}
     assert len(found) == 7
-
-
-def test_fields_that_are_left_out():
-    """Of the item itself, not of what is in it."""
-    assert digest({"a": 1, "at": 1}, without=["at"]) == digest({"a": 1})
+    assert digest({"a": 1, "at": 1}, without=["at"]) == digest(a)
     assert digest({"a": {"at": 1}}, without=["at"]) != digest({"a": {"at": 2}}, without=["at"])
 
 
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (object(), "field 'b': it is of builtins.object"),
-        ([{object()}], "field 'b': it is of builtins.object"),
-        ({1: 1, "a": 2}, "field 'b': '<' not supported"),
-        ((n for n in ()), "field 'b': it is of builtins.generator"),
+        ([{object()}], "(field 'b': it is of builtins.object"),
+        ({1: 1, "a": 2}, "(field 'b': '<' not supported"),
+        (None, ""),
     ],
 )
 def test_a_value_without_a_stable_form_equals_nothing(caplog, value, why):
-    """One WARNING names its field; whoever leaves that out has a digest again."""
+    """One WARNING names its field, if there is one, as a pipeline may have made of the item what it
+    likes; whoever leaves that out has a digest again."""
     digests = Digests(CRAWLER, None, None, [])
-    found = {digest_of(digests.add(None, {"a": 1, "b": value}, PAGE)) for _ in range(3)}
-    assert len(found) == 3
+    item = {"a": 1, "b": value} if value else object()
+    assert len({digest_of(digests.add(None, item, PAGE)) for _ in range(3)}) == 3
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert f"An item of <200 http://example.com/page> has no stable form ({why}" in record.message
-    assert digest({"a": 1, "b": value}, without=["b"]) == digest({"a": 1})
-
-
-def test_an_item_that_cannot_be_read_costs_no_page(caplog):
-    """One that a pipeline has made, for instance."""
-    assert digest(object()) != digest(object())
-    assert "has no stable form" in caplog.text
+    assert f"An item of <200 http://example.com/page> has no stable form {why}" in record.message
+    assert not value or digest(item, without=["b"]) == digest({"a": 1})
 
 
 ROUNDS = st.lists(
@@ -169,7 +130,7 @@ ROUNDS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(ROUNDS)
 def test_verdicts(rounds):
     """As dicts have it: what each page said last, and the first verdict of a round that counts."""

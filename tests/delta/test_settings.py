@@ -17,32 +17,7 @@ from scrapy_bloom.delta.settings import (
     key_of_text,
     wish_of,
 )
-from scrapy_bloom.periods import DAY, seconds
 from tests.delta import started
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (30, 30 * DAY),
-        (0.5, DAY / 2),
-        ("30", 30 * DAY),
-        ("30d", 30 * DAY),
-        ("12h", DAY / 2),
-        ("90 m", DAY / 16),
-        ("2W", 14 * DAY),
-        ("10s", 10),
-        ("1e-3", DAY / 1000),
-        ("2.5E+1d", 25 * DAY),
-        *(
-            (bad, None)
-            for bad in (0, -1, True, "", "d", "1y", "-1d", "1e", "1e99", float("nan"), float("inf"))
-        ),
-    ],
-)
-def test_times(value, expected):
-    """Days as a number, or text with a unit."""
-    assert seconds(value) == (expected if expected is None else pytest.approx(expected))
 
 
 def read(mode="item", spider="spider", **given):
@@ -59,20 +34,15 @@ def test_off(off):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"mode": True}, "BLOOM_DELTA is True"),
-        ({"mode": "items"}, "BLOOM_DELTA is 'items'"),
-        ({"BLOOM_DELTA_DAYS": "soon"}, "BLOOM_DELTA_DAYS is 'soon'"),
+        *(({"mode": value}, f"BLOOM_DELTA is {value!r}") for value in (True, "items")),
         ({"BLOOM_DELTA_DAYS": 0}, "BLOOM_DELTA_DAYS is 0"),
-        ({"BLOOM_DELTA_DIR": 7}, "BLOOM_DELTA_DIR is 7"),
-        ({"BLOOM_DELTA_RESET": "perhaps"}, "BLOOM_DELTA_RESET is 'perhaps'"),
-        ({"BLOOM_DELTA_READ_ONLY": "perhaps"}, "BLOOM_DELTA_READ_ONLY is 'perhaps'"),
         (
             {"BLOOM_DELTA_RESET": True, "BLOOM_DELTA_READ_ONLY": True},
             "BLOOM_DELTA_RESET is True, and so is BLOOM_DELTA_READ",
         ),
         *(
             ({"BLOOM_DELTA_DIGEST": value}, "BLOOM_DELTA_DIGEST is .*: it must be True, a list of")
-            for value in (7, ["a", ""], ["skip", "a"], "a,skip", "skip:", {"a": 1}, [7])
+            for value in (7, ["a", ""], ["skip", "a"], "a,skip", "skip:", [7])
         ),
     ],
 )
@@ -85,13 +55,8 @@ def test_bad_settings_are_refused(given, told):
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (None, None),
-        (False, None),
-        ("False", None),
-        ("0", None),
-        ("1", Digest()),
-        (True, Digest()),
-        ([], Digest()),
+        *((off, None) for off in (None, False, "False", "0")),
+        *((on, Digest()) for on in ("1", True, [])),
         (["b", "a"], Digest(("a", "b"))),
         ("a, b", Digest(("a", "b"))),
         ("skip", Digest(skips=True)),
@@ -106,41 +71,28 @@ def test_digests_are_asked_for(value, expected):
     assert found is None or found.mode is None
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("BLOOM_DELTA", "item"), ("BLOOM_DELTA", "nonsense"), ("BLOOM_DELTA_DIGEST", True)],
-)
-def test_a_memory_that_nobody_uses_is_refused(make_dupefilter, name, value):
-    """Without the add-on, whose middleware does all the work."""
+class OwnDelta(DeltaMiddleware):
+    """A project's own, which leaves spiders alone that are none of its business."""
+
+    def __init__(self, *arguments):
+        if arguments:
+            raise NotConfigured
+
+
+@pytest.mark.parametrize(("name", "value"), [("BLOOM_DELTA", "item"), ("BLOOM_DELTA_DIGEST", True)])
+def test_a_store_that_nobody_uses_is_refused(make_dupefilter, name, value):
+    """Without the add-on, whose middleware does all the work; a subclass of it will do."""
     with pytest.raises(ValueError, match=rf"{name} is {value!r}, .* (into ADDONS|{name} to N)"):
         make_dupefilter(**{name: value})
-
-
-def test_a_subclass_of_the_middleware_will_do(make_dupefilter):
-    """It is found among the middlewares that Scrapy has built."""
-
-    class OwnDelta(DeltaMiddleware):
-        """A project's own."""
-
-        def __init__(self):
-            """Need no crawler."""
 
     def prepare(crawler):
         crawler.engine.scraper.spidermw.middlewares = (object(), OwnDelta())
 
-    assert make_dupefilter(prepare, BLOOM_DELTA="item")
+    assert make_dupefilter(prepare, **{name: value})
 
 
 def test_a_subclass_may_turn_itself_off(caplog, tmp_path):
     """In the words of Scrapy, which takes no error from it."""
-
-    class OwnDelta(DeltaMiddleware):
-        """A project's own."""
-
-        def __init__(self, crawler, settings):
-            """Leave spiders alone that are none of its business."""
-            raise NotConfigured
-
     with pytest.raises(NotConfigured):
         started(OwnDelta, BLOOM_DELTA="item", BLOOM_DELTA_DIR=str(tmp_path))
     assert "ERROR" not in {record.levelname for record in caplog.records}
@@ -156,7 +108,6 @@ def test_the_directory_has_the_spiders_name(tmp_path):
 @pytest.mark.parametrize(
     ("meta", "wish"),
     [
-        ({}, None),
         ({"bloom_delta": 3}, 3),
         ({"bloom_delta": False, "crawl_once": True}, False),
         ({"deltafetch_enabled": False}, False),

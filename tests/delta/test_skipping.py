@@ -1,21 +1,28 @@
-"""What is skipped and what counts as done, on an engine that only keeps its books."""
+"""What is skipped, counts as done, or is asked for only if it has changed, on an engine that only
+keeps its books."""
 
+import logging
 import os
 import time
-from contextlib import closing
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
-from scrapy import Request, signals
-from scrapy.http import Response
+from scrapy import Request, signals, spiders
+from scrapy.exceptions import NotConfigured
+from scrapy.http import Response, XmlResponse
 from scrapy.utils.request import fingerprint
+from scrapy.utils.test import get_crawler
 
+from scrapy_bloom import SitemapSpider, scrapy_private
+from scrapy_bloom.delta import conditional
 from scrapy_bloom.delta import skipping as skipping_module
-from scrapy_bloom.delta.file_store import FileDeltaStore
+from scrapy_bloom.delta.conditional import ConditionalMiddleware
+from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.marks import Marks, Temporary
 from scrapy_bloom.delta.middleware import DeltaMiddleware
-from scrapy_bloom.delta.pages import Pages
-from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
+from scrapy_bloom.delta.pages import Pages, unmodified
+from scrapy_bloom.delta.settings import DeltaSettings, Digest, Lifetime, version_of
 from scrapy_bloom.delta.skipping import Skipping
 from scrapy_bloom.errors import BloomError, FilterFileError
 from tests.crawl.engine import Job
@@ -24,6 +31,8 @@ from tests.delta import started
 
 HOUR = 3600.0
 NOON = 1_800_000_000.0
+LIST = Response("http://example.com/list", request=Request("http://example.com/list"))
+PAGE = Request("http://example.com/page", meta={"depth": 1})
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
@@ -36,34 +45,41 @@ def crawler(make_dupefilter):
     return dupefilter.crawler
 
 
-LIST = Response("http://example.com/list", request=Request("http://example.com/list"))
+@pytest.fixture
+def store(tmp_path):
+    """A store of a period of eight hours; at first its clock stands at noon."""
+    made = FileDeltaStore(tmp_path / "memory", Lifetime(8 * HOUR), lambda: made.now)
+    made.now = NOON
+    yield made
+    made.close()
+
+
+def pages_of(crawler, store, mode="item", **settings):
+    """Return the pages of a crawl with that store."""
+    return Pages(crawler, Marks(Temporary()), DeltaSettings(mode=mode, **settings), store)
 
 
 def skipping_of(crawler, store):
     """Return the pages of a crawl with that store, and what decides which it skips."""
-    pages = Pages(crawler, Marks(Temporary()), DeltaSettings(mode="item"), store)
+    pages = pages_of(crawler, store)
     return pages, Skipping(crawler, pages, url_cache=100)
 
 
-def test_a_page_is_skipped_until_its_mark_expires(crawler, tmp_path):
+def test_a_page_is_skipped_until_its_mark_expires(crawler, store):
     """By its URL, too, where that is remembered from the first time."""
-    now = [NOON]
-    memory = FileDeltaStore(tmp_path / "memory", Lifetime(8 * HOUR), lambda: now[0])
-    pages, skipping = skipping_of(crawler, memory)
-    request = Request("http://example.com/page")
-    memory.add([(pages.key_of(request), NOON)])
-    memory.open()
+    pages, skipping = skipping_of(crawler, store)
+    store.add([(pages.key_of(PAGE), NOON)])
+    store.open()
     for hours, is_done in ((0, True), (1, True), (8, True), (8.1, False), (20, False)):
-        now[0] = NOON + hours * HOUR
-        assert skipping.is_done(request.copy(), LIST) is is_done
-    memory.close()
+        store.now = NOON + hours * HOUR
+        assert skipping.is_done(Request(PAGE.url), LIST) is is_done
 
 
-def test_a_page_that_is_asked_for_once_more_keeps_its_key(crawler, tmp_path):
+def test_a_page_that_is_asked_for_once_more_keeps_its_key(crawler, store):
     """A callback that sends its own request again copies its meta, and means that page."""
-    pages, skipping = skipping_of(crawler, FileDeltaStore(tmp_path, Lifetime()))
+    pages, skipping = skipping_of(crawler, store)
     meta = {"bloom_delta_key": "page", "download_latency": 0.1}
-    request = Request("http://example.com/page", meta=meta)
+    request = PAGE.replace(meta=meta)
     page = Response(request.url, request=request)
     again = request.replace(dont_filter=True)
     assert not skipping.is_done(again, page)
@@ -75,40 +91,39 @@ def test_a_page_that_is_asked_for_once_more_keeps_its_key(crawler, tmp_path):
 
 
 def test_a_store_that_fails_is_left_alone_for_a_while(crawler, caplog, monkeypatch):
-    """Each look may wait for it, and the crawl with that; then it is asked again."""
+    """Each look may wait for it, and the crawl with that: it is asked again after a pause, and what
+    is asked for meanwhile is fetched in full."""
     asked = []
 
     class Locked:
         is_empty = False
 
-        def known_until(self, key, period):
+        def fact(self, key, name):
             asked.append(key)
             raise FilterFileError("database is locked")
 
+        known_until = fact
+
     _, skipping = skipping_of(crawler, Locked())
-    requests = [Request(f"http://example.com/{number}") for number in range(4)]
-    assert not any(skipping.is_done(each, LIST) for each in requests)
-    assert len(asked) == 1
-    monkeypatch.setattr(skipping_module, "PAUSE", 0.0)
-    skipping._asked_from = 0.0
-    assert not any(skipping.is_done(each, LIST) for each in requests)
-    assert len(asked) == 5
+    for times in (1, 5):
+        assert not any(skipping.is_done(Request(f"data:,{n}"), LIST) for n in range(4))
+        assert [skipping.validators_of(PAGE) for _ in range(2)] == [[]] * 2
+        assert len(asked) == {1: 1, 5: 7}[times]
+        monkeypatch.setattr(skipping_module, "PAUSE", 0.0)
+        skipping._asked_from = 0.0
     (record,) = caplog.records
     assert "database is locked. Nothing is skipped for a minute" in record.getMessage()
 
 
-@pytest.mark.parametrize("reason", [None, "callback", "item", "download/timeout", "of the spider"])
+@pytest.mark.parametrize("reason", [None, "callback", "download/timeout"])
 @pytest.mark.parametrize("mode", ["item", "success", "response"])
-def test_a_page_that_has_failed_is_not_done(crawler, tmp_path, mode, reason):
+def test_a_page_that_has_failed_is_not_done(crawler, store, mode, reason):
     """Under `response` what has failed after the response is."""
-    pages = Pages(
-        crawler, Marks(Temporary()), DeltaSettings(mode=mode), FileDeltaStore(tmp_path, Lifetime())
-    )
-    request = Request("http://example.com/page")
-    outcome = pages.begin(request)
+    pages = pages_of(crawler, store, mode)
+    outcome = pages.begin(PAGE)
     outcome.is_complete, outcome.items = True, 1
-    of_the_page = mode == "response" and reason in ("callback", "item")
-    assert bool(pages.done(request, reason)) is (reason is None or of_the_page)
+    of_the_page = mode == "response" and reason == "callback"
+    assert bool(pages.done(PAGE, reason)) is (reason is None or of_the_page)
 
 
 def test_a_store_that_cannot_be_written_to_is_refused(monkeypatch, tmp_path):
@@ -125,7 +140,7 @@ def test_a_store_that_cannot_be_written_to_is_refused(monkeypatch, tmp_path):
 class DeltaJob(FeedJob):
     """A job with feeds as Scrapy does them, of which a page is fetched."""
 
-    def crawl(self, known=()):
+    def crawl(self, known):
         """Crawl the page, whose callback yields what is `known`, to the end of the spider."""
         middleware = DeltaMiddleware.from_crawler(self.crawler)
         self.engine.scraper.spidermw.middlewares = [middleware]
@@ -143,37 +158,279 @@ class DeltaJob(FeedJob):
         self.close()
 
 
-@pytest.mark.parametrize("jobdir", [{}, {"JOBDIR": None}])
-@pytest.mark.parametrize("feeds", [{"items.jl": "jsonlines"}, {}])
-def test_marks_are_in_the_memory_when_the_spider_and_its_feeds_are_closed(jobdir, feeds, tmp_path):
-    """Without the signal engine_stopped, which Scrapy may not send."""
-    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(tmp_path / "memory"), **jobdir}
-    feeds = {tmp_path / name: options for name, options in feeds.items()}
-    job = DeltaJob(tmp_path, feeds, BLOOM_DURABLE_FEEDS=False, **settings)
-    try:
-        job.crawl()
-    finally:
-        job.drop()
-    memory = FileDeltaStore(tmp_path / "memory", Lifetime())
-    memory.look()
-    assert memory.holds == "1 page"
-
-
-def test_a_skipped_request_is_told_of(tmp_path):
-    """By Scrapy's signal for it, and by a stat."""
+@pytest.mark.parametrize(
+    ("jobdir", "feeds", "is_known"),
+    [*product(({}, {"JOBDIR": None}), (["items.jl"], []), [False]), ({}, [], True)],
+)
+def test_marks_are_in_the_memory_when_the_spider_and_its_feeds_are_closed(
+    jobdir, feeds, is_known, tmp_path
+):
+    """Without the signal engine_stopped, which Scrapy may not send. A skipped request is told of,
+    by Scrapy's signal for it, and by a stat."""
     known, dropped = Request("http://example.com/known"), []
-    with closing(FileDeltaStore(tmp_path / "memory", Lifetime())) as memory:
-        memory.add([(fingerprint(known), time.time())])
-    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(tmp_path / "memory")}
-    job = DeltaJob(tmp_path, {}, JOBDIR=None, **settings)
+    memory = FileDeltaStore(tmp_path / "memory", Lifetime())
+    memory.add([(fingerprint(known), time.time())])
+    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(memory.directory), **jobdir}
+    feeds = {tmp_path / name: "jsonlines" for name in feeds}
+    job = DeltaJob(tmp_path, feeds, BLOOM_DURABLE_FEEDS=False, **settings)
 
     def drop(request, spider):
         dropped.append((request, spider))
 
     job.crawler.signals.connect(drop, signals.request_dropped)
     try:
-        job.crawl([known])
+        job.crawl([known] * is_known)
     finally:
         job.drop()
-    assert dropped == [(known, job.spider)]
-    assert job.stat("bloom/delta_skipped") == 1
+    memory.look()
+    assert memory.holds == ("1 page" if is_known else "2 pages")  # it has become an index page
+    assert dropped == [(known, job.spider)] * is_known
+    assert (job.stat("bloom/delta_skipped") or 0) == is_known
+
+
+# Versions and validators
+
+
+@pytest.mark.parametrize("stored", [None, "one", "two"])
+def test_a_version_that_is_given_decides_alone(crawler, store, stored):
+    """Whether the page has a mark, and whatever that is worth; but for `bloom_delta = False`."""
+    pages, skipping = skipping_of(crawler, store)
+    hashed = version_of({"bloom_delta_version": stored})
+    for number, (given, marked, wish) in enumerate(
+        product([None, "", "one"], [None, NOON, NOON - 9 * HOUR], [None, "1h", False])
+    ):
+        meta = {"bloom_delta_version": given, "bloom_delta": wish}
+        request = Request(
+            f"http://example.com/{number}",
+            meta={name: value for name, value in meta.items() if value is not None},
+        )
+        store.add([Row(pages.key_of(request), marked, None, hashed), (b"k" * 20, NOON)])
+        store.open()
+        is_fresh = marked == NOON if not given else stored == given
+        assert skipping.is_done(request, LIST) is (is_fresh and wish is not False), meta
+
+
+@pytest.mark.parametrize(
+    ("meta", "told"),
+    [
+        ({"bloom_delta_version": 20260101}, "20260101 for the meta key bloom_delta_version: it m"),
+        ({"bloom_delta_key": 17}, "17 for the meta key bloom_delta_key: it must be text or bytes"),
+    ],
+)
+def test_a_version_or_a_key_that_is_no_text_is_told_once(crawler, store, caplog, meta, told):
+    """Such a page is known by its mark and by its URL."""
+    pages, skipping = skipping_of(crawler, store)
+    request = PAGE.replace(meta=meta)
+    store.add([(pages.key_of(PAGE), NOON)])
+    store.open()
+    assert [skipping.is_done(request, LIST) for _ in range(2)] == [True] * 2
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert f"has {told}" in line
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_version_that_this_round_has_stored_does_not_count(crawler, store, status):
+    """A page that is asked for once more in the round is fetched; a response that is not 200 has no
+    validators."""
+    pages = pages_of(crawler, store, "success", conditional=True)
+    request = PAGE.replace(meta={"bloom_delta_version": "1"})
+    found = Response(request.url, status=status, headers={"ETag": "x"})
+    pages.begin(request, found).is_complete = True
+    (row,) = rows = pages.done(request)
+    assert (row.validators is None) is (status != 200)
+    store.add(rows)
+    store.open()
+    skipping = Skipping(crawler, pages, 100)
+    assert not skipping.is_done(request.copy(), LIST)
+    pages.marks.clear()
+    assert skipping.is_done(request.copy(), LIST)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_what_has_become_an_index_page_is_not_conditional(crawler, store, read_only):
+    """Though it still has the validators of the round that has marked it."""
+    pages, skipping = skipping_of(crawler, store)
+    request = PAGE.copy()
+    response = Response(request.url, headers={"ETag": "x"}, request=request)
+    for links, expected in ((0, [b"x", b""]), (1, [b"x", b""] if read_only else [])):
+        pages.settings = pages.settings.but(conditional=True, read_only=read_only and links > 0)
+        outcome = pages.begin(request, response)
+        outcome.is_complete, outcome.items = True, 1
+        if links:
+            outcome.leads_to(Request("http://example.com/2"), response)
+        store.add(pages.done(request))
+        store.open()
+        assert bool([*pages.marks]) is (not (read_only and links))
+        if not links:
+            assert skipping.validators_of(request) == []  # they are those of this round
+        pages.marks.clear()
+        assert skipping.validators_of(request) == expected
+        assert skipping.validators_of(request.replace(meta={"bloom_delta": False})) == []
+        pages.begin(request, response)
+        assert skipping.validators_of(request) == []  # its callback asks for it once more
+
+
+def test_what_is_compared(crawler, store):
+    """A page that has not changed has no items: it is not, keeps its digest and has the new
+    version. An index page is, but with a version it would be skipped while its site says the same
+    of it, and its links with it."""
+    pages = pages_of(crawler, store, digest=Digest(), conditional=True)
+    meta = {"bloom_delta_version": "2"}
+    request = Request(PAGE.url, unmodified, meta=meta)
+    pages.begin(request, Response(request.url, status=304)).is_complete = True
+    assert pages.done(request) == [Row(pages.key_of(request), NOON, None, version_of(meta))]
+    assert not pages.marks.verdicts.total()
+    request = Request(LIST.url, meta=meta)
+    outcome = pages.begin(request, LIST)
+    outcome.is_complete = outcome.is_index_page = True
+    (row,) = pages.done(request)
+    assert (row.time, row.version) == (None, None)
+    assert row.digest is not None
+
+
+def test_a_version_that_an_errback_copies_is_not_that_of_its_page(tmp_path):
+    """Nor is one that a spider writes taken away, though a page with the same is in its errback."""
+    job = Job(tmp_path / "job").open()
+    pages, _ = skipping_of(job.crawler, None)
+    meta = {"bloom_delta_version": "3", "depth": 1, "download_timeout": 180.0}
+    failed = Request("http://example.com/failed", meta=meta)
+    job.engine.scraper.slot.active.add(failed)
+    own = {"bloom_delta_version": "3", "depth": 2}
+    for url, given, kept in (
+        ("http://example.com/other", meta, False),
+        ("http://example.com/other", own, True),
+        (failed.url, meta, True),
+    ):
+        request = Request(url, meta=given)
+        pages.scheduled(request)
+        assert ("bloom_delta_version" in request.meta) is kept
+    job.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_asked"),
+    [
+        ({}, True),
+        ({"meta": {}}, False),  # of `start()`
+        ({"flags": ["awaited"]}, False),
+        ({"method": "HEAD"}, False),
+        ({"body": b"x"}, False),
+        *(({"headers": {name: "x"}}, False) for name in ("if-None-Match", "If-Match", "Range")),
+    ],
+)
+def test_who_carries_validators(monkeypatch, changes, is_asked):
+    """A GET without a body that the scheduler gave, of a callback, without conditions; and no copy
+    that goes back from the downloader. Nothing is called if the page has not changed."""
+    found = SimpleNamespace(validators_of=lambda request: [b'"tag"', b""])
+    crawling = get_crawler(settings_dict={**OURS, "BLOOM_DELTA_CONDITIONAL": True})
+    crawling.get_spider_middleware = lambda _: SimpleNamespace(skipping=found)
+    scheduler = SimpleNamespace(has_dispatched=lambda request: "awaited" not in request.flags)
+    monkeypatch.setattr(conditional, "scheduler_of", lambda _: scheduler)
+    middleware = ConditionalMiddleware.from_crawler(crawling)
+    request = PAGE.replace(errback=print, **changes)
+    before, meta = dict(request.headers), {**request.meta}
+    middleware.process_request(request)
+    assert (request.headers.get("If-None-Match") == b'"tag"') is is_asked
+    assert "If-Modified-Since" not in request.headers
+    copy = request.copy()
+    crawling.signals.send_catch_log(signals.request_scheduled, request=copy, spider=None)
+    own = Response(request.url, status=304)
+    assert middleware.process_response(request, own) is own
+    for each in (copy, request):
+        assert (dict(each.headers), each.meta) == (before, meta)
+    middleware._response_received(own, request)
+    assert (request.callback is None) is not is_asked
+    assert (request.errback is None) is is_asked
+
+
+OURS = {"BLOOM_DELTA": "item", "SCHEDULER": "scrapy_bloom.RedisDurableScheduler"}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"BLOOM_DELTA": None}, "BLOOM_DELTA_CONDITIONAL is True, and BLOOM_DELTA is None: set it"),
+        ({"SCHEDULER": "scrapy.core.scheduler.Scheduler"}, "SCHEDULER is 'scrapy.core.scheduler.S"),
+        ({"BLOOM_DELTA_CONDITIONAL": "perhaps"}, "BLOOM_DELTA_CONDITIONAL is 'perhaps': it must"),
+    ],
+)
+def test_validators_in_vain_are_refused(given, told):
+    """At the start, with what is missing."""
+    with pytest.raises(ValueError, match=told):
+        started(ConditionalMiddleware, **{**OURS, "BLOOM_DELTA_CONDITIONAL": True, **given})
+
+
+def test_with_the_http_cache_it_is_off(caplog):
+    """In one line, if it is asked for."""
+    settings = {**OURS, "HTTPCACHE_ENABLED": True}
+    for value in ("False", True):
+        with caplog.at_level(logging.INFO), pytest.raises(NotConfigured):
+            started(ConditionalMiddleware, **settings, BLOOM_DELTA_CONDITIONAL=value)
+    (line,) = [each.getMessage() for each in caplog.records if "scrapy_bloom." in each.name]
+    assert "BLOOM_DELTA_CONDITIONAL is off: with HTTPCACHE_ENABLED" in line
+
+
+# Sitemaps
+
+
+class Sitemaps(SitemapSpider):
+    name = "sitemaps"
+    sitemap_rules = (("/b", "parse_b"), ("", "parse"))
+    sitemap_alternate_links = True
+
+    def sitemap_filter(self, entries):
+        return (entry for entry in entries if "left-out" not in entry["loc"])
+
+    def parse(self, response):
+        """Do nothing."""
+
+    def parse_b(self, response):
+        """Do nothing."""
+
+
+def sitemap(*entries, root="urlset", inner="url"):
+    """Return a sitemap file, of entries of a path, a time and more."""
+    texts = (
+        f"<{inner}><loc>http://example.com/{path}</loc>{''.join(more)}</{inner}>"
+        for path, *more in entries
+    )
+    body = f'<{root} xmlns:xhtml="http://www.w3.org/1999/xhtml">{"".join(texts)}</{root}>'
+    url = "http://example.com/sitemap.xml"
+    return XmlResponse(url, body=body.encode(), request=Request(url))
+
+
+def test_each_page_has_the_lastmod_of_its_entry():
+    """As Scrapy reads it, from files that are read in turns; files are always fetched."""
+    spider = Sitemaps.from_crawler(get_crawler())
+    link = '<xhtml:link rel="alternate" href="http://example.com/b%20c/de"/>'
+    dates = [f"<lastmod>2026-01-0{day}</lastmod>" for day in (1, 2)]
+    one = sitemap(("b c", dates[0], link), ("none",), ("left-out", dates[0]))
+    two = sitemap(("none", dates[1]))
+    first, second = (iter(spider._parse_sitemap(each)) for each in (one, two))
+    requests = [next(first), next(second), *first, *second]
+    found = [(each.url, each.callback == spider.parse_b, each.meta) for each in requests]
+    versions = [{"bloom_delta_version": f"2026-01-0{day}"} for day in (1, 2)]
+    assert found == [
+        ("http://example.com/b%20c", True, versions[0]),
+        ("http://example.com/none", False, versions[1]),
+        ("http://example.com/b%20c/de", True, versions[0]),
+        ("http://example.com/none", False, {}),
+    ]
+    index = sitemap(("s.xml", dates[0]), root="sitemapindex", inner="sitemap")
+    robots = Response("http://example.com/robots.txt", body=b"Sitemap: http://example.com/s.xml")
+    robots = robots.replace(cls=XmlResponse, request=Request(robots.url))
+    for response in (index, robots):
+        (request,) = spider._parse_sitemap(response)
+        assert (request.url, request.meta) == ("http://example.com/s.xml", {"bloom_delta": False})
+        assert request.callback == spider._parse_sitemap
+
+
+def test_a_scrapy_that_hides_how_it_reads_sitemaps_is_told(monkeypatch, caplog):
+    """Pages have no version then."""
+    scrapy_private.miss.cache_clear()
+    monkeypatch.delattr(spiders.SitemapSpider, "_parse_sitemap")
+    for _ in range(2):
+        Sitemaps()
+    scrapy_private.miss.cache_clear()
+    (record,) = caplog.records
+    assert "has no SitemapSpider._parse_sitemap: pages of sitemaps" in record.getMessage()

@@ -8,7 +8,6 @@ from math import inf
 import pytest
 
 from scrapy_bloom.crawl.holds import FRESH
-from scrapy_bloom.redis.call import Reply
 from scrapy_bloom.redis.status import CrawlReader
 from tests.crawl.engine import name_of
 from tests.redis.workers import (
@@ -41,92 +40,32 @@ def is_sound(worker):
     return not findings_of(worker)
 
 
-def test_a_request_is_asked_when_it_is_due(join):
-    """Not before, by whichever worker, and the crawl does not end before it."""
-    one, other = join(), join()
-    one.enqueue("late", 2000)
-    one.enqueue("later", 1000, priority=-1)
-    one.enqueue("now")
-    one.exchange()
-    assert taken(one)[0] == ["now"]
-    assert other.next() is None
-    assert (other.store.later, other.store.waiting) == (2, 2)
-    assert 900 < other.store.next_due <= 1000
-    assert not other.store.is_still
-    assert is_sound(one)
-    let_pass(one, 1000)
-    assert taken(other)[0] == ["later"]
-    assert 900 < other.store.next_due <= 1000
-    let_pass(one, 1000)
-    names, _ = taken(other)
-    assert names == ["late"]
-    assert (other.store.later, other.store.next_due) == (0, None)
-    assert is_sound(one)
-
-
-def test_what_is_over_when_it_is_sent_is_due(join):
-    """A delay counts from the push, not from the call."""
-    worker = join()
-    worker.enqueue("page", 1000)
-    worker.store._unsent[-1].due -= 1000
-    assert taken(worker)[0] == ["page"]
-
-
 def test_a_hundred_a_call(join):
     """Of many that are due at once the server moves some in each call."""
-    worker = join(capacity=1)
-    for number in range(250):
-        worker.enqueue(str(number), 1000)
+    worker, lefts = join(capacity=1), []
+    worker.enqueue_all(map(str, range(250)), delay=1000)
     worker.send_all()
     let_pass(worker, 1000)
-    lefts = []
-
-    def attempt(arguments):
-        answer = worker.call(arguments)
-        lefts.append(Reply(answer).later)
+    for _ in range(3):
+        worker.store._observers.heard = lambda reply: lefts.append(reply.later)
+        worker.exchange()
         assert is_sound(worker)
-        return answer
-
-    worker.sender._attempt = attempt
-    worker.exchange()
-    worker.exchange()
     assert lefts[:3] == [150, 50, 0]
 
 
 def test_what_comes_back_is_no_loss(join, redis_server):
-    """Claims that were returned count for no death of a worker, and come in their order."""
+    """Claims that were returned count for no death of a worker. A hold that begins while a call is
+    open goes with the next one."""
     worker = join(capacity=8)
     of_slot(worker, "held", *"abcdef")
     taken(worker, 1)
+    worker.store._call()
     worker.store.hold("held", inf, 1)
+    worker.wait()
     worker.exchange()
+    assert worker.client.call("hkeys", f"{worker.key}:holds") == [b"held"]
     entries = redis_server.command("LRANGE", f"{worker.key}:pending:0:held", 0, -1)
     assert {entry[:1] for entry in entries} == {b"0"}
-    worker.store.release("held")
-    assert taken(worker)[0] == [*"edcba"]
-
-
-def test_until_is_a_maximum(join):
-    """A shorter hold ends no longer one; to release does."""
-    one, other = join(), join()
-    of_slot(one, "held", *"abc")
-    for worker, seconds, times in ((one, 1000, 3), (other, 10, 1)):
-        worker.store.hold("held", seconds, times)
-        worker.exchange()
-    let_pass(one, 900)
-    assert one.next() is None
-    assert 90 < one.store.next_due <= 100
-    let_pass(one, 100)
-    assert one.next() is not None
-    assert one.store.holds["held"].times == 3
-    other.store.hold("held", inf, 0)
-    other.exchange()
-    let_pass(one, 10**6)
-    assert other.next() is None
-    assert other.store.next_due == inf
-    other.store.release("held")
-    # `one` has asked the last in line
-    assert {*taken(other)[0]} >= {"b", "c"}
 
 
 def test_workers_add_up_what_they_note_of_a_slot(join):
@@ -156,46 +95,6 @@ def test_workers_add_up_what_they_note_of_a_slot(join):
     assert "slow" not in one.store.holds
     assert not one.client._redis.exists(f"{one.key}:holds")
     assert is_sound(one)
-
-
-@pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
-def test_the_last_in_line_takes_turns_with_the_first(join, kind):
-    """When one request asks whether a hold may end."""
-    worker = join(**kind)
-    of_slot(worker, "held", *"abcd")
-    asked = []
-    for times in range(1, 5):
-        worker.store.hold("held", 1000, times)
-        worker.exchange()
-        let_pass(worker, 1000)
-        asked += taken(worker)[0]
-    assert asked == [*("adbc" if kind is LIFO else "dacb")]
-
-
-def test_one_request_goes_first(join, redis_server):
-    """At the end of a hold, over all workers and priorities; one that dies keeps nobody."""
-    one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
-    of_slot(one, "held", *"abc")
-    of_slot(one, "held", *"xyz", priority=1)
-    one.store._policy = replace(one.policy, longest_probe=50_000)
-    one.store.hold("held", 1000, 1)
-    one.exchange()
-    let_pass(one, 1000)
-    assert len(taken(one)[0]) == 1
-    assert other.next() is None
-    let_pass(one, 49)
-    one.die()
-    redis_server.command("DEL", f"{one.key}:owners")
-    assert other.next() is None
-    let_pass(one, 2)
-    assert len(taken(other)[0]) == 1
-    other.store.hold("held", 2000, 2)
-    other.exchange()
-    let_pass(one, 1990)
-    assert other.next() is None
-    let_pass(one, 11)
-    assert len(taken(other)[0]) == 1
-    assert other.store.holds["held"].times == 2
 
 
 @pytest.mark.parametrize("slots", [("held", "free"), ("free", "held")])
@@ -293,13 +192,15 @@ class Slots:
 
 
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("with_holds", [False, True])
-def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed, with_holds):
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
     """Where slots are full, claims given back, and slots held: each comes once, in one order."""
     chance = seeded(seed)
-    lobby_from(monkeypatch, chance.choice([0, 5, 256] if with_holds else [0, 0, 5]))
+    lobby_from(monkeypatch, chance.choice([0, 5, 256]))
     slots, claimed, returning = Slots(kind is LIFO), {}, []
+    worker, pages = join(capacity=chance.randrange(2, 9), **kind), chance.choice([20, 60, 200])
+    store = worker.store
+    build, settle = store._batch, store._settle
 
     def answered(entry, *_):
         slots.waiting[entry.packed.slot].append(name_of(worker.codec.load(entry.packed)))
@@ -310,76 +211,52 @@ def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed, wit
             slots.take(claim.slot, page)
             claimed[claim.number] = claim.slot, page
 
-    def enter():
-        worker = join(capacity=chance.randrange(2, 9), **kind)
-        store = worker.store
-        store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
-        store._observers.heard, store._observers.answered = heard, answered
-        build, settle = store._batch, store._settle
+    def batch(action):
+        built = build(action)
+        returning[:] = built.claims.returned
+        return built
 
-        def batch(action):
-            built = build(action)
-            returning[:] = built.claims.returned if with_holds else ()
-            return built
+    def settled(*arguments):
+        settle(*arguments)
+        # the last one first
+        slots.give_back([claimed.pop(number) for number in reversed(returning)])
+        returning.clear()
 
-        def settled(*arguments):
-            settle(*arguments)
-            # the last one first
-            slots.give_back([claimed.pop(number) for number in reversed(returning)])
-            returning.clear()
-
-        store._batch, store._settle = batch, settled
-        return worker
+    store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
+    store._observers.heard, store._observers.answered = heard, answered
+    store._batch, store._settle = batch, settled
 
     def finish():
-        request = worker.store.next()
-        if request is not None:
-            worker.store.done(request)
-            claimed.pop([*worker.store.claims.uncommitted.values()][-1].claim)
+        if (request := store.next()) is not None:
+            store.done(request)
+            claimed.pop([*store.claims.uncommitted.values()][-1].claim)
 
-    def meddle():
-        what, slot = chance.random(), f"s{int(chance.expovariate(0.3))}"
-        if not with_holds and what < 0.4:
-            worker.exchange()
-            worker.leave()
-            slots.give_back([*claimed.values()])
-            claimed.clear()
-            return enter()
-        if not with_holds:
-            bits = chance.choice([b"", b"\xff" * (1 << 20), chance.randbytes(1 << 20)])
-            redis_server.command("SET", f"{worker.key}:lobby_counts", bits)
-        elif what < 0.4:
-            # a probe of an odd number is the last in line
-            worker.store.hold(slot, chance.choice([10, 1000, inf]), 2)
-        elif what < 0.6:
-            worker.store.release(slot)
-        else:
-            let_pass(worker, chance.choice([10, 1000]))
-        return worker
-
-    worker, pages = enter(), chance.choice([20, 60, 200])
     for _ in range(250):
-        what = chance.random()
+        what, slot = chance.random(), f"s{int(chance.expovariate(0.3))}"
         if what < 0.3 and pages:
             for _ in range(min(pages, chance.randrange(6))):
                 pages -= 1
                 slots.push(worker, f"s{int(chance.expovariate(0.25))}")
         elif what < 0.6:
             finish()
-        elif what < (0.85 if with_holds else 0.65):
-            worker = meddle()
+        elif what < 0.7:
+            # a probe of an odd number is the last in line
+            store.hold(slot, chance.choice([10, 1000, inf]), 2)
+        elif what < 0.75:
+            store.release(slot)
+        elif what < 0.85:
+            let_pass(worker, chance.choice([10, 1000]))
         else:
             worker.exchange()
-    others = (f"s{number}" for number in range(20 * with_holds))
-    for slot in [*worker.store.holds, *others]:
-        worker.store.hold(slot, 1, 2)
-        worker.store.release(slot)
+    for slot in [*store.holds, *(f"s{number}" for number in range(20))]:
+        store.hold(slot, 1, 2)
+        store.release(slot)
     while any(slots.waiting.values()) or claimed:
         finish()
         worker.exchange()
     worker.exchange()
-    assert worker.store.is_quiet
-    assert worker.store.waiting == worker.store.nbytes == 0
+    assert store.is_quiet
+    assert store.waiting == store.nbytes == 0
 
 
 AHEAD = PASS.replace("- ARGV[1]", "+ ARGV[1]").replace("-ARGV[1]", "ARGV[1]")
@@ -430,9 +307,10 @@ def test_the_status_of_what_waits(join):
     of_slot(worker, "held", *"abc")
     of_slot(worker, "over", *"xyz")
     worker.enqueue("late", 5000)
-    worker.store.hold("over", 500, 1)
+    worker.store._unsent[-1].due -= 100  # a delay counts from the push, not from the call
+    worker.store.hold("over", 400, 1)
     worker.exchange()
-    let_pass(worker, 500)
+    let_pass(worker, 400)
     assert join().state.waits.endswith(" min")  # a hold that is over is none
     worker.store.hold("held", 900, 1)
     while worker.next() is not None:
@@ -443,6 +321,14 @@ def test_the_status_of_what_waits(join):
     assert 4400 < crawl.next_due <= 4500
     found = join().state.waits
     assert found.startswith("1 later, the next in 1 h 14 min; 2 hosts held")
+    assert (worker.store.later, worker.store.waiting, worker.store.is_still) == (1, 6, False)
+    assert 100 < worker.store.next_due <= 180  # of the slot that waits for its probe
+    for slot in ("held", "over"):
+        worker.store.hold(slot, inf, 0)
+    worker.exchange()
+    let_pass(worker, 10_000)
+    assert taken(worker)[0] == ["late"]
+    assert worker.store.next_due == inf
 
 
 def shift(worker, seconds):

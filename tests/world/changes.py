@@ -1,7 +1,6 @@
 """Real crawls that ask from day to day only for what has changed, by versions or validators."""
 
 import json
-import os
 import random
 from contextlib import closing
 from email.utils import formatdate
@@ -16,8 +15,8 @@ from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import Lifetime
 from tests.web_server import HEADERS
-from tests.world.delta import DeltaTeller, each_day, in_redis, keyed, on, today, written_in
-from tests.world.runner import REACTORS, SETTINGS, Crawl, tell_stories
+from tests.world.delta import DeltaTeller, each_day, in_redis, keyed, on, today
+from tests.world.runner import tell_stories
 from tests.world.site import Reply, moved
 
 FILES = 2
@@ -191,66 +190,7 @@ def days(tell):
     yield tell("cached", cached, spider=ByValidators, **CONDITIONAL)
 
 
-def kills(tell):
-    """Five SIGKILLs on three days of a job."""
-    for spider in (ByVersion, ByValidators):
-        for number in range(tell.options.count):
-            steps = []
-            for day, times in ((1, 2), (2, 2), (3, 1)):
-                most = 40 if spider is ByValidators or day == 1 else 3
-                for _ in range(times):
-                    at, seconds = tell.chance.randrange(1, most), tell.chance.random() / 20
-                    steps.append(on(day, at, seconds))
-                steps.append(on(day))
-            name = f"{spider.name}{number}"
-            settings = {**CONDITIONAL, "DOWNLOAD_DELAY": 0.002}
-            yield tell(name, steps, reactor=REACTORS[number % 2], spider=spider, **settings)
-
-
-def fleet(tell):
-    """Three workers on Redis, of which five are killed on three days."""
-    for spider in (ByVersion, ByValidators):
-        for number in range(tell.options.count):
-            yield killed_fleet(tell, f"{spider.name}_fleet{number}", spider)
-
-
-def killed_fleet(tell, name, spider):
-    """Tell that story once."""
-    from tests.redis.fleet import Fleet, to_the_end
-
-    world, chance = tell.world, tell.chance
-    folder = world.folder / name
-    folder.mkdir()
-    settings = {**SETTINGS, **CONDITIONAL, "BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": name}
-    settings |= {"BLOOM_REDIS_LEASE": 1.0, "BLOOM_REDIS_TIMEOUT": 30.0, "DOWNLOAD_DELAY": 0.02}
-    workers = Fleet(world, Crawl(name, spider=spider, settings=settings), os.environ["DELTA_REDIS"])
-
-    def start(day):
-        feed = {str(folder / f"{len(workers.all)}-{day}.jsonl"): {"format": "jsonlines"}}
-        return workers.start(FEEDS=feed, BLOOM_REDIS_KEY=f"{name}-{day}")
-
-    told = {"answers": [], "reasons": []}
-    for day, times in ((1, 2), (2, 2), (3, 1)):
-        world.say(workers.crawl, str(day))
-        workers.prepare = tell.prepared(folder, on(day))
-        began, workers.workers = len(world.asked(workers.crawl)), []
-        for _ in range(3):
-            start(day)
-        for _ in range(times):
-            enough = len(world.asked(workers.crawl)) + chance.randrange(1, 15)
-            while workers.running and len(world.asked(workers.crawl)) < enough:
-                yield None
-            workers.kill(chance.choice(workers.workers))
-            start(day)
-        yield from to_the_end(workers)
-        answers = world.answers(workers.crawl)[began:]
-        told["answers"].append([[each.page, each.status] for each in answers])
-        told["reasons"] += [run.reason for run in workers.workers]
-    told["written"] = written_in(folder)
-    yield {"crawl": name, "runs": told}
-
-
-STORIES = {story.__name__: story for story in (days, kills, fleet)}
+STORIES = {story.__name__: story for story in (days,)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Marks of a worker on Redis: from its commits to the delta store."""
+"""Marks of a job, or of a worker on Redis, on their way to the delta store."""
 
 import logging
 import re
@@ -10,17 +10,62 @@ import pytest
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
+from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis.worker_feeds import SyncedFeeds
 from tests.commands.test_rights import DOCS, user
+from tests.crawl.conftest import make, opened  # noqa: F401 - fixtures
 from tests.crawl.engine import name_of, request
+from tests.fakes import raising
 from tests.redis.fixtures import open_scheduler
 
 pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
+
+
+@pytest.fixture
+def crawl(tmp_path, make):  # noqa: F811
+    """Return a function that fetches a page in the job, the first of some, while the delta store
+    takes marks or fails. It returns how many marks the job began with, and the store has then."""
+
+    def crawl(*names, fails=False):
+        job = make()
+        job.engine.scheduler = job.scheduler
+        store = FileDeltaStore(tmp_path / "memory", Lifetime())
+        if fails:
+            store.add = raising(OSError("the disk is full"))
+        delta = DeltaCrawl(job.crawler, DeltaSettings(mode="success", name="memory"), store)
+        found = len([*delta.marks])
+        if len(names) > 1:
+            job.scheduler.round.begin()
+        job.pushed(*names)
+        request = job.pop()
+        delta.pages.begin(request).is_complete = True
+        job.done(request)
+        job.commit()
+        job.close("shutdown" if len(job.scheduler) else "finished")
+        delta.stopped()
+        store.look()
+        return found, store.count
+
+    return crawl
+
+
+def test_marks_stay_in_the_job_until_the_store_has_taken_them(crawl):
+    """Those of two rounds, of which neither the end nor the next start could add them."""
+    assert crawl("one", fails=True) == (0, 0)
+    assert crawl("two", fails=True) == (1, 0)
+    assert crawl("three") == (0, 3)
+    assert crawl("four") == (0, 4)
+
+
+def test_marks_stay_in_the_job_while_the_round_goes_on(crawl):
+    """Though the store has them: the round does not skip its own pages, also when it is resumed."""
+    assert crawl("one", "left") == (0, 1)
+    assert crawl() == (1, 2)
 
 
 class Marking:
@@ -95,9 +140,11 @@ def broken(*_):
     raise SharedFilterError("no answer")
 
 
-def test_marks_follow_the_commit_that_has_synced_their_items(begin, reader, monkeypatch):
-    """Not before, once each, and not of a page that has failed."""
-    worker, events = begin(), []
+def test_marks_follow_the_commit_that_has_synced_their_items(begin, monkeypatch):
+    """Not before, once each, and not of a page that has failed; and soon after the server was slow,
+    as a kill would lose them: an addition that takes long puts the next off by seconds. A commit is
+    due for what is left, though the worker has nothing else to do."""
+    worker, events, due = begin(), [], []
     sync, add = SyncedFeeds.before_commit, worker.store.add
 
     def synced(self, acknowledged):
@@ -113,47 +160,38 @@ def test_marks_follow_the_commit_that_has_synced_their_items(begin, reader, monk
     worker.do("one", "two", "three", fails=["two"])
     worker.ledger.commit()
     assert worker.marked == ["one", "three"]
+    monkeypatch.setattr(delta_crawl, "_SHARE", 1e-9)
     worker.do("four")
-    worker.close()
-    assert {*events} == {("synced", each) for each in ("one", "two", "three", "four")} | {
-        ("added", each) for each in ("one", "three", "four")
-    }
-    assert len(events) == 7
-    for name in ("one", "three", "four"):
-        assert events.index(("synced", name)) < events.index(("added", name))
-    assert len([*reader.marks(None)]) == 3
-
-
-def test_an_idle_worker_keeps_no_marks(begin, monkeypatch):
-    """A commit is due for what is left, though it has nothing else to do."""
-    worker, due = begin(), []
-    monkeypatch.setattr(worker.ledger, "commit_later", lambda: due.append(1))
-    worker.do("one")
-    due.clear()
     worker.ledger.commit()
-    assert (worker.marked, due) == (["one"], [])
-    worker.store.add = broken
-    worker.do("two")
+    assert 1 < worker.delta._not_before - time.monotonic() <= 5
+    marked, synced_ones = ("one", "three", "four"), ("one", "two", "three", "four")
+    expected = {("synced", each) for each in synced_ones} | {("added", each) for each in marked}
+    assert len(events) == len(expected)
+    assert {*events} == expected
+    for name in marked:
+        assert events.index(("synced", name)) < events.index(("added", name))
+    monkeypatch.setattr(worker.ledger, "commit_later", lambda: due.append(1))
+    worker.ledger.commit()
+    assert due == []
+    worker.do("five")
     due.clear()
     worker.ledger.commit()
     assert due
 
 
-def test_a_test_crawl_marks_nothing(begin, reader):
-    worker = begin(read_only=True)
-    worker.do("one", "two")
-    worker.close()
-    assert [*reader.marks(None)] == []
-
-
 def test_marks_wait_for_a_store_that_does_not_answer(begin, caplog, reader):
-    """Tried again at longer and longer intervals, and at the close: none is lost."""
+    """Tried again at longer and longer intervals, and at the close: none is lost. Of a test crawl
+    there are none."""
+    test_crawl = begin(read_only=True)
+    test_crawl.do("one", "two")
+    test_crawl.close()
+    assert [*reader.marks(None)] == []
     worker, tries = begin(), []
     add = worker.store.add
 
     def slow(_rows):
         tries.append(1)
-        raise SharedFilterError("no answer")
+        broken()
 
     worker.store.add = slow
     worker.delta.least_seconds = 1000.0
@@ -165,16 +203,6 @@ def test_marks_wait_for_a_store_that_does_not_answer(begin, caplog, reader):
     worker.close()
     assert len([*reader.marks(None)]) == 5
     assert not [each for each in caplog.records if "not in" in each.getMessage()]
-
-
-def test_marks_follow_soon_after_the_server_was_slow(begin, monkeypatch):
-    """As a kill would lose them: an addition that takes long puts the next off by seconds."""
-    monkeypatch.setattr(delta_crawl, "_SHARE", 1e-9)
-    worker = begin()
-    worker.do("one")
-    worker.ledger.commit()
-    assert worker.marked == ["one"]
-    assert worker.delta._not_before - time.monotonic() <= 5
 
 
 def test_a_crawl_that_ends_without_its_store_says_so_in_its_summary(caplog):

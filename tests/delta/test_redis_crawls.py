@@ -1,0 +1,165 @@
+"""Real crawls that share a delta store in Redis, and those that ask only for what has changed: some
+fifty seconds of worlds of processes, which the tests of a fixture look at."""
+
+import os
+
+import pytest
+
+from tests.delta.test_crawls import (
+    KNOWN,
+    PER_DAY,
+    SEED,
+    check_fleet,
+    found_on,
+    item_of,
+    pages,
+    tell,
+    verdicts,
+)
+from tests.seeded import told
+from tests.world.changes import item_of as dated
+from tests.world.changes import since
+from tests.world.delta import FAILING, REWRITTEN, details
+
+pytest_plugins = ["tests.redis.fixtures"]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")]
+
+
+@pytest.fixture(scope="module")
+def stories(redis_server):
+    """What became of the crawls in Redis."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DELTA_REDIS", redis_server.url)
+        return tell("redis", "fleet_job", "fleet")
+
+
+SECOND = found_on(2) | pages(*FAILING) | {"status/29"}
+
+
+def test_a_crawl_skips_what_another_has_done_and_a_reset_forgets_it(stories):
+    """On whatever machine, with the crawl in Redis or its filter only. The worker that begins a
+    round forgets, and none that joins it later."""
+    for scheduler in ("Scheduler", "RedisDurableScheduler"):
+        assert {*stories[scheduler][1]["asked"]} == SECOND
+    _, _, reset, late, third = stories["RedisDurableScheduler"]
+    assert pages("item", "moved", "keyed", "posted") <= {*reset["asked"]}
+    assert (late["reason"], late["asked"]) == ("bloom_over", [])
+    assert {*third["asked"]} == found_on(3)
+
+
+def test_workers_that_are_killed_have_marked_no_page_without_its_items(stories):
+    """Three of them, with and without a JOBDIR, which is thrown away."""
+    check_fleet(stories["fleet0"])
+
+
+def test_the_last_second_of_a_killed_worker_is_fetched_again(stories):
+    """By the next crawl: the marks that it had in memory, and nothing else."""
+    killed, again, second = stories["jobless"]
+    assert (killed["status"], again["reason"]) == (-9, "finished")
+    lost = {*killed["lost"]}
+    assert SECOND <= {*second["asked"]} <= SECOND | lost | {*map(item_of, lost)}
+    # what Redis had not heard of is fetched again by the crawl itself, or its redirect is
+    asked = {*second["asked"], *again["asked"]}
+    assert [page for page in lost if asked.isdisjoint({page, item_of(page)})] == []
+    assert {item_of(page) for page in details(2) - pages("error")} <= {*second["written"]}
+
+
+def test_marks_of_feeds_that_are_stored_at_the_end_wait_in_the_job_of_their_worker(stories):
+    """Which is killed, started again with its JOBDIR, and stores them."""
+    _, again, second = stories["jobbed"]
+    assert again["reason"] in {"finished", "bloom_over"}
+    assert {*second["asked"]} == SECOND
+
+
+def test_a_crawl_compares_with_what_another_has_found(stories):
+    """With the store in Redis; a worker with a JOBDIR leaves out the items of unchanged pages."""
+    told = {name: stories[name] for name in ("redis_compared", "redis_left_out")}
+    for runs in told.values():
+        assert [verdicts(run) for run in runs] == PER_DAY[:3]
+    assert [len(run["items"]) for run in told["redis_compared"][1:]] == [32, 32]
+    assert [sorted(run["items"]) for run in told["redis_left_out"][1:]] == [
+        KNOWN,
+        [REWRITTEN[3]] * 2,
+    ]
+
+
+# Of what was crawled before, only what has changed
+
+
+@pytest.fixture(scope="module")
+def days(redis_server):
+    """What became of the crawls of undisturbed days."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DELTA_REDIS", redis_server.url)
+        reports = told("tests.world.changes", "days", "--beside", 2, seed=SEED)
+    return {name: report["runs"] for name, report in reports.items()}
+
+
+PAGES = [f"page/{number}" for number in range(60)]
+
+
+@pytest.mark.parametrize(("story", "total"), [("versions", 1000), ("versions_redis", 100)])
+def test_of_a_sitemap_only_what_has_another_version_is_asked_for(days, story, total):
+    """Crawls a thousand pages, seven seconds: on the second day it takes 13 requests, of which
+    three are for the files; also when all marks have expired."""
+    pages = [f"page/{number}" for number in range(total)]
+    files = ["sitemap", "map", "map"]
+    for run, (day, before) in zip(days[story], [(1, 0), (2, 1), (30, 2)], strict=True):
+        changed = [page for page in pages if day == 1 or since(page, day) > since(page, before)]
+        assert sorted(run["items"]) == sorted(dated(page, day) for page in changed)
+        asked = [page for page in run["asked"] if page.startswith("page")]
+        assert sorted(asked) == sorted(changed)
+        assert [page.split("/")[0] for page in run["asked"] if page not in asked] == files
+    assert len(days[story][1]["asked"]) <= 15
+
+
+FULL = {f"{kind}/1" for kind in ("first", "index", "keyed", "always", "posted", "bare", "awaited")}
+FULL |= {"index/2", "page/3"}
+"""What is fetched in full on each day; the last by a callback."""
+AGAIN = {"named/1", "dated/1", "gone/1"}
+
+
+@pytest.mark.parametrize("story", ["validators", "validators_redis"])
+def test_a_page_that_has_not_changed_is_renewed_without_an_item(days, story):
+    """Of a redirect, a start page, an index page, one without validators and one whose mark is gone
+    all is fetched; a page with conditions of its own gets its 304."""
+    first = days[story][0]
+    for day, run in enumerate(days[story][1:], 2):
+        changed = {page for page in PAGES if since(page, day) > since(page, day - 1)}
+        moved = ({"target/1"}, set())[day - 2 :]
+        by_status = {200: set(), 302: set(), 304: set()}
+        for page, status in run["answers"]:
+            by_status[status].add(page)
+        assert by_status[200] == FULL | changed | moved[0] | {"gone/1"}
+        assert by_status[302] == {"moved/1"}
+        others = AGAIN | {"own/1"} | ({"target/1"} if day == 3 else set())
+        assert by_status[304] == {*PAGES} - changed | others
+        items = FULL - {"index/1", "index/2", "page/3"} | changed | moved[0] | {"gone/1"}
+        own = dated("own/1", day) + " again"
+        assert sorted(run["items"]) == sorted({dated(page, day) for page in items} | {own})
+        assert (run["reason"], run["errors"]) == ("finished", [])
+        unmodified = len(by_status[304]) - len({"own/1", "gone/1"})
+        assert run["stats"]["bloom/delta_unmodified"] == unmodified
+        received = "downloader/response_bytes"
+        assert run["stats"][received] <= first["stats"][received] / 10
+    assert "conditional, feeds lack the items of unmodified pages" in run["start"][0]
+
+
+def test_a_renewed_mark_counts_from_then_on(days):
+    """One that had expired, also by more than the store keeps of what has no validators."""
+    _, twelfth, eighteenth = days["renewed"]
+    asked = {page for page, status in twelfth["answers"] if status == 304}
+    assert len(asked) > 50
+    assert {*eighteenth["asked"]} == {"first/1", "index/1", "index/2", *AWAY}
+
+
+AWAY = {"always/1", "awaited/1", "page/3"}
+
+
+def test_the_http_cache_has_pages_only(days):
+    """One INFO line says that nothing is conditional, and the next crawl has all items."""
+    first, second = days["cached"]
+    items = [sorted(item.partition(" ")[0] for item in run["items"]) for run in (first, second)]
+    assert items[0] == items[1]
+    assert [status for _, status in first["answers"] if status != 200] == [304]  # the spider's own
+    assert "conditional" not in second["start"][0]
