@@ -4,7 +4,7 @@ import gc
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from scrapy_bloom.crawl.in_flight import InFlight
@@ -113,6 +113,10 @@ def one_of(things, number):
 STEPS = ("start_stored", "keep", "keep", "start_kept", "start_kept", "finish", "finish")
 
 
+# each example is long: to make it shorter would take minutes
+at_once = settings(phases=[Phase.explicit, Phase.generate])
+
+
 def steps(*names):
     return st.lists(st.tuples(st.sampled_from(names), st.integers(0, 50)), min_size=60)
 
@@ -130,6 +134,7 @@ def play(steps):
     assert {*crawl.acknowledged} == {*crawl.pages}
 
 
+@at_once
 @given(steps(*STEPS))
 def test_a_page_is_acknowledged_with_the_last_that_may_have_come_of_it(steps):
     """Neither earlier, which would lose pages, nor later, which would repeat them."""
@@ -140,7 +145,8 @@ def test_a_page_is_acknowledged_with_the_last_that_may_have_come_of_it(steps):
         assert len(crawl.books) == len(crawl.running)
 
 
-@given(steps(*STEPS, "keep_unfiltered", "keep_again"))
+@at_once
+@given(steps(*STEPS, "start_stored", "keep_unfiltered", "keep_unfiltered", "keep_again"))
 def test_what_comes_again_is_not_acknowledged_before_what_yields_it(steps):
     """And in the end all is acknowledged."""
     for crawl in play(steps):
