@@ -21,7 +21,7 @@ import scrapy_bloom
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
 from scrapy_bloom.sqlite.records import SqliteRecords
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
-from tests.crawl.engine import STOCK, ChangedSpider, Job, name_of, query, request, unserializable
+from tests.crawl.engine import STOCK, Job, query, unserializable
 from tests.crawl.test_failed import SpeechlessError
 from tests.failures import Failed
 from tests.fakes import raising
@@ -157,21 +157,6 @@ def test_the_idle_spider_commits(make, tmp_path):
 # Unserializable requests
 
 
-def test_the_same_object_may_come_again(make, crash):
-    """A callback's own request, now unserializable, keeps its row until it is finished."""
-    job = make().pushed("a", dont_filter=True)
-    popped = job.pop()
-    popped.meta["function"] = lambda: None
-    job.scheduler.enqueue_request(popped)
-    job.done(popped)
-    job.commit()
-    assert crash().names() == ["a"]
-    assert job.pop() is popped
-    job.done(popped)
-    job.commit()
-    assert crash().names() == []
-
-
 class Odd:
     """Cannot be pickled."""
 
@@ -223,12 +208,25 @@ def refused(folder, **options):
     return caught.value
 
 
-@pytest.mark.parametrize("name", ["RFPDupeFilter", "BaseDupeFilter"])
-def test_another_dupefilter_is_refused_by_name(tmp_path, name):
-    """One that marks at once would lose pages."""
-    error = refused(tmp_path / "job", DUPEFILTER_CLASS=f"scrapy.dupefilters.{name}")
-    assert f"scrapy.dupefilters.{name}" in str(error)
-    assert "scrapy_bloom.BloomDupeFilter" in str(error)
+class MyQueue(ScrapyPriorityQueue):
+    """A project's, with an order of its own."""
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("DUPEFILTER_CLASS", "scrapy.dupefilters.RFPDupeFilter"),
+        ("SCHEDULER_DISK_QUEUE", f"{__name__}.MyQueue"),
+        ("SCHEDULER_START_DISK_QUEUE", f"{__name__}.MyQueue"),
+        ("SCHEDULER_PRIORITY_QUEUE", f"{__name__}.MyQueue"),
+    ],
+)
+def test_a_foreign_class_is_refused_by_name(tmp_path, setting, value):
+    """A dupefilter that marks at once would lose pages, and the order and the format of a queue are
+    not known."""
+    error = refused(tmp_path / "job", **{setting: value})
+    assert setting in str(error)
+    assert value in str(error)
 
 
 def test_the_scrapers_slot_is_checked_before_there_is_one(tmp_path, monkeypatch):
@@ -238,20 +236,6 @@ def test_the_scrapers_slot_is_checked_before_there_is_one(tmp_path, monkeypatch)
     monkeypatch.setattr(scraper, "Slot", SimpleNamespace)
     with pytest.raises(JobDirectoryError, match=r"scraper\.slot\.active"):
         job.open()
-
-
-class MyQueue(ScrapyPriorityQueue):
-    """A project's, with an order of its own."""
-
-
-@pytest.mark.parametrize(
-    "setting", ["SCHEDULER_DISK_QUEUE", "SCHEDULER_START_DISK_QUEUE", "SCHEDULER_PRIORITY_QUEUE"]
-)
-def test_an_unknown_queue_is_refused_by_name(tmp_path, setting):
-    """The order and the format of a foreign class are not known."""
-    error = refused(tmp_path / "job", **{setting: f"{__name__}.MyQueue"})
-    assert setting in str(error)
-    assert f"{__name__}.MyQueue" in str(error)
 
 
 def overwritten(content, wanted):
@@ -483,22 +467,6 @@ def test_a_request_that_cannot_be_read_back_has_failed(
     assert found.exception.startswith(told)
 
 
-def test_what_could_not_be_read_back_is_tried_again_at_the_next_start(make, crash, tmp_path):
-    """A callback that is there again gets its request, after a stop and after a kill."""
-    job = make()
-    job.scheduler.enqueue_request(request("a", callback=job.spider.parse_other))
-    job.close()
-    changed = make(spider=ChangedSpider)
-    assert changed.pop() is None
-    changed.commit()
-    (found,) = Failed(tmp_path / "job").requests()
-    assert (name_of(found), found.exception[:15]) == ("a", "ValueError: Met")
-    assert crash().names() == ["a"]
-    crash(spider=ChangedSpider).close()
-    changed.close()
-    assert make().names() == ["a"]
-
-
 def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, caplog):
     """After an unclean stop this one has its requests; a job without any is warned of."""
     make().pushed("a").commit()
@@ -529,12 +497,9 @@ def test_the_file_is_for_its_owner_only(make, tmp_path):
     ("options", "expected"),
     [
         ({}, True),
-        ({"BLOOM_DURABLE": False}, False),
         ({"BLOOM_DURABLE": "0"}, False),
         ({"SCHEDULER": STOCK}, False),
-        ({"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}, False),
         ({"DUPEFILTER_CLASS": "no.such.Filter"}, False),
-        ({"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}, True),
     ],
 )
 def test_the_addon_sets_the_scheduler(options, expected):
