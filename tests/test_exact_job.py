@@ -1,34 +1,28 @@
 """BLOOM_EXACT: what a job does with it, and who refuses it."""
 
-import logging
 import os
 
 import pytest
-from scrapy import Request
-from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import IncompatibleFilterError, RedisBloomDupeFilter, ScalableBloomFilter
+from scrapy_bloom import IncompatibleFilterError, ScalableBloomFilter
 from scrapy_bloom.redis.copying import load_into_redis
 from scrapy_bloom.seen import closing_line
-from tests.fakes import Engine
+from tests.redis.fixtures import offer
 from tests.test_refused_start import contents
 
-EXACT = {"BLOOM_EXACT": True, "BLOOM_ERROR_RATE": 0.9, "BLOOM_CAPACITY": 12_000}
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
-job = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
-
-
-def verdicts(tested, start, stop):
-    """Return whether the requests of these numbers were seen."""
-    return [tested.request_seen(Request(f"http://example.com/{n}")) for n in range(start, stop)]
+EXACT = {"BLOOM_EXACT": True, "BLOOM_ERROR_RATE": 0.9, "BLOOM_CAPACITY": 2_000}
 
 
-def test_no_page_is_lost(make_dupefilter):
-    """In memory, at an error rate of 0.9: each new request is new, and the stats say what
-    the table has saved."""
-    tested = make_dupefilter(**EXACT)
-    assert verdicts(tested, 0, 16_000) == [False] * 16_000
-    assert verdicts(tested, 0, 16_000) == [True] * 16_000
+@pytest.mark.parametrize("name", ["", "exact"])
+def test_no_page_is_lost(make_dupefilter, tmp_path, name):
+    """At an error rate of 0.9 each new request is new, and the stats say what the table has saved;
+    a job that has one keeps it without the setting, and without the error rate, too."""
+    place = {"JOBDIR": name and tmp_path / name}
+    tested = make_dupefilter(**place, **EXACT)
+    assert offer(tested, 0, 16_000) == [False] * 16_000
+    assert offer(tested, 0, 16_000) == [True] * 16_000
     tested.close("finished")
     stats = tested.crawler.stats
     assert stats.get_value("bloom/items") == 16_000
@@ -36,74 +30,50 @@ def test_no_page_is_lost(make_dupefilter):
     assert stats.get_value("bloom/expected_false_positives") < 1e-9
     assert stats.get_value("bloom/error_rate") < 1e-15
     assert stats.get_value("bloom/table_bytes") > 9.4 * 16_000
+    if name:
+        tested = make_dupefilter(**place, BLOOM_ERROR_RATE=0.9)
+        assert offer(tested, 14_000, 18_000) == [True] * 2_000 + [False] * 2_000
+        assert tested.filter.exact
 
 
-@job
-def test_job_keeps_its_mode(make_dupefilter, tmp_path):
-    """One with a table has it without the setting, and without the error rate, too; one
-    without is refused, with the reason and the remedy, and no file changes."""
-    exact, plain = tmp_path / "exact", tmp_path / "plain"
-    for folder, settings in ((exact, EXACT), (plain, {})):
-        tested = make_dupefilter(JOBDIR=folder, **settings)
-        verdicts(tested, 0, 12_000)
-        tested.close("shutdown")
-    tested = make_dupefilter(JOBDIR=exact, BLOOM_ERROR_RATE=0.9)
-    assert verdicts(tested, 0, 14_000) == [True] * 12_000 + [False] * 2_000
-    tested.close("finished")
-    assert tested.crawler.stats.get_value("bloom/false_positives_avoided") > 5
-    before = contents(plain)
-    with pytest.raises(
-        IncompatibleFilterError, match=r"plain/bloom has no exact table.*only their bits.*new job"
-    ):
-        make_dupefilter(JOBDIR=plain, BLOOM_EXACT=True)
-    assert contents(plain) == before
-    assert verdicts(make_dupefilter(JOBDIR=plain), 0, 12_000) == [True] * 12_000
+def test_a_job_without_a_table_gets_none(make_dupefilter, tmp_path):
+    """It is refused, with the reason and the remedy, and no file changes."""
+    make_dupefilter(JOBDIR=tmp_path).close("shutdown")
+    before = contents(tmp_path)
+    words = r"/bloom has no exact table.*only their bits.*new job"
+    with pytest.raises(IncompatibleFilterError, match=words):
+        make_dupefilter(JOBDIR=tmp_path, BLOOM_EXACT=True)
+    assert contents(tmp_path) == before
 
 
-@job
 def test_requests_seen_is_imported_exactly(make_dupefilter, tmp_path):
     """A job of Scrapy's RFPDupeFilter goes on with a table."""
     scrapys = make_dupefilter(
         JOBDIR=tmp_path, ADDONS={}, DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter"
     )
-    verdicts(scrapys, 0, 300)
+    offer(scrapys, 0, 300)
     scrapys.close("finished")
     (tmp_path / "requests.queue").mkdir()
     (tmp_path / "requests.queue" / "active.json").write_text("{}")
     tested = make_dupefilter(JOBDIR=tmp_path, **EXACT)
     assert tested.filter.exact
-    assert verdicts(tested, 0, 1_500) == [True] * 300 + [False] * 1_200
+    assert offer(tested, 0, 1_500) == [True] * 300 + [False] * 1_200
 
 
-@job
 def test_full_table_of_a_job_that_may_not_grow(make_dupefilter, tmp_path, next_turn):
     """The spider is closed at BLOOM_CAPACITY; what still comes is remembered, beyond the
     table in memory, and never taken for seen."""
     small = EXACT | {"BLOOM_CAPACITY": 100, "BLOOM_ON_FULL": "close"}
     tested = make_dupefilter(JOBDIR=tmp_path, **small)
-    assert verdicts(tested, 0, 600) == [False] * 600
-    assert verdicts(tested, 0, 600) == [True] * 600
+    assert offer(tested, 0, 600) == [False] * 600
+    assert offer(tested, 0, 600) == [True] * 600
     next_turn()
+    assert tested.crawler.engine.closed == ["bloom_full"]
     tested.close("bloom_full")
     resumed = make_dupefilter(JOBDIR=tmp_path, **EXACT | {"BLOOM_CAPACITY": 1_000})
-    known = sum(verdicts(resumed, 0, 600))
-    assert known == int(8 * 63 * 0.95)
+    assert sum(offer(resumed, 0, 600)) == int(8 * 63 * 0.95)
 
 
-def test_redis_is_refused_by_name(caplog, tmp_path):
-    """Its filter has no table, and gets none from a job that has one."""
-    settings = {"DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter", "BLOOM_EXACT": True}
-    crawler = get_crawler(settings_dict=settings)
-    crawler.engine = Engine()
-    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
-    with (
-        caplog.at_level(logging.ERROR),
-        pytest.raises(ValueError, match=r"BLOOM_EXACT is True, and a filter in Redis has no"),
-    ):
-        RedisBloomDupeFilter.from_crawler(crawler)
-
-
-@job
 def test_exact_filter_is_not_loaded_into_redis(tmp_path):
     """Its bits alone would make it lose pages."""
     ScalableBloomFilter(100, 0.5, tmp_path / "bloom", exact=True).close()

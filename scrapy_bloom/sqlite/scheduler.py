@@ -261,6 +261,9 @@ class DurableScheduler(LedgerScheduler):
             self.round.at_end.append(self._children.forget_all)
             self._failures.open(ledger, records)
             Progress(crawler, file, ledger, dupefilter, self.round, pending=self._count_pending)
+            pending = f"{counted(len(records) + records.delayed, 'request')} pending"
+            waits = waiting_text(*waiting_in(file.query))
+            announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
             if asked or (self._budget is not None and self._budget.changed):
                 # a kill must not leave the choice to another retry, after requests of this one
                 ledger.commit()
@@ -268,9 +271,6 @@ class DurableScheduler(LedgerScheduler):
             with suppress(Exception):
                 file.close(clean=False)
             raise
-        pending = f"{counted(len(records) + records.delayed, 'request')} pending"
-        waits = waiting_text(*waiting_in(file.query))
-        announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
         return ledger
 
     def _look_for_orders(self) -> None:

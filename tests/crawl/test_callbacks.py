@@ -1,5 +1,7 @@
 """The names of callbacks, which Scrapy looks for among all attributes of a spider."""
 
+from functools import partial
+
 import pytest
 from scrapy import FormRequest, Request, Spider
 from scrapy.settings import Settings
@@ -7,6 +9,8 @@ from scrapy.settings import Settings
 from scrapy_bloom.crawl.codec import Codec
 from scrapy_bloom.crawl.request_text import DEFAULTS
 from scrapy_bloom.redis.codec import RedisCodec
+
+URL = "http://a.example/"
 
 
 class CountingSpider(Spider):
@@ -46,34 +50,33 @@ def spider():
 
 def requests(spider):
     """Return requests with all kinds of callbacks."""
-    url = "http://a.example/"
     return [
-        Request(url),
-        Request(url, callback=spider.parse),
-        Request(url, callback=spider.parse_item, errback=spider.failed),
-        Request(url, callback=spider.parse_alias, meta={"a": 1}, headers={"B": "c"}),
-        Request(url, errback=spider.failed, cookies={"a": "b"}, cb_kwargs={"d": 1}),
-        FormRequest(url, formdata={"a": "b"}, callback=spider.parse),
-        OwnRequest(url, callback=spider.parse, errback=spider.failed),
+        Request(URL),
+        Request(URL, callback=spider.parse),
+        Request(URL, callback=spider.parse_item, errback=spider.failed),
+        Request(URL, callback=spider.parse_alias, meta={"a": 1}, headers={"B": "c"}),
+        Request(URL, errback=spider.failed, cookies={"a": "b"}, cb_kwargs={"d": 1}),
+        FormRequest(URL, formdata={"a": "b"}, callback=spider.parse),
+        OwnRequest(URL, callback=spider.parse, errback=spider.failed),
         # a method of another spider of the class counts by its function
-        Request(url, callback=CountingSpider().parse),
+        Request(URL, callback=CountingSpider().parse),
     ]
 
 
 def test_same_dicts(spider):
-    """What is stored of a request is what Scrapy would store, the first time and later."""
+    """What is stored of a request is what Scrapy would store, the first time and later, and without
+    a spider, as in a script."""
     codec = Codec(spider, 1000)
     for request in requests(spider) * 3:
         assert {**DEFAULTS, **codec.fields(request)} == request.to_dict(spider=spider)
+    assert {**DEFAULTS, **Codec(None, 1000).fields(Request(URL))} == Request(URL).to_dict()
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "redis"])
 def test_both_backends_look_for_each_method_once(spider, backend):
     """Whatever else the spider has, and however many plain requests have the method."""
-    if backend == "sqlite":
-        dump = Codec(spider, 1000).fields
-    else:
-        dump = RedisCodec(Settings(), spider).dump
+    is_redis = backend == "redis"
+    dump = RedisCodec(Settings(), spider).dump if is_redis else Codec(spider, 1000).fields
     for request in requests(spider) * 5:
         if type(request) is not OwnRequest:
             dump(request)
@@ -84,10 +87,10 @@ def test_both_backends_look_for_each_method_once(spider, backend):
 def test_a_method_that_was_replaced_is_looked_for_again(spider):
     """A name is of use while it leads to the function, and for no other function."""
     codec = Codec(spider, 1000)
-    old = Request("http://a.example/", callback=spider.parse)
+    old = Request(URL, callback=spider.parse)
     assert codec.fields(old)["callback"] == codec.fields(old)["callback"] == "parse"
     spider.parse = spider.failed
-    new = Request("http://a.example/", callback=spider.parse)
+    new = Request(URL, callback=spider.parse)
     assert {**DEFAULTS, **codec.fields(new)} == new.to_dict(spider=spider)
     with pytest.raises(ValueError, match="is not an instance method in"):
         codec.fields(old)
@@ -96,18 +99,12 @@ def test_a_method_that_was_replaced_is_looked_for_again(spider):
 @pytest.mark.parametrize("name", ["callback", "errback"])
 def test_what_is_no_method_of_the_spider(spider, name):
     """The error is Scrapy's own, also where the other one is known."""
-    codec = Codec(spider, 1000)
-    codec.fields(Request("http://a.example/", callback=spider.parse, errback=spider.failed))
-    options = {"callback": spider.parse, "errback": spider.failed, name: lambda _: None}
-    request = Request("http://a.example/", **options)
-    with pytest.raises(ValueError, match="is not an instance method in") as expected:
-        request.to_dict(spider=spider)
-    with pytest.raises(ValueError, match="is not an instance method in") as raised:
-        codec.fields(request)
-    assert str(raised.value) == str(expected.value)
-
-
-def test_without_a_spider():
-    """There may be none, as in a script."""
-    request = Request("http://a.example/")
-    assert {**DEFAULTS, **Codec(None, 1000).fields(request)} == request.to_dict()
+    codec, methods = Codec(spider, 1000), {"callback": spider.parse, "errback": spider.failed}
+    codec.fields(Request(URL, **methods))
+    request = Request(URL, **methods | {name: lambda _: None})
+    errors = []
+    for fields in (partial(request.to_dict, spider=spider), partial(codec.fields, request)):
+        with pytest.raises(ValueError, match="is not an instance method in") as raised:
+            fields()
+        errors.append(str(raised.value))
+    assert errors[0] == errors[1]

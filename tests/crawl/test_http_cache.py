@@ -1,37 +1,13 @@
-"""Scrapy's HTTP cache in crawls that are killed while it stores a page."""
+"""Scrapy's HTTP cache beside a job, when a kill has cut short what it stores."""
 
-import json
-import signal
+from types import SimpleNamespace
 
 import pytest
-
-from tests.small_site import Scrapy
-
-SPIDER = '''
-import os
-import signal
-
-import scrapy
+from scrapy import signals
 from scrapy.downloadermiddlewares.httpcache import HttpCacheMiddleware
-from scrapy.extensions.httpcache import FilesystemCacheStorage
+from scrapy.http import HtmlResponse
 
-# its path and not the class, which Scrapy 2.14 does not know for the one of its own settings
-CACHE = "scrapy.downloadermiddlewares.httpcache.HttpCacheMiddleware"
-
-
-class Storage(FilesystemCacheStorage):
-    """Dies where KILLED names a file, before that is written, or when it has begun."""
-
-    def __init__(self, settings):
-        super().__init__(settings)
-        self._opens, self._open = self._open, self._open_or_die
-
-    def _open_or_die(self, path, mode):
-        if "w" in mode and str(path).endswith(os.environ.get("KILLED", "none")):
-            if "BEGUN" in os.environ:
-                open(path, mode)
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self._opens(path, mode)
+from tests.crawl.engine import STOCK, Job, request
 
 
 class Late(HttpCacheMiddleware):
@@ -46,55 +22,44 @@ class Late(HttpCacheMiddleware):
         super().spider_opened(spider)
 
 
-class Site:
-    def process_request(self, request, spider=None):
-        links = "<a href=/1></a><a href=/2></a>" if request.url.endswith("/") else ""
-        return scrapy.http.HtmlResponse(request.url, body=f"<html>{links}".encode())
+def cache_of(job):
+    """Open the job beside a cache; return the storage of that, when the crawl has started."""
+    middleware = Late.from_crawler(job.crawler)
+    job.engine.downloader.middleware = SimpleNamespace(middlewares=[middleware])
+    job.open()
+    job.crawler.signals.send_catch_log(signals.spider_opened, spider=job.spider)
+    job.crawler.signals.send_catch_log(signals.engine_started)
+    return middleware.storage
 
 
-class CachingSpider(scrapy.Spider):
-    name = "caching"
-    start_urls = ["http://site.example/"]
-    custom_settings = {
-        "DOWNLOADER_MIDDLEWARES": {Site: 1000, CACHE: None, Late: 900}
-        if "LATE" in os.environ
-        else {Site: 1000},
-        "HTTPCACHE_ENABLED": True,
-        "HTTPCACHE_STORAGE": Storage,
-        "HTTPCACHE_DIR": os.path.abspath("cache"),
-    }
+@pytest.mark.parametrize("first", ["scrapy_bloom.DurableScheduler", STOCK])
+@pytest.mark.parametrize("last", ["pickled_meta", "response_body", "request_headers"])
+def test_a_page_that_a_kill_has_cut_short_in_the_cache_is_asked_again(
+    tmp_path, opened, monkeypatch, first, last
+):
+    """By a crawl with a durable scheduler, whichever crawl has left it; a whole one is not."""
+    options = {"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": str(tmp_path / "cache")}
+    page = HtmlResponse("http://example.com/page", body=b"<p>page</p>")
 
-    def parse(self, response):
-        yield {"url": response.url}
-        yield from response.follow_all(css="a")
-'''
+    def open_cache(name, scheduler):
+        job = opened(Job(tmp_path / name, scheduler=scheduler, **options), later=True)
+        return cache_of(job), job.spider
 
+    cache, spider = open_cache("first", first)
+    if first != STOCK:
+        cache.store_response(spider, request("page"), page)  # it is renewed
+    open_file = cache._open
 
-@pytest.mark.parametrize(
-    ("first", "file", "more"),
-    [
-        ("job", "response_headers", {"BEGUN": "1"}),
-        ("job", "response_body", {"BEGUN": "1", "LATE": "1"}),
-        ("stock", "response_body", {"BEGUN": "1"}),
-        ("stock", "request_headers", {}),
-    ],
-)
-def test_a_page_that_a_kill_has_cut_short_in_the_cache_is_asked_again(tmp_path, first, file, more):
-    """By a crawl with the add-on, whichever crawl has left it; a whole one is not."""
-    (tmp_path / "spider.py").write_text(SPIDER)
-    ours = {"ADDONS": '{"scrapy_bloom.Addon": 300}', "DUPEFILTER_CLASS": None, "JOBDIR": "job"}
-    stock = {"DUPEFILTER_CLASS": None}
-    killed = {"KILLED": file, **more}
-    arguments = "runspider", "spider.py", "-o", "items.jsonl"
-    settings = ours if first == "job" else stock
-    crawl = Scrapy(tmp_path, *arguments, environment=killed, **settings).end()
-    assert crawl.status == -signal.SIGKILL, crawl.log
-    (tmp_path / "items.jsonl").unlink(missing_ok=True)
-    late = {"LATE": "1"} if "LATE" in more else {}
-    crawl = Scrapy(tmp_path, *arguments, environment=late, **ours).end()
-    lines = (tmp_path / "items.jsonl").read_text().splitlines()
-    urls = sorted(json.loads(line)["url"].partition("example")[2] for line in lines)
-    assert urls == ["/", "/1", "/2"], crawl.log
-    assert crawl.stat("httpcache/hit") is None
-    again = Scrapy(tmp_path, *arguments, **{**ours, "JOBDIR": "other"}).end()
-    assert again.stat("httpcache/hit") == "3", again.log
+    def open_or_die(path, mode):
+        open_file(path, mode).close()
+        if str(path).endswith(last):
+            raise KeyboardInterrupt
+        return open_file(path, mode)
+
+    monkeypatch.setattr(cache, "_open", open_or_die)
+    with pytest.raises(KeyboardInterrupt):
+        cache.store_response(spider, request("page"), page)
+    cache, spider = open_cache("second", "scrapy_bloom.DurableScheduler")
+    assert cache.retrieve_response(spider, request("page")) is None
+    cache.store_response(spider, request("page"), page)
+    assert cache.retrieve_response(spider, request("page")).body == page.body

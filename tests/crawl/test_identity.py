@@ -12,19 +12,25 @@ from scrapy_bloom.delta.crawl import reset_filter
 from scrapy_bloom.errors import JobDirectoryError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite.job_file import whole_job
+from tests.crawl.conftest import killed as copied
 from tests.crawl.engine import TestSpider, query
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
+def commits(job, *names):
+    """Push these, with a commit for each."""
+    for name in names:
+        job.push(name)
+        job.commit()
+    return job
+
+
 @pytest.fixture
 def killed(tmp_path, make):
     """What a process that was killed has left: a round of three commits, all in the log."""
-    job = make()
-    for name in "abc":
-        job.push(name)
-        job.commit()
-    return shutil.copytree(tmp_path / "job", tmp_path / "killed")
+    commits(make(), *"abc")
+    return copied(tmp_path)
 
 
 def numbers(folder):
@@ -36,8 +42,17 @@ def numbers(folder):
         return owner and owner.commit, found.commits
 
 
+def take_requests(folder, other):
+    """Put the requests of another job, or none, beside the filter."""
+    for path in folder.glob("requests.sqlite*"):
+        path.unlink()
+    for path in other.glob("requests.sqlite*"):
+        shutil.copy(path, folder)
+
+
 def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, monkeypatch):
-    """So what is lost with the end of the log is known, whenever the process dies."""
+    """So what is lost with the end of the log is known, whenever the process dies; also by a filter
+    that begins afresh."""
     add = ScalableBloomFilter.add
     noted = []
 
@@ -48,9 +63,10 @@ def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, monkeypatc
     monkeypatch.setattr(ScalableBloomFilter, "add", add_and_look)
     job = make()
     assert numbers(tmp_path / "job") == (0, 0)
-    for name in "abc":
-        job.push(name)
-        job.commit()
+    commits(job, *"ab")
+    reset_filter(job.scheduler.df)
+    assert stored_owner(tmp_path / "job" / "bloom") is None
+    commits(job, "c")
     assert noted == [(1, 1), (2, 2), (3, 3)]
 
 
@@ -70,28 +86,18 @@ def test_a_log_of_commits_that_are_gone_is_refused(killed, make):
 
 def test_requests_without_the_last_commit_are_refused(tmp_path, make):
     """One is enough: what it has pushed would be seen and never fetched."""
-    job = make().pushed("a")
-    job.commit()
-    before = shutil.copytree(tmp_path / "job", tmp_path / "before")
-    job.push("b")
-    job.commit()
-    after = shutil.copytree(tmp_path / "job", tmp_path / "after")
-    for path in before.glob("requests.sqlite*"):
-        shutil.copy(path, after)
+    job = commits(make(), "a")
+    before = copied(tmp_path)
+    commits(job, "b")
+    take_requests(after := copied(tmp_path), before)
     with pytest.raises(JobDirectoryError, match=r"ends with commit 1, .* of commit 2"):
         make(after)
 
 
 def test_the_requests_of_another_job_are_refused(killed, make, tmp_path):
     """However many commits they have had."""
-    other = make(tmp_path / "other")
-    for name in "abcdef":
-        other.push(name)
-        other.commit()
-    other.close()
-    for path in killed.glob("requests.sqlite*"):
-        path.unlink()
-    shutil.copy(tmp_path / "other" / "requests.sqlite", killed)
+    commits(make(tmp_path / "other"), *"abcdef").close()
+    take_requests(killed, tmp_path / "other")
     with pytest.raises(JobDirectoryError, match="not the one that"):
         make(killed)
 
@@ -123,24 +129,13 @@ def test_a_clean_stop_and_keys_from_elsewhere_leave_the_owner(tmp_path, make):
     assert numbers(tmp_path / "job") == (known, last)
 
 
-def test_a_filter_that_begins_afresh_gets_the_owner(tmp_path, make):
-    """With the first commit, and so before its first bit."""
-    job = make().pushed("a")
-    job.commit()
-    reset_filter(job.scheduler.df)
-    assert stored_owner(tmp_path / "job" / "bloom") is None
-    job.push("b")
-    job.commit()
-    assert numbers(tmp_path / "job") == (2, 2)
-
-
-def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(tmp_path, make):
+def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(tmp_path, make, crash):
     """What was pushed since the last commit is lost with the process, and new to the next one."""
     make().pushed("a").close()
     job = make()
     reset_filter(job.scheduler.df)
     assert [job.push("a"), job.push("b"), job.push("b")] == [True, True, False]
-    again = make(shutil.copytree(tmp_path / "job", tmp_path / "killed"))
+    again = crash()
     assert [again.push("b"), again.push("b")] == [True, False]
 
 
@@ -150,20 +145,16 @@ class OtherSpider(TestSpider):
     name = "other"
 
 
-def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, make):
-    """And with BLOOM_ANY_SPIDER that of each."""
+def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, make, monkeypatch):
+    """And with BLOOM_ANY_SPIDER that of each; also where a command has it when the look begins, and
+    not any more when the start takes it."""
     folder = tmp_path / "job"
     make(folder).close("shutdown")
-    with pytest.raises(JobDirectoryError, match=r"of spider 'test', and this is 'other'"):
-        make(folder, spider=OtherSpider)
+    for is_locked in (JobDirectory.is_locked, True):
+        monkeypatch.setattr(JobDirectory, "is_locked", is_locked)
+        with pytest.raises(JobDirectoryError, match=r"of spider 'test', and this is 'other'"):
+            make(folder, spider=OtherSpider)
+    monkeypatch.undo()
     make(folder, spider=OtherSpider, BLOOM_ANY_SPIDER=True).close("shutdown")
     with pytest.raises(JobDirectoryError, match=r"of spider 'other', and this is 'test'"):
         make(folder)
-
-
-def test_a_job_is_looked_at_that_a_command_had_when_the_look_began(tmp_path, make, monkeypatch):
-    """And has not any more when the start takes it."""
-    make(tmp_path / "job").close("shutdown")
-    monkeypatch.setattr(JobDirectory, "is_locked", True)
-    with pytest.raises(JobDirectoryError, match="of spider 'test'"):
-        make(tmp_path / "job", spider=OtherSpider)

@@ -63,66 +63,53 @@ def nested(depth, *inner):
 
 NUMBERS = [
     sign * (1 << bits) + more
-    for bits in (*range(0, 300, 7), 31, 32, 64, 79_000)
+    for bits in (0, 7, 31, 32, 63, 64, 299, 79_000)
     for sign in (1, -1)
     for more in (-1, 0, 1)
 ]
 NUMBERS += [float("nan"), float("-inf"), -0.0, struct.unpack("<d", b"\1\0\0\0\0\0\xf8\x7f")[0]]
-REQUESTS = {
-    "plain": Request(URL),
-    "all": Request(
-        URL,
-        callback=None,
-        method="PUT",
-        headers={"A": ["b", "c"], "D": "\xe9", "Referer": f"http://{SLOT}/z"},
-        body=b"\0\xff",
-        cookies=[{"name": "a", "value": "b", "secure": True}],
-        meta={"x": [1, {"y": (2.5, None)}], "depth": 7},
-        encoding="cp1252",
-        priority=-3,
-        dont_filter=True,
-        flags=["f"],
-        cb_kwargs={"k": {"v"}},
-    ),
-    "cookies": Request(URL, cookies={"a": "b"}),
-    "equal to defaults": Request(URL, priority=False, dont_filter=0),
-    "referer first": Request(URL, headers={"Referer": URL, "X": "y"}),
-    "referer elsewhere": Request(URL, headers={"Referer": "https://b.example/"}),
-    "referer with a NUL": Request(URL, headers={"Referer": b"\0"}),
-    "two referers": Request(URL, headers={"Referer": [URL, URL]}),
-    "no referer": Request(URL, headers={"Referer": b""}),
-    "depth first": Request(URL, meta={"depth": 1, "x": 2}),
-    "depth of another type": Request(URL, meta={"depth": True}),
-    "deep": Request(URL, meta={"depth": 255}),
-    "negative": Request(URL, meta={"depth": -1}),
-    "form": FormRequest(URL, formdata={"a": "b"}, meta={"depth": 1}),
-    "json": JsonRequest(URL, data={"a": [1]}, dumps_kwargs={"indent": 1}),
-    "rpc": XmlRpcRequest(URL, methodname="m", params=(1,), encoding="latin-1"),
-}
-TEXTS = [pack(in_order(request.to_dict()), SLOT) for request in REQUESTS.values()]
-REQUESTS["numbers"] = Request(URL, meta={"numbers": NUMBERS})
-for length in (0, 1, 127, 128, 16_384, 70_000):
-    long = ["a" * length, "\udc80" * length, b"\0" * length, [1] * length, [*range(length)]]
-    long += [dict.fromkeys(range(length)), {(number,): None for number in range(length)}]
-    REQUESTS[f"{length} of each kind"] = Request(URL, meta={"long": long})
-for inner in ((), (1,), ("a" * 70_000,)):
-    deepest = nested(DEEPEST - 1, *inner)
-    REQUESTS[f"as deep as may be, {inner!r:.9}"] = Request(URL, meta={"a": deepest})
+ALL = Request(
+    URL,
+    callback=None,
+    method="PUT",
+    headers={"A": ["b", "c"], "D": "\xe9", "Referer": f"http://{SLOT}/z"},
+    body=b"\0\xff",
+    cookies=[{"name": "a", "value": "b", "secure": True}],
+    meta={"x": [1, {"y": (2.5, None)}], "depth": 7},
+    encoding="cp1252",
+    priority=-3,
+    dont_filter=True,
+    flags=["f"],
+    cb_kwargs={"k": {"v"}},
+)
+REQUESTS = [
+    ALL,
+    Request(URL, priority=False, dont_filter=0, cookies={"a": "b"}),  # equal to the defaults
+    Request(URL, headers={"Referer": URL, "X": "y"}, meta={"depth": 1, "x": 2}),
+    Request(URL, headers={"Referer": [URL, URL]}, meta={"depth": True}),
+    Request(URL, headers={"Referer": b"\0"}, meta={"depth": 255}),
+    Request(URL, meta={"depth": -1, "depth ": 1}),
+    FormRequest(URL, formdata={"a": "b"}, meta={"depth": 1}),
+    JsonRequest(URL, data={"a": [1]}, dumps_kwargs={"indent": 1}),
+    XmlRpcRequest(URL, methodname="m", params=(1,), encoding="latin-1"),
+]
+TEXTS = [pack(in_order(request.to_dict()), SLOT) for request in REQUESTS]
+LONG = {"numbers": NUMBERS}
+for length in (0, 1, 20, 70_000):
+    LONG[length] = ["a" * length, "\udc80" * length, b"\0" * length, [1] * (length // 3)]
+    LONG[-length] = {(number,): number for number in range(length % 1000)}
+PLAIN = [LONG, *(nested(DEEPEST - 1, *inner) for inner in ((), (1,), ("a" * 70_000,)))]
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_all_fields_come_back(name):
-    """With the types and the order that `Request.to_dict` gives them."""
-    require_round_trip(in_order(REQUESTS[name].to_dict()))
-
-
-@pytest.mark.parametrize("name", [name for name in REQUESTS if "of each kind" not in name])
-def test_fields_that_have_the_default_may_be_missing(name):
-    """As in what another crawl has stored; in any order."""
-    fields = REQUESTS[name].to_dict()
+@pytest.mark.parametrize("tested", [*REQUESTS, *(Request(URL, meta={"a": a}) for a in PLAIN)])
+def test_all_fields_come_back(tested):
+    """With the types and the order that `Request.to_dict` gives them; those that have the default
+    may be missing, as in what another crawl has stored, and come in any order."""
+    fields = tested.to_dict()
+    require_round_trip(in_order(fields))
     left_out = unpack(pack(fields, SLOT), SLOT)
-    assert exactly(unpack(pack(dict(reversed(fields.items())), SLOT), SLOT)) != []
     assert exactly(unpack(pack(left_out, SLOT), SLOT)) == exactly(left_out)
+    unpack(pack(dict(reversed(fields.items())), SLOT), SLOT)
 
 
 def test_names_of_callbacks():
@@ -136,38 +123,28 @@ def test_names_of_callbacks():
 @pytest.mark.parametrize(
     ("url", "slot"),
     [
-        ("http://a.example/", "a.example"),
         ("https://a.example:8443/b", "a.example"),
         ("https://a.example.org/b", "a.example"),  # the slot is a prefix of the host
         ("http://user:pw@a.example/", "a.example"),
-        ("http://A.example/", "a.example"),
         ("HTTP://a.example/", "a.example"),
         ("http://xn--bcher-kva.example/", "b\xfccher.example"),
-        ("http://a.example/#!f", "a.example"),
-        ("http://a.example/", "slot of a meta"),
         ("http://a.example/", ""),
         ("https://", ""),
         ("http://https://", "https://"),
-        ("http://[::1]:8000/", "::1"),
         ("data:,a", ""),
-        ("s3://bucket/key", "bucket"),
-        ("file:///a\x7f", ""),
-        ("http://\xe9.example/", "\xe9.example"),
-        ("http://a.example/\0", "a.example"),
+        ("http://\xe9.example/\0", "\xe9.example"),
         ("http://a.example/\udc80", "a.example"),
         ("http://a.example/", "\udc80"),
         ("", "a.example"),
     ],
 )
-@pytest.mark.parametrize(
-    "referer", [None, b"http://a.example/b/c", b"https://a.example:8443/b", b"", b"\xe9"]
-)
-def test_odd_urls(url, slot, referer):
-    """The slot stands for a part of a URL only where the two together are that URL."""
+def test_odd_urls(url, slot):
+    """The slot stands for a part of a URL only where the two together are that URL, and the URL for
+    one of the referer."""
     fields = {**in_order(Request(URL).to_dict()), "url": url}
-    if referer is not None:
-        fields["headers"] = {b"Referer": [referer]}
     require_round_trip(fields, slot)
+    for referer in (b"http://a.example/b/c", b"https://a.example:8443/b", b"", b"\xe9"):
+        require_round_trip({**fields, "headers": {b"Referer": [referer]}}, slot)
 
 
 texts = st.text(st.characters(exclude_categories=()), max_size=9)
@@ -205,21 +182,14 @@ def test_any_plain_values(meta, value):
     assert exactly(loaded.cb_kwargs) == exactly({"a": value})
 
 
+OTHERS = {"dont_filter": True, "method": "POST", "priority": 1, "cb_kwargs": {"a": 1}}
+OTHERS |= {"flags": ["a"], "body": b"a", "cookies": {"a": "b"}}
+
+
 @given(
     st.dictionaries(texts, values, max_size=2),
     st.lists(st.binary(max_size=4), max_size=2),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "dont_filter": st.booleans(),
-            "method": st.sampled_from(["GET", "POST"]),
-            "priority": st.integers(-1, 1),
-            "cb_kwargs": st.just({"a": 1}),
-            "flags": st.just(["a"]),
-            "body": st.just(b"a"),
-            "cookies": st.just({"a": "b"}),
-        },
-    ),
+    st.fixed_dictionaries({}, optional={name: st.just(each) for name, each in OTHERS.items()}),
     st.sampled_from([URL, "https://a.example/%C3%A9", "data:,", "http://a.example:8080/b"]),
 )
 def test_the_short_way_to_a_text_is_a_short_way(meta, referers, others, url):
@@ -257,15 +227,9 @@ shared_tuple = (shared,)
     [
         object(),
         msgpack.ExtType(7, b""),
-        msgpack.Timestamp(1),
-        memoryview(b"a"),
         10**30_000,
         Own.ONE,
-        OwnText("a"),
         OrderedDict(a=1),
-        bytearray(b"a"),
-        1j,
-        range(3),
         [shared, {"a": shared}],
         (shared_tuple, shared_tuple),
         cyclic,
@@ -284,21 +248,6 @@ def test_what_is_not_plain(value):
             pack({**fields, **more}, SLOT)
 
 
-def test_what_is_not_plain_is_one_pickle():
-    """What objects share they share when they come back, and the rest is read without them."""
-    numbers = [1, 2]
-    meta = {"a": Thing(numbers), "n": 5, "b": numbers, "c": {"d": numbers}, "depth": 2}
-    codec = Codec(None, 10**6)
-    stored = codec.dump(Request(URL, meta=meta, priority=3).to_dict(), SLOT, "pickle")
-    fields = stored_fields(stored)
-    assert (fields["url"], fields["priority"], fields["meta"]["n"]) == (URL, 3, 5)
-    assert stored.payload.count(b"Thing") == 1
-    found = codec.load(stored).meta
-    assert [*found] == [*meta]
-    assert found["a"].numbers is found["b"] is found["c"]["d"]
-    assert (found["b"], found["depth"]) == (numbers, 2)
-
-
 class Thing:
     """An object of a spider."""
 
@@ -306,12 +255,23 @@ class Thing:
         self.numbers = numbers
 
 
-def test_fields_that_share_a_list():
-    """Each has its own when they come back."""
-    fields = {**Request(URL).to_dict(), "flags": shared, "cookies": shared}
+def test_what_is_not_plain_is_one_pickle():
+    """What objects share they share when they come back, and the rest is read without them; so
+    fields that share a list have one each."""
+    numbers = [1, 2]
+    meta = {"a": Thing(numbers), "n": 5, "b": numbers, "c": {"d": numbers}, "depth": 2}
     codec = Codec(None, 10**6)
-    found = codec.load(codec.dump(fields, SLOT, "pickle"))
-    assert (found.flags, found.cookies) == (shared, shared)
+    fields = Request(URL, meta=meta, priority=3).to_dict()
+    stored = codec.dump({**fields, "flags": shared, "cookies": shared}, SLOT, "pickle")
+    fields = stored_fields(stored)
+    assert (fields["url"], fields["priority"], fields["meta"]["n"]) == (URL, 3, 5)
+    assert stored.payload.count(b"Thing") == 1
+    loaded = codec.load(stored)
+    found = loaded.meta
+    assert [*found] == [*meta]
+    assert found["a"].numbers is found["b"] is found["c"]["d"]
+    assert (found["b"], found["depth"]) == (numbers, 2)
+    assert (loaded.flags, loaded.cookies) == (shared, shared)
 
 
 def test_a_url_or_a_callback_is_read_without_objects():
@@ -336,7 +296,7 @@ def test_rubbish_is_a_value_error(text, data):
 def test_any_other_bit_makes_it_unreadable(objects):
     """Each flipped bit of a row, each beginning of it, and another slot: none is another row."""
     codec = Codec(None, 10**6)
-    request = REQUESTS["all"].replace(meta={"a": Thing([1])} if objects else {"depth": 3})
+    request = ALL.replace(meta={"a": Thing([1])} if objects else {"depth": 3})
     slot, payload = codec.dump(request.to_dict(), SLOT, "pickle")
     others = [payload[:end] for end in range(len(payload))]
     for bit in range(8 * len(payload)):
@@ -357,7 +317,6 @@ def deep(head, tail=b"\xc0", levels=100_000):
     "text",
     [
         b"",
-        b"\x00",
         b"\xc1",
         b"\x95\x03\xc0\xc0\xc0\xa1/",  # no way to store a URL
         b"\x95\x00\xc0\xc0\xc0\xc4\x01/",  # a URL of bytes
@@ -369,19 +328,13 @@ def deep(head, tail=b"\xc0", levels=100_000):
         b"\x81\x05\xc0",  # a dict
         deep(b"\x81\x90\xc0", b"\xa1/", 1),  # a list as a key
         deep(b"\x81\xa1a\xd4\x20\x00", b"\xa1/", 1),  # no such extension
-        deep(b"\x81\xa1a\x93\xd4\x02\x00\x90\x90", b"\xa1/", 1),  # a set of lists
         deep(b"\x81\xa1a\x92\xd4\x04\x00\x01", b"\xa1/", 1),  # half a pair
         deep(b"\x81\xa1a\xc9\x00\x00\x4e\x20\x05" + b"1" * 20_000, b"\xa1/", 1),
-        deep(b"\x91"),
         deep(b"\x91", b"\xc0\xa1/", 900),
-        deep(b"\x81\xc0"),
         deep(b"\x92\xd4\x01\x00", b"\xc0\xa1/", 400),
-        deep(b"\xc7\xff\x05"),
         deep(b"\xdd\x00\x01\x86\xa0"),  # lists of a hundred thousand
-        deep(b"\xdd\xff\xff\xff\xff"),
         deep(b"\xdf\x00\x01\x86\xa0", levels=500),
         b"\xdd\x7f\xff\xff\xff",
-        b"\xdb\xff\xff\xff\xff",
         b"\xc9\xff\xff\xff\xff\x05",
     ],
     ids=lambda text: repr(text[:12]),

@@ -21,8 +21,9 @@ import scrapy_bloom
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
 from scrapy_bloom.sqlite.records import SqliteRecords
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
-from tests.crawl.engine import STOCK, ChangedSpider, Job, name_of, query, request, unserializable
+from tests.crawl.engine import STOCK, Job, query, unserializable
 from tests.failures import Failed, SpeechlessError
+from tests.fakes import raising
 from tests.test_refused_start import contents
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -58,51 +59,67 @@ def test_stats_are_scrapys(make):
     assert job.stat("dupefilter/filtered") == 1
 
 
-def test_without_a_job_directory_it_is_scrapys_scheduler(tmp_path, monkeypatch):
-    """Nothing is stored, checked or held back, and any dupefilter will do."""
+def test_without_a_job_directory_it_is_scrapys_scheduler(tmp_path, monkeypatch, caplog):
+    """Nothing is stored, checked or held back, and any dupefilter and any queue will do, of which
+    one line says so. A slot that is no text leaves no trace."""
     monkeypatch.chdir(tmp_path)
-    job = Job(None, DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter").open()
-    job.pushed(*"aba")
+    queue = {"SCHEDULER_PRIORITY_QUEUE": f"{__name__}.MyQueue"}
+    job = Job(None, DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter", **queue).open()
+    assert isinstance(job.scheduler.mqs, MyQueue)
+    (line,) = lines(caplog, "WARNING")
+    assert f"{__name__}.MyQueue" in line
+    job = Job(None, DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter").open().pushed(*"aba")
+    with pytest.raises(TypeError):
+        job.push("c", meta={"download_slot": 5})
     assert job.finish() == ["b", "a"]
+    assert not job.scheduler.has_pending_requests()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_format_can_go_on(make):
-    """Rows are read in the format they were written in."""
-    make().pushed("a").close()
-    job = make(SCHEDULER_DISK_QUEUE="scrapy.squeues.MarshalFifoDiskQueue").pushed("b")
-    assert job.names() == ["a", "b"]
+def lines(caplog, level):
+    return [each.getMessage() for each in caplog.records if each.levelname == level]
+
+
+class Importance(IntEnum):
+    """Priorities with names, as projects have them."""
+
+    LOW = -2
+    HIGH = 3
+
+
+@pytest.mark.parametrize("folder", ["job", None])
+def test_a_priority_may_have_a_name(make, tmp_path, folder):
+    """An enumeration of numbers is stored, and served, as these."""
+    job = make(tmp_path / folder) if folder else Job(None).open()
+    for name, priority in ("a", Importance.LOW), ("b", 0), ("c", Importance.HIGH):
+        assert job.push(name, priority=priority)
+    assert job.names() == ["c", "b", "a"]
 
 
 def test_memory_does_not_grow_with_what_is_pending(make):
     """Thousands more pending requests take no more memory than a page cache does."""
     job = make()
-
-    def push(count):
-        for number in range(count):
-            job.push(f"{len(job.scheduler)}-{number}", dont_filter=True)
-        job.commit()
-
-    push(1000)
-    tracemalloc.start()
-    try:
-        push(4_000)
-        grown, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(job.scheduler) == 5_000
-    assert grown < 500_000  # requests themselves would take ten times as much
+    for number in range(3_000):
+        if number == 500:
+            tracemalloc.start()
+        job.push(str(number), dont_filter=True)
+    job.commit()
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(job.scheduler) == 3_000
+    assert grown < 500_000  # requests themselves would take five times as much
 
 
 # What survives
 
 
 def test_a_clean_stop_recovers_nothing(make):
-    """A job that was stopped cleanly goes on as Scrapy's does, without the stat."""
+    """A job that was stopped cleanly goes on as Scrapy's does, without the stat. Rows are read in
+    the format that they were written in."""
     make().pushed("a").close()
-    resumed = make()
+    resumed = make(SCHEDULER_DISK_QUEUE="scrapy.squeues.MarshalFifoDiskQueue").pushed("b")
     assert resumed.stat("scheduler/recovered") is None
-    assert resumed.names() == ["a"]
+    assert resumed.names() == ["a", "b"]
 
 
 @pytest.mark.parametrize("where", ["_slot.inprogress", "scraper.slot.active", "downloader.active"])
@@ -122,13 +139,6 @@ def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
     assert rows(tmp_path / "job") == []
 
 
-def test_dont_filter_marks_nothing(make):
-    """The fingerprint of a request with dont_filter reaches neither memory nor filter."""
-    job = make().pushed("a", dont_filter=True)
-    job.commit()
-    assert job.push("a")
-
-
 def test_the_idle_spider_commits(make, tmp_path):
     """A request that is pushed when nothing else happens is stored by a timer."""
     from twisted.internet import reactor
@@ -146,52 +156,41 @@ def test_the_idle_spider_commits(make, tmp_path):
 # Unserializable requests
 
 
-def test_the_same_object_may_come_again(make, crash):
-    """A callback's own request, now unserializable, keeps its row until it is finished."""
-    job = make().pushed("a", dont_filter=True)
-    popped = job.pop()
-    popped.meta["function"] = lambda: None
-    job.scheduler.enqueue_request(popped)
-    job.done(popped)
-    job.commit()
-    assert crash().names() == ["a"]
-    assert job.pop() is popped
-    job.done(popped)
-    job.commit()
-    assert crash().names() == []
+class Odd:
+    """Cannot be pickled."""
+
+    def __reduce__(self):
+        raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("error", [ValueError, TypeError, RecursionError, ZeroDivisionError])
-def test_any_exception_while_serializing_counts(make, error):
-    """The request goes to memory, whatever its serialization raises."""
-
-    class Odd:
-        def __reduce__(self):
-            raise error("no")
-
+@pytest.mark.parametrize("options", [{"meta": {"odd": Odd()}}, {"priority": 10**30}])
+def test_what_cannot_be_stored_stays_in_memory(make, options):
+    """Whatever its serialization raises; a priority beyond 64 bits stops no job, either. With
+    dont_filter its fingerprint reaches neither memory nor filter."""
     job = make()
-    assert job.push("a", meta={"odd": Odd()})
-    assert job.stat("scheduler/unserializable") == 1
-    assert job.names() == ["a"]
-
-
-def test_what_sqlite_cannot_store_stays_in_memory(make):
-    """A priority beyond 64 bits stops no job."""
-    job = make()
-    assert job.push("a", priority=10**30)
+    assert job.push("a", dont_filter=True, **options)
+    job.commit()
+    assert job.push("a", **options)
     assert job.push("b")
     job.commit()
-    assert job.names() == ["a", "b"]
+    assert sorted(job.names()) == ["a", "a", "b"]
     assert job.engine.closed == []
 
 
-def test_a_request_that_cannot_be_pushed_is_forgotten(make, crash, caplog):
-    """`enqueue_request` does not raise, and what it came from stays in the job."""
+def test_a_request_that_cannot_be_pushed_is_forgotten(make, crash, caplog, monkeypatch):
+    """`enqueue_request` does not raise, and what it came from stays in the job; nor for foreign
+    code in a dupefilter that does."""
     job = make().pushed("parent")
     parent = job.pop()
     assert not job.push("a", meta={"download_slot": 5})
     assert "Cannot schedule <GET http://example.com/a>" in caplog.text
     assert job.push("a")
+    job.done(parent)
+    job.commit()
+    assert sorted(crash().names()) == ["a", "parent"]
+    parent = job.pop()
+    monkeypatch.setattr(job.scheduler.df, "request_seen", raising(RuntimeError("no idea")))
+    assert not job.push("child")
     job.done(parent)
     job.commit()
     assert sorted(crash().names()) == ["a", "parent"]
@@ -203,17 +202,30 @@ def test_a_request_that_cannot_be_pushed_is_forgotten(make, crash, caplog):
 def refused(folder, **options):
     """Return the error with which a job does not open."""
     job = Job(folder, **options)
-    with pytest.raises((JobDirectoryError, RequestFileError, ValueError)) as caught:
+    with pytest.raises((JobDirectoryError, RequestFileError, ValueError, OSError)) as caught:
         job.open()
     return caught.value
 
 
-@pytest.mark.parametrize("name", ["RFPDupeFilter", "BaseDupeFilter"])
-def test_another_dupefilter_is_refused_by_name(tmp_path, name):
-    """One that marks at once would lose pages."""
-    error = refused(tmp_path / "job", DUPEFILTER_CLASS=f"scrapy.dupefilters.{name}")
-    assert f"scrapy.dupefilters.{name}" in str(error)
-    assert "scrapy_bloom.BloomDupeFilter" in str(error)
+class MyQueue(ScrapyPriorityQueue):
+    """A project's, with an order of its own."""
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("DUPEFILTER_CLASS", "scrapy.dupefilters.RFPDupeFilter"),
+        ("SCHEDULER_DISK_QUEUE", f"{__name__}.MyQueue"),
+        ("SCHEDULER_START_DISK_QUEUE", f"{__name__}.MyQueue"),
+        ("SCHEDULER_PRIORITY_QUEUE", f"{__name__}.MyQueue"),
+    ],
+)
+def test_a_foreign_class_is_refused_by_name(tmp_path, setting, value):
+    """A dupefilter that marks at once would lose pages, and the order and the format of a queue are
+    not known."""
+    error = refused(tmp_path / "job", **{setting: value})
+    assert setting in str(error)
+    assert value in str(error)
 
 
 def test_the_scrapers_slot_is_checked_before_there_is_one(tmp_path, monkeypatch):
@@ -225,62 +237,36 @@ def test_the_scrapers_slot_is_checked_before_there_is_one(tmp_path, monkeypatch)
         job.open()
 
 
-class MyQueue(ScrapyPriorityQueue):
-    """A project's, with an order of its own."""
-
-
-@pytest.mark.parametrize(
-    "setting", ["SCHEDULER_DISK_QUEUE", "SCHEDULER_START_DISK_QUEUE", "SCHEDULER_PRIORITY_QUEUE"]
-)
-def test_an_unknown_queue_is_refused_by_name(tmp_path, setting):
-    """The order and the format of a foreign class are not known."""
-    error = refused(tmp_path / "job", **{setting: f"{__name__}.MyQueue"})
-    assert setting in str(error)
-    assert f"{__name__}.MyQueue" in str(error)
-
-
-def test_without_a_job_directory_scrapys_scheduler_serves_an_unknown_queue(caplog):
-    """One line says so."""
-    job = Job(None, SCHEDULER_PRIORITY_QUEUE=f"{__name__}.MyQueue").open().pushed("a")
-    assert isinstance(job.scheduler.mqs, MyQueue)
-    assert name_of(job.scheduler.next_request()) == "a"
-    (line,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert f"{__name__}.MyQueue" in line
-
-
-def rewritten(change):
-    """Return what writes a file anew."""
-    return lambda path: path.write_bytes(change(path.read_bytes()))
+def overwritten(content, wanted):
+    """Return a file whose page that holds these bytes, or has this number, is damaged."""
+    number = wanted - 1 if isinstance(wanted, int) else content.index(wanted) // 4096
+    return content[: number * 4096] + b"\xff" * 4096 + content[number * 4096 + 4096 :]
 
 
 DAMAGES = {
-    "empty": rewritten(lambda _: b""),
-    "text": rewritten(lambda _: b"no database at all" * 100),
-    "cut": rewritten(lambda sound: sound[:5000]),
-    "header only": rewritten(lambda sound: sound[:100]),
-    "overwritten": rewritten(lambda sound: sound[:4096] + b"\xff" * (len(sound) - 4096)),
+    "empty": lambda _: b"",
+    "text": lambda _: b"no database at all" * 100,
+    "cut": lambda sound: sound[:5000],
+    "header only": lambda sound: sound[:100],
+    "pages": lambda sound: sound[:4096] + b"\xff" * (len(sound) - 4096),
+    "a table": lambda sound: overwritten(sound, 3),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_was(tmp_path, damage):
-    """The error names the file and a remedy; not a byte of it changes."""
-    Job(tmp_path / "sound").open().close()
-    sound, path = (tmp_path / name / "requests.sqlite" for name in ("sound", "job"))
-    DAMAGES[damage](sound)
-    path.parent.mkdir()
-    path.write_bytes(contents := sound.read_bytes())
+def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_was(make, tmp_path, damage):
+    """The error names the file and a remedy; not a byte of it changes, and no lock is left
+    while the error is at hand."""
+    make().pushed("a").close()
+    path = tmp_path / "job" / "requests.sqlite"
+    sound = path.read_bytes()
+    path.write_bytes(damaged := DAMAGES[damage](sound))
     error = refused(tmp_path / "job")
     assert str(path) in str(error)
     assert "new JOBDIR" in str(error)
-    assert path.read_bytes() == contents
-
-
-def overwrite_page(path, wanted):
-    """Damage the page that holds these bytes, or has this number."""
-    content = path.read_bytes()
-    number = wanted - 1 if isinstance(wanted, int) else content.index(wanted) // 4096
-    path.write_bytes(content[: number * 4096] + b"\xff" * 4096 + content[number * 4096 + 4096 :])
+    assert path.read_bytes() == damaged or damage == "a table"  # which is met when it is begun
+    path.write_bytes(sound)
+    assert make().names() == ["a"]
 
 
 def test_a_page_that_is_damaged_is_named_when_it_is_met(make, tmp_path, caplog):
@@ -290,9 +276,9 @@ def test_a_page_that_is_damaged_is_named_when_it_is_met(make, tmp_path, caplog):
         job.push(f"page{number}", body=b"%d" % number * 500)
     job.close()
     path = tmp_path / "job" / "requests.sqlite"
-    overwrite_page(path, b"/page7")
+    path.write_bytes(overwritten(path.read_bytes(), b"/page7"))
     make().names()
-    (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    (line,) = lines(caplog, "ERROR")
     assert f"The stored requests failed: {path}: " in line
     assert "restore it from a backup, or use a new JOBDIR" in line
 
@@ -303,27 +289,13 @@ def test_a_push_without_memory_stops_the_job(make, monkeypatch):
     job = make().pushed("safe")
     job.commit()
 
-    def push(*_):
-        raise MemoryError
-
     with monkeypatch.context() as patched:
-        patched.setattr(SqliteRecords, "push", push)
+        patched.setattr(SqliteRecords, "push", raising(MemoryError))
         assert not job.push("lost")
     assert not job.push("later")
     assert job.scheduler.ledger.stopped
     job.close("bloom_error")
     assert make().names() == ["safe"]
-
-
-def test_a_damaged_table_is_named_at_the_start(make, tmp_path):
-    """Whichever it is that is read first."""
-    make().close()
-    path = tmp_path / "job" / "requests.sqlite"
-    ((page,),) = query(path, "SELECT rootpage FROM sqlite_master WHERE name = 'slot'")
-    overwrite_page(path, page)
-    error = refused(tmp_path / "job")
-    assert str(path) in str(error)
-    assert "new JOBDIR" in str(error)
 
 
 def test_a_link_or_a_directory_is_refused(tmp_path):
@@ -343,17 +315,6 @@ def test_a_second_process_changes_nothing(make, tmp_path):
     with pytest.raises(FilterLockedError):
         Job(tmp_path / "job").open()
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "job").rglob("*")} == before
-
-
-def test_a_refused_job_can_be_opened_later(make, tmp_path):
-    """A failed start leaves no lock behind."""
-    path = tmp_path / "job" / "requests.sqlite"
-    make().close()
-    sound = path.read_bytes()
-    DAMAGES["overwritten"](path)
-    assert isinstance(refused(tmp_path / "job"), RequestFileError)
-    path.write_bytes(sound)
-    assert make().names() == []
 
 
 # Scrapy's own queues
@@ -395,27 +356,20 @@ def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority
     assert make(**options).names() == ["later"]  # what it has left since is taken over, too
 
 
-@pytest.mark.parametrize("point", ["copytree", "commit", "_put_aside"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "scrapy_queues.shutil.copytree",
+        "job_file.RequestFile.commit",
+        "scrapy_queues.ScrapyQueues._put_aside",
+    ],
+)
 def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, monkeypatch, point):
     """Scrapy's files stay whole until all they hold is committed."""
-    from scrapy_bloom.sqlite import scrapy_queues
-
-    job = Job(tmp_path / "job", STOCK).open().pushed(*"abc")
-    job.close()
+    Job(tmp_path / "job", STOCK).open().pushed(*"abc").close()
     with monkeypatch.context() as patch:
-
-        def die(*_, **__):
-            raise OSError("dies here")
-
-        if point == "copytree":
-            patch.setattr(scrapy_queues.shutil, "copytree", die)
-        elif point == "commit":
-            patch.setattr("scrapy_bloom.sqlite.job_file.RequestFile.commit", die)
-        else:
-            patch.setattr(scrapy_queues.ScrapyQueues, "_put_aside", die)
-        job = Job(tmp_path / "job")
-        with pytest.raises(OSError, match="dies here"):
-            job.open()
+        patch.setattr(f"scrapy_bloom.sqlite.{point}", raising(OSError("dies here")))
+        assert "dies here" in str(refused(tmp_path / "job"))
     assert make().names() == ["c", "b", "a"]
 
 
@@ -466,7 +420,7 @@ def test_a_failing_database_closes_the_spider_and_keeps_the_job(
 
 
 class UnpicklesNotError(Exception):
-    """Pickles, and does not unpickle: a request with one is stored and cannot be read back."""
+    """Pickles, and does not unpickle."""
 
     def __init__(self, one, other):
         super().__init__(one)
@@ -485,7 +439,6 @@ class UnpicklesSilently:
 @pytest.mark.parametrize(
     ("options", "kept", "told"),
     [
-        ({}, UnpicklesNotError(1, 2), "TypeError: "),
         ({"BLOOM_KEEP_FAILED": False}, UnpicklesNotError(1, 2), "TypeError: "),
         ({"BLOOM_FAILED_KINDS": []}, UnpicklesSilently(), "SpeechlessError"),
     ],
@@ -503,45 +456,14 @@ def test_a_request_that_cannot_be_read_back_has_failed(
     next_turn()
     assert job.engine.closed == []
     assert job.stat("scheduler/unreadable") == 1
-    (record,) = [r for r in caplog.records if r.levelname == "ERROR"]
-    assert "\n" not in record.getMessage()
-    assert "tried again at the next start" in record.getMessage()
+    (line,) = lines(caplog, "ERROR")
+    assert "\n" not in line
+    assert "tried again at the next start" in line
     job.close()
     assert job.stat("scheduler/failed") == 1
     (found,) = Failed(tmp_path / "job").requests()
     assert (found.url, found.reason) == ("http://example.com/bad", "unreadable")
     assert found.exception.startswith(told)
-
-
-def test_what_could_not_be_read_back_is_tried_again_at_the_next_start(make, crash, tmp_path):
-    """A callback that is there again gets its request, after a stop and after a kill."""
-    job = make()
-    job.scheduler.enqueue_request(request("a", callback=job.spider.parse_other))
-    job.close()
-    changed = make(spider=ChangedSpider)
-    assert changed.pop() is None
-    changed.commit()
-    (found,) = Failed(tmp_path / "job").requests()
-    assert (name_of(found), found.exception[:15]) == ("a", "ValueError: Met")
-    assert crash().names() == ["a"]
-    crash(spider=ChangedSpider).close()
-    changed.close()
-    assert make().names() == ["a"]
-
-
-def test_a_dupefilter_that_raises_loses_nothing(make, crash, monkeypatch):
-    """Foreign code in a subclass: the request is left out, and what was in progress stays."""
-    job = make().pushed("parent")
-    parent = job.pop()
-
-    def fail(_):
-        raise RuntimeError("no idea")
-
-    monkeypatch.setattr(job.scheduler.df, "request_seen", fail)
-    assert not job.push("child")
-    job.done(parent)
-    job.commit()
-    assert crash().names() == ["parent"]
 
 
 def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, caplog):
@@ -574,12 +496,9 @@ def test_the_file_is_for_its_owner_only(make, tmp_path):
     ("options", "expected"),
     [
         ({}, True),
-        ({"BLOOM_DURABLE": False}, False),
         ({"BLOOM_DURABLE": "0"}, False),
         ({"SCHEDULER": STOCK}, False),
-        ({"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}, False),
         ({"DUPEFILTER_CLASS": "no.such.Filter"}, False),
-        ({"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}, True),
     ],
 )
 def test_the_addon_sets_the_scheduler(options, expected):
@@ -605,32 +524,7 @@ def test_scrapys_scheduler_is_told_of_requests_it_does_not_fetch(make, caplog):
     caplog.clear()
     make().finish()
     make(scheduler=STOCK)
-    assert caplog.text.count("WARNING") == 0
-
-
-class Importance(IntEnum):
-    """Priorities with names, as projects have them."""
-
-    LOW = -2
-    HIGH = 3
-
-
-@pytest.mark.parametrize("folder", ["job", None])
-def test_a_priority_may_have_a_name(make, tmp_path, folder):
-    """An enumeration of numbers is stored, and served, as these."""
-    job = make(tmp_path / folder) if folder else Job(None).open()
-    for name, priority in ("a", Importance.LOW), ("b", 0), ("c", Importance.HIGH):
-        assert job.scheduler.enqueue_request(request(name, priority=priority))
-    assert [name_of(job.scheduler.next_request()) for _ in "abc"] == ["c", "b", "a"]
-
-
-def test_a_slot_that_is_no_text_is_refused_without_a_trace():
-    """The crawl ends with the other requests."""
-    job = Job(None).open().pushed("a")
-    with pytest.raises(TypeError):
-        job.push("b", meta={"download_slot": 5})
-    assert job.names() == ["a"]
-    assert not job.scheduler.has_pending_requests()
+    assert lines(caplog, "WARNING") == []
 
 
 def test_the_way_of_a_push(make):

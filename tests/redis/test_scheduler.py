@@ -1,7 +1,7 @@
 """RedisDurableScheduler as Scrapy builds it: what it refuses, and what it leaves to the answer."""
 
-import gzip
 import json
+import logging
 import os
 import secrets
 import threading
@@ -26,7 +26,7 @@ from scrapy_bloom.redis.worker_feeds import SyncedFeeds
 from tests.crawl.engine import TestSpider, name_of, request
 from tests.crawl.rounds import waited_for
 from tests.redis.server import wait_until
-from tests.redis.workers import StoreWorker, talk
+from tests.redis.workers import talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
@@ -64,26 +64,26 @@ def test_another_spider_is_refused(build, key, redis_server):
 
 
 def test_a_refused_worker_leaves_its_job_directory(build, tmp_path):
-    """As it was: not there, or free for the next crawl of the process."""
+    """As it was: not there, or free for the next crawl of the process; also one that is closed
+    before it opens, as where a spider middleware keeps the spider from starting."""
     with pytest.raises(SharedFilterError):
         build(BLOOM_REDIS_URL="redis://127.0.0.1:1/0", JOBDIR=str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
-    first = build(JOBDIR=str(tmp_path / "job"))
+    where = {"JOBDIR": str(tmp_path / "job")}
+    first = build(**where)
     with pytest.raises(FilterLockedError, match=f"process {os.getpid()}, which is this one"):
-        build(JOBDIR=str(tmp_path / "job"))
+        build(**where)
     first.close("shutdown")
+    build_from_crawler(type(first), first.crawler).close("cancelled")
     talk(build())
-    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE"):
-        build(BLOOM_REDIS_LEASE=30, JOBDIR=str(tmp_path / "job"))
-    build(JOBDIR=str(tmp_path / "job"))
+    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 60, and this one has 30"):
+        build(BLOOM_REDIS_LEASE=30, **where)
+    build(**where)
 
 
 def test_a_refused_worker_leaves_no_connection(build, monkeypatch):
     """Nor does a spider with a list of seeds, which has two more."""
-
-    class SeededSpider(TestSpider):
-        redis_key = "seeds"
-
+    monkeypatch.setattr(TestSpider, "redis_key", "seeds", raising=False)
     talk(build())
     clients, init, close = set(), RedisClient.__init__, RedisClient.close
     monkeypatch.setattr(
@@ -91,45 +91,28 @@ def test_a_refused_worker_leaves_no_connection(build, monkeypatch):
     )
     monkeypatch.setattr(RedisClient, "close", lambda self: clients.discard(self) or close(self))
     with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE"):
-        build(spider=SeededSpider, BLOOM_REDIS_LEASE=30)
+        build(BLOOM_REDIS_LEASE=30)
     assert clients == set()
 
 
-def test_a_worker_that_is_closed_before_it_opens_leaves_its_job_directory(build, tmp_path):
-    """As Scrapy does where a spider middleware keeps the spider from starting."""
-    first = build(JOBDIR=str(tmp_path))
-    first.close("shutdown")
-    scheduler = build_from_crawler(type(first), first.crawler)
-    scheduler.close("cancelled")
-    build(JOBDIR=str(tmp_path))
-
-
-def test_a_url_is_enough(build):
-    """With BLOOM_REDIS_URL the add-on has it built, and a request goes there and back."""
-    scheduler = build()
+def test_a_url_is_enough(build, join):
+    """With BLOOM_REDIS_URL the add-on has it built, and a request goes there and back. What another
+    worker has seen is counted when the answer comes: `enqueue_request` says "perhaps new"."""
+    scheduler, other = build(), join()
+    other.enqueue("seen")
+    other.exchange()
     assert type(scheduler) is RedisDurableScheduler
     assert scheduler.has_pending_requests()
     assert scheduler.enqueue_request(request("page", callback=scheduler.spider.parse_other))
     assert not scheduler.enqueue_request(request("page"))
+    assert scheduler.enqueue_request(request("seen"))
+    assert scheduler.stats.get_value("dupefilter/filtered") == 1
     talk(scheduler)
     popped = scheduler.next_request()
     assert (popped.url, popped.callback) == (request("page").url, scheduler.spider.parse_other)
     stats = scheduler.stats.get_stats()
     assert stats["scheduler/enqueued/redis"] == stats["scheduler/dequeued/redis"] == 1
-
-
-def test_what_another_worker_has_seen_is_counted_when_the_answer_comes(build, redis_server, key):
-    """enqueue_request says "perhaps new" before Redis was asked."""
-    scheduler = build()
-    other = StoreWorker(redis_server.url, key)
-    other.enqueue("page")
-    other.exchange()
-    other.close()
-    assert scheduler.enqueue_request(request("page"))
-    assert scheduler.stats.get_value("dupefilter/filtered") is None
-    talk(scheduler)
-    assert scheduler.stats.get_value("dupefilter/filtered") == 1
-    assert scheduler.stats.get_value("scheduler/enqueued") is None
+    assert (stats["dupefilter/filtered"], stats["scheduler/enqueued"]) == (2, 1)
 
 
 def start(scheduler, *requests, through=False):
@@ -145,7 +128,8 @@ def start(scheduler, *requests, through=False):
             scheduler.enqueue_request(thing)
 
     waited_for(run())
-    scheduler._start_requests._is_through = through
+    if through is not None:
+        scheduler._start_requests._is_through = through
     talk(scheduler)
 
 
@@ -171,16 +155,7 @@ def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server,
     """Ctrl-C cancels start(), and one that cleans up may just return: others run it."""
     scheduler = build()
     scheduler.crawler.engine.running = running
-    (process,) = scheduler.crawler.engine.scraper.spidermw.methods["process_start"]
-
-    async def things():
-        yield request("page")
-
-    async def run():
-        return [thing async for thing in process(things())]
-
-    waited_for(run())
-    talk(scheduler)
+    start(scheduler, through=None)
     done = redis_server.command("HGET", f"{{{key}}}:crawl", "start_done")
     assert done == (b"1" if running else b"")
 
@@ -273,11 +248,9 @@ def test_closing_leaves(build, redis_server, key):
         ({"BLOOM_REDIS_IDLE": -1}, "BLOOM_REDIS_IDLE is -1"),
         ({"BLOOM_REDIS_SLOT_WORKERS": 2}, "BLOOM_REDIS_SLOT_WORKERS is 2"),
         ({"BLOOM_REDIS_MAX_ATTEMPTS": 0}, "BLOOM_REDIS_MAX_ATTEMPTS is 0"),
-        ({"BLOOM_REDIS_ON_ERROR": "local"}, "BLOOM_REDIS_ON_ERROR is 'local'"),
         ({"BLOOM_REPEAT_START": True}, "begin a new round with BLOOM_REDIS_ROUND"),
         ({"SCHEDULER_DISK_QUEUE": "queue.Queue"}, "SCHEDULER_DISK_QUEUE is queue.Queue"),
         ({"SCHEDULER_MEMORY_QUEUE": "queue.Queue"}, "SCHEDULER_MEMORY_QUEUE is queue.Queue"),
-        ({"BLOOM_PICKLE": "x"}, "BLOOM_PICKLE is 'x'"),
         ({"BLOOM_BUDGET": "x"}, "BLOOM_BUDGET is 'x'"),
     ],
 )
@@ -290,54 +263,32 @@ def test_bad_settings_are_refused(build, redis_server, key, settings, message):
     assert redis_server.names(key) == []
 
 
-@pytest.fixture
-def evicting_server(own_server):
-    """A server that evicts keys when its memory is full."""
+def test_a_server_that_evicts_gets_no_new_crawl(own_server, build, told):
+    """A crawl that is there goes on, with an ERROR."""
     own_server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     own_server.command("CONFIG", "SET", "maxmemory", "100mb")
-    return own_server
-
-
-def test_a_server_that_evicts_gets_no_new_crawl(evicting_server, build, key, caplog):
-    """A crawl that is there goes on, with an ERROR."""
-    message = "maxmemory-policy allkeys-lru"
-    with pytest.raises(SharedFilterError, match=message):
-        build(BLOOM_REDIS_URL=evicting_server.url)
-    assert evicting_server.names() == []
-    evicting_server.command("CONFIG", "SET", "maxmemory", "0")
-    talk(build(BLOOM_REDIS_URL=evicting_server.url))
-    evicting_server.command("CONFIG", "SET", "maxmemory", "100mb")
-    caplog.clear()
-    talk(build(BLOOM_REDIS_URL=evicting_server.url))
-    (line,) = (each for each in caplog.records if message in each.getMessage())
-    assert line.levelname == "ERROR"
+    with pytest.raises(SharedFilterError, match="maxmemory-policy allkeys-lru"):
+        build(BLOOM_REDIS_URL=own_server.url)
+    assert own_server.names() == []
+    for memory in ("0", "100mb"):
+        own_server.command("CONFIG", "SET", "maxmemory", memory)
+        talk(build(BLOOM_REDIS_URL=own_server.url))
+    assert ["allkeys-lru" in line for line in told(logging.ERROR)] == [True, True]
 
 
 @pytest.mark.parametrize(("name", "value"), [("save", "60 1"), ("appendonly", "yes"), ("save", "")])
-def test_a_server_without_persistence_is_named(own_server, build, caplog, name, value):
-    """At start, once; where there is a snapshot or a log it is not."""
+def test_a_server_without_persistence_or_memory_is_named(own_server, build, told, name, value):
+    """At start, once; where there is a snapshot or a log it is not. A worker that gets nothing for
+    want of memory says so."""
     own_server.command("CONFIG", "SET", name, value)
-    build(BLOOM_REDIS_URL=own_server.url)
-    lines = [line for line in caplog.messages if "keeps nothing on a disk" in line]
-    assert len(lines) == (value == "")
-
-
-def test_memory_that_is_full_is_named(own_server, build, caplog):
-    """A worker that gets nothing for want of memory says so."""
     scheduler = build(BLOOM_REDIS_URL=own_server.url)
     talk(scheduler)
+    assert ["keeps nothing on a disk" in line for line in told()] == [True] * (value == "")
     own_server.command("CONFIG", "SET", "maxmemory", "1")
     scheduler.worker.store._call()
     assert scheduler.worker._transport.wait(10)
-    assert any("has no memory left (maxmemory)" in line for line in caplog.messages)
+    assert "has no memory left (maxmemory)" in told()[-1]
     assert scheduler.stats.get_value("bloom/outages") == 1
-
-
-def test_another_lease_is_refused(build):
-    """All workers need the same."""
-    talk(build(BLOOM_REDIS_LEASE=30))
-    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 30, and this one has 20"):
-        build(BLOOM_REDIS_LEASE=20)
 
 
 def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
@@ -405,13 +356,9 @@ def test_scrapys_feeds_of_a_worker_are_synced_before_pages_are_acknowledged(tmp_
 
 def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
     """Whether a worker ends, waits or is killed: an empty feed over the whole one is a loss."""
-    paths = [tmp_path / name for name in ("over.json", "behind.json", "over.json.gz", "over.csv")]
-    zipped = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
-    options = [{"overwrite": True}, {}, {"overwrite": True, **zipped}, {"overwrite": True}]
-    feeds = {
-        str(path): {"format": path.name.split(".")[1], **more}
-        for path, more in zip(paths, options, strict=True)
-    }
+    paths = [tmp_path / name for name in ("over.json", "behind.json")]
+    feeds = {str(path): {"format": "json"} for path in paths}
+    feeds[str(paths[0])]["overwrite"] = True
 
     def work(*items, ends="finished", **settings):
         worker = build(FEEDS=feeds, JOBDIR=str(tmp_path / "job"), **settings)
@@ -428,12 +375,7 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
         worker.worker.idle_checks.has_closed = ends == "finished"
         worker.close(ends)
         waited_for(signal(signals.spider_closed, spider=worker.spider, reason=ends))
-        # a compressed one says when it was stored
-        return [
-            gzip.decompress(text) if path.suffix == ".gz" else text
-            for path in paths
-            for text in [path.read_bytes()]
-        ]
+        return [path.read_bytes() for path in paths]
 
     first = work({"number": 1})
     assert json.loads(first[0]) == json.loads(first[1]) == [{"number": 1}]
