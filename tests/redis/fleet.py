@@ -26,11 +26,9 @@ from scrapy.utils.test import get_crawler
 import scrapy_bloom.redis.scheduler  # noqa: F401 - before the forks, not in each
 from scrapy_bloom.crawl import hosts
 from scrapy_bloom.redis.client import RedisClient
-from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.layout import in_one_slot
 from scrapy_bloom.redis.push import push
 from scrapy_bloom.redis.status import CrawlReader
-from tests.failures import Failed
 from tests.patience import PATIENCE
 from tests.redis.server import Cluster, Server
 from tests.world.runner import ASYNCIO, SELECT, Crawl, Run, World, fork, side_by_side, write_stats
@@ -492,49 +490,6 @@ def story_parts(teller, crawl, _):
         ],
         refused=len(second.lines("is in use by process")),
         told=sum("2 feeds with each item at least once" in run.log for run in fleet.all),
-    )
-
-
-def story_returns(teller, crawl, _):
-    """A worker with the first one's JOBDIR retries what was over the budget; others come late."""
-    fleet = teller.fleet(crawl)
-    paths = [fleet.folder / name for name in ("over.jsonl", "over.json", "behind.jsonl")]
-    feeds = {
-        str(path): {
-            "format": path.suffix[1:].replace("jsonl", "jsonlines"),
-            "overwrite": path.stem == "over",
-        }
-        for path in paths
-    }
-    found = []
-    for step, settings in {
-        "capped": {"BLOOM_BUDGET": {"*": 12}},
-        "late": {"BLOOM_BUDGET": {"*": 12}},
-        "retried": {},
-        "late again": {},
-        "killed": {"BLOOM_REDIS_IDLE": 600},
-        "late at last": {},
-        "next round": {"BLOOM_REDIS_ROUND": "next"},
-    }.items():
-        if step == "retried":
-            with RedisClient(teller.server.url) as client:
-                failed = Failed(RedisDesk(client, in_one_slot(crawl.name)))
-                # what was over the budget and cannot be stored does not come back, and is told
-                gone = failed.requests(reasons=["unserializable"])
-                failed.retry(reasons=["capped"])
-        run = fleet.start(**ADDON, JOBDIR=str(fleet.folder / "job"), FEEDS=feeds, **settings)
-        if step == "killed":
-            yield from until(lambda run=run: "Spider opened" in run.log)
-            fleet.kill(run)
-        yield from to_the_end(fleet)
-        # the lines of both formats
-        texts = [path.read_text() for path in paths]
-        found.append([sorted(map(int, re.findall(r'"number": (\d+)', text))) for text in texts])
-    yield fleet.report(
-        teller.reference,
-        wanted=sorted(items_of(teller.reference)),
-        found=found,
-        told=[each.url.partition(f"/{crawl.name}/")[2] for each in gone],
     )
 
 

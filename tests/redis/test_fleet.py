@@ -126,18 +126,6 @@ def test_feeds_that_are_stored_at_the_end_outlive_their_worker(reports):
     assert report["told"] >= 3
 
 
-def test_what_is_retried_goes_on_in_the_feeds_of_its_round(reports):
-    """In feeds that overwrite, too; a worker that comes late or is killed changes none of them."""
-    report = reports["returns"]
-    assert ({*report["lost"]} - {*report["told"]}, report["errors"]) == (set(), [])
-    first, late, *whole, begun = report["found"]
-    wanted = report["wanted"]
-    assert first == late
-    assert all(0 < len(feed) < len(wanted) for feed in first)
-    assert whole == [[wanted] * 3] * 4
-    assert begun == [[], [], wanted]
-
-
 def test_an_outage_may_close_workers(reports):
     """With BLOOM_REDIS_ON_ERROR "close"; when Redis is back, nothing is lost."""
     report = reports["close_on_error"]
