@@ -158,7 +158,7 @@ def test_crawls_with_duplicates_dropped_early():
 
 def test_a_thousand_kills_of_many_workers():
     """Three at a time on one Redis, now and then all at once."""
-    reports = fleet("kills=150").values()
+    reports = fleet("kills", "--count", 150).values()
     for report in reports:
         assert_whole(report)
     assert sum(report["kills"] for report in reports) >= 1000
@@ -166,9 +166,9 @@ def test_a_thousand_kills_of_many_workers():
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_workers_on_each_server(package, monkeypatch):
-    """Killed, stopped, and on a Cluster."""
+    """Killed, stopped, and on a Cluster, and servers that restart."""
     if not (server := inside(package)):
         pytest.skip(f"the package {package} is not installed")
     monkeypatch.setenv("REDIS_SERVER", server)
-    for report in fleet("kills=6", "stops=2", "restarts=2", "cluster=2").values():
+    for report in fleet("kills", "cluster", "restarts", "goes_back", "--count", 5).values():
         assert_whole(report)

@@ -1,25 +1,20 @@
-"""Crawls by several workers, forked from one process, that die in every way: run in a process of
-its own without threads with what to tell, `kills=4 stops`, prints a line of JSON for each crawl."""
+"""Crawls by several workers, forked from one process, that die in every way: stories of
+tests/world/runner.py."""
 
-import argparse
+import atexit
 import gzip
 import json
-import logging
 import os
-import random
 import re
 import signal
-import sys
-import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from scrapy import Request
-from scrapy.crawler import CrawlerProcess
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
@@ -31,12 +26,12 @@ from scrapy_bloom.redis.push import push
 from scrapy_bloom.redis.status import CrawlReader
 from tests.patience import PATIENCE
 from tests.redis.server import Cluster, Server
-from tests.world.runner import ASYNCIO, SELECT, Crawl, Run, World, fork, side_by_side, write_stats
-from tests.world.tree import KINDS, DownloaderMiddleware, TreeSpider, kind_of, pause
+from tests.world.runner import REACTORS, Crawl, Run, Teller, World, tell_stories
+from tests.world.tree import KINDS, DownloaderMiddleware, TreeSpider, answer, kind_of, pause
 
 WORKERS = 3
+ACCIDENTS = 8
 LEASE = 1.0
-CONCURRENCY = 4
 ADDON = {"ADDONS": {"scrapy_bloom.Addon": 300}}
 SETTINGS = {
     "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
@@ -45,8 +40,8 @@ SETTINGS = {
     "BLOOM_HOLD": False,  # some sites fail all the time
     "BLOOM_REDIS_LEASE": LEASE,
     "BLOOM_REDIS_TIMEOUT": 10.0,  # a loaded machine is no outage
-    "CONCURRENT_REQUESTS": CONCURRENCY,
-    "CONCURRENT_REQUESTS_PER_DOMAIN": CONCURRENCY,
+    "CONCURRENT_REQUESTS": 4,
+    "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
     "TELNETCONSOLE_ENABLED": False,
     "REMOTE_CONTROL_ENABLED": False,
 }
@@ -63,23 +58,10 @@ class GatedTree(TreeSpider):
         return super().request(number, **options)
 
     async def parse_at_gate(self, response):
-        await self.opening(self.gate)
+        while not Path(self.gate).exists():
+            await pause(0.02)
         for request in self.children(response.json()):
             yield request
-
-    async def opening(self, gate):
-        """Wait until there is a file `gate`."""
-        while not Path(gate).exists():
-            await pause(0.02)
-
-
-class TwiceGatedTree(GatedTree):
-    """Is not done with its start pages before there is a file `gate`.first."""
-
-    async def parse(self, response):
-        await self.opening(f"{self.gate}.first")
-        for thing in super().parse(response):
-            yield thing
 
 
 class FailingStart(TreeSpider):
@@ -99,14 +81,22 @@ class Fleet:
     url: str
     workers: list[Run] = field(default_factory=list)
     all: list[Run] = field(default_factory=list)
+    reference: Counter = field(default_factory=Counter)
+    """The pages of an undisturbed crawl."""
     prepare: object = None
 
     def start(self, **settings):
         """Start one more worker; return its run."""
         folder = self.folder / str(len(self.all))
-        folder.mkdir(parents=True)
-        (folder / "log").touch()
-        run = Run(fork(self._work, folder / "log", folder, settings), folder)
+        base = {
+            **SETTINGS,
+            "BLOOM_REDIS_URL": self.url,
+            "BLOOM_REDIS_KEY": self.crawl.name,
+            "FEEDS": {str(folder / "items.jsonl"): {"format": "jsonlines"}},
+        }
+        crawl = replace(self.crawl, base=base, settings={**self.crawl.settings, **settings})
+        options = {"job": False, "folder": folder, "gate": str(self.gate)}
+        run = self.world.start(crawl, self.prepare, **options)
         self.workers.append(run)
         self.all.append(run)
         return run
@@ -114,34 +104,6 @@ class Fleet:
     def start_all(self, count, **settings):
         for _ in range(count):
             self.start(**settings)
-
-    def _work(self, folder, more):
-        random.seed()
-        if self.prepare is not None:
-            self.prepare()
-        settings = {
-            **SETTINGS,
-            "TWISTED_REACTOR": self.crawl.reactor,
-            "BLOOM_REDIS_URL": self.url,
-            "BLOOM_REDIS_KEY": self.crawl.name,
-            "FEEDS": {str(folder / "items.jsonl"): {"format": "jsonlines"}},
-            **self.crawl.settings,
-            **more,
-        }
-        process = CrawlerProcess(settings, install_root_handler=True)
-        crawler = process.create_crawler(self.crawl.spider)
-        crawling = process.crawl(
-            crawler,
-            site=self.world.url(self.crawl),
-            pages=self.crawl.pages,
-            slow=self.crawl.slow,
-            kinds=self.crawl.kinds,
-            gate=str(self.gate),
-        )
-        crawling.addErrback(lambda failure: failure.printTraceback())
-        process.start()
-        write_stats(folder, crawler.stats.get_stats() if crawler.stats else {})
-        logging.shutdown()
 
     def kill(self, run):
         run.kill()
@@ -180,15 +142,15 @@ class Fleet:
                     numbers.add(json.loads(line)["number"])
         return numbers
 
-    def report(self, reference, **found):
+    def report(self, **found):
         """Return what became of the crawl, against an undisturbed one."""
-        answers, logs = self.answers, [run.log for run in self.all]
+        answers, reference, logs = self.answers, self.reference, [run.log for run in self.all]
         return {
-            "name": self.crawl.name,
+            "crawl": self.crawl.name,
             "lost": sorted(set(reference) - set(answers)),
             "items_lost": sorted(items_of(reference) - self.items),
             "more": sorted(set(answers) - set(reference)),
-            "repeated": sum((answers - Counter(reference)).values()),
+            "repeated": (answers - reference).total(),
             "reasons": [run.reason for run in self.workers],
             "statuses": [run.status for run in self.workers],
             "errors": [
@@ -197,17 +159,14 @@ class Fleet:
                 for line in log.splitlines()
                 if ("ERROR" in line and "scrapy_bloom" in line) or UNHANDLED.search(line)
             ],
-            "stats": {
-                name: sum(run.stats.get(f"scheduler/{name}", 0) for run in self.all)
-                for name in ("reclaimed", "fenced")
-            },
+            "reclaimed": sum(run.stats.get("scheduler/reclaimed", 0) for run in self.all),
             **found,
         }
 
-    def end(self, reference, **found):
+    def end(self, **found):
         """Wait until all have ended, and yield the report."""
         yield from to_the_end(self)
-        yield self.report(reference, **found)
+        yield self.report(**found)
 
 
 def items_of(reference):
@@ -239,22 +198,28 @@ def until(condition):
         yield None
 
 
-@dataclass
-class Teller:
-    """What stories need: the world, servers, chance, and the pages of an undisturbed crawl."""
+class FleetTeller(Teller):
+    """Also has servers, and the pages of an undisturbed crawl."""
 
-    world: World
-    stack: ExitStack
-    seed: int
-    each: int
-    reference: Counter = field(default_factory=Counter)
+    def __post_init__(self):
+        super().__post_init__()
+        self._reference = Counter()
+        for _ in self.undisturbed(reference := self.fleet("reference")):
+            time.sleep(0.01)
+        self._reference = reference.reference
+
+    def undisturbed(self, fleet):
+        """Let workers crawl that nobody disturbs, and note the pages."""
+        fleet.start_all(WORKERS, BLOOM_REDIS_LEASE=60)
+        yield from to_the_end(fleet)
+        fleet.reference = fleet.answers
 
     def serve(self, kind=Server, **options):
-        """Return a new server."""
-        folder = self.world.folder / f"server{random.randrange(1 << 60)}"
+        """Return a new server, which ends with this process."""
+        folder = self.world.folder / f"server{self.chance.randrange(1 << 60)}"
         folder.mkdir()
         server = kind(folder, **options)
-        self.stack.callback(server.stop)
+        atexit.register(server.stop)
         return server
 
     @cached_property
@@ -265,85 +230,95 @@ class Teller:
     def cluster(self):
         return self.serve(Cluster)
 
-    def fleet(self, crawl, server=None, **changes):
-        return Fleet(self.world, replace(crawl, **changes), (server or self.server).url)
+    def fleet(self, name, server=None, **crawl):
+        """Return the fleet of a crawl, without workers yet."""
+        more = {"pages": self.options.pages, "slow": self.chance.random() < 0.3}
+        crawl = Crawl(name, **{**more, "reactor": self.chance.choice(REACTORS), **crawl})
+        url = (server or self.server).url
+        return Fleet(self.world, crawl, url, reference=self._reference)
 
 
-def undisturbed(teller, crawl):
-    """Return the pages of a crawl with workers that nobody disturbs."""
-    fleet = teller.fleet(crawl)
-    fleet.start_all(WORKERS, BLOOM_REDIS_LEASE=60)
-    yield from to_the_end(fleet)
-    return fleet.answers
+def accidents(kinds, server, teller):
+    """Yield crawls in which a worker is killed at random moments, or all are, or one is stopped
+    for longer than its lease, or Redis restarted, with all it has or from an earlier state."""
+    for number in range(teller.options.count):
+        yield with_accidents(teller, f"{kinds.replace(' ', '-')}{number}", kinds.split(), server)
 
 
-def story_kills(teller, crawl, chance, server=None):
-    """Kill workers at random moments, now and then all at once, and start others."""
-    fleet = teller.fleet(crawl, server)
+def with_accidents(teller, name, kinds, server):
+    chance, kills = teller.chance, 0
+    server = server(teller)
+    fleet = teller.fleet(name, server)
     fleet.start_all(WORKERS)
-    done = 0
-    while done < teller.each:
+    if "back" in kinds:
+        yield from until(lambda: fleet.has_begun(1))
+        server.command("SAVE")
+    for _ in range(ACCIDENTS):
         yield from pauses(chance.uniform(0.15, 0.9))
-        running = fleet.running
-        if not running:
+        if not (running := fleet.running):
             break
-        victims = running if chance.random() < 0.2 else [chance.choice(running)]
-        for run in victims:
-            fleet.kill(run)
-            fleet.start()
-            done += 1
-    yield from fleet.end(teller.reference, kills=done)
+        run, kind = chance.choice(running), chance.choice(kinds)
+        if kind == "kill":
+            for each in running if chance.random() < 0.2 else [run]:
+                fleet.kill(each)
+                fleet.start()
+                kills += 1
+        elif kind == "stop":
+            os.kill(run.pid, signal.SIGSTOP)
+            yield from pauses(LEASE * chance.uniform(1.3, 1.8))
+            os.kill(run.pid, signal.SIGCONT)
+        else:
+            yield from until(lambda: fleet.has_begun(1))  # a start needs Redis
+            server.stop()
+            yield from pauses(chance.uniform(0.1, 0.5))
+            server.start()
+    yield from fleet.end(kills=kills)
 
 
-def story_cluster(teller, crawl, chance):
-    """The same on a Cluster."""
-    return story_kills(teller, crawl, chance, teller.cluster)
+def durable_server(teller):
+    """Return a new server that keeps all it has."""
+    return teller.serve(appendonly="yes", appendfsync="always")
 
 
-def story_stops(teller, crawl, chance):
-    """Stop workers for longer than their lease, and let them go on."""
-    fleet = teller.fleet(crawl)
-    fleet.start_all(WORKERS)
-    for _ in range(2):
-        yield from pauses(chance.uniform(0.6, 1.0))
-        running = fleet.running
-        if len(running) < 2:
-            break
-        run = chance.choice(running)
-        os.kill(run.pid, signal.SIGSTOP)
-        yield from pauses(LEASE * chance.uniform(1.3, 1.8))
-        os.kill(run.pid, signal.SIGCONT)
-    yield from fleet.end(teller.reference)
-
-
-def story_restarts(teller, crawl, chance, *, with_data=True):
-    """Restart Redis under the workers, with what it had or without."""
-    server = teller.serve(appendonly="yes", appendfsync="always")
-    fleet = teller.fleet(crawl, server, spider=GatedTree)
-    fleet.start_all(WORKERS)
+def outage(teller, name, **settings):
+    """Stop Redis under workers that need it; return fleet and server."""
+    server = durable_server(teller)
+    fleet = teller.fleet(name, server, spider=GatedTree)
+    fleet.start_all(WORKERS, **settings)
     yield from until(lambda: fleet.has_begun(10))
-    yield from pauses(chance.uniform(0, 0.4))
     server.stop()
     fleet.gate.touch()
-    if not with_data:
-        for path in {*server.folder.rglob("*.aof*"), *server.folder.rglob("*.rdb")}:
-            path.unlink()
-    yield from pauses(chance.uniform(0.1, 0.5))
+    return fleet, server
+
+
+def wiped(teller):
+    """Redis restarts without its data."""
+    fleet, server = yield from outage(teller, "wiped")
+    for path in {*server.folder.rglob("*.aof*"), *server.folder.rglob("*.rdb")}:
+        path.unlink()
     server.start()
-    yield from fleet.end(teller.reference)
+    yield from fleet.end()
 
 
-def story_wipes(teller, crawl, chance):
-    """The same without."""
-    return story_restarts(teller, crawl, chance, with_data=False)
+def close_on_error(teller):
+    """With BLOOM_REDIS_ON_ERROR "close" an outage closes the workers; others go on later."""
+    settings = {"BLOOM_REDIS_ON_ERROR": "close", "BLOOM_REDIS_TIMEOUT": 2}
+    fleet, server = yield from outage(teller, "close_on_error", **settings)
+    yield from to_the_end(fleet)
+    closed = [run.reason for run in fleet.workers]
+    server.start()
+    fleet.workers.clear()
+    fleet.start()
+    yield from fleet.end(closed=closed)
 
 
-def story_close_spider(teller, crawl, _):
+def stopped(teller):
     """Two workers close themselves after some pages, one is stopped with SIGINT, and two others go
     on at once; nothing is in memory."""
-    kinds = tuple(kind for kind in KINDS if kind != "unserializable")
-    fleet = teller.fleet(crawl, kinds=kinds, pages=150)
-    reference = yield from undisturbed(teller, replace(fleet.crawl, name="undisturbed"))
+    kinds = {"kinds": tuple(kind for kind in KINDS if kind != "unserializable"), "pages": 150}
+    first, fleet = (teller.fleet(name, **kinds) for name in ("undisturbed", "stopped"))
+    yield from teller.undisturbed(first)
+    fleet.reference = first.reference
     options = {**ADDON, "BLOOM_DROP_EARLY": True, "BLOOM_REDIS_LEASE": 60}
     fleet.start_all(2, CLOSESPIDER_PAGECOUNT=12, **options)
     last = fleet.start(**options)
@@ -351,22 +326,20 @@ def story_close_spider(teller, crawl, _):
     os.kill(last.pid, signal.SIGINT)
     yield from to_the_end(fleet)
     with RedisClient(teller.server.url) as client:
-        left = CrawlReader(client, in_one_slot(crawl.name)).look()
-    closed = [run.reason for run in fleet.workers]
-    rest = sum(reference.values()) - fleet.answers.total()
+        left = CrawlReader(client, in_one_slot("stopped")).look()
+    told = {
+        "closed": [run.reason for run in fleet.workers],
+        "rest": fleet.reference.total() - fleet.answers.total(),
+        "left": [left.state, left.in_flight, len(left.workers), left.waiting > 0],
+    }
     fleet.workers.clear()
     fleet.start_all(2, **options)
     yield from to_the_end(fleet)
-    yield fleet.report(
-        reference,
-        closed=closed,
-        rest=rest,
-        left=[left.state, left.in_flight, len(left.workers), left.waiting > 0],
-        early=[bool(run.lines("duplicates: dropped early")) for run in fleet.all],
-    )
+    early = [bool(run.lines("duplicates: dropped early")) for run in fleet.all]
+    yield fleet.report(early=early, **told)
 
 
-def cut_off():
+def reaches_nothing():
     """Let no request to the three slots of the tree out of this process."""
 
     def process_request(_, request):
@@ -376,12 +349,13 @@ def cut_off():
     DownloaderMiddleware.process_request = process_request
 
 
-def story_cut_off(teller, crawl, _):
+def cut_off(teller):
     """One of the workers does not reach the hosts that others do."""
     kinds, holding = ("moved", "gone", "item"), {**ADDON, "BLOOM_HOLD": True}  # all hosts answer
-    fleet = teller.fleet(crawl, spider=GatedTree, pages=400, kinds=kinds, settings=holding)
+    crawl = {"spider": GatedTree, "pages": 400, "kinds": kinds, "settings": holding}
+    fleet = teller.fleet("cut_off", **crawl)
     hosts.PAUSES = (0.1,) * 5
-    fleet.prepare = cut_off
+    fleet.reference, fleet.prepare = Counter(), reaches_nothing
     odd = fleet.start()
     fleet.prepare = None
     fleet.start_all(2)
@@ -390,26 +364,26 @@ def story_cut_off(teller, crawl, _):
     yield from to_the_end(fleet)
     asked = {int(page.partition("/")[2]) for page in fleet.answers}
     told = odd.lines("do not answer this worker")
-    yield fleet.report({}, told=told, missing=sorted({*range(400)} - asked))
+    yield fleet.report(told=told, missing=sorted({*range(400)} - asked))
 
 
-def story_seeds(teller, crawl, _):
+def idle(teller):
     """Workers wait for what is pushed; one that waits for a second ends, others are stopped."""
-    fleet = teller.fleet(crawl)
+    fleet = teller.fleet("idle")
     fleet.start_all(2, BLOOM_REDIS_IDLE=600)
-    yield from until(lambda: not set(teller.reference) - set(fleet.answers))
+    yield from until(lambda: fleet.answers.keys() >= fleet.reference.keys())
     yield from pauses(1)
     still_there = len(fleet.running)
-    settings, seed = get_crawler().settings, Request(f"{teller.world.url(crawl)}/pushed/0")
+    settings, seed = get_crawler().settings, Request(f"{teller.world.url(fleet.crawl)}/pushed/0")
     others = {"settings": settings, "fingerprinter": RequestFingerprinter()}
     with RedisClient(teller.server.url) as client:
-        pushed = push(client, in_one_slot(crawl.name), [seed], callback="parse_leaf", **others)
+        pushed = push(client, in_one_slot("idle"), [seed], callback="parse_leaf", **others)
     yield from until(lambda: "pushed/0" in fleet.answers)
     last = fleet.start(BLOOM_REDIS_IDLE=1)
     yield from until(lambda: last.ended)
     for run in fleet.running:
         os.kill(run.pid, signal.SIGINT)
-    yield from fleet.end(teller.reference, still_there=still_there, pushed=pushed)
+    yield from fleet.end(still_there=still_there, pushed=pushed)
 
 
 def seeded_spider():
@@ -429,30 +403,28 @@ def seeded_spider():
     return SeededSpider
 
 
-def story_start_urls(teller, crawl, _):
+def start_urls(teller):
     """A spider of scrapy-redis takes seeds from its list, whoever of the workers lives."""
-    fleet = teller.fleet(crawl, spider=seeded_spider())
+    fleet = teller.fleet("start_urls", spider=seeded_spider())
     settings = {"REDIS_URL": teller.server.url, "MAX_IDLE_TIME_BEFORE_CLOSE": 3}
     first, _ = fleet.start(**settings), fleet.start(**settings)
-    url = f"{teller.world.url(crawl)}/pushed"
+    url = f"{teller.world.url(fleet.crawl)}/pushed"
     yield from until(lambda: fleet.has_begun(0))
-    with teller.server.client() as client:
-        for number in range(1000, 1060):
-            seed = json.dumps({"url": f"{url}/{number}", "meta": {"seed": number}})
-            client.rpush("tree:start_urls", seed if number % 2 else f"{url}/{number}")
-            if number % 20 == 0:
-                yield from pauses(0.4)
-        fleet.kill(first)
-        fleet.start(**settings)
-        yield from to_the_end(fleet)
-        left = client.keys("*tree:start_urls*")
-    yield fleet.report(teller.reference, left=len(left))
+    for number in range(1000, 1060):
+        seed = json.dumps({"url": f"{url}/{number}", "meta": {"seed": number}})
+        teller.server.command("RPUSH", "tree:start_urls", seed if number % 2 else f"{url}/{number}")
+        if number % 20 == 0:
+            yield from pauses(0.4)
+    fleet.kill(first)
+    fleet.start(**settings)
+    yield from to_the_end(fleet)
+    yield fleet.report(left=teller.server.names("tree:start_urls"))
 
 
-def story_parts(teller, crawl, _):
+def parts(teller):
     """Workers with a JOBDIR are killed and started again, also when the crawl is over."""
-    fleet = teller.fleet(crawl, spider=GatedTree)
-    folder, reference = fleet.folder, teller.reference
+    fleet = teller.fleet("parts", spider=GatedTree)
+    folder, reference = fleet.folder, fleet.reference
     gzipped = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
 
     def start(name):
@@ -483,7 +455,6 @@ def story_parts(teller, crawl, _):
     lines = [json.loads(line) for text in zipped for line in text.splitlines()]
     plain = [item for name in names for item in json.loads((folder / f"{name}.json").read_text())]
     yield fleet.report(
-        reference,
         items_lost=[
             sorted(items_of(reference) - {item["number"] for item in items})
             for items in (lines, plain)
@@ -493,99 +464,34 @@ def story_parts(teller, crawl, _):
     )
 
 
-def story_close_on_error(teller, crawl, _):
-    """With BLOOM_REDIS_ON_ERROR "close" an outage closes the workers; others go on later."""
-    server = teller.serve(appendonly="yes")
-    fleet = teller.fleet(crawl, server, spider=GatedTree)
-    fleet.start_all(2, BLOOM_REDIS_ON_ERROR="close", BLOOM_REDIS_TIMEOUT=2)
-    yield from until(lambda: fleet.has_begun(10))
-    server.stop()
-    fleet.gate.touch()
-    yield from to_the_end(fleet)
-    closed = [run.reason for run in fleet.workers]
-    server.start()
-    fleet.workers.clear()
-    fleet.start()
-    yield from fleet.end(teller.reference, closed=closed)
-
-
-def story_failing_start(teller, crawl, _):
+def failing_start(teller):
     """start() raises in one worker: the crawl is not over before another has run it."""
-    fleet = teller.fleet(crawl, spider=FailingStart)
+    fleet = teller.fleet("failing_start", spider=FailingStart)
     fleet.start()
     yield from to_the_end(fleet)
-    fleet.crawl = crawl
+    fleet.crawl = replace(fleet.crawl, spider=TreeSpider)
     fleet.start()
-    yield from fleet.end(teller.reference)
+    yield from fleet.end()
 
 
-def story_back_in_time(teller, crawl, _):
-    """Redis restarts from a snapshot of the start of the crawl."""
-    server = teller.serve()
-    fleet = teller.fleet(crawl, server, spider=TwiceGatedTree)
-    fleet.start_all(2)
-    yield from until(lambda: fleet.has_begun(1))
-    server.command("SAVE")
-    fleet.gate.with_suffix(".first").touch()
-    yield from until(lambda: fleet.answers.total() > 40)
-    server.stop()
-    fleet.gate.touch()
-    server.start()
-    yield from fleet.end(teller.reference)
+def once(story, teller):
+    """Yield the crawl of a story."""
+    yield story(teller)
 
 
+_ONCE = (wiped, close_on_error, stopped, cut_off, idle, start_urls, parts, failing_start)
 STORIES = {
-    name.removeprefix("story_"): each for name, each in {**vars()}.items() if "story_" in name
+    "kills": partial(accidents, "kill", lambda teller: teller.server),
+    "cluster": partial(accidents, "kill stop", lambda teller: teller.cluster),
+    "restarts": partial(accidents, "stop restart", durable_server),
+    "goes_back": partial(accidents, "back kill", lambda teller: teller.serve()),
+    **{story.__name__: partial(once, story) for story in _ONCE},
 }
 
 
-def jobs(teller, pages, wanted):
-    """Yield the crawls of a first one that nobody disturbs, and of those that are wanted."""
-    for name, count in wanted.items():
-        for number in range(count):
-            crawl = Crawl(
-                f"{name}{number}" if count > 1 else name,
-                pages=pages,
-                reactor=(ASYNCIO, SELECT)[number % 2],
-                slow=number % 3 == 1,
-            )
-            yield printed(STORIES[name](teller, crawl, random.Random(teller.seed + number)))
-
-
-def printed(job):
-    """Print the report that a job yields in the end."""
-    for report in job:
-        if report is not None:
-            print(json.dumps(report), flush=True)
-        yield report
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("wanted", nargs="+", help="NAME or NAME=COUNT")
-    parser.add_argument("--kills-each", type=int, default=8)
+def arguments(parser):
     parser.add_argument("--pages", type=int, default=120)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    options = parser.parse_args()
-    wanted = {}
-    for each in options.wanted:
-        name, _, count = each.partition("=")
-        wanted[name] = int(count or 1)
-    with (
-        tempfile.TemporaryDirectory(prefix="fleet-") as folder,
-        World(folder) as world,
-        ExitStack() as stack,
-    ):
-        teller = Teller(world, stack, options.seed, options.kills_each)
-        first = undisturbed(teller, Crawl("reference", pages=options.pages))
-        (teller.reference,) = side_by_side([returned(first)])
-        side_by_side(jobs(teller, options.pages, wanted))
-
-
-def returned(job):
-    """Yield what a job returns."""
-    yield (yield from job)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tell_stories(__spec__.name, STORIES, answer, arguments, FleetTeller)
