@@ -14,7 +14,7 @@ from tests.delta.test_crawls import check_digests, check_fleet, item_of
 from tests.delta.test_crawls import pages as error_pages
 from tests.delta.test_crawls import tell as day_after_day
 from tests.redis.server import PACKAGES, Server, inside
-from tests.redis.test_fleet import assert_in_budget, assert_whole, fleet
+from tests.redis.test_fleet import assert_whole, fleet
 from tests.test_early_crawls import crawls, require_same
 from tests.world.delta import details
 from tests.world.early import VARIANTS
@@ -158,40 +158,17 @@ def test_crawls_with_duplicates_dropped_early():
 
 def test_a_thousand_kills_of_many_workers():
     """Three at a time on one Redis, now and then all at once."""
-    reports = fleet("--kills", 1000)
+    reports = fleet("kills", "--count", 150).values()
     for report in reports:
         assert_whole(report)
     assert sum(report["kills"] for report in reports) >= 1000
 
 
-def test_kills_and_a_server_that_goes_back_with_half_of_the_requests_delayed():
-    """No page is lost, and none is asked before its time."""
-    reports = fleet("--kills-delayed", 40, "--scenes", "delayed_back_in_time")
-    for report in reports:
-        assert_whole(report)
-    assert sum(report.get("kills", 0) for report in reports) >= 40
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_workers_on_each_server(package, monkeypatch):
-    """Killed, stopped, and on a Cluster that moves the crawl."""
+    """Killed, stopped, and on a Cluster, and servers that restart."""
     if not (server := inside(package)):
         pytest.skip(f"the package {package} is not installed")
     monkeypatch.setenv("REDIS_SERVER", server)
-    for report in fleet("--kills", 40, "--stops", 2, "--restarts", 2, "--cluster", 2):
+    for report in fleet("kills", "cluster", "restarts", "goes_back", "--count", 5).values():
         assert_whole(report)
-
-
-def test_seeds_on_another_server():
-    """The crawl's goes back to before they were pushed: all are fetched."""
-    _, report = fleet("--scenes", "seeds_elsewhere")
-    assert report["lost"] == report["errors"] == []
-    assert {f"pushed/{number}" for number in range(1000, 1006)} <= {*report["more"]}
-
-
-def test_forty_kills_of_workers_with_a_budget():
-    """No slot has more pages than its budget, or fewer."""
-    reports = fleet("--budgets", 10, "--kills-each", 6)[1:]
-    assert sum(report["kills"] for report in reports) >= 40
-    for report in reports:
-        assert_in_budget(report)

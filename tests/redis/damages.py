@@ -21,7 +21,6 @@ import scrapy_bloom.commands.arguments
 import scrapy_bloom.commands.context
 import scrapy_bloom.redis.scheduler  # noqa: F401 - before the forks, not in each
 from scrapy_bloom.commands import main as bloom
-from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.redis.scripts import COMMIT
 from tests.redis.server import Server
 from tests.redis.workers import StoreWorker
@@ -56,6 +55,15 @@ CHANGES = ["export {folder}/copy", "push http://new.example.com/", "queue hold n
 NUMBERS = [b"", b"nan", b"inf", b"-inf", b"-1", b"0", b"1e308", b"1" + b"0" * 20, b"-" + b"9" * 19,
     b"9" * 19, b"9223372036854775807", b"4294967296", b"x", b"\xff\0", b"null", b"[]", b'{"a":1}',
     b'{"time":"x"}', b"1.5", b"9" * 5000]  # fmt: skip
+FILLED = {
+    "string": ("SET", NUMBERS[:1]),
+    "list": ("RPUSH", NUMBERS),
+    "hash": ("HSET", [part for each in NUMBERS for part in (each, b"x")]),
+    "set": ("SADD", NUMBERS),
+    "zset": ("ZADD", [part for each in NUMBERS for part in (1, each)]),
+    "none": ("DEL", ()),
+}
+"""By the type of a key, the command that makes it, and what it is given."""
 
 
 class Pages(Spider):
@@ -92,8 +100,7 @@ def make(server):
     one.store.note(fingerprint=b"x" * 20, mark=b"mark")
     one.exchange()
     for _ in range(2):
-        request = one.next()
-        one.store.fail(request, FailedRequest.of(request, "download/timeout"))
+        one.fail(one.next(), "download/timeout")
         one.exchange()
     dead.exchange()
     dead.next()
@@ -114,6 +121,14 @@ def make(server):
     return {key: client.dump(key) for key in client.scan_iter()}
 
 
+def made(server, folder):
+    """Return what `make` does, called in a process of its own."""
+    dump = folder / "dump"
+    Run(fork(lambda: dump.write_text(repr(make(server))), folder / "made"), folder).wait()
+    assert dump.exists(), (folder / "made").read_text()
+    return eval(dump.read_text())
+
+
 def restore(client, dump, keys=None):
     """Make the keys, or some of them, what they were."""
     if keys is None:
@@ -125,30 +140,18 @@ def restore(client, dump, keys=None):
 def junk(chance, value):
     """Return what `value` has become."""
     cut = chance.randrange(len(value) + 1)
-    ways = [
-        value[:cut],
-        value[:cut] + bytes([chance.randrange(256)]) + value[cut + 1 :],
-        chance.choice(NUMBERS),
-        chance.choice(NUMBERS),
-    ]
-    return chance.choice(ways)
+    changed = value[:cut] + bytes([chance.randrange(256)]) + value[cut + 1 :]
+    return chance.choice([value[:cut], changed, *(chance.choice(NUMBERS) for _ in range(2))])
 
 
 def damage(client, chance, key):
     """Damage a key; say how."""
     kind = client.type(key).decode()
     if chance.random() < 0.2:
+        other = chance.choice([each for each in FILLED if each != kind])
         client.delete(key)
-        ways = {
-            "string": lambda: client.set(key, chance.choice(NUMBERS)),
-            "list": lambda: client.rpush(key, *NUMBERS),
-            "hash": lambda: client.hset(key, mapping=dict.fromkeys(NUMBERS, b"x")),
-            "set": lambda: client.sadd(key, *NUMBERS),
-            "zset": lambda: client.zadd(key, dict.fromkeys(NUMBERS, 1.0)),
-            "none": lambda: None,
-        }
-        other = chance.choice([each for each in ways if each != kind])
-        ways[other]()
+        command, given = FILLED[other]
+        client.execute_command(command, key, *given)
         return f"is a {other}"
     if kind == "hash":
         field, old = chance.choice(sorted(client.hgetall(key).items()))
@@ -160,8 +163,7 @@ def damage(client, chance, key):
         return f"{field}: {old[:40]} is {new[:40]}"
     if kind == "list":
         at = chance.randrange(client.llen(key))
-        new = junk(chance, client.lindex(key, at))
-        client.lset(key, at, new)
+        client.lset(key, at, new := junk(chance, client.lindex(key, at)))
         return f"[{at}] is {new[:40]}"
     if kind == "string":
         client.set(key, chance.choice([b"", b"x", client.get(key)[:-1], b"\xff" * 200_000]))
@@ -231,9 +233,7 @@ def in_a_fork(folder, function, *arguments):
         grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
         assert grown < MOST_BYTES, f"Traceback: grown by {grown:,} bytes"
 
-    run = Run(fork(limited, log, *()), folder)
-    while not run.ended:
-        time.sleep(0.01)
+    run = Run(fork(limited, log), folder).wait()
     text = log.read_text(errors="replace") if log.exists() else ""
     return text if run.status == 0 else f"{text}\nTraceback: ended with {run.status}"
 
@@ -243,46 +243,43 @@ def trial(server, dump, chance, folder):
     client = server.client()
     shards = sorted(key for key in dump if re.match(rb"\{books\}:\d", key))
     key = chance.choice(shards if chance.random() < 0.2 else sorted({*dump} - {*shards}))
-    restore(client, dump)
-    state = chance.getstate()
-    told = {"key": key.decode(), "how": damage(client, chance, key), "wrong": []}
-    begin = time.monotonic()
+    state, wrong, begin = chance.getstate(), [], time.monotonic()
 
-    def again():
+    def damaged():
         restore(client, dump)
         chance.setstate(state)
-        damage(client, chance, key)
+        return damage(client, chance, key)
 
+    def worked():
+        text = in_a_fork(folder, work, server.url)
+        return text, HEALTHIES & {*re.findall("^fetched (.*)", text, re.M)}
+
+    told = {"key": key.decode(), "how": damaged(), "wrong": wrong}
     memory = client.info("memory")["used_memory"]
     for lines in (LOOKS, *([each] for each in CHANGES)):
         if lines is not LOOKS:
-            again()
+            damaged()
         text = in_a_fork(folder, run_commands, folder, lines, server.url, "--key", KEY)
         if "Traceback" in text:
-            told["wrong"].append(text[-3000:])
+            wrong.append(text[-3000:])
             with suppress(Exception):
                 client.script_kill()
-    again()
-    text = in_a_fork(folder, work, server.url)
+    damaged()
+    text, fetched = worked()
     # what the ledger closes with, it logs with its traceback
     text = re.sub(r"(?s)then resume it\.\nTraceback.*?(?=\n\d{4}-)", "", text)
-    told["fetched"] = bool(HEALTHIES & {*re.findall("^fetched (.*)", text, re.M)})
-    told["reason"] = text.rpartition("reason ")[2].strip()[:80]
     # its filter is gone where a part of it is
     is_gone = re.search("the (filter|queue) '{books}'.* (is gone|no crawl that they)", text)
-    named = key.decode() in text or is_gone is not None
-    told["error"] = [line[:400] for line in text.splitlines() if "ERROR" in line][:3]
-    if "Traceback" in text or not (told["fetched"] or named):
-        told["wrong"].append(text[-3000:])
-    if not told["fetched"]:
+    if "Traceback" in text or not (fetched or is_gone or key.decode() in text):
+        wrong.append(text[-3000:])
+    if not fetched:
         restore(client, dump, [key])
-        text = in_a_fork(folder, work, server.url)
-        if not HEALTHIES & {*re.findall("^fetched (.*)", text, re.M)}:
-            told["wrong"].append(f"lost\n{text[-3000:]}")
+        text, fetched = worked()
+        if not fetched:
+            wrong.append(f"lost\n{text[-3000:]}")
     if client.info("memory")["used_memory"] - memory > MOST_BYTES:
-        told["wrong"].append("the server has grown")
-    told["seconds"] = round(time.monotonic() - begin, 1)
-    return told
+        wrong.append("the server has grown")
+    return told | {"seconds": round(time.monotonic() - begin, 1)}
 
 
 def main():
@@ -298,19 +295,10 @@ def main():
         try:
             dump = made(server, folder)
             for number in range(options.first, options.first + options.damages):
-                chance = random.Random(options.seed + number)
-                told = trial(server, dump, chance, folder)
+                told = trial(server, dump, random.Random(options.seed + number), folder)
                 print(json.dumps({"number": number, **told}), flush=True)
         finally:
             server.stop()
-
-
-def made(server, folder):
-    """Return what `make` does, called in a process of its own."""
-    dump = folder / "dump"
-    Run(fork(lambda: dump.write_text(repr(make(server))), folder / "made"), folder).wait()
-    assert dump.exists(), (folder / "made").read_text()
-    return eval(dump.read_text())
 
 
 if __name__ == "__main__":

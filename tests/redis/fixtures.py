@@ -17,26 +17,27 @@ from tests.redis.server import Cluster, Server, missing
 from tests.redis.workers import StoreWorker
 
 
-def _serve(kind, folder, **options):
-    if reason := missing():
-        pytest.skip(reason)
-    server = kind(folder, **options)
-    try:
-        yield server
-    finally:
-        server.stop()
+def _of(kind, scope="function", **options):
+    """Return a fixture of a server, which the tests of its scope share."""
+
+    @pytest.fixture(scope=scope)
+    def serve(tmp_path_factory):
+        if reason := missing():
+            pytest.skip(reason)
+        server = kind(tmp_path_factory.mktemp("redis"), **options)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+    return serve
 
 
-@pytest.fixture(scope="session")
-def redis_server(tmp_path_factory):
-    """A server for tests that leave it as it was, apart from keys of their own."""
-    yield from _serve(Server, tmp_path_factory.mktemp("redis"))
-
-
-@pytest.fixture(scope="session")
-def redis_cluster(tmp_path_factory):
-    """A Cluster of three nodes, as `redis_server`."""
-    yield from _serve(Cluster, tmp_path_factory.mktemp("cluster"))
+redis_server, redis_cluster = _of(Server, "session"), _of(Cluster, "session")
+"""For tests that leave it as it was, apart from keys of their own; a Cluster of three nodes."""
+own_server, own_cluster = _of(Server), _of(Cluster)
+"""The same, which the test may harm."""
+locked_server = _of(Server, requirepass="hush")
 
 
 @pytest.fixture(params=["server", "cluster"])
@@ -50,24 +51,6 @@ def client(redis):
     """A connection to a server, and one to a Cluster."""
     with RedisClient(redis.url) as client:
         yield client
-
-
-@pytest.fixture
-def own_server(tmp_path):
-    """A server that the test may harm."""
-    yield from _serve(Server, tmp_path)
-
-
-@pytest.fixture
-def locked_server(tmp_path):
-    """The same with the password `hush`."""
-    yield from _serve(Server, tmp_path, requirepass="hush")
-
-
-@pytest.fixture
-def own_cluster(tmp_path):
-    """A Cluster that the test may harm."""
-    yield from _serve(Cluster, tmp_path)
 
 
 _keys = count()

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
@@ -30,10 +31,9 @@ def lua_script(text):
 
 def executable():
     """Return the path of a redis-server, or None: of REDIS_SERVER, the PATH or a package."""
-    found = shutil.which("redis-server") or shutil.which("valkey-server")
-    return (
-        os.environ.get("REDIS_SERVER") or found or next(filter(None, map(inside, PACKAGES)), None)
-    )
+    own, *names = os.environ.get("REDIS_SERVER"), "redis-server", "valkey-server"
+    found = [own, *map(shutil.which, names), *map(inside, PACKAGES)]
+    return next(filter(None, found), None)
 
 
 def inside(package):
@@ -47,11 +47,9 @@ def described():
     """Return which server this is, of which version, with which allocator."""
     if reason := missing():
         return reason
-    words = subprocess.run(
-        [executable(), "--version"], capture_output=True, text=True, check=True
-    ).stdout.split()
-    told = dict(word.partition("=")[::2] for word in words if "=" in word)
-    return f"{words[0]} {told['v']}, {told['malloc']}, {executable()}"
+    words = subprocess.check_output([executable(), "--version"], text=True).split()
+    told = [word.partition("=")[2] for word in words if word.startswith(("v=", "malloc="))]
+    return ", ".join([words[0], *told, executable()])
 
 
 def missing():
@@ -94,17 +92,12 @@ class Server:
     def start(self):
         """Start it, and wait until it answers."""
         options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, **self.options}
+        command = [executable()]
+        for name, value in options.items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [executable()]
-                + [
-                    word
-                    for name, value in options.items()
-                    for word in (f"--{name.replace('_', '-')}", str(value))
-                ],
-                stdout=log,
-                stderr=log,
-                preexec_fn=_die_with_parent,
+                command, stdout=log, stderr=log, preexec_fn=_die_with_parent
             )
         wait_until(self._answers, f"{self.url} to answer")
 
@@ -183,11 +176,8 @@ class Replica(Server):
     def _has_all(self):
         with self.client() as ours, self._primary.client() as theirs:
             here, there = ours.info("replication"), theirs.info("replication")
-        return (
-            here["role"] == "slave"
-            and here["master_link_status"] == "up"
-            and here["slave_repl_offset"] == there["master_repl_offset"]
-        )
+        told = here["role"], here.get("master_link_status"), here.get("slave_repl_offset")
+        return told == ("slave", "up", there["master_repl_offset"])
 
 
 class Name(ThreadingTCPServer):
@@ -233,19 +223,11 @@ class Cluster:
     """A Redis Cluster of three primaries."""
 
     def __init__(self, folder, **options):
-        self.nodes = []
+        self.nodes, enabled = [], {"cluster_enabled": "yes", "cluster_config_file": "nodes"}
+        options |= {"cluster_node_timeout": 1000, "cluster_require_full_coverage": "no"}
         try:
             for _ in range(3):
-                self.nodes.append(
-                    Server(
-                        folder,
-                        cluster_enabled="yes",
-                        cluster_config_file="nodes",
-                        cluster_node_timeout=1000,
-                        cluster_require_full_coverage="no",
-                        **options,
-                    )
-                )
+                self.nodes.append(Server(folder, **enabled, **options))
             self._join()
         except BaseException:
             self.stop()
@@ -256,14 +238,11 @@ class Cluster:
             slots = range(16384 * number // 3, 16384 * (number + 1) // 3)
             node.command("CLUSTER", "ADDSLOTS", *slots)
             node.command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
-        wait_until(
-            lambda: all(
-                {b"cluster_state:ok", b"cluster_slots_ok:16384", b"cluster_size:3"}
-                <= set(node.command("CLUSTER", "INFO").split())
-                for node in self.nodes
-            ),
-            "the nodes to know each other",
-        )
+        wait_until(lambda: all(map(self._knows_all, self.nodes)), "the nodes to know each other")
+
+    def _knows_all(self, node):
+        told = node.command("CLUSTER", "INFO").split()
+        return {b"cluster_state:ok", b"cluster_slots_ok:16384", b"cluster_size:3"} <= {*told}
 
     @property
     def url(self):
@@ -271,11 +250,7 @@ class Cluster:
 
     def calls(self):
         """Return how often each command was called, over all nodes."""
-        total = {}
-        for node in self.nodes:
-            for name, calls in node.calls().items():
-                total[name] = total.get(name, 0) + calls
-        return total
+        return sum((Counter(node.calls()) for node in self.nodes), Counter())
 
     def stop(self):
         for node in self.nodes:
@@ -286,17 +261,15 @@ class Move:
     """The slot of `key` on its way to another node, as in a reshard; no key has moved yet."""
 
     def __init__(self, cluster, key):
-        self._cluster = cluster
+        count = "CLUSTER", "COUNTKEYSINSLOT"
         self._slot = cluster.nodes[0].command("CLUSTER", "KEYSLOT", key)
-        has_keys = sorted(cluster.nodes, key=self._keys, reverse=True)
-        self._source, self._target = has_keys[:2]
-        ids = [node.command("CLUSTER", "MYID") for node in has_keys[:2]]
-        self._new_owner = ids[1]
-        self._target.command("CLUSTER", "SETSLOT", self._slot, "IMPORTING", ids[0])
-        self._source.command("CLUSTER", "SETSLOT", self._slot, "MIGRATING", ids[1])
+        self._nodes = sorted(cluster.nodes, key=lambda node: node.command(*count, self._slot))
+        self._target, self._source = self._nodes[-2:]
+        self._set(self._target, "IMPORTING", self._source)
+        self._set(self._source, "MIGRATING", self._target)
 
-    def _keys(self, node):
-        return node.command("CLUSTER", "COUNTKEYSINSLOT", self._slot)
+    def _set(self, node, state, other):
+        node.command("CLUSTER", "SETSLOT", self._slot, state, other.command("CLUSTER", "MYID"))
 
     def names(self):
         """Return the keys that have not moved."""
@@ -311,8 +284,8 @@ class Move:
     def finish(self):
         """Move what is left, and give the slot to its new node."""
         self.carry(self.names())
-        for node in (self._target, self._source, *self._cluster.nodes):
-            node.command("CLUSTER", "SETSLOT", self._slot, "NODE", self._new_owner)
+        for node in (self._target, self._source, *self._nodes):
+            self._set(node, "NODE", self._target)
 
 
 def _die_with_parent():

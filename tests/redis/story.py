@@ -17,6 +17,7 @@ from scrapy_bloom.crawl.delays import DEAD
 from scrapy_bloom.crawl.records import KEPT
 from scrapy_bloom.redis.desk import RedisDesk
 from tests.crawl.engine import name_of
+from tests.failures import Failed
 from tests.redis.workers import FIFO, LIFO, anywhere, findings_of, let_pass, seeded
 
 PAGES = 24
@@ -34,16 +35,21 @@ def links(name):
     return [str(n) for n in (2 * number + 1, 2 * number + 2, 0) if 0 <= n < PAGES]
 
 
+class KilledError(Exception):
+    """A worker ends between a call that has failed and the same call made again."""
+
+
 class Story:
     """A crawl in which these kinds of accidents happen.
 
-    abort: calls fail at any of their commands, and are made again. lose: answers are lost. kill,
-    sleep: workers end, or lose their lease. back: the server goes back to an earlier state. fail:
-    pages fail, and are asked again. budgets, holds, delays, drops: as an operator or a spider
-    wants. dead: workers say that a host is, and operators retry. hands: holds by hand. counters:
-    those of the lobby are anything. dictionaries: workers propose some, and the server loses them.
-    slots: each has a worker of its own. orders: SCHEDULER_DISK_QUEUE is another one for workers
-    that start later.
+    abort: calls of workers and operators fail at any of their commands, and are made again. lose:
+    answers are lost. kill, sleep: workers end, also after a call that has failed, or lose their
+    lease. back: the server goes back to an earlier state. fail: pages fail, and are asked again.
+    budgets, holds, delays, drops: as an operator or a spider wants. dead: workers say that a host
+    is, and operators retry. hands: holds by hand. counters: those of the lobby are anything.
+    dictionaries: workers propose some, and the server loses them. slots: each has a worker of its
+    own. orders: SCHEDULER_DISK_QUEUE is another one for workers that start later. grows: the filter
+    does, again and again.
     """
 
     def __init__(self, join, server, seed, kinds):
@@ -56,6 +62,7 @@ class Story:
         self.settings = self.chance.choice([FIFO, LIFO]) | {
             "BLOOM_REDIS_MAX_ATTEMPTS": 1000,
             "BLOOM_REDIS_SLOT_WORKERS": int("slots" in self.kinds),
+            "BLOOM_CAPACITY": 2 if "grows" in self.kinds else 1000,
         }
         if "budgets" in self.kinds:
             self.fives = self.chance.randrange(1, 5)
@@ -81,8 +88,18 @@ class Story:
 
     @property
     def desk(self):
-        """The desk of an operator."""
-        return RedisDesk(self.workers[0].client, self.workers[0].key)
+        """The desk of an operator, of which scripts fail as those of workers do."""
+        worker = self.workers[0]
+        desk = RedisDesk(worker.client, worker.key)
+        run = desk._run
+
+        def run_again(script, *arguments):
+            if self.strikes("abort", 0.4):
+                self.aborted += worker.abort(arguments, anywhere(self.chance), script)
+            return run(script, *arguments)
+
+        desk._run = run_again
+        return desk
 
     # workers
 
@@ -121,6 +138,10 @@ class Story:
         before = self.now
         if self.strikes("abort", 0.4):
             self.aborted += worker.abort(arguments, anywhere(self.chance))
+            if self.strikes("kill", 0.2):
+                for slot, seconds, times in worker.store._unsent_holds:
+                    self._promise(slot, seconds and 0, times, before)
+                raise KilledError(worker)
         if self.strikes("lose", 0.3):
             worker.call(arguments)
         answer = worker.call(arguments)
@@ -185,8 +206,19 @@ class Story:
     def _lose(self, worker):
         self.in_engine = [each for each in self.in_engine if each[0] is not worker]
 
+    def _kill(self, worker):
+        self._lose(worker)
+        worker.die()
+        self.workers[self.workers.index(worker)] = self.enter()
+
     def step(self):
         """Let one thing happen."""
+        try:
+            self._step()
+        except KilledError as error:
+            self._kill(*error.args)
+
+    def _step(self):
         chance, at = self.chance, self.chance.randrange(len(self.workers))
         worker, what = self.workers[at], chance.random()
         slot = f"s{chance.randrange(SLOTS)}"
@@ -200,9 +232,7 @@ class Story:
         elif what < 0.75:
             self._finish()
         elif self.strikes("kill", 0.2):
-            self._lose(worker)
-            worker.die()
-            self.workers[at] = self.enter()
+            self._kill(worker)
         elif self.strikes("sleep", 0.15):
             worker.die()
         elif self.strikes("holds", 0.5):
@@ -265,7 +295,7 @@ class Story:
             self.desk.change(Filter(KEPT, reasons=["host"], slots=[slot]), "retry")
             self.promised[slot] = 0
         if self.strikes("fail", 0.5):
-            self.workers[0].failed.retry(reasons=["callback"])
+            Failed(self.desk).retry(reasons=["callback"])
         assert not self.is_exact or findings_of(self.workers[0]) == []
         self.is_at_desk = False
 
@@ -310,7 +340,7 @@ class Story:
         self.failed = self._names_of("callback")
         self._require(capped)
         if self.failed:
-            assert self.workers[0].failed.retry(reasons=["callback"]) == len(self.failed)
+            assert Failed(self.desk).retry(reasons=["callback"]) == len(self.failed)
             self._come_to_the_end()
             assert self._names_of("callback") == set()
             assert self.failed <= {*self.done} | self._names_of("capped")

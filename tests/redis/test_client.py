@@ -16,10 +16,7 @@ from tests.redis.server import lua_script
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("redis://host", "redis://host"),
-        ("redis://:hush@host:6379/0", "redis://host:6379/0"),
         ("redis://user:hu%40sh@host/2?password=hush", "redis://host/2"),
-        ("redis://host:1?password=hush", "redis://host:1"),
         ("rediss://user:hush@[::1]:6380/0", "rediss://[::1]:6380/0"),
         ("redis+cluster://:hush@node:7000", "redis+cluster://node:7000"),
         ("unix://user:hush@/run/redis.sock?db=1&password=hush", "unix:///run/redis.sock"),
@@ -28,9 +25,7 @@ from tests.redis.server import lua_script
         ("redis://:hu?sh@host", "(not shown)"),
         ("redis://:hush", "(not shown)"),
         ("redis://[hush", "(not shown)"),
-        ("redis:/:hush@host", "(not shown)"),
         ("hush", "(not shown)"),
-        ("", "(not shown)"),
         ("http://:hush@host", "http://…"),
     ],
 )
@@ -53,12 +48,19 @@ def test_looking_changes_nothing(redis_server, key):
         assert before == {name: redis_server.command("DUMP", name) for name in before}
 
 
-def test_a_start_waits_for_a_slow_server(own_server):
+def test_a_start_waits_for_a_slow_server(own_server, key):
     """Also with a short lease, which leaves little time for each answer."""
-    own_server.pause()
-    Timer(0.3, own_server.resume).start()
+
+    def pause():
+        own_server.pause()
+        Timer(0.3, own_server.resume).start()
+
+    pause()
     with RedisClient(own_server.url, PATIENCE, 0.05) as client:
-        assert client.call("ping")
+        pause()
+        made = RedisBloomFilter(client, key, 1_000, 1e-6)
+        assert not made.add(b"key")
+        made.check()
 
 
 def test_what_redis_refuses_is_an_error_in_its_words(redis_server):
@@ -85,8 +87,6 @@ def test_damage_is_no_outage_whatever_the_key_is_called(redis_server, key, name)
         tested.known.clear()
         with pytest.raises(ScriptError, match=f"{key}.* has no layers or no count"):
             b"a" in tested  # noqa: B015
-        for state in redis_server.names(key):
-            redis_server.command("DEL", state)
 
 
 @pytest.mark.parametrize("kind", ["redis_server", "redis_cluster"])
@@ -94,17 +94,12 @@ def test_servers_are_counted_once(kind, request):
     """However often connections are made, a server that is the same is one."""
     server = request.getfixturevalue(kind)
     with RedisClient(server.url) as client:
-        script = lua_script("return 1")
-        for number in range(20):
-            client.run(script, [f"{{{number}}}"])
-        met = client.servers
-        assert met == len(getattr(server, "nodes", [server]))
-        for _ in range(3):
+        for _ in range(4):
             client._disconnect()
             assert client.confirm()
             for number in range(20):
-                client.run(script, [f"{{{number}}}"])
-        assert client.servers == met
+                client.run(lua_script("return 1"), [f"{{{number}}}"])
+            assert client.servers == len(getattr(server, "nodes", [server]))
 
 
 def test_each_lua_file_belongs_to_a_script():
@@ -114,8 +109,7 @@ def test_each_lua_file_belongs_to_a_script():
     assert {*texts} == {path.stem for path in folder.glob("*.lua")}
     joined = "".join(texts.values())
     assert "-- include" not in joined
-    pieces = {path.stem: path.read_text() for path in folder.glob("include/*.lua")}
-    bodies = {name: text.partition("\n\nlocal")[2] for name, text in pieces.items()}
-    found = {name: text.partition("-- include")[0] in joined for name, text in bodies.items()}
-    assert all(found.values()), found
+    for path in folder.glob("include/*.lua"):
+        piece = path.read_text().partition("\n\nlocal")[2].partition("-- include")[0]
+        assert piece in joined, path
     assert f"return '{layout.crawl_id('')}'" in texts["commit"]

@@ -1,4 +1,4 @@
-"""The script on a real server: aborted anywhere, its replies lost, and the rules of a claim."""
+"""The script of a commit on a real server: leases, the rules of a claim, and what ends a crawl."""
 
 import re
 import time
@@ -12,18 +12,16 @@ from scrapy_bloom.redis.call import Reply
 from scrapy_bloom.redis.push import Pusher
 from scrapy_bloom.redis.scripts import HEARTBEAT
 from scrapy_bloom.redis.status import CrawlReader
-from scrapy_bloom.redis.transport import Transport
 from tests.crawl.engine import name_of
-from tests.patience import wait_until
-from tests.redis.workers import (
-    StoreWorker,
-    crawl,
-    seeded,
-    waiting,
-)
+from tests.redis.workers import LEASE, StoreWorker, crawl, seeded, waiting
 
 pytestmark = pytest.mark.usefixtures("few_shards")
-PAGES = 15
+
+
+def beat(worker):
+    """Let the heartbeat of a worker come; return the answer."""
+    arguments = worker.dupefilter.shared.generation, worker.store.worker, LEASE
+    return worker.client.run(HEARTBEAT, [worker.key], *arguments)[0]
 
 
 def test_a_slot_that_no_call_can_carry_is_refused(join):
@@ -32,24 +30,17 @@ def test_a_slot_that_no_call_can_carry_is_refused(join):
         join().enqueue("page", slot="\ud800")
 
 
-def test_a_lost_lease_is_fenced(join, redis_server):
+def test_a_lost_lease_is_fenced(join):
     """Its claims are another's, and what it had not sent it sends under a new name."""
     sleeper, other = join(), join()
     sleeper.enqueue("page")
-    request = sleeper.next()
-    name = sleeper.store.worker
-
-    def beat():
-        return sleeper.client.run(
-            HEARTBEAT, [sleeper.key], sleeper.dupefilter.shared.generation, name, 60_000
-        )
-
-    assert beat() == [b"done"]
-    redis_server.command("ZADD", f"{sleeper.key}:workers", 1, name)
-    assert beat() == [b"fenced"]
+    request, name = sleeper.next(), sleeper.store.worker
+    assert beat(sleeper) == b"done"
+    sleeper.die()
+    assert beat(sleeper) == b"fenced"
     again = other.next()
     assert again.url == request.url
-    assert beat() == [b"fenced"]
+    assert beat(sleeper) == b"fenced"
     assert join().state.workers == 1
     sleeper.enqueue("child")
     sleeper.store.done(request)
@@ -59,8 +50,7 @@ def test_a_lost_lease_is_fenced(join, redis_server):
     assert [entry.packed is not None and new for entry, new in sleeper.heard[-1:]] == [True]
     assert not other.store.is_quiet
     other.store.done(again)
-    child = (sleeper.next() or other.next()).url
-    assert child.endswith("/child")
+    assert name_of(sleeper.next() or other.next()) == "child"
 
 
 def test_what_a_refused_call_has_counted_is_told_again(join):
@@ -76,29 +66,11 @@ def test_what_a_refused_call_has_counted_is_told_again(join):
     assert worker.client.call("hmget", f"{worker.key}:crawl", *names) == [b"3", b"2", b"1"]
 
 
-def test_an_idle_worker_keeps_its_lease(join):
-    """Its thread renews it, again and again."""
-    worker = join()
-    worker.exchange()
-    nothing = lambda *_: None  # noqa: E731
-    generation = worker.dupefilter.shared.generation
-    transport = Transport(worker.client, worker.key, generation, 0.2, nothing, nothing)
-    transport.turn(worker.store.worker)
-    leases = set()
-
-    def is_renewed():
-        leases.add(worker.client.call("zscore", f"{worker.key}:workers", worker.store.worker))
-        return len(leases) > 3
-
-    wait_until(is_renewed, "the lease to be renewed")
-    transport.close()
-
-
 def test_an_outage_fences_nobody(join):
     """When no script has run for longer than the lease, all leases are extended."""
     workers = [join(BLOOM_REDIS_LEASE=1) for _ in range(2)]
-    for number, worker in enumerate(workers):
-        worker.enqueue(str(number))
+    workers[0].enqueue("page")
+    for worker in workers:
         worker.exchange()
     time.sleep(1.3)
     for worker in workers:
@@ -106,43 +78,41 @@ def test_an_outage_fences_nobody(join):
     assert [worker.fences for worker in workers] == [0, 0]
 
 
-def test_redis_that_went_back_in_time(join, redis_server, key):
+def test_redis_that_went_back_in_time(join, redis_server):
     """The worker is fenced at its next call, and asks again about what it knew as seen."""
     worker = join()
     worker.enqueue("a")
     worker.exchange()
-    batch = f"{worker.key}:batch:{worker.store.worker}"
-    number = int(redis_server.command("HGET", batch, "number"))
-    worker.enqueue("b")
     worker.exchange()
     assert not worker.enqueue("a")
-    redis_server.command("HSET", batch, "number", number - 1)
+    redis_server.command("HINCRBY", f"{worker.key}:batch:{worker.store.worker}", "number", -1)
     worker.exchange()
     assert worker.fences == 1
     assert worker.enqueue("a")
 
 
-def test_a_claim_keeps_the_crawl_from_its_end(join):
-    """With whomever it is: the others wait until it is done."""
-    worker, other = join(), join()
-    worker.enqueue("page")
-    request = worker.next()
+def test_the_end_of_a_crawl(join, redis_server):
+    """It has none while a worker has a claim, whoever that is. The first to leave when nothing is
+    left marks it, a push takes the mark back, and a crawl that is gone has none either."""
+    one, other = join(), join()
+    one.enqueue("page")
+    request = one.next()
     other.exchange()
     assert not other.store.is_still
-    worker.store.done(request)
-    worker.exchange()
+    one.store.done(request)
+    for each in (one, other):
+        each.exchange()
+        assert each.store.is_quiet
+    one.leave(over=True)
+    assert join().state.over
+    other.enqueue("late")
     other.exchange()
-    assert other.store.is_quiet
-
-
-def test_an_empty_server_is_no_end(join, redis_server):
-    """Whoever finds another crawl than its own, or none, is told that it is gone."""
-    worker = join()
-    worker.exchange()
-    redis_server.command("DEL", f"{worker.key}:crawl")
-    worker.exchange()
-    assert worker.is_gone
-    assert not worker.store.is_quiet
+    assert not join().state.over
+    assert other.drain() == ["late"]
+    redis_server.command("DEL", f"{other.key}:crawl")
+    other.exchange()
+    assert other.is_gone
+    assert not other.store.is_quiet
 
 
 @pytest.mark.parametrize("field", ["round", "began"])
@@ -158,23 +128,19 @@ def test_a_crawl_that_lacks_a_field_is_told(join, redis_server, field):
 
 
 def test_order(join):
-    """As Scrapy has it: by priority, the newest first, then start requests, the oldest first."""
+    """As Scrapy has it: by priority, the newest first, then start requests, the oldest first; also
+    where a request of a higher priority is claimed later."""
     worker = join()
     worker.enqueue("low", priority=-1)
     worker.enqueue_all(("start1", "start2"), meta={"is_start_request": True})
     worker.enqueue_all(("old", "new"))
     worker.enqueue("high", priority=3)
     assert worker.drain() == ["high", "new", "old", "start1", "start2", "low"]
-
-
-def test_order_of_what_was_claimed_before(join):
-    """A request of a higher priority that a later call claims is handed out first."""
-    worker = join(capacity=9)
-    for name, priority in (("low", -1), ("high", 3)):
+    for name, priority in (("low2", -1), ("high2", 3)):
         worker.enqueue(name, priority=priority)
         for _ in range(3):
             worker.exchange()
-    assert [name_of(worker.next()) for _ in range(2)] == ["high", "low"]
+    assert [name_of(worker.next()) for _ in range(2)] == ["high2", "low2"]
 
 
 def test_slots_take_turns(join):
@@ -191,24 +157,17 @@ def test_slots_take_turns(join):
     assert {*slots[:4]} == {"a", "b"}
 
 
-def test_a_slot_of_one_worker(join):
-    """With BLOOM_REDIS_SLOT_WORKERS = 1 no other worker gets a request of its slot."""
-    one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_slot_of_one_worker(join, redis_server, is_dead):
+    """With BLOOM_REDIS_SLOT_WORKERS = 1 no other worker gets a request of its slot. Where the clock
+    was set back its owner keeps it for as long as usual, and not at all when dead."""
+    one, other = (join(BLOOM_REDIS_SLOT_WORKERS=1) for _ in range(2))
     one.enqueue_all(range(9), slot="only")
     assert one.next() is not None
     assert other.next() is None
     other.enqueue("x", slot="another")
-    assert other.next().url.endswith("x")
-
-
-@pytest.mark.parametrize("is_dead", [True, False])
-def test_a_slot_where_the_clock_was_set_back(join, redis_server, is_dead):
-    """Its owner keeps it for as long as usual, and not at all when dead."""
-    one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
-    one.enqueue_all(range(9), slot="only")
-    assert one.next() is not None
-    hour = 3_600_000
-    owners = f"{one.key}:owners"
+    assert name_of(other.next()) == "x"
+    hour, owners = 3_600_000, f"{one.key}:owners"
     ahead = """
         local who, till = unpack(cmsgpack.unpack(redis.call('HGET', KEYS[1], 'only')))
         redis.call('HSET', KEYS[1], 'only', cmsgpack.pack({who, till + ARGV[1]}))
@@ -218,51 +177,32 @@ def test_a_slot_where_the_clock_was_set_back(join, redis_server, is_dead):
     redis_server.command("ZINCRBY", f"{one.key}:workers", hour, one.store.worker)
     if is_dead:
         one.die()
-        assert other.next() is not None
-        return
-    assert other.next() is None
-    assert float(redis_server.command("EVAL", ahead, 1, owners, 0)) < until - hour + 60_000
+    assert (other.next() is None) != is_dead
+    if not is_dead:
+        assert float(redis_server.command("EVAL", ahead, 1, owners, 0)) < until - hour + 60_000
 
 
-def test_a_page_that_kills_its_workers(join, redis_server):
+def test_a_page_that_kills_its_workers(join):
     """Lost twice, it is handed out alone, and fails; a page that was lost with it does not."""
     first = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
-    first.enqueue("poison")
-    first.enqueue("good")
+    first.enqueue_all(("poison", "good"))
     first.leave()
-    alone = []
-    for _ in range(12):
+    alone = [["poison"]]
+    while "poison" in alone[-1] or "good" in alone[-1]:
         worker = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
-        request = worker.next()
-        names = [name_of(request)] if request else []
+        requests = [worker.next()]
         while worker.store.pending:
-            names.append(name_of(worker.next()))
-        alone.append(names)
-        if names == ["good"]:
-            worker.store.done(request)
+            requests.append(worker.store.next())
+        alone.append([name_of(each) for each in requests if each])
+        if alone[-1] == ["good"]:
+            worker.store.done(requests[0])
             worker.exchange()
-            continue
-        if not names:
-            break
-        # whoever had the poison dies
-        worker.die()
-    assert alone[0] in (["good", "poison"], ["poison", "good"])
-    assert alone.count(["poison"]) == 2
-    assert alone.count(["good"]) == 1
-    failed = redis_server.command("HVALS", f"{worker.key}:failed")
-    assert [b"poison" in record for record in failed] == [True]
-    last = join()
-    last.exchange()
-    assert last.store.is_quiet
-
-
-MANY_CLAIMS = """
-local record = redis.call('HVALS', KEYS[1])[1]
-for number = 100, 99 + ARGV[1] do
-  redis.call('HSET', KEYS[1], number, record)
-  redis.call('SADD', KEYS[2], number)
-end
-"""
+        elif alone[-1]:
+            worker.die()
+    assert sorted(alone[1]) == ["good", "poison"]
+    assert (alone[2:].count(["poison"]), alone.count(["good"])) == (2, 1)
+    assert [name_of(each) for each in worker.failed.requests()] == ["poison"]
+    assert worker.store.is_quiet
 
 
 def test_a_page_that_was_lost_often_is_read(join):
@@ -273,6 +213,15 @@ def test_a_page_that_was_lost_often_is_read(join):
             worker.enqueue("page")
         assert name_of(worker.next()) == "page"
         worker.die()
+
+
+MANY_CLAIMS = """
+local record = redis.call('HVALS', KEYS[1])[1]
+for number = 100, 99 + ARGV[1] do
+  redis.call('HSET', KEYS[1], number, record)
+  redis.call('SADD', KEYS[2], number)
+end
+"""
 
 
 def with_many_claims(worker, count):
@@ -288,10 +237,7 @@ def test_many_claims_come_back_in_portions(join, redis_server, leaves):
     """The crawl is not at rest before all are there; a worker that has left has lost none."""
     worker, finder = join(), join(capacity=1)
     with_many_claims(worker, 1200)
-    if leaves:
-        worker.leave()
-    else:
-        worker.die()
+    worker.leave() if leaves else worker.die()
     portions = []
 
     def attempt(arguments):
@@ -318,10 +264,7 @@ def test_more_claims_than_lua_has_room_for(join):
     """Those of calls that were aborted: all of them come, in several replies."""
     worker = join(capacity=10_000)
     with_many_claims(worker, 9000)
-    count = 1
-    while worker.next() is not None:
-        count += 1
-    assert count == 9000
+    assert len([*iter(worker.next, None)]) == 8999
 
 
 class KilledError(Exception):
@@ -329,7 +272,7 @@ class KilledError(Exception):
 
 
 def die_after_a_call(worker):
-    """Let `worker` make one more call."""
+    """Let `worker` make one more call, in a commit of several."""
     calls = []
 
     def attempt(arguments):
@@ -339,32 +282,33 @@ def die_after_a_call(worker):
         return worker.call(arguments)
 
     worker.sender._attempt = attempt
+    with suppress(KilledError):
+        worker.exchange()
+    worker.die()
+    return len(calls) > 1
 
 
-def test_a_kill_between_the_calls_of_a_commit(join, redis_server):
+def test_a_kill_between_the_calls_of_a_commit(join):
     """Before the last of them the page is not acknowledged, and start() has not ended."""
     dying, other = join(), join()
     dying.store.start_done = False
     dying.enqueue("0")
     page = dying.next()
-    die_after_a_call(dying)
     dying.enqueue_all(range(1, 121))
     dying.store.start_done = True
     dying.store.done(page)
-    with pytest.raises(KilledError):
-        dying.exchange()
+    assert die_after_a_call(dying)
     assert not join().state.start_done
-    dying.die()
     fetched = crawl([other], lambda page: range(1, 121 * (page == 0)), seeded(1))
     assert {*fetched} == {*range(121)}
 
 
 def test_more_is_done_than_a_call_can_tell(join):
     """Each page is acknowledged, and the crawl ends."""
-    worker, held = join(capacity=500), []
+    worker = join(capacity=500)
     for number in range(450):
         worker.enqueue(str(number), slot=str(number % 60))
-    held += iter(worker.next, None)
+    held = [*iter(worker.next, None)]
     assert len(held) == 450
     for request in held:
         worker.store.done(request)
@@ -392,7 +336,7 @@ def test_a_rollback_keeps_what_no_call_has_acknowledged(join, is_given_up):
     assert other.next().url == request.url
 
 
-def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
+def test_who_pushes_gives_back_as_a_worker_does(join):
     """Nothing has failed before BLOOM_REDIS_MAX_ATTEMPTS, and all comes in its place."""
     first = join()
     first.enqueue_all(("old", "new"))
@@ -400,7 +344,7 @@ def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
     for expected in ("new", "new", "old", "new"):
         worker = join(capacity=1)
         request = worker.next()
-        assert request.url.endswith(expected)
+        assert name_of(request) == expected
         if expected == "old":
             worker.store.done(request)
             worker.leave()
@@ -409,7 +353,7 @@ def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
         worker.die()
         pushed = f"http://example.com/{worker.store.worker}"
         assert worker.push_from_outside(pushed, priority=-1) == (1, 0, 0)
-    assert redis_server.command("HLEN", f"{worker.key}:failed") == 0
+    assert worker.failed.requests() == []
 
 
 def test_a_push_says_that_redis_has_gone_back(join, redis_server, monkeypatch):
@@ -427,7 +371,7 @@ def test_a_push_says_that_redis_has_gone_back(join, redis_server, monkeypatch):
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_who_leaves_gives_back(join, redis_server, is_killed):
+def test_who_leaves_gives_back(join, is_killed):
     """At once, in its place, without a loss; what was not sent is sent first, however much."""
     one, other = join(capacity=8), join(capacity=8)
     for name in "12345":
@@ -437,14 +381,11 @@ def test_who_leaves_gives_back(join, redis_server, is_killed):
     one.next()
     if is_killed:
         one.die()
-        assert [other.next().url[-1] for _ in range(8)] == [*"hgfedcba"]
-        return
-    for number in range(120):
-        one.enqueue(f"low{number}", priority=-1)
-    assert one.store.leave(over=False, seconds=5)
-    assert one.store.unsent == 0
-    names = [other.next().url[-1] for _ in range(8)]
-    assert names == [*"hgfedcba"]
+    else:
+        one.enqueue_all((f"low{number}" for number in range(120)), priority=-1)
+        assert one.store.leave(over=False, seconds=5)
+        assert one.store.unsent == 0
+    assert [name_of(other.next()) for _ in range(8)] == [*"hgfedcba"]
 
 
 def test_what_was_let_pass_is_sent_past_the_filter(join):
@@ -459,47 +400,29 @@ def test_what_was_let_pass_is_sent_past_the_filter(join):
     assert worker.drain() + other.drain() == ["page"] * 2
 
 
-def test_the_end_and_a_push_after_it(join):
-    """The first to leave when nothing is left marks the end; a push takes the mark back."""
-    one, other = join(), join()
-    one.exchange()
-    other.exchange()
-    one.leave(over=True)
-    assert join().state.over
-    other.enqueue("late")
-    other.exchange()
-    assert not join().state.over
-
-
 def test_rounds(join):
-    """Start requests are taken again in another BLOOM_REDIS_ROUND, what was seen stays seen."""
-    worker = join(BLOOM_REDIS_ROUND="monday")
-    worker.start("start", b"1")
-    worker.enqueue("page")
-    worker.drain()
-    worker.leave(over=True)
-    assert join(BLOOM_REDIS_ROUND="monday").state.over
-    tuesday = join(BLOOM_REDIS_ROUND="tuesday")
-    assert (tuesday.state.over, tuesday.state.start_done) == (False, False)
-    tuesday.start("start", b"1")
-    tuesday.enqueue("page")
-    tuesday.exchange()
-    assert [new for _, new in tuesday.heard] == [True, False]
-
-
-def test_a_worker_of_one_round_ends_nothing_of_the_next(join):
-    """What it says before it has heard of that round is about its own."""
+    """Start requests are taken again in another BLOOM_REDIS_ROUND, what was seen stays seen. What a
+    worker says before it has heard of that round is about its own: it ends nothing."""
     monday = [join(BLOOM_REDIS_ROUND="monday") for _ in range(3)]
+    monday[0].start("start", b"1")
+    monday[0].enqueue("page")
+    monday[0].drain()
     for each in monday:
         each.exchange()
     monday[0].leave(over=True)
+    assert join(BLOOM_REDIS_ROUND="monday").state.over
     tuesday = join(BLOOM_REDIS_ROUND="tuesday")
+    assert (tuesday.state.over, tuesday.state.start_done) == (False, False)
     tuesday.store.start_done = False
     for each in (tuesday, monday[1], monday[1]):
         each.exchange()
         assert not join(BLOOM_REDIS_ROUND="tuesday").state.start_done
-    tuesday.store.start_done = True
+    tuesday.start("start", b"1")
+    tuesday.enqueue("page")
     tuesday.exchange()
+    assert [new for _, new in tuesday.heard] == [True, False]
+    tuesday.store.start_done = True
+    assert tuesday.drain() == ["start"]
     monday[2].leave(over=True)
     assert not join(BLOOM_REDIS_ROUND="tuesday").state.over
 
@@ -522,7 +445,7 @@ def test_a_filter_that_grows_meanwhile(join):
         assert numbers == sorted(numbers)
 
 
-def test_a_page_waits_for_links_that_meet_a_new_layer(join, redis_server):
+def test_a_page_waits_for_links_that_meet_a_new_layer(join):
     """They are asked again with the next call; if the worker dies before, the page comes back."""
     dying, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
     dying.enqueue("page")
@@ -532,11 +455,8 @@ def test_a_page_waits_for_links_that_meet_a_new_layer(join, redis_server):
     heard = len(dying.heard)
     dying.enqueue_all("abc")
     dying.store.done(page)
-    with suppress(KilledError):
-        die_after_a_call(dying)
-        dying.exchange()
+    die_after_a_call(dying)
     assert len(dying.heard) == heard
-    dying.die()
     found = []
     for _ in range(10):
         found.append(other.next())
@@ -585,8 +505,7 @@ def test_full_memory_is_drained(own_server):
     assert own_server.command("HLEN", f"{one.key}:claims:{one.store.worker}") == held - 1
     lease = own_server.command("ZSCORE", f"{one.key}:workers", one.store.worker)
     time.sleep(0.002)
-    beat = [one.dupefilter.shared.generation, one.store.worker, 60_000]
-    assert one.client.run(HEARTBEAT, [one.key], *beat) == [b"done"]
+    assert beat(one) == b"done"
     assert own_server.command("ZSCORE", f"{one.key}:workers", one.store.worker) > lease
     assert waiting(one.client, one.key).total() == left
     third.leave()

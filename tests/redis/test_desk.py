@@ -10,31 +10,22 @@ from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis import desk
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
-from tests.redis.test_later import is_sound, of_slot
-from tests.redis.workers import FIFO, LIFO, StoreWorker, lobby_from
+from tests.redis.workers import FIFO, LIFO, StoreWorker, findings_of, lobby_from
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 ORDERS = pytest.mark.parametrize("order", [FIFO, LIFO], ids=["oldest", "newest"])
 
 
-def drop(worker, keep=False, **selected):
-    """Drop what is selected; return the figures."""
-    found = RedisDesk(worker.client, worker.key).change(
-        Filter(**selected), "fail" if keep else "drop"
-    )
-    return {
-        "dropped": found.states.total(),
-        "later": found.states[State.DELAYED],
-        "in_flight": found.in_flight,
-        "unknown": found.unknown,
-    }
-
-
-def fetched(worker):
-    """Let `worker` fetch all that it gets; return the names."""
-    names = worker.drain()
+def send(worker, slot, pages, **options):
+    """Let `worker` push pages of a slot, and send them."""
+    worker.enqueue_all(pages, slot=slot, **options)
     worker.exchange()
-    return names
+
+
+def drop(worker, **selected):
+    """Drop what is selected; return how many, and how many are delayed, in flight and unknown."""
+    found = RedisDesk(worker.client, worker.key).change(Filter(**selected), "drop")
+    return found.states.total(), found.states[State.DELAYED], found.in_flight, found.unknown
 
 
 def pending(worker, **selected):
@@ -48,29 +39,25 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
     """In each priority, parked or not; what is claimed stays, others stay in their order."""
     lobby_from(monkeypatch, lobby)
     worker = join(capacity=2, **order)
-    of_slot(worker, "claimed", "first", "second", priority=1)
+    send(worker, "claimed", ("first", "second"), priority=1)
     worker.exchange()
     for priority in (0, 1):
-        of_slot(worker, "gone", *(f"gone{n}-{priority}" for n in range(9)), priority=priority)
-    of_slot(worker, "held", *(f"held{n}" for n in range(5)))
+        send(worker, "gone", (f"gone{n}-{priority}" for n in range(9)), priority=priority)
+    send(worker, "held", (f"held{n}" for n in range(5)))
     worker.enqueue("late", 1000, slot="gone")
     worker.store.hold("held", 1000, 1)
-    of_slot(worker, "stays", *"abcdef")
-    assert drop(worker, slots=["gone", "claimed"]) == {
-        "dropped": 19,
-        "later": 1,
-        "in_flight": 2,
-        "unknown": 0,
-    }
+    send(worker, "stays", "abcdef")
+    assert drop(worker, slots=["gone", "claimed"]) == (19, 1, 2, 0)
     assert not worker.enqueue("gone1-0") or worker.exchange()
     assert pending(worker, slots=["gone"]) == 0
-    assert is_sound(worker)
+    assert findings_of(worker) == []
     worker.exchange()
     assert worker.store.waiting == 11
-    assert drop(worker, slots=["h*"])["dropped"] == 5
+    assert drop(worker, slots=["h*"])[0] == 5
     worker.store.release("held")
-    names = [each for each in fetched(worker) if len(each) == 1]
+    names = [each for each in worker.drain() if len(each) == 1]
     assert names == ([*"abcdef"] if order is FIFO else [*"fedcba"])
+    worker.exchange()
     assert worker.store.is_quiet
     assert (worker.store.waiting, worker.store.nbytes) == (0, 0)
 
@@ -80,12 +67,12 @@ def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):
     """Whatever is dropped."""
     monkeypatch.setattr(desk, "AT_ONCE", 3)
     worker = join(**order)
-    of_slot(worker, "slot", *(f"{n}" for n in range(20)))
+    send(worker, "slot", (f"{n}" for n in range(20)))
     worker.leave()
     worker = join(capacity=40, **order)
-    assert drop(worker, urls=["*[05]"])["dropped"] == 4
+    assert drop(worker, urls=["*[05]"])[0] == 4
     left = [n for n in range(20) if n % 5]
-    assert [*map(int, fetched(worker))] == (left if order is FIFO else left[::-1])
+    assert [*map(int, worker.drain())] == (left if order is FIFO else left[::-1])
 
 
 def test_more_quarantined_requests_than_a_call_takes_are_all_looked_at(join, redis_server):
@@ -96,14 +83,15 @@ def test_more_quarantined_requests_than_a_call_takes_are_all_looked_at(join, red
         " redis.call('RPUSH', KEYS[2], cmsgpack.pack({'0', ARGV[1], each, 0})) end"
         " return redis.call('DEL', KEYS[1])"
     )
+    quarantined = f"{worker.key}:quarantined"
     for turn in range(25):
         for slot, pages in (("stays", 8), ("goes", 2)):
-            of_slot(worker, slot, *(f"{slot}{turn}-{n}" for n in range(pages)))
-            lists = f"{worker.key}:pending:0:{slot}", f"{worker.key}:quarantined"
+            send(worker, slot, (f"{slot}{turn}-{n}" for n in range(pages)))
+            lists = f"{worker.key}:pending:0:{slot}", quarantined
             assert redis_server.command("EVAL", pack, 2, *lists, slot) == 1
-    assert drop(worker, slots=("goes",))["dropped"] == 50
-    drop(worker, slots=("stays",))
-    assert redis_server.command("LLEN", f"{worker.key}:quarantined") == 0
+    assert drop(worker, slots=["goes"])[0] == 50
+    drop(worker, slots=["stays"])
+    assert redis_server.command("LLEN", quarantined) == 0
 
 
 def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server, monkeypatch):
@@ -111,43 +99,68 @@ def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server,
     lobby_from(monkeypatch, 0)
     worker = join(capacity=2, **FIFO)
     for number in range(8):
-        of_slot(worker, f"slot{number}", f"{number}")
+        send(worker, f"slot{number}", [f"{number}"])
     few = f"{worker.key}:lobby_counts"
     assert int(redis_server.command("BITCOUNT", few)) > 0
-    assert drop(worker, urls=["*"])["dropped"] > 0
+    assert drop(worker, urls=["*"])[0] > 0
     assert int(redis_server.command("BITCOUNT", few)) == 0
 
 
-def test_a_list_and_an_older_one_go_in_one_call(join, redis_server):
+def split(worker, slot, newer):
+    """Make the list of a slot two, as where it had its share when requests left the lobby: an older
+    one, which goes first, and one of the `newer` requests."""
+    call = worker.client._redis.execute_command
+    own = f"{worker.key}:pending:0:{slot}"
+    entries = [call("RPOP", own) for _ in range(newer)]
+    call("RENAME", own, f"{own}\0")
+    call("RPUSH", f"{own}\0", "")
+    call("RPUSH", own, *entries)
+    return call
+
+
+def test_a_list_and_an_older_one_go_in_one_call(join):
     """The mark at the end of the older one is no request."""
     worker = join(**FIFO)
-    of_slot(worker, "slot", *"abcdefgh")
-    newer, ring = f"{worker.key}:pending:0:slot", f"{worker.key}:slots:0"
-    # as where the slot had its share when requests left the lobby
-    entry = redis_server.command("RPOP", newer)
-    redis_server.command("RENAME", newer, f"{newer}\0")
-    redis_server.command("RPUSH", f"{newer}\0", "")
-    redis_server.command("RPUSH", newer, entry)
-    redis_server.command("LSET", ring, 0, "slot\0")
+    send(worker, "slot", "abcdefgh")
+    split(worker, "slot", 1)("LSET", f"{worker.key}:slots:0", 0, "slot\0")
     count = pending(worker)
     assert count > 1
-    assert is_sound(worker)
-    assert drop(worker, slots=["slot"])["dropped"] == count
-    assert is_sound(worker)
+    assert findings_of(worker) == []
+    assert drop(worker, slots=["slot"])[0] == count
+    assert findings_of(worker) == []
     assert pending(worker) == 0
 
 
-@pytest.mark.parametrize("budget", [{}, {"*": 2}, {"*": 9}])
-@pytest.mark.parametrize("at_work", [False, True])
-def test_a_full_server_refuses_a_retry_and_lets_a_drop_pass(own_server, budget, at_work):
-    """The refused one has changed no byte: neither of what failed, nor of what is capped."""
+def test_what_is_behind_the_mark_of_a_parked_list_is_there(join):
+    """It is counted, listed and dropped, and verify knows that workers will find it."""
+    worker = join(**FIFO)
+    send(worker, "held", "abc")
+    worker.store.hold("held", 1000, 1)
+    worker.exchange()
+    assert worker.next() is None
+    call = split(worker, "held", 2)
+    call("ZADD", f"{worker.key}:parked", 1e15, "0:held\0")
+    call("ZREM", f"{worker.key}:parked", "0:held")
+    assert findings_of(worker) == []
+    assert pending(worker) == pending(worker, urls=["*"]) == 3
+    assert drop(worker, urls=["*/a"])[0] == 1
+    worker.store.release("held")
+    worker.exchange()
+    assert sorted(worker.drain()) == ["b", "c"]
+    assert worker.store.is_quiet
+
+
+@pytest.mark.parametrize("budget", [None, {}, {"*": 2}, {"*": 9}])
+def test_a_full_server_refuses_a_retry_and_lets_a_drop_pass(own_server, budget):
+    """The refused one has changed no byte: neither of what failed, nor of what is capped. With a
+    worker at work, which has a budget, or without."""
     worker = StoreWorker(own_server.url, "crawl", BLOOM_BUDGET={"*": 2})
     worker.enqueue_all("abcd")
     for _ in range(2):
         worker.fail(worker.next())
         worker.exchange()
     worker.leave()
-    if at_work:
+    if budget is not None:
         worker = StoreWorker(own_server.url, "crawl", BLOOM_BUDGET=budget)
         worker.exchange()
 
@@ -168,15 +181,14 @@ def test_a_full_server_refuses_a_retry_and_lets_a_drop_pass(own_server, budget, 
         assert dropped == {State.FAILED: 1, State.CAPPED: 1}
         own_server.command(*full, "0")
         assert [each.url[-1] for each in desk.scan(Filter(KEPT))] == ["b", "d"]
-        has_no_room = at_work and budget == {"*": 2}
-        assert desk.change(Filter(KEPT), "retry").states.total() == 2 - has_no_room
+        assert desk.change(Filter(KEPT), "retry").states.total() == 2 - (budget == {"*": 2})
     worker.close()
 
 
 def test_a_damaged_one_stops_no_other_from_being_dropped(join, redis_server):
     """It stays, in the list of quarantined ones, among delayed ones and in a lobby."""
     worker = join()
-    of_slot(worker, "slot", "a", "b")
+    send(worker, "slot", "ab")
     worker.enqueue("late", 1000, slot="slot")
     worker.exchange()
     worker.leave()
@@ -186,30 +198,8 @@ def test_a_damaged_one_stops_no_other_from_being_dropped(join, redis_server):
         ("ZADD", "later", 1e15, "junk"),
     ):
         redis_server.command(command, f"{worker.key}:{name}", *more)
-    assert drop(worker, urls=["*/?", "*/late"])["dropped"] == 3
+    assert drop(worker, urls=["*/?", "*/late"]) == (3, 1, 0, 2)
     assert redis_server.command("LLEN", f"{worker.key}:quarantined") == 1
     assert redis_server.command("LLEN", f"{worker.key}:lobby:0") == 2
     assert redis_server.command("ZCARD", f"{worker.key}:later") == 1
     assert {each.url for each in RedisDesk(worker.client, worker.key).scan(Filter())} == {""}
-
-
-def test_what_is_behind_the_mark_of_a_parked_list_is_there(join, redis_server):
-    """It is counted, listed and dropped, and verify knows that workers will find it."""
-    worker = join(**FIFO)
-    of_slot(worker, "held", "a", "b", "c")
-    worker.store.hold("held", 1000, 1)
-    worker.exchange()
-    assert worker.next() is None
-    own = f"{worker.key}:pending:0:held"
-    redis_server.command("RENAME", own, f"{own}\0")
-    redis_server.command("RPUSH", f"{own}\0", "")
-    redis_server.command("RPUSH", own, redis_server.command("LPOP", f"{own}\0"))
-    redis_server.command("ZADD", f"{worker.key}:parked", 1e15, "0:held\0")
-    redis_server.command("ZREM", f"{worker.key}:parked", "0:held")
-    assert is_sound(worker)
-    assert pending(worker) == pending(worker, urls=["*"]) == 3
-    assert drop(worker, urls=["*/a"])["dropped"] == 1
-    worker.store.release("held")
-    worker.exchange()
-    assert fetched(worker) == ["b", "c"]
-    assert worker.store.is_quiet

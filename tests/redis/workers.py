@@ -23,6 +23,7 @@ from scrapy_bloom.redis.push import push
 from scrapy_bloom.redis.request_store import Observers, RedisStore
 from scrapy_bloom.redis.scripts import CHANGE, COMMIT, NEW
 from scrapy_bloom.redis.settings import WorkerSettings
+from scrapy_bloom.redis.status import CrawlReader
 from scrapy_bloom.redis.verify import queue_findings
 from scrapy_bloom.redis.worker import budget_text, require_budget
 from tests.crawl.engine import name_of
@@ -89,21 +90,14 @@ class InlineSender:
 
 def waiting(client, key):
     """Return how many requests of the crawl `key` wait, by priority and slot."""
-    counts = Counter()
-    for priority in client.call("zrange", f"{key}:priorities", 0, -1):
-        ring = f"{key}:slots:{priority.decode()}"
-        for element in client.call("lrange", f"{key}:lobby:{priority.decode()}", 0, -1):
-            counts[-(int(priority) // 2), element.partition(b"\0")[0].decode()] += 1
-        for slot in client.call("lrange", ring, 0, -1):
-            entries = f"{key}:pending:{priority.decode()}:{slot.decode()}"
-            counts[-(int(priority) // 2), slot.decode()] += client.call("llen", entries)
-    return counts
+    found = CrawlReader(client, key).pending().counts
+    return Counter({(number, slot): each[slot] for number, each in found.items() for slot in each})
 
 
 class StoreWorker:
     """A worker of a crawl at `key`; its calls are made by `attempt`, if there is one."""
 
-    def __init__(self, url, key, attempt=None, capacity=4, open_=True, **settings):
+    def __init__(self, url, key, attempt=None, capacity=4, **settings):
         settings = {
             "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
             "BLOOM_CAPACITY": 1000,
@@ -125,9 +119,8 @@ class StoreWorker:
         self.sender = InlineSender(attempt or self.call)
         self.heard, self.full = [], Counter()
         self.fences, self.capped, self.is_gone = 0, 0, False
-        lease = int(self.settings.lease * 1000)
         self.policy = Policy(
-            lease,
+            int(self.settings.lease * 1000),
             8,
             self.codec.queues.newest_first,
             5000 * self.settings.slot_workers,
@@ -140,21 +133,15 @@ class StoreWorker:
             budget=budget,
         )
         self.state = require_budget(self.client, self.key, join(), budget, join)
+        nothing = lambda *_: None  # noqa: E731
+        heard = nothing, self._fenced, self._answered, nothing, self._unreadable, self._gone
         self.store = RedisStore(
             self.sender,
             self.dupefilter,
             self.codec,
             self.policy,
             capacity=capacity,
-            observers=Observers(
-                lambda _reply: None,
-                self._fenced,
-                self._answered,
-                lambda: None,
-                self._unreadable,
-                self._gone,
-                lambda _slot: None,
-            ),
+            observers=Observers(*heard, nothing),
             round_=self.state.round,
         )
         self.store.start_done = True
@@ -182,27 +169,11 @@ class StoreWorker:
         import redis
 
         text = ABORTING + script.text
-        arguments = [sha1(text.encode()).hexdigest(), 2, self.key, at, *arguments]
         try:
-            self.client._redis.evalsha(*arguments)
-        except redis.exceptions.NoScriptError:
-            self.client._redis.script_load(text)
-            return self.abort(arguments[4:], at, script)
+            self.client._redis.eval(text, 2, self.key, at, *arguments)
         except redis.ResponseError:
             return True
         return False
-
-    def abort_next(self, at):
-        """Fail the next call at its command `at`, and make it again; the list says if it had it."""
-        had = []
-
-        def attempt(arguments):
-            self.sender._attempt = self.call
-            had.append(self.abort(arguments, at))
-            return self.call(arguments)
-
-        self.sender._attempt = attempt
-        return had
 
     def die(self):
         """Let the lease run out."""

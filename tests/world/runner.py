@@ -22,6 +22,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from math import inf
 from pathlib import Path
@@ -163,16 +164,17 @@ class World:
         """Tell the site what it is for a crawl from now on."""
         (self.folder / f"{crawl.name}.state").write_text(state)
 
-    def start(self, crawl, before=None, job=True):
-        """Start a run of `crawl`; `before` is called in its process first, what it returns last."""
-        folder = self.folder / crawl.name
-        folder.mkdir(exist_ok=True)
+    def start(self, crawl, before=None, job=True, folder=None, **arguments):
+        """Start a run of `crawl`; `before` is called in its process first, what it returns last;
+        `arguments` are its spider's."""
+        folder = folder or self.folder / crawl.name
+        folder.mkdir(exist_ok=True, parents=True)
         (folder / "stats.json").unlink(missing_ok=True)
         (folder / "handles").unlink(missing_ok=True)
-        return Run(fork(self._crawl, folder / "log", crawl, before, job), folder)
+        work = partial(self._crawl, folder, crawl, before, job, arguments)
+        return Run(fork(work, folder / "log"), folder)
 
-    def _crawl(self, crawl, before, job):
-        folder = self.folder / crawl.name
+    def _crawl(self, folder, crawl, before, job, arguments):
         os.chdir(folder)
         random.seed()
         settings = {**crawl.base, "TWISTED_REACTOR": crawl.reactor, **crawl.settings}
@@ -181,9 +183,8 @@ class World:
         after = before() if before is not None else None
         process = CrawlerProcess(settings, install_root_handler=True)
         crawler = process.create_crawler(crawl.spider)
-        crawling = process.crawl(
-            crawler, site=self.url(crawl), pages=crawl.pages, slow=crawl.slow, kinds=crawl.kinds
-        )
+        own = {"pages": crawl.pages, "slow": crawl.slow, "kinds": crawl.kinds}
+        crawling = process.crawl(crawler, site=self.url(crawl), **own, **arguments)
         crawling.addErrback(lambda failure: failure.printTraceback())
         from twisted.internet import reactor
 
