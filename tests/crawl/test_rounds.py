@@ -8,7 +8,6 @@ import pytest
 from scrapy import signals
 from scrapy.exceptions import CloseSpider
 
-from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.jobdir import session_of
 from scrapy_bloom.sqlite.status import job_view
 from tests.crawl.engine import STOCK, Job, query, request
@@ -42,7 +41,7 @@ def test_each_start_after_a_finished_round_is_a_new_one(make_round, tmp_path):
         assert phases(tmp_path / "job") == [(number, "over")]
 
 
-@pytest.mark.parametrize("reason", ["finished", "shutdown", "bloom_full", "done"])
+@pytest.mark.parametrize("reason", ["finished", "bloom_full"])
 def test_the_reason_does_not_matter(make_round, tmp_path, reason):
     """What is left decides: nothing ends the round, one request does not."""
     make_round().started("a").close(reason)
@@ -54,31 +53,10 @@ def test_the_reason_does_not_matter(make_round, tmp_path, reason):
     assert phases(tmp_path / "job") == [(1, "over")]
 
 
-class Feeder:
-    """Could give requests whenever the spider is idle."""
-
-    def __call__(self):
-        pass
-
-    def feed(self):
-        pass
-
-
-FEEDER = Feeder()
-
-
+@pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize(
-    ("handler", "goes_on", "tells"),
-    [
-        (FEEDER.feed, True, True),
-        (FEEDER, True, True),
-        (lambda: None, True, True),
-        (partial(print, "idle"), True, True),
-        (CloseSpider, False, True),
-        (JobDirectoryError, False, True),
-        (FEEDER.feed, True, False),
-        (None, False, False),
-    ],
+    ("handler", "goes_on"),
+    [(partial(print, "idle"), True), (lambda: None, True), (CloseSpider, False), (None, False)],
 )
 def test_who_listens_to_spider_idle_keeps_the_round(
     make_round, monkeypatch, handler, goes_on, tells
@@ -171,30 +149,27 @@ def awaiting(job):
 
 def test_a_round_is_over_when_its_feeds_are_stored(make_round, tmp_path):
     """After the scheduler's close, with the job still locked and its file open."""
-    job = make_round()
+    job, folder = make_round(), tmp_path / "job"
     ended = awaiting(job)
-    job.start(start("a"))
-    job.finish()
-    assert (ended, phases(tmp_path / "job")) == ([], [(1, "to be stored")])
-    assert job_view(tmp_path / "job").state == ("running", 1, 0, True)
-    assert (tmp_path / "job" / "bloom.lock").exists()
-    assert len(job.round.file.query("SELECT * FROM spider_state")) == 1
+    finish(job, "a")
+    assert (ended, phases(folder)) == ([], [(1, "to be stored")])
+    assert job_view(folder).state == ("running", 1, 0, True)
+    assert len(query(folder, "SELECT * FROM spider_state")) == 1
     job.round.feeds_stored()
     session_of(job.crawler).end(FEEDS)
-    assert len(ended) == 1
-    assert phases(tmp_path / "job") == [(1, "over")]
-    assert job_view(tmp_path / "job").state == ("finished", 1, 0, False)
-    assert not (tmp_path / "job" / "bloom.lock").exists()
-    assert query(tmp_path / "job", "SELECT * FROM spider_state") == []
-    assert query(tmp_path / "job", "SELECT clean FROM job") == [(1,)]
+    assert (len(ended), phases(folder)) == (1, [(1, "over")])
+    assert job_view(folder).state == ("finished", 1, 0, False)
+    assert query(folder, "SELECT * FROM spider_state") == []
+    assert query(folder, "SELECT clean FROM job") == [(1,)]
 
 
-def test_feeds_that_were_not_stored_come_first_at_the_next_start(make_round, crash_round):
-    """And then the next round begins."""
+def test_feeds_that_were_not_stored_keep_the_round(make_round, crash_round):
+    """They come first at the next start, and then the next round begins. If they fail once more the
+    round goes on with nothing to do; where there are none any more, nothing is waited for."""
     job = make_round()
     awaiting(job)
     finish(job, "a")
-    resumed = crash_round()
+    resumed, without = crash_round(), crash_round()
     assert (resumed.round.number, resumed.round.is_to_be_stored) == (1, True)
     ended = awaiting(resumed)
     resumed.round.feeds_stored()
@@ -203,13 +178,8 @@ def test_feeds_that_were_not_stored_come_first_at_the_next_start(make_round, cra
     assert resumed.start(start("a")) == ["a"]
     resumed.close("shutdown")
     assert phases(Path(resumed.crawler.settings["JOBDIR"])) == [(2, "running")]
-
-
-def test_feeds_that_cannot_be_stored_at_the_next_start_keep_the_round(make_round):
-    """It goes on with nothing to do, so they can be stored at its close or later."""
-    job = make_round()
-    awaiting(job)
-    finish(job, "a")
+    assert finish(without, "a") == ["a"]
+    assert phases(Path(without.crawler.settings["JOBDIR"])) == [(2, "over")]
     session_of(job.crawler).end(FEEDS)
     for stored in (False, True):
         job = make_round()
@@ -221,14 +191,3 @@ def test_feeds_that_cannot_be_stored_at_the_next_start_keep_the_round(make_round
         session_of(job.crawler).end(FEEDS)
         assert len(ended) == stored
     assert make_round().round.number == 2
-
-
-def test_feeds_that_nobody_stores_any_more_are_not_waited_for(make_round):
-    """Durable feeds may be switched off between two starts."""
-    job = make_round()
-    awaiting(job)
-    finish(job, "a")
-    session_of(job.crawler).end(FEEDS)
-    job = make_round()
-    assert finish(job, "a") == ["a"]
-    assert make_round().round.number == 3

@@ -12,7 +12,6 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -22,10 +21,9 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider
 
 from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
-from tests.failures import Failed
 from tests.world.mutants import MUTANTS
 from tests.world.points import Points, calls_of
-from tests.world.runner import FORCED, REACTORS, Crawl, Step, Teller, tell, tell_stories
+from tests.world.runner import REACTORS, SETTINGS, Crawl, Step, Teller, tell, tell_stories
 from tests.world.tree import answer, pause
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "pipelines.md"
@@ -35,12 +33,9 @@ PAGES = 3
 """Behind each start page."""
 FED = 8
 """Pages that come one by one."""
-RETURNING = 60
-"""Pages of which some come back."""
 MADE = 3
 """The commits before that make the file and open it."""
 POINTS = ("sql COMMIT", "sql INSERT", "sql DELETE", "close")
-KILL, STOP = ({"signals": (number,), "at": 5} for number in (signal.SIGKILL, signal.SIGINT))
 
 
 def documented_pipeline():
@@ -126,45 +121,16 @@ class FedSpider(scrapy.Spider):
         yield {"page": response.json()}
 
 
-class Mark:
-    """What can be stored as a pickle only."""
-
-
-class ReturningSpider(scrapy.Spider):
-    """Follows a tree of pages, some of them pickles, into an overwritten and an appended feed."""
-
-    name = "returning"
-    custom_settings = {  # noqa: RUF012
-        "FEEDS": {
-            "over.jsonl": {"format": "jsonlines", "overwrite": True},
-            "append.jsonl": {"format": "jsonlines", "overwrite": False},
-        },
-        "LOG_LEVEL": "INFO",
-    }
-
-    async def start(self):
-        yield self.request(0, dont_filter=True)
-
-    def request(self, number, **options):
-        meta = {"mark": Mark()} if number % 3 == 2 else {}
-        return Request(f"{self.site}/plain/{number}", meta=meta, **options)
-
-    def parse(self, response):
-        number = response.json()
-        yield {"page": number}
-        for child in (2 * number + 1, 2 * number + 2):
-            if child < self.pages:
-                yield self.request(child)
-
-
 @dataclass
 class RoundTeller(Teller):
-    """Tells what is missing or too much in crawls, by what one fetches that is not stopped."""
+    """Tells what is missing or too much in crawls, by what one of Scrapy's own scheduler fetches
+    that is not stopped."""
 
     def __post_init__(self):
         super().__post_init__()
-        crawl = Crawl("undisturbed", PAGES, spider=RoundSpider)
-        run = self.world.start(crawl, self.prepared()).wait()
+        settings = {**SETTINGS, "BLOOM_DURABLE": False}
+        crawl = Crawl("undisturbed", PAGES, spider=RoundSpider, settings=settings)
+        run = self.world.start(crawl).wait()
         assert run.reason == "finished", run.log
         self.whole = Counter(self.world.pages(crawl)), *stored(run.folder)
 
@@ -180,23 +146,23 @@ class RoundTeller(Teller):
 
         return prepare
 
-    def __call__(self, name, *steps, spider=RoundSpider, pages=PAGES, more=None, **options):
-        """Tell the story of a crawl; `more` is what else its report says of its folder."""
+    def __call__(self, name, *steps, spider=RoundSpider, pages=PAGES, **options):
+        """Tell the story of a crawl."""
         crawl = Crawl(name, pages, spider=spider, **options)
         folder = self.world.folder / name
         expected, books, state = self.whole if spider is RoundSpider else (Counter(), set(), set())
         prepared = [replace(step, before=self.prepared(step.before)) for step in steps]
         runs = yield from tell(self.world, crawl, prepared, seen)
         found, (found_books, found_state) = Counter(self.world.pages(crawl)), stored(folder)
-        again = Counter({page: count for page, count in found.items() if page in START})
+        fed = folder / "fed.json"
         yield {
             "crawl": name,
             "runs": runs,
             "lost": sorted(expected.keys() - found.keys()),
             "lost_books": sorted(books - found_books),
             "lost_state": sorted(state - found_state),
-            "extra_start": (again - expected).total(),
-            "more": more and json.loads((folder / more).read_text()),
+            "start": sum(expected[page] for page in {*START}),
+            "fed": json.loads(fed.read_text()) if fed.exists() else None,
         }
 
 
@@ -209,10 +175,7 @@ def seen(run, _step, answers):
         "reason": run.reason,
         "answers": found.total(),
         "start": sum(found[page] for page in {*START}),
-        "login": found[LOGIN],
-        "skipped": run.stats.get("scheduler/start_skipped"),
         "rounds": rows(file, "SELECT number, phase FROM rounds"),
-        "state": sorted(stored(run.folder)[1]),
         "left": left(file),
     }
 
@@ -247,26 +210,21 @@ def rows(path, statement):
 # Stories
 
 
-def stock(teller):
-    """Scrapy's own scheduler fetches the same pages as often."""
-    return [teller("stock", Step(), settings={"BLOOM_DURABLE": False})]
-
-
 def kills(teller):
-    """SIGKILL at random moments, one to three a crawl."""
+    """SIGKILL at random moments, one to three a crawl but the first, and one round more."""
     for number in range(teller.options.count):
         steps = [
             Step(signals=(signal.SIGKILL,), at=teller.chance.randrange(12))
-            for _ in range(teller.chance.randint(1, 3))
+            for _ in range(min(number, 1 + number % 3))
         ]
-        yield teller(f"kill{number}", *steps, Step(), reactor=REACTORS[number % 2])
+        yield teller(f"kill{number}", *steps, Step(), Step(), reactor=REACTORS[number % 2])
 
 
 def points(teller):
-    """Death before and after commits and other calls on the database, or of `names` only."""
+    """Death before and after commits and other calls on the database."""
     calls = calls_of(teller.world, Crawl("calls", PAGES, spider=RoundSpider), teller.prepared())
     number = 0
-    for name in sorted({*calls} & {*(teller.options.names or POINTS)}):
+    for name in sorted({*calls} & {*POINTS}):
         first = MADE if name == "sql COMMIT" else 1
         # not the last ones: a crawl on a busy machine has fewer
         possible = range(first, max(calls.count(name) - 2, first + 1))
@@ -277,68 +235,6 @@ def points(teller):
             number += 1
 
 
-def second(teller):
-    """Death in the second run of a round, and in the second round."""
-    yield teller("second", Step(**STOP), Step(**KILL), Step(), Step(**KILL), Step())
-
-
-def stops(teller):
-    """Ctrl-C, and two of them at once."""
-    for name, sent in (("stop1", FORCED[:1]), ("stop2", FORCED)):
-        yield teller(name, Step(signals=sent, at=5), Step())
-
-
-def daily(teller):
-    """One round after the other."""
-    yield teller("daily", Step(), Step(), Step())
-
-
-def refused(teller):
-    """Between two runs of a round, starts that are refused, or whose pipeline is."""
-
-    def unreachable():
-        def open_spider(self):
-            raise ConnectionError("the database does not answer")
-
-        BooksPipeline.open_spider = open_spider
-
-    yield teller(
-        "refused",
-        Step(**STOP),
-        Step(unreachable),
-        Step(settings={"BLOOM_CAPACITY": "much"}),
-        Step(settings={"BLOOM_REPEAT_START": "perhaps"}),
-        Step(),
-        Step(unreachable),
-        Step(),
-    )
-
-
-def gone(teller):
-    """The pipeline's database is gone in the middle, and at the end."""
-    flush = BooksPipeline.flush
-
-    def gone_in_the_middle(self):
-        if len(rows("books.sqlite", "SELECT url FROM books")) >= 5:
-            raise ConnectionError("the database does not answer")
-        flush(self)
-
-    def gone_at_the_end(self):
-        if hasattr(self, "is_closing"):
-            raise ConnectionError("the database does not answer")
-        flush(self)
-
-    def close_spider(self):
-        self.is_closing = True
-
-    def put(function):
-        BooksPipeline.flush = function
-        BooksPipeline.close_spider = close_spider
-
-    for each in (gone_in_the_middle, gone_at_the_end):
-        yield teller(each.__name__, Step(partial(put, each)), Step())
-
-
 def fed(teller):
     """A spider with nothing left but what its handler of spider_idle would give is stopped."""
     steps = {
@@ -346,56 +242,11 @@ def fed(teller):
         "counted": Step(settings={"CLOSESPIDER_PAGECOUNT": 3}),
     }
     for name, step in steps.items():
-        yield teller(name, step, Step(), spider=FedSpider, pages=FED, more="fed.json")
+        yield teller(name, step, Step(), spider=FedSpider, pages=FED)
 
 
-def returns(teller):
-    """What a budget has kept is retried, what could not be read comes back, over kills."""
-    small, large = {"BLOOM_BUDGET": {"*": 9}}, {"BLOOM_BUDGET": {"*": RETURNING}}
-    last = Step(look, large)
-    steps = {
-        "command": [Step(settings=small), Step(retry_capped, large), last],
-        "setting": [Step(settings=small), Step(None, {**large, "BLOOM_RETRY_FAILED": True}), last],
-        "unreadable": [Step(**STOP), Step(settings={"BLOOM_PICKLE": False}), Step(), Step(look)],
-    }
-    for number, (name, each) in product(range(teller.options.count), steps.items()):
-        *before, back, last = each
-        if number % 2:
-            at = teller.chance.randrange(1, 12)
-            before.append(replace(back, signals=(signal.SIGKILL,), at=at))
-            back = replace(back, before=None)
-        options = {"spider": ReturningSpider, "pages": RETURNING, "more": "feeds.json"}
-        yield teller(f"{name}{number}", *before, back, last, **options)
-
-
-def retry_capped():
-    """Have this start ask what is over the budget."""
-    Failed(Path("job")).retry(reasons=["capped"])
-
-
-def look():
-    """Note what is in the feeds before this start."""
-    feeds = {}
-    for name in ("over", "append"):
-        lines = Path(f"{name}.jsonl").read_text().splitlines()
-        feeds[name] = sorted(json.loads(line)["page"] for line in lines)
-    Path("feeds.json").write_text(json.dumps(feeds))
-
-
-STORIES = {
-    function.__name__: function
-    for function in (stock, kills, points, second, stops, daily, refused, gone, fed, returns)
-}
-
-
-def main():
-    """Run from the command line."""
-
-    def arguments(parser):
-        parser.add_argument("--names", nargs="*", help="of points")
-
-    tell_stories(__spec__.name, STORIES, answer, arguments, RoundTeller)
+STORIES = {function.__name__: function for function in (kills, points, fed)}
 
 
 if __name__ == "__main__":
-    main()
+    tell_stories(__spec__.name, STORIES, answer, teller=RoundTeller)
