@@ -333,7 +333,7 @@ def test_a_later_version_that_only_a_log_tells_is_refused(open_file, path, copie
         connection.execute("PRAGMA user_version = 2")
         copy = copied()
     before = {each: each.read_bytes() for each in copy.parent.iterdir()}
-    with pytest.raises(RequestFileError, match="has version 2, and .* reads version 1;"):
+    with pytest.raises(RequestFileError, match=r"has version 2, and .* reads version 1;"):
         RequestFile.open(copy)
     for each, contents in before.items():
         assert each.name.endswith("-shm") or each.read_bytes() == contents
