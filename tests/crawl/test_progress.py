@@ -66,8 +66,8 @@ def test_what_is_noted_stays_small(make_round, tmp_path, monkeypatch):
 
 
 def test_what_has_become_of_a_job(make_round, crash_round, tmp_path):
-    """Running, killed, stopped, finished with and without failed requests, and its round; the only commit of a
-    short one counts."""
+    """Running, killed, stopped, finished with and without failed requests, and its round;
+    the only commit of a short one counts."""
     folder = tmp_path / "job"
     assert job_view(folder).state is None
     job = make_round().started("a", "b")
