@@ -166,22 +166,21 @@ def test_csv_has_one_head(tmp_path, job):
     assert (tmp_path / "a.csv").read_bytes() == b"n,m\r\n2,2\r\n3,3\r\n"
 
 
-EXPORTERS = [
-    (exporters.JsonLinesItemExporter, {"encoding": "utf-16"}),
-    (exporters.CsvItemExporter, {"encoding": "utf-16"}),
-    (
-        exporters.CsvItemExporter,
-        {"encoding": "utf-8-sig", "item_export_kwargs": {"include_headers_line": False}},
-    ),
-    (exporters.CsvItemExporter, {"fields": {"a": "A"}}),
-]
-
-
-@pytest.mark.parametrize(("exporter", "options"), EXPORTERS)
-def test_parts_make_what_the_exporter_writes(tmp_path, job, exporter, options):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"format": "jsonlines", "encoding": "utf-16"},
+        {"format": "csv", "encoding": "utf-16"},
+        {"format": "csv", "encoding": "utf-8-sig", "item_export_kwargs": {"delimiter": ";"}},
+        {"format": "csv", "item_export_kwargs": {"include_headers_line": False}},
+        {"format": "csv", "fields": {"a": "A"}},
+    ],
+)
+def test_parts_make_what_the_exporter_writes(tmp_path, job, options):
     """Byte for byte, also when the items come from two runs."""
     items = [{"a": 1, "b": "x"}, {"a": 2, "b": "é,"}, {"a": 3, "b": ""}]
-    whole = exporter(
+    is_csv = options["format"] == "csv"
+    whole = (exporters.CsvItemExporter if is_csv else exporters.JsonLinesItemExporter)(
         file := BytesIO(),
         fields_to_export=options.get("fields"),
         encoding=options.get("encoding"),
@@ -191,10 +190,8 @@ def test_parts_make_what_the_exporter_writes(tmp_path, job, exporter, options):
     for item in items:
         whole.export_item(item)
     whole.finish_exporting()
-    is_csv = exporter is exporters.CsvItemExporter
-    feeds = {"a": {"format": "csv" if is_csv else "jsonlines", **options}}
-    job(feeds, GOES_ON).pages(p1=items[0]).drop()
-    job(feeds).pages(p2=items[1], p3=items[2]).close("shutdown")
+    job({"a": options}, GOES_ON).pages(p1=items[0]).drop()
+    job({"a": options}).pages(p2=items[1], p3=items[2]).close("shutdown")
     assert (tmp_path / "a").read_bytes() == file.getvalue()
 
 
@@ -236,8 +233,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("options", [{}, {"postprocessing": [GZIP]}])
-def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, change, options):
-    """With a message that names a way out; the file stays as it is."""
+def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, caplog, change, options):
+    """With a message that names ways out; the file stays as it is. Without the feed the job goes
+    on, and says so."""
     path = tmp_path / "a.jl"
     feeds = {"a.jl": {"format": "jsonlines", **options}}
     job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
@@ -248,21 +246,10 @@ def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, change,
     b = job(feeds, later=True)
     with pytest.raises(FeedError, match=r"a\.jl.* Put the file back .*leave the feed out"):
         b.open()
-    assert (path.read_bytes() if path.exists() else None) == after
-
-
-def test_the_way_out_of_a_changed_file(tmp_path, job, caplog):
-    """Without the feed, the job goes on, and says so."""
-    job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).close("shutdown")
-    (tmp_path / "a.jl").unlink()
-    b = job({"b.jl": "jsonlines"})
-    assert "a.jl stays as it is" in caplog.text
-    assert "is not there any more" in caplog.text
-    assert "cannot go on" not in caplog.text
-    b.pages(p2={"n": 2})
-    b.finish()
+    job({"b.jl": "jsonlines"}).pages(p2={"n": 2}).finish()
     assert numbers(tmp_path / "b.jl") == [2]
-    assert not (tmp_path / "a.jl").exists()
+    assert "a.jl stays as it is" in caplog.text
+    assert (path.read_bytes() if path.exists() else None) == after
 
 
 def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job, caplog):
@@ -400,30 +387,25 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
             job(feeds(**changed), later=True).open()
 
 
-def test_a_removed_feed_is_finished_and_an_added_one_begins(tmp_path, job, caplog):
-    """In the middle of a round."""
-    caplog.set_level(logging.INFO)
-    job({"a.json": "json"}, GOES_ON).pages(p1={"n": 1}).drop()
-    b = job({"b.jl": "jsonlines"})
-    assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
-    assert "b.jl begins now" in caplog.text
-    b.pages(p2={"n": 2})
-    b.finish()
-    assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
-    assert numbers(tmp_path / "b.jl") == [2]
-
-
 @pytest.mark.parametrize("uri", ["a.jl", "a.jl.gz", "shelf:a"])
-def test_a_feed_that_comes_back_goes_on(tmp_path, job, uri):
-    """-O removes nothing that the round has written, with runs without the feed in between."""
+def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job, caplog, uri):
+    """An added one begins in the middle of the round. -O removes nothing that the round has
+    written."""
+    caplog.set_level(logging.INFO)
     options = {"format": "jsonlines", "overwrite": True}
-    uri = f"shelf:{tmp_path}/a.jl" if ":" in uri else uri
+    path = tmp_path / ("a.jl" if ":" in uri else uri)
+    uri = f"shelf:{path}" if ":" in uri else uri
     with_feed = {uri: options | ({"postprocessing": [GZIP]} if "gz" in uri else {})}
-    job(with_feed, GOES_ON).pages(p1={"n": 1}).drop()
-    for number in (2, 3):
-        job({"b.jl": "jsonlines"}).pages(**{f"p{number}": {"n": number}}).close("shutdown")
-    job(with_feed).pages(p4={"n": 4}).finish()
-    assert numbers(tmp_path / uri.rpartition("/")[2]) == [1, 4]
+    job(with_feed, GOES_ON).pages(p1={"n": 1}).close("shutdown")
+    job(with_feed).pages(p2={"n": 2}).drop()
+    for number in (3, 4):
+        without = job({"b.jl": "jsonlines"})
+        assert numbers(path) == [1, 2]
+        without.pages(**{f"p{number}": {"n": number}}).close("shutdown")
+    assert "b.jl begins now" in caplog.text
+    job(with_feed).pages(p5={"n": 5}).finish()
+    assert numbers(path) == [1, 2, 5]
+    assert numbers(tmp_path / "b.jl") == [3, 4]
     assert job({}).scheduler.round.number == 2
 
 
@@ -508,14 +490,6 @@ def test_what_a_kill_has_left_of_a_round_is_no_part_of_the_next(tmp_path, job, m
     assert numbers(tmp_path / "a.jl.gz") == [2]
 
 
-def test_a_removed_feed_that_was_stored_before_is_stored_whole(tmp_path, job):
-    """With what came since then, and waited for the store when the process died."""
-    job(ZIPPED, GOES_ON).pages(p1={"n": 1}).close("shutdown")
-    job(ZIPPED).pages(p2={"n": 2}).drop()
-    job({"b.jl": "jsonlines"})
-    assert numbers(tmp_path / "a.jl.gz") == [1, 2]
-
-
 class Shy(dict):
     """An item that cannot be pickled."""
 
@@ -528,18 +502,12 @@ WAITING_FEEDS = {"a.own": {"format": "own"}, "a.json": {"format": "json"}}
 
 @pytest.mark.parametrize("uri", WAITING_FEEDS)
 def test_an_item_that_cannot_be_pickled_is_refused(tmp_path, job, uri):
-    """By a feed that waits pickled: its page has failed, and can be retried."""
+    """By a feed that waits pickled: its page has failed."""
     feeds = {uri: {**WAITING_FEEDS[uri], "overwrite": True}}
     job(feeds).pages(p1={"n": 1}, p2=Shy(n=2)).close()
     assert numbers(tmp_path / uri) == [1]
     (found,) = Failed(tmp_path / "job").requests()
     assert (found.url[-2:], found.reason, found.exception) == ("p2", "feed", "TypeError: shy")
-    assert Failed(tmp_path / "job").retry() == 1
-    b = job(feeds)
-    b.items(popped := b.pop(), {"n": 2})
-    b.done(popped)
-    b.close()
-    assert numbers(tmp_path / uri) == [1, 2]
 
 
 class Picky(world_feeds.OwnExporter):
@@ -607,29 +575,6 @@ def test_a_feed_whose_items_are_gone_is_not_stored_without_them(tmp_path, job, c
     assert "1 feed could not be stored: " in caplog.text
 
 
-class Numbering:
-    """A plugin of the user's, which sees each write."""
-
-    def __init__(self, file, feed_options):
-        self.file = file
-        self.count = 0
-
-    def write(self, data):
-        self.count += 1
-        return self.file.write(f"{self.count} ".encode() + data)
-
-    def close(self):
-        self.file.write(b"end\n")
-
-
-def test_a_plugin_of_the_users_gets_what_scrapys_exporter_has_written(tmp_path, job):
-    """Write by write, whatever the items were, and again with each store."""
-    feeds = {"a.csv": {"format": "csv", "postprocessing": [Numbering]}}
-    for number in (1, 2):
-        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number, "m": 0}}).close("shutdown")
-    assert (tmp_path / "a.csv").read_bytes() == b"1 n,m\r\n2 1,0\r\n3 2,0\r\nend\n"
-
-
 def test_batches_go_on_with_their_numbers(tmp_path, job):
     """A batch is full however many runs it takes, and a stored one is left alone."""
     feeds = {str(tmp_path / "%(batch_id)d.json"): {"format": "json", "batch_item_count": 2}}
@@ -683,34 +628,11 @@ def test_many_batches_at_once_and_after_each_other(tmp_path, job):
 # -- in whose place ------------------------------------------------------------------
 
 
-def exporter_of(**settings):
-    settings = {
-        "ADDONS": {"scrapy_bloom.Addon": 300},
-        "FEEDS": {"a.jl": {"format": "jl"}},
-    } | settings
-    return type(get_crawler(settings_dict=settings).get_extension(FeedExporter))
-
-
 STOCK_EXPORTER = "scrapy.extensions.feedexport.FeedExporter"
 
 
 class OwnExporter(FeedExporter):
     """Somebody's."""
-
-
-def test_whose_exporter_it_is(tmp_path):
-    """Ours with a durable job, in Redis, and where pages are marked; the user's stays."""
-    folder = str(tmp_path)
-    assert exporter_of(JOBDIR=folder) is DurableFeedExporter
-    assert exporter_of() is FeedExporter
-    assert exporter_of(BLOOM_DELTA="item") is DurableFeedExporter
-    assert exporter_of(BLOOM_REDIS_URL="redis://localhost") is DurableFeedExporter
-    assert exporter_of(JOBDIR=folder, BLOOM_DURABLE=False) is FeedExporter
-    assert exporter_of(JOBDIR=folder, BLOOM_DURABLE_FEEDS=False) is FeedExporter
-    assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: None}) is type(None)
-    own = {STOCK_EXPORTER: None, OwnExporter: 0}
-    assert exporter_of(JOBDIR=folder, EXTENSIONS=own) is OwnExporter
-    assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: 5}) is DurableFeedExporter
 
 
 LOSES = "items: not durable in a.jl, b.csv: "
@@ -724,26 +646,27 @@ NO_SUBCLASS = (
     f"{__name__}.OwnExporter is no subclass of scrapy_bloom.DurableFeedExporter; make it one"
 )
 MARKS = "BLOOM_DELTA marks pages as done of which a feed has refused an item, since "
+DELTA = {"JOBDIR": "", "BLOOM_DELTA": "item"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("settings", "exporter", "warnings"),
     [
-        ({"BLOOM_DURABLE_FEEDS": False}, []),
-        ({"EXTENSIONS": OWN}, [LOSES + NO_SUBCLASS]),
-        ({"EXTENSIONS": {STOCK_EXPORTER: None}}, [LOSES + NOTHING]),
-        ({"EXTENSIONS": {STOCK_EXPORTER: None, DurableFeedExporter: 0}}, []),
-        ({}, []),
-        (
-            {"BLOOM_DURABLE_FEEDS": False, "BLOOM_DELTA": "item", "JOBDIR": ""},
-            [MARKS + OFF],
-        ),
-        ({"EXTENSIONS": OWN, "BLOOM_DELTA": "item", "JOBDIR": ""}, [MARKS + NO_SUBCLASS]),
+        ({}, DurableFeedExporter, []),
+        ({"JOBDIR": ""}, FeedExporter, []),
+        (DELTA, DurableFeedExporter, []),
+        ({"JOBDIR": "", "BLOOM_REDIS_URL": "redis://localhost"}, DurableFeedExporter, []),
+        ({"EXTENSIONS": {STOCK_EXPORTER: 5}}, DurableFeedExporter, []),
+        ({"EXTENSIONS": {STOCK_EXPORTER: None}}, type(None), [LOSES + NOTHING]),
+        ({"EXTENSIONS": OWN}, OwnExporter, [LOSES + NO_SUBCLASS]),
+        ({"BLOOM_DURABLE_FEEDS": False}, FeedExporter, []),
+        ({"BLOOM_DURABLE_FEEDS": False, **DELTA}, FeedExporter, [MARKS + OFF]),
+        ({"EXTENSIONS": OWN, **DELTA}, OwnExporter, [MARKS + NO_SUBCLASS]),
     ],
-    ids=["off", "own", "none", "a subclass", "on", "marks", "own marks"],
 )
-def test_feeds_that_are_off_are_named(tmp_path, caplog, settings, expected):
-    """In one warning with the way out, and in none where a setting of ours turns them off."""
+def test_whose_exporter_it_is(tmp_path, caplog, settings, exporter, warnings):
+    """Ours with a durable job, in Redis, and where pages are marked; the user's stays. Feeds that
+    are off are named, with the way out, but where a setting of ours turns them off."""
     settings = {
         "ADDONS": {"scrapy_bloom.Addon": 300},
         "FEEDS": {Path("a.jl"): {"format": "jl"}, "b.csv": {"format": "csv"}},
@@ -751,11 +674,12 @@ def test_feeds_that_are_off_are_named(tmp_path, caplog, settings, expected):
         "FEED_STORE_EMPTY": False,
     } | settings
     crawler = get_crawler(settings_dict=settings)
+    assert type(crawler.get_extension(FeedExporter)) is exporter
     crawler.spider = crawler._create_spider("x")
     crawler.signals.send_catch_log(signals.spider_opened, spider=crawler.spider)
     crawler.signals.send_catch_log(signals.engine_started)
     told = [" ".join(r.getMessage().split()) for r in caplog.records if r.levelname == "WARNING"]
-    assert told == expected
+    assert told == warnings
 
 
 def test_standard_output_stays_scrapys(tmp_path, job, caplog, capfdbinary):
@@ -804,12 +728,8 @@ def test_signals_and_stats_are_scrapys(job):
     a = job({"a.jl": "jsonlines"}, later=True)
     a.crawler.signals.connect(lambda slot: slots.append(slot), signals.feed_slot_closed, weak=False)
     a.crawler.signals.connect(lambda: closed.append(1), signals.feed_exporter_closed, weak=False)
-    a.open()
-    a.pages(p1={"n": 1})
-    a.close()
-    ((uri, format_, count, batch),) = [
-        (slot.uri, slot.format, slot.itemcount, slot.batch_id) for slot in slots
-    ]
+    a.open().pages(p1={"n": 1}).close()
+    ((uri, *slot),) = [(each.uri, each.format, each.itemcount, each.batch_id) for each in slots]
     assert uri.endswith("a.jl")
-    assert (format_, count, batch, closed) == ("jsonlines", 1, 1, [1])
+    assert (slot, closed) == (["jsonlines", 1, 1], [1])
     assert a.stat("feedexport/success_count/FileFeedStorage") == 1
