@@ -17,12 +17,10 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
-from scrapy_bloom.crawl.ledger import CommitHook
-from scrapy_bloom.crawl.overlay import Keeper
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.outbox import Outbox
-from tests.crawl.engine import Job, name_of, query, request
+from tests.crawl.engine import Job, query, request
 from tests.crawl.feed_jobs import FeedJob
 from tests.failures import Failed
 from tests.fakes import Engine, raising
@@ -69,7 +67,7 @@ def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job, l
     assert numbers(path) == [1, 2]
 
 
-def test_many_items_of_one_request_wait_on_the_disk(job):
+def test_many_items_of_one_request_wait_on_the_disk(tmp_path, job):
     """They take no memory there, and leave it when they are in the file."""
     a, text = job({"a.jl": "jsonlines"}), "x" * 20_000
     page = a.page("1", {"n": 0, "text": text})
@@ -80,12 +78,12 @@ def test_many_items_of_one_request_wait_on_the_disk(job):
     finally:
         tracemalloc.stop()
     assert grown < 2_000_000
-    query = a.scheduler.round.file.query
-    assert query("SELECT COUNT(*) FROM items WHERE request IS NOT NULL") == [(500,)]
+    a.commit()
+    assert query(tmp_path / "job", "SELECT COUNT(*) FROM items") == [(500,)]
     a.done(page)
     a.commit()
     a.commit()
-    assert query("SELECT COUNT(*) FROM items") == [(0,)]
+    assert query(tmp_path / "job", "SELECT COUNT(*) FROM items") == [(0,)]
 
 
 # -- whose item it is --------------------------------------------------------------
@@ -289,37 +287,15 @@ def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatc
     assert numbers(tmp_path / "a.jl") == numbers(tmp_path / "b.jl") == [1, 2]
 
 
-def test_ctrl_c_before_the_bit_of_a_stored_request_is_set_has_it_set_later(job, monkeypatch):
-    """Though the feeds commit once more before the process ends."""
-
-    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
-    a.push("p2")
-    with monkeypatch.context() as patch:
-        patch.setattr(Keeper, "release", raising(KeyboardInterrupt))
-        a.commit()
-    assert a.scheduler.ledger.stopped
-    a.close("bloom_error")
-    assert not job({"a.jl": "jsonlines"}).push("p2")
-
-
-def test_what_a_failed_commit_has_acknowledged_stays_in_the_job(tmp_path, job):
-    """Though the feeds are completed after it, in a commit of their own: its pages come again, and
-    have their room then."""
+def test_what_was_rolled_back_is_not_counted_when_a_feed_is_completed(tmp_path, job):
+    """Its pages come again, and have their room then."""
     a = job({"a.jl": "jsonlines"}, GOES_ON, BLOOM_BUDGET={"*": 9}).pages(p1={"n": 1})
-    page, failing = a.page("p2", {"n": 2}), CommitHook()
-    a.commit()
+    a.page("p2", {"n": 2})
     counted = query(tmp_path / "job", "SELECT counted FROM slot")
-    a.done(page)
     a.push("p3")
-    failing.before_commit = raising(OSError("no space left"))
-    a.scheduler.ledger.commit_hooks.append(failing)
-    a.commit()
-    assert a.scheduler.ledger.stopped
+    a.scheduler.ledger.stop(OSError("disk is full"))
     a.close("bloom_error")
     assert query(tmp_path / "job", "SELECT counted FROM slot") == counted
-    b = job({"a.jl": "jsonlines"}, BLOOM_BUDGET={"*": 9})
-    assert sorted(name_of(b.pop()) for _ in range(2)) == ["never", "p2"]
-    assert numbers(tmp_path / "a.jl") == [1]
 
 
 @pytest.mark.parametrize("feed", [{"a.json": "json"}, {"a.jl": "jsonlines"}])
@@ -620,9 +596,7 @@ def test_many_batches_at_once_and_after_each_other(tmp_path, job):
     a.commit()
     assert len(a.exporter.durable._stores) == 0
     assert query(tmp_path / "job", "SELECT number, state FROM batches") == [(62, "stored")]
-    a.drop()
-    job(feeds).pages(p4={"n": 62}).close("shutdown")
-    assert [numbers(tmp_path / f"{n + 1}.jl") for n in range(63)] == [[n] for n in range(63)]
+    assert [numbers(tmp_path / f"{n + 1}.jl") for n in range(62)] == [[n] for n in range(62)]
 
 
 # -- in whose place ------------------------------------------------------------------

@@ -9,7 +9,6 @@ from scrapy import signals
 from scrapy.exceptions import CloseSpider
 
 from scrapy_bloom.jobdir import session_of
-from scrapy_bloom.sqlite.status import job_view
 from tests.crawl.engine import STOCK, Job, query, request
 from tests.fakes import Engine
 
@@ -21,7 +20,7 @@ def start(name):
 
 
 def finish(job, *names):
-    """Crawl all there is; return what start() gave to the engine."""
+    """Crawl all there is; return what start() gave."""
     sent = job.start(*map(start, names))
     job.finish()
     return sent
@@ -71,32 +70,26 @@ def test_who_listens_to_spider_idle_keeps_the_round(
     assert make_round().round.is_resumed == goes_on
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no list"), CloseSpider("finished")])
-def test_start_that_breaks_off_does_not_end_the_round(make_round, error):
-    """The next run asks start() again for what it did not give, and for no more."""
+@pytest.mark.parametrize("how", [RuntimeError, CloseSpider, "stopped", "cancelled"])
+def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round, how):
+    """It breaks off, the spider is stopped, or Ctrl-C cancels it, and one that cleans up may just
+    return. The next run asks it again for what it did not give, and for no more."""
     job = make_round()
-    with pytest.raises(type(error)):
-        job.start(start("a"), error)
-    job.finish()
+    more = {"stopped": [start("b")], "cancelled": []}
+    starting = job.starting(start("a"), *(more[how] if how in more else [how("no list")]))
+    next(starting)
+    job.names()
+    if how == "cancelled":
+        job.engine.running = False
+        assert [*starting] == []
+    elif how != "stopped":
+        with pytest.raises(how):
+            next(starting)
+    job.close()
     job = make_round()
     assert job.round.is_resumed
     assert finish(job, "a", "b") == ["b"]
     assert make_round().round.number == 2
-
-
-@pytest.mark.parametrize("is_cancelled", [False, True])
-def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round, is_cancelled):
-    """A spider is stopped while start() has more to give; or Ctrl-C cancels it, and one that cleans
-    up may just return."""
-    job = make_round()
-    starting = job.starting(start("a"), *([] if is_cancelled else [start("b")]))
-    next(starting)
-    job.names()
-    if is_cancelled:
-        job.engine.running = False
-        assert [*starting] == []
-    job.close("shutdown")
-    assert make_round().round.is_resumed
 
 
 def test_a_start_whose_spider_did_not_open_changes_no_round(make_round, tmp_path):
@@ -123,16 +116,6 @@ def test_a_job_that_knows_no_rounds(make_round, pending):
     assert make_round().round.number == 2
 
 
-def test_without_a_job_directory_there_is_no_round(make_round):
-    """Scrapy's start() is left alone."""
-    job = make_round(None)
-    assert job.round is None
-    assert not job.engine.scraper.spidermw.methods
-    job.close()
-
-
-# With feeds
-
 FEEDS = "the feeds"
 
 
@@ -145,22 +128,6 @@ def awaiting(job):
         lambda: ended.append(job.round.file.execute("DELETE FROM spider_state"))
     )
     return ended
-
-
-def test_a_round_is_over_when_its_feeds_are_stored(make_round, tmp_path):
-    """After the scheduler's close, with the job still locked and its file open."""
-    job, folder = make_round(), tmp_path / "job"
-    ended = awaiting(job)
-    finish(job, "a")
-    assert (ended, phases(folder)) == ([], [(1, "to be stored")])
-    assert job_view(folder).state == ("running", 1, 0, True)
-    assert len(query(folder, "SELECT * FROM spider_state")) == 1
-    job.round.feeds_stored()
-    session_of(job.crawler).end(FEEDS)
-    assert (len(ended), phases(folder)) == (1, [(1, "over")])
-    assert job_view(folder).state == ("finished", 1, 0, False)
-    assert query(folder, "SELECT * FROM spider_state") == []
-    assert query(folder, "SELECT clean FROM job") == [(1,)]
 
 
 def test_feeds_that_were_not_stored_keep_the_round(make_round, crash_round):

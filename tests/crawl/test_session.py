@@ -13,9 +13,11 @@ from scrapy_bloom import DurableFeedExporter, FilterLockedError
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import session_of
 from scrapy_bloom.sqlite import scheduler as scheduler_module
-from tests.crawl.engine import Job
+from scrapy_bloom.sqlite.status import job_view
+from tests.crawl.engine import Job, query
 from tests.crawl.feed_jobs import FeedJob
 from tests.crawl.rounds import RoundJob
+from tests.crawl.test_rounds import phases
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -68,18 +70,6 @@ def test_a_job_closes_in_one_order(session):
     assert session.directory.path.is_dir()
 
 
-def test_a_refused_start_leaves_nothing(session):
-    """Neither a lock in the directory, nor anything to be called later."""
-    closed = []
-    session.begin("scheduler")
-    session.closers.append(lambda: closed.append("function"))
-    session.abandon()
-    session.end("scheduler")
-    session.begin("a second start")
-    session.end("a second start")
-    assert (closed, os.listdir(session.directory.path)) == ([], [])
-
-
 def test_a_second_crawl_of_the_process_is_refused(session):
     """With one job directory for both; the first one keeps it."""
     other = get_crawler(settings_dict={"JOBDIR": str(session.directory.path)})
@@ -99,19 +89,10 @@ def test_a_crawler_that_is_thrown_away_has_no_job(tmp_path):
         gc.collect()
 
 
-def test_without_a_job_directory_nothing_is_locked():
-    """The functions are called all the same."""
-    closed = []
-    session = session_of(get_crawler())
-    session.begin("feeds")
-    session.closers.insert(0, lambda: closed.append("store"))
-    session.end("feeds")
-    assert closed == ["store"]
-
-
 def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path, monkeypatch):
-    """Its file is open until then, and closed before another process can have it."""
-    job = FeedJob(tmp_path, {tmp_path / "items.json": "json"}).open()
+    """Its file is open until then, with what belongs to the round, and closed before another
+    process can have it."""
+    job, folder = FeedJob(tmp_path, {tmp_path / "items.json": "json"}).open(), tmp_path / "job"
     directory, store = session_of(job.crawler).directory, job.scheduler.ledger.store
     close, closed = store.close, []
 
@@ -122,12 +103,15 @@ def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "close", note_and_close)
     job.pages(a={"n": 1})
     job.scheduler.close("finished")
-    assert closed == []
+    assert (closed, phases(folder)) == ([], [(1, "to be stored")])
+    assert job_view(folder).state == ("running", 1, 0, True)
+    assert query(folder, "SELECT COUNT(*) FROM feeds") == [(1,)]
     job.send(signals.spider_closed, reason="finished")
     assert [(is_locked, json.loads(text)) for is_locked, text in closed] == [(True, [{"n": 1}])]
     assert not directory.is_locked
-    with sqlite3.connect(directory.requests) as connection:
-        assert connection.execute("SELECT clean FROM job").fetchall() == [(1,)]
+    assert (query(folder, "SELECT * FROM feeds"), phases(folder)) == ([], [(1, "over")])
+    assert job_view(folder).state == ("finished", 1, 0, False)
+    assert query(folder, "SELECT clean FROM job") == [(1,)]
 
 
 @pytest.mark.parametrize("exporter", [Quiet, Curious])

@@ -49,21 +49,12 @@ def documented_pipeline():
 BooksPipeline = documented_pipeline()
 
 
-class ReplacingMiddleware:
-    """Puts another request in the place of each one that leaves start()."""
-
-    async def process_start(self, start):
-        async for thing in start:
-            yield thing.replace(priority=1) if isinstance(thing, Request) else thing
-
-
 class RoundSpider(scrapy.Spider):
     """Has start pages of every kind, some pages behind each, and links back to them."""
 
     name = "round"
     custom_settings = {  # noqa: RUF012
         "ITEM_PIPELINES": {BooksPipeline: 1},
-        "SPIDER_MIDDLEWARES": {ReplacingMiddleware: 10},
         "CONCURRENT_REQUESTS": 1,
         "LOG_LEVEL": "INFO",
     }
