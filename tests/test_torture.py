@@ -7,8 +7,7 @@ import pytest
 
 from scrapy_bloom import ScalableBloomFilter
 from tests.crawl.test_failing_crawls import check_kills
-from tests.crawl.test_kills import MIXED, SEED, torture
-from tests.crawl.test_round_crawls import lost, tell
+from tests.crawl.test_kills import MIXED, SEED, lost, tell, torture
 from tests.delta.test_crawls import check as check_days
 from tests.delta.test_crawls import check_digests, check_fleet, item_of
 from tests.delta.test_crawls import pages as error_pages
