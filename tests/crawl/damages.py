@@ -39,6 +39,10 @@ FILE = "requests.sqlite"
 LOOKS = [line for line in damages.LOOKS if line != "workers"]
 CHANGES = ["load REDIS --key new", *damages.CHANGES[2:]]
 STATES = (State.PENDING, State.DELAYED, State.FAILED, State.CAPPED)
+DURABLE = {
+    "SCHEDULER": "scrapy_bloom.DurableScheduler",
+    "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
+}
 HUGE = 10**5000
 _OTHERS = ("url", "method", "headers", "meta", "cb_kwargs", "priority", "flags", "_class")
 _FIELDS = ("headers", "body", "cookies", "meta", "cb_kwargs", "callback", "errback", "encoding")
@@ -147,40 +151,36 @@ def craft(job, payload):
 
 
 def damage_row(job, seed):
-    """Damage a value; say how."""
+    """Damage a value."""
     chance = random.Random(seed)
     with changing(job) as connection:
         found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         tables = [name for (name,) in found.fetchall()]
         tables = [each for each in tables if connection.execute(f"SELECT 1 FROM {each}").fetchone()]
         table = chance.choice([*tables, *["request"] * len(STATES)])
-        names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-        name = chance.choice(names)
+        name = chance.choice([row[1] for row in connection.execute(f"PRAGMA table_info({table})")])
         found = connection.execute(f"SELECT CAST({name} AS BLOB) FROM {table}").fetchall()
         (old,) = chance.choice(found)
         others = [None, inf, -inf, 1e308, -1.5, -1, 2**63 - 1, -(2**63)]
         new = junk(chance, old or b"") if chance.random() < 0.6 else chance.choice(others)
         value = chance.choice(["?", "CAST(? AS TEXT)"])
+        change = f"UPDATE {table} SET {name} = {value} WHERE CAST({name} AS BLOB) IS ?"
         with suppress(sqlite3.IntegrityError):
-            connection.execute(
-                f"UPDATE {table} SET {name} = {value} WHERE CAST({name} AS BLOB) IS ?", (new, old)
-            )
-        return f"{table}.{name} {(old or b'')[:40]} is {value} {new!s:.40}"
+            connection.execute(change, (new, old))
 
 
 def damage_bytes(job, seed):
-    """Damage bytes of the file, or tear it; say how."""
+    """Damage bytes of the file, or tear it."""
     chance = random.Random(seed)
     with (job / FILE).open("r+b") as file:
         at, length = chance.randrange(file.seek(0, 2)), chance.choice([1, 1, 2, 8, 100, 4096])
         if chance.random() < 0.1:
             file.truncate(at)
-            return f"ends at {at}"
+            return
         if chance.random() < 0.5:  # where something is: most of a page is empty
             at = at // 4096 * 4096 + chance.randrange(64)
         file.seek(at)
-        file.write(new := chance.choice([chance.randbytes(length), bytes(length)]))
-        return f"bytes at {at} are {new[:16]} ({length})"
+        file.write(chance.choice([chance.randbytes(length), bytes(length)]))
 
 
 def faults(text):
@@ -194,39 +194,28 @@ def fetched(text):
 
 
 def trial_of_job(folder, server, damage):
-    """Run all on a job that `damage` changes and describes."""
-    job, told = folder / "now", {"wrong": []}
+    """Run all on a job that was damaged; return what is wrong."""
+    job, wrong = folder / "now", []
 
     def again():
         shutil.rmtree(job, ignore_errors=True)
         shutil.copytree(folder / "job", job)
-        told["how"] = damage(job)
+        damage(job)
         server.client().flushall()
 
     for lines in (LOOKS, *([each.replace("REDIS", server.url)] for each in CHANGES)):
         again()
-        told["wrong"] += faults(in_a_fork(folder, damages.run_commands, folder, lines, str(job)))
+        wrong += faults(in_a_fork(folder, damages.run_commands, folder, lines, str(job)))
     again()
     before = (job / FILE).read_bytes()
-    text = in_a_fork(folder, start, job)
-    told["wrong"] += faults(text)
-    told["fetched"] = fetched(text)
-    told["error"] = [line[:400] for line in text.splitlines() if "ERROR" in line][:3]
-    if not told["fetched"]:
-        if str(job) not in "".join(told["error"]):
-            told["wrong"].append(f"lost\n{text[-3000:]}")
+    text = in_a_fork(folder, lambda: damages.crawl(JOBDIR=str(job), **DURABLE))
+    wrong += faults(text)
+    if not fetched(text):
+        if not any("ERROR" in line and str(job) in line for line in text.splitlines()):
+            wrong.append(f"lost\n{text[-3000:]}")
         if "cannot be used" in text and (job / FILE).read_bytes() != before:
-            told["wrong"].append(f"a refused start has changed it\n{text[-3000:]}")
-    return told
-
-
-def start(job):
-    """Start the crawl of a job."""
-    damages.crawl(
-        JOBDIR=str(job),
-        SCHEDULER="scrapy_bloom.DurableScheduler",
-        DUPEFILTER_CLASS="scrapy_bloom.BloomDupeFilter",
-    )
+            wrong.append(f"a refused start has changed it\n{text[-3000:]}")
+    return wrong
 
 
 def fill(url, payload):
@@ -244,23 +233,19 @@ def fill(url, payload):
 
 
 def trial_of_redis(folder, server, dump, payload):
-    """Run all on a crawl in Redis that has this payload."""
-    client, told = server.client(), {"how": "in Redis", "wrong": []}
+    """Do the same with a crawl in Redis that has this payload."""
+    client = server.client()
     damages.restore(client, dump)
-    told["wrong"] += faults(in_a_fork(folder, fill, server.url, payload))
+    wrong = faults(in_a_fork(folder, fill, server.url, payload))
     filled = {key: client.dump(key) for key in client.scan_iter()}
     place = (server.url, "--key", KEY)
     for lines in (damages.LOOKS, *([each] for each in damages.CHANGES)):
         damages.restore(client, filled)
-        told["wrong"] += faults(in_a_fork(folder, damages.run_commands, folder, lines, *place))
+        wrong += faults(in_a_fork(folder, damages.run_commands, folder, lines, *place))
     shutil.rmtree(folder / "copy", ignore_errors=True)
     damages.restore(client, filled)
     text = in_a_fork(folder, damages.work, server.url)
-    told["wrong"] += faults(text)
-    told["fetched"] = fetched(text)
-    if not told["fetched"]:
-        told["wrong"].append(f"lost\n{text[-3000:]}")
-    return told
+    return wrong + faults(text) + ([] if fetched(text) else [f"lost\n{text[-3000:]}"])
 
 
 def main():
@@ -280,17 +265,17 @@ def main():
             dump = damages.made(server, folder)
             for name in chance.sample([*PAYLOADS], min(options.payloads, len(PAYLOADS))):
                 payload = PAYLOADS[name]
-                _tell(name, trial_of_job(folder, server, partial(craft, payload=payload)))
-                _tell(name, trial_of_redis(folder, server, dump, payload))
+                tell(name, trial_of_job(folder, server, partial(craft, payload=payload)))
+                tell(name, trial_of_redis(folder, server, dump, payload))
             for number in range(options.damages):
                 damage = partial((damage_row, damage_bytes)[number % 2], seed=options.seed + number)
-                _tell(number, trial_of_job(folder, server, damage))
+                tell(number, trial_of_job(folder, server, damage))
         finally:
             server.stop()
 
 
-def _tell(number, told):
-    print(json.dumps({"number": number, **told}), flush=True)
+def tell(number, wrong):
+    print(json.dumps({"number": number, "wrong": wrong}), flush=True)
 
 
 if __name__ == "__main__":
