@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom.signals import before_commit
 from tests.crawl.engine import query
-from tests.world.rounds import documented_pipeline
+from tests.world.feeds import documented_pipeline
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
