@@ -11,6 +11,7 @@ import pytest
 from scrapy_bloom import FilterLockedError, ScalableBloomFilter, files
 from scrapy_bloom.atomic import replace, replacing
 from scrapy_bloom.files import DirectoryLock, publish
+from tests.fakes import raising
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks need Linux or macOS")
 
@@ -18,12 +19,8 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks need Linux or 
 @pytest.mark.parametrize("with_links", [True, False])
 def test_published_file_replaces_nothing(tmp_path, monkeypatch, with_links):
     """A finished file gets its name, unless something has it by then: that is kept."""
-
-    def unsupported(*_):
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
     if not with_links:
-        monkeypatch.setattr(os, "link", unsupported)
+        monkeypatch.setattr(os, "link", raising(OSError(errno.EPERM, os.strerror(errno.EPERM))))
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours.write_bytes(b"ours")
     theirs.write_bytes(b"theirs")
@@ -42,8 +39,7 @@ def test_a_replaced_file_is_durable(tmp_path, monkeypatch):
     fsync, rename = os.fsync, type(path).rename
 
     def synced(descriptor):
-        is_directory = os.path.samestat(os.fstat(descriptor), tmp_path.stat())
-        calls.append("directory" if is_directory else "file")
+        calls.append(os.path.samestat(os.fstat(descriptor), tmp_path.stat()))
         fsync(descriptor)
 
     def renamed(self, target):
@@ -57,7 +53,7 @@ def test_a_replaced_file_is_durable(tmp_path, monkeypatch):
         replace(path, content)
         assert path.read_bytes() == content
     assert os.listdir("/dev/fd") == descriptors
-    assert calls == ["file", "rename", "directory"] * 2
+    assert calls == [False, "rename", True] * 2
     assert [*tmp_path.iterdir()] == [path]
 
 

@@ -39,11 +39,6 @@ def worker(_folder, url):
     }
 
 
-def newcomer(folder, url):
-    arguments, settings = worker(folder, url)
-    return arguments, {**settings, "BLOOM_REDIS_KEY": "formats_too"}
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, redis_server):
     """A folder with an unfinished job, a delta store, and the JOBDIR of a worker."""
@@ -53,18 +48,16 @@ def made(tmp_path_factory, redis_server):
     return folder
 
 
-def in_page_0(before, after):
+def in_page_0(text):
+    """Change each 1 of a text."""
+
     def change(path, _server):
         content = path.read_bytes()
-        page = content[: PAGE - 32].replace(before, after)
+        page = content[: PAGE - 32].replace(text, text.replace(b"1", b"9"))
         assert page != content[: PAGE - 32]
         path.write_bytes(page + sha256(page).digest() + content[PAGE:])
 
     return change
-
-
-def magic(path, _server):
-    path.write_bytes(b"\x89OTHER\r\n" + path.read_bytes()[8:])
 
 
 def by_sql(statement):
@@ -75,54 +68,38 @@ def by_sql(statement):
     return change
 
 
-def in_redis(name, before, after):
-    """Change a string, or the fields of a hash."""
+def in_redis(name, text):
+    """Do the same in a string, or the fields of a hash."""
 
     def change(_path, server):
-        client = server.client()
-        if client.type(name) == b"string":
-            client.set(name, client.get(name).replace(before, after))
+        client, key = server.client(), f"{{formats}}{name}"
+        if client.type(key) == b"string":
+            client.set(key, client.get(key).replace(text, text.replace(b"1", b"9")))
             return
-        for field, value in client.hgetall(name).items():
-            client.hset(name, field, value.replace(before, after))
+        for field, value in client.hgetall(key).items():
+            client.hset(key, field, value.replace(text, text.replace(b"1", b"9")))
 
     return change
 
 
-FORMAT = in_page_0(b'"format": 1', b'"format": 9')
-HASH = in_page_0(b"lanes-16/1", b"lanes-16/9")
-TABLE = in_page_0(b"bucket-63/1", b"bucket-63/9")
-VERSION = by_sql("PRAGMA user_version = 9")
-META = by_sql("UPDATE meta SET version = 9")
-OTHER_ID = by_sql("PRAGMA application_id = 9")
-HEADER = in_redis("{formats}", b'"format": 1', b'"format": 9')
-CRAWL, NO_FORMAT = (in_redis("{formats}:crawl", b"1:", now) for now in (b"9:", b""))
-IDENTITY = in_redis("{formats}:delta:identity", b"1:", b"9:")
-LAYERS, REQUESTS, DELTA = "job/bloom/{}.bloom", "job/requests.sqlite", "delta/delta.sqlite"
-FILTER, FEEDS, KEY = LAYERS.format(0), "worker/worker-feeds.sqlite", "'{formats}'"
-MADE, USE = "reads 1; .* the version that made it", "reads 1: use the version that has made it, .*"
+FILTER, REQUESTS = "job/bloom/0.bloom", "job/requests.sqlite"
+DELTA, FEEDS, KEY = "delta/delta.sqlite", "worker/worker-feeds.sqlite", "'{formats}'"
+FORMAT, VERSION = b'"format": 1', by_sql("PRAGMA user_version = 9")
+OTHER_TABLE, OTHER_ID = map(by_sql, ("UPDATE meta SET version = 9", "PRAGMA application_id = 9"))
+IDENTITY = in_redis(":delta:identity", b"1:")
 JOBDIR = "version 9, .* reads version 1; .* or a new JOBDIR"
+USE = "has format 9, .* reads 1[:;] .* the version that .*made it.*"
 FORMATS = {
-    "filter": (job, FILTER, FORMAT, f"has format 9, .* {MADE}"),
-    "filter_magic": (job, FILTER, magic, "is not a filter file .*; move it away"),
-    "layer": (job, LAYERS.format(1), FORMAT, f"has format 9, .* {MADE}"),
-    "hash": (job, FILTER, HASH, "has scheme .*/9', .* reads .*/1'; open it with the version"),
-    "exact": (
-        job,
-        FILTER,
-        TABLE,
-        "has table_scheme .*/9', .* reads .*/1'; open it with",
-    ),
+    "filter": (job, FILTER, in_page_0(FORMAT), USE),
+    "hash": (job, FILTER, in_page_0(b"lanes-16/1"), "has scheme .*/9', .* reads .*/1'; open it"),
+    "exact": (job, FILTER, in_page_0(b"bucket-63/1"), "has table_scheme .*/9', .* reads .*/1'"),
     "requests": (job, REQUESTS, VERSION, JOBDIR),
-    "requests_magic": (job, REQUESTS, OTHER_ID, "another program's .* a new JOBDIR"),
-    "delta": (job, DELTA, META, "version 9, .* knows 1.* BLOOM_DELTA_RESET"),
+    "delta": (job, DELTA, OTHER_TABLE, "version 9, .* knows 1.* BLOOM_DELTA_RESET"),
     "delta_magic": (job, DELTA, OTHER_ID, "another program's.* BLOOM_DELTA_RESET"),
     "feeds": (worker, FEEDS, VERSION, JOBDIR),
-    "feeds_of_another_crawl": (newcomer, FEEDS, VERSION, JOBDIR),
-    "redis_filter": (worker, KEY, HEADER, f"has format 9, .* {MADE} .* or another BLOOM_REDIS_KEY"),
-    "redis_crawl": (worker, KEY, CRAWL, f"has format 9, .* {USE} BLOOM_REDIS_KEY"),
-    "redis_crawl_before": (worker, KEY, NO_FORMAT, f"has format none, .* {USE} BLOOM_REDIS_KEY"),
-    "redis_delta": (worker, " formats", IDENTITY, f"has format 9, .* {USE} BLOOM_DELTA_RESET"),
+    "redis_filter": (worker, KEY, in_redis("", FORMAT), f"{USE} BLOOM_REDIS_KEY"),
+    "redis_crawl": (worker, KEY, in_redis(":crawl", b"1:"), f"{USE} BLOOM_REDIS_KEY"),
+    "redis_delta": (worker, " formats", IDENTITY, f"{USE} BLOOM_DELTA_RESET"),
 }
 
 
@@ -159,15 +136,13 @@ def test_another_format_is_refused(made, tmp_path, redis_server, kind):
         assert re.search(f"{re.escape(name)}.* {message}", line)
 
 
-QUEUE = "{0} list PLACE / {0} count PLACE / {0} drop PLACE --url * --yes / {0} hold PLACE a.example"
-FAILED = "failed PLACE / retry PLACE / drop PLACE --yes / top PLACE --once / "
+QUEUE = "failed PLACE / retry PLACE / drop PLACE --yes / top PLACE --once / queue list PLACE"
 COMMANDS = {
     "filter": "info job / check job http://a / verify job",
-    "requests": f"info job / {FAILED}{QUEUE}",
+    "requests": f"info job / {QUEUE} / queue hold PLACE a.example",
     "delta": "info delta / delta count delta / delta list delta",
     "redis_filter": "info PLACE / verify PLACE / top PLACE --once / clear PLACE --yes",
-    "redis_crawl": f"workers PLACE / {FAILED}{QUEUE} / {{0}} release PLACE a.example"
-    " / push PLACE http://a.example",
+    "redis_crawl": f"workers PLACE / {QUEUE} / queue hold PLACE a.example / push PLACE http://a",
     "redis_delta": "delta count PLACE / delta list PLACE / delta forget PLACE --older 1s",
 }
 
@@ -179,6 +154,6 @@ def test_commands_refuse_another_format(made, tmp_path, redis_server, run, kind)
     options = [f"--set={name}={value}" for name, value in settings.items()]
     with another(made, tmp_path, redis_server, kind) as folder:
         place = redis_server.url if "redis" in kind else "job"
-        for command in COMMANDS[kind].format("queue").replace("PLACE", place).split(" / "):
+        for command in COMMANDS[kind].replace("PLACE", place).split(" / "):
             found = run(folder, *command.split(), *options)
             assert re.search(FORMATS[kind][-1], found.out + found.refusal), command

@@ -8,7 +8,6 @@ import pytest
 from scrapy_bloom import ScalableBloomFilter
 from tests.crawl.test_failing_crawls import check_kills
 from tests.crawl.test_kills import MIXED, SEED, torture
-from tests.crawl.test_round_crawls import lost, tell
 from tests.delta.test_crawls import check as check_days
 from tests.delta.test_crawls import check_digests, check_fleet, item_of
 from tests.delta.test_crawls import pages as error_pages
@@ -123,24 +122,13 @@ def test_a_broken_delta_store_is_noticed():
     pytest.fail("no crawl has lost a page")
 
 
-def test_rounds():
-    """Three hundred crawls in rounds, killed at random, and all of their kill points."""
-    assert lost(tell("kills", "--count", 300).values()) == []
-    assert lost(tell("points", "--count", 100).values()) == []
-
-
-def test_a_broken_round_is_noticed():
-    """With the mutant something is lost, so the test above tests something."""
-    told = tell("points", "--count", 100, "--mutant", "told_after_the_commit")
-    assert any(report["lost_books"] for report in told.values())
-
-
 @pytest.mark.parametrize(
     ("mutant", "arguments"),
     [
         ("mark_before_commit", ("--kills", 10, "--feeds", "all.jl")),
         ("header_not_synced", ("--cuts", 8)),
         ("acknowledged_before_the_items_are_final", ("--kills", 2, "--feeds", "all.jl")),
+        ("told_after_the_commit", ("--points", 6, "--names", "sql COMMIT", "--pages", 8)),
     ],
 )
 def test_a_broken_package_is_noticed(mutant, arguments):

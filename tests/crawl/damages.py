@@ -12,8 +12,8 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-import time
 from contextlib import closing, suppress
+from functools import partial
 from math import inf, nan
 from pathlib import Path
 
@@ -39,18 +39,17 @@ FILE = "requests.sqlite"
 LOOKS = [line for line in damages.LOOKS if line != "workers"]
 CHANGES = ["load REDIS --key new", *damages.CHANGES[2:]]
 STATES = (State.PENDING, State.DELAYED, State.FAILED, State.CAPPED)
+DURABLE = {
+    "SCHEDULER": "scrapy_bloom.DurableScheduler",
+    "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
+}
 HUGE = 10**5000
-_FIELDS = ("headers", "body", "cookies", "meta", "cb_kwargs", "callback", "errback", "encoding")
-_OTHERS = ("url", "method", "headers", "meta", "cb_kwargs", "priority", "flags", "_class")
-_NUMBERS = ("url", "method", "priority")
-
-
-def _text(raw):
-    return PLAIN + checksum(raw, BAD) + raw
+_NAMES = ("url", "method", "headers", "meta", "cb_kwargs", "priority", "callback", "_class")
 
 
 def _plain(**fields):
-    return _text(pack({"url": URL, **fields}, BAD))
+    raw = pack({"url": URL, **fields}, BAD)
+    return PLAIN + checksum(raw, BAD) + raw
 
 
 def _objects(raw, code=PICKLED, **fields):
@@ -67,58 +66,32 @@ def _marshal(value):
     return _objects(b"[\1\0\0\0" + value, MARSHALLED)
 
 
-_list, _dict = [], {}
-_list.append(_list)
+_dict = {}
 _dict["a"] = _dict
 PAYLOADS = {
-    **{f"long {name}": _plain(**{name: HUGE}) for name in _NUMBERS},
-    **{f"{name} is a number": _plain(**{name: 5}) for name in _FIELDS},
-    **{f"{name} is a list": _plain(**{name: [1]}) for name in _OTHERS},
+    **{f"{name} is {what}": _plain(**{name: value}) for name in _NAMES for what, value in
+        {"long": HUGE, "a number": 5, "a list": [1], "an object": Held(0)}.items()},
     "url is None": _plain(url=None),
-    "url is bytes": _plain(url=URL.encode()),
     "referer is a number": _plain(headers={b"Referer": 5}),
-    "referers are numbers": _plain(headers={b"Referer": [5]}),
-    "names of headers are numbers": _plain(headers={5: [b"x"]}),
     "a class of nothing": _plain(_class="os.system"),
-    "counts are texts": _plain(meta={"retry_times": "x", "depth": "x", ATTEMPTS_KEY: [HUGE]}),
     "counts are long": _plain(meta={"retry_times": HUGE, "depth": HUGE, ATTEMPTS_KEY: HUGE}),
     "slot is a number": _plain(meta={"download_slot": 5}),
     "no such callback": _plain(callback="nothing"),
-    "page is a number": _plain(**{"bloom:page": 5}),
-    "deep text": _text(b"\x95\0\xc0\xc0\x81\6" + b"\x91" * 100_000),
-    "deep text, whole": _text(b"\x95\0\xc0\xc0\x81\6" + b"\x91" * 1000 + b"\xc0\xa1/"),
-    "long lists in lists": _text(b"\x95\0\xc0\xc0\x81\6" + b"\xdd\0\1\0\0" * 100_000),
-    "long text": _text(b"\x95\0\xc0\xc0\xc0\xdb\xff\xff\xff\xff/"),
-    "extensions in extensions": _text(b"\x95\0\xc0\xc0\x81\6" + b"\xc7\xff\1" * 100_000),
-    "no such extension": _text(b"\x95\0\xc0\xc0\x81\6\x81\xa1a\xd4\x7f\0\xa1/"),
-    "a type of another place": _text(b"\x95\0\xc0\xc0\x81\6\x81\xa1a\xd4\1\0\xa1/"),
     "deep pickle": _opcodes(b"]" * 100_000 + b"a" * 99_999),
     "deep key": _opcodes(b"}N" + b"\x85" * 200_000 + b"Ns"),
     "deep marshal": _marshal(b"[\1\0\0\0" * 1900 + b"N"),
-    "recursive list": _objects(pickle.dumps([_list], 4)),
     "recursive dict": _objects(pickle.dumps([_dict], 4), meta=Held(0), cb_kwargs=Held(0)),
     "no such object": _objects(pickle.dumps([], 4)),
-    "objects are no list": _objects(pickle.dumps({0: 1}, 4)),
     "objects without an extension": _plain(**{OBJECTS: [PICKLED, b""]}),
-    **{f"{name} is an object": _plain(**{name: Held(0)}) for name in _OTHERS},
     "far memo": _opcodes(b"}r" + (10**8).to_bytes(4, "little")),
-    "farthest memo": _opcodes(b"}r\xff\xff\xff\x7f"),
-    "far memo, as text": _opcodes(b"}p300000000\n"),
     "long bytes": _opcodes(b"\x8e" + (1 << 40).to_bytes(8, "little")),
-    "long frame": _opcodes(b"\x95" + (1 << 62).to_bytes(8, "little")),
     **{f"marshal, long {chr(tag)}": _marshal(bytes([tag]) + b"\xff\xff\xff\x1f")
-        for tag in b"[(<>sul"},
-    "marshal, long in long": _marshal(b"(\x10\x27\0\0" * 1900 + b"0" * 500),
-    "marshal, code": _marshal(b"c" + bytes(40)),
-    "torn text": _plain()[:-7],
+        for tag in b"[<su"},
     "torn pickle": _objects(pickle.dumps([complex(1, 2)], 4)[:-7]),
-    "torn marshal": _marshal(b"\xfa\7ab"),
-    **{f"bytes {raw!r}": raw for raw in (b"", b"\1", b"\2", b"\3", b"\x80", b"{", b"\xff" * 99)},
-    **{f"surrogate in {name}": _plain(**{name: f"{URL}\ud800"})
-        for name in ("url", "method", "callback", "encoding")},
+    "no text": b"\xff" * 99,
+    **{f"surrogate in {name}": _plain(**{name: f"{URL}\ud800"}) for name in _NAMES[:2]},
     **{f"priority {number}": _plain(priority=number) for number in (nan, inf, 1e308, 2**63)},
     "meta of odd numbers": _plain(meta={"a": nan, "download_timeout": 1e308, "b": -inf}),
-    "delay is no number": _plain(meta={"bloom_delay": nan}),
     "NUL": _plain(url=f"{URL}\0", callback="par\0se", method="G\0T"),
     "escapes": _plain(url=f"{URL}\x1b[2J\x1b]0;x\7\u202e", method="\x1b[31m", callback="\x1b[2J"),
 }  # fmt: skip
@@ -162,39 +135,37 @@ def craft(job, payload):
         )
 
 
-def damage_row(job, chance):
-    """Damage a value; say how."""
+def damage_row(job, seed):
+    """Damage a value."""
+    chance = random.Random(seed)
     with changing(job) as connection:
         found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         tables = [name for (name,) in found.fetchall()]
         tables = [each for each in tables if connection.execute(f"SELECT 1 FROM {each}").fetchone()]
         table = chance.choice([*tables, *["request"] * len(STATES)])
-        names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-        name = chance.choice(names)
+        name = chance.choice([row[1] for row in connection.execute(f"PRAGMA table_info({table})")])
         found = connection.execute(f"SELECT CAST({name} AS BLOB) FROM {table}").fetchall()
         (old,) = chance.choice(found)
         others = [None, inf, -inf, 1e308, -1.5, -1, 2**63 - 1, -(2**63)]
         new = junk(chance, old or b"") if chance.random() < 0.6 else chance.choice(others)
         value = chance.choice(["?", "CAST(? AS TEXT)"])
+        change = f"UPDATE {table} SET {name} = {value} WHERE CAST({name} AS BLOB) IS ?"
         with suppress(sqlite3.IntegrityError):
-            connection.execute(
-                f"UPDATE {table} SET {name} = {value} WHERE CAST({name} AS BLOB) IS ?", (new, old)
-            )
-        return f"{table}.{name} {(old or b'')[:40]} is {value} {new!s:.40}"
+            connection.execute(change, (new, old))
 
 
-def damage_bytes(job, chance):
-    """Damage bytes of the file, or tear it; say how."""
+def damage_bytes(job, seed):
+    """Damage bytes of the file, or tear it."""
+    chance = random.Random(seed)
     with (job / FILE).open("r+b") as file:
         at, length = chance.randrange(file.seek(0, 2)), chance.choice([1, 1, 2, 8, 100, 4096])
         if chance.random() < 0.1:
             file.truncate(at)
-            return f"ends at {at}"
+            return
         if chance.random() < 0.5:  # where something is: most of a page is empty
             at = at // 4096 * 4096 + chance.randrange(64)
         file.seek(at)
-        file.write(new := chance.choice([chance.randbytes(length), bytes(length)]))
-        return f"bytes at {at} are {new[:16]} ({length})"
+        file.write(chance.choice([chance.randbytes(length), bytes(length)]))
 
 
 def faults(text):
@@ -208,39 +179,28 @@ def fetched(text):
 
 
 def trial_of_job(folder, server, damage):
-    """Run all on a job that `damage` changes and describes."""
-    job, told = folder / "now", {"wrong": []}
+    """Run all on a job that was damaged; return what is wrong."""
+    job, wrong = folder / "now", []
 
     def again():
         shutil.rmtree(job, ignore_errors=True)
         shutil.copytree(folder / "job", job)
-        told["how"] = damage(job)
+        damage(job)
         server.client().flushall()
 
     for lines in (LOOKS, *([each.replace("REDIS", server.url)] for each in CHANGES)):
         again()
-        told["wrong"] += faults(in_a_fork(folder, damages.run_commands, folder, lines, str(job)))
+        wrong += faults(in_a_fork(folder, damages.run_commands, folder, lines, str(job)))
     again()
     before = (job / FILE).read_bytes()
-    text = in_a_fork(folder, start, job)
-    told["wrong"] += faults(text)
-    told["fetched"] = fetched(text)
-    told["error"] = [line[:400] for line in text.splitlines() if "ERROR" in line][:3]
-    if not told["fetched"]:
-        if str(job) not in "".join(told["error"]):
-            told["wrong"].append(f"lost\n{text[-3000:]}")
+    text = in_a_fork(folder, lambda: damages.crawl(JOBDIR=str(job), **DURABLE))
+    wrong += faults(text)
+    if not fetched(text):
+        if not any("ERROR" in line and str(job) in line for line in text.splitlines()):
+            wrong.append(f"lost\n{text[-3000:]}")
         if "cannot be used" in text and (job / FILE).read_bytes() != before:
-            told["wrong"].append(f"a refused start has changed it\n{text[-3000:]}")
-    return told
-
-
-def start(job):
-    """Start the crawl of a job."""
-    damages.crawl(
-        JOBDIR=str(job),
-        SCHEDULER="scrapy_bloom.DurableScheduler",
-        DUPEFILTER_CLASS="scrapy_bloom.BloomDupeFilter",
-    )
+            wrong.append(f"a refused start has changed it\n{text[-3000:]}")
+    return wrong
 
 
 def fill(url, payload):
@@ -258,37 +218,29 @@ def fill(url, payload):
 
 
 def trial_of_redis(folder, server, dump, payload):
-    """Run all on a crawl in Redis that has this payload."""
-    client, told = server.client(), {"how": "in Redis", "wrong": []}
+    """Do the same with a crawl in Redis that has this payload."""
+    client = server.client()
     damages.restore(client, dump)
-    told["wrong"] += faults(in_a_fork(folder, fill, server.url, payload))
+    wrong = faults(in_a_fork(folder, fill, server.url, payload))
     filled = {key: client.dump(key) for key in client.scan_iter()}
     place = (server.url, "--key", KEY)
     for lines in (damages.LOOKS, *([each] for each in damages.CHANGES)):
         damages.restore(client, filled)
-        told["wrong"] += faults(in_a_fork(folder, damages.run_commands, folder, lines, *place))
+        wrong += faults(in_a_fork(folder, damages.run_commands, folder, lines, *place))
     shutil.rmtree(folder / "copy", ignore_errors=True)
     damages.restore(client, filled)
     text = in_a_fork(folder, damages.work, server.url)
-    told["wrong"] += faults(text)
-    told["fetched"] = fetched(text)
-    if not told["fetched"]:
-        told["wrong"].append(f"lost\n{text[-3000:]}")
-    return told
+    return wrong + faults(text) + ([] if fetched(text) else [f"lost\n{text[-3000:]}"])
 
 
 def main():
     """Run what the command line says."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--damages", type=int, default=0)
-    parser.add_argument("--payloads", type=int, default=0)
-    parser.add_argument("--named", default="")
+    for name in ("--seed", "--damages", "--payloads"):
+        parser.add_argument(name, type=int, required=True)
     options = parser.parse_args()
     preload()
-    names = [name for name in PAYLOADS if options.named in name]
-    most = min(options.payloads, len(names))
+    chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="damages-") as name:
         folder = Path(name)
         server = Server(folder)
@@ -296,22 +248,19 @@ def main():
             text = in_a_fork(folder, make_job, folder)
             assert "Traceback" not in text, text
             dump = damages.made(server, folder)
-            for name in random.Random(options.seed).sample(names, most):
+            for name in chance.sample([*PAYLOADS], min(options.payloads, len(PAYLOADS))):
                 payload = PAYLOADS[name]
-                _tell(name, trial_of_job(folder, server, lambda job, p=payload: craft(job, p)))
-                _tell(name, trial_of_redis(folder, server, dump, payload))
-            for number in range(options.first, options.first + options.damages):
-                damage = (damage_row, damage_bytes)[number % 2]
-                seed = options.seed + number
-                _tell(number, trial_of_job(
-                    folder, server, lambda job, d=damage, s=seed: d(job, random.Random(s))
-                ))  # fmt: skip
+                tell(name, trial_of_job(folder, server, partial(craft, payload=payload)))
+                tell(name, trial_of_redis(folder, server, dump, payload))
+            for number in range(options.damages):
+                damage = partial((damage_row, damage_bytes)[number % 2], seed=options.seed + number)
+                tell(number, trial_of_job(folder, server, damage))
         finally:
             server.stop()
 
 
-def _tell(number, told):
-    print(json.dumps({"number": number, **told, "time": round(time.time())}), flush=True)
+def tell(number, wrong):
+    print(json.dumps({"number": number, "wrong": wrong}), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from scrapy import signals
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom.signals import before_commit
-from tests.crawl.engine import name_of, query
-from tests.world.rounds import documented_pipeline
+from tests.crawl.engine import query
+from tests.world.feeds import documented_pipeline
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -22,87 +22,47 @@ def started(job, *names):
     return job
 
 
-@pytest.fixture
-def books_pipeline(monkeypatch, tmp_path):
-    """The class in the document, which works in the folder of the test."""
-    monkeypatch.chdir(tmp_path)
-    return documented_pipeline()
-
-
-class Crawl:
-    """Does for a job what Scrapy's engine does around a pipeline."""
-
-    def __init__(self, job, pipeline_class):
-        self.job = job
-        self.pipeline = pipeline_class.from_crawler(job.crawler)
-        self.pipeline.open_spider()
-
-    def scrape(self):
-        """Crawl the next page; return its name."""
-        popped = self.job.pop()
-        title = {"url": name_of(popped), "title": f"Title of {name_of(popped)}"}
-        self.pipeline.process_item(title)
-        self.job.done(popped)
-        return name_of(popped)
-
-
-def books(path="books.sqlite"):
-    return sorted(url for (url,) in query(Path(path), "SELECT url FROM books"))
-
-
-def test_no_book_is_lost_wherever_the_process_dies(make_round, crash_round, books_pipeline):
-    """After each page, a crash leaves it in the database or among what is fetched again."""
-    names = [f"book{number}" for number in range(6)]
-    crawl = Crawl(started(make_round(), *names), books_pipeline)
-    for number in range(6):
-        crawl.scrape()
-        if number % 2:
-            crawl.job.commit()
-        resumed = crash_round()
-        assert sorted(set(books()) | set(resumed.names())) == names
-        resumed.drop()
-    crawl.job.close()
-    assert books() == names
-    assert make_round().round.number == 2
-
-
-def test_a_database_that_is_gone_at_the_end_costs_a_repetition(
-    make_round, books_pipeline, caplog, tmp_path
+@pytest.mark.parametrize("at_the_end", [True, False])
+def test_a_database_that_is_gone_costs_a_repetition(
+    make_round, next_turn, caplog, monkeypatch, tmp_path, at_the_end
 ):
-    """The last commit acknowledges nothing, and the next start fetches those pages again."""
-    crawl = Crawl(started(make_round(), "a", "b"), books_pipeline)
-    crawl.scrape()
-    crawl.job.commit()
-    crawl.scrape()
-    crawl.pipeline.connection.execute("DROP TABLE books")
-    crawl.job.close()
-    messages = [r.getMessage() for r in caplog.records if "before_commit" in r.getMessage()]
-    assert len(messages) == 1
-    assert "no such table: books" in messages[0]
-    assert "flush" in messages[0]
-    crawl = Crawl(started(make_round(), "a", "b"), books_pipeline)
-    assert crawl.job.round.is_resumed
-    names = [crawl.scrape()]
-    crawl.job.close()
-    assert books() == names
+    """The commit acknowledges nothing, the spider is closed with reason bloom_error, and the next
+    start fetches those pages again."""
+    monkeypatch.chdir(tmp_path)
+    pipeline_class = documented_pipeline()
+
+    def opened():
+        job = started(make_round(), "a", "b")
+        pipeline = pipeline_class.from_crawler(job.crawler)
+        pipeline.open_spider()
+        return job, pipeline
+
+    def scrape(job, pipeline):
+        popped = job.pop()
+        pipeline.process_item({"url": popped.url, "title": ""})
+        job.done(popped)
+        return popped.url
+
+    job, pipeline = opened()
+    scrape(job, pipeline)
+    job.commit()
+    scrape(job, pipeline)
+    pipeline.connection.execute("DROP TABLE books")
+    if not at_the_end:
+        job.commit()
+        next_turn()
+        assert job.engine.closed == ["bloom_error"]
+        assert not job.push("later")
+    job.close()
+    (message,) = [r.getMessage() for r in caplog.records if "before_commit" in r.getMessage()]
+    assert "no such table: books" in message
+    assert "flush" in message
+    job, pipeline = opened()
+    assert job.round.is_resumed
+    url = scrape(job, pipeline)
+    job.close()
+    assert query(Path("books.sqlite"), "SELECT url FROM books") == [(url,)]
     assert make_round().round.number == 2
-
-
-def test_a_database_that_goes_away_closes_the_spider(make_round, books_pipeline, next_turn):
-    """With reason bloom_error; what is in the buffer then is not acknowledged."""
-    crawl = Crawl(started(make_round(), "a", "b", "c"), books_pipeline)
-    crawl.pipeline.connection.close()
-    crawl.scrape()
-    crawl.job.commit()
-    next_turn()
-    assert crawl.job.engine.closed == ["bloom_error"]
-    assert not crawl.job.push("later")
-    crawl.job.close()
-    crawl = Crawl(make_round(), books_pipeline)
-    for _ in range(3):
-        crawl.scrape()
-    crawl.job.close()
-    assert books() == ["a", "b", "c"]
 
 
 async def coroutine():
@@ -157,46 +117,33 @@ def test_a_handler_may_crawl(make_round, crash_round):
 
 
 def test_the_signal_is_sent_from_the_first_start_request_to_the_last_commit(make_round):
-    """Before the spider starts no pipeline is ready for it."""
-    job = make_round()
-    sent = []
+    """Before the spider starts no pipeline is ready for it; a connection that a handler of
+    spider_closed has closed is not asked for again."""
+    job, sent = make_round(), []
     job.crawler.signals.connect(handler := lambda: sent.append(1), before_commit)
     job.push("a")
     job.commit()
     assert sent == []
     started(job)
     assert len(sent) == 1
-    job.close()
+    job.scheduler.close("finished")
+    assert len(sent) == 2
+    job.send(signals.spider_closed, reason="finished")
+    job.commit()
     assert len(sent) == 2
     assert handler
 
 
 def test_slow_handlers_space_the_commits(make_round, monkeypatch):
     """They take a twentieth of the time, whatever the number of requests."""
-    job = started(make_round())
+    job, sent = started(make_round()), []
     job.scheduler.ledger._operations = 1
     # each look at this clock is a second later than the one before
-    clock, sent = itertools.count(time.monotonic() + 1000), []
+    clock = itertools.count(time.monotonic() + 1000)
     monkeypatch.setattr("scrapy_bloom.crawl.ledger.monotonic", lambda: next(clock))
-
-    def handler():
-        sent.append(1)
-
-    job.crawler.signals.connect(handler, before_commit)
+    job.crawler.signals.connect(handler := lambda: sent.append(1), before_commit)
     job.pushed(*map(str, range(50)))
     assert 2 <= len(sent) <= 4
     job.close()
     assert len(make_round().scheduler) == 50
-
-
-def test_nothing_is_sent_after_the_close(make_round):
-    """A connection that a handler of spider_closed has closed is not asked for again."""
-    job = started(make_round(), "a")
-    sent = []
-    job.crawler.signals.connect(handler := lambda: sent.append(1), before_commit)
-    job.scheduler.close("finished")
-    before = len(sent)
-    job.send(signals.spider_closed, reason="finished")
-    job.commit()
-    assert len(sent) == before
     assert handler

@@ -5,8 +5,6 @@ import json
 import logging
 import os
 import resource
-import subprocess
-import sys
 import tracemalloc
 from functools import partial
 from io import BytesIO
@@ -19,15 +17,12 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
-from scrapy_bloom.crawl.ledger import CommitHook
-from scrapy_bloom.crawl.overlay import Keeper
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
-from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.outbox import Outbox
-from tests.crawl.engine import Job, name_of, query, request
+from tests.crawl.engine import Job, query, request
 from tests.crawl.feed_jobs import FeedJob
 from tests.failures import Failed
-from tests.fakes import Engine
+from tests.fakes import Engine, raising
 from tests.world import feeds as world_feeds
 from tests.world.feeds import GZIP
 
@@ -59,18 +54,6 @@ def numbers(path):
 # -- one item, one commit ----------------------------------------------------------
 
 
-def test_a_feed_gets_an_item_when_its_request_is_acknowledged(tmp_path, job):
-    """Not when it is scraped, and not while the engine works on the request; then at once."""
-    a = job({"a.jl": "jsonlines"})
-    one, two = a.page("1", {"n": 1}), a.page("2", {"n": 2})
-    a.done(two)
-    a.commit()
-    assert numbers(tmp_path / "a.jl") == [2]
-    a.done(one)
-    a.commit()
-    assert numbers(tmp_path / "a.jl") == [2, 1]
-
-
 @pytest.mark.parametrize("left", ["torn", "zeros"])
 def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job, left):
     """A torn line, and a file that a power cut has left longer and not written."""
@@ -83,7 +66,7 @@ def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job, l
     assert numbers(path) == [1, 2]
 
 
-def test_many_items_of_one_request_wait_on_the_disk(job):
+def test_many_items_of_one_request_wait_on_the_disk(tmp_path, job):
     """They take no memory there, and leave it when they are in the file."""
     a, text = job({"a.jl": "jsonlines"}), "x" * 20_000
     page = a.page("1", {"n": 0, "text": text})
@@ -94,64 +77,37 @@ def test_many_items_of_one_request_wait_on_the_disk(job):
     finally:
         tracemalloc.stop()
     assert grown < 2_000_000
-    query = a.scheduler.round.file.query
-    assert query("SELECT COUNT(*) FROM items WHERE request IS NOT NULL") == [(500,)]
+    a.commit()
+    assert query(tmp_path / "job", "SELECT COUNT(*) FROM items") == [(500,)]
     a.done(page)
     a.commit()
     a.commit()
-    assert query("SELECT COUNT(*) FROM items") == [(0,)]
+    assert query(tmp_path / "job", "SELECT COUNT(*) FROM items") == [(0,)]
 
 
 # -- whose item it is --------------------------------------------------------------
 
 
-def test_an_item_of_nobody_knows_whom_is_final_when_all_is_done(tmp_path, job):
-    """And what was in progress is acknowledged no sooner."""
+@pytest.mark.parametrize("answers_two", [False, True])
+def test_an_item_of_nobody_is_final_when_all_is_done(tmp_path, job, answers_two):
+    """And what was in progress is acknowledged no sooner, or what waits in memory. So is one of a
+    response that answers two requests: a middleware may give out one object again and again."""
     a = job({"a.jl": "jsonlines"}, GOES_ON)
     one, two = a.page("1"), a.page("2")
-    a.item({"n": 0})
-    a.done(one)
-    a.commit()
-    assert not (tmp_path / "a.jl").exists()
-    a.drop()
-    b = job({"a.jl": "jsonlines"})
-    assert len(b.scheduler) == 3
-    popped = [b.pop() for _ in range(3)]
-    b.item({"n": 0})
-    for each in popped:
-        b.done(each)
-    b.commit()
-    assert numbers(tmp_path / "a.jl") == [0]
-    assert two.url in {each.url for each in popped}
-
-
-def test_an_item_of_nobody_waits_for_children_in_memory(tmp_path, job):
-    """A kill repeats the page that has yielded them, and what came with it."""
-    a = job({"a.jl": "jsonlines"})
-    page = a.page("1")
     a.push("child", meta={"function": lambda: None})
-    a.item({"n": 0})
-    a.done(page)
-    a.commit()
-    assert not (tmp_path / "a.jl").exists()
-    a.done(a.pop())
-    a.commit()
-    assert numbers(tmp_path / "a.jl") == [0]
-
-
-def test_a_response_that_answers_two_requests_is_nobodys(tmp_path, job):
-    """A middleware may give out one object again and again."""
-    a = job({"a.jl": "jsonlines"})
-    one, two = a.page("1"), a.page("2")
-    response = a.response(one)
-    assert a.origins.process_response(two, response) is response
-    a.item({"n": 1}, response)
+    response = a.response(one) if answers_two else None
+    if answers_two:
+        assert a.origins.process_response(two, response) is response
+    a.item({"n": 0}, response)
+    a.done(one)
     a.done(two)
     a.commit()
     assert not (tmp_path / "a.jl").exists()
-    a.done(one)
+    assert query(tmp_path / "job", "SELECT COUNT(*) FROM request") == [(3,)]
+    a.done(a.pop())
     a.commit()
-    assert numbers(tmp_path / "a.jl") == [1]
+    assert numbers(tmp_path / "a.jl") == [0]
+    assert query(tmp_path / "job", "SELECT COUNT(*) FROM request") == [(1,)]
 
 
 def test_items_of_start_are_not_written_again_at_a_resume(tmp_path, job):
@@ -207,23 +163,21 @@ def test_csv_has_one_head(tmp_path, job):
     assert (tmp_path / "a.csv").read_bytes() == b"n,m\r\n2,2\r\n3,3\r\n"
 
 
-EXPORTERS = [
-    (exporters.JsonLinesItemExporter, {}),
-    (exporters.JsonLinesItemExporter, {"encoding": "utf-16"}),
-    (exporters.CsvItemExporter, {"encoding": "utf-16"}),
-    (
-        exporters.CsvItemExporter,
-        {"encoding": "utf-8-sig", "item_export_kwargs": {"include_headers_line": False}},
-    ),
-    (exporters.CsvItemExporter, {"fields": {"a": "A"}}),
-]
-
-
-@pytest.mark.parametrize(("exporter", "options"), EXPORTERS)
-def test_parts_make_what_the_exporter_writes(tmp_path, job, exporter, options):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"format": "jsonlines", "encoding": "utf-16"},
+        {"format": "csv", "encoding": "utf-16"},
+        {"format": "csv", "encoding": "utf-8-sig", "item_export_kwargs": {"delimiter": ";"}},
+        {"format": "csv", "item_export_kwargs": {"include_headers_line": False}},
+        {"format": "csv", "fields": {"a": "A"}},
+    ],
+)
+def test_parts_make_what_the_exporter_writes(tmp_path, job, options):
     """Byte for byte, also when the items come from two runs."""
     items = [{"a": 1, "b": "x"}, {"a": 2, "b": "é,"}, {"a": 3, "b": ""}]
-    whole = exporter(
+    is_csv = options["format"] == "csv"
+    whole = (exporters.CsvItemExporter if is_csv else exporters.JsonLinesItemExporter)(
         file := BytesIO(),
         fields_to_export=options.get("fields"),
         encoding=options.get("encoding"),
@@ -233,10 +187,8 @@ def test_parts_make_what_the_exporter_writes(tmp_path, job, exporter, options):
     for item in items:
         whole.export_item(item)
     whole.finish_exporting()
-    is_csv = exporter is exporters.CsvItemExporter
-    feeds = {"a": {"format": "csv" if is_csv else "jsonlines", **options}}
-    job(feeds, GOES_ON).pages(p1=items[0]).drop()
-    job(feeds).pages(p2=items[1], p3=items[2]).close("shutdown")
+    job({"a": options}, GOES_ON).pages(p1=items[0]).drop()
+    job({"a": options}).pages(p2=items[1], p3=items[2]).close("shutdown")
     assert (tmp_path / "a").read_bytes() == file.getvalue()
 
 
@@ -253,70 +205,42 @@ def test_an_item_that_cannot_be_exported_takes_no_head_with_it(tmp_path, job):
     assert (tmp_path / "a.csv").read_bytes() == b"n\r\n1\r\n"
 
 
-@pytest.mark.parametrize("settings", [{}, {"BLOOM_FAILED_KINDS": ["download"]}])
-def test_a_page_whose_item_a_feed_refuses_has_failed(tmp_path, job, settings):
-    """And stays in the job, with what its feeds have of it."""
-    a = job({"a.jl": "jsonlines"}, **settings).pages(p1={"n": 1}, p2={"n": b"2"})
-    a.close()
-    assert numbers(tmp_path / "a.jl") == [1]
-    reasons = [(each.reason, each.exception) for each in Failed(tmp_path / "job").requests()]
-    error = "TypeError: Object of type bytes is not JSON serializable"
-    assert reasons == ([] if settings else [("feed", error)])
-    assert a.stat("scheduler/failed_in_memory") is None
-
-
 # -- somebody else's hands -----------------------------------------------------------
 
 
-def changed(path):
-    path.write_bytes(b"X" + path.read_bytes()[1:])
+CHANGES = {
+    "changed": lambda data: b"X" + data[1:],
+    "appended to": lambda data: data + b"more\n",
+    "cut off": lambda data: data[:-1],
+    "removed": None,
+}
 
 
-def appended_to(path):
-    path.write_bytes(path.read_bytes() + b"more\n")
-
-
-def cut_off(path):
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def removed(path):
-    path.unlink()
-
-
-@pytest.mark.parametrize("change", [changed, appended_to, cut_off, removed])
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("options", [{}, {"postprocessing": [GZIP]}])
-def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, change, options):
-    """With a message that names a way out; the file stays as it is."""
+def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, caplog, change, options):
+    """With a message that names ways out; the file stays as it is. Without the feed the job goes
+    on, and says so."""
     path = tmp_path / "a.jl"
     feeds = {"a.jl": {"format": "jsonlines", **options}}
     job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
-    change(path)
-    before = path.read_bytes() if path.exists() else None
+    after = CHANGES[change] and CHANGES[change](path.read_bytes())
+    path.unlink()
+    if after is not None:
+        path.write_bytes(after)
     b = job(feeds, later=True)
     with pytest.raises(FeedError, match=r"a\.jl.* Put the file back .*leave the feed out"):
         b.open()
-    assert (path.read_bytes() if path.exists() else None) == before
-
-
-def test_the_way_out_of_a_changed_file(tmp_path, job, caplog):
-    """Without the feed, the job goes on, and says so."""
-    job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).close("shutdown")
-    (tmp_path / "a.jl").unlink()
-    b = job({"b.jl": "jsonlines"})
-    assert "a.jl stays as it is" in caplog.text
-    assert "is not there any more" in caplog.text
-    assert "cannot go on" not in caplog.text
-    b.pages(p2={"n": 2})
-    b.finish()
+    job({"b.jl": "jsonlines"}).pages(p2={"n": 2}).finish()
     assert numbers(tmp_path / "b.jl") == [2]
-    assert not (tmp_path / "a.jl").exists()
+    assert "a.jl stays as it is" in caplog.text
+    assert (path.read_bytes() if path.exists() else None) == after
 
 
 def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job, caplog):
     """Nothing is written over; the job can be resumed when the file is as it was."""
     a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
-    appended_to(tmp_path / "a.jl")
+    (tmp_path / "a.jl").write_bytes(b'{"n": 1}\nmore\n')
     a.pages(p2={"n": 2})
     assert a.scheduler.ledger.stopped
     assert "another program writes to it" in caplog.text
@@ -327,66 +251,27 @@ def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job
     assert numbers(tmp_path / "a.jl") == [1, 2]
 
 
-@pytest.mark.parametrize("when", ["recover", "before_commit"])
-def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatch, when):
-    """Twisted may hold it back: the crawl must not go on without its feeds."""
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).drop()
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(DurableFeeds, "recover"), (DurableFeeds, "before_commit"), (Outbox, "add_item")],
+)
+def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatch, owner, name):
+    """Twisted may hold it back: the crawl must not go on without its feeds, and a page of which
+    some feeds may have an item is not acknowledged."""
+    feeds = {"a.jl": "jsonlines", "b.jl": "jsonlines"}
+    job(feeds, GOES_ON).pages(p1={"n": 1}).drop()
     with monkeypatch.context() as patched:
-        patched.setattr(DurableFeeds, when, interrupted)
-        b = job({"a.jl": "jsonlines"})
+        patched.setattr(owner, name, raising(KeyboardInterrupt))
+        b = job(feeds)
+        if owner is Outbox:
+            b.done(b.page("p2", {"n": 2}))
         assert b.scheduler.ledger.stopped
         assert b.pop() is None
         b.close("bloom_error")
-    c = job({"a.jl": "jsonlines"})
+    c = job(feeds)
     assert c.pop().url.endswith("never")
     c.pages(p2={"n": 2})
-    assert numbers(tmp_path / "a.jl") == [1, 2]
-
-
-def test_ctrl_c_while_an_item_is_exported_loses_none(tmp_path, job, monkeypatch):
-    """Some feeds have the item then and others have not: its page is not acknowledged."""
-    feeds = {"a.jl": "jsonlines", "b.jl": "jsonlines"}
-    a = job(feeds, GOES_ON).pages(p1={"n": 1})
-    add_item = Outbox.add_item
-
-    def interrupted(outbox, feed, *arguments, **options):
-        if feed == 2:
-            raise KeyboardInterrupt
-        add_item(outbox, feed, *arguments, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Outbox, "add_item", interrupted)
-        a.done(a.page("p2", {"n": 2}))
-        assert a.scheduler.ledger.stopped
-        a.close("bloom_error")
-    b = job(feeds)
-    assert b.pop().url.endswith("never")
-    b.pages(p2={"n": 2})
     assert numbers(tmp_path / "a.jl") == numbers(tmp_path / "b.jl") == [1, 2]
-
-
-def test_ctrl_c_before_the_bit_of_a_stored_request_is_set_has_it_set_later(job, monkeypatch):
-    """Though the feeds commit once more before the process ends."""
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
-    a.push("p2")
-    with monkeypatch.context() as patch:
-        patch.setattr(Keeper, "release", interrupted)
-        a.commit()
-    assert a.scheduler.ledger.stopped
-    a.close("bloom_error")
-    assert not job({"a.jl": "jsonlines"}).push("p2")
-
-
-def fail(*_):
-    raise OSError("no space left")
 
 
 def test_what_was_rolled_back_is_not_counted_when_a_feed_is_completed(tmp_path, job):
@@ -400,39 +285,19 @@ def test_what_was_rolled_back_is_not_counted_when_a_feed_is_completed(tmp_path, 
     assert query(tmp_path / "job", "SELECT counted FROM slot") == counted
 
 
-def test_what_a_failed_commit_has_acknowledged_stays_in_the_job(tmp_path, job):
-    """Though the feeds are completed after it, in a commit of their own."""
-    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
-    page, failing = a.page("p2", {"n": 2}), CommitHook()
-    a.commit()
-    a.done(page)
-    failing.before_commit = fail
-    a.scheduler.ledger.commit_hooks.append(failing)
-    a.commit()
-    assert a.scheduler.ledger.stopped
-    a.close("bloom_error")
-    b = job({"a.jl": "jsonlines"})
-    assert sorted(name_of(b.pop()) for _ in range(2)) == ["never", "p2"]
-    assert numbers(tmp_path / "a.jl") == [1]
-
-
 @pytest.mark.parametrize("feed", [{"a.json": "json"}, {"a.jl": "jsonlines"}])
 def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch, feed):
     """The feed is whole when the crawl has ended, and the next start writes what is missing."""
-    append = FeedFile.append
+    write = os.write
 
-    def on_a_full_disk(file, chunks):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file.length + 20, most))
-        try:
-            append(file, chunks)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    def on_a_full_disk(descriptor, data):
+        write(descriptor, data[:9])
+        raise OSError("no space left")
 
-    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     a = job(feed, GOES_ON).pages(p1={"n": 1})
     with monkeypatch.context() as patch:
-        patch.setattr(FeedFile, "append", on_a_full_disk)
-        a.pages(p2={"n": 2, "text": "x" * 100})
+        patch.setattr(os, "write", on_a_full_disk)
+        a.pages(p2={"n": 2})
     assert a.scheduler.ledger.stopped
     a.close("bloom_error")
     assert numbers(tmp_path / next(iter(feed))) == [1]
@@ -450,11 +315,6 @@ class Parameters:
         return {**params, "spider_name": spider.name}
 
 
-def parameters(prefix, params, spider):
-    """A function that is called with more than Scrapy has."""
-    return params
-
-
 def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
     """Not by addresses and the order of a set; a change is refused, with both values."""
     names = ("Page", "OddPages", "Shelf", "OwnExporter", "ItemSpider")
@@ -462,9 +322,8 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
     options = {"format": "jsonlines", "item_classes": {*classes, Parameters}}
 
     def feeds(**changed):
-        values = {**options, "uri_params": partial(parameters, "a"), **changed}
-        objects = {"b.jl": {"format": "jsonlines", "uri_params": Parameters()}}
-        return {"a.jl": values, **objects}
+        values = {**options, "uri_params": partial(Parameters.__call__, None), **changed}
+        return {"a.jl": values, "b.jl": {"format": "jsonlines", "uri_params": Parameters()}}
 
     job(feeds(), GOES_ON).close("shutdown")
     stored = "".join(text for (text,) in query(tmp_path / "job", "SELECT options FROM feeds"))
@@ -481,30 +340,25 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
             job(feeds(**changed), later=True).open()
 
 
-def test_a_removed_feed_is_finished_and_an_added_one_begins(tmp_path, job, caplog):
-    """In the middle of a round."""
-    caplog.set_level(logging.INFO)
-    job({"a.json": "json"}, GOES_ON).pages(p1={"n": 1}).drop()
-    b = job({"b.jl": "jsonlines"})
-    assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
-    assert "b.jl begins now" in caplog.text
-    b.pages(p2={"n": 2})
-    b.finish()
-    assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
-    assert numbers(tmp_path / "b.jl") == [2]
-
-
 @pytest.mark.parametrize("uri", ["a.jl", "a.jl.gz", "shelf:a"])
-def test_a_feed_that_comes_back_goes_on(tmp_path, job, uri):
-    """-O removes nothing that the round has written, with runs without the feed in between."""
+def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job, caplog, uri):
+    """An added one begins in the middle of the round. -O removes nothing that the round has
+    written."""
+    caplog.set_level(logging.INFO)
     options = {"format": "jsonlines", "overwrite": True}
-    uri = f"shelf:{tmp_path}/a.jl" if ":" in uri else uri
+    path = tmp_path / ("a.jl" if ":" in uri else uri)
+    uri = f"shelf:{path}" if ":" in uri else uri
     with_feed = {uri: options | ({"postprocessing": [GZIP]} if "gz" in uri else {})}
-    job(with_feed, GOES_ON).pages(p1={"n": 1}).drop()
-    for number in (2, 3):
-        job({"b.jl": "jsonlines"}).pages(**{f"p{number}": {"n": number}}).close("shutdown")
-    job(with_feed).pages(p4={"n": 4}).finish()
-    assert numbers(tmp_path / uri.rpartition("/")[2]) == [1, 4]
+    job(with_feed, GOES_ON).pages(p1={"n": 1}).close("shutdown")
+    job(with_feed).pages(p2={"n": 2}).drop()
+    for number in (3, 4):
+        without = job({"b.jl": "jsonlines"})
+        assert numbers(path) == [1, 2]
+        without.pages(**{f"p{number}": {"n": number}}).close("shutdown")
+    assert "b.jl begins now" in caplog.text
+    job(with_feed).pages(p5={"n": 5}).finish()
+    assert numbers(path) == [1, 2, 5]
+    assert numbers(tmp_path / "b.jl") == [3, 4]
     assert job({}).scheduler.round.number == 2
 
 
@@ -556,7 +410,7 @@ def test_what_a_kill_has_left_beside_a_feed_is_no_part_of_it(tmp_path, job, monk
     """The whole feed was written there, and did not come to its place."""
     a = job(ZIPPED, GOES_ON).pages(p1={"n": 1})
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", fail)
+        patch.setattr(Path, "rename", raising(OSError("no space left")))
         patch.setattr(Path, "unlink", lambda *_, **__: None)
         a.close("shutdown")
     job(ZIPPED).close("shutdown")
@@ -565,7 +419,7 @@ def test_what_a_kill_has_left_beside_a_feed_is_no_part_of_it(tmp_path, job, monk
 
 
 def test_a_new_feed_is_on_the_disk_with_its_name(tmp_path, job, monkeypatch):
-    """What is in it and its directory are synced; part files are for their owner alone."""
+    """What is in it and its directory are synced."""
     synced, fsync = set(), os.fsync
 
     def note(descriptor):
@@ -577,7 +431,6 @@ def test_a_new_feed_is_on_the_disk_with_its_name(tmp_path, job, monkeypatch):
     (part,) = (tmp_path / "job" / "feeds").iterdir()
     for path in (tmp_path / "new" / "a.jl", part):
         assert {path.stat().st_ino, path.parent.stat().st_ino} <= synced
-    assert [path.stat().st_mode & 0o077 for path in (part, part.parent)] == [0, 0]
 
 
 def test_what_a_kill_has_left_of_a_round_is_no_part_of_the_next(tmp_path, job, monkeypatch):
@@ -590,38 +443,11 @@ def test_what_a_kill_has_left_of_a_round_is_no_part_of_the_next(tmp_path, job, m
     assert numbers(tmp_path / "a.jl.gz") == [2]
 
 
-def test_a_removed_feed_that_was_stored_before_is_stored_whole(tmp_path, job):
-    """With what came since then, and waited for the store when the process died."""
-    job(ZIPPED, GOES_ON).pages(p1={"n": 1}).close("shutdown")
-    job(ZIPPED).pages(p2={"n": 2}).drop()
-    job({"b.jl": "jsonlines"})
-    assert numbers(tmp_path / "a.jl.gz") == [1, 2]
-
-
 class Shy(dict):
     """An item that cannot be pickled."""
 
     def __reduce_ex__(self, protocol):
         raise TypeError("shy")
-
-
-WAITING_FEEDS = {"a.own": {"format": "own"}, "a.json": {"format": "json"}}
-
-
-@pytest.mark.parametrize("uri", WAITING_FEEDS)
-def test_an_item_that_cannot_be_pickled_is_refused(tmp_path, job, uri):
-    """By a feed that waits pickled: its page has failed, and can be retried."""
-    feeds = {uri: {**WAITING_FEEDS[uri], "overwrite": True}}
-    job(feeds).pages(p1={"n": 1}, p2=Shy(n=2)).close()
-    assert numbers(tmp_path / uri) == [1]
-    (found,) = Failed(tmp_path / "job").requests()
-    assert (found.url[-2:], found.reason, found.exception) == ("p2", "feed", "TypeError: shy")
-    assert Failed(tmp_path / "job").retry() == 1
-    b = job(feeds)
-    b.items(popped := b.pop(), {"n": 2})
-    b.done(popped)
-    b.close()
-    assert numbers(tmp_path / uri) == [1, 2]
 
 
 class Picky(world_feeds.OwnExporter):
@@ -635,43 +461,47 @@ class Picky(world_feeds.OwnExporter):
         super().export_item(item)
 
 
-ERRORS = pytest.mark.parametrize(
-    "error", [ValueError("no"), FileNotFoundError("no"), ConnectionError("no")], ids=type
+ERRORS = [ValueError("no"), ConnectionError("no")]
+
+
+@pytest.mark.parametrize("kinds", [{}, {"BLOOM_FAILED_KINDS": ["download"]}])
+@pytest.mark.parametrize(
+    ("form", "item", "error", "batch"),
+    [
+        (
+            "jsonlines",
+            {"n": b"2"},
+            TypeError("Object of type bytes is not JSON serializable"),
+            None,
+        ),
+        ("json", Shy(n=2), TypeError("shy"), None),
+        ("own", Shy(n=2), TypeError("shy"), None),
+        *(("own", {"n": 2}, error, batch) for error in ERRORS for batch in (None, 1)),
+    ],
+    ids=str,
 )
-
-
-@ERRORS
-def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(
-    tmp_path, job, caplog, monkeypatch, error
+def test_a_page_whose_item_a_feed_refuses_has_failed(
+    tmp_path, job, monkeypatch, form, item, error, batch, kinds
 ):
-    """Though that writes when the feed is stored."""
+    """And stays in the job, with what its feeds have of it: though an exporter of the user's writes
+    when the feed is stored. The one that writes a batch ends the one that gets each item; another
+    one goes on."""
     monkeypatch.setattr(Picky, "error", error)
-    a = job({"a.own": "own"}, later=True)
-    a.exporter.exporters["own"] = Picky
-    a.open()
-    a.pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
-    a.close()
-    assert numbers(tmp_path / "a.own") == [1, 3]
-    assert "1 request failed and stays in the job: 1 feed" in caplog.text
-    (failed,) = Failed(tmp_path / "job").requests()
-    assert (failed.reason, failed.exception) == ("feed", f"{type(error).__name__}: no")
-
-
-def test_an_item_is_refused_after_a_batch_was_stored_as_before(tmp_path, job):
-    """The exporter that writes a batch ends the one that gets each item; another one goes on."""
-    feeds = {str(tmp_path / "%(batch_id)d.own"): {"format": "own", "batch_item_count": 1}}
-    a = job(feeds, later=True)
+    uri = str(tmp_path / f"%(batch_id)d.{form}")
+    a = job({uri: {"format": form, "batch_item_count": batch}}, later=True, **kinds)
     a.exporter.exporters["own"] = Picky
     a.open()
     a.pages(p1={"n": 1})
-    a.pages(p2={"n": 2}, p3={"n": 3})
+    a.pages(p2=item, p3={"n": 3})
     a.close()
-    assert [numbers(tmp_path / f"{n}.own") for n in (1, 2)] == [[1], [3]]
-    (failed,) = Failed(tmp_path / "job").requests()
-    assert (failed.url[-2:], failed.reason) == ("p2", "feed")
+    found = [numbers(path) for path in sorted(tmp_path.glob(f"*.{form}"))]
+    assert found == ([[1], [3]] if batch else [[1, 3]])
+    failed = [(r.url[-2:], r.reason, r.exception) for r in Failed(tmp_path / "job").requests()]
+    assert failed == ([] if kinds else [("p2", "feed", f"{type(error).__name__}: {error}")])
+    assert a.stat("scheduler/failed_in_memory") is None
 
 
-@ERRORS
+@pytest.mark.parametrize("error", ERRORS)
 def test_what_is_refused_when_a_feed_is_stored_does_not_keep_the_others(
     tmp_path, job, caplog, monkeypatch, error
 ):
@@ -695,29 +525,6 @@ def test_a_feed_whose_items_are_gone_is_not_stored_without_them(tmp_path, job, c
     a.close()
     assert (tmp_path / "a.own").read_bytes() == before
     assert "1 feed could not be stored: " in caplog.text
-
-
-class Numbering:
-    """A plugin of the user's, which sees each write."""
-
-    def __init__(self, file, feed_options):
-        self.file = file
-        self.count = 0
-
-    def write(self, data):
-        self.count += 1
-        return self.file.write(f"{self.count} ".encode() + data)
-
-    def close(self):
-        self.file.write(b"end\n")
-
-
-def test_a_plugin_of_the_users_gets_what_scrapys_exporter_has_written(tmp_path, job):
-    """Write by write, whatever the items were, and again with each store."""
-    feeds = {"a.csv": {"format": "csv", "postprocessing": [Numbering]}}
-    for number in (1, 2):
-        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number, "m": 0}}).close("shutdown")
-    assert (tmp_path / "a.csv").read_bytes() == b"1 n,m\r\n2 1,0\r\n3 2,0\r\nend\n"
 
 
 def test_batches_go_on_with_their_numbers(tmp_path, job):
@@ -765,74 +572,17 @@ def test_many_batches_at_once_and_after_each_other(tmp_path, job):
     a.commit()
     assert len(a.exporter.durable._stores) == 0
     assert query(tmp_path / "job", "SELECT number, state FROM batches") == [(62, "stored")]
-    a.drop()
-    job(feeds).pages(p4={"n": 62}).close("shutdown")
-    assert [numbers(tmp_path / f"{n + 1}.jl") for n in range(63)] == [[n] for n in range(63)]
+    assert [numbers(tmp_path / f"{n + 1}.jl") for n in range(62)] == [[n] for n in range(62)]
 
 
 # -- in whose place ------------------------------------------------------------------
 
 
-def exporter_of(**settings):
-    settings = {
-        "ADDONS": {"scrapy_bloom.Addon": 300},
-        "FEEDS": {"a.jl": {"format": "jl"}},
-    } | settings
-    return type(get_crawler(settings_dict=settings).get_extension(FeedExporter))
-
-
-ROOT = Path(__file__).parents[2]
-ALWAYS = ("exporter", "durable_feeds", "file", "open_feed", "outbox")
 STOCK_EXPORTER = "scrapy.extensions.feedexport.FeedExporter"
 
 
 class OwnExporter(FeedExporter):
     """Somebody's."""
-
-
-def test_whose_exporter_it_is(tmp_path):
-    """Ours with a durable job, in Redis, and where pages are marked; the user's stays."""
-    folder = str(tmp_path)
-    assert exporter_of(JOBDIR=folder) is DurableFeedExporter
-    assert exporter_of() is FeedExporter
-    assert exporter_of(BLOOM_DELTA="item") is DurableFeedExporter
-    assert exporter_of(BLOOM_REDIS_URL="redis://localhost") is DurableFeedExporter
-    assert exporter_of(JOBDIR=folder, BLOOM_DURABLE=False) is FeedExporter
-    assert exporter_of(JOBDIR=folder, BLOOM_DURABLE_FEEDS=False) is FeedExporter
-    assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: None}) is type(None)
-    own = {STOCK_EXPORTER: None, OwnExporter: 0}
-    assert exporter_of(JOBDIR=folder, EXTENSIONS=own) is OwnExporter
-    assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: 5}) is DurableFeedExporter
-
-
-LOADED = """
-import json, sys
-from scrapy.utils.reactor import install_reactor
-
-install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
-from tests.crawl.feed_jobs import FeedJob
-
-job = FeedJob(sys.argv[1], json.loads(sys.argv[2]))
-if job.exporter is not None:
-    job.open()
-print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith("scrapy_bloom.feeds.")))
-"""
-
-
-@pytest.mark.parametrize(
-    ("feeds", "loaded"),
-    [
-        ({}, {"exporter"}),
-        ({"a.jl": "jsonlines"}, {*ALWAYS}),
-    ],
-    ids=["none", "grows"],
-)
-def test_a_job_loads_what_its_feeds_use(tmp_path, feeds, loaded):
-    """Without FEEDS hardly anything, and all of it before the first item."""
-    feeds = {str(tmp_path / name): options for name, options in feeds.items()}
-    command = [sys.executable, "-c", LOADED, str(tmp_path), json.dumps(feeds)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert {*run.stdout.split()} == loaded
 
 
 LOSES = "items: not durable in a.jl, b.csv: "
@@ -846,27 +596,27 @@ NO_SUBCLASS = (
     f"{__name__}.OwnExporter is no subclass of scrapy_bloom.DurableFeedExporter; make it one"
 )
 MARKS = "BLOOM_DELTA marks pages as done of which a feed has refused an item, since "
+DELTA = {"JOBDIR": "", "BLOOM_DELTA": "item"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("settings", "exporter", "warnings"),
     [
-        ({"BLOOM_DURABLE_FEEDS": False}, []),
-        ({"BLOOM_DURABLE_FEEDS": False, "BLOOM_DURABLE": False}, []),
-        ({"EXTENSIONS": OWN}, [LOSES + NO_SUBCLASS]),
-        ({"EXTENSIONS": {STOCK_EXPORTER: None}}, [LOSES + NOTHING]),
-        ({"EXTENSIONS": {STOCK_EXPORTER: None, DurableFeedExporter: 0}}, []),
-        ({}, []),
-        (
-            {"BLOOM_DURABLE_FEEDS": False, "BLOOM_DELTA": "item", "JOBDIR": ""},
-            [MARKS + OFF],
-        ),
-        ({"EXTENSIONS": OWN, "BLOOM_DELTA": "item", "JOBDIR": ""}, [MARKS + NO_SUBCLASS]),
+        ({}, DurableFeedExporter, []),
+        ({"JOBDIR": ""}, FeedExporter, []),
+        (DELTA, DurableFeedExporter, []),
+        ({"JOBDIR": "", "BLOOM_REDIS_URL": "redis://localhost"}, DurableFeedExporter, []),
+        ({"EXTENSIONS": {STOCK_EXPORTER: 5}}, DurableFeedExporter, []),
+        ({"EXTENSIONS": {STOCK_EXPORTER: None}}, type(None), [LOSES + NOTHING]),
+        ({"EXTENSIONS": OWN}, OwnExporter, [LOSES + NO_SUBCLASS]),
+        ({"BLOOM_DURABLE_FEEDS": False}, FeedExporter, []),
+        ({"BLOOM_DURABLE_FEEDS": False, **DELTA}, FeedExporter, [MARKS + OFF]),
+        ({"EXTENSIONS": OWN, **DELTA}, OwnExporter, [MARKS + NO_SUBCLASS]),
     ],
-    ids=["off", "nothing is durable", "own", "none", "a subclass", "on", "marks", "own marks"],
 )
-def test_feeds_that_are_off_are_named(tmp_path, caplog, settings, expected):
-    """In one warning with the way out, and in none where a setting of ours turns them off."""
+def test_whose_exporter_it_is(tmp_path, caplog, settings, exporter, warnings):
+    """Ours with a durable job, in Redis, and where pages are marked; the user's stays. Feeds that
+    are off are named, with the way out, but where a setting of ours turns them off."""
     settings = {
         "ADDONS": {"scrapy_bloom.Addon": 300},
         "FEEDS": {Path("a.jl"): {"format": "jl"}, "b.csv": {"format": "csv"}},
@@ -874,11 +624,12 @@ def test_feeds_that_are_off_are_named(tmp_path, caplog, settings, expected):
         "FEED_STORE_EMPTY": False,
     } | settings
     crawler = get_crawler(settings_dict=settings)
+    assert type(crawler.get_extension(FeedExporter)) is exporter
     crawler.spider = crawler._create_spider("x")
     crawler.signals.send_catch_log(signals.spider_opened, spider=crawler.spider)
     crawler.signals.send_catch_log(signals.engine_started)
     told = [" ".join(r.getMessage().split()) for r in caplog.records if r.levelname == "WARNING"]
-    assert told == expected
+    assert told == warnings
 
 
 def test_standard_output_stays_scrapys(tmp_path, job, caplog, capfdbinary):
@@ -892,28 +643,20 @@ def test_standard_output_stays_scrapys(tmp_path, job, caplog, capfdbinary):
     a.close("shutdown")
 
 
-def test_without_the_scheduler_it_is_scrapys(tmp_path):
-    """Put there by hand, and with no job."""
-    path = tmp_path / "a.jl"
-    crawler = get_crawler(settings_dict={"FEEDS": {str(path): {"format": "jl"}}})
-    exporter = DurableFeedExporter.from_crawler(crawler)
-    exporter.open_spider(crawler._create_spider("x"))
-    exporter.item_scraped({"n": 1}, None)
-    exporter.slots[0].file.close()
-    assert numbers(path) == [1]
-
-
-def test_without_a_job_refused_items_are_told_of_and_counted_by_page(tmp_path, caplog):
-    """There is nothing to keep their pages in."""
+def test_without_a_job_it_is_scrapys(tmp_path, caplog):
+    """Put there by hand. Refused items are told of and counted by page: there is nothing to keep
+    their pages in."""
     crawler = get_crawler(settings_dict={"FEEDS": {str(tmp_path / "a.jl"): {"format": "jl"}}})
     crawler.engine = Engine()
     exporter = DurableFeedExporter.from_crawler(crawler)
     exporter.open_spider(crawler._create_spider("x"))
+    exporter.item_scraped({"n": 1}, None)
     pages = [Response(url, request=Request(url)) for url in ("data:,1", "data:,2")]
     for page in (pages[0], pages[0], pages[1], None):
         with pytest.raises(TypeError, match="not JSON"):
             exporter.item_scraped({"n": b"2"}, None, page)
     exporter.slots[0].file.close()
+    assert numbers(tmp_path / "a.jl") == [1]
     assert crawler.stats.get_value("scheduler/failed_in_memory") == 2
     (told,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert "<GET data:,1>" in told.getMessage()
@@ -935,12 +678,8 @@ def test_signals_and_stats_are_scrapys(job):
     a = job({"a.jl": "jsonlines"}, later=True)
     a.crawler.signals.connect(lambda slot: slots.append(slot), signals.feed_slot_closed, weak=False)
     a.crawler.signals.connect(lambda: closed.append(1), signals.feed_exporter_closed, weak=False)
-    a.open()
-    a.pages(p1={"n": 1})
-    a.close()
-    ((uri, format_, count, batch),) = [
-        (slot.uri, slot.format, slot.itemcount, slot.batch_id) for slot in slots
-    ]
+    a.open().pages(p1={"n": 1}).close()
+    ((uri, *slot),) = [(each.uri, each.format, each.itemcount, each.batch_id) for each in slots]
     assert uri.endswith("a.jl")
-    assert (format_, count, batch, closed) == ("jsonlines", 1, 1, [1])
+    assert (slot, closed) == (["jsonlines", 1, 1], [1])
     assert a.stat("feedexport/success_count/FileFeedStorage") == 1

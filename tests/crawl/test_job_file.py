@@ -1,7 +1,6 @@
 """The file of a job by itself: commits, what a crash leaves of it, and which file is refused."""
 
 import os
-import re
 import shutil
 import signal
 import sqlite3
@@ -17,13 +16,13 @@ from scrapy_bloom import sqlite_file
 from scrapy_bloom.dupefilter import _has_pending
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite import job_file, schema
-from scrapy_bloom.sqlite.job_file import RequestFile, check_header, named, whole_job
+from scrapy_bloom.sqlite import job_file
+from scrapy_bloom.sqlite.job_file import RequestFile, check_header, whole_job
 from scrapy_bloom.sqlite.status import job_view
 from tests.commands.command_line import bloom
 from tests.crawl.engine import query
-from tests.failures import Failed
-from tests.stored import FAILURE, LIFO, UNREADABLE, put, records_in, taken
+from tests.fakes import raising
+from tests.stored import LIFO, UNREADABLE, put, records_in, taken
 from tests.world.points import Points
 from tests.world.runner import fork
 
@@ -87,40 +86,14 @@ def test_only_a_close_without_changes_is_clean(open_file):
     records_in(file).next()
     file.execute("UPDATE job SET taken_over = 'x'")
     file.close(clean=True)
-    assert not open_file().clean
-
-
-def test_a_close_that_fails_is_not_clean(open_file):
-    """The file is let go of all the same."""
     file = open_file()
+    assert not file.clean
     file._connection.execute("PRAGMA query_only = 1")
     with pytest.raises(sqlite3.OperationalError):
         file.close(clean=True)
     with pytest.raises(sqlite3.ProgrammingError):
-        file._connection.execute("SELECT 1")
+        file.query("SELECT 1")  # it is let go of all the same
     assert not open_file().clean
-
-
-def test_the_stamp_of_queues_that_were_taken_over_is_kept(open_file):
-    """Until others are taken over."""
-    file = open_file()
-    assert file.taken_over == ""
-    file.execute("UPDATE job SET taken_over = 'now'")
-    file.commit()
-    file.commit()
-    assert open_file().taken_over == "now"
-
-
-def test_a_rollback_leaves_nothing_to_a_later_commit(open_file):
-    """Neither what SQLite had, nor what was to be written."""
-    file = open_file(b"a")
-    records = records_in(file)
-    put(records, b"b", due=1.0)
-    put(records, b"c")
-    records.done(records.next().id)
-    records.rollback()
-    file.commit()
-    assert query(Path(file.name), "SELECT payload, state FROM request") == [(b"a", 0)]
 
 
 def test_other_programs_see_what_is_committed(open_file, path, copied):
@@ -146,25 +119,19 @@ def test_other_programs_see_what_is_committed(open_file, path, copied):
 
 
 @pytest.mark.parametrize("by_slot", [True, False])
-@pytest.mark.parametrize("newest", [True, False])
-def test_a_claim_costs_the_same_however_much_is_pending(open_file, newest, by_slot):
+def test_a_claim_costs_the_same_however_much_is_pending(open_file, by_slot):
     """SQLite takes no more steps for it."""
-    file = open_file()
-    records = records_in(file, (newest, newest), by_slot=by_slot)
-
-    def steps():
-        found = []
-        file._connection.set_progress_handler(lambda: found.append(1) and 0, 1)
-        records.next()
-        file._connection.set_progress_handler(None, 1)
-        return len(found)
-
-    parts = []
+    file, parts = open_file(), []
+    records = records_in(file, by_slot=by_slot)
     for _ in range(2):
         for slot in "ab":
             put(records, *[b"a"] * 1000, slot=slot)
         file.commit()
-        parts.append(steps())
+        steps = []
+        file._connection.set_progress_handler(lambda found=steps: found.append(1) and 0, 1)
+        records.next()
+        file._connection.set_progress_handler(None, 1)
+        parts.append(len(steps))
     assert parts[0] == parts[1] < 200
 
 
@@ -179,21 +146,6 @@ def test_an_opening_reads_no_requests(open_file, path):
     assert len(records_in(file)) == 1000
     with pytest.raises(sqlite3.DatabaseError):
         file._connection.execute("SELECT payload FROM request").fetchall()
-
-
-def test_a_retry_leaves_its_place_to_what_cannot_be_read(open_file, path):
-    """Each is asked at its own time, with its own id."""
-    file = open_file(b"a", b"b")
-    records = records_in(file)
-    for failed in (UNREADABLE, FAILURE):
-        records.fail(records.next().id, failed)
-    file.commit()
-    before = query(path, "SELECT id, payload FROM request")
-    file.close(clean=True)
-    assert Failed(path.parent).retry(reasons=["status/*"]) == 1
-    records = records_in(open_file())
-    assert query(path, "SELECT id, payload FROM request") == before
-    assert taken(records) == [b"a", b"b"]
 
 
 # Openings
@@ -279,17 +231,17 @@ def test_an_opening_that_fails_leaves_the_file_as_it_was(made, always):
         f"UPDATE job SET last = {(1 << 62) + 1}",
         f"INSERT INTO request VALUES ({2**63 - 1}, 1, 0, 0, 0, '', NULL, NULL, NULL)",
         "PRAGMA user_version = 0",
-        "PRAGMA user_version = 2",
+        "PRAGMA application_id = 7",
+        "DROP TABLE job; CREATE VIEW job AS SELECT 1 AS id",
     ],
 )
 def test_a_file_that_is_not_sound_is_left_as_it_was(open_file, path, change):
-    """What is wrong, or another version, is found before anything is written."""
+    """What is wrong, another version or another program's is found before anything is written."""
     open_file().close(clean=True)
-    query(path, change)
+    for statement in change.split("; "):
+        query(path, statement)
     before = path.read_bytes()
-    version = change.partition("user_version = ")[2]
-    expected = f"version {version}, and this scrapy-bloom reads version 1" if version else "left as"
-    with pytest.raises(RequestFileError, match=expected):
+    with pytest.raises(RequestFileError, match="it was left as it is"):
         open_file()
     assert path.read_bytes() == before
 
@@ -316,12 +268,8 @@ def test_a_locked_file_is_refused(open_file, path, monkeypatch):
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
 def test_a_refused_file_is_let_go_of(path, monkeypatch):
     """Nothing of it stays open, also while somebody holds the error."""
-
-    def fail(*_):
-        raise sqlite3.OperationalError("disk I/O error")
-
     RequestFile.open(path).close(clean=True)
-    monkeypatch.setattr(job_file, "_set_up", fail)
+    monkeypatch.setattr(job_file, "_set_up", raising(sqlite3.OperationalError("disk I/O error")))
     before = os.listdir("/proc/self/fd")
     with pytest.raises(RequestFileError, match="disk I/O error") as caught:
         RequestFile.open(path)
@@ -339,64 +287,37 @@ def test_leftovers_of_a_killed_start_are_removed(open_file, path):
     assert list(path.parent.glob("*.tmp*")) == []
 
 
-def build_sqlite_with(monkeypatch, pragma):
-    """Let SQLite have another default."""
+def test_whatever_sqlite_was_built_to_do(path, monkeypatch):
+    """There is a write-ahead log, each commit is on the disk, and what is done is gone from it."""
     connect = sqlite3.connect
 
     def connect_otherwise(*arguments, **options):
         connection = connect(*arguments, **options)
-        connection.execute(f"PRAGMA {pragma}")
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA secure_delete = OFF")
         return connection
 
     monkeypatch.setattr(sqlite3, "connect", connect_otherwise)
+    file = RequestFile.open(path)
+    assert file.query("PRAGMA journal_mode") == [("wal",)]
+    assert file.query("PRAGMA synchronous") == [(2,)]
+    records = records_in(file)
+    put(records, *(b"Authorization: secret" + bytes(100 * (n % 30)) for n in range(200)))
+    file.commit()
+    assert len(taken(records)) == 200
+    file.commit()
+    file.close(clean=True)
+    assert b"Authorization" not in path.read_bytes()
 
 
-def test_it_is_durable_by_its_settings(open_file, monkeypatch):
-    """Write-ahead log, and an fsync at each commit, whatever SQLite was built to do."""
-    build_sqlite_with(monkeypatch, "synchronous = OFF")
-    connection = open_file()._connection
-    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
-
-
-def test_a_new_file_is_on_the_disk_before_it_has_its_name(open_file, path, monkeypatch):
-    """And its name before its contents: a power cut leaves a whole file or none."""
-    synced = []
-    fsync, rename = os.fsync, Path.rename
-
-    def note(descriptor):
-        fsync(descriptor)
-        found = os.fstat(descriptor)
-        synced.append((found.st_ino, found.st_size))
-
-    def check_and_rename(temporary, target):
-        found = temporary.stat()
-        assert synced == [(found.st_ino, found.st_size)]
-        assert not temporary.with_name(f"{temporary.name}-wal").exists()
-        synced.clear()
-        return rename(temporary, target)
-
-    monkeypatch.setattr(os, "fsync", note)
-    monkeypatch.setattr(Path, "rename", check_and_rename)
-    open_file()
-    assert [number for number, _ in synced] == [path.parent.stat().st_ino]
-
-
-@pytest.mark.parametrize("only_in_log", [False, True])
-def test_a_later_version_is_refused_by_name(open_file, path, only_in_log, copied):
-    """Also where only the log of a killed process tells it; nothing is changed."""
+def test_a_later_version_that_only_a_log_tells_is_refused(open_file, path, copied):
+    """That of a killed process; nothing is changed."""
     open_file().close(clean=True)
-    later = schema.VERSION + 1
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {later}")
+        connection.execute("PRAGMA user_version = 2")
         copy = copied()
-    if not only_in_log:
-        copy = copied()
-        with pytest.raises(RequestFileError, match=f"version {later}"):
-            check_header(copy)
     before = {each: each.read_bytes() for each in copy.parent.iterdir()}
-    told = f"has version {later}, and .* reads version {schema.VERSION};"
-    with pytest.raises(RequestFileError, match=told):
+    with pytest.raises(RequestFileError, match=r"has version 2, and .* reads version 1;"):
         RequestFile.open(copy)
     for each, contents in before.items():
         assert each.name.endswith("-shm") or each.read_bytes() == contents
@@ -432,73 +353,15 @@ def test_a_file_that_another_program_closes_meanwhile_opens(open_file, copied, m
     opened.close(clean=False)
 
 
-def test_another_programs_file_is_refused_by_its_id(path):
-    """Even if its tables have the names of ours."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        schema.create(connection)
-        connection.execute("PRAGMA application_id = 7")
-    with pytest.raises(RequestFileError, match=r"another program's \(its id is 0x7\)"):
-        RequestFile.open(path)
-
-
-@pytest.mark.parametrize("secure", ["OFF", "FAST"])
-def test_what_is_done_is_gone(open_file, path, monkeypatch, secure):
-    """Of a request that is done nothing is left in the file, whatever SQLite was built to do."""
-    build_sqlite_with(monkeypatch, f"secure_delete = {secure}")
-    file = open_file(*(b"Authorization: secret" + bytes(100 * (n % 30)) for n in range(200)))
-    assert len(taken(records_in(file))) == 200
-    file.commit()
-    file.close(clean=True)
-    assert b"Authorization" not in path.read_bytes()
-
-
-ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x AS id"
-IN_VAIN = "FROM n WHERE x > 1"
-
-
-@pytest.mark.parametrize(
-    "statements",
-    [
-        ["DROP TABLE request", f"CREATE VIEW request AS {ENDLESS}, x AS slot {IN_VAIN}"],
-        ["DROP TABLE job", f"CREATE VIEW job AS {ENDLESS} {IN_VAIN}"],
-        [
-            "INSERT INTO request VALUES (1, 1, 0, 0, 3, '', 0.0, 1, '{}')",
-            "CREATE TRIGGER endless BEFORE DELETE ON request BEGIN"
-            f" SELECT id FROM ({ENDLESS} {IN_VAIN}); END",
-        ],
-    ],
-    ids=["view request", "view job", "trigger"],
-)
-def test_commands_do_not_wait_for_a_table_that_is_none(tmp_path, statements):
-    """Each meets a view or trigger that never ends with one line."""
+def test_commands_do_not_wait_for_a_table_that_is_none(tmp_path):
+    """Each meets a view that never ends with one line."""
     job = tmp_path / "job"
     job.mkdir()
     RequestFile.open(job / "requests.sqlite").close(clean=True)
-    for statement in statements:
-        query(job, statement)
-    for arguments in (
-        ["top", "job", "--once"],
-        ["queue", "count", "job"],
-        ["queue", "drop", "job", "--slot", "x", "--yes"],
-        ["failed", "job"],
-        ["drop", "job", "--yes"],
-        ["retry", "job"],
-    ):
-        assert "its tables are not those of version" in bloom(tmp_path, *arguments).refusal
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x AS id"
+    query(job, "DROP TABLE request")
+    query(job, f"CREATE VIEW request AS {endless}, x AS slot FROM n WHERE x > 1")
+    for command in ("top job --once", "queue count job", "failed job", "drop job --yes"):
+        told = bloom(tmp_path, *command.split()).refusal
+        assert "its tables are not those of version" in told
     assert not _has_pending(job)
-
-
-def test_an_index_that_names_a_row_which_is_not_there(open_file, path):
-    """The error names the file."""
-    open_file(b"a").close(clean=True)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("PRAGMA writable_schema = ON")
-        index = connection.execute("SELECT * FROM sqlite_master WHERE name = 'pending'").fetchone()
-        connection.execute("DELETE FROM sqlite_master WHERE name = 'pending'")
-    query(path, "DELETE FROM request")
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", index)
-    with pytest.raises(sqlite3.DatabaseError) as raised:
-        records_in(open_file()).next()
-    assert re.search(r"requests\.sqlite: .* restore it", str(named(path, raised.value)))

@@ -8,15 +8,7 @@ import pytest
 
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.records import KEPT, WAITING, State
-from scrapy_bloom.sqlite import (
-    desk,
-    job_file,
-    listing,
-    progress,
-    records,
-    rounds,
-    status,
-)
+from scrapy_bloom.sqlite import desk, job_file, listing, progress, records, rounds, status
 
 OTHERS = [state for state in State if state not in {State.PENDING, State.QUARANTINED}]
 
@@ -42,39 +34,23 @@ def plan(connection, statement):
     return " / ".join(row[3] for row in rows)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        *map(listing.all_of, OTHERS),
-        *map(listing.groups_of, OTHERS),
-        listing.part_of(KEPT),
-        records.MOVE_DUE,
-        status.COUNT_KEPT,
-        progress.COUNT_DELAYED,
-    ],
-)
-def test_a_state_is_found_by_its_index(connection, statement):
-    """What is pending, of which there may be millions, is not looked at."""
-    found = plan(connection, statement)
-    assert "USING INDEX other" in found or "USING COVERING INDEX other" in found
-    expected = "SCAN json_each", "SCAN CONSTANT ROW", "SCAN slot"
-    assert "SCAN" not in re.sub("|".join(expected), "", found)
-
-
-@pytest.mark.parametrize("statement", [*map(listing.all_of, OTHERS)])
-def test_the_oldest_is_first_without_a_sort(connection, statement):
-    """A list of twenty reads no more."""
-    assert "TEMP B-TREE" not in plan(connection, statement)
+def test_a_state_is_found_by_its_index(connection):
+    """What is pending, of which there may be millions, is not looked at; the oldest is first
+    without a sort."""
+    listed = [listing.all_of(state) for state in OTHERS]
+    others = listing.part_of(KEPT), records.MOVE_DUE, status.COUNT_KEPT, progress.COUNT_DELAYED
+    for statement in (*listed, *map(listing.groups_of, OTHERS), *others):
+        found = plan(connection, statement)
+        assert "USING INDEX other" in found or "USING COVERING INDEX other" in found
+        expected = "SCAN json_each", "SCAN CONSTANT ROW", "SCAN slot"
+        assert "SCAN" not in re.sub("|".join(expected), "", found)
+        assert statement not in listed or "TEMP B-TREE" not in found
 
 
 def test_what_is_pending_is_counted_in_the_index(connection):
     """Without its payloads; to be read it is taken in the order of its numbers."""
     assert "INDEX pending" in plan(connection, listing.groups_of(State.PENDING))
-    for statement in (
-        status.COUNT_UNFINISHED,
-        job_file.UNFINISHED,
-        rounds.REOPEN,
-    ):
+    for statement in (status.COUNT_UNFINISHED, job_file.UNFINISHED, rounds.REOPEN):
         found = plan(connection, statement)
         assert "request USING INDEX pending" in found
         assert "SEARCH request USING" in found
@@ -84,31 +60,25 @@ def test_what_is_pending_is_counted_in_the_index(connection):
     assert found.startswith("SEARCH request USING INTEGER PRIMARY KEY (rowid>")
 
 
-@pytest.mark.parametrize(
-    "statement", [f"{desk.ASK} {desk._IN}", records.WAKE, desk.FAIL, records.CHOSEN]
-)
-def test_a_request_is_changed_by_its_number(connection, statement):
+def test_a_request_is_changed_by_its_number(connection):
     """Whatever there is beside it."""
-    assert "SEARCH request USING INTEGER PRIMARY KEY (rowid=?)" in plan(connection, statement)
+    for statement in (f"{desk.ASK} {desk._IN}", records.WAKE, desk.FAIL, records.CHOSEN):
+        found = plan(connection, statement)
+        assert "SEARCH request USING INTEGER PRIMARY KEY (rowid=?)" in found
 
 
 def test_what_is_damaged_is_an_error_of_the_file(connection):
-    """And never one that a crawl does not know."""
+    """And never one that a crawl does not know; a delayed request without a time is listed like one
+    that is due."""
     connection.execute("UPDATE request SET slot = 9 WHERE state = 3")
+    connection.execute("UPDATE request SET due = NULL WHERE state = 2 AND id % 2")
     found = listing.Listing(connection.execute, is_running=True)
     with pytest.raises(sqlite3.DatabaseError, match="slot 9 has no name"):
         [*found.scan(Filter(KEPT))]
+    times = [each.due for each in found.scan(Filter({State.DELAYED}))]
+    assert (len(times), 0.0 in times) == (500, True)
     assert found.count(Filter()).states == {
         State.PENDING: 500,
         State.DELAYED: 500,
         State.ASKED: 500,
     }
-
-
-def test_a_delayed_request_without_a_time_is_listed_like_one_that_is_due(connection):
-    """A damaged row hides no other, and is no exception that a command or a crawl does not know."""
-    connection.execute("UPDATE request SET due = NULL WHERE state = 2 AND id % 2")
-    found = listing.Listing(connection.execute, is_running=True)
-    times = [each.due for each in found.scan(Filter({State.DELAYED}))]
-    assert len(times) == 500
-    assert 0.0 in times

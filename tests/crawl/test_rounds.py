@@ -8,9 +8,7 @@ import pytest
 from scrapy import signals
 from scrapy.exceptions import CloseSpider
 
-from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.jobdir import session_of
-from scrapy_bloom.sqlite.status import job_view
 from tests.crawl.engine import STOCK, Job, query, request
 from tests.fakes import Engine
 
@@ -22,7 +20,7 @@ def start(name):
 
 
 def finish(job, *names):
-    """Crawl all there is; return what start() gave to the engine."""
+    """Crawl all there is; return what start() gave."""
     sent = job.start(*map(start, names))
     job.finish()
     return sent
@@ -42,7 +40,7 @@ def test_each_start_after_a_finished_round_is_a_new_one(make_round, tmp_path):
         assert phases(tmp_path / "job") == [(number, "over")]
 
 
-@pytest.mark.parametrize("reason", ["finished", "shutdown", "bloom_full", "done"])
+@pytest.mark.parametrize("reason", ["finished", "bloom_full"])
 def test_the_reason_does_not_matter(make_round, tmp_path, reason):
     """What is left decides: nothing ends the round, one request does not."""
     make_round().started("a").close(reason)
@@ -54,31 +52,10 @@ def test_the_reason_does_not_matter(make_round, tmp_path, reason):
     assert phases(tmp_path / "job") == [(1, "over")]
 
 
-class Feeder:
-    """Could give requests whenever the spider is idle."""
-
-    def __call__(self):
-        pass
-
-    def feed(self):
-        pass
-
-
-FEEDER = Feeder()
-
-
+@pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize(
-    ("handler", "goes_on", "tells"),
-    [
-        (FEEDER.feed, True, True),
-        (FEEDER, True, True),
-        (lambda: None, True, True),
-        (partial(print, "idle"), True, True),
-        (CloseSpider, False, True),
-        (JobDirectoryError, False, True),
-        (FEEDER.feed, True, False),
-        (None, False, False),
-    ],
+    ("handler", "goes_on"),
+    [(partial(print, "idle"), True), (lambda: None, True), (CloseSpider, False), (None, False)],
 )
 def test_who_listens_to_spider_idle_keeps_the_round(
     make_round, monkeypatch, handler, goes_on, tells
@@ -93,32 +70,26 @@ def test_who_listens_to_spider_idle_keeps_the_round(
     assert make_round().round.is_resumed == goes_on
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no list"), CloseSpider("finished")])
-def test_start_that_breaks_off_does_not_end_the_round(make_round, error):
-    """The next run asks start() again for what it did not give, and for no more."""
+@pytest.mark.parametrize("how", [RuntimeError, CloseSpider, "stopped", "cancelled"])
+def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round, how):
+    """It breaks off, the spider is stopped, or Ctrl-C cancels it, and one that cleans up may just
+    return. The next run asks it again for what it did not give, and for no more."""
     job = make_round()
-    with pytest.raises(type(error)):
-        job.start(start("a"), error)
-    job.finish()
+    more = {"stopped": [start("b")], "cancelled": []}
+    starting = job.starting(start("a"), *(more[how] if how in more else [how("no list")]))
+    next(starting)
+    job.names()
+    if how == "cancelled":
+        job.engine.running = False
+        assert [*starting] == []
+    elif how != "stopped":
+        with pytest.raises(how):
+            next(starting)
+    job.close()
     job = make_round()
     assert job.round.is_resumed
     assert finish(job, "a", "b") == ["b"]
     assert make_round().round.number == 2
-
-
-@pytest.mark.parametrize("is_cancelled", [False, True])
-def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round, is_cancelled):
-    """A spider is stopped while start() has more to give; or Ctrl-C cancels it, and one that cleans
-    up may just return."""
-    job = make_round()
-    starting = job.starting(start("a"), *([] if is_cancelled else [start("b")]))
-    next(starting)
-    job.names()
-    if is_cancelled:
-        job.engine.running = False
-        assert [*starting] == []
-    job.close("shutdown")
-    assert make_round().round.is_resumed
 
 
 def test_a_start_whose_spider_did_not_open_changes_no_round(make_round, tmp_path):
@@ -145,16 +116,6 @@ def test_a_job_that_knows_no_rounds(make_round, pending):
     assert make_round().round.number == 2
 
 
-def test_without_a_job_directory_there_is_no_round(make_round):
-    """Scrapy's start() is left alone."""
-    job = make_round(None)
-    assert job.round is None
-    assert not job.engine.scraper.spidermw.methods
-    job.close()
-
-
-# With feeds
-
 FEEDS = "the feeds"
 
 
@@ -169,32 +130,13 @@ def awaiting(job):
     return ended
 
 
-def test_a_round_is_over_when_its_feeds_are_stored(make_round, tmp_path):
-    """After the scheduler's close, with the job still locked and its file open."""
-    job = make_round()
-    ended = awaiting(job)
-    job.start(start("a"))
-    job.finish()
-    assert (ended, phases(tmp_path / "job")) == ([], [(1, "to be stored")])
-    assert job_view(tmp_path / "job").state == ("running", 1, 0, True)
-    assert (tmp_path / "job" / "bloom.lock").exists()
-    assert len(job.round.file.query("SELECT * FROM spider_state")) == 1
-    job.round.feeds_stored()
-    session_of(job.crawler).end(FEEDS)
-    assert len(ended) == 1
-    assert phases(tmp_path / "job") == [(1, "over")]
-    assert job_view(tmp_path / "job").state == ("finished", 1, 0, False)
-    assert not (tmp_path / "job" / "bloom.lock").exists()
-    assert query(tmp_path / "job", "SELECT * FROM spider_state") == []
-    assert query(tmp_path / "job", "SELECT clean FROM job") == [(1,)]
-
-
-def test_feeds_that_were_not_stored_come_first_at_the_next_start(make_round, crash_round):
-    """And then the next round begins."""
+def test_feeds_that_were_not_stored_keep_the_round(make_round, crash_round):
+    """They come first at the next start, and then the next round begins. If they fail once more the
+    round goes on with nothing to do; where there are none any more, nothing is waited for."""
     job = make_round()
     awaiting(job)
     finish(job, "a")
-    resumed = crash_round()
+    resumed, without = crash_round(), crash_round()
     assert (resumed.round.number, resumed.round.is_to_be_stored) == (1, True)
     ended = awaiting(resumed)
     resumed.round.feeds_stored()
@@ -203,13 +145,8 @@ def test_feeds_that_were_not_stored_come_first_at_the_next_start(make_round, cra
     assert resumed.start(start("a")) == ["a"]
     resumed.close("shutdown")
     assert phases(Path(resumed.crawler.settings["JOBDIR"])) == [(2, "running")]
-
-
-def test_feeds_that_cannot_be_stored_at_the_next_start_keep_the_round(make_round):
-    """It goes on with nothing to do, so they can be stored at its close or later."""
-    job = make_round()
-    awaiting(job)
-    finish(job, "a")
+    assert finish(without, "a") == ["a"]
+    assert phases(Path(without.crawler.settings["JOBDIR"])) == [(2, "over")]
     session_of(job.crawler).end(FEEDS)
     for stored in (False, True):
         job = make_round()
@@ -221,14 +158,3 @@ def test_feeds_that_cannot_be_stored_at_the_next_start_keep_the_round(make_round
         session_of(job.crawler).end(FEEDS)
         assert len(ended) == stored
     assert make_round().round.number == 2
-
-
-def test_feeds_that_nobody_stores_any_more_are_not_waited_for(make_round):
-    """Durable feeds may be switched off between two starts."""
-    job = make_round()
-    awaiting(job)
-    finish(job, "a")
-    session_of(job.crawler).end(FEEDS)
-    job = make_round()
-    assert finish(job, "a") == ["a"]
-    assert make_round().round.number == 3

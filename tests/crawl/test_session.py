@@ -13,9 +13,11 @@ from scrapy_bloom import DurableFeedExporter, FilterLockedError
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import session_of
 from scrapy_bloom.sqlite import scheduler as scheduler_module
-from tests.crawl.engine import STOCK, Job
+from scrapy_bloom.sqlite.status import job_view
+from tests.crawl.engine import Job, query
 from tests.crawl.feed_jobs import FeedJob
 from tests.crawl.rounds import RoundJob
+from tests.crawl.test_rounds import phases
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -45,7 +47,8 @@ class Curious(DurableFeedExporter):
 
 
 def test_a_job_closes_in_one_order(session):
-    """Functions, newest first, the store, the lock; when the last part has ended."""
+    """Functions, newest first, the store, the lock; when the last part has ended. One that raises
+    keeps nothing open."""
     closed = []
 
     def note(name):
@@ -55,39 +58,16 @@ def test_a_job_closes_in_one_order(session):
     session.closers.append(note("first"))
     session.closers.insert(0, note("store"))
     session.begin("scheduler")
+    session.closers.append(lambda: 1 / 0)
     session.closers.append(note("second"))
     session.end("dupefilter")
     session.end("dupefilter")
     assert session.directory.is_locked
-    session.end("scheduler")
+    with pytest.raises(ZeroDivisionError):
+        session.end("scheduler")
     assert closed == [("second", True), ("first", True), ("store", True)]
     assert not session.directory.is_locked
     assert session.directory.path.is_dir()
-
-
-def test_a_function_that_raises_keeps_nothing_open(session):
-    """The store is closed, and the job is free."""
-    closed = []
-    session.begin("scheduler")
-    session.closers.insert(0, lambda: closed.append("store"))
-    session.closers.append(lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        session.end("scheduler")
-    assert closed == ["store"]
-    assert not session.directory.is_locked
-
-
-def test_a_refused_start_leaves_nothing(session):
-    """Neither a lock in the directory, nor anything to be called later."""
-    closed = []
-    session.begin("scheduler")
-    session.closers.append(lambda: closed.append("function"))
-    session.closers.insert(0, lambda: closed.append("store"))
-    session.abandon()
-    session.end("scheduler")
-    session.begin("a second start")
-    session.end("a second start")
-    assert (closed, os.listdir(session.directory.path)) == ([], [])
 
 
 def test_a_second_crawl_of_the_process_is_refused(session):
@@ -109,28 +89,10 @@ def test_a_crawler_that_is_thrown_away_has_no_job(tmp_path):
         gc.collect()
 
 
-def test_without_a_job_directory_nothing_is_locked():
-    """The functions are called all the same."""
-    closed = []
-    session = session_of(get_crawler())
-    session.begin("feeds")
-    session.closers.insert(0, lambda: closed.append("store"))
-    session.end("feeds")
-    assert closed == ["store"]
-
-
-@pytest.mark.parametrize("scheduler", [STOCK, "scrapy_bloom.DurableScheduler"])
-def test_a_job_is_free_when_the_scheduler_is_closed(scheduler, tmp_path):
-    """A dupefilter is the only part with Scrapy's scheduler."""
-    job = Job(tmp_path / "job", scheduler).open()
-    assert (tmp_path / "job" / "bloom.lock").exists()
-    job.close()
-    assert not (tmp_path / "job" / "bloom.lock").exists()
-
-
 def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path, monkeypatch):
-    """Its file is open until then, and closed before another process can have it."""
-    job = FeedJob(tmp_path, {tmp_path / "items.json": "json"}).open()
+    """Its file is open until then, with what belongs to the round, and closed before another
+    process can have it."""
+    job, folder = FeedJob(tmp_path, {tmp_path / "items.json": "json"}).open(), tmp_path / "job"
     directory, store = session_of(job.crawler).directory, job.scheduler.ledger.store
     close, closed = store.close, []
 
@@ -141,38 +103,29 @@ def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "close", note_and_close)
     job.pages(a={"n": 1})
     job.scheduler.close("finished")
-    assert closed == []
+    assert (closed, phases(folder)) == ([], [(1, "to be stored")])
+    assert job_view(folder).state == ("running", 1, 0, True)
+    assert query(folder, "SELECT COUNT(*) FROM feeds") == [(1,)]
     job.send(signals.spider_closed, reason="finished")
     assert [(is_locked, json.loads(text)) for is_locked, text in closed] == [(True, [{"n": 1}])]
     assert not directory.is_locked
-    with sqlite3.connect(directory.requests) as connection:
-        assert connection.execute("SELECT clean FROM job").fetchall() == [(1,)]
+    assert (query(folder, "SELECT * FROM feeds"), phases(folder)) == ([], [(1, "over")])
+    assert job_view(folder).state == ("finished", 1, 0, False)
+    assert query(folder, "SELECT clean FROM job") == [(1,)]
 
 
-def job_with(exporter, folder):
-    """Return an open job with an exporter of this class."""
+@pytest.mark.parametrize("exporter", [Quiet, Curious])
+def test_an_exporter_may_override_the_close(tmp_path, exporter):
+    """Of one that does not close them the feeds wait for the next start, and the job is free; one
+    may ask for the reason."""
     extensions = {"scrapy.extensions.feedexport.FeedExporter": None, exporter: 0}
-    job = FeedJob(folder, {folder / "items.json": "json"}, EXTENSIONS=extensions)
+    job = FeedJob(tmp_path, {tmp_path / "items.json": "json"}, EXTENSIONS=extensions)
     job.exporter = job.crawler.get_extension(exporter)
-    return job.open()
-
-
-def test_an_exporter_that_overrides_the_close_does_not_keep_the_job(tmp_path):
-    """Its feeds wait for the next start."""
-    job = job_with(Quiet, tmp_path)
-    assert session_of(job.crawler).directory.is_locked
-    job.scheduler.close("finished")
+    job.open().pages(a={"n": 1}).scheduler.close("finished")
     assert session_of(job.crawler).directory.is_locked
     job.send(signals.spider_closed, reason="finished")
     assert not session_of(job.crawler).directory.is_locked
-
-
-def test_an_exporter_may_ask_for_the_reason_of_the_close(tmp_path):
-    """Its feeds are stored."""
-    job = job_with(Curious, tmp_path)
-    job.pages(a={"n": 1}).close()
-    assert job.exporter.reason == "finished"
-    assert json.loads((tmp_path / "items.json").read_text()) == [{"n": 1}]
+    assert (tmp_path / "items.json").exists() == hasattr(job.exporter, "reason")
 
 
 def test_a_start_that_is_refused_when_feeds_have_attached(tmp_path, monkeypatch):

@@ -3,12 +3,10 @@
 Hypothesis chooses the site and what happens; a set of numbers says what has to come of it.
 """
 
-import gzip
 import json
 import os
 import time
 from itertools import count
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import Phase, settings
@@ -32,40 +30,20 @@ from tests.crawl.test_orders import carry_out, dropped, order
 from tests.crawl.test_rounds import phases
 from tests.failures import Failed
 from tests.fakes import raising
-from tests.world.feeds import GZIP
+from tests.world.feeds import feeds_in, items_of
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 START_ITEM = 1000
-FEEDS = {
-    "a.jl": {"format": "jsonlines"},
-    "a.csv": {"format": "csv"},
-    "a.json": {"format": "json", "indent": 2},
-    "a.xml": {"format": "xml"},
-    "a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP]},
-    "own.jl": {"format": "own", "overwrite": True},
-    "batch-%(batch_id)d.jl": {"format": "jsonlines", "batch_item_count": 3},
-    "shelf:whole.json": {"format": "json", "overwrite": True},
-    "shelf:more.jl": {"format": "jsonlines"},
-}
-GROWING = ("a.jl", "a.csv")
+GROWING = ("all.jl", "all.csv")
+STORED = "all.json", "all.xml", "all.json.gz", "over.json", "over.csv.bz2", "own.jl"
+OTHERS = "few-%(batch_id)d.csv", "shelf:whole.json"
 
 
-def items_in(folder, name):
-    """Return the numbers in a feed, in no order."""
-    pattern, found = name.removeprefix("shelf:").replace("%(batch_id)d", "*"), []
-    for path in folder.glob(pattern):
-        data = path.read_bytes()
-        if name.endswith(".csv"):
-            found += map(int, data.split()[1:])
-        elif name.endswith(".xml"):
-            found += [int(item.findtext("n")) for item in ElementTree.fromstring(data)]
-        elif name.endswith(".json"):
-            found += [each["n"] for each in json.loads(data)]
-        else:
-            lines = gzip.decompress(data) if name.endswith(".gz") else data
-            found += [json.loads(line)["n"] for line in lines.splitlines()]
-    return sorted(found)
+def numbers_in(folder, name):
+    """Return the numbers in a feed but the first, sorted."""
+    found = [json.loads(each)["number"] for each in items_of(folder, name).elements()]
+    return sorted(int(each) for each in found if int(each) != START_ITEM)
 
 
 class Committed(CommitHook):
@@ -107,12 +85,12 @@ class Story(RuleBasedStateMachine):
     @initialize(
         parents=st.lists(st.integers(0, 99), min_size=3, max_size=9),
         kinds=st.lists(st.integers(0, 7), min_size=9, max_size=9),
-        feeds=st.sets(st.sampled_from([*FEEDS]), max_size=2),
+        feeds=st.sets(st.sampled_from([GROWING[1], *STORED, *OTHERS]), max_size=2),
         order=st.sampled_from(["Fifo", "Lifo"]),
         by_slot=st.booleans(),
     )
     def begin(self, parents, kinds, feeds, order, by_slot):
-        self.feeds = ["a.jl", *sorted(feeds)]
+        self.feeds = [GROWING[0], *sorted(feeds)]
         queue = "DownloaderAwarePriorityQueue" if by_slot else "ScrapyPriorityQueue"
         self.settings = {
             "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order}DiskQueue",
@@ -127,10 +105,8 @@ class Story(RuleBasedStateMachine):
 
     def open(self):
         """Start a process."""
-        feeds = {
-            f"shelf:{self.folder}/{name[6:]}" if ":" in name else self.folder / name: FEEDS[name]
-            for name in self.feeds
-        }
+        appended = {f"shelf:{self.folder}/more.jl-stored": "jsonlines"}
+        feeds = {**feeds_in(self.folder, self.feeds), **appended}
         self.job = FeedJob(self.folder, feeds, **self.settings)
         self.popped, self.in_progress, self.parsed = set(), [], []
         self.sent_again, self.failing = [], []
@@ -143,7 +119,7 @@ class Story(RuleBasedStateMachine):
         self.job.crawler.signals.connect(hook.flush, before_commit)
         self.state, self.held = [*self.committed_state], {*self.committed_held}
         starts = [self.page(n) for n, parent in enumerate(self.parents) if parent is None]
-        self.job.open({"n": START_ITEM}, *starts)
+        self.job.open({"number": START_ITEM}, *starts)
         assert self.job.spider.state.setdefault("pages", []) == self.state
 
     def page(self, number, depth=0):
@@ -213,7 +189,7 @@ class Story(RuleBasedStateMachine):
             popped = self.in_progress.pop()
             number, depth = number_of(popped), popped.meta["depth"]
             give(self.job, popped, *self.links(number, depth))
-            self.job.items(popped, {"n": number})
+            self.job.items(popped, {"number": number})
             self.state.append(number)
             self.job.spider.state["pages"].append(number)
             self.parsed.append(popped)
@@ -266,8 +242,7 @@ class Story(RuleBasedStateMachine):
         self.job.commit()
         assert not self.job.scheduler.ledger.stopped
         for name in {*GROWING}.intersection(self.feeds):
-            found = items_in(self.folder, name)
-            assert [number for number in found if number != START_ITEM] == sorted(self.final)
+            assert numbers_in(self.folder, name) == sorted(self.final)
 
     @is_going_on
     @rule(slot=st.sampled_from("ab"), action=st.sampled_from(["drop", "fail"]))
@@ -326,9 +301,8 @@ class Story(RuleBasedStateMachine):
         self.end_of_all()
         is_last = not len(self.job.scheduler)
         self.job.close("shutdown")
-        for name in self.feeds:
-            found = items_in(self.folder, name)
-            assert [n for n in found if n != START_ITEM] == sorted(self.final)
+        for name in (*self.feeds, "shelf:more.jl"):
+            assert numbers_in(self.folder, name) == sorted(self.final)
         assert Failed(self.folder / "job").retry() == len(self.kept)
         self.is_over = is_last and not self.kept
         self.kept.clear()
@@ -362,8 +336,9 @@ class Story(RuleBasedStateMachine):
                 self.stop()
         pages = sorted(self.expected())
         assert (self.is_over, sorted(self.final)) == (True, pages)
-        for name in self.feeds:
-            assert items_in(self.folder, name) == [*pages, START_ITEM]
+        for name in (*self.feeds, "shelf:more.jl"):
+            assert numbers_in(self.folder, name) == pages
+            assert items_of(self.folder, name).total() == len(pages) + 1
         job = self.folder / "job"
         assert (phases(job), (job / "feeds").exists()) == ([(1, "over")], False)
         assert query(job, "SELECT * FROM taken_children") == []

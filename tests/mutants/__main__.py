@@ -40,7 +40,7 @@ TESTS = {
     "sqlite": "tests/crawl tests/contracts tests/commands/test_queue.py"
     " tests/commands/test_failed.py tests/commands/test_top.py",
     "feeds": "tests/crawl/test_feeds.py tests/crawl/test_kills.py tests/crawl/test_stories.py"
-    " tests/crawl/test_session.py tests/test_shared_folders.py",
+    " tests/crawl/test_session.py tests/crawl/test_shared_folders.py",
     "early": "tests/test_early.py tests/test_early_crawls.py",
     "addon": "tests/test_addon.py tests/test_start_line.py tests/test_early.py",
     "delta": "tests/delta tests/contracts/test_delta_stores.py tests/commands/test_delta.py",
@@ -54,7 +54,7 @@ TESTS = {
     " tests/test_metrics.py"
     " tests/test_re*.py tests/test_s*.py tests/fingerprints tests/contracts/test_seen.py"
     " tests/bloom/test_file.py tests/bloom/test_growing.py tests/crawl/test_job_file.py"
-    " tests/study",
+    " tests/crawl/test_shared_folders.py tests/study",
 }
 """The tests of each package, the last of them of the modules beside the packages."""
 NOTICED, SURVIVED, SLOW, ACCEPTED = "noticed", "SURVIVED", "TIMED OUT", "accepted"

@@ -7,6 +7,7 @@ import io
 import json
 import marshal
 import pickle
+import re
 from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,7 +18,11 @@ from scrapy import Request
 from scrapy.exporters import JsonLinesItemExporter
 from scrapy.extensions.feedexport import BlockingFeedStorage
 
+from scrapy_bloom.crawl.ledger import Ledger
+from tests.crawl.engine import query
 from tests.world.tree import TreeSpider
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "pipelines.md"
 
 
 class Page(scrapy.Item):
@@ -28,8 +33,35 @@ class Page(scrapy.Item):
     text = scrapy.Field()
 
 
+def documented_pipeline():
+    """Return the pipeline of the document."""
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    names = {"__name__": __name__}
+    exec(code, names)
+    return names["BooksPipeline"]
+
+
+class Books(documented_pipeline()):
+    """Has each item as a book."""
+
+    def open_spider(self):
+        super().open_spider()
+        Ledger.preparing_share = 1  # a busy machine is no slow pipeline
+
+    def process_item(self, item):
+        found = ItemAdapter(item)
+        super().process_item({"url": f"{found['number']} {found['part']}", "title": ""})
+        return item
+
+
 class ItemSpider(TreeSpider):
-    """Yields two items from each callback and errback, before and after its requests."""
+    """Yields two items from each callback and errback, before and after its requests. Its state has
+    the numbers of its pages."""
+
+    custom_settings = {  # noqa: RUF012
+        **TreeSpider.custom_settings,
+        "ITEM_PIPELINES": {"tests.world.tree.Pipeline": 1, Books: 2},
+    }
 
     async def start(self):
         for number in (0, 1):
@@ -37,6 +69,7 @@ class ItemSpider(TreeSpider):
             yield Request(f"{self.site}/plain/{number}", dont_filter=True)
 
     def children(self, number):
+        vars(self).setdefault("state", {}).setdefault("numbers", set()).add(str(number))
         yield {"number": number, "part": "first", "text": f'<{number}>, "é"\n'}
         yield from super().children(number)
         yield Page(number=number, part="last", text="")
@@ -112,7 +145,10 @@ FEEDS = {
         "batch_item_count": 29,
         "overwrite": True,
     },
+    "books": {},
 }
+BOOKS = "books"
+"""What the pipeline has is checked as a feed is."""
 SMALL_BATCHES = "few-%(batch_id)d.csv"
 
 
@@ -123,6 +159,7 @@ def feeds_in(folder, names=FEEDS):
         if name.startswith("shelf:")
         else f"{folder}/{name}": dict(FEEDS[name])
         for name in names
+        if name != BOOKS
     }
 
 
@@ -134,11 +171,22 @@ def paths_of(folder, name):
 
 def items_of(folder, name):
     """Return the items of a feed, with how often each is there, if it is well-formed."""
+    if name == BOOKS:
+        return books_of(folder)
     found = Counter()
     for path in paths_of(folder, name):
         for item in items_in(path.read_bytes(), name):
             found[json.dumps({key: str(value) for key, value in item.items()}, sort_keys=True)] += 1
     return found
+
+
+def books_of(folder):
+    """Return what the pipeline has stored, and which of its pages the spider's state lacks."""
+    urls = [url for (url,) in query(folder / "books.sqlite", "SELECT url FROM books")]
+    state = folder / "job" / "spider.state"
+    numbers = {url.split()[0] for url in urls if not url.endswith("start")}
+    known = pickle.loads(state.read_bytes())["numbers"] if state.exists() else numbers
+    return Counter([*urls, *numbers - known])
 
 
 def items_in(data, name):

@@ -44,7 +44,7 @@ def told_after_the_commit():
 
     def commit_and_send(self):
         commit(self)
-        if self._has_begun and not self.stopped:
+        if self.has_begun and not self.stopped:
             send(self)
 
     Ledger._send_before_commit = lambda self: None

@@ -25,7 +25,7 @@ from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.sqlite.rounds import KEPT, OVER
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
 from tests.stored import found_in, wrong_books
-from tests.world.feeds import FEEDS, SETTINGS, SMALL_BATCHES, ItemSpider, feeds_in, items_of
+from tests.world.feeds import BOOKS, FEEDS, SETTINGS, SMALL_BATCHES, ItemSpider, feeds_in, items_of
 from tests.world.mutants import MUTANTS
 from tests.world.points import OUTSIDE, Points, calls_of
 from tests.world.powercut import Synced, cut_power
@@ -46,7 +46,7 @@ from tests.world.tree import KINDS
 VARIANTS = list(itertools.product(REACTORS, (False, True)))
 STOPS = ((signal.SIGKILL,),) * 3 + ((signal.SIGINT,), (signal.SIGTERM,), FORCED)
 """How a run ends before its end; the last is Ctrl-C as often as it needs."""
-FEW = ("all.jl", "over.json", "all.csv", "all.json.gz", "shelf:whole.json", SMALL_BATCHES)
+FEW = ("all.jl", "over.json", "all.csv", "all.json.gz", "shelf:whole.json", SMALL_BATCHES, BOOKS)
 """Feeds that need each call there is."""
 IN_JOB = ("all.jl", "all.csv", "all.json", "all.json.gz")
 """Those that a power cut may do without what was not synced."""

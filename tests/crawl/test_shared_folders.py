@@ -1,0 +1,111 @@
+"""Jobs whose files lie where others write, or were copied: what they open, who may read it."""
+
+import gzip
+import os
+import shutil
+import stat
+
+import pytest
+
+from scrapy_bloom import FeedError
+from tests.crawl.engine import Job
+from tests.crawl.feed_jobs import FeedJob
+from tests.crawl.test_feeds import GOES_ON, numbers
+from tests.world.feeds import GZIP
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+FEEDS = {"out.jl": "jsonlines"}
+
+
+@pytest.fixture
+def start(opened, monkeypatch):
+    """Return a function that opens a job of a folder, in that folder; it has to be finished."""
+
+    def start(folder, feeds=FEEDS, *, later=False, **settings):
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        job = FeedJob(folder, feeds, **settings)
+        return opened(job, GOES_ON, later=later)
+
+    return start
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_feeds_and_job_in_a_folder_of_many(tmp_path, start, umask):
+    """What only the crawl has a use for is for its owner alone; a feed has the mode of any new
+    file, or that which it had."""
+    names = ("new.jl", "new.jl.gz", "old.jl.gz")
+    feeds = {each: {"format": "jsonlines"} for each in names}
+    feeds["new.jl.gz"]["postprocessing"] = feeds["old.jl.gz"]["postprocessing"] = [GZIP]
+    (tmp_path / "old.jl.gz").write_bytes(gzip.compress(b""))
+    (tmp_path / "old.jl.gz").chmod(0o640)
+    before = os.umask(umask)
+    try:
+        job = start(tmp_path, feeds, BLOOM_AUDIT=tmp_path / "audit").pages(p1={"n": 1})
+        folders = [tmp_path / "job" / "feeds", tmp_path / "job" / "bloom"]
+        private = [tmp_path / "audit", tmp_path / "job" / "requests.sqlite", *folders]
+        private += [path for folder in folders for path in folder.iterdir()]
+        assert len(private) > 6
+        assert [oct(mode(path)) for path in private if mode(path) & 0o077] == []
+        job.finish()
+    finally:
+        os.umask(before)
+    assert [mode(tmp_path / each) for each in names] == [0o666 & ~umask] * 2 + [0o640]
+    assert [numbers(tmp_path / each) for each in names] == [[1]] * 3
+
+
+def test_an_audit_is_no_link(tmp_path):
+    """A link at its name is refused at the start, and what it leads to stays as it is."""
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "audit").symlink_to("precious")
+    with pytest.raises(ValueError, match="BLOOM_AUDIT is"):
+        Job(tmp_path / "job", BLOOM_AUDIT=tmp_path / "audit").open()
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize("options", [{}, {"postprocessing": [GZIP]}], ids=["in place", "stored"])
+def test_a_copied_job_has_feeds_of_its_own(tmp_path, start, options):
+    """Copied with all that is beside it, it goes on with the feed beside it, and the original with
+    its own."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    name = "out.jl.gz" if options else "out.jl"
+    feeds = {name: {"format": "jsonlines", **options}}
+    start(first, feeds).pages(p1={"n": 1}).close("shutdown")
+    before = (first / name).read_bytes()
+    shutil.copytree(first, second)
+    start(second, feeds).pages(p2={"n": 2}).finish()
+    assert (first / name).read_bytes() == before
+    start(first, feeds).pages(p3={"n": 3}).finish()
+    assert (numbers(first / name), numbers(second / name)) == ([1, 3], [1, 2])
+
+
+def test_a_moved_job_goes_on_with_its_feed(tmp_path, start):
+    """Whether that was moved with it, or stayed where it was."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    start(first).pages(p1={"n": 1}).close("shutdown")
+    first.rename(second)
+    start(second).pages(p2={"n": 2}).close("shutdown")
+    (second / "job").rename(second / "other")
+    start(second, JOBDIR=str(second / "other")).pages(p3={"n": 3}).finish()
+    assert numbers(second / "out.jl") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("place", ["first/copy", "second/job"])
+def test_a_copy_without_a_feed_of_its_own_is_refused(tmp_path, start, place):
+    """A job that was copied without its feed does not start: the feed is the original's, which goes
+    on as if nothing had been."""
+    first, copy = tmp_path / "first", tmp_path / place
+    start(first).pages(p1={"n": 1}).close("shutdown")
+    before = (first / "out.jl").read_bytes()
+    shutil.copytree(first / "job", copy)
+    job = start(copy.parent, JOBDIR=str(copy), later=True)
+    with pytest.raises(FeedError, match=r"so feed 'out\.jl' cannot go on"):
+        job.open()
+    assert (first / "out.jl").read_bytes() == before
+    start(first).pages(p2={"n": 2}).finish()
+    assert numbers(first / "out.jl") == [1, 2]
