@@ -15,11 +15,10 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.speed.known import known_urls
-from tests.crawl.engine import Job
+from tests.crawl.engine import Job, TestSpider
 from tests.fakes import Engine
 from tests.fingerprinters import DiscardingFingerprinter, PageFingerprinter
 from tests.seeded import seed_of
-from tests.test_early import EarlySpider, no_method
 
 OWN = Path(__file__).resolve().parent / "data"
 ALL = Path(os.environ.get("SCRAPY_BLOOM_DATA", OWN))
@@ -131,7 +130,7 @@ METAS = ({"page_params": {"a": 1}}, {"page_params": {}}, {"dud": False}, {"injec
 def made(urls, spider, seed):
     """Yield the requests of a stream, with callbacks, and a few with meta."""
     chance = random.Random(seed)
-    callbacks = [None, spider.parse, spider.parse_other, no_method]
+    callbacks = [None, spider.parse, spider.parse_other, print]
     for url in urls:
         (callback,) = chance.choices(callbacks, (4, 4, 4, 1))
         meta = dict(chance.choice(METAS)) if chance.random() < 0.03 else {}
@@ -142,8 +141,8 @@ def crawler_with(options):
     """Return a crawler with a spider, and the engine in which scrapy-poet looks for its
     middleware."""
     settings = {"DUPEFILTER_CLASS": BloomDupeFilter, **options}
-    crawler = get_crawler(EarlySpider, settings)
-    crawler.spider = EarlySpider.from_crawler(crawler)
+    crawler = get_crawler(TestSpider, settings)
+    crawler.spider = TestSpider.from_crawler(crawler)
     crawler.engine = Engine()
     if POET in options.values():
         from scrapy_poet import InjectionMiddleware
