@@ -6,12 +6,13 @@ import re
 from contextlib import suppress
 from functools import partial, wraps
 from inspect import signature
+from itertools import cycle
 from types import MethodType
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scrapy import FormRequest, Request, signals
+from scrapy import Request, signals
 from scrapy.core.scheduler import Scheduler
 from scrapy.core.spidermw import SpiderMiddlewareManager
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
@@ -21,7 +22,6 @@ from scrapy.spidermiddlewares.base import BaseSpiderMiddleware
 from scrapy.spidermiddlewares.referer import RefererMiddleware
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.misc import build_from_crawler, load_object
-from scrapy.utils.request import fingerprint as scrapy_fingerprint
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import (
@@ -38,6 +38,7 @@ from scrapy_bloom.early.links import has_left_out
 from scrapy_bloom.scrapy_private.middlewares import output_methods
 from scrapy_bloom.speed.known import known_urls
 from tests.crawl.engine import Job, TestSpider
+from tests.fakes import raising
 from tests.fingerprinters import (
     DiscardingFingerprinter,
     HeaderFingerprinter,
@@ -121,25 +122,9 @@ def page(name, body=b"", cls=HtmlResponse, **options):
 # verdicts
 
 
-class NoPriority(int):
-    def __neg__(self, *_):
-        raise RuntimeError("not today")
-
-    __rmul__ = __neg__
-
-
-class FailingRequest(Request):
-    """Cannot be scheduled: in a job its fingerprint is forgotten again."""
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, **{**options, "priority": NoPriority()})
-
-
-class OwnFingerprinter:
-    """Takes requests with another header for others."""
-
-    def fingerprint(self, request):
-        return scrapy_fingerprint(request, include_headers=["X-Id"])
+FAILS = raising(RuntimeError("not today"))
+UNFIT = type("Unfit", (int,), {"__neg__": FAILS, "__rmul__": FAILS})()
+"""The priority of a request that cannot be scheduled: in a job its fingerprint is forgotten."""
 
 
 class RewritingMiddleware(BaseSpiderMiddleware):
@@ -149,11 +134,11 @@ class RewritingMiddleware(BaseSpiderMiddleware):
         return request.replace(url=request.url.replace("sid=", "s="))
 
 
-def made(spider, url, cls=Request, callback=None, **options):
+def made(spider, url, callback=None, **options):
     """Return such a request."""
     others = {"no method": print, "of another": TestSpider().parse, None: None}
     callback = others[callback] if callback in others else getattr(spider, callback)
-    return cls(url, callback, **options)
+    return Request(url, callback, **options)
 
 
 REDIRECT = {"redirect_urls": [f"{SITE}b"], "redirect_times": 1}
@@ -167,10 +152,9 @@ urls = st.builds(
     st.sampled_from(["", "/", "/b", "/b?d=1&sid=2", "/b?sid=2&d=1", "/b?d=1", "/b/../b", "/é"]),
     st.sampled_from(["", "", "#", "#f", "# g"]),
 )
-classes = st.sampled_from([Request] * 6 + [FormRequest, FailingRequest])
-plain_requests = st.fixed_dictionaries({"url": urls, "cls": classes})
+plain_requests = st.fixed_dictionaries({"url": urls})
 requests = plain_requests | st.fixed_dictionaries(
-    {"url": urls, "cls": classes},
+    {"url": urls},
     optional={
         "meta": st.sampled_from(METAS),
         "callback": st.sampled_from(
@@ -180,14 +164,14 @@ requests = plain_requests | st.fixed_dictionaries(
         "body": st.sampled_from([b"", b"b"]),
         "dont_filter": st.sampled_from([False, False, True]),
         "headers": st.sampled_from([{"X-Id": "1"}, {"Referer": "http://b.example/"}]),
-        "priority": st.integers(-1, 1),
+        "priority": st.sampled_from([1, 2, UNFIT]),
     },
 )
 kinds = st.sampled_from(["yielded"] * 8 + ["scheduled", "next", "downloaded", "done"])
 streams = st.lists(st.tuples(kinds, requests | plain_requests), min_size=10, max_size=40)
 PAGES, DISCARDING, OWN = (
     {"REQUEST_FINGERPRINTER_CLASS": cls}
-    for cls in (PageFingerprinter, DiscardingFingerprinter, OwnFingerprinter)
+    for cls in (PageFingerprinter, DiscardingFingerprinter, HeaderFingerprinter)
 )
 WIDE = {"REQUEST_FINGERPRINTER_CLASS": CANONICAL, "BLOOM_IGNORE_SCHEME": True}
 KNOWN = [
@@ -252,7 +236,7 @@ def again(known, **options):
 @again({}, then={"callback": "of another"}, identity=PAGES)
 @again({}, then={"meta": REDIRECT})  # a child whose meta is that of a redirect
 @again({}, then={"url": f"{SITE}b#f"}, identity=DISCARDING)  # for which a fragment counts
-@again({"cls": FailingRequest}, then={}, job=True)  # what was not stored is as if it had not been
+@again({"priority": UNFIT}, then={}, job=True)  # what was not stored is as if it had not been
 @settings(max_examples=settings.default.max_examples * 3 // 4)
 @given(
     stream=streams,
@@ -403,7 +387,7 @@ BY_HAND = {"ADDONS": {}}
             f"the scheduler is {name_of(OwnScheduler)}",
         ),
         ({"BLOOM_URL_CACHE": 0}, "BLOOM_URL_CACHE is 0"),
-        (OWN | {"BLOOM_DROP_EARLY": True}, f"the fingerprinter is {name_of(OwnFingerprinter)}"),
+        (OWN | {"BLOOM_DROP_EARLY": True}, f"the fingerprinter is {name_of(HeaderFingerprinter)}"),
         (UNKNOWN[2], f"the fingerprinter is {name_of(HeaderFingerprinter)}"),
         *(
             ({"REQUEST_FINGERPRINTER_CLASS": f"scrapy_bloom.{name}"}, None)
@@ -547,28 +531,19 @@ def reading(*words):
     return {"REQUEST_FINGERPRINTER_CLASS": type("Reading", (), attributes)}
 
 
-def test_a_callback_of_another_object_may_be_another():
-    """A fingerprinter that reads the callback may tell apart what the same function is bound to."""
-    tested = Crawl(**reading("callback"))
-    request = Request(f"{SITE}b", TestSpider().parse)
-    tested.scheduler.enqueue_request(Request(f"{SITE}b", tested.spider.parse))
-    assert tested.output([request]) == [request]
-
-
 def test_a_callback_that_was_replaced_is_another(monkeypatch):
-    """What counts is the function, whatever its name; and a spider that makes methods without end
-    costs no memory without end."""
+    """What counts is the function, whatever its name, and what it is bound to; and a spider that
+    makes methods without end costs no memory without end."""
     monkeypatch.setattr("scrapy_bloom.speed.known.MOST_CALLBACKS", 3)
-    tested = Crawl(**PAGES)
+    tested = Crawl(**reading("callback"))
     for number in range(6):
-
-        def parse(self, response, number=number):
-            pass
-
-        request = Request(f"{SITE}b", MethodType(parse, tested.spider))
+        bound = MethodType(lambda self, response: None, tested.spider)
+        request = Request(f"{SITE}b", bound)
         assert tested.output([request]) == [request]
         tested.scheduler.enqueue_request(request)
         assert (tested.output([request.copy()]) == []) == (number < 3)
+        other = Request(f"{SITE}b", MethodType(bound.__func__, TestSpider()))
+        assert tested.output([other]) == [other]
 
 
 def test_what_a_url_does_not_decide_is_known_by_its_fingerprint():
@@ -580,19 +555,16 @@ def test_what_a_url_does_not_decide_is_known_by_its_fingerprint():
     assert tested.request_seen(request.copy())
 
 
-def test_a_strange_callback_is_no_error():
-    """The scheduler decides about its requests."""
+def test_what_cannot_be_told_is_left_to_the_scheduler():
+    """A callback that cannot be hashed; and for the extractor what CrawlSpider writes into the
+    meta, where that counts."""
+    body = "<a href=b>b</a>"
     tested = Crawl(**PAGES).see("b")
     unhashable = type("Unhashable", (), {"__hash__": None, "__call__": handler})()
-    callback = MethodType(unhashable, tested.spider)
-    response = tested.page("<a href=b>b</a>")
+    callback, response = MethodType(unhashable, tested.spider), tested.page(body)
     (request,) = tested.output(follow_new(response, css="a", callback=callback), response)
     assert request.callback is callback
-
-
-def test_links_of_rules_have_a_meta():
-    """Where it counts, the extractor cannot tell."""
-    response = Crawl(**reading("meta:rule")).see("b").page("<a href=b>b</a>")
+    response = Crawl(**reading("meta:rule")).see("b").page(body)
     assert list(follow_new(response, css="a")) == []
     assert len(NewLinkExtractor().extract_links(response)) == 1
 
@@ -767,39 +739,35 @@ def test_follow_new_is_follow_all_less_what_is_known(
 
 
 def test_follow_new_makes_no_request_of_a_known_link():
-    """Whether relative, absolute, a selector or a link, and whatever its fragment."""
+    """Whether relative, absolute, a selector or a link, and whatever its fragment; arguments may
+    have no names, as with `response.follow_all`."""
     tested = Crawl().see("b?c=1")
     hrefs = ["b?c=1", " /b?c=1#x ", "http://a.example/b?c=1#y"]
     response = tested.page("".join(f"<a href='{href}'>b</a>" for href in hrefs))
+    texts = [href.strip() for href in hrefs]
     for links in (
         {"css": "a"},
         {"xpath": "//a"},
         {"css": "a::attr(href)"},
         {"urls": list(response.css("a"))},
-        {"urls": [href.strip() for href in hrefs]},
+        {"urls": texts},
         {"urls": LinkExtractor(unique=False).extract_links(response)},
     ):
         before = tested.filtered
         assert list(follow_new(response, **links)) == []
         assert tested.filtered == before + 3
-
-
-def test_follow_new_takes_positional_arguments():
-    """As `response.follow_all` does."""
-    tested = Crawl().see("b")
-    response, parse = tested.page(), tested.spider.parse
-    (request,) = follow_new(response, ["b", "c"], parse)
-    assert (request.url, request.callback) == (f"{SITE}c", parse)
-    (request,) = follow_new(response, ["b"], parse, "POST")
-    assert request.method == "POST"
+    (request,) = follow_new(response, [*texts, "c"], tested.spider.parse)
+    assert (request.url, request.callback) == (f"{SITE}c", tested.spider.parse)
+    assert [r.method for r in follow_new(response, texts[:1], tested.spider.parse, "PUT")] == [
+        "PUT"
+    ]
 
 
 def test_follow_new_looks_at_a_link_when_it_is_due():
     """Like `response.follow_all` it can be given links without end, and it knows what has
     become known since the last one. What came before counts though the callback stops early."""
     tested = Crawl()
-    links = (name for _ in range(1_000_000) for name in ("b", "b", "c"))
-    requests = iter(follow_new(tested.page(), links))
+    requests = iter(follow_new(tested.page(), cycle(["b", "b", "c"])))
     for expected in ("b", "c"):
         assert next(requests).url == SITE + expected
         tested.see(expected)
@@ -857,10 +825,16 @@ def test_new_links_are_the_links_less_what_is_known(body, encoding, known, optio
     crawl.close()
 
 
-def test_a_canonical_link_may_be_new_where_its_other_spelling_is_known():
-    """The extractor leaves out nothing where it would change the URL, and spellings may count."""
+def test_what_the_extractor_leaves_out():
+    """Nothing where it would change the URL, and spellings may count. Links that LinkExtractor
+    would leave out are no duplicates; and rules, which are class attributes, outlive a crawl of
+    which they keep nothing."""
     tested = Crawl(**reading()).see("b?d=2&c=1")
     response = tested.page("<a href='b?d=2&c=1'>1</a>")
+    extractor = NewLinkExtractor(allow="/c")
+    assert extractor.extract_links(response) == []
+    assert (tested.filtered, has_left_out(response)) == (0, False)
+    assert (extractor._cache, extractor._known) == (None, set())
     assert NewLinkExtractor().extract_links(response) == []
     (link,) = NewLinkExtractor(canonicalize=True).extract_links(response)
     assert link.url == f"{SITE}b?c=1&d=2"
@@ -882,14 +856,3 @@ def test_the_extractor_takes_positional_arguments():
     for args, options in (([*arguments, 1], {}), (["b"], {"allow": "b"}), ([], {"allowed": "b"})):
         with pytest.raises(TypeError):
             NewLinkExtractor(*args, **options)
-
-
-def test_the_extractor_does_not_count_what_it_does_not_want():
-    """Links that LinkExtractor would leave out are no duplicates; and rules, which are class
-    attributes, outlive a crawl of which they keep nothing."""
-    tested = Crawl().see("b")
-    response = tested.page("<a href=b>1</a>")
-    extractor = NewLinkExtractor(allow="/c")
-    assert extractor.extract_links(response) == []
-    assert (tested.filtered, has_left_out(response)) == (0, False)
-    assert (extractor._cache, extractor._known) == (None, set())
