@@ -143,7 +143,13 @@ def made(spider, url, callback=None, **options):
 
 REDIRECT = {"redirect_urls": [f"{SITE}b"], "redirect_times": 1}
 METAS = [
-    *({"depth": 1}, {"verbatim_url": True}, {"bloom_fingerprint": "k"}, REDIRECT),
+    *(
+        {"depth": 1},
+        {"verbatim_url": True},
+        {"verbatim_url": False},
+        {"bloom_fingerprint": "k"},
+        REDIRECT,
+    ),
     *({"bloom_fingerprint": "k", "download_latency": 0.1}, {"function": print}, {"dud": False}),
     *({"page_params": {"a": 1}}, {"page_params": print}, {"inject": ["a"]}),
 ]
@@ -687,8 +693,6 @@ OPTIONS = [
     # a mistake shows at the first link, whatever is known
     *({"callback": "bad"}, {"priority": "high"}, {"headers": "bad"}, {"errback": 5}, {"flags": 5}),
 ]
-# plain ones more often
-arguments = st.builds(dict.__or__, st.sampled_from(OPTIONS), st.sampled_from(OPTIONS[:4]))
 WAYS = [
     *({"css": "a"}, {"css": "a, p, area, link"}, {"css": "a::attr(href)"}, {"css": ""}, {}),
     *({"xpath": "//a/@href"}, {"xpath": "//text()"}, {"css": "a", "xpath": "//a"}),
@@ -707,34 +711,33 @@ ways = st.sampled_from(
 )
 
 
-@settings(max_examples=settings.default.max_examples * 2)
 @given(
     body=bodies,
     encoding=encodings,
     texts=st.lists(hrefs, max_size=8),
     known=known_hrefs,
     way=ways,
-    options=arguments,
     identity=identities,
     cls=st.sampled_from([HtmlResponse] * 4 + [TextResponse, OwnResponse]),
 )
 def test_follow_new_is_follow_all_less_what_is_known(
-    body, encoding, texts, known, way, options, identity, cls
+    body, encoding, texts, known, way, identity, cls
 ):
     """Slow, since it makes many crawls: same arguments, same requests in the same order, same
     errors; what is missing would have been dropped, and is counted as if it had been."""
     body = body.encode(encoding, "ignore")
     crawl, response = met(identity, known, "c/d?e#f", body, cls, encoding=encoding)
-    before = crawl.filtered
-    all_of, new_of = response.follow_all, partial(follow_new, response)
-    missing = difference(
-        *(shown(each, **way(response, texts), **options) for each in (all_of, new_of))
-    )
-    assert crawl.filtered - before == len(missing)
-    for one in missing:
-        names = ("url", "method", "body", "meta", "dont_filter")
-        # all the way through the middlewares
-        assert crawl.output([Request(**{name: one[name] for name in names})], response) == []
+    for options in OPTIONS:
+        before = crawl.filtered
+        all_of, new_of = response.follow_all, partial(follow_new, response)
+        missing = difference(
+            *(shown(each, **way(response, texts), **options) for each in (all_of, new_of))
+        )
+        assert crawl.filtered - before == len(missing)
+        for one in missing:
+            names = ("url", "method", "body", "meta", "dont_filter")
+            # all the way through the middlewares
+            assert crawl.output([Request(**{name: one[name] for name in names})], response) == []
     crawl.close()
 
 
