@@ -84,13 +84,13 @@ def test_what_an_exact_filter_avoids_is_recorded(make_dupefilter, tmp_path, hold
         BLOOM_AUDIT=path,
         BLOOM_EXACT=True,
         BLOOM_ERROR_RATE=0.5,
-        BLOOM_CAPACITY=1_000,
+        BLOOM_CAPACITY=10_000,
         BLOOM_URL_CACHE=0,
         JOBDIR=tmp_path / "job",
     )
     if holds_back:
         keeper = Keeper(dupefilter, requests_survive=True)
-    for number in range(1_000):
+    for number in range(10_000):
         page = request(str(number))
         assert not dupefilter.request_seen(page)
         if holds_back:
