@@ -85,10 +85,9 @@ class Crawl(Job):
         """The stat."""
         return self.stat(FILTERED) or 0
 
-    def see(self, *urls):
-        """Schedule requests for pages of the site; return the crawl."""
-        for url in urls:
-            assert self.scheduler.enqueue_request(Request(SITE + url))
+    def see(self, url):
+        """Schedule the request for a page of the site; return the crawl."""
+        assert self.scheduler.enqueue_request(Request(SITE + url))
         return self
 
     def output(self, things, response=None):
@@ -335,15 +334,10 @@ def own(base, **methods):
     return type(f"Own{base.__name__}", (base,), {**methods, "__module__": __name__})
 
 
-def see(self, request):
-    """What a subclass asks of each request."""
-    return BloomDupeFilter.request_seen(self, request)
-
-
 OwnReferer, OwnNeutral, OwnScheduler = map(
     own, (RefererMiddleware, NeutralMiddleware, DurableScheduler)
 )
-OwnFilter = own(BloomDupeFilter, request_seen=see)
+OwnFilter = own(BloomDupeFilter, request_seen=lambda *args: BloomDupeFilter.request_seen(*args))
 
 
 def name_of(cls):
@@ -360,7 +354,6 @@ BETWEEN = "{} is between the spider and the engine"
 NO_LINKS = "dropped early as requests, not as links:"
 REWRITING, NEUTRAL = map(name_of, (RewritingMiddleware, NeutralMiddleware))
 OFF, NO_FILTER = "BLOOM_DROP_EARLY is False", "without scrapy-bloom's filter"
-BY_HAND = {"ADDONS": {}}
 
 
 @pytest.mark.parametrize(
@@ -398,8 +391,8 @@ BY_HAND = {"ADDONS": {}}
             ({"REQUEST_FINGERPRINTER_CLASS": f"scrapy_bloom.{name}"}, None)
             for name in ("ScrapyRedisFingerprinter", "FastRequestFingerprinter")
         ),
-        (BY_HAND, "not there"),
-        (BY_HAND | {"SPIDER_MIDDLEWARES": {"scrapy_bloom.DropEarlyMiddleware": 950}}, None),
+        ({"ADDONS": {}}, "not there"),
+        ({"ADDONS": {}, "SPIDER_MIDDLEWARES": {DropEarlyMiddleware: 950}}, None),
     ],
     ids=str,
 )
@@ -425,15 +418,6 @@ def test_it_drops_where_nobody_else_sees(caplog, options, reason):
     all_stay = reason is not None or PageFingerprinter in options.values()  # by a callback
     assert len(NewLinkExtractor().extract_links(other)) == all_stay
     assert has_left_out(other) == (not all_stay)
-
-
-def test_it_drops_in_a_worker(redis_server, key):
-    """As in the one process of a job."""
-    parts = {
-        "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-        "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
-    }
-    assert Crawl(BLOOM_REDIS_URL=redis_server.url, BLOOM_REDIS_KEY=key, **parts).is_on
 
 
 def test_a_subclass_with_an_output_of_its_own_is_called_where_it_is_off():
@@ -634,17 +618,6 @@ class OwnResponse(HtmlResponse):
         return super().urljoin(url + "?own")
 
 
-def met(identity, known, *args, **options):
-    """Return a crawl that has scheduled the requests for links of a page, if they are any, and
-    then got that page; and the page."""
-    crawl, response = Crawl(**identity), page(*args, **options)
-    for text in known:
-        with suppress(ValueError):
-            crawl.scheduler.enqueue_request(response.follow(text))
-    crawl.output([], response)
-    return crawl, response
-
-
 def shown(function, *args, **options):
     """Return what the requests of a call are made of, and the error that ends them."""
     found = []
@@ -671,8 +644,6 @@ ODD_HREFS = [
     *("mailto:x", "javascript:f()", "http://[b", "http://a.example:x/", "http://a.example/b #x"),
 ]
 hrefs = st.sampled_from(PLAIN_HREFS) | st.sampled_from(PLAIN_HREFS + ODD_HREFS)
-# so many that most links of a page are among them
-known_hrefs = st.lists(hrefs, min_size=3, max_size=12)
 elements = st.builds(
     "<{} {}>".format,
     st.sampled_from(["a", "a", "a", "link", "area", "p"]),
@@ -683,7 +654,6 @@ bodies = st.builds(
     st.sampled_from(["", "", "", '<base href="/x/">', '<base href="http://b.example/">']),
     st.lists(elements, min_size=3, max_size=12).map("".join),
 )
-encodings = st.sampled_from(["utf-8"] * 4 + ["latin-1", "utf-16", "cp932", "hz"])
 OPTIONS = [
     *({}, {"priority": 1, "flags": ["f"]}, {"callback": TestSpider().parse}, {"cb_kwargs": {1: 2}}),
     *({"method": "POST"}, {"method": "get"}, {"body": ""}, {"body": "b"}, {"dont_filter": True}),
@@ -710,22 +680,45 @@ ways = st.sampled_from(
 )
 
 
+extractors = st.fixed_dictionaries(
+    {},
+    optional={
+        "allow": st.sampled_from(["b", "nothing"]),
+        "deny": st.just("sid"),
+        "unique": st.booleans(),
+        "canonicalize": st.booleans(),
+        "strip": st.booleans(),
+        "restrict_css": st.just("p, a"),
+        "tags": st.just(("a", "link")),
+        "process_value": st.sampled_from(
+            [None, lambda value: value.replace("d=1", "d=2"), lambda value: None]
+        ),
+    },
+)
+
+
 @given(
     body=bodies,
-    encoding=encodings,
+    encoding=st.sampled_from(["utf-8"] * 4 + ["latin-1", "utf-16", "cp932", "hz"]),
     texts=st.lists(hrefs, max_size=8),
-    known=known_hrefs,
+    known=st.lists(hrefs, min_size=3, max_size=12),  # so many that most links are among them
     way=ways,
+    extractor=extractors,
     identity=identities,
     cls=st.sampled_from([HtmlResponse] * 4 + [TextResponse, OwnResponse]),
 )
-def test_follow_new_is_follow_all_less_what_is_known(
-    body, encoding, texts, known, way, identity, cls
+def test_links_are_all_links_less_what_is_known(
+    body, encoding, texts, known, way, extractor, identity, cls
 ):
     """Slow, since it makes many crawls: same arguments, same requests in the same order, same
-    errors; what is missing would have been dropped, and is counted as if it had been."""
-    body = body.encode(encoding, "ignore")
-    crawl, response = met(identity, known, "c/d?e#f", body, cls, encoding=encoding)
+    errors; what is missing would have been dropped, and is counted as if it had been. So it is
+    with extracted links: of two spellings of a seen one the other may be there."""
+    crawl = Crawl(**identity)
+    response = page("c/d?e#f", body.encode(encoding, "ignore"), cls, encoding=encoding)
+    for text in known:
+        with suppress(ValueError):
+            crawl.scheduler.enqueue_request(response.follow(text))
+    crawl.output([], response)
     for options in OPTIONS:
         before = crawl.filtered
         all_of, new_of = response.follow_all, partial(follow_new, response)
@@ -737,6 +730,17 @@ def test_follow_new_is_follow_all_less_what_is_known(
             names = ("url", "method", "body", "meta", "dont_filter")
             # all the way through the middlewares
             assert crawl.output([Request(**{name: one[name] for name in names})], response) == []
+    before = crawl.filtered
+    seen, fingerprint = crawl.scheduler.df.filter, crawl.scheduler.df.fingerprint
+    all_links = LinkExtractor(**extractor).extract_links(response)
+    new_links = NewLinkExtractor(**extractor).extract_links(response)
+    assert all(link in all_links for link in new_links)
+    everything, some = (
+        [link for link in links if fingerprint(Request(link.url)) not in seen]
+        for links in (all_links, new_links)
+    )
+    assert some == everything
+    assert crawl.filtered > before or len(new_links) == len(all_links)
     crawl.close()
 
 
@@ -788,43 +792,6 @@ def test_two_crawls_of_a_process_know_their_own():
         assert len(extractor.extract_links(response)) == expected
     assert len(list(follow_new(page("from", cls=Response), ["b"]))) == 1
     assert other.stat(FILTERED) is None  # as with Scrapy's own, where there is no duplicate
-
-
-extractors = st.fixed_dictionaries(
-    {},
-    optional={
-        "allow": st.sampled_from(["b", "nothing"]),
-        "deny": st.just("sid"),
-        "unique": st.booleans(),
-        "canonicalize": st.booleans(),
-        "strip": st.booleans(),
-        "restrict_css": st.just("p, a"),
-        "tags": st.just(("a", "link")),
-        "process_value": st.sampled_from(
-            [None, lambda value: value.replace("d=1", "d=2"), lambda value: None]
-        ),
-    },
-)
-
-
-@given(body=bodies, encoding=encodings, known=known_hrefs, options=extractors, identity=identities)
-def test_new_links_are_the_links_less_what_is_known(body, encoding, known, options, identity):
-    """Same links in the same order; what is missing is seen, and counted. Of two spellings
-    of a seen link the other one may be there."""
-    body = body.encode(encoding, "ignore")
-    crawl, response = met(identity, known, "c/d", body, encoding=encoding)
-    before = crawl.filtered
-    seen, fingerprint = crawl.scheduler.df.filter, crawl.scheduler.df.fingerprint
-    all_links = LinkExtractor(**options).extract_links(response)
-    new_links = NewLinkExtractor(**options).extract_links(response)
-    everything, some = (
-        [link for link in links if fingerprint(Request(link.url)) not in seen]
-        for links in (all_links, new_links)
-    )
-    assert some == everything
-    assert all(link in all_links for link in new_links)
-    assert crawl.filtered > before or len(new_links) == len(all_links)
-    crawl.close()
 
 
 def test_what_the_extractor_leaves_out():
