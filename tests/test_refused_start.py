@@ -169,29 +169,25 @@ def kill(folder, **settings):
 
 
 @pytest.fixture(scope="module")
-def stopped_once(tmp_path_factory):
-    """Return a function that makes a job that was stopped cleanly, with pages to fetch, and
-    makes it once for the same settings."""
+def job_once(tmp_path_factory):
+    """Return a function that copies into a folder a job that was `stopped` cleanly, or `killed` after
+    some commits, with pages to fetch, which is made once for the same settings."""
 
     @cache
-    def stopped(**settings):
-        folder = tmp_path_factory.mktemp("stopped")
+    def made(how, **settings):
+        folder = tmp_path_factory.mktemp(how)
+        if how == "killed":
+            kill(folder, **settings)
+            return folder
         status, log = run(folder, "-a", "stop_at=10", **settings)
         assert status == 0, log
         assert (folder / "job" / "spider.state").stat().st_size > 10
         return folder
 
-    return stopped
+    def job(folder, how="stopped", **settings):
+        return shutil.copytree(made(how, **settings), folder, dirs_exist_ok=True)
 
-
-@pytest.fixture
-def stopped(stopped_once, tmp_path):
-    """Return a function that gives a copy of such a job."""
-
-    def stopped(**settings):
-        return shutil.copytree(stopped_once(**settings), tmp_path, dirs_exist_ok=True)
-
-    return stopped
+    return job
 
 
 CAPACITY = {"BLOOM_CAPACITY": "none"}
@@ -208,11 +204,11 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerp
         pytest.param({"SCHEDULER_MEMORY_QUEUE": "no.X"}, None, ASYNCIO, id="memory queue"),
     ],
 )
-def test_a_refused_start_changes_no_file(stopped, scheduler, reactor, bad):
+def test_a_refused_start_changes_no_file(job_once, tmp_path, scheduler, reactor, bad):
     """One ERROR line, no traceback, status 1; the next, correct start goes on with the
     spider's state and every page."""
     own = {"SCHEDULER": scheduler} if scheduler else {}
-    folder = stopped(**own)
+    folder = job_once(tmp_path, **own)
     refused(folder, reactor=reactor, **own, **bad)
     goes_on(folder, **own)
     state = (folder / "job" / "spider.state").read_bytes()
@@ -239,9 +235,9 @@ def test_a_job_directory_may_have_any_name(tmp_path):
     assert gzip.decompress((tmp_path / "a.xml.gz").read_bytes()).count(b"<item>") == 30
 
 
-def test_a_second_start_of_a_running_job_changes_no_file(stopped):
+def test_a_second_start_of_a_running_job_changes_no_file(job_once, tmp_path):
     """Refused with the process that has it; the one that runs goes on."""
-    folder = stopped()
+    folder = job_once(tmp_path)
     held = start(folder, "-a", "last=3", "-a", "wait_for=go")
     try:
         wait_until((folder / "waiting").exists)  # from then on it writes nothing
@@ -253,24 +249,11 @@ def test_a_second_start_of_a_running_job_changes_no_file(stopped):
     assert (folder / "job" / "spider.state").stat().st_size > 10
 
 
-@pytest.fixture(scope="module")
-def killed_once(tmp_path_factory):
-    """A folder with a job that was killed in its second page, after some commits."""
-    folder = tmp_path_factory.mktemp("killed")
-    kill(folder)
-    return folder
-
-
-@pytest.fixture
-def killed(killed_once, tmp_path):
-    """A copy of such a job."""
-    return shutil.copytree(killed_once, tmp_path, dirs_exist_ok=True)
-
-
 @pytest.mark.parametrize("gone", ["requests.sqlite-wal", "requests.sqlite*"])
-def test_a_killed_job_without_its_log_is_refused(killed, gone):
+def test_a_killed_job_without_its_log_is_refused(job_once, tmp_path, gone):
     """A copy that lacks what was committed last does not end as `finished` with a part of the
     pages: it is left as it is, and goes on with what is missing put back."""
+    killed = job_once(tmp_path, "killed")
     job, away = killed / "job", killed / "away"
     away.mkdir()
     paths = sorted(job.glob(gone))
@@ -297,10 +280,10 @@ AS_ANY_USER = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_overr
 
 @pytest.mark.slow
 @pytest.mark.skipif(IS_ROOT and not shutil.which("setpriv"), reason="root may write everything")
-def test_a_file_that_may_not_be_written_is_refused(killed_once, stopped, tmp_path):
+def test_a_file_that_may_not_be_written_is_refused(job_once, tmp_path):
     """With nothing left beside it that would keep the job refused when it may be again; the
     filter of a killed job stays as it was, too."""
-    for folder in (stopped(), shutil.copytree(killed_once, tmp_path / "killed")):
+    for folder in (job_once(tmp_path / how, how) for how in ("stopped", "killed")):
         path = folder / "job" / "requests.sqlite"
         path.chmod(0o400)
         error = refused(folder, before=AS_ANY_USER if IS_ROOT else [])
@@ -320,15 +303,12 @@ FOREIGN = "not from this job\n"
         *((begun, "a foreign line") for begun in ("killed", "ordered", "by the setting")),
     ],
 )
-def test_a_feed_that_cannot_go_on_refuses_the_start(tmp_path, begun, bad):
+def test_a_feed_that_cannot_go_on_refuses_the_start(job_once, tmp_path, begun, bad):
     """Before anything is opened: the filter of a killed job stays one of a killed job. That of a
     round that goes on does, too, though it was over but for requests that are retried now."""
     given, own = {"FEEDS": json.dumps(FEED)}, {}
-    if begun == "stopped":
-        status, log = run(tmp_path, "-a", "stop_at=10", **given)
-        assert status == 0, log
-    elif begun == "killed":
-        kill(tmp_path, **given)
+    if begun in {"stopped", "killed"}:
+        job_once(tmp_path, begun, **given)
     else:
         goes_on(tmp_path, **given, BLOOM_BUDGET='{"*": 10}')
         own = {"BLOOM_RETRY_FAILED": "1"}
@@ -347,9 +327,9 @@ def test_a_feed_that_cannot_go_on_refuses_the_start(tmp_path, begun, bad):
     assert len(feed.read_text().splitlines()) == 30
 
 
-def test_another_spider_is_refused(stopped):
+def test_another_spider_is_refused(job_once, tmp_path):
     """With both names: it would get pages whose callbacks are the first one's."""
-    folder = stopped()
+    folder = job_once(tmp_path)
     error = refused(folder, name="renamed")
     for told in ("'stateful'", "'renamed'", "JOBDIR of its own", "BLOOM_ANY_SPIDER"):
         assert told in error
@@ -359,10 +339,12 @@ def test_another_spider_is_refused(stopped):
 
 
 @pytest.mark.parametrize("scheduler", [None, STOCK], ids=["durable", "stock"])
-def test_a_damaged_filter_is_refused_before_scrapys_queues_are_opened(stopped, scheduler):
+def test_a_damaged_filter_is_refused_before_scrapys_queues_are_opened(
+    job_once, tmp_path, scheduler
+):
     """Whatever lies in JOBDIR is left as it is, Scrapy's own files included."""
     own = {"SCHEDULER": scheduler} if scheduler else {}
-    folder = stopped(**own)
+    folder = job_once(tmp_path, **own)
     path = folder / "job" / "bloom" / "0.bloom"
     path.write_bytes(path.read_bytes()[:-4096])
     assert "0.bloom is truncated" in refused(folder, **own)
