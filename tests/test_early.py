@@ -767,6 +767,8 @@ def test_follow_new_makes_no_request_of_a_known_link():
     assert [r.method for r in follow_new(response, texts[:1], tested.spider.parse, "PUT")] == [
         "PUT"
     ]
+    response = tested.page("<base href='/x/'><a href='b?c=1'>b</a>")
+    assert [r.url for r in follow_new(response, css="a")] == [f"{SITE}x/b?c=1"]
 
 
 def test_follow_new_looks_at_a_link_when_it_is_due():

@@ -134,10 +134,7 @@ def test_any_other_is_missed_in_one_line(tmp_path, monkeypatch, caplog, name):
             job = Job(tmp_path / "job")
             job.engine._slot.scheduler = object()
             take_away(job, name, monkeypatch)
-            job.open()
-            for page in "abc":
-                job.push(page)
-            job.scheduler.hold("example.com", 60, 0)
+            job.open().pushed(*"abc").scheduler.hold("example.com", 60, 0)
             job.scheduler.release("example.com")
             scheduler_of(job.crawler)
             popped = job.pop()
@@ -160,9 +157,7 @@ def test_what_a_fast_stop_breaks_off_stays_pending(tmp_path):
 
     job.engine.downloader.stop_async = stop
     job.engine._handle_downloader_output = lambda result, request: handled.append(request)
-    job.open()
-    for name in "abc":
-        job.push(name)
+    job.open().pushed(*"abc")
     failed, broken_off, answered = requests = [job.pop() for _ in range(3)]
     ledger = job.scheduler.ledger
     job.engine._handle_downloader_output(Failure(OSError("before")), failed)
@@ -191,10 +186,10 @@ def test_what_waits_for_its_scopes_is_not_what_is_sent_again(tmp_path):
     assert [*EngineView(job.crawler).sent_again_as(sent_again(sent))] == [sent]
 
 
-@pytest.mark.parametrize(("scopes", "slot"), [(["z", "a"], "z"), (["only"], "only"), ([], "")])
-def test_the_first_scope_is_the_slot(scopes, slot):
+def test_the_first_scope_is_the_slot():
     """Of those that the throttler applies."""
-    crawler = SimpleNamespace(throttler=Throttler())
-    request = Request("http://example.com/", meta={"throttling_scopes": scopes})
-    assert slot_keys(crawler)(request) == slot
-    assert slots.slot_named({"throttling_scopes": scopes}) == slot
+    of_crawler = slot_keys(SimpleNamespace(throttler=Throttler()))
+    for scopes, slot in ((["z", "a"], "z"), (["only"], "only"), ([], "")):
+        meta = {"throttling_scopes": scopes}
+        assert of_crawler(Request("http://example.com/", meta=meta)) == slot
+        assert slots.slot_named(meta) == slot

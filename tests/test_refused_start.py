@@ -170,8 +170,8 @@ def kill(folder, **settings):
 
 @pytest.fixture(scope="module")
 def job_once(tmp_path_factory):
-    """Return a function that copies into a folder a job that was `stopped` cleanly, or `killed` after
-    some commits, with pages to fetch, which is made once for the same settings."""
+    """Return a function that copies into a folder a job that was `stopped` cleanly, or `killed`
+    after some commits, with pages to fetch, which is made once for the same settings."""
 
     @cache
     def made(how, **settings):
