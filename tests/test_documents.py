@@ -107,27 +107,25 @@ def fences(path, *languages):
 def python_snippets():
     for path in ALL:
         for number, text, run in fences(path, "python"):
-            yield path, number, text, run
+            yield f"{path.name}, snippet {number}", text, run
 
 
 def settings_snippets():
     """Return {name: text} of the snippets that assign settings, and do nothing else."""
+
+    def assigns(node):
+        return isinstance(node, ast.Assign) and node.targets[0].id.isupper()
+
     return {
-        f"{path.name}, snippet {number}": text
-        for path, number, text, _ in python_snippets()
-        if all(
-            isinstance(node, ast.Assign) and node.targets[0].id.isupper()
-            for node in ast.parse(text).body
-        )
+        name: text for name, text, _ in python_snippets() if all(map(assigns, ast.parse(text).body))
     }
 
 
 def spiders():
     """Return {name: text} of the snippets that are a whole spider."""
+    whole = ("Spider):", "https://books.toscrape.com/")
     return {
-        f"{path.name}, snippet {number}": text
-        for path, number, text, _ in python_snippets()
-        if "Spider):" in text and "https://books.toscrape.com/" in text
+        name: text for name, text, _ in python_snippets() if all(word in text for word in whole)
     }
 
 
@@ -153,10 +151,12 @@ def test_documents_name_nothing_that_is_not_public():
     assert {n.strip() for line in imported for n in line.split(",")} <= {*scrapy_bloom.__all__}
 
 
-def test_settings():
-    """The table of settings is complete, and so are the documents."""
+def test_settings_meta_keys_and_reasons():
+    """The table of settings is complete, and so are the documents; as of all that a request or a
+    closing spider says in our words."""
     names = {setting.name for setting in SETTINGS}
     assert names == in_code("BLOOM_[A-Z_]+[A-Z]") == in_documents("BLOOM_[A-Z_]+[A-Z]").keys()
+    assert in_code("bloom_[a-z_]+") == in_documents("bloom_[a-z_]+").keys()
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
@@ -169,22 +169,14 @@ def test_reference_of_settings(setting):
     assert told, f"docs/settings.md does not say of {name}: {setting.meaning}"
     if told[1] == "none":
         assert not setting.default
-    else:
-        assert setting.default in _read(setting, told[1])
-
-
-def _read(setting, text):
-    """Yield what comes of setting it to each value that `text` names."""
-    for value in map(_value, re.findall("`([^`]+)`", text)):
+        return
+    found = []
+    for value in re.findall("`([^`]+)`", told[1]):
+        with suppress(SyntaxError, ValueError):  # a URL, or none that it takes
+            value = ast.literal_eval(value)
         with suppress(ValueError):
-            yield setting.read(Settings({setting.name: value}))
-
-
-def _value(text):
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):  # a URL
-        return text
+            found.append(setting.read(Settings({name: value})))
+    assert setting.default in found
 
 
 def test_stats(started):
@@ -195,22 +187,12 @@ def test_stats(started):
     assert {name for name in code if not name.endswith(ways)} == in_documents(pattern).keys()
 
 
-def test_meta_keys_and_reasons():
-    """All that a request or a closing spider says in our words is in the documents."""
-    assert in_code("bloom_[a-z_]+") == in_documents("bloom_[a-z_]+").keys()
-
-
 def test_formats():
     """The table of formats is what this version writes."""
     rows = re.findall(r"^\| .* \| (\d+) \|$", TEXT[ROOT / "docs" / "formats.md"], re.MULTILINE)
-    assert [int(written) for written in rows] == [
-        header.FORMAT,
-        schema.VERSION,
-        file_store.VERSION,
-        layout.FORMAT,
-        layout.CRAWL_FORMAT,
-        redis_store.FORMAT,
-    ]
+    written = [header.FORMAT, schema.VERSION, file_store.VERSION]
+    written += [layout.FORMAT, layout.CRAWL_FORMAT, redis_store.FORMAT]
+    assert [*map(int, rows)] == written
 
 
 def test_each_key_and_field_in_redis_is_named():
@@ -246,23 +228,16 @@ def subcommands():
     return action.choices
 
 
-def options(parser):
-    return {o for action in parser._actions for o in action.option_strings} - {"-h", "--help"}
-
-
 def test_subcommands_and_their_options(subcommands):
     """Each stands on the page of the commands, or on one that it points to."""
-    assert [n for n in subcommands if not re.search(rf"\b{n}\b", _commands_page())] == []
-    known = {option for parser in subcommands.values() for option in options(parser)}
+    page = TEXT[ROOT / "docs" / "commands.md"]
+    assert [n for n in subcommands if not re.search(rf"\b{n}\b", page)] == []
+    actions = [action for parser in subcommands.values() for action in parser._actions]
+    known = {option for action in actions for option in action.option_strings} - {"-h", "--help"}
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+|-o)(?![\w-])", DOCS))
     assert sorted(known - named) == []
-    scrapys = {"--help"}
-    inline = " ".join(re.findall(r"`([^`]+)`", _commands_page()))
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", inline)) - known - scrapys == set()
-
-
-def _commands_page():
-    return TEXT[ROOT / "docs" / "commands.md"]
+    inline = " ".join(re.findall(r"`([^`]+)`", page))
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", inline)) - known == {"--help"}
 
 
 def shell_lines():
@@ -426,7 +401,7 @@ def test_first_page_names_the_version():
 
 @pytest.mark.parametrize(
     ("text", "run"),
-    [pytest.param(t, run, id=f"{path.stem}-{n}") for path, n, t, run in python_snippets()],
+    [pytest.param(text, run, id=name) for name, text, run in python_snippets()],
 )
 def test_python_snippets(text, run, tmp_path):
     """Each compiles; those marked with `<!-- run -->` run as they stand."""
