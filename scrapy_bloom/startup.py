@@ -87,7 +87,7 @@ def is_component(setting: Any, base: type | str) -> bool:
 def is_own_method(thing: object, name: str, *packages: str) -> bool:
     """Return True if the method `name` of `thing` was written in one of `packages`: it is not
     overridden in a subclass, nor replaced in the class or in the object."""
-    found = getattr_static(thing, name)
+    found = getattr_static(thing, name, None)
     # not its __module__, which functools.wraps copies from what it wraps
     home = found.__globals__.get("__name__", "") if type(found) is FunctionType else ""
     return home.partition(".")[0] in packages

@@ -147,8 +147,3 @@ def stored(path, unreleased=(), *, clean=True):
     yield found
     found.file.commit(unreleased)
     found.file.close(clean=clean)
-
-
-def fields_of(fields):
-    """Return the fields of a request of a stopped job."""
-    return fields

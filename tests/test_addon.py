@@ -20,44 +20,22 @@ def updated(settings):
     return settings["DUPEFILTER_CLASS"]
 
 
-def test_addon_sets_the_dupefilter_where_nobody_has():
-    """With Scrapy's defaults the add-on puts the dupefilter in."""
+def test_the_addon_sets_the_dupefilter_where_nobody_has(make_dupefilter):
+    """What a command (the shell), a project, a spider or `-s` sets stays, and wins where it comes
+    later. Settings that know no DUPEFILTER_CLASS are left alone."""
     settings = Settings()
     assert load_object(updated(settings)) is BloomDupeFilter
     assert settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["addon"]
-
-
-@pytest.mark.parametrize("priority", ["command", "addon", "project", "spider", "cmdline"])
-def test_addon_respects_who_set_the_dupefilter(priority):
-    """A dupefilter set by a command (the shell), a project, a spider or `-s` stays."""
-    settings = Settings()
-    settings.set("DUPEFILTER_CLASS", default_settings.DUPEFILTER_CLASS, priority)
-    assert updated(settings) == default_settings.DUPEFILTER_CLASS
-
-
-@pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
-def test_what_the_addon_sets_can_be_overridden(priority):
-    """Whoever speaks after the add-on, with a project's priority or more, wins."""
-    settings = Settings()
-    updated(settings)
-    settings.set("DUPEFILTER_CLASS", "project.Filter", priority)
-    assert settings["DUPEFILTER_CLASS"] == "project.Filter"
-
-
-def test_addon_does_without_the_setting():
-    """Settings that know no DUPEFILTER_CLASS are left alone, without an error."""
+    for priority in ("project", "spider", "cmdline"):
+        settings.set("DUPEFILTER_CLASS", priority, priority)
+        assert settings["DUPEFILTER_CLASS"] == priority
+    for priority in ("command", "addon", "project", "spider", "cmdline"):
+        settings = Settings()
+        settings.set("DUPEFILTER_CLASS", default_settings.DUPEFILTER_CLASS, priority)
+        assert updated(settings) == default_settings.DUPEFILTER_CLASS
     assert updated(BaseSettings()) is None
-
-
-def test_one_line_in_addons_is_enough(make_dupefilter):
-    """Scrapy builds the dupefilter from the line in ADDONS."""
-    assert type(make_dupefilter()) is BloomDupeFilter
-
-
-def test_dupefilter_class_is_enough(make_dupefilter):
-    """Scrapy builds the dupefilter from its name in DUPEFILTER_CLASS, without the add-on."""
-    made = make_dupefilter(ADDONS={}, DUPEFILTER_CLASS="scrapy_bloom.BloomDupeFilter")
-    assert type(made) is BloomDupeFilter
+    by_hand = {"ADDONS": {}, "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
+    assert type(make_dupefilter()) is type(make_dupefilter(**by_hand)) is BloomDupeFilter
 
 
 def test_a_url_of_redis_turns_on_what_workers_share():
@@ -94,7 +72,6 @@ REDIS = {
     ("settings", "expected"),
     [
         ({}, []),
-        ({"SCHEDULER": "scrapy_bloom.DurableScheduler"}, []),
         (
             {"DUPEFILTER_CLASS": SCRAPYS["DUPEFILTER_CLASS"], "JOBDIR": ""},
             [
@@ -103,7 +80,6 @@ REDIS = {
             ],
         ),
         ({"SCHEDULER": SCRAPYS["SCHEDULER"], "JOBDIR": ""}, []),
-        ({"SCHEDULER": SCRAPYS["SCHEDULER"], "BLOOM_DURABLE": False}, []),
         (
             {"SCHEDULER": SCRAPYS["SCHEDULER"], "JOBDIR": "", "BLOOM_REDIS_URL": "redis://x"},
             [

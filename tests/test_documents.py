@@ -3,14 +3,12 @@
 import argparse
 import ast
 import json
-import operator
 import os
 import re
 import shlex
-import subprocess
-import sys
 from collections import defaultdict
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,7 +23,7 @@ from scrapy_bloom.commands.arguments import add_subcommands
 from scrapy_bloom.delta import file_store, redis_store
 from scrapy_bloom.redis import layout
 from scrapy_bloom.sqlite import schema
-from tests.patience import PATIENCE
+from tests import processes
 from tests.redis.server import Server, missing
 
 HERE = Path(__file__).resolve().parent
@@ -47,17 +45,17 @@ DOCS = "\n".join(TEXT[path] for path in PAGES)
 CODE = {path: path.read_text(encoding="utf-8") for path in (ROOT / "scrapy_bloom").rglob("*.py")}
 
 
+@cache
 def constants():
-    """Yield each text in the package that is neither a docstring nor a part of an f-string."""
-    for text in CODE.values():
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value
+    """Return the constants in the package, texts among them that are no part of an f-string."""
+    nodes = (node for text in CODE.values() for node in ast.walk(ast.parse(text)))
+    return [node.value for node in nodes if isinstance(node, ast.Constant)]
 
 
 def in_code(pattern):
     """Return the texts in the package that are a name of this kind and nothing else."""
-    return {text for text in constants() if re.fullmatch(pattern, text)}
+    texts = {value for value in constants() if isinstance(value, str)}
+    return {text for text in texts if re.fullmatch(pattern, text)}
 
 
 def in_documents(pattern):
@@ -82,20 +80,18 @@ def started(tmp_path_factory):
     server = Server(folder)
     try:
         given = {"redis": server.url, "settings": settings_snippets(), "spiders": spiders()}
-        process = subprocess.run(
-            [sys.executable, "-m", "tests.documents_crawls"],
-            input=json.dumps(given),
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = python(["-m", "tests.documents_crawls"], folder, input=json.dumps(given))
     finally:
         server.stop()
-    assert process.returncode == 0, process.stderr[-3000:]
-    return json.loads(process.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def python(arguments, folder, **options):
+    """Run Python in a folder, to an end without an error."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = processes.run(arguments, cwd=folder, env=environment, text=True, **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
 
 
 def fences(path, *languages):
@@ -111,27 +107,25 @@ def fences(path, *languages):
 def python_snippets():
     for path in ALL:
         for number, text, run in fences(path, "python"):
-            yield path, number, text, run
+            yield f"{path.name}, snippet {number}", text, run
 
 
 def settings_snippets():
     """Return {name: text} of the snippets that assign settings, and do nothing else."""
+
+    def assigns(node):
+        return isinstance(node, ast.Assign) and node.targets[0].id.isupper()
+
     return {
-        f"{path.name}, snippet {number}": text
-        for path, number, text, _ in python_snippets()
-        if all(
-            isinstance(node, ast.Assign) and node.targets[0].id.isupper()
-            for node in ast.parse(text).body
-        )
+        name: text for name, text, _ in python_snippets() if all(map(assigns, ast.parse(text).body))
     }
 
 
 def spiders():
     """Return {name: text} of the snippets that are a whole spider."""
+    whole = ("Spider):", "https://books.toscrape.com/")
     return {
-        f"{path.name}, snippet {number}": text
-        for path, number, text, _ in python_snippets()
-        if "Spider):" in text and "https://books.toscrape.com/" in text
+        name: text for name, text, _ in python_snippets() if all(word in text for word in whole)
     }
 
 
@@ -157,10 +151,12 @@ def test_documents_name_nothing_that_is_not_public():
     assert {n.strip() for line in imported for n in line.split(",")} <= {*scrapy_bloom.__all__}
 
 
-def test_settings():
-    """The table of settings is complete, and so are the documents."""
+def test_settings_meta_keys_and_reasons():
+    """The table of settings is complete, and so are the documents; as of all that a request or a
+    closing spider says in our words."""
     names = {setting.name for setting in SETTINGS}
     assert names == in_code("BLOOM_[A-Z_]+[A-Z]") == in_documents("BLOOM_[A-Z_]+[A-Z]").keys()
+    assert in_code("bloom_[a-z_]+") == in_documents("bloom_[a-z_]+").keys()
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
@@ -173,22 +169,14 @@ def test_reference_of_settings(setting):
     assert told, f"docs/settings.md does not say of {name}: {setting.meaning}"
     if told[1] == "none":
         assert not setting.default
-    else:
-        assert setting.default in _read(setting, told[1])
-
-
-def _read(setting, text):
-    """Yield what comes of setting it to each value that `text` names."""
-    for value in map(_value, re.findall("`([^`]+)`", text)):
+        return
+    found = []
+    for value in re.findall("`([^`]+)`", told[1]):
+        with suppress(SyntaxError, ValueError):  # a URL, or none that it takes
+            value = ast.literal_eval(value)
         with suppress(ValueError):
-            yield setting.read(Settings({setting.name: value}))
-
-
-def _value(text):
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):  # a URL
-        return text
+            found.append(setting.read(Settings({name: value})))
+    assert setting.default in found
 
 
 def test_stats(started):
@@ -199,22 +187,12 @@ def test_stats(started):
     assert {name for name in code if not name.endswith(ways)} == in_documents(pattern).keys()
 
 
-def test_meta_keys_and_reasons():
-    """All that a request or a closing spider says in our words is in the documents."""
-    assert in_code("bloom_[a-z_]+") == in_documents("bloom_[a-z_]+").keys()
-
-
 def test_formats():
     """The table of formats is what this version writes."""
     rows = re.findall(r"^\| .* \| (\d+) \|$", TEXT[ROOT / "docs" / "formats.md"], re.MULTILINE)
-    assert [int(written) for written in rows] == [
-        header.FORMAT,
-        schema.VERSION,
-        file_store.VERSION,
-        layout.FORMAT,
-        layout.CRAWL_FORMAT,
-        redis_store.FORMAT,
-    ]
+    written = [header.FORMAT, schema.VERSION, file_store.VERSION]
+    written += [layout.FORMAT, layout.CRAWL_FORMAT, redis_store.FORMAT]
+    assert [*map(int, rows)] == written
 
 
 def test_each_key_and_field_in_redis_is_named():
@@ -250,23 +228,16 @@ def subcommands():
     return action.choices
 
 
-def options(parser):
-    return {o for action in parser._actions for o in action.option_strings} - {"-h", "--help"}
-
-
 def test_subcommands_and_their_options(subcommands):
     """Each stands on the page of the commands, or on one that it points to."""
-    assert [n for n in subcommands if not re.search(rf"\b{n}\b", _commands_page())] == []
-    known = {option for parser in subcommands.values() for option in options(parser)}
+    page = TEXT[ROOT / "docs" / "commands.md"]
+    assert [n for n in subcommands if not re.search(rf"\b{n}\b", page)] == []
+    actions = [action for parser in subcommands.values() for action in parser._actions]
+    known = {option for action in actions for option in action.option_strings} - {"-h", "--help"}
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+|-o)(?![\w-])", DOCS))
     assert sorted(known - named) == []
-    scrapys = {"--help"}
-    inline = " ".join(re.findall(r"`([^`]+)`", _commands_page()))
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", inline)) - known - scrapys == set()
-
-
-def _commands_page():
-    return TEXT[ROOT / "docs" / "commands.md"]
+    inline = " ".join(re.findall(r"`([^`]+)`", page))
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", inline)) - known == {"--help"}
 
 
 def shell_lines():
@@ -418,13 +389,6 @@ def test_each_page_is_in_the_index():
     assert sorted(listed) == sorted(path.stem for path in PAGES if path.stem != "index")
 
 
-def test_glossary_has_the_words_of_other_pages():
-    glossary = TEXT[ROOT / "docs" / "glossary.md"]
-    defined = "\n".join(re.findall(r"^- (.+?: )", glossary, re.MULTILINE))
-    words = ("pending", "dispatched", "in flight", "acknowledged", "failed", "held")
-    assert [word for word in words if word in DOCS and word not in defined] == []
-
-
 def test_first_page_names_the_version():
     """It is the one that is installed, and the picture of the README is there."""
     first = TEXT[ROOT / "docs" / "index.md"]
@@ -437,25 +401,15 @@ def test_first_page_names_the_version():
 
 @pytest.mark.parametrize(
     ("text", "run"),
-    [pytest.param(t, run, id=f"{path.stem}-{n}") for path, n, t, run in python_snippets()],
+    [pytest.param(text, run, id=name) for name, text, run in python_snippets()],
 )
 def test_python_snippets(text, run, tmp_path):
     """Each compiles; those marked with `<!-- run -->` run as they stand."""
-    code = compile(text, "snippet", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    compile(text, "snippet", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if run:
         script = tmp_path / "snippet.py"  # Scrapy looks at the source of callbacks
         script.write_text(text, encoding="utf-8")
-        ended = subprocess.run(
-            [sys.executable, str(script)],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
-    assert code is not None
+        python([script], tmp_path)
 
 
 def test_settings_give_a_crawler_that_starts(started):
@@ -493,24 +447,3 @@ def test_pictures_are_those_of_their_source(monkeypatch):
         assert (ROOT / "docs" / "images" / name).read_text(encoding="utf-8") == str(draw()), (
             f"run: python docs/pictures.py ({name})"
         )
-
-
-def test_pictures_can_be_read_in_light_and_dark(monkeypatch):
-    """Words have a contrast of 4.5 with the ground under them, bars one of 3."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    import pictures
-
-    def light(colour):
-        """Return the relative luminance of WCAG 2.2."""
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        parts = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return sum(map(operator.mul, parts, (0.2126, 0.7152, 0.0722)))
-
-    words = ("ink ground", "grey ground", "lost ground", "ink pale", "grey pale", "ink safe")
-    bars = ("ours", "ours-too", "exact", "stock", "line")
-    pairs = [(4.5, *pair.split()) for pair in (*words, "ink killed")]
-    pairs += [(3, name, "ground") for name in bars]
-    for least, name, ground in pairs:
-        for colours in zip(pictures.COLOURS[name], pictures.COLOURS[ground], strict=True):
-            low, high = sorted(map(light, colours))
-            assert (high + 0.05) / (low + 0.05) >= least, (name, ground)

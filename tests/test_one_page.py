@@ -71,8 +71,12 @@ def project(tmp_path):
     return tmp_path
 
 
-def run(project, *command):
-    """Run a command for one page; return what became of it, and its log."""
+def run(project, *command, settings):
+    """Run a command for one page, with these settings, to its end; return its output, its log, and
+    whether all files are what they were."""
+    with (project / "project" / "settings.py").open("a") as file:
+        file.write(settings)
+    before = contents(project)
     done = processes.run(
         ["-m", "scrapy", *command, "-L", "INFO", "http://example.com/a"],
         cwd=project,
@@ -81,7 +85,11 @@ def run(project, *command):
     )
     log = (project / "log").read_text()
     (project / "log").unlink()
-    return done, log
+    assert done.returncode == 0, done.stderr + log
+    return done.stdout, log, contents(project) == before
+
+
+SHELL = ("shell", "-c", "response.url")
 
 
 @pytest.mark.parametrize(
@@ -90,45 +98,25 @@ def run(project, *command):
         pytest.param(LOCAL, ("parse", "-d", "2"), id="parse"),
         pytest.param(LOCAL + NOBODY, ("parse", "--pipelines"), id="parse, Redis"),
         pytest.param(BY_HAND, ("fetch", "--spider", "test"), id="fetch, by hand"),
+        pytest.param(LOCAL, SHELL, id="shell"),  # which has no spider
+        pytest.param(LOCAL + NOBODY, (*SHELL, "--spider", "test"), id="shell, Redis"),
+        pytest.param(BY_HAND, SHELL, id="shell, by hand"),
     ],
 )
 def test_a_command_for_one_page_touches_no_job(project, settings, command):
     """Neither requests nor filter, state, feeds and what is remembered between crawls change;
     one line says so."""
-    with (project / "project" / "settings.py").open("a") as file:
-        file.write(settings)
-    before = contents(project)
-    done, log = run(project, *command)
-    assert done.returncode == 0, done.stderr + log
-    assert ("http://example.com/a" if command[0] == "parse" else "page") in done.stdout
+    out, log, is_unchanged = run(project, *command, settings=settings)
+    assert ("page" if command[0] == "fetch" else "http://example.com/a") in out
+    assert is_unchanged
     assert "ERROR" not in log
-    assert log.count("a command for one page touches no job") == 1, log
-    assert contents(project) == before
-
-
-@pytest.mark.parametrize(
-    ("settings", "options"),
-    [(LOCAL, ()), (LOCAL + NOBODY, ("--spider", "test")), (BY_HAND, ())],
-    ids=["job", "Redis, its spider", "by hand"],
-)
-def test_the_shell_touches_no_job(project, settings, options):
-    """Nor does it need a spider, as the delta store does."""
-    with (project / "project" / "settings.py").open("a") as file:
-        file.write(settings)
-    before = contents(project / "job")
-    done, log = run(project, "shell", *options, "-c", "response.url")
-    assert done.returncode == 0, done.stderr + log
-    assert "http://example.com/a" in done.stdout
-    assert "ERROR" not in log
-    assert contents(project / "job") == before
-    assert not (project / "memory").exists()
+    assert log.count("a command for one page touches no job") == (command[0] != "shell"), log
 
 
 def test_a_command_for_one_page_warns_of_no_settings(project):
     """Those that keep off what a crawl gets are said when there is one."""
-    with (project / "project" / "settings.py").open("a") as file:
-        file.write(LOCAL + "DUPEFILTER_CLASS = 'scrapy.dupefilters.RFPDupeFilter'\n")
-        file.write("SCHEDULER = 'scrapy.core.scheduler.Scheduler'\nBLOOM_DELTA = None\n")
-    done, log = run(project, "fetch")
-    assert done.returncode == 0, done.stderr + log
-    assert "WARNING" not in log
+    off = (
+        "DUPEFILTER_CLASS = 'scrapy.dupefilters.RFPDupeFilter'\n"
+        "SCHEDULER = 'scrapy.core.scheduler.Scheduler'\nBLOOM_DELTA = None\n"
+    )
+    assert "WARNING" not in run(project, "fetch", settings=LOCAL + off)[1]

@@ -17,16 +17,6 @@ pytest_plugins = ["tests.redis.fixtures"]
 CANONICAL = "scrapy_bloom.CanonicalRequestFingerprinter"
 
 
-@pytest.fixture
-def crawl(make_dupefilter):
-    """Return a function that builds a dupefilter with fingerprints of a wider identity."""
-
-    def build(**settings):
-        return make_dupefilter(REQUEST_FINGERPRINTER_CLASS=CANONICAL, **settings)
-
-    return build
-
-
 def redirected(tested, source, url, reason=302):
     """Return whether the redirect of `source` to `url`, made as Scrapy does while the
     source is in the engine, is seen."""
@@ -43,88 +33,58 @@ def redirected(tested, source, url, reason=302):
     return seen, target
 
 
-@pytest.mark.parametrize(
-    ("settings", "first", "second"),
-    [
-        ({"BLOOM_IGNORE_QUERY_PARAMS": ["sid"]}, "http://a.example/a", "http://a.example/a?sid=1"),
-        ({"BLOOM_IGNORE_SCHEME": True}, "http://a.example/a", "https://a.example/a"),
-        ({"BLOOM_IGNORE_PATH_PARAMS": ["s"]}, "http://a.example/a", "http://a.example/a;s=1"),
-    ],
-    ids=["query", "scheme", "path"],
-)
-def test_a_redirect_is_not_taken_for_its_source(crawl, settings, first, second):
-    """It is fetched, and so is a redirect back; a link to either is a duplicate."""
-    tested = crawl(**settings)
-    source = Request(first)
-    assert not tested.request_seen(source)
-    seen, target = redirected(tested, source, second)
-    assert not seen
-    seen, back = redirected(tested, target, first)
-    assert not seen
-    assert tested.request_seen(Request(first))
-    assert tested.request_seen(Request(second))
-    # a child that has copied the meta of its response links back
-    assert tested.request_seen(Request(first, meta=dict(back.meta)))
-    assert tested.request_seen(Request(second, meta=dict(back.meta)))
+def spelt(url, *others, **settings):
+    """Return a URL, others that are one page with it, and the settings for that."""
+    return settings | {"REQUEST_FINGERPRINTER_CLASS": CANONICAL}, url, others
 
 
-def test_a_redirect_keeps_its_key(crawl):
-    """The key of a request stands for its redirect, too, which is fetched."""
-    tested = crawl()
-    source = Request("http://a.example/a", meta={"bloom_fingerprint": "page 1"})
-    assert not tested.request_seen(source)
-    seen, target = redirected(tested, source, "http://a.example/b")
-    assert not seen
-    assert target.meta["bloom_fingerprint"] == "page 1"
-    assert tested.request_seen(Request("http://a.example/c", meta={"bloom_fingerprint": "page 1"}))
-
-
-def test_a_redirect_to_a_page_of_another_request_is_seen(crawl):
-    """A page that was fetched for a link of its own is not fetched again."""
-    tested = crawl(BLOOM_IGNORE_QUERY_PARAMS=["sid"])
-    source, other = Request("http://a.example/a"), Request("http://a.example/b")
-    assert not tested.request_seen(source)
-    assert not tested.request_seen(other)
-    inprogress = tested.crawler.engine._slot.inprogress
-    inprogress.add(other)  # some other request is in the engine, not the source
-    meta = {"redirect_times": 1, "redirect_urls": ["http://a.example/a"]}
-    assert tested.request_seen(Request("http://a.example/a?sid=1", meta=meta))
-
-
-@pytest.mark.parametrize("where", ["downloader", "scraper"])
-def test_a_source_that_is_in_a_callback_or_downloaded_makes_no_redirect(crawl, where):
-    """A child with copied meta is scheduled while its parent is in the scraper."""
-    tested = crawl(BLOOM_IGNORE_QUERY_PARAMS=["sid"])
-    source = Request("http://a.example/a")
-    assert not tested.request_seen(source)
-    engine = tested.crawler.engine
-    engine._slot.inprogress.add(source)
-    (engine.downloader if where == "downloader" else engine.scraper.slot).active.add(source)
-    meta = {"redirect_times": 1, "redirect_urls": [source.url]}
-    assert tested.request_seen(Request("http://a.example/a?sid=1", meta=meta))
-
-
+A = "http://a.example/a"
 SCRAPYS = "scrapy.utils.request.RequestFingerprinter"
-ANY = pytest.mark.parametrize(
-    "fingerprinter", [SCRAPYS, CANONICAL, HeaderFingerprinter, PageFingerprinter]
+FINGERPRINTERS = [SCRAPYS, CANONICAL, HeaderFingerprinter, PageFingerprinter]
+ANY = pytest.mark.parametrize("fingerprinter", FINGERPRINTERS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "url", "others"),
+    [
+        *(
+            ({"REQUEST_FINGERPRINTER_CLASS": cls}, f"{A}?b=2&c=1", [f"{A}#f", f"{A}?c=1&b=2"][:n])
+            for cls, n in zip(FINGERPRINTERS, (2, 2, 0, 2), strict=True)
+        ),
+        spelt(A, f"{A}?sid=1", A, BLOOM_IGNORE_QUERY_PARAMS=["sid"]),
+        spelt(A, f"{A};s=1", A, BLOOM_IGNORE_PATH_PARAMS=["s"]),
+        spelt(A, A.replace("http", "https"), A, BLOOM_IGNORE_SCHEME=True),
+    ],
 )
-
-
-@ANY
-def test_a_redirect_to_itself_is_not_taken_for_its_source(make_dupefilter, fingerprinter):
+def test_a_redirect_to_itself_is_not_taken_for_its_source(make_dupefilter, settings, url, others):
     """As for a cookie, or with its parameters in another order; a link to it is a duplicate."""
-    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=fingerprinter)
-    source = Request("http://a.example/a?b=2&c=1")
+    tested = make_dupefilter(**settings)
+    source = Request(url)
     assert not tested.request_seen(source)
-    forms = [source.url]
-    if fingerprinter is not HeaderFingerprinter:  # which takes each spelling for another page
-        forms += [f"{source.url}#part", "http://a.example/a?c=1&b=2", source.url]
-    for url in forms:
-        seen, source = redirected(tested, source, url)
+    for each in (url, *others):
+        seen, source = redirected(tested, source, each)
         assert not seen
-        assert tested.request_seen(Request(url))
+        assert tested.request_seen(Request(each))
         # a child has the meta of its response, but not what has led to it
-        assert tested.request_seen(Request(url, meta=dict(source.meta)))
+        assert tested.request_seen(Request(each, meta=dict(source.meta)))
+
+
+@pytest.mark.parametrize("where", [None, "downloader", "scraper"])
+def test_what_is_in_the_engine_tells_a_redirect(make_dupefilter, where):
+    """A page that was fetched for a link of its own is not fetched again where some other request
+    is in progress, or the source is downloaded or in a callback: a child with copied meta is
+    scheduled while its parent is in the scraper."""
+    tested = make_dupefilter(
+        REQUEST_FINGERPRINTER_CLASS=CANONICAL, BLOOM_IGNORE_QUERY_PARAMS=["sid"]
+    )
+    source, other = Request(A), Request("http://a.example/b")
+    assert [tested.request_seen(each) for each in (source, other)] == [False, False]
+    engine = tested.crawler.engine
+    engine._slot.inprogress.add(source if where else other)
+    if where:
+        (engine.downloader if where == "downloader" else engine.scraper.slot).active.add(source)
+    meta = {"redirect_times": 1, "redirect_urls": [A]}
+    assert tested.request_seen(Request(f"{A}?sid=1", meta=meta))
 
 
 @ANY
@@ -173,11 +133,17 @@ def test_a_scrapy_that_hides_its_engine_drops_such_redirects_with_a_line(make_du
     assert line.endswith(": redirects to a page that led to them are dropped")
 
 
-def test_a_copied_key_does_not_count(crawl, caplog):
-    """A child with the meta of its response is a page of its own; one WARNING says so."""
-    tested = crawl()
-    parent = Request("http://a.example/list", meta={"bloom_fingerprint": b"list"})
+def test_a_key_counts_for_a_redirect_and_not_for_children(make_dupefilter, caplog):
+    """The key of a request stands for its redirect, too, which is fetched. A child with the meta
+    of its response is a page of its own; one WARNING says so. What a callback sets counts,
+    whatever else is in the meta."""
+    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=CANONICAL)
+    parent = Request(A, meta={"bloom_fingerprint": b"list", "depth": 3})
     assert not tested.request_seen(parent)
+    seen, target = redirected(tested, parent, "http://a.example/b")
+    assert not seen
+    assert target.meta["bloom_fingerprint"] == b"list"
+    assert tested.request_seen(Request("http://a.example/c", meta=dict(parent.meta)))
     parent.meta["download_latency"] = 0.2  # it was downloaded; its callback runs
     tested.crawler.engine._slot.inprogress.add(parent)
     tested.crawler.engine.scraper.slot.active.add(parent)
@@ -185,26 +151,13 @@ def test_a_copied_key_does_not_count(crawl, caplog):
     assert [tested.request_seen(child) for child in children] == [False] * 3
     assert all("bloom_fingerprint" not in child.meta for child in children)
     assert tested.request_seen(Request("http://a.example/1"))
-    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(warnings) == 1
-    assert "bloom_fingerprint" in warnings[0].getMessage()
-
-
-def test_a_key_of_its_own_counts(crawl):
-    """A key that a callback sets stands for its requests, whatever else is in their meta."""
-    tested = crawl()
-    first = Request("http://a.example/1", meta={"bloom_fingerprint": "x", "depth": 3})
-    second = Request("http://a.example/2", meta={"bloom_fingerprint": "x", "depth": 3})
-    assert [tested.request_seen(each) for each in (first, second)] == [False, True]
+    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "bloom_fingerprint" in warning.getMessage()
 
 
 SELECT = "twisted.internet.selectreactor.SelectReactor"
-RUNS = {
-    "job": {"ADDONS": '{"scrapy_bloom.Addon": 300}', "JOBDIR": "job"},
-    "memory": {"ADDONS": '{"scrapy_bloom.Addon": 300}'},
-    "dupefilter": {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"},
-    "dupefilter with a job": {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter", "JOBDIR": "job"},
-}
+MEMORY = {"ADDONS": '{"scrapy_bloom.Addon": 300}'}
+JOB = {**MEMORY, "JOBDIR": "job"}
 
 
 def start(folder, settings, **arguments):
@@ -228,8 +181,11 @@ def asked(folder):
 
 @pytest.mark.parametrize(
     "settings",
-    [*RUNS.values(), {**RUNS["job"], "HTTPCACHE_ENABLED": True, "TWISTED_REACTOR": SELECT}],
-    ids=[*RUNS, "job with a cache, another reactor"],
+    [
+        {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter", "JOBDIR": "job"},
+        {**JOB, "HTTPCACHE_ENABLED": True, "TWISTED_REACTOR": SELECT},
+    ],
+    ids=["dupefilter", "job with a cache, another reactor"],
 )
 def test_a_crawl_gets_what_leads_back_to_itself(tmp_path, settings):
     """Each page gives its item once, and no page is asked without need; nor does Scrapy's HTTP
@@ -244,15 +200,10 @@ def test_a_crawl_gets_what_leads_back_to_itself(tmp_path, settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["job", "memory", "redis"])
-def test_what_a_hold_gives_back_does_not_lead_to_a_known_page_again(tmp_path, request, how, key):
-    """A redirect has the `dont_filter` of its source, and that is the one that the user gave."""
-    if how == "redis":
-        server = request.getfixturevalue("redis_server")
-        settings = {**RUNS["memory"], "BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key}
-    else:
-        settings = RUNS[how]
-    crawl = start(tmp_path, settings, busy=1).end()
+def test_what_a_hold_gives_back_does_not_lead_to_a_known_page_again(tmp_path):
+    """Slow, since it waits for a hold: a redirect has the `dont_filter` of its source, and that is
+    the one that the user gave."""
+    crawl = start(tmp_path, MEMORY, busy=1).end()
     assert items(tmp_path) == sorted([*PAGES, "/shared"]), crawl.log
     assert int(crawl.stat("scheduler/held")) == BUSY
     assert asked(tmp_path)["/shared"] == 1
@@ -260,8 +211,8 @@ def test_what_a_hold_gives_back_does_not_lead_to_a_known_page_again(tmp_path, re
 
 @pytest.mark.slow
 def test_workers_get_what_leads_back_to_itself(tmp_path, redis_server, key):
-    """Whichever of them gets the redirect."""
-    settings = {**RUNS["memory"], "BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": key}
+    """Slow, since three processes wait for a hold: whichever of them gets the redirect."""
+    settings = {**MEMORY, "BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": key}
     workers = [start(tmp_path, settings, busy=1) for _ in range(3)]
     for worker in workers:
         worker.end()
@@ -270,12 +221,12 @@ def test_workers_get_what_leads_back_to_itself(tmp_path, redis_server, key):
 
 @pytest.mark.slow
 def test_a_chain_goes_on_after_a_kill(tmp_path):
-    """What has led to a redirect is in the job."""
-    crawl = start(tmp_path, RUNS["job"], busy=1)
+    """Slow, since it waits for a hold: what has led to a redirect is in the job."""
+    crawl = start(tmp_path, JOB, busy=1)
     wait_until(lambda: (tmp_path / "asked").exists() and asked(tmp_path)["/endless"] > 3)
     crawl.stop(signal.SIGKILL)
     assert crawl.end().status == -signal.SIGKILL
-    crawl = start(tmp_path, RUNS["job"], busy=1).end()
+    crawl = start(tmp_path, JOB, busy=1).end()
     assert items(tmp_path) == sorted([*PAGES, "/shared"]), crawl.log
     assert asked(tmp_path)["/shared"] <= 2
     assert 21 <= asked(tmp_path)["/endless"] <= 22

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -170,29 +169,25 @@ def kill(folder, **settings):
 
 
 @pytest.fixture(scope="module")
-def stopped_once(tmp_path_factory):
-    """Return a function that makes a job that was stopped cleanly, with pages to fetch, and
-    makes it once for the same settings."""
+def job_once(tmp_path_factory):
+    """Return a function that copies into a folder a job that was `stopped` cleanly, or `killed`
+    after some commits, with pages to fetch, which is made once for the same settings."""
 
     @cache
-    def stopped(**settings):
-        folder = tmp_path_factory.mktemp("stopped")
+    def made(how, **settings):
+        folder = tmp_path_factory.mktemp(how)
+        if how == "killed":
+            kill(folder, **settings)
+            return folder
         status, log = run(folder, "-a", "stop_at=10", **settings)
         assert status == 0, log
         assert (folder / "job" / "spider.state").stat().st_size > 10
         return folder
 
-    return stopped
+    def job(folder, how="stopped", **settings):
+        return shutil.copytree(made(how, **settings), folder, dirs_exist_ok=True)
 
-
-@pytest.fixture
-def stopped(stopped_once, tmp_path):
-    """Return a function that gives a copy of such a job."""
-
-    def stopped(**settings):
-        return shutil.copytree(stopped_once(**settings), tmp_path, dirs_exist_ok=True)
-
-    return stopped
+    return job
 
 
 CAPACITY = {"BLOOM_CAPACITY": "none"}
@@ -203,20 +198,17 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerp
 @pytest.mark.parametrize(
     ("bad", "scheduler", "reactor"),
     [
-        pytest.param(CAPACITY, None, ASYNCIO, id="capacity"),
-        pytest.param(ERROR_RATE, None, ASYNCIO, id="error rate"),
+        pytest.param(CAPACITY, STOCK, ASYNCIO, id="capacity, stock"),
         pytest.param(FINGERPRINTER, None, ASYNCIO, id="fingerprinter"),
         pytest.param(ERROR_RATE, None, SELECT, id="error rate, select"),
         pytest.param({"SCHEDULER_MEMORY_QUEUE": "no.X"}, None, ASYNCIO, id="memory queue"),
-        pytest.param(CAPACITY, STOCK, ASYNCIO, id="capacity, stock"),
-        pytest.param(FINGERPRINTER, STOCK, ASYNCIO, id="fingerprinter, stock"),
     ],
 )
-def test_a_refused_start_changes_no_file(stopped, scheduler, reactor, bad):
+def test_a_refused_start_changes_no_file(job_once, tmp_path, scheduler, reactor, bad):
     """One ERROR line, no traceback, status 1; the next, correct start goes on with the
     spider's state and every page."""
     own = {"SCHEDULER": scheduler} if scheduler else {}
-    folder = stopped(**own)
+    folder = job_once(tmp_path, **own)
     refused(folder, reactor=reactor, **own, **bad)
     goes_on(folder, **own)
     state = (folder / "job" / "spider.state").read_bytes()
@@ -243,9 +235,9 @@ def test_a_job_directory_may_have_any_name(tmp_path):
     assert gzip.decompress((tmp_path / "a.xml.gz").read_bytes()).count(b"<item>") == 30
 
 
-def test_a_second_start_of_a_running_job_changes_no_file(stopped):
+def test_a_second_start_of_a_running_job_changes_no_file(job_once, tmp_path):
     """Refused with the process that has it; the one that runs goes on."""
-    folder = stopped()
+    folder = job_once(tmp_path)
     held = start(folder, "-a", "last=3", "-a", "wait_for=go")
     try:
         wait_until((folder / "waiting").exists)  # from then on it writes nothing
@@ -257,24 +249,11 @@ def test_a_second_start_of_a_running_job_changes_no_file(stopped):
     assert (folder / "job" / "spider.state").stat().st_size > 10
 
 
-@pytest.fixture(scope="module")
-def killed_once(tmp_path_factory):
-    """A folder with a job that was killed in its second page, after some commits."""
-    folder = tmp_path_factory.mktemp("killed")
-    kill(folder)
-    return folder
-
-
-@pytest.fixture
-def killed(killed_once, tmp_path):
-    """A copy of such a job."""
-    return shutil.copytree(killed_once, tmp_path, dirs_exist_ok=True)
-
-
 @pytest.mark.parametrize("gone", ["requests.sqlite-wal", "requests.sqlite*"])
-def test_a_killed_job_without_its_log_is_refused(killed, gone):
+def test_a_killed_job_without_its_log_is_refused(job_once, tmp_path, gone):
     """A copy that lacks what was committed last does not end as `finished` with a part of the
     pages: it is left as it is, and goes on with what is missing put back."""
+    killed = job_once(tmp_path, "killed")
     job, away = killed / "job", killed / "away"
     away.mkdir()
     paths = sorted(job.glob(gone))
@@ -301,10 +280,10 @@ AS_ANY_USER = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_overr
 
 @pytest.mark.slow
 @pytest.mark.skipif(IS_ROOT and not shutil.which("setpriv"), reason="root may write everything")
-def test_a_file_that_may_not_be_written_is_refused(killed_once, stopped, tmp_path):
+def test_a_file_that_may_not_be_written_is_refused(job_once, tmp_path):
     """With nothing left beside it that would keep the job refused when it may be again; the
     filter of a killed job stays as it was, too."""
-    for folder in (stopped(), shutil.copytree(killed_once, tmp_path / "killed")):
+    for folder in (job_once(tmp_path / how, how) for how in ("stopped", "killed")):
         path = folder / "job" / "requests.sqlite"
         path.chmod(0o400)
         error = refused(folder, before=AS_ANY_USER if IS_ROOT else [])
@@ -317,26 +296,19 @@ FEED = {"i.jl": {"format": "jsonlines"}}
 FOREIGN = "not from this job\n"
 
 
-BEGUN = [
-    *(
-        (begun, bad)
-        for begun in ("stopped", "killed")
-        for bad in ("another option", "a foreign line")
-    ),
-    *((begun, "a foreign line") for begun in ("ordered", "by the setting")),
-]
-
-
-@pytest.mark.parametrize(("begun", "bad"), BEGUN)
-def test_a_feed_that_cannot_go_on_refuses_the_start(tmp_path, begun, bad):
+@pytest.mark.parametrize(
+    ("begun", "bad"),
+    [
+        ("stopped", "another option"),
+        *((begun, "a foreign line") for begun in ("killed", "ordered", "by the setting")),
+    ],
+)
+def test_a_feed_that_cannot_go_on_refuses_the_start(job_once, tmp_path, begun, bad):
     """Before anything is opened: the filter of a killed job stays one of a killed job. That of a
     round that goes on does, too, though it was over but for requests that are retried now."""
     given, own = {"FEEDS": json.dumps(FEED)}, {}
-    if begun == "stopped":
-        status, log = run(tmp_path, "-a", "stop_at=10", **given)
-        assert status == 0, log
-    elif begun == "killed":
-        kill(tmp_path, **given)
+    if begun in {"stopped", "killed"}:
+        job_once(tmp_path, begun, **given)
     else:
         goes_on(tmp_path, **given, BLOOM_BUDGET='{"*": 10}')
         own = {"BLOOM_RETRY_FAILED": "1"}
@@ -355,9 +327,9 @@ def test_a_feed_that_cannot_go_on_refuses_the_start(tmp_path, begun, bad):
     assert len(feed.read_text().splitlines()) == 30
 
 
-def test_another_spider_is_refused(stopped):
+def test_another_spider_is_refused(job_once, tmp_path):
     """With both names: it would get pages whose callbacks are the first one's."""
-    folder = stopped()
+    folder = job_once(tmp_path)
     error = refused(folder, name="renamed")
     for told in ("'stateful'", "'renamed'", "JOBDIR of its own", "BLOOM_ANY_SPIDER"):
         assert told in error
@@ -367,10 +339,12 @@ def test_another_spider_is_refused(stopped):
 
 
 @pytest.mark.parametrize("scheduler", [None, STOCK], ids=["durable", "stock"])
-def test_a_damaged_filter_is_refused_before_scrapys_queues_are_opened(stopped, scheduler):
+def test_a_damaged_filter_is_refused_before_scrapys_queues_are_opened(
+    job_once, tmp_path, scheduler
+):
     """Whatever lies in JOBDIR is left as it is, Scrapy's own files included."""
     own = {"SCHEDULER": scheduler} if scheduler else {}
-    folder = stopped(**own)
+    folder = job_once(tmp_path, **own)
     path = folder / "job" / "bloom" / "0.bloom"
     path.write_bytes(path.read_bytes()[:-4096])
     assert "0.bloom is truncated" in refused(folder, **own)
@@ -384,62 +358,3 @@ def test_other_crawls_of_the_process_go_on(tmp_path):
     assert len(lines(done.stderr, "ERROR")) == 1, done.stderr
     assert "BLOOM_CAPACITY is 'none'" in lines(done.stderr, "ERROR")[0]
     assert "'response_received_count': 30" in done.stderr
-
-
-RENAMED = {
-    "_slot": ("core/engine.py", "self._slot", "self._the_slot"),
-    "download_error": ("logformatter.py core/scraper.py", "download_error", "failed_download"),
-    "HttpErrorMiddleware": (
-        "spidermiddlewares/httperror.py settings/default_settings.py",
-        "HttpErrorMiddleware",
-        "StatusMiddleware",
-    ),
-    "CallLaterOnce": ("core/engine.py utils/reactor.py", "CallLaterOnce", "CallOnce"),
-    "_get_storage": ("extensions/feedexport.py", "_get_storage", "_storage_of"),
-}
-
-
-@pytest.mark.parametrize("name", RENAMED)
-def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
-    """With a name renamed that is read and not public, a crawl does not begin: it never runs and
-    loses pages or fills the memory. `test_private_names.py` has the others."""
-    files, old, new = RENAMED[name]
-    paths = tuple(f"scrapy/{file}" for file in files.split())
-    start_with_renamed = textwrap.dedent(f"""
-        import importlib.machinery, sys
-
-        class Renamed(importlib.machinery.SourceFileLoader):
-            def get_data(self, path):
-                data = super().get_data(path)
-                if path.endswith(".py"):
-                    data = data.replace({old.encode()!r}, {new.encode()!r})
-                return data
-            def path_stats(self, path):
-                raise OSError  # no cached byte code
-
-        class Finder:
-            @staticmethod
-            def find_spec(name, path=None, target=None):
-                spec = importlib.machinery.PathFinder.find_spec(name, path)
-                if spec and spec.origin and spec.origin.endswith({paths!r}):
-                    spec.loader = Renamed(spec.loader.name, spec.loader.path)
-                    return spec
-
-        sys.meta_path.insert(0, Finder)
-        for name in [name for name in sys.modules if name.startswith("scrapy")]:
-            del sys.modules[name]
-        from scrapy.cmdline import execute
-        execute()
-    """)
-    (tmp_path / "spider.py").write_text(SPIDER)
-    options = ["--set=JOBDIR=job", '--set=ADDONS={"scrapy_bloom.Addon": 300}', "-o", "i.jsonl"]
-    done = processes.run(
-        ["-c", start_with_renamed, "runspider", "spider.py", *options], cwd=tmp_path, text=True
-    )
-    assert done.returncode == 1, done.stderr
-    assert "response_received_count" not in done.stderr
-    assert "scrapy_bloom" in "".join(lines(done.stderr, "ERROR")), done.stderr
-    (error,) = [line for line in lines(done.stderr, "ERROR") if "scrapy_bloom" in line]
-    assert name.partition(" ")[0].lstrip("_") in error
-    assert "Scrapy " in error
-    assert not Path(tmp_path / "job" / "requests.sqlite").exists()

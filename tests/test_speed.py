@@ -5,28 +5,20 @@ import logging
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scrapy import Request, Spider
+from scrapy import Request
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.request import fingerprint as scrapy_fingerprint
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.dupefilter import FilterDupeFilter
-from tests.fakes import Engine
+from scrapy_bloom.speed import LONGEST_URL, RecentKeys
+from scrapy_bloom.speed.known import known_urls
+from tests.crawl.engine import TestSpider
+from tests.fakes import Engine, raising
+from tests.fingerprinters import HeaderFingerprinter
 
 LOGGER = logging.getLogger("scrapy_bloom")
-FINGERPRINTERS = {
-    "Scrapy's": {},
-    "a small cache": {"BLOOM_URL_CACHE": 3},
-    "no cache": {"BLOOM_URL_CACHE": 0},
-    "canonical": {
-        "REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalRequestFingerprinter",
-        "BLOOM_IGNORE_QUERY_PARAMS": "utm_*",
-    },
-    "without a word": {
-        "REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter",
-    },
-    "by callback and key": {"REQUEST_FINGERPRINTER_CLASS": f"{__name__}.ByCallback"},
-    "failing": {"REQUEST_FINGERPRINTER_CLASS": f"{__name__}.Failing"},
-}
 
 
 class ByCallback:
@@ -49,24 +41,57 @@ class Failing(ByCallback):
         return super().fingerprint(request)
 
 
-class Two(Spider):
-    """Has a second callback."""
-
-    name = "two"
-
-    def other(self, response):
-        """Nothing."""
-
-
 def made(**options):
     """Return an open dupefilter in memory."""
-    crawler = get_crawler(Two, settings_dict={"BLOOM_CAPACITY": 1_000, **options})
+    crawler = get_crawler(TestSpider, settings_dict={"BLOOM_CAPACITY": 1_000, **options})
     crawler.engine = Engine()
     crawler.spider = crawler._create_spider("two")
     found = BloomDupeFilter.from_crawler(crawler)
     found.open()
     return found
 
+
+# the URLs seen last
+
+
+@pytest.mark.parametrize("size", [0, 1, 100])
+def test_memory_is_bounded(size):
+    """It never holds more than its size, and all of it until it is full; a few huge URLs cannot
+    fill the memory of the process."""
+    recent = RecentKeys(size)
+    recent.add("y" * (LONGEST_URL + 1))
+    for number in range(1_000):
+        recent.add(f"{number:{LONGEST_URL}}")
+        assert len(recent.urls) == min(number + 1, size)
+    recent.clear()
+    assert len(recent.urls) == 0
+
+
+@pytest.mark.parametrize(
+    ("urls", "share"),
+    [
+        ([*range(1_000)], 0.87),
+        ([*range(1_050)], 0.8),
+        ([*range(2_000)], 0.15),
+        ([*range(100), *[None] * 100], 0.42),  # amid many that come once
+    ],
+    ids=["all fit", "few do not", "half", "often"],
+)
+def test_no_cliff_when_more_urls_come_than_fit(urls, share):
+    """The share of hits falls smoothly with the number of URLs that are asked for in turn, of which
+    others come after a while."""
+    recent, found = RecentKeys(1_000), 0
+    for number in range(50):
+        for place, url in enumerate(urls):
+            key = f"{number // 25} {url}" if url is not None else f"once {number} {place}"
+            if key in recent.urls:
+                found += 1
+            else:
+                recent.add(key)
+    assert found / len(urls) / 50 > share
+
+
+# the answers
 
 URLS = st.builds(
     str.__add__,
@@ -75,43 +100,47 @@ URLS = st.builds(
     ),
     st.sampled_from(["", "/x", "?b=2&a=1", "?a=1&b=2", "?utm_x=z&a=1", "#f", "?a=1#f", " #g", "é"]),
 )
-METAS = st.sampled_from(
+METAS = [
+    *[{}] * 4,
+    *({"bloom_fingerprint": "k"}, {"bloom_fingerprint": 3}, {"verbatim_url": True}, {"key": 1}),
+    {"redirect_urls": ["http://a.example/"], "redirect_times": 1},
+]
+OFFERED = st.tuples(
+    URLS, st.sampled_from(["GET", "GET", "HEAD"]), st.sampled_from([b"", b"", b"q"])
+)
+CANONICAL = "scrapy_bloom.CanonicalRequestFingerprinter"
+
+
+@pytest.mark.parametrize(
+    "options",
     [
-        *[{}] * 4,
-        {"bloom_fingerprint": "k"},
-        {"bloom_fingerprint": 3},
-        {"verbatim_url": True},
-        {"key": 1},
-        {"redirect_urls": ["http://a.example/"], "redirect_times": 1},
-    ]
+        {},
+        {"BLOOM_URL_CACHE": 3},
+        {"BLOOM_URL_CACHE": 0},
+        {"REQUEST_FINGERPRINTER_CLASS": CANONICAL, "BLOOM_IGNORE_QUERY_PARAMS": "utm_*"},
+        *(
+            {"REQUEST_FINGERPRINTER_CLASS": cls}
+            for cls in ("scrapy_bloom.ScrapyRedisFingerprinter", ByCallback, Failing)
+        ),
+    ],
+    ids=str,
 )
-OFFERED = st.lists(
-    st.tuples(
-        URLS, st.sampled_from(["GET", "GET", "HEAD"]), st.sampled_from([b"", b"", b"q"]), METAS
-    ),
-    max_size=40,
-)
-
-
-@pytest.mark.parametrize("name", FINGERPRINTERS)
-@settings(deadline=None, max_examples=25)
-@given(offered=OFFERED, callbacks=st.randoms(use_true_random=False))
-def test_the_shortcut_is_the_method(name, offered, callbacks):
+@settings(max_examples=settings.default.max_examples // 2)
+@given(offered=st.lists(st.tuples(OFFERED, st.integers(0, 2), st.sampled_from(METAS)), max_size=40))
+def test_the_shortcut_is_the_method(options, offered):
     """Verdicts, statistics and log lines are equal for any requests and fingerprinter."""
     told = []
-    places = [callbacks.randrange(3) for _ in offered]
-    for way in ("look_up", "shortcut"):
-        tested = made(**FINGERPRINTERS[name])
-        ask = tested.look_up if way == "look_up" else tested.request_seen
-        spider = tested.crawler.spider
+    for way in ("look_up", "request_seen"):
+        tested = made(**options)
+        ask, spider = getattr(tested, way), tested.crawler.spider
         answers, lines = [], []
         handler = logging.Handler()
         handler.emit = lambda record, lines=lines: lines.append(record.getMessage())
         LOGGER.addHandler(handler)
         LOGGER.setLevel(logging.DEBUG)
-        for (url, method, body, meta), place in zip(offered, places, strict=True):
-            callback = (None, spider.parse, spider.other)[place]
-            request = Request(url, callback, method=method, body=body, meta=dict(meta))
+        for (url, method, body), place, meta in offered:
+            callback = (None, spider.parse, spider.parse_other)[place]
+            request = Request(url, callback, method=method, body=body, meta=meta)
             answers.append(ask(request))
             if answers[-1]:
                 tested.log(request, spider)
@@ -123,17 +152,22 @@ def test_the_shortcut_is_the_method(name, offered, callbacks):
     assert told[0] == told[1]
 
 
-def test_the_close_drops_it():
-    """It holds the dupefilter, which holds it."""
-    tested = made()
-    tested.close("finished")
-    assert not {"request_seen", "_ask"} & {*vars(tested)}
+def test_spaces_before_a_fragment():
+    """The cut URL of these two is the same, their fingerprints are not."""
+    one, other = Request("http://a.example\xa0"), Request("http://a.example #x")
+    one._url, other._url = "http://a.example ", "http://a.example #x"
+    assert scrapy_fingerprint(one) != scrapy_fingerprint(other)
+    for pair in ((one, other), (other, one)):
+        assert [*map(made().request_seen, pair)] == [False, False]
+
+
+# methods and fingerprinters of others
 
 
 @pytest.mark.parametrize("owner", [BloomDupeFilter, FilterDupeFilter])
 @pytest.mark.parametrize("name", ["request_seen", "fingerprint"])
 def test_a_patched_method_is_asked(monkeypatch, owner, name):
-    """Of the class, before the start."""
+    """Of the class, before the start; of an object later."""
     asked, method = [], getattr(BloomDupeFilter, name)
 
     def patched(self, request):
@@ -145,28 +179,114 @@ def test_a_patched_method_is_asked(monkeypatch, owner, name):
     tested = made()
     assert [tested.request_seen(request), tested.request_seen(request.copy())] == [False, True]
     assert len(asked) == 2
-
-
-def test_an_object_that_is_patched_later_is_asked(monkeypatch):
-    """What a test or a project puts in the place of the method answers."""
-    tested = made()
     monkeypatch.setattr(tested, "request_seen", lambda request: "patched")
-    assert tested.request_seen(Request("http://a.example/")) == "patched"
+    assert tested.request_seen(request) == "patched"
+
+
+class FragmentFingerprinter(RequestFingerprinter):
+    """A subclass of Scrapy's default one that tells fragments apart."""
+
+    def fingerprint(self, request):
+        return scrapy_fingerprint(request, keep_fragments=True)
+
+
+class Own(BloomDupeFilter):
+    """A subclass that is told of each request, and has fingerprints of its own."""
+
+    asked = 0
+
+    def request_seen(self, request):
+        self.asked += 1
+        return super().request_seen(request)
+
+    def fingerprint(self, request):
+        return super().fingerprint(request) + request.url.partition("#")[2].encode()
 
 
 def test_a_subclass_that_overrides_it_is_asked():
     """And its call of the class's method has the same answers."""
-
-    class Counting(BloomDupeFilter):
-        asked = 0
-
-        def request_seen(self, request):
-            self.asked += 1
-            return super().request_seen(request)
-
-    tested = Counting.from_crawler(made().crawler)
+    tested = Own.from_crawler(made().crawler)
     assert "request_seen" not in vars(tested)
-    request = Request("http://a.example/")
-    assert [tested.request_seen(request), tested.request_seen(request.copy())] == [False, True]
-    assert tested.asked == 2
-    assert tested._recent.urls == {request.url}
+    requests = [Request(f"http://a.example/#{number}") for number in (1, 2, 2)]
+    assert [*map(tested.request_seen, requests)] == [False, False, True]
+    assert tested.asked == 3
+
+
+def test_other_fingerprints_decide_alone():
+    """Nothing is answered from memory where fingerprints are not known, as with an object that
+    somebody has changed."""
+    changed = RequestFingerprinter()
+    changed._fingerprint = FragmentFingerprinter().fingerprint
+    for other in (HeaderFingerprinter(), FragmentFingerprinter(), changed):
+        crawler = made().crawler
+        crawler.request_fingerprinter = other
+        tested = BloomDupeFilter.from_crawler(crawler)
+        requests = [Request(f"http://a.example/#{n}", headers={"X-Id": str(n)}) for n in (1, 2, 2)]
+        assert [*map(tested.request_seen, requests)] == [False, False, True]
+
+
+class FailingOnceFingerprinter(ByCallback):
+    """Fails on each URL the first time, and counts how often it is asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def fingerprint(self, request):
+        self.asked.append(request.url)
+        if self.asked.count(request.url) == 1:
+            raise LookupError("not yet")
+        return super().fingerprint(request)
+
+
+@pytest.mark.parametrize("size", [0, 65_536])
+def test_a_substitute_is_not_remembered(size):
+    """It is not what the fingerprinter says of the page: the verdicts are those without a memory
+    of recent URLs. A scheduler that asks for the fingerprint of a new request makes nobody work
+    it out."""
+    tested = made(REQUEST_FINGERPRINTER_CLASS=FailingOnceFingerprinter, BLOOM_URL_CACHE=size)
+    request = Request("http://a.example/not-yet")
+    assert [tested.request_seen(request.copy()) for _ in range(3)] == [False, False, True]
+    assert len(tested._recent.urls) == min(size, 1)
+    fingerprinter = tested.crawler.request_fingerprinter
+    other = Request("http://a.example/other")
+    assert [tested.request_seen(other.copy()), tested.request_seen(other)] == [False, False]
+    asked = len(fingerprinter.asked)
+    assert tested.fingerprint(other) == ByCallback().fingerprint(other)
+    assert len(fingerprinter.asked) == asked
+    assert tested.fingerprint(request) == ByCallback().fingerprint(request)
+
+
+@pytest.mark.parametrize("fingerprinter", [RequestFingerprinter, ByCallback])
+def test_nothing_is_remembered_of_a_failure(monkeypatch, fingerprinter):
+    """A request that the filter failed on is not among the recent ones."""
+    tested = made(REQUEST_FINGERPRINTER_CLASS=fingerprinter)
+    monkeypatch.setattr(tested, "_see", None)
+    assert not tested.request_seen(Request("http://a.example/"))
+    assert not tested._recent.urls
+
+
+@pytest.mark.parametrize("attribute", ["method", "body", "meta", "url", "dont_filter"])
+def test_strange_requests_do_not_raise(attribute):
+    """Whatever a subclass of Request answers, `request_seen` returns, and none is known early."""
+
+    class Strange(Request):
+        pass
+
+    tested, strange = made(), Strange("http://a.example/")
+    for value in (None, 1, b"http://a.example/", ["GET"], object()):
+        setattr(Strange, attribute, value)
+        assert tested.request_seen(strange) in (True, False)
+        if value is not None:
+            assert not known_urls(made()).is_known(strange)
+    setattr(Strange, attribute, property(raising(LookupError)))
+    assert not known_urls(tested).is_known(strange)
+
+
+def test_a_closed_dupefilter_keeps_nothing():
+    """Neither a request nor URLs live on, nor what holds the dupefilter and is held by it."""
+    tested = made()
+    tested.request_seen(Request("http://a.example/"))
+    tested.close("finished")
+    assert tested.last_request is None
+    assert not tested._recent.urls
+    assert not {"request_seen", "_ask"} & {*vars(tested)}

@@ -17,7 +17,6 @@ LOST = "items: not durable in"
 REMOVE_IT = f"SCHEDULER is {SCHEDULER}; remove SCHEDULER"
 NO_FILTER = "without scrapy-bloom's filter; remove DUPEFILTER_CLASS"
 LINES = {
-    "on": ({}, (), ON),
     "feeds": ({}, FEED, [*ON, "INFO items: 1 feed with each item once"]),
     "memory": (
         {"JOBDIR": ""},

@@ -15,16 +15,16 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.speed.known import known_urls
-from tests.crawl.engine import Job
+from tests.crawl.engine import Job, TestSpider
 from tests.fakes import Engine
 from tests.fingerprinters import DiscardingFingerprinter, PageFingerprinter
 from tests.seeded import seed_of
-from tests.test_early import EarlySpider, no_method
 
 OWN = Path(__file__).resolve().parent / "data"
 ALL = Path(os.environ.get("SCRAPY_BLOOM_DATA", OWN))
 RECIPES = OWN.parent.parent / "docs" / "recipes.md"
 STREAMS = sorted(ALL.glob("stream_*.txt.gz"))
+assert STREAMS
 
 
 @pytest.fixture(scope="module", params=STREAMS, ids=lambda path: path.name.partition(".")[0])
@@ -47,16 +47,10 @@ def disagreements(dupefilter, urls, seen):
     ]
 
 
-def test_there_are_streams():
-    """The folder holds a stream at least, or the tests below would test nothing."""
-    assert STREAMS
-
-
-@pytest.mark.parametrize("job", [False, True], ids=["memory", "job"])
-def test_stream_gets_scrapys_verdicts(make_dupefilter, tmp_path, stream, job):
+def test_stream_gets_scrapys_verdicts(make_dupefilter, stream):
     """With default settings each line gets the verdict that Scrapy's dupefilter gave."""
     urls, seen = stream
-    tested = make_dupefilter(JOBDIR=tmp_path if job else "")
+    tested = make_dupefilter()
     assert disagreements(tested, urls, seen) == []
     tested.close("finished")
     assert tested.crawler.stats.get_value("bloom/items") == seen.count(False)
@@ -109,21 +103,13 @@ def test_stream_gets_scrapys_verdicts_over_stops(make_dupefilter, tmp_path, stre
 
 DISCARDER = "duplicate_url_discarder.Fingerprinter"
 POET = "scrapy_poet.ScrapyPoetRequestFingerprinter"
+FALLBACK = {"DUD_FALLBACK_REQUEST_FINGERPRINTER_CLASS": POET}
 FINGERPRINTERS = {
-    "page": (None, {"REQUEST_FINGERPRINTER_CLASS": PageFingerprinter}),
-    "discarding": (None, {"REQUEST_FINGERPRINTER_CLASS": DiscardingFingerprinter}),
-    "scrapy-poet": ("scrapy_poet", {"REQUEST_FINGERPRINTER_CLASS": POET}),
-    "duplicate-url-discarder": (
-        "duplicate_url_discarder",
-        {"REQUEST_FINGERPRINTER_CLASS": DISCARDER},
-    ),
-    "both": (
-        "duplicate_url_discarder",
-        {
-            "REQUEST_FINGERPRINTER_CLASS": DISCARDER,
-            "DUD_FALLBACK_REQUEST_FINGERPRINTER_CLASS": POET,
-        },
-    ),
+    "page": (None, PageFingerprinter, {}),
+    "discarding": (None, DiscardingFingerprinter, {}),
+    "scrapy-poet": ("scrapy_poet", POET, {}),
+    "duplicate-url-discarder": ("duplicate_url_discarder", DISCARDER, {}),
+    "both": ("duplicate_url_discarder", DISCARDER, FALLBACK),
 }
 METAS = ({"page_params": {"a": 1}}, {"page_params": {}}, {"dud": False}, {"inject": []}, {"a": 1})
 
@@ -131,7 +117,7 @@ METAS = ({"page_params": {"a": 1}}, {"page_params": {}}, {"dud": False}, {"injec
 def made(urls, spider, seed):
     """Yield the requests of a stream, with callbacks, and a few with meta."""
     chance = random.Random(seed)
-    callbacks = [None, spider.parse, spider.parse_other, no_method]
+    callbacks = [None, spider.parse, spider.parse_other, print]
     for url in urls:
         (callback,) = chance.choices(callbacks, (4, 4, 4, 1))
         meta = dict(chance.choice(METAS)) if chance.random() < 0.03 else {}
@@ -142,8 +128,8 @@ def crawler_with(options):
     """Return a crawler with a spider, and the engine in which scrapy-poet looks for its
     middleware."""
     settings = {"DUPEFILTER_CLASS": BloomDupeFilter, **options}
-    crawler = get_crawler(EarlySpider, settings)
-    crawler.spider = EarlySpider.from_crawler(crawler)
+    crawler = get_crawler(TestSpider, settings)
+    crawler.spider = TestSpider.from_crawler(crawler)
     crawler.engine = Engine()
     if POET in options.values():
         from scrapy_poet import InjectionMiddleware
@@ -157,14 +143,14 @@ def crawler_with(options):
 def test_stream_gets_the_verdicts_of_other_fingerprinters(stream, tmp_path, name):
     """Each line gets the verdict of the fingerprinter with a set, and is known next to the
     spider only if that one has seen it."""
-    package, options = FINGERPRINTERS[name]
+    package, cls, options = FINGERPRINTERS[name]
     if package is not None:
         pytest.importorskip(package)
     pattern = {"include": ["postgresql.org", "boost.org", "rust-lang.org"]}
     rule = {"order": 1, "urlPattern": pattern, "processor": "queryRemoval", "args": ["a"]}
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps([rule]))
-    options = {"DUD_LOAD_RULE_PATHS": [str(rules)], **options}
+    options = {"DUD_LOAD_RULE_PATHS": [str(rules)], "REQUEST_FINGERPRINTER_CLASS": cls, **options}
     urls, _ = stream
     seed = seed_of("SEED")
     print("seed", seed)

@@ -16,7 +16,6 @@ from scrapy_bloom.sqlite.status import JobStatus
 from tests.crawl.engine import Job, request
 from tests.crawl.resting_site import Rest, RestingSite
 from tests.crawl.test_hold_crawls import start
-from tests.stored import fields_of
 
 
 @pytest.fixture
@@ -214,7 +213,7 @@ def test_what_is_delayed_is_shown(new_job, run, tmp_path, clock):
     assert (found["unfinished_requests"], found["later"]) == (2, 1)
     with stopped_job(tmp_path / "job" / "requests.sqlite") as left:
         assert left.pending == 2
-        found = [(fields["url"], due) for fields, due in left.requests(fields_of)]
+        found = [(fields["url"], due) for fields, due in left.requests(dict)]
         assert found == [("http://example.com/b", None), ("http://example.com/a", clock.now + 41)]
     job = new_job()
     assert job.names() == ["b"]

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import Request
-from scrapy.dupefilters import RFPDupeFilter
 from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
@@ -33,74 +32,41 @@ def same(fingerprinter, *urls):
 
 
 def test_all_off_is_scrapys_default():
-    """Without settings the fingerprints and the identity are those of Scrapy's default."""
+    """Without settings the fingerprints and the identity are those of Scrapy's default; settings
+    change those URLs only that have something to ignore."""
     default, tested = RequestFingerprinter(), make()
+    others = make(query_params=["no_such_*"], path_params=["no_such"])
     for url in URLS:
         request = Request(url)
         assert tested.fingerprint(request) == default.fingerprint(request)
+        assert others.fingerprint(request) == default.fingerprint(request)
     then, now = FingerprinterIdentity.of(default), FingerprinterIdentity.of(tested)
     assert (then.identity, then.plain, then.edge) == (now.identity, now.plain, now.edge)
 
 
-def test_urls_without_ignored_parts_keep_their_fingerprint():
-    """Settings change the fingerprints of those URLs only that have something to ignore."""
-    tested = make(query_params=["no_such_*"], path_params=["no_such"])
-    for url in URLS:
-        request = Request(url)
-        assert tested.fingerprint(request) == scrapy_fingerprint(request)
-
-
-QUERY, PATH, SCHEME = (
-    {"query_params": TRACKING},
-    {"path_params": ["jsessionid", "s*"]},
-    {"scheme": True},
-)
+QUERY, PATH = {"query_params": TRACKING}, {"path_params": ["jsessionid", "s*"]}
 INNER = "/p{}/http://b.example/q{}"
 SAME = [
     # by name and by glob, wherever they stand, escaped, empty or repeated
-    *(
-        (QUERY, "/p?id=1", url)
-        for url in (
-            "/p?utm_source=x&id=1",
-            "/p?id=1&utm_medium=y&utm_source=x#part",
-            "/p?gclid=1&id=1&gclid=2&PHPSESSID",
-            "/p?utm%5Fsource=x&id=1",
-            "/p?utm_=&&id=1",
-        )
-    ),
+    (QUERY, "/p?id=1", "/p?id=1&utm_medium=y&utm_source=x#part"),
+    (QUERY, "/p?id=1", "/p?gclid=1&id=1&gclid=2&PHPSESSID"),
+    (QUERY, "/p?id=1", "/p?utm%5Fsource=x&utm_=&&id=1"),
     (QUERY, "/?b=&a=1&a=2&gclid=3", "/?a=2&a=1&b"),
     # a setting has names as they read, a canonical URL has them escaped
     ({"query_params": ["größe", "a b"]}, "/p?id=1", "/p?gr%C3%B6%C3%9Fe=2&id=1&a+b=3"),
     ({"path_params": ["größe"]}, "/p", "/p;gr%C3%B6%C3%9Fe=2"),
     # session numbers, in any part of the path
-    *(
-        (PATH, "/p/q", f"/p/q{rest}")
-        for rest in (";jsessionid=1A", ";sid", ";jsessionid=1?", ";s=1;sid=2")
-    ),
-    (PATH, "/p/q", "/p;jsessionid=1/q;sid=2"),
+    *((PATH, "/p/q", f"/p/q{rest}") for rest in (";jsessionid=1A", ";jsessionid=1?", ";s=1;sid=2")),
+    (PATH, "/p/q", "/p;jsessionid=1/q;sid"),
     (PATH, "/p;v=1;sid=2;w=3", "/p;v=1;w=3"),
     (PATH, INNER.format("", ""), INNER.format(";sid=1", ";sid=2")),
 ]
 OTHERS = [
     # names are matched whole, in upper and lower case, and only in the query
-    *(
-        (QUERY, "/p?id=1", url)
-        for url in (
-            "/p?id=2&utm_source=x",
-            "/p?id=1&id=1",
-            "/p?id=1&phpsessid=2",
-            "/p?id=1&xutm_source=2",
-            "/p?id=1&gclid2=2",
-            "/p?id=gclid",
-            "/utm_source/p?id=1",
-            "/p;gclid=1?id=1",
-        )
-    ),
+    *((QUERY, "/p?id=1", f"/p?id=1&{rest}=2") for rest in ("phpsessid", "xutm_source", "gclid2")),
+    *((QUERY, "/p?id=1", url) for url in ("/p?id=gclid", "/utm_source/p?id=1", "/p;gclid=1?id=1")),
     (QUERY, "/?a=1&a=2&gclid=3", "/?a=1"),
-    *(
-        (PATH, "/p/q", url)
-        for url in ("/p/q;v=1", "/p/q;Jsessionid=1", "/p/q;jsessionid=1/r", "/p/q?x=;jsessionid=1")
-    ),
+    *((PATH, "/p/q", url) for url in ("/p/q;v=1", "/p/q;Jsessionid=1", "/p/q?x=;jsessionid=1")),
     (PATH, "/p/q;v=1", "/p/q;v=2"),
     (PATH, ";sid=1/", ";sid=2/"),
 ]
@@ -115,17 +81,12 @@ def test_what_is_ignored(settings, one, other, expected):
     assert same(make(**settings), f"http://a.example{one}", f"http://a.example{other}") == expected
 
 
-@pytest.mark.parametrize(
-    ("settings", "one", "other", "expected"),
-    [
-        (SCHEME, "http://a.example/p?b=1&a=2", "https://a.example/p?a=2&b=1", True),
-        (SCHEME, "http://a.example/", "ftp://a.example/", False),
-        ({}, "http://a.example/", "https://a.example/", False),
-    ],
-)
-def test_scheme_is_ignored(settings, one, other, expected):
+def test_scheme_is_ignored():
     """http and https are the same, other schemes are not."""
-    assert same(make(**settings), one, other) == expected
+    tested = make(scheme=True)
+    assert same(tested, "http://a.example/p?b=1&a=2", "https://a.example/p?a=2&b=1")
+    assert not same(tested, "http://a.example/", "ftp://a.example/")
+    assert not same(make(), "http://a.example/", "https://a.example/")
 
 
 def test_method_and_body_count():
@@ -164,17 +125,17 @@ def test_bad_meta_key_is_refused(key):
         make().fingerprint(Request("http://a.example/", meta={"bloom_fingerprint": key}))
 
 
-def test_verbatim_url_is_left_alone():
-    """What was asked to stay as it is has Scrapy's fingerprint."""
-    request = Request("https://a.example/?gclid=1", meta={"verbatim_url": True})
-    assert make(query_params=TRACKING).fingerprint(request) == scrapy_fingerprint(request)
-
-
-@pytest.mark.parametrize("url", ["data:text/html,?gclid=1;sid", "about:blank", "http://a.example"])
-def test_unusual_urls(url):
-    """URLs without a path or without a host are not touched."""
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("https://a.example/?gclid=1", meta={"verbatim_url": True}),
+        *map(Request, ["data:text/html,?gclid=1;sid", "about:blank", "http://a.example"]),
+    ],
+)
+def test_what_is_left_alone(request_):
+    """What was asked to stay as it is, and URLs without a path or without a host."""
     tested = make(query_params=True, path_params=True)
-    assert tested.fingerprint(Request(url)) == scrapy_fingerprint(Request(url))
+    assert tested.fingerprint(request_) == scrapy_fingerprint(request_)
 
 
 @given(st.sampled_from(URLS), st.sampled_from(["", "#x"]))
@@ -217,43 +178,25 @@ def test_identity_knows_no_order():
         assert make(query_params=none).identity == make().identity
 
 
-@pytest.mark.parametrize("value", [[""], "a,,b", 3, [1], ["a", None]])
-@pytest.mark.parametrize("name", ["BLOOM_IGNORE_QUERY_PARAMS", "BLOOM_IGNORE_PATH_PARAMS"])
-def test_bad_names_are_refused(name, value):
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        *(
+            ("QUERY_PARAMS", value, "a list of names and globs")
+            for value in ([""], "a,,b", 3, ["a", None])
+        ),
+        ("PATH_PARAMS", [1], "a list of names and globs"),
+        ("SCHEME", "perhaps", "True or False"),
+    ],
+)
+def test_bad_settings_are_refused(name, value, allowed):
     """The error names the setting, the value and what it must be."""
-    with pytest.raises(ValueError, match=f"{name} is .*: it must be a list of names and globs"):
-        CanonicalRequestFingerprinter(Settings({name: value}))
+    with pytest.raises(ValueError, match=f"BLOOM_IGNORE_{name} is .*: it must be {allowed}"):
+        CanonicalRequestFingerprinter(Settings({f"BLOOM_IGNORE_{name}": value}))
 
 
-def test_bad_scheme_setting_is_refused():
-    """It is True or False."""
-    with pytest.raises(ValueError, match="BLOOM_IGNORE_SCHEME is 'perhaps': it must be True or"):
-        make(scheme="perhaps")
-
-
-@pytest.mark.parametrize("size", [0, 65_536])
-def test_dupefilter_uses_it(make_dupefilter, size):
-    """Verdicts are those of RFPDupeFilter with the same fingerprinter."""
-    settings = {"BLOOM_IGNORE_QUERY_PARAMS": TRACKING, "BLOOM_URL_CACHE": size}
-    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=CanonicalRequestFingerprinter, **settings)
-    expected = RFPDupeFilter(fingerprinter=make(query_params=TRACKING))
-    keys = (None, None, None, {"bloom_fingerprint": "x"})
-    offered = [
-        (f"http://a.example/{n % 7}?gclid={n}&{'b=1;' * (n % 2)}#{n}", keys[n % 4])
-        for n in range(99)
-    ]
-    verdicts = [
-        [dupefilter.request_seen(Request(url, meta=meta)) for url, meta in offered]
-        for dupefilter in (tested, expected)
-    ]
-    assert verdicts[0] == verdicts[1]
-    assert fast_functions(tested.crawler.request_fingerprinter)[1]
-
-
-def test_subclass_decides_alone():
-    """Nothing is taken for granted about a subclass."""
-
-    class Subclass(CanonicalRequestFingerprinter):
-        pass
-
-    assert fast_functions(Subclass(Settings())) == (None, None)
+def test_a_subclass_decides_alone():
+    """What answers for URLs is not that of a subclass, about which nothing is taken for granted."""
+    assert fast_functions(make())[1]
+    subclass = type("Subclass", (CanonicalRequestFingerprinter,), {})
+    assert fast_functions(subclass(Settings())) == (None, None)

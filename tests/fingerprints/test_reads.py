@@ -5,6 +5,7 @@ import shutil
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scrapy.utils.request import RequestFingerprinter
@@ -26,8 +27,8 @@ PAGE = {"callback", "meta:page_params", "meta:inject"}
 
 def build(cls, **settings):
     """Return a fingerprinter as Scrapy builds it."""
-    crawler = get_crawler(settings_dict={"REQUEST_FINGERPRINTER_CLASS": cls, **settings})
-    return crawler.request_fingerprinter
+    settings["REQUEST_FINGERPRINTER_CLASS"] = cls
+    return get_crawler(settings_dict=settings).request_fingerprinter
 
 
 class Word:
@@ -63,49 +64,17 @@ class Asking:
         return getattr(self.part, name)
 
 
-class Lent:
-    """Has the method of another one, in a function that keeps it."""
-
-    def __init__(self, part):
-        self.fingerprint = lambda request: part.fingerprint(request)
+CHANGED_DEFAULT, LOOPED = RequestFingerprinter(), Word()
+CHANGED_DEFAULT._fingerprint = HeaderFingerprinter().fingerprint
+LOOPED.part = LOOPED
 
 
-def changed_default():
-    """Return Scrapy's own, changed."""
-    found = RequestFingerprinter()
-    found._fingerprint = HeaderFingerprinter().fingerprint
-    return found
-
-
-def looped():
-    """Return one that holds itself."""
-    found = Word()
-    found.part = found
-    return found
-
-
-def of_class(part):
-    """Return a fingerprinter whose class holds `part`."""
-    return type("Shared", (Word,), {"bloom_reads": (), "part": part})()
-
-
-@pytest.mark.parametrize(
-    ("fingerprinter", "expected"),
-    [
-        (Word(), set()),
-        (holding(FastRequestFingerprinter()), READ_BY_OURS),
-        (holding(HeaderFingerprinter), set()),  # the class asks nothing
-        (holding("text"), set()),
-        (looped(), set()),
-    ],
-)
-def test_a_word_is_taken(fingerprinter, expected):
-    """It is that of the class, and those of all that it holds."""
-    assert reads_of(fingerprinter) == expected
-
-
-def test_each_of_a_chain_adds_what_it_reads():
-    """In whatever order they ask one another."""
+def test_a_word_is_taken():
+    """It is that of the class, and those of all that it holds, in whatever order they ask one
+    another."""
+    silent = (Word(), holding(HeaderFingerprinter), holding("text"), LOOPED)
+    assert [reads_of(each) for each in silent] == [set()] * 4  # the class asks nothing
+    assert reads_of(holding(FastRequestFingerprinter())) == READ_BY_OURS
     chain = build(PageFingerprinter, PAGE_BASE=DiscardingFingerprinter)
     assert reads_of(chain) == PAGE | {"meta:dud"} | READ_BY_OURS
     chain = build(DiscardingFingerprinter, DISCARDING_FALLBACK=CanonicalRequestFingerprinter)
@@ -117,7 +86,7 @@ def test_each_of_a_chain_adds_what_it_reads():
     [
         holding,
         lambda part: holding(part, Slotted),
-        of_class,
+        lambda part: type("Shared", (Word,), {"bloom_reads": (), "part": part})(),
         lambda part: holding(part.fingerprint),
         lambda part: holding(partial(part.fingerprint)),
         lambda part: holding([part]),
@@ -125,42 +94,35 @@ def test_each_of_a_chain_adds_what_it_reads():
         lambda part: holding(holding(part)),
     ],
 )
-@pytest.mark.parametrize(
-    "part",
-    [
-        HeaderFingerprinter(),
-        InheritingFingerprinter.__new__(InheritingFingerprinter),
-        changed_default(),
-    ],
-)
-def test_one_that_says_nothing_is_enough(hold, part):
+def test_one_that_says_nothing_is_enough(hold):
     """Wherever a fingerprinter keeps another one that it may ask, be it Scrapy's own after somebody
     has changed the object."""
-    with pytest.raises(ValueError, match=rf"the fingerprinter is .*{type(part).__name__}"):
-        reads_of(hold(part))
+    subclass = InheritingFingerprinter.__new__(InheritingFingerprinter)
+    for part in (HeaderFingerprinter(), subclass, CHANGED_DEFAULT):
+        with pytest.raises(ValueError, match=rf"the fingerprinter is .*{type(part).__name__}"):
+            reads_of(hold(part))
 
 
-@pytest.mark.parametrize("kind", [Asking, Lent])
-def test_an_object_with_a_fingerprint_that_its_class_lacks(kind):
+def test_an_object_with_a_fingerprint_that_its_class_lacks():
     """It may be asked like any other fingerprinter, and says nothing."""
-    with pytest.raises(ValueError, match=rf"the fingerprinter is .*{kind.__name__}"):
-        reads_of(holding(kind(HeaderFingerprinter())))
+    lent = SimpleNamespace(fingerprint=lambda request: b"")
+    for found in (Asking(HeaderFingerprinter()), lent):
+        with pytest.raises(ValueError, match=rf"the fingerprinter is .*{type(found).__name__}"):
+            reads_of(holding(found))
 
 
 @pytest.mark.parametrize("word", ["callback", ("headers",), ("meta:",), (b"callback",), 5, [["a"]]])
 def test_a_word_that_is_none(word):
     """The reason names it, and what it must be."""
-    found = type("Odd", (Word,), {"bloom_reads": word})()
     with pytest.raises(ValueError, match=r"Odd.bloom_reads is .*: it must be a tuple of"):
-        reads_of(found)
+        reads_of(type("Odd", (Word,), {"bloom_reads": word})())
 
 
-@pytest.mark.parametrize("key", ["depth", "_bloom_delta_list"])
-def test_what_is_set_behind_the_spider(key):
+def test_what_is_set_behind_the_spider():
     """Next to the spider it is not there yet."""
-    found = type("Late", (Word,), {"bloom_reads": (f"meta:{key}",)})()
-    with pytest.raises(ValueError, match=f"reads 'meta:{key}', which is set behind the spider"):
-        reads_of(found)
+    for word in ("meta:depth", "meta:_bloom_delta_list"):
+        with pytest.raises(ValueError, match=f"reads '{word}', which is set behind the spider"):
+            reads_of(type("Late", (Word,), {"bloom_reads": (word,)})())
 
 
 # the table
@@ -221,13 +183,11 @@ def test_the_table_speaks_for_source_that_it_knows(foreign):
 
 def test_source_that_has_changed_says_nothing(foreign):
     """A comment is enough, in any of the files; so is a file that is not there."""
-    _, cls = foreign(SOURCE + "# changed\n")
-    with pytest.raises(ValueError, match=CHANGED):
-        reads_of(cls())
-    for change in (lambda path: path.write_text("[]"), Path.unlink):
-        folder, cls = foreign()
-        assert reads_of(cls())
-        change(folder / "data.json")
+    for change in (lambda path: path.write_text("[]"), Path.unlink, None):
+        folder, cls = foreign() if change else foreign(SOURCE + "# changed\n")
+        if change:
+            assert reads_of(cls())
+            change(folder / "data.json")
         with pytest.raises(ValueError, match=CHANGED):
             reads_of(cls())
 
@@ -243,20 +203,14 @@ def test_a_method_that_was_replaced_says_nothing(foreign, where, name):
         reads_of(found)
 
 
-def test_a_subclass_of_one_in_the_table_says_nothing(foreign):
-    """Another class with its name does not, either."""
+@pytest.mark.parametrize("name", ["Foreign", "__file__"])
+def test_what_only_looks_like_one_in_the_table_says_nothing(foreign, monkeypatch, name):
+    """A subclass, another class with its name, and a module that was made by hand, or removed."""
     _, cls = foreign()
     with pytest.raises(ValueError, match="the fingerprinter is tests"):
         reads_of(type("Foreign", (cls,), {"__module__": __name__})())
-    imitation = type("Foreign", (cls,), {"__module__": cls.__module__})()
     with pytest.raises(ValueError, match=CHANGED):
-        reads_of(imitation)
-
-
-@pytest.mark.parametrize("name", ["Foreign", "__file__"])
-def test_a_module_that_has_lost_its_class_or_its_file_says_nothing(foreign, monkeypatch, name):
-    """As one that was made by hand, or removed."""
-    _, cls = foreign()
+        reads_of(type("Foreign", (cls,), {"__module__": cls.__module__})())
     monkeypatch.delattr(sys.modules[cls.__module__], name)
     with pytest.raises(ValueError, match=CHANGED):
         reads_of(cls())
