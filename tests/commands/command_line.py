@@ -14,9 +14,10 @@ from tests.patience import PATIENCE
 PACKAGE = Path(scrapy_bloom.__file__).resolve().parent.parent
 URLS = PACKAGE / "tests" / "data" / "urls_kasztp_20000.txt.gz"
 
-SUBCOMMANDS = ["info", "size", "check", "add", "merge", "clear", "verify", "compare", "plot"]
-SUBCOMMANDS_OF_JOBS = ["top", "queue", "failed", "retry", "drop", "delta"]
-SUBCOMMANDS_OF_REDIS = ["load", "export", "push", "workers"]
+EVERY_SUBCOMMAND = {
+    *("info", "size", "check", "add", "merge", "clear", "verify", "compare", "plot"),
+    *("top", "queue", "failed", "retry", "drop", "delta", "load", "export", "push", "workers"),
+}
 SEEN = ["http://example.com/", "http://example.com/a?x=1&y=2", "http://example.com/b"]
 
 SETTINGS = """
