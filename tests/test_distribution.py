@@ -24,15 +24,9 @@ REPOSITORY = "https://github.com/scrapy-bloom/scrapy-bloom"
 
 def run(folder, *command, **environment):
     """Run Python there; return its status and its errors."""
-    ended = subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    options = {"capture_output": True, "text": True, "timeout": PATIENCE}
+    command, environment = [sys.executable, *command], os.environ | environment
+    ended = subprocess.run(command, cwd=folder, env=environment, **options)
     return ended.returncode, ended.stderr
 
 
@@ -58,42 +52,35 @@ def unpacked(built, tmp_path_factory):
     return folder / NAME
 
 
-@pytest.fixture(scope="module")
-def recipe():
-    """The recipe for conda."""
-    return yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def wheel(built):
+def test_the_wheel(built):
+    """It holds the tree's modules and scripts, the mark of types and the licence; no tests, no
+    documents. The version is the package's, only extras bring more than what it needs, the command
+    is found. The recipe for conda has the same, under conda's names."""
     with zipfile.ZipFile(built / f"{NAME}-py3-none-any.whl") as file:
-        yield file
-
-
-def test_the_wheel_holds_the_package_and_nothing_else(wheel):
-    """No tests, no documents: the tree's modules and scripts, the mark of types, the licence."""
-    files = {name for name in wheel.namelist() if not name.startswith(f"{NAME}.dist-info/")}
-    package = ROOT / "scrapy_bloom"
-    code = {path for kind in ("*.py", "*.pyi", "*.lua") for path in package.rglob(kind)}
-    wanted = {path.relative_to(ROOT).as_posix() for path in code}
-    assert files == wanted | {"scrapy_bloom/py.typed"}
-    metadata = {name.partition("/")[2] for name in set(wheel.namelist()) - files}
-    assert metadata == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
-
-
-def test_metadata(wheel):
-    """The version is the package's; only extras bring more than what it needs; the command is
-    found."""
-    metadata = message_from_bytes(wheel.read(f"{NAME}.dist-info/METADATA"))
+        held, info = {*file.namelist()}, f"{NAME}.dist-info/"
+        metadata = message_from_bytes(file.read(f"{info}METADATA"))
+        entries = file.read(f"{info}entry_points.txt").decode()
+    kinds = ("*.py", "*.pyi", "*.lua")
+    code = (path for kind in kinds for path in (ROOT / "scrapy_bloom").rglob(kind))
+    wanted = {path.relative_to(ROOT).as_posix() for path in code} | {"scrapy_bloom/py.typed"}
+    names = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+    assert held == wanted | {f"{info}{name}" for name in names}
     assert metadata["Version"] == scrapy_bloom.__version__
     assert metadata["License-Expression"] == "BSD-3-Clause"
+    assert metadata["Requires-Python"] == ">=3.10"  # which python_min is at conda-forge
     needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     names = {line.partition(">")[0] for line in needed}
     assert names == {"scrapy", "mmh3", "bitarray", "msgpack", "w3lib"}
     urls = dict(line.split(", ") for line in metadata.get_all("Project-URL"))
     assert all(url.startswith(urls["Repository"]) for url in urls.values())
-    entries = wheel.read(f"{NAME}.dist-info/entry_points.txt").decode()
     assert "bloom = scrapy_bloom.commands:BloomCommand" in entries
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
+    assert recipe["context"]["version"] == metadata["Version"].removesuffix(".dev0")
+    assert recipe["about"]["license"] == metadata["License-Expression"]
+    assert recipe["about"]["summary"] == metadata["Summary"]
+    of_conda = {re.sub("^msgpack>", "msgpack-python>", line).replace(">", " >") for line in needed}
+    of_conda |= {"__unix", "python >=${{ python_min }}"}
+    assert {*recipe["requirements"]["run"]} == of_conda
 
 
 def test_the_source_distribution_can_test_itself(unpacked):
@@ -117,19 +104,6 @@ def test_the_same_tree_gives_the_same_bytes(built, unpacked, tmp_path):
     file = f"{NAME}.tar.gz"
     again = build(unpacked, tmp_path, "-t", "sdist")
     assert (again / file).read_bytes() == (built / file).read_bytes()
-
-
-def test_the_recipe_for_conda(wheel, recipe):
-    """It has the version and the dependencies of the wheel, under conda's names."""
-    metadata = message_from_bytes(wheel.read(f"{NAME}.dist-info/METADATA"))
-    assert recipe["context"]["version"] == metadata["Version"].removesuffix(".dev0")
-    assert metadata["Requires-Python"] == ">=3.10"  # which python_min is at conda-forge
-    assert recipe["about"]["license"] == metadata["License-Expression"]
-    assert recipe["about"]["summary"] == metadata["Summary"]
-    needed = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
-    wanted = {re.sub("^msgpack>", "msgpack-python>", line).replace(">", " >") for line in needed}
-    of_conda = {"__unix", "python >=${{ python_min }}"}
-    assert {*recipe["requirements"]["run"]} == wanted | of_conda
 
 
 def test_papers(built, unpacked):

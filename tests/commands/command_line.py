@@ -14,55 +14,11 @@ from tests.patience import PATIENCE
 PACKAGE = Path(scrapy_bloom.__file__).resolve().parent.parent
 URLS = PACKAGE / "tests" / "data" / "urls_kasztp_20000.txt.gz"
 
-SUBCOMMANDS = ["info", "size", "check", "add", "merge", "clear", "verify", "compare", "plot"]
-SUBCOMMANDS_OF_JOBS = ["top", "queue", "failed", "retry", "drop", "delta"]
-SUBCOMMANDS_OF_REDIS = ["load", "export", "push", "workers"]
+EVERY_SUBCOMMAND = {
+    *("info", "size", "check", "add", "merge", "clear", "verify", "compare", "plot"),
+    *("top", "queue", "failed", "retry", "drop", "delta", "load", "export", "push", "workers"),
+}
 SEEN = ["http://example.com/", "http://example.com/a?x=1&y=2", "http://example.com/b"]
-
-SETTINGS = """
-BOT_NAME = "shop"
-SPIDER_MODULES = ["shop.spiders"]
-REQUEST_FINGERPRINTER_CLASS = "shop.identity.NoQuery"
-ADDONS = {"scrapy_bloom.Addon": 300}
-BLOOM_CAPACITY = 5_000
-"""
-
-IDENTITY = '''
-from scrapy.utils.request import RequestFingerprinter
-
-
-class NoQuery(RequestFingerprinter):
-    """Takes pages for the same whatever their query."""
-
-    def fingerprint(self, request):
-        return super().fingerprint(request.replace(url=request.url.partition("?")[0]))
-
-
-class Raising:
-    def fingerprint(self, request):
-        raise LookupError("no idea")
-'''
-
-SPIDER = """
-import scrapy
-
-
-class Plain(scrapy.Spider):
-    name = "plain"
-    custom_settings = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
-"""
-
-
-def make_project(folder):
-    """Make a project whose fingerprinter ignores queries, with a spider that has Scrapy's."""
-    package = folder / "shop"
-    (package / "spiders").mkdir(parents=True)
-    (folder / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
-    (package / "__init__.py").touch()
-    (package / "settings.py").write_text(SETTINGS)
-    (package / "identity.py").write_text(IDENTITY)
-    (package / "spiders" / "__init__.py").write_text(SPIDER)
-    return folder
 
 
 def files_in(folder):
@@ -121,15 +77,10 @@ def begun(folder, *arguments, before=("-m", "scrapy_bloom"), **options):
     return processes.Process(command, cwd=folder, env=environment(), text=True, **pipes)
 
 
-def bloom(folder, *arguments, stdin="", module=False):
+def bloom(folder, *arguments, stdin=b"", module=False):
     """Run `scrapy bloom` (or `python -m scrapy_bloom`) in `folder`, to its end."""
     command = ["-m", "scrapy_bloom"] if module else ["-m", "scrapy", "bloom"]
-    done = processes.run(
-        [*command, *arguments],
-        cwd=folder,
-        env=environment(),
-        input=stdin.encode() if isinstance(stdin, str) else stdin,
-    )
+    done = processes.run([*command, *arguments], cwd=folder, env=environment(), input=stdin)
     done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
     return Result(done)
 
@@ -138,14 +89,6 @@ def in_shell(folder, line, stdin=""):
     """Run a line of a shell, in which `scrapy` is the script that was installed."""
     script = Path(sys.executable).with_name("scrapy")
     scrapy = str(script) if script.exists() else f"{sys.executable} -m scrapy"
-    done = subprocess.run(
-        line.replace("scrapy", scrapy, 1),
-        shell=True,
-        cwd=folder,
-        env=environment(),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    return Result(done)
+    pipes = {"input": stdin, "capture_output": True, "text": True, "timeout": PATIENCE}
+    line = line.replace("scrapy", scrapy, 1)
+    return Result(subprocess.run(line, shell=True, cwd=folder, env=environment(), **pipes))

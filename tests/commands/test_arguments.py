@@ -6,14 +6,7 @@ import pytest
 from scrapy.settings import Settings
 
 from scrapy_bloom.commands import BloomCommand
-from tests.commands.command_line import (
-    SUBCOMMANDS,
-    SUBCOMMANDS_OF_JOBS,
-    SUBCOMMANDS_OF_REDIS,
-    in_shell,
-)
-
-EVERY_SUBCOMMAND = {*SUBCOMMANDS, *SUBCOMMANDS_OF_REDIS, *SUBCOMMANDS_OF_JOBS}
+from tests.commands.command_line import EVERY_SUBCOMMAND, in_shell
 
 
 @pytest.mark.parametrize("scrapy", [False, True])
@@ -50,48 +43,36 @@ def test_help_of_each_subcommand_is_complete():
         assert subparser.format_help()
 
 
-WRONG = [
-    (["nonsense"], "'nonsense' is no subcommand ("),
-    (["chek"], "'chek' is no subcommand: did you mean check?"),
-    (["info"], "required: PLACE"),
-    (["info", "a", "b"], "unrecognized: b"),
-    (["info", "a", "--nonsense"], "unrecognized: --nonsense"),
-    (["queue", "hold", "a", "--json", "b", "--nonsense", "c"], "unrecognized: --nonsense"),
-    (["size", "--urls", "many"], "'many' is not a whole number"),
-    (["plot", "pie", "x.png"], "invalid choice: 'pie'"),
-]
-
-
 @pytest.mark.parametrize("scrapy", [False, True])
-@pytest.mark.parametrize(("arguments", "message"), WRONG)
-def test_wrong_arguments_get_one_line(run, tmp_path, arguments, message, scrapy):
+def test_wrong_arguments_get_one_line(run, tmp_path, scrapy):
     """A mistyped command ends with status 2 and a line that says what and where to look, also
     through Scrapy's own parser, which would print its usage."""
-    result = run(tmp_path, *arguments, scrapy=scrapy)
-    assert message in result.refusal
-    assert "--help" in result.refusal
-    assert not result.out
+    for words, message in (
+        ("nonsense", "'nonsense' is no subcommand ("),
+        ("chek", "'chek' is no subcommand: did you mean check?"),
+        ("info", "required: PLACE"),
+        ("info a b", "unrecognized: b"),
+        ("info a --nonsense", "unrecognized: --nonsense"),
+        ("queue hold a --json b --nonsense c", "unrecognized: --nonsense"),
+        ("size --urls many", "'many' is not a whole number"),
+        ("plot pie x.png", "invalid choice: 'pie'"),
+    ):
+        result = run(tmp_path, *words.split(), scrapy=scrapy)
+        assert message in result.refusal
+        assert "--help" in result.refusal
+        assert not result.out
+    # what Scrapy's own options cannot take
+    for option, message in (("-s", "use -s NAME=VALUE"), ("--pidfile", "/no/x")):
+        refused = run(tmp_path, "size", "--urls", "5", option, "/no/x", scrapy=scrapy).refusal
+        assert message in refused
 
 
-@pytest.mark.parametrize("text", ["5000000", "5_000_000", "5,000,000", "5e6", "5M", "0.005G"])
-def test_numbers_may_be_written_as_people_do(run, tmp_path, text):
-    """Underscores, commas, exponents and suffixes mean the same everywhere."""
-    assert run(tmp_path, "size", "--urls", text, "--json").json["urls"] == 5_000_000
-
-
-@pytest.mark.parametrize(
-    "text", ["", "0", "-5", "1.5", "x", "M", "1e", "nan", "inf", "1e999", "1e300"]
-)
-@pytest.mark.parametrize("option", ["--urls", "--from"])
-def test_other_numbers_are_refused(run, tmp_path, option, text):
-    """What is no positive whole number, or more than there can be, is named."""
-    refusal = run(tmp_path, "size", "--urls", "5", f"{option}={text}").refusal
-    assert f"argument {option}: {text!r} is not a whole number from 1 to 1,000" in refusal
-
-
-@pytest.mark.parametrize("scrapy", [False, True])
-@pytest.mark.parametrize("option", ["-s", "--pidfile"])
-def test_bad_options_of_scrapy_get_one_line(run, tmp_path, option, scrapy):
-    """What Scrapy's own options cannot take ends no command with a traceback."""
-    refusal = run(tmp_path, "size", "--urls", "5", option, "/no/x", scrapy=scrapy).refusal
-    assert "/no/x" in refusal or "use -s NAME=VALUE" in refusal
+def test_numbers_may_be_written_as_people_do(run, tmp_path):
+    """Underscores, commas, exponents and suffixes mean the same everywhere; what is no positive
+    whole number, or more than there can be, is named."""
+    for text in ("5000000", "5_000_000", "5,000,000", "5e6", "5M", "0.005G"):
+        assert run(tmp_path, "size", "--urls", text, "--json").json["urls"] == 5_000_000
+    for text in ("", "0", "-5", "1.5", "x", "M", "1e", "nan", "inf", "1e999", "1e300"):
+        for option in ("--urls", "--from"):
+            refusal = run(tmp_path, "size", "--urls", "5", f"{option}={text}").refusal
+            assert f"argument {option}: {text!r} is not a whole number from 1 to 1,000" in refusal

@@ -6,26 +6,69 @@ import shutil
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
-from tests.commands.command_line import SEEN, bloom, in_shell, make_project
+from tests.commands.command_line import SEEN, bloom, in_shell
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
+# a project whose fingerprinter ignores queries, with a spider that has Scrapy's
+PROJECT = {
+    "scrapy.cfg": "[settings]\ndefault = shop.settings\n",
+    "shop/__init__.py": "",
+    "shop/settings.py": """
+BOT_NAME = "shop"
+SPIDER_MODULES = ["shop.spiders"]
+REQUEST_FINGERPRINTER_CLASS = "shop.identity.NoQuery"
+ADDONS = {"scrapy_bloom.Addon": 300}
+BLOOM_CAPACITY = 5_000
+""",
+    "shop/identity.py": '''
+from scrapy.utils.request import RequestFingerprinter
+
+
+class NoQuery(RequestFingerprinter):
+    """Takes pages for the same whatever their query."""
+
+    def fingerprint(self, request):
+        return super().fingerprint(request.replace(url=request.url.partition("?")[0]))
+
+
+class Raising:
+    def fingerprint(self, request):
+        raise LookupError("no idea")
+''',
+    "shop/spiders/__init__.py": """
+import scrapy
+
+
+class Plain(scrapy.Spider):
+    name = "plain"
+    custom_settings = {"REQUEST_FINGERPRINTER_CLASS": "scrapy.utils.request.RequestFingerprinter"}
+""",
+}
+
+
+@pytest.fixture
+def project(tmp_path):
+    """The folder of that project."""
+    for name, text in PROJECT.items():
+        path = tmp_path / "project" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "project"
 
 
 @pytest.mark.parametrize("is_project", [False, True])
-def test_a_subcommand_works_inside_and_outside_a_project(run, job, is_project):
+def test_a_subcommand_works_inside_and_outside_a_project(job, project, is_project):
     """Through the real executable, with good input (status 0) and bad (status 2)."""
-    folder = make_project(job.parent) if is_project else job.parent
-    result = bloom(folder, "info", "job", module=is_project)
+    folder = project if is_project else job.parent
+    result = bloom(folder, "info", str(job), module=is_project)
     assert (result.status, result.error) == (0, "")
-    assert result.lines[0] == "job"
+    assert result.lines[0] == str(job)
     assert "no holds no Bloom filter" in bloom(folder, "info", "no").refusal
 
 
-def test_project_settings_apply(run, job):
+def test_project_settings_apply(run, job, project):
     """A project's fingerprinter, capacity and spiders' settings count; others are refused."""
-    outside, project = job.parent, make_project(job.parent / "project")
-    (project / "list.txt").write_text("http://example.com/a?x=1\nhttp://example.com/b\n")
-    page = "http://example.com/b"
+    outside, page = job.parent, "http://example.com/b"
+    (project / "list.txt").write_text(f"http://example.com/a?x=1\n{page}\n")
 
     def inside(*arguments):
         return run(project, *arguments, scrapy=True)
@@ -47,35 +90,17 @@ def test_project_settings_apply(run, job):
     assert "no idea" in inside("check", "by hand", page, "-s", raising).refusal
 
 
-@pytest.mark.parametrize(
-    ("output", "status", "error"),
-    [
-        pytest.param(
-            ">/dev/full",
-            2,
-            "No space left",
-            marks=pytest.mark.skipif(not os.path.exists("/dev/full"), reason="is on Linux only"),
-        ),
-        (">&-", 0, ""),
-        ("--nonsense >&-", 2, "unrecognized"),
-        (">&- 2>&-", 0, ""),
-    ],
-)
-def test_output_that_cannot_be_written_gets_one_line(job, output, status, error):
-    """A full disk is named; without any output a command does its work."""
-    result = in_shell(job.parent, f"scrapy bloom info job {output}")
-    assert (result.status, len(result.error.splitlines())) == (status, bool(error))
-    assert error in result.error
-
-
-def test_closed_output_is_no_error_to_talk_about(job):
-    """`scrapy bloom … | head` ends quietly."""
-    result = in_shell(job.parent, "scrapy bloom check job - | true", "\n".join(SEEN * 20_000))
-    assert result.error == ""
-
-
-def test_no_standard_input_is_named(job):
-    """Where a list is to be read from it."""
+def test_what_cannot_be_written_or_read_gets_one_line(job):
+    """A full disk is named; without any output a command does its work (slow: starts of a shell and
+    Scrapy), and `scrapy bloom … | head` ends quietly. A standard input that is missing is named."""
+    rows = [("--nonsense >&-", 2, "unrecognized"), (">&- 2>&-", 0, "")]
+    rows += [(">/dev/full", 2, "No space left")] if os.path.exists("/dev/full") else []
+    for output, status, error in rows:
+        result = in_shell(job.parent, f"scrapy bloom info job {output}")
+        assert (result.status, len(result.error.splitlines())) == (status, bool(error))
+        assert error in result.error
+    lines = "\n".join(SEEN * 20_000)
+    assert in_shell(job.parent, "scrapy bloom check job - | true", lines).error == ""
     assert "no standard input" in in_shell(job.parent, "scrapy bloom check job - <&-").refusal
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import load_into_redis
-from scrapy_bloom.crawl.failed_request import FailedRequest
-from tests.redis.workers import StoreWorker
-
-pytest_plugins = ["tests.redis.fixtures"]
 
 DOCS = Path(__file__).parents[2] / "docs"
-URL = "http://example.com/1"
+FILTER_COMMANDS = ["info", "verify", "check http://example.com/1", "export exported", "clear --yes"]
+CRAWL_COMMANDS = ["workers", "failed", "retry", "top --once", "push http://example.com/3"]
+CRAWL_COMMANDS += ["drop --yes", "queue count", "queue hold a", "queue drop --slot * --yes"]
+CRAWL_COMMANDS += FILTER_COMMANDS
+FILTER_ALONE, CRAWL = "scrapy.core.scheduler.Scheduler", "scrapy_bloom.RedisDurableScheduler"
 
 
 def rights(page):
@@ -31,77 +31,48 @@ def user(server, page, key):
     return f"redis://{key}:password@127.0.0.1:{server.port}/0"
 
 
-@pytest.fixture
-def crawl(redis_server, key):
-    """The key of a crawl with a request that waits and one that has failed."""
-    worker = StoreWorker(redis_server.url, key)
-    for name in ("1", "2"):
-        worker.enqueue(name)
-    request = worker.next()
-    worker.store.fail(request, FailedRequest(request.url, "GET", "callback", 200, "", 1, 0.0, ""))
+def run_at(run, folder, command, url, key):
+    """Run a command on what `key` names at that URL."""
+    name, *words = command.split()
+    action = [words.pop(0)] if name == "queue" else []
+    return run(folder, name, *action, url, *words, "--key", key)
+
+
+def test_commands_on_a_crawl(run, join, tmp_path, redis_server, key):
+    """All of them find it by the BLOOM_REDIS_KEY of its workers; the name of its keys in Redis is
+    none."""
+    worker = join()
+    worker.enqueue_all("12")
+    worker.exchange()
+    worker.fail(worker.next())
     worker.exchange()
     worker.leave()
-    return key
+    url = user(redis_server, "workers.md", key)
+    for command in CRAWL_COMMANDS:
+        refused = run_at(run, tmp_path, command, url, worker.key).refusal
+        assert "give its BLOOM_REDIS_KEY, which has no braces" in refused
+        found = run_at(run, tmp_path, command, url, key)
+        assert found.status == 0, (command, found.error)
+        assert key in found.out or command not in {"info", "verify", "clear --yes"}
+    assert redis_server.names(worker.key) == []
 
 
-CRAWL_COMMANDS = {
-    **dict.fromkeys(("info", "workers", "verify", "failed", "retry"), ()),
-    "top": ["--once"],
-    "check": [URL],
-    "push": ["http://example.com/3"],
-    "export": ["exported"],
-    "drop": ["--yes"],
-    "clear": ["--yes"],
-}
+@pytest.mark.parametrize("kind", ["server", "cluster"])
+def test_commands_on_a_filter_alone(run, job, request, key, kind):
+    """The same, where there is no queue; in a Cluster its shards are in many slots."""
+    server = request.getfixturevalue(f"redis_{kind}")
+    load_into_redis(job / "bloom", server.url, key)
+    url = server.url if kind == "cluster" else user(server, "redis.md", key)
+    for command in FILTER_COMMANDS:
+        found = run_at(run, job.parent, command, url, key)
+        assert found.status == command.startswith("check"), found.error
 
 
-@pytest.mark.parametrize("command", CRAWL_COMMANDS)
-def test_commands_on_a_crawl(run, tmp_path, redis_server, crawl, command):
-    """All of them find it by the BLOOM_REDIS_KEY of its workers."""
-    url = user(redis_server, "workers.md", crawl)
-    found = run(tmp_path, command, url, *CRAWL_COMMANDS[command], "--key", crawl)
-    assert found.status == 0, found.error
-    assert crawl in found.out or command not in {"info", "verify", "clear"}
-    assert redis_server.names(f"{{{crawl}}}") == [] or command != "clear"
-
-
-FILTER_COMMANDS = {"info": (), "verify": (), "check": [URL], "export": ["x"], "clear": ["--yes"]}
-
-
-@pytest.mark.parametrize("command", FILTER_COMMANDS)
-def test_commands_on_a_filter_alone(run, job, redis_server, key, command):
-    """The same, where there is no queue."""
-    load_into_redis(job / "bloom", redis_server.url, key)
-    url = user(redis_server, "redis.md", key)
-    found = run(job.parent, command, url, *FILTER_COMMANDS[command], "--key", key)
-    assert found.status in {0, 1} if command == "check" else found.status == 0, found.error
-
-
-@pytest.mark.parametrize(
-    ("page", "scheduler"),
-    [("redis.md", "scrapy.core.scheduler.Scheduler"), ("workers.md", "RedisDurableScheduler")],
-)
+@pytest.mark.parametrize(("page", "scheduler"), [("redis.md", FILTER_ALONE), ("workers.md", CRAWL)])
 def test_a_job_is_loaded(run, job, redis_server, key, page, scheduler):
     """Into a filter alone, and into a crawl."""
-    if scheduler == "RedisDurableScheduler":
-        scheduler = "scrapy_bloom.RedisDurableScheduler"
     options = ["-s", f"SCHEDULER={scheduler}", "-s", "BLOOM_CAPACITY=2000"]
     url = user(redis_server, page, key)
     found = run(job.parent, "load", "job", url, "--key", key, *options)
     assert found.status == 0, found.error
     assert redis_server.names(key)
-
-
-def test_commands_on_a_filter_alone_in_a_cluster(run, job, redis_cluster, key):
-    """Its shards are in many slots, and a queue is not looked for."""
-    load_into_redis(job / "bloom", redis_cluster.url, key)
-    for command, more in FILTER_COMMANDS.items():
-        found = run(job.parent, command, redis_cluster.url, *more, "--key", key)
-        assert found.status in {0, 1} if command == "check" else found.status == 0, found.error
-
-
-def test_a_crawl_has_one_name(run, tmp_path, redis_server, crawl):
-    """That of its workers; the name of its keys in Redis is none."""
-    for command, more in CRAWL_COMMANDS.items():
-        found = run(tmp_path, command, redis_server.url, *more, "--key", f"{{{crawl}}}")
-        assert "give its BLOOM_REDIS_KEY, which has no braces" in found.refusal

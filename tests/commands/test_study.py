@@ -15,9 +15,8 @@ from tests.commands.command_line import URLS, bloom
 def test_size_agrees_with_real_filters(run, tmp_path, kind, rate):
     """Bits, tables, files and expected losses, to the byte, set at once and grown."""
     arguments = ["size", "--urls", "20k", "--from", "1000", "--error-rate", rate]
-    for figures, capacity in zip(
-        run(tmp_path, *arguments, "--json").json[kind], (20_000, 1000), strict=True
-    ):
+    found = run(tmp_path, *arguments, "--json").json[kind]
+    for figures, capacity in zip(found, (20_000, 1000), strict=True):
         place, number = tmp_path / str(capacity), count()
         with ScalableBloomFilter(capacity, rate, place, exact=kind != "filters") as made:
             while len(made) < 20_000:
@@ -25,10 +24,8 @@ def test_size_agrees_with_real_filters(run, tmp_path, kind, rate):
             assert figures["bytes"] == made.nbytes
             assert figures["layers"] == len(made.layers)
             assert figures["pages_lost"] == pytest.approx(made.expected_false_positives, rel=1e-9)
-            if kind == "filters":
-                assert figures["bits"] == 8 * made.nbytes
-            else:
-                assert figures["table_bytes"] == made.table_nbytes
+            assert kind != "filters" or figures["bits"] == 8 * made.nbytes
+            assert kind == "filters" or figures["table_bytes"] == made.table_nbytes
         assert figures["file_bytes"] == sum(path.stat().st_size for path in place.glob("*.bloom"))
     text = run(tmp_path, *arguments)
     assert "RFPDupeFilter" in text.out
@@ -41,21 +38,23 @@ def test_size_agrees_with_real_filters(run, tmp_path, kind, rate):
 def test_compare_prints_the_running_share(run, tmp_path):
     """A row for each so many lines, then what each method has cost, in text and JSON."""
     text = run(tmp_path, "compare", URLS)
-    assert text.status == 0
-    assert text.width <= 80
+    assert (text.status, text.width <= 80) == (0, True)
     assert [line.split()[0] for line in text.lines[1:4]] == ["lines", "10,000", "20,000"]
-    arguments = ["compare", URLS, "--every", "5k", "--slots", "50k", "--bits", "100k"]
-    figures = run(tmp_path, *arguments, "--hashes", "4", "--json").json
+    tables = ["--slots", "50k", "--bits", "100k", "--hashes", "4"]
+    figures = run(tmp_path, "compare", URLS, "--every", "5k", *tables, "--json").json
     assert [row["lines"] for row in figures["rows"]] == [5000, 10_000, 15_000, 20_000]
     exact, digests, one, classic, eight, ours, with_table = figures["methods"]
-    assert exact["false_positives"] == digests["false_positives"] == ours["false_positives"] == 0
-    assert with_table["false_positives"] == 0
+    for each in (exact, digests, ours, with_table):
+        assert each["false_positives"] == 0
     assert with_table["bytes"] > ours["bytes"] + 9.4 * 20_000
     assert one["share"] == pytest.approx(one["expected"] / 20_000, rel=0.05)
     assert classic["share"] == pytest.approx(classic["expected"] / 20_000, rel=0.1)
     assert eight["false_positives"] > 0
     assert eight["bytes"] == 2**28
     assert "none.txt: No such file" in run(tmp_path, "compare", "none.txt").refusal
+    for option, most in (("--slots", 10**11), ("--bits", 10**11), ("--hashes", 100)):
+        refusal = run(tmp_path, "compare", URLS, option, most + 1).refusal
+        assert f"from 1 to {most:,}" in refusal
 
 
 def test_plot_writes_pictures(run, tmp_path):
@@ -66,59 +65,27 @@ def test_plot_writes_pictures(run, tmp_path):
     picture = (tmp_path / "memory.svg").read_text()
     assert "prefers-color-scheme: dark" in picture
     inks = {"#000000", "#ffffff", "#d9d9d9", "#cccccc"}  # the last, around the legend, is for both
-    assert set(re.findall(r'style="[^"]*(#\w{6})', picture)) <= inks
+    assert {*re.findall(r'style="[^"]*(#\w{6})', picture)} <= inks
     assert ".png or .svg" in run(tmp_path, "plot", "memory", "memory.pdf").refusal
     assert "no/x.png: No such file" in run(tmp_path, "plot", "memory", "no/x.png").refusal
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["size", "--urls", "1"],
-        ["size", "--urls", "1e6", "--error-rate", "1e-250"],
-        ["size", "--urls", "100M"],
-        ["size", "--urls", "1e15"],
-        ["size", "--urls", "1e15", "--from", "9e14"],
-        ["size", "--urls", "1e15", "--error-rate", "1e-25"],
-        ["compare", URLS, "--slots", "1", "--bits", "9"],
-    ],
-    ids=lambda arguments: " ".join(map(str, arguments[1:])),
-)
-def test_tables_fit_a_terminal(run, tmp_path, arguments):
+def test_tables_fit_a_terminal(run, tmp_path):
     """Eighty columns are enough, whatever the figures."""
-    assert run(tmp_path, *arguments).width <= 80
-
-
-@pytest.mark.parametrize("data", [b"", b"\n \n", b"nonsense\n", bytes(range(256))])
-def test_compare_refuses_a_list_without_a_url(run, tmp_path, data):
-    """There is nothing to compare, so there is no table."""
-    (tmp_path / "list").write_bytes(data)
-    result = run(tmp_path, "compare", URLS, "list")
-    assert "list holds no URL" in result.refusal
-    assert not result.out
-    assert "standard input holds no URL" in run(tmp_path, "compare", "-", stdin=data).refusal
-
-
-def test_compare_takes_a_byte_order_mark_for_none(run, tmp_path):
-    """A URL behind one is the same URL."""
-    lines = b"\xef\xbb\xbfhttp://a.example/\nhttp://a.example/\n"
-    (row,) = run(tmp_path, "compare", "-", "--json", stdin=lines).json["rows"]
-    assert (row["lines"], row["urls"]) == (2, 1)
+    for words in ("1", "1e6 --error-rate 1e-250", "1e15 --from 9e14", "1e15 --error-rate 1e-6"):
+        assert run(tmp_path, "size", "--urls", *words.split()).width <= 80
+    lines = b"http://a.example/\n"
+    compared = run(tmp_path, "compare", "-", "--slots", 1, "--bits", 9, stdin=lines)
+    assert compared.width <= 80
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/stdin"), reason="pipes have names on Unix only")
 @pytest.mark.parametrize("packed", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_compare_loses_nothing_of_a_pipe(tmp_path, packed):
-    """`scrapy bloom compare <(zcat list.gz)` reads all of it, from the first byte on."""
-    lines = packed(b"http://a.example/1\nhttp://a.example/2\n")
+def test_compare_loses_nothing_of_a_pipe(run, tmp_path, packed):
+    """`scrapy bloom compare <(zcat list.gz)` reads all of it, from the first byte on; a mark of an
+    editor makes no other URL, and what holds no URL is refused."""
+    lines = packed(b"\xef\xbb\xbfhttp://a.example/1\nhttp://a.example/1\n")
     (row,) = bloom(tmp_path, "compare", "/dev/stdin", "--json", stdin=lines).json["rows"]
-    assert row["lines"] == 2
-
-
-@pytest.mark.parametrize(
-    ("option", "most"), [("--slots", 10**11), ("--bits", 10**11), ("--hashes", 100)]
-)
-def test_compare_refuses_what_would_take_for_ever(run, tmp_path, option, most):
-    """Tables that no memory holds, and more hashes than anybody waits for."""
-    refusal = run(tmp_path, "compare", URLS, option, most + 1).refusal
-    assert f"from 1 to {most:,}" in refusal
+    assert (row["lines"], row["urls"]) == (2, 1)
+    nothing = run(tmp_path, "compare", "-", stdin=packed(b"nonsense\n"))
+    assert "standard input holds no URL" in nothing.refusal

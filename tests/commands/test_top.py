@@ -1,4 +1,4 @@
-"""How far a job is, in the terminal and for exporters."""
+"""How far a job is, or a crawl, in the terminal and for exporters."""
 
 import json
 import os
@@ -6,33 +6,31 @@ import re
 import signal
 import sqlite3
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 
 import pytest
 
 from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import lines
 from scrapy_bloom.crawl.choice import Counts
-from scrapy_bloom.crawl.figures import with_rates
+from scrapy_bloom.crawl.figures import Figures, with_rates
+from scrapy_bloom.crawl.stats import COUNTED
 from scrapy_bloom.errors import RequestFileError, SharedFilterError
 from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.redis.status import CrawlStatus
 from scrapy_bloom.sqlite.job_file import RequestFile
 from scrapy_bloom.sqlite.status import JobStatus
-from tests.bloom.test_inspection import contents
-from tests.commands.command_line import begun
-from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
-from tests.crawl.engine import Job
+from tests.commands.command_line import begun, files_in
+from tests.commands.test_requests import FAILURES, MANY
+from tests.crawl.engine import Job, query
 from tests.failures import Failed
 from tests.patience import PATIENCE, wait_until
+from tests.redis.workers import StoreWorker
 from tests.stored import Stored
-from tests.test_refused_start import start as start_crawl
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+from tests.test_refused_start import start
 
 SLOTS = 12
 PENDING = SLOTS * (SLOTS + 1) // 2
-
-
 NOTED = {
     "in_flight": 16,
     "commit_seconds_max": 0.0123,
@@ -40,7 +38,7 @@ NOTED = {
     "filter_layers": 1,
     "filter_bytes": 4_000_000,
 }
-COUNTED = {
+CHANGING = {
     "commits": (0, 10),
     "pages": (1000, 20),
     "items": (900, 10),
@@ -59,48 +57,45 @@ def note(file, at, began, **figures):
 
 
 @pytest.fixture
-def watched(failed_job):  # noqa: F811
+def watched(tmp_path):
     """A job that runs, with failed requests, and pending ones in several slots."""
-    job = Stored(failed_job / "requests.sqlite")
-    file = job.file
+    job = Stored(tmp_path / "requests.sqlite")
+    for each in FAILURES:
+        job.fail(each)
     for number in range(PENDING):
         job.put(slot=f"slot{number % SLOTS}.example.com")
     began = time.time() - 30
     # an earlier start, which is none of this one's business
-    note(file, began - 5.5, 1)
+    note(job.file, began - 5.5, 1)
     for second in range(-32, 30):
-        counted = {name: first + second * step for name, (first, step) in COUNTED.items()}
-        note(file, began + second, began, **NOTED, **counted)
-    file.execute("UPDATE round_counts SET pages = 21580, items = 7, duplicates = 8, retries = 9")
-    file.commit()
-    with ExitStack() as stack:
-        stack.callback(file._connection.close)
-        stack.enter_context(JobDirectory(failed_job).locked())
-        yield failed_job
-
-
-def shown(figures, width):
-    """Return the lines in a terminal of that width."""
-    return lines("jobs/shop", figures, width, 24)
+        counted = {name: first + second * step for name, (first, step) in CHANGING.items()}
+        note(job.file, began + second, began, **NOTED, **counted)
+    job.file.execute("UPDATE round_counts SET pages = 21580, items = 7, duplicates = 8")
+    job.file.commit()
+    with closing(job.file._connection), JobDirectory(tmp_path).locked():
+        yield tmp_path
 
 
 def test_figures_of_a_running_job(watched):
     """What it has noted, and what follows from it if the rate stays."""
     figures = JobStatus(watched).figures()
-    assert figures["state"] == "running"
-    assert figures["pages"] == 1000 + 29 * 20
-    assert figures["pages_per_second"] == pytest.approx(20)
-    assert figures["items_per_second"] == pytest.approx(10)
-    assert figures["pending_per_second"] == pytest.approx(-50)
-    assert figures["seconds_left"] == pytest.approx((700_000 - 29 * 50) / 50)
-    assert figures["seconds_to_growth"] == pytest.approx((600_000 - 29 * 100) / 100)
-    assert figures["failed_by_reason"] == {"download/timeout": MANY, "callback": 1}
-    assert figures["failed"] == MANY + 1
-    assert (len(figures["pending_by_slot"]), figures["slots"]) == (10, SLOTS)
-    assert figures["seconds"] == pytest.approx(30, abs=20)
+    expected = {
+        "state": "running",
+        "pages": 1000 + 29 * 20,
+        "pages_per_second": pytest.approx(20),
+        "items_per_second": pytest.approx(10),
+        "pending_per_second": pytest.approx(-50),
+        "seconds_left": pytest.approx((700_000 - 29 * 50) / 50),
+        "seconds_to_growth": pytest.approx((600_000 - 29 * 100) / 100),
+        "failed_by_reason": {"download/timeout": MANY, "callback": 1},
+        "failed": MANY + 1,
+        "slots": SLOTS,
+        "seconds": pytest.approx(30, abs=20),
+    }
+    assert {name: figures[name] for name in expected} == expected
+    assert len(figures["pending_by_slot"]) == 10
     assert 0 <= figures["seconds_since_commit"] < 60
-    assert figures["file_bytes"] > 0
-    assert figures["log_bytes"] > 0
+    assert min(figures["file_bytes"], figures["log_bytes"]) > 0
 
 
 def test_figures_of_a_job_at_rest(watched):
@@ -108,31 +103,24 @@ def test_figures_of_a_job_at_rest(watched):
     file = RequestFile.open(watched / "requests.sqlite")
     file.commit()
     file.close(clean=True)
-    figures = JobStatus(watched).figures()
-    assert figures["pages"] == 1000 + 29 * 20
+    assert JobStatus(watched).figures()["pages"] == 1000 + 29 * 20
     (watched / "bloom.lock").unlink()
-    before = contents(watched)
+    before = files_in(watched)
     figures = JobStatus(watched).figures()
-    assert figures["state"] == "stopped"
+    assert (figures["state"], figures["seconds"]) == ("stopped", pytest.approx(29))
     # not what was noted last, which a killed process may have changed since
     assert (figures["pending"], figures["in_flight"]) == (PENDING, 0)
     assert figures["pages_per_second"] is figures["seconds_left"] is None
-    assert figures["seconds"] == pytest.approx(29)
-    assert contents(watched) == before
-
-
-def test_the_filter_has_what_the_last_commit_has_added(tmp_path):
-    """Its requests enter the filter after the figures are noted."""
-    crawl = Job(tmp_path).open()
-    crawl.push("one")
-    crawl.push("two")
-    crawl.close()
-    assert JobStatus(tmp_path).figures()["filter_items"] == 2
+    assert files_in(watched) == before
 
 
 def test_rates_are_of_this_start(tmp_path):
-    """What an earlier start of the job has noted is none of its speed."""
+    """What an earlier start of the job has noted is none of its speed. A job that has noted nothing
+    yet is shown all the same."""
     file = RequestFile.open(tmp_path / "requests.sqlite")
+    figures = JobStatus(tmp_path).figures()
+    assert (figures["pages"], figures["seconds"]) == (None, None)
+    assert any("pages" in line for line in lines("job", figures))
     for began, at in ((1, 8), (2, 9)):
         note(file, at, began, pages=at, pending=0)
     file.commit()
@@ -142,41 +130,27 @@ def test_rates_are_of_this_start(tmp_path):
     assert (figures["state"], figures["pages"], figures["pages_per_second"]) == ("running", 9, None)
 
 
-def test_a_job_that_has_noted_nothing_yet(tmp_path):
-    """It is shown all the same."""
-    RequestFile.open(tmp_path / "requests.sqlite").close(clean=True)
-    figures = JobStatus(tmp_path).figures()
-    assert (figures["state"], figures["pages"], figures["seconds"]) == ("finished", None, None)
-    assert any("pages" in line for line in shown(figures, 80))
-
-
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_view_fits_the_terminal(watched, width):
     """All of it from 80 columns on, and cut are only names; with fewer, what is below is cut."""
     figures = JobStatus(watched).figures()
     figures["pending_by_slot"] = {"a" * 200: 2_000_000, **figures["pending_by_slot"]}
-    found = shown(figures, width)
+    found = lines("jobs/shop", figures, width, 24)
     assert max(map(len, found)) <= width
     assert len(found) < 24
     assert not [line for line in found if line.endswith("…")] or width < 80
-    text = "\n".join(found)
-    if width < 80:
-        assert "1,580  20.0/s" in text
-        return
-    for expected in (
-        "running, for 3",
-        " s  jobs/shop",
-        "1,580  20.0/s",
-        "698,550  -50.0/s",
-        "3 h 52 min",
-        "402,900 of 1,000,000 (40.3 %), 4 MB, grows in 1 h 39 min",
-        "the slowest took 0.0123 s",
-        "aaa…",
-        "2,000,000",
-        "and 4 more",
-        "download/timeout",
-    ):
-        assert expected in text
+    expected = ["1,580  20.0/s"]
+    if width >= 80:
+        expected += ["running, for 3", " s  jobs/shop", "698,550  -50.0/s", "3 h 52 min"]
+        expected += ["402,900 of 1,000,000 (40.3 %), 4 MB, grows in 1 h 39 min"]
+        expected += ["the slowest took 0.0123 s", "aaa…", "2,000,000", "and 4 more"]
+        expected += ["download/timeout"]
+    assert [text for text in expected if text not in "\n".join(found)] == []
+    # the end of a long path tells jobs apart
+    name = "/home/somebody/projects/crawlers/shop/jobs/shop-2026-11-23"
+    first = lines(name, figures, 60)[0]
+    assert re.match(r"running, for 3\d s  /home/\S+…\S+/jobs/shop-2026-11-23$", first)
+    assert len(first) == 60
 
 
 @pytest.mark.parametrize(
@@ -193,7 +167,7 @@ def test_the_time_left_is_said_when_pending_has_fallen_for_a_minute(watched, pen
     samples = [(float(second), {"pending": count}) for second, count in enumerate(pending)]
     figures = with_rates({**JobStatus(watched).figures(), "pending": pending[-1]}, samples)
     assert figures["seconds_left"] == left
-    (line,) = (line for line in shown(figures, 80) if "time left" in line)
+    (line,) = (line for line in lines("job", figures, 80) if "time left" in line)
     assert f"  {told}" in line
 
 
@@ -209,91 +183,75 @@ def test_what_reads_many_rows_is_asked_rarely(watched, monkeypatch):
 
 
 def test_slots_have_all_that_is_pending(tmp_path):
-    """What a killed process had claimed, and what the next start is asked to retry, too."""
-    folder = tmp_path / "job"
+    """What a killed process had claimed, and what the next start is asked to retry, too; the filter
+    has what was added by a commit after the figures were noted."""
     options = {"meta": {"download_slot": "a"}}
-    job = Job(folder, BLOOM_BUDGET={"a": 3}).open().pushed("b", "c", "d", "e", **options)
+    job = Job(tmp_path, BLOOM_BUDGET={"a": 3}).open().pushed("b", "c", "d", "e", **options)
     job.pop()
     job.commit()
-    assert JobStatus(folder).figures()["pending_by_slot"] == {"a": 2}
+    assert JobStatus(tmp_path).figures()["pending_by_slot"] == {"a": 2}
     job.drop()
-    assert Failed(folder).retry() == 1
-    figures = JobStatus(folder).figures()
+    assert Failed(tmp_path).retry() == 1
+    figures = JobStatus(tmp_path).figures()
     assert (figures["pending"], figures["pending_by_slot"]) == (4, {"a": 4})
+    assert figures["filter_items"] == 4
 
 
 def test_top_prints_once_where_nobody_watches(run, watched):
     """On request, too: one table below the other, or as JSON in one line."""
     for options in (["--once"], []):
         plain = run(watched, "top", ".", *options)
-        assert plain.status == 0
-        assert re.match(r"running, for 3\d s  \.", plain.lines[0])
+        assert (plain.status, plain.lines[0][:14]) == (0, "running, for 3")
         rows = [line.split() for line in plain.lines]
         assert ["pages", "1,580", "20.0/s", "21,580"] in rows
         assert ["pending", "698,550", "-50.0/s"] in rows
-        assert ["pending", "by", "slot"] in rows
-        assert ["failed", "8"] in rows
-        assert ["in", "flight", "16"] in rows
-        assert "filter           402,900 of 1,000,000 (40.3 %), 4 MB, grows in" in plain.out
         assert "and 4 more" in plain.lines
     (line,) = run(watched, "top", ".", "--json").lines
     assert json.loads(line)["pages"] == 1000 + 29 * 20
     assert "goes with --json" in run(watched, "top", ".", "--follow").refusal
 
 
-def test_a_long_path_is_cut_in_the_middle(watched):
-    """Its end tells jobs apart."""
-    figures = JobStatus(watched).figures()
-    first = lines("/home/somebody/projects/crawlers/shop/jobs/shop-2026-11-23", figures, 60)[0]
-    assert re.match(r"running, for 3\d s  /home/\S+…\S+/jobs/shop-2026-11-23$", first)
-    assert len(first) == 60
-
-
 def test_what_is_held_and_capped_is_named(watched):
     """By hand or by the host; and what is over BLOOM_BUDGET apart from what has failed."""
-    with closing(sqlite3.connect(watched / "requests.sqlite")) as connection, connection:
-        holds = [("a.example.com", None, 1, None), ("b", time.time() + 3600, 1, None)]
-        holds += [("c", time.time() + 60, 1, None), ("d", time.time() - 60, 1, None)]
-        connection.executemany(
-            "INSERT INTO slot (name, until, times, pause) VALUES (?, ?, ?, ?)", holds
-        )
-        connection.execute("INSERT INTO request VALUES (NULL, 1, 0, 0, 4, x'', NULL, 1, NULL)")
+    now = time.time()
+    for name, until in (("a.example.com", None), ("b", now + 3600), ("c", now + 60), ("d", 1)):
+        hold = "INSERT INTO slot (name, until, times, pause) VALUES (?, ?, 1, NULL)"
+        query(watched, hold, name, until)
+    query(watched, "INSERT INTO request VALUES (NULL, 1, 0, 0, 4, x'', NULL, 1, NULL)")
     figures = JobStatus(watched).figures()
     assert figures["held"] == 3
     assert [*figures["held_slots"]] == ["a.example.com", "b", "c"]
     assert figures["held_slots"]["a.example.com"] is None
     assert 3500 < figures["held_slots"]["b"] <= 3600
-    text = "\n".join(shown(figures, 80))
+    text = "\n".join(lines("jobs/shop", figures, 80, 24))
     assert "held             a.example.com until its release\n" in text
     assert re.search(r"held             b for 3,\d{3} s$", text, re.MULTILINE)
     assert "and 1 more" in text
     assert re.search(r"  capped +1$", text, re.MULTILINE)
 
 
-def crawl(folder, *arguments):
-    """Start a crawl of thirty pages with an item each."""
-    return start_crawl(folder, "-o", "items.jsonl", "-s", "BLOOM_CAPACITY=1000", *arguments)
-
-
 def test_the_round_counts_over_kills(run, tmp_path):
-    """What the feed holds is the round's, of which this start is a part."""
+    """What the feed holds is the round's, of which this start is a part. Slow: three crawls."""
+
+    def crawl(*arguments):
+        return start(tmp_path, "-o", "items.jsonl", "-s", "BLOOM_CAPACITY=1000", *arguments)
 
     def top():
         return run(tmp_path, "top", "job", "--json").json
 
-    killed = crawl(tmp_path, "-a", "wait_at=12", "-a", "wait_for=never")
-    wait_until((tmp_path / "waiting").exists, "the twelfth page")
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    first = top()
+    for page, wait_for in (("12", "never"), ("4", "go")):
+        process = crawl("-a", f"wait_at={page}", "-a", f"wait_for={wait_for}", "-a", "stop_at=20")
+        wait_until((tmp_path / "waiting").exists, f"page {page}")
+        if wait_for == "never":
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            first = top()
+            (tmp_path / "waiting").unlink()
     assert (first["state"], 0 < first["round_items"] <= 12) == ("killed", True)
-    (tmp_path / "waiting").unlink()
-    resumed = crawl(tmp_path, "-a", "wait_at=4", "-a", "wait_for=go", "-a", "stop_at=20")
-    wait_until((tmp_path / "waiting").exists, "the fourth page")
     figures = top()
     assert figures["items"] <= 4 < first["round_items"] <= figures["round_items"]
     (tmp_path / "go").touch()
-    resumed.communicate()
+    process.communicate()
     figures = top()
     in_feed = len((tmp_path / "items.jsonl").read_text().splitlines())
     assert figures["feeds"] == [{"uri": "items.jsonl", "items": in_feed}]
@@ -302,43 +260,33 @@ def test_the_round_counts_over_kills(run, tmp_path):
     text = run(tmp_path, "top", "job", "--once").out
     assert re.search(rf"items +{figures['items']} +{figures['round_items']}\n", text)
     assert f"feed             items.jsonl, {in_feed} items" in text
-    crawl(tmp_path).communicate()
-    figures = top()
-    assert (figures["state"], figures["round_items"] in {30, 31}) == ("finished", True)
-    (tmp_path / "items.jsonl").unlink()
-    crawl(tmp_path).communicate()  # its start page is seen
-    figures = top()
-    assert (figures["round"], figures["items"], figures["round_items"]) == (2, 0, 0)
+    crawl().communicate()
+    assert (top()["state"], top()["round_items"] in {30, 31}) == ("finished", True)
 
 
 def test_feeds_are_counted_with_what_is_not_in_their_files_yet(watched):
     """In batches that were stored and forgotten, too; a password is not shown."""
+    feeds = {"s3://id:se/cret@bucket/%(batch_id)d": 10, "a@b": 0}
     with closing(sqlite3.connect(watched / "requests.sqlite")) as connection, connection:
-        for number, (uri, size) in enumerate(
-            {"s3://id:se/cret@bucket/%(batch_id)d": 10, "a@b": 0}.items()
-        ):
-            options = json.dumps({"batch_item_count": size})
-            connection.execute(
-                "INSERT INTO feeds VALUES (?, 1, ?, ?, NULL, 'null')", (number, uri, options)
-            )
-            connection.executemany(
-                "INSERT INTO items VALUES (NULL, ?, ?, x'')", [(number, None), (number, 5)]
-            )
-        connection.executemany(
-            "INSERT INTO batches VALUES (NULL, 0, ?, '', '', '', ?, 0, x'', '')", [(4, 10), (5, 3)]
-        )
-    feeds = [("s3://…bucket/%(batch_id)d", 30 + 10 + 3 + 1), ("a@b", 1)]
+        for number, (uri, size) in enumerate(feeds.items()):
+            feed = number, uri, json.dumps({"batch_item_count": size})
+            connection.execute("INSERT INTO feeds VALUES (?, 1, ?, ?, NULL, 'null')", feed)
+            rows = [(number, None), (number, 5)]
+            connection.executemany("INSERT INTO items VALUES (NULL, ?, ?, x'')", rows)
+        batch = "INSERT INTO batches VALUES (NULL, 0, ?, '', '', '', ?, 0, x'', '')"
+        connection.executemany(batch, [(4, 10), (5, 3)])
     found = JobStatus(watched).figures()["feeds"]
-    assert [(each["uri"], each["items"]) for each in found] == feeds
+    assert [(each["uri"], each["items"]) for each in found] == [
+        *(("s3://…bucket/%(batch_id)d", 30 + 10 + 3 + 1), ("a@b", 1))
+    ]
 
 
 def test_json_follows_a_job_until_it_is_interrupted(watched):
     """A line a second, each at once; Ctrl-C is how it ends."""
     process = begun(watched, "top", ".", "--json", "--follow")
-    lines = [process.stdout.readline() for _ in range(2)]
+    first, second = (json.loads(process.stdout.readline()) for _ in range(2))
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=PATIENCE)
-    first, second = (json.loads(line) for line in lines)
     assert second["time"] - first["time"] > 0.5
     assert (process.returncode, error) == (0, "")
 
@@ -369,7 +317,6 @@ def test_top_bears_what_cannot_be_read_for_a_while(run, watched, monkeypatch, er
     monkeypatch.setattr(top, "SECONDS", 0.0)
     figures = JobStatus(watched).figures()
     unreadable = [error("is locked")] * top.PATIENCE
-    looks = iter([])
 
     def look(_):
         if isinstance(found := next(looks), Exception):
@@ -385,3 +332,51 @@ def test_top_bears_what_cannot_be_read_for_a_while(run, watched, monkeypatch, er
     looks = iter(unreadable)
     assert "is locked" in run(watched, "top", ".", "--json").refusal
     assert len([*looks]) == top.PATIENCE - 1
+
+
+@pytest.fixture
+def worker(own_server):
+    """A worker of a crawl on a server of its own, with a request that waits."""
+    worker = StoreWorker(own_server.url, "crawl")
+    worker.enqueue("page")
+    worker.exchange()
+    yield worker
+    worker.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+def test_the_view_of_a_crawl_fits_the_terminal(worker, width, height):
+    """All of it, with as many slots, reasons and workers as there may be."""
+    figures = CrawlStatus(worker.client, worker.key).figures()
+    (found,) = figures["workers"]
+    figures["pending_by_slot"] = {f"{n}" * 200: 2_000_000 for n in range(9)}
+    figures["failed_by_reason"] = {f"reason {n}": n for n in range(9)}
+    figures["workers"] = [
+        {**found, "name": "w" * 99, "oldest_seconds": float(n)} for n in range(12)
+    ]
+    view = lines("redis://localhost/0 shop", figures, width, height)
+    assert max(map(len, view)) <= width
+    assert len(view) < height
+    assert any("11 s" in line for line in view)
+
+
+def test_figures_of_a_crawl(tmp_path, own_server, worker):
+    """Those of a job under the same names, without those of files; a crawl that rests has no speed,
+    and a user without the right to ask for memory is told that, and all the rest."""
+    watch = CrawlStatus(worker.client, worker.key)
+    RequestFile.open(tmp_path / "requests.sqlite").close(clean=True)
+    job, crawl = {*JobStatus(tmp_path).figures()}, {*watch.figures()}
+    of_job = {"commits", "commit_seconds_max", "seconds_since_commit", "feeds"}
+    of_job |= {"file_bytes", "log_bytes", *(f"round_{name}" for name in COUNTED)}
+    assert (job - crawl, crawl - job) == (of_job, {"memory_bytes", "workers"})
+    assert job | crawl == {*Figures.__annotations__}
+    noted = dict.fromkeys((*COUNTED, "pending", "failed", "done", "added"), 0) | {"time": 1}
+    own_server.command("RPUSH", f"{worker.key}:progress", json.dumps(noted))
+    assert watch.figures()["pages_per_second"] is not None
+    own_server.command("ACL", "SETUSER", "default", "-memory")
+    figures = watch.figures()
+    assert (figures["memory_bytes"], figures["in_flight"]) == (None, 1)
+    worker.store.leave(over=False, seconds=1)
+    figures = watch.figures()
+    assert (figures["state"], figures["pages"]) == ("at rest", 0)
+    assert figures["pages_per_second"] is figures["seconds_left"] is None

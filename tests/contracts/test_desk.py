@@ -101,7 +101,7 @@ class CrawlPlace:
         """Let a request fail."""
         self.worker.enqueue(record.url.removeprefix(STARTS))
         assert self.worker.store.fail(self.worker.next(), record)
-        self.worker.send_all()
+        self.worker.exchange()
 
     def find_dead(self, slot):
         """Hold the slot of a dead host."""

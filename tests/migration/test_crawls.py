@@ -8,6 +8,7 @@ import pytest
 
 from scrapy_bloom.migration.sources import SeenFile
 from tests.commands.command_line import bloom
+from tests.migration.test_sources import FORMATS
 from tests.small_site import PAGES, SmallSite, crawl, crawl_until
 from tests.test_crawls import REFUSED, STOP_AT, scenarios
 
@@ -29,19 +30,16 @@ def interrupted(site, folder, signal):
 
 
 def rewrite(path, format_):
-    """Give a requests.seen the format of Scrapy up to 2.18, or from 2.19 on."""
+    """Give a requests.seen the format of Scrapy up to 2.18, or from 2.19 on; return how many."""
     times = path.stat()
     fingerprints = [each for batch, _ in SeenFile(path).batches() for each in batch]
-    if format_ == "text":
-        path.write_text("".join(f"{each.hex()}\n" for each in fingerprints))
-    else:
-        path.write_bytes(b"".join(len(each).to_bytes(2, "big") + each for each in fingerprints))
+    path.write_bytes(FORMATS[format_](fingerprints))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     return len(fingerprints)
 
 
 def stopped_cleanly(format_, scheduler, folder):
-    settings = OURS if scheduler == "Scrapy's" else DURABLE
+    settings = DURABLE if scheduler == "durable" else OURS
     with SmallSite() as site:
         interrupted(site, folder, SIGINT)
         between = site.answered.total()
@@ -51,12 +49,7 @@ def stopped_cleanly(format_, scheduler, folder):
     return SimpleNamespace(**locals())
 
 
-@scenarios(
-    stopped_cleanly,
-    ("text", "Scrapy's"),
-    ("binary", "Scrapy's"),
-    ("binary", "durable"),
-)
+@scenarios(stopped_cleanly, ("text", "stock"), ("binary", "durable"))
 def test_job_stopped_cleanly_goes_on(outcome):
     """No page is missed and none fetched twice; the import is done and told once."""
     assert STOP_AT <= outcome.between < len(PAGES)
@@ -74,14 +67,8 @@ def test_job_stopped_cleanly_goes_on(outcome):
 def killed(folder):
     with SmallSite() as site:
         interrupted(site, folder, SIGKILL)
-        known = site.fingerprints()
         refused = crawl(site, folder, **OURS).end()
-        again = crawl(site, folder, **OURS).end()
-        (command,) = [
-            line.partition("same: ")[2].split()
-            for line in refused.log.splitlines()
-            if "import it all the same: scrapy bloom" in line and "ERROR" in line
-        ][:1]
+        command = refused.log.partition("same: ")[2].partition("\n")[0].split()
         imported = bloom(folder, *command[2:])
         second = crawl(site, folder, **OURS).end()
     return SimpleNamespace(**locals())
@@ -90,12 +77,12 @@ def killed(folder):
 @scenarios(killed)
 def test_job_that_was_killed_is_refused_and_the_command_works(outcome):
     """requests.seen has what was pending, too; the crawl names the command."""
-    for refused in (outcome.refused, outcome.again):
-        assert refused.status in REFUSED
-        assert refused.reason is None
-        (error,) = [line for line in refused.lines("ERROR") if "scrapy_bloom" in line]
-        assert "was not stopped cleanly" in error
-        assert "active.json" in error
+    refused = outcome.refused
+    assert refused.status in REFUSED
+    assert refused.reason is None
+    (error,) = [line for line in refused.lines("ERROR") if "scrapy_bloom" in line]
+    assert "was not stopped cleanly" in error
+    assert "active.json" in error
     assert outcome.command[:3] == ["scrapy", "bloom", "add"]
     assert outcome.imported.status == 0
     assert "was pending then" in outcome.imported.error
@@ -108,7 +95,7 @@ def finished(folder):
     with SmallSite() as site:
         crawl(site, folder, **STOCK).end()
         between = site.answered.total()
-        # with the add-on's durable scheduler too: there is nothing pending
+        # with the durable scheduler: there is nothing pending
         second = crawl(site, folder, **DURABLE).end()
     return SimpleNamespace(**locals())
 
@@ -116,8 +103,7 @@ def finished(folder):
 @scenarios(finished)
 def test_finished_job_is_taken_over(outcome):
     """A job with nothing pending is imported, and only its start page is fetched again."""
-    assert outcome.between == len(PAGES)
+    assert outcome.between == len(PAGES) >= outcome.site.answered.total() - 1
     assert (outcome.second.status, outcome.second.reason) == (0, "finished")
     assert outcome.second.lines("ERROR") == []
-    assert outcome.site.answered.total() <= len(PAGES) + 1
     assert "Imported" in outcome.second.log

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 from collections import Counter, OrderedDict
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from signal import SIGINT
@@ -36,13 +35,13 @@ from scrapy_bloom.redis.push import Pusher
 from scrapy_bloom.redis.status import CrawlReader, FilterView
 from scrapy_bloom.redis.taken_starts import mark_of
 from tests.commands.command_line import bloom, files_in
+from tests.fakes import raising
 from tests.patience import PATIENCE
 from tests.redis.server import Server, missing
-from tests.redis.workers import StoreWorker, waiting
+from tests.redis.workers import waiting
 from tests.small_site import PAGES, SmallSite, crawl, crawl_until
 from tests.stored import stored
 
-pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS"),
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
@@ -51,24 +50,20 @@ pytestmark = [
 STOP_AT = 50
 KEY = "moved"
 OURS = ScrapyRedisFingerprinter()
-CAPACITY = {"ADDONS": "{}", "BLOOM_CAPACITY": 10_000}
-JOB = {
-    **CAPACITY,
-    "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
-    "SCHEDULER": "scrapy_bloom.DurableScheduler",
-}
-SHARED = {
-    **CAPACITY,
-    "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-    "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
-    "BLOOM_REDIS_KEY": KEY,
-}
-THEIRS = {
-    "ADDONS": "{}",
-    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-    "SCHEDULER_PERSIST": True,
-}
+SETTINGS = get_crawler(settings_dict={"BLOOM_CAPACITY": 1000}).settings
+
+
+def components(package, dupefilter, scheduler, **more):
+    """Return settings of a crawl with these."""
+    names = {"DUPEFILTER_CLASS": dupefilter, "SCHEDULER": scheduler}
+    return {"ADDONS": "{}", **{name: f"{package}.{each}" for name, each in names.items()}, **more}
+
+
+JOB = components("scrapy_bloom", "BloomDupeFilter", "DurableScheduler", BLOOM_CAPACITY=10_000)
+SHARED = components("scrapy_bloom", "RedisBloomDupeFilter", "RedisDurableScheduler")
+SHARED |= {"BLOOM_CAPACITY": 10_000, "BLOOM_REDIS_KEY": KEY}
+THEIRS = components("scrapy_redis", "dupefilter.RFPDupeFilter", "scheduler.Scheduler")
+THEIRS |= {"SCHEDULER_PERSIST": True}
 THEIR_FINGERPRINTS = {
     "REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter",
     "SPIDER_MODULES": "tests.small_spider",
@@ -123,66 +118,57 @@ def test_a_crawl_goes_on_in_redis(outcome):
 
 
 @pytest.fixture
-def settings():
-    """Those of a crawl with small numbers."""
-    return get_crawler(settings_dict={"BLOOM_CAPACITY": 1000}).settings
+def worker_of(join, redis):
+    """A function that makes a worker who has claimed what it can."""
 
+    def worker_of(**options):
+        worker = join(url=redis.url, **options)
+        worker.exchange()
+        worker.exchange()
+        return worker
 
-@pytest.fixture
-def join(redis, key):
-    """A function that makes a worker, which is closed in the end."""
-    with ExitStack() as stack:
-
-        def join(**options):
-            worker = StoreWorker(redis.url, key, **options)
-            stack.callback(worker.close)
-            worker.exchange()
-            worker.exchange()
-            return worker
-
-        yield join
+    return worker_of
 
 
 @pytest.fixture
 def left(client, key):
-    """A spider's name: scrapy-redis has nine of its requests, one of them not in its set."""
+    """A function that loads what scrapy-redis has: nine requests, one of them not in its set."""
     queue = pytest.importorskip("scrapy_redis.queue").PriorityQueue(
         client._redis, Spider(key), f"{key}:requests"
     )
     for number in range(9):
-        request = Request(
-            f"http://shop{number % 2}.example.com/{number}",
-            priority=number % 3,
-            dont_filter=number == 8,
-            meta={"n": number},
-        )
+        url, is_seen = f"http://shop{number % 2}.example.com/{number}", number != 8
+        meta = {"n": number}
+        request = Request(url, priority=number % 3, dont_filter=not is_seen, meta=meta)
         queue.push(request)
-        if number != 8:
+        if is_seen:
             client.call("sadd", f"{key}:dupefilter", OURS.fingerprint(request).hex())
-    return key
+
+    def load(client=client, fingerprinter=OURS):
+        return load_scrapy_redis(client, in_one_slot(key), client, key, SETTINGS, fingerprinter)
+
+    def is_whole():
+        is_there = waiting(client, in_one_slot(key)).total() == 9
+        return is_there and len(FilterView(client, key).filter) == 8
+
+    load.is_whole = is_whole
+    return load
 
 
-def load_left(client, key, settings, fingerprinter=OURS):
-    """Load what `left` has."""
-    return load_scrapy_redis(client, in_one_slot(key), client, key, settings, fingerprinter)
-
-
-def test_requests_of_scrapy_redis_keep_what_they_are(join, client, key, left, settings):
+def test_requests_of_scrapy_redis_keep_what_they_are(worker_of, client, key, left):
     """Priorities, slots and meta; what is pending is seen, and its like is dropped."""
-    loaded = load_left(client, key, settings)
+    loaded = left()
     assert (loaded.items, loaded.pending) == (8, 9)
-    counts = waiting(client, in_one_slot(key))
-    for priority in range(3):
-        slots = [counts[priority, f"shop{number}.example.com"] for number in range(2)]
-        assert sum(slots) == 3
-        assert all(slots)
+    assert left.is_whole()
+    slots = waiting(client, in_one_slot(key))
+    assert {*slots} == {(number, f"shop{n}.example.com") for number in range(3) for n in range(2)}
     assert not CrawlReader(client, in_one_slot(key)).look().workers
-    worker = join(capacity=20, REQUEST_FINGERPRINTER_CLASS=ScrapyRedisFingerprinter)
+    worker = worker_of(capacity=20, REQUEST_FINGERPRINTER_CLASS=ScrapyRedisFingerprinter)
     found = [*iter(worker.next, None)]
     assert sorted(request.meta["n"] for request in found) == [*range(9)]
     assert [request.priority for request in found] == [2] * 3 + [1] * 3 + [0] * 3
     with pytest.raises(BloomError, match="is there already"):
-        load_left(client, key, settings)
+        left()
 
 
 @pytest.mark.parametrize("kind", ["FifoQueue", "LifoQueue", "SpiderStack", "PriorityQueue"])
@@ -195,9 +181,8 @@ def test_queues_of_scrapy_redis_keep_their_order(client, key, monkeypatch, kind)
     for number in range(7):
         meta, priority = {"n": number}, number % 3
         queue.push(Request("http://e.com", dont_filter=True, meta=meta, priority=priority))
-    name = f"scrapy_redis.queue.{kind}"
-    settings = get_crawler(settings_dict={"SCHEDULER_QUEUE_CLASS": name}).settings
     monkeypatch.setattr(scrapy_redis, "_AT_ONCE", 3)
+    settings = Settings({"SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{kind}"})
     queue_of = RedisQueue(client, settings, key)
     order = [fields["meta"]["n"] for fields in queue_of.requests(next_first=True)]
     back = [fields["meta"]["n"] for fields in queue_of.requests(next_first=False)]
@@ -209,7 +194,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("call", range(2))
-def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypatch, call):
+def test_an_interrupted_load_is_run_again(client, key, left, monkeypatch, call):
     """It leaves a crawl that nobody can join, which the next one removes."""
     monkeypatch.setattr(loading, "LEASE", PATIENCE)
     calls = iter(range(9))
@@ -220,25 +205,21 @@ def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypat
             raise Killed
         return push(self, entries)
 
-    def nothing(*_):
-        raise Killed
-
     with monkeypatch.context() as patch:
         patch.setattr(Pusher, "push", killed)
-        patch.setattr(loading, "remove_queue", nothing)
-        patch.setattr("scrapy_bloom.redis.filter.delete_shards", nothing)
+        patch.setattr(loading, "remove_queue", raising(Killed))
+        patch.setattr("scrapy_bloom.redis.filter.delete_shards", raising(Killed))
         try:
-            load_left(client, key, settings)
+            left()
         except Killed:
             with pytest.raises(BloomError, match="is being loaded"):
-                load_left(client, key, settings)
+                left()
             with pytest.raises(BloomError, match="is being loaded"):
                 FilterView(client, key)
             monkeypatch.setattr(loading.CrawlReader, "look", lambda _: None)
             patch.undo()
-            load_left(client, key, settings)
-    assert waiting(client, in_one_slot(key)).total() == 9
-    assert len(FilterView(client, key).filter) == 8
+            left()
+    assert left.is_whole()
 
 
 @pytest.mark.parametrize(
@@ -263,75 +244,66 @@ def test_settings_of_scrapy_redis_name_its_queue(client, key, serializer, name):
         next(queue.requests(next_first=True))
 
 
-def test_what_cannot_be_loaded_is_refused(client, key, left, settings, monkeypatch):
-    """In one line each, and nothing is left in Redis."""
+def test_what_cannot_be_loaded_is_refused(client, key, left, monkeypatch):
+    """In one line each, and nothing is left in Redis; nor where workers of scrapy-redis change it
+    meanwhile, who have not been stopped."""
     before = client.call("dbsize") if not client._clustered else None
     with pytest.raises(BloomError, match="no crawl of scrapy-redis"):
-        load_scrapy_redis(client, "{x}", client, "nobody", settings, OURS)
-    default = RequestFingerprinter.from_crawler(get_crawler())
+        load_scrapy_redis(client, "{x}", client, "nobody", SETTINGS, OURS)
     with pytest.raises(BloomError, match="fingerprints of its own"):
-        load_left(client, key, settings, default)
+        left(fingerprinter=RequestFingerprinter.from_crawler(get_crawler()))
     client.call("zadd", f"{key}:requests", {b"nonsense": 5})
-    unread = r"cannot be read .*run the command in the crawl's project"
-    with pytest.raises(BloomError, match=unread):
-        load_left(client, key, settings)
+    with pytest.raises(BloomError, match=r"cannot be read .*run the command in the crawl's proj"):
+        left()
     client.call("zrem", f"{key}:requests", b"nonsense")
     with monkeypatch.context() as evicting:
         evicting.setattr(RedisClient, "evicting", lambda _: "allkeys-lru")
         with pytest.raises(SharedFilterError, match="set maxmemory-policy to noeviction"):
-            load_left(client, key, settings)
+            left()
     if before:
         client.call("rename", f"{key}:dupefilter", f"{key}:dupefilter2")
         with pytest.raises(BloomError, match="SCHEDULER_DUPEFILTER_KEY"):
-            load_left(client, key, settings)
+            left()
         assert client.call("dbsize") == before
-
-
-def test_a_source_that_changes_meanwhile_is_refused(client, key, left, settings, monkeypatch):
-    """Workers of scrapy-redis that have not been stopped."""
+        client.call("rename", f"{key}:dupefilter2", f"{key}:dupefilter")
     beat = Pusher.beat
 
     def beat_and_push(self):
         client.call("sadd", f"{key}:dupefilter", os.urandom(20).hex())
         beat(self)
 
-    monkeypatch.setattr(Pusher, "beat", beat_and_push)
-    with pytest.raises(BloomError, match="has changed meanwhile: stop the workers"):
-        load_left(client, key, settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(Pusher, "beat", beat_and_push)
+        with pytest.raises(BloomError, match="has changed meanwhile: stop the workers"):
+            left()
     assert CrawlReader(client, in_one_slot(key)).look() is None
-    monkeypatch.undo()
-    assert load_left(client, key, settings).pending == 9
+    assert left().pending == 9
 
 
-def payload_of(fields, slot=""):
-    """Return the bytes of a request in a job."""
-    return Codec(None, 10**6).dump(fields, slot, "pickle").payload
+def test_a_load_that_has_slept_leaves_the_next_one_alone(redis, client, key, left, monkeypatch):
+    """Who was taken for dead removes nothing of whoever came after."""
+    requests = scrapy_redis.RedisQueue.requests
+
+    def slept(self, **options):
+        monkeypatch.undo()
+        other.call("delete", f"{in_one_slot(key)}:workers")
+        left(other)
+        yield from requests(self, **options)
+
+    monkeypatch.setattr(scrapy_redis.RedisQueue, "requests", slept)
+    with RedisClient(redis.url) as other, pytest.raises(BloomError, match="is gone"):
+        left()
+    assert left.is_whole()
 
 
 @pytest.fixture
 def job(tmp_path):
-    """A job directory with an empty filter."""
+    """A job directory whose filter has a key."""
     job = JobDirectory(tmp_path / "job")
     job.make()
-    ScalableBloomFilter(1000, 1e-6, job.filter).close()
+    with ScalableBloomFilter(1000, 1e-6, job.filter) as bloom_filter:
+        bloom_filter.add(b"seen")
     return job
-
-
-def test_requests_of_a_job_keep_what_they_are(join, client, key, settings, job):
-    """Their order, what the filter may not have got, and which start requests were taken."""
-    with stored(job.requests, [b"unreleased"], clean=False) as found:
-        for number in range(6):
-            url, priority = f"http://example.com/{number}", number // 3
-            request = Request(url, priority=priority, meta={"n": number})
-            found.put(payload_of(request.to_dict()), priority=priority)
-        found.file.execute("INSERT INTO taken_start_requests VALUES (?, 258)", (b"f" * 20,))
-    assert load_job(client, in_one_slot(key), job, settings).pending == 6
-    assert b"unreleased" in FilterView(client, key).filter
-    worker = join(capacity=6)
-    worker.store.note(mark=mark_of(b"f" * 20, 258))
-    worker.exchange()
-    assert worker.heard[0][1] is False
-    assert [worker.next().meta["n"] for _ in range(6)] == [5, 4, 3, 2, 1, 0]
 
 
 class Gone:
@@ -348,94 +320,60 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_load_runs_no_code_of_the_job(join, client, key, settings, job, tmp_path, monkeypatch):
-    """Requests with objects are moved as they are, also with those of lost classes."""
-    fields = Request("http://gone.example/", meta={"a": Gone}).to_dict()
-    kinds = {"evil": Evil(tmp_path / "evil"), "many": [Path("x"), OrderedDict(a=Counter("b"))]}
-    with stored(job.requests) as found:
-        for number, value in enumerate(kinds.values()):
-            request = Request(f"http://{number}.example/", priority=number, meta={"value": value})
-            payload = payload_of(request.to_dict())
-            found.put(payload, priority=number)
-            found.put(payload, due=time() + 1000)
-        found.put(payload_of(fields), priority=-5)
+def test_requests_of_a_job_keep_what_they_are(worker_of, client, key, job, tmp_path, monkeypatch):
+    """Their order, with objects, also of lost classes: no code of them runs. What the filter may
+    not have got is in it, and which start requests were taken is known. A filter without requests,
+    such as one that was filled with URLs, makes a crawl, too."""
+    values = [*"abc", Evil(tmp_path / "evil"), [Path("x"), OrderedDict(a=Counter("b"))], Gone]
+    with stored(job.requests, [b"unreleased"], clean=False) as found:
+        for number, value in enumerate(values):
+            fields = Request(f"http://example.com/{number}", meta={"value": value}).to_dict()
+            payload = Codec(None, 10**6).dump(fields, "", "pickle").payload
+            found.put(payload, priority=-5 if value is Gone else number // 3)
+        found.file.execute("INSERT INTO taken_start_requests VALUES (?, 258)", (b"f" * 20,))
     monkeypatch.delattr(f"{__name__}.Gone")
-    assert load_job(client, in_one_slot(key), job, settings).pending == 5
+    assert load_job(client, in_one_slot(key), job, SETTINGS).pending == 6
     assert not (tmp_path / "evil").exists()
-    assert dict(waiting(client, in_one_slot(key))) == {
-        (1, "1.example"): 1,
-        (0, "0.example"): 1,
-        (0, "gone.example"): 1,
-    }
-    worker = join()
-    assert worker.next().meta["value"] == kinds["many"]
-    assert worker.next().url == "http://0.example/"
+    held = FilterView(client, key).filter
+    assert b"unreleased" in held
+    assert b"seen" in held
+    worker = worker_of(capacity=6)
+    worker.store.note(mark=mark_of(b"f" * 20, 258))
+    worker.exchange()
+    assert worker.heard[0][1] is False
+    assert worker.next().meta["value"] == values[4]
+    assert worker.next().url.endswith("/3")
     assert (tmp_path / "evil").exists()
+    assert [worker.next().meta["value"] for _ in range(3)] == ["c", "b", "a"]
+    job.requests.unlink()
+    loaded = load_job(client, in_one_slot(f"{key}x"), job, SETTINGS)
+    assert (loaded.items, loaded.pending) == (1, 0)
 
 
-def test_delayed_requests_of_a_job_stay_delayed(join, client, key, settings, job):
-    """Until the same time, and those of which it is over are due."""
-    with stored(job.requests) as found:
-        for name, seconds in (("late", 1000), ("over", -1000)):
-            fields = Request(f"http://example.com/{name}").to_dict()
-            found.put(payload_of(fields), due=time() + seconds)
-    assert load_job(client, in_one_slot(key), job, settings).pending == 2
-    worker = join()
-    assert worker.next().url == "http://example.com/over"
-    assert worker.next() is None
-    assert worker.store.later == 1
-    assert 0 < worker.store.next_due <= 1001
-
-
-def test_the_holds_of_a_job_go_on(join, client, key, settings, job):
-    """Until the same time, or until their release."""
+def test_what_waits_in_a_job_goes_on_to_wait(worker_of, client, key, job):
+    """Delayed requests, and those of slots on hold: until the same time, or until their release;
+    what it is over for is due."""
     slots = {"named": time() + 1000, "over": time() - 1000, "by hand": None}
     with stored(job.requests) as found:
         for slot, until in slots.items():
             found.records.hold(slot, until, 3, until and 2000)
-            fields = Request("http://example.com/", meta={"download_slot": slot}).to_dict()
-            found.put(payload_of(fields, slot), slot)
+            meta = {"download_slot": slot}
+            for due in (None, time() + 2000, time() - 2000):
+                fields = Request("http://example.com/", meta=meta).to_dict()
+                payload = Codec(None, 10**6).dump(fields, slot, "pickle").payload
+                found.put(payload, slot, due=due)
         # which can be nobody's in Redis
         found.records.hold("a\0b", None, 1, None)
-    assert load_job(client, in_one_slot(key), job, settings).pending == 3
-    worker = join()
-    assert worker.next().meta["download_slot"] == "over"
+    assert load_job(client, in_one_slot(key), job, SETTINGS).pending == 9
+    worker = worker_of()
+    assert [worker.next().meta["download_slot"] for _ in range(2)] == ["over"] * 2
     assert worker.next() is None
+    assert worker.store.later == 3
     assert 900 < worker.store.next_due <= 1000
     assert CrawlReader(client, in_one_slot(key)).look().held == 2
 
 
-def test_a_filter_without_requests_makes_a_crawl(redis_server, key, settings, job):
-    """Such as one that was filled with URLs: nothing is pending, and what it has is seen."""
-    with ScalableBloomFilter.open(job.filter) as bloom_filter:
-        bloom_filter.add(b"seen")
-    with RedisClient(redis_server.url) as client:
-        loaded = load_job(client, in_one_slot(key), job, settings)
-        assert (loaded.items, loaded.pending) == (1, 0)
-        assert b"seen" in FilterView(client, key).filter
-        assert waiting(client, in_one_slot(key)).total() == 0
-
-
-def test_a_load_that_has_slept_leaves_the_next_one_alone(
-    redis, client, key, left, settings, monkeypatch
-):
-    """Who was taken for dead removes nothing of whoever came after."""
-    stored = scrapy_redis.RedisQueue.requests
-
-    def slept(self, **options):
-        monkeypatch.undo()
-        other.call("delete", f"{in_one_slot(key)}:workers")
-        load_left(other, key, settings)
-        yield from stored(self, **options)
-
-    monkeypatch.setattr(scrapy_redis.RedisQueue, "requests", slept)
-    with RedisClient(redis.url) as other, pytest.raises(BloomError, match="is gone"):
-        load_left(client, key, settings)
-    assert waiting(client, in_one_slot(key)).total() == 9
-    assert len(FilterView(client, key).filter) == 8
-
-
-def test_a_job_that_runs_is_refused(redis_server, key, settings, tmp_path):
+def test_a_job_that_runs_is_refused(redis_server, key, tmp_path):
     """And so is one whose requests Scrapy's own scheduler has left."""
     job = JobDirectory(tmp_path / "job")
     with RedisClient(redis_server.url) as client:
@@ -443,10 +381,10 @@ def test_a_job_that_runs_is_refused(redis_server, key, settings, tmp_path):
         dupefilter = BloomDupeFilter.from_crawler(crawler)
         dupefilter.open()
         with pytest.raises(BloomError, match="is in use by process"):
-            load_job(client, in_one_slot(key), job, settings)
+            load_job(client, in_one_slot(key), job, SETTINGS)
         dupefilter.close("finished")
         job.scrapy_queue.mkdir()
         (job.scrapy_queue / "active.json").write_text("[0]")
         with pytest.raises(BloomError, match="Scrapy's own scheduler: start the job once"):
-            load_job(client, in_one_slot(key), job, settings)
-        assert redis_server.names(key) == []
+            load_job(client, in_one_slot(key), job, SETTINGS)
+    assert redis_server.names(key) == []
