@@ -149,6 +149,7 @@ class DurableFeeds(CommitHook):
             self.ledger.commit()
         # whatever it is, nothing may be acknowledged; Twisted may hold back a Ctrl-C
         except BaseException as error:  # noqa: BLE001
+            self.stores_empty = False  # what the next start may not know, and append to
             self.ledger.stop(error)
 
     def recover(self) -> None:
@@ -299,9 +300,7 @@ class DurableFeeds(CommitHook):
         """Complete a batch in place, or store it, and forget a full one. Return False after an
         error, which is logged."""
         items, is_stored = working.unstored(batch), True
-        # a job that has failed may not know on its next start that it has stored nothing
-        stores_empty = self.stores_empty and not self.ledger.stopped and batch.number == 1
-        stores_empty = stores_empty and working.options["store_empty"]
+        stores_empty = self.stores_empty and working.options["store_empty"] and batch.number == 1
         if items is not None and (batch.items or stores_empty):
             is_stored = await self._is_stored(working, batch, items)
         if is_stored and working.is_full(batch):
