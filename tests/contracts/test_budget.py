@@ -461,16 +461,6 @@ def test_what_was_taken_over_from_scrapys_scheduler_counts(make_round):
     assert sorted(make_round(**budget).pushed("c", "d").names()) == [*"abc"]
 
 
-def test_what_is_in_memory_is_counted_before_it_is_asked(make_round, tmp_path):
-    """Also if nothing else has changed since the last commit."""
-    job = make_round(BLOOM_BUDGET={"*": 2}).started("start")
-    job.pop()
-    job.commit()
-    job.scheduler.enqueue_request(unserializable("memory"))
-    assert name_of(job.pop()) == "memory"
-    assert query(tmp_path / "job", "SELECT counted FROM slot") == [(2,)]
-
-
 def test_a_round_that_begins_without_the_feeds_of_the_last_one_counts_from_0(make_round):
     """They were to be stored."""
     job = make_round(BLOOM_BUDGET={"*": 2}).started("a").pushed("b")

@@ -7,7 +7,6 @@ from signal import SIGINT
 import pytest
 
 from tests.patience import wait_until
-from tests.redis.server import Name, Replica
 from tests.small_site import PAGES, SmallSite
 from tests.small_site import crawl as start_crawl
 
@@ -132,25 +131,3 @@ def test_redis_killed_under_a_crawl(server, site, crawl):
     second = crawl(job=True, **settings).end()
     assert second.reason == "finished"
     assert site.missed == []
-
-
-@with_scrapy_redis
-def test_a_failover_to_a_lagging_replica_under_a_crawl(own_server, tmp_path, site, crawl):
-    """Takes as long as two crawls: pages that come back with the queue queue again what was lost:
-    none is missed."""
-    with Replica(own_server, tmp_path) as replica, Name(own_server) as name:
-        settings = {**SCRAPY_REDISS, "REDIS_URL": name.url}
-        crawl(CLOSESPIDER_PAGECOUNT=10, **settings).end()
-        replica.follow()
-        replica.command("REPLICAOF", "NO", "ONE")
-        site.hold_at(site.answered.total() + HELD_AT)
-        run = crawl(**settings)
-        site.wait_held()
-        name.lead_to(replica)
-        own_server.stop()
-        site.release()
-        run.end()
-    assert (run.status, run.reason) == (0, "finished")
-    assert site.missed == []
-    assert len(site.twice) > 20
-    assert "another server has taken its place" in run.log
