@@ -21,7 +21,7 @@ def start(name, **options):
 
 
 def test_taken_start_requests_are_left_out(make_round, crash_round, caplog):
-    """After a kill the round goes on with items and with those that it has not taken, and says so."""
+    """After a kill the round goes on with items and those that it has not taken, and says so."""
     caplog.set_level("INFO")
     job = make_round()
     starting = job.starting(start("a"), start("b"), start("c"))
