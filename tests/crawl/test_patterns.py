@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from w3lib.url import safe_url_string
 
-from scrapy_bloom.crawl.budget import Budget, is_pattern
+from scrapy_bloom.crawl.budget import is_pattern
 from scrapy_bloom.crawl.choice import Counts, Filter, Record, matches
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.patterns import Patterns, place_of
@@ -123,17 +123,6 @@ def test_a_long_pattern_is_refused_and_a_hostile_url_costs_nothing():
     with pytest.raises(ValueError, match=r"^BLOOM_BUDGET has a pattern .* too long: 6,002 char"):
         Patterns(["a/" + "*" * 6000])
     assert Patterns(["a.com/" + "*a" * 20 + "b"]).of("http://a.com/" + "a" * 5000) == ""
-
-
-def test_a_name_is_that_of_a_slot_or_of_a_pattern():
-    """A slot whose name is a pattern's has the limit of the others."""
-    budget = Budget({"*": 2, "a/*": 1})
-    assert budget.names("a/*", "http://a/x") == ["a/*", b"a/*"]
-    assert budget.names("s", "http://a/x", [("s", "http://a/y")]) == []
-    assert budget.names("s", "http://a/x", [("t", "http://a/y"), ("u", "http://b")]) == ["s"]
-    assert [budget.refuses(["a/*"]) for _ in range(3)] == [None, None, "a/*"]
-    assert [budget.refuses(["b", b"a/*"]) for _ in range(2)] == [None, b"a/*"]
-    assert budget.counted == {"a/*": 2, "b": 1, b"a/*": 1}
 
 
 def counted(urls, by):
