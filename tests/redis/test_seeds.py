@@ -235,6 +235,8 @@ def test_seeds_outlive_a_server_that_goes_back(own_server, crawl, key):
     pushing = crawl.seed_list(where=own_server, of=worker)
     pushing._keeps = 3600
     assert pushing.move()
+    assert not pushing.move()
+    assert (pushing.is_moved, pushing.is_empty) == (True, False)
     assert waiting(worker.client, worker.key).total() == 5
     own_server.restart()
     assert waiting(worker.client, worker.key).total() == 0
