@@ -34,7 +34,7 @@ pytestmark = [
 ]
 
 SEED = seed_of("BUDGET_SEED")
-STORIES = int(os.environ.get("BUDGET_STORIES", "5"))
+STORIES = int(os.environ.get("BUDGET_STORIES", "4"))
 CAPPED = {"reasons": ["capped"]}
 EARLY, LATE = "*/[a-m]", "*m/[n-z]"
 
