@@ -447,10 +447,16 @@ def test_a_start_request_that_cannot_be_serialized_is_recorded_once(make_round, 
     assert job.finish() == ["start"]
 
 
-def test_without_a_job_requests_over_the_budget_are_counted(make_round):
+def test_without_a_job_requests_over_the_budget_are_counted(make_round, caplog):
+    """And told, also where no stats are kept."""
+    caplog.set_level("INFO")
     job = make_round(None, BLOOM_BUDGET={"*": 2, "*/[m-z]": 1}).pushed(*"xyabc")
     assert sorted(job.names()) == ["a", "x"]
     assert job.stat("scheduler/capped") == 3
+    caplog.clear()
+    dummy = "scrapy.statscollectors.DummyStatsCollector"
+    make_round(None, BLOOM_BUDGET={"*": 0}, STATS_CLASS=dummy).pushed("a")
+    assert "BLOOM_BUDGET has no room left for '*'" in caplog.text
 
 
 def test_what_was_taken_over_from_scrapys_scheduler_counts(make_round):
