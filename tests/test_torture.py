@@ -6,7 +6,6 @@ What it prints last are the totals; the last result stands in the README.
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
-from tests.crawl.test_failing_crawls import check_kills
 from tests.crawl.test_kills import MIXED, SEED, torture
 from tests.delta.test_crawls import check as check_days
 from tests.delta.test_crawls import check_digests, check_fleet, item_of
@@ -70,11 +69,6 @@ def test_a_million_absent_keys_of_an_exact_filter():
     assert not any(b"absent %d" % number in tested for number in range(1_000_000))
     assert all(b"key %d" % number in tested for number in range(1_000_000))
     tested.check()
-
-
-def test_failed_requests():
-    """A hundred crawls of a site that is down, killed while it is and when it is up again."""
-    check_kills(100)
 
 
 def test_crawls_day_after_day():

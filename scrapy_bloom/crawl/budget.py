@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from .patterns import Patterns
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.durable.base")
 
-_UNLIMITED = 2**63 - 1
 Name = str | bytes
 """What a request is counted under: a slot, or the bytes of a pattern, which no slot equals."""
 
@@ -49,7 +49,7 @@ class Budget:
 
     def full(self, names: Iterable[Name]) -> Name | None:
         """Return the first of `names` that has no room, None if all have."""
-        others = self._limits.get("*", _UNLIMITED)
+        others = self._limits.get("*", inf)
         for name in names:
             if self._count(name) >= self._limits.get(name, others):
                 return name

@@ -76,8 +76,9 @@ class Patterns:
 
 
 def _may_meet(one: str, pieces: list[str], other: str, its_pieces: list[str]) -> bool:
-    """Return False if no URL matches both globs, which have these pieces between wildcards: exact
-    for `*`, which stands for slashes, too, so that their beginnings and ends decide."""
+    """Return False if no URL matches both globs, which have equally many characters in these pieces
+    between wildcards: exact for `*`, which stands for slashes, too, so that their beginnings and
+    ends decide."""
 
     def agree(first: str, second: str) -> bool:
         return first.startswith(second) or second.startswith(first)
@@ -87,4 +88,5 @@ def _may_meet(one: str, pieces: list[str], other: str, its_pieces: list[str]) ->
     if "/" in one:
         return _may_meet(other, its_pieces, one, pieces)
     host, slash, _ = its_pieces[0].partition("/")
-    return pattern(one).match(host) is not None if slash else agree(pieces[0], host)
+    # a whole host has as many characters as a glob that matches it, and the slash
+    return not slash and agree(pieces[0], host)

@@ -18,10 +18,9 @@ class SharedJob(RoundJob):
     """A worker of a crawl in Redis, as a process of a job."""
 
     def __init__(self, url, key, **settings):
-        shared = {"DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter"}
-        where = {"BLOOM_REDIS_URL": url, "BLOOM_REDIS_KEY": key}
-        scheduler = "scrapy_bloom.RedisDurableScheduler"
-        super().__init__(None, scheduler, **shared, **where, **settings)
+        settings |= {"DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter"}
+        settings |= {"BLOOM_REDIS_URL": url, "BLOOM_REDIS_KEY": key}
+        super().__init__(None, "scrapy_bloom.RedisDurableScheduler", **settings)
 
     def start(self, *things, **options):
         sent = super().start(*things, **options)
@@ -48,12 +47,13 @@ class SharedJob(RoundJob):
 
     def drop(self):
         """End the worker as a kill does, when its lease has run out."""
-        worker = getattr(self.scheduler, "worker", None)
-        if worker is not None and worker._transport._thread.is_alive():
-            worker._transport.close()
+        transport = getattr(getattr(self.scheduler, "worker", None), "_transport", None)
+        if transport is not None and transport._thread.is_alive():
+            transport.close()
             self.scheduler.df.abandon()
+            workers = f"{self.scheduler.worker.key}:workers"
             with RedisClient(self.crawler.settings["BLOOM_REDIS_URL"]) as client:
-                client.call("zadd", f"{worker.key}:workers", {worker.store.worker: 1})
+                client.call("zadd", workers, {self.scheduler.worker.store.worker: 1})
 
 
 def send_again(job, page, key="retry_times", name=None, **meta):
@@ -75,8 +75,7 @@ class Place:
     def open(self, **settings):
         """Start a process, in a new round if that is possible and it retries nothing."""
         self.round += not settings.get("BLOOM_RETRY_FAILED")
-        own = {**FIFO, "BLOOM_REDIS_ROUND": str(self.round)}
-        return self._keep(self._make(**{**own, **settings}))
+        return self._keep(self._make(**FIFO, BLOOM_REDIS_ROUND=str(self.round), **settings))
 
     @property
     def failed(self):

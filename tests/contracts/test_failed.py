@@ -116,20 +116,6 @@ def test_what_is_known_of_a_failure(place):
     assert place.failed.requests()[0].attempts == 7
 
 
-class UnpicklesOnce:
-    """Pickles, and unpickles once."""
-
-    was_unpickled = False
-
-    def __getstate__(self):
-        return {"x": 1}
-
-    def __setstate__(self, _state):
-        if UnpicklesOnce.was_unpickled:
-            raise LookupError("twice")
-        UnpicklesOnce.was_unpickled = True
-
-
 @pytest.mark.parametrize(
     ("meta", "attempts"),
     [
@@ -139,11 +125,8 @@ class UnpicklesOnce:
     ],
 )
 def test_a_failure_whose_telling_fails_is_kept_all_the_same(place, meta, attempts):
-    """Whatever raises in its exception, whatever others have put into the meta, and where it cannot
-    be made one that is asked once more."""
-    UnpicklesOnce.was_unpickled = False
-    once = {"cb_kwargs": {"object": UnpicklesOnce()}}
-    job = place.open().pushed("a", meta=meta, method="\ud800").pushed("b", meta=meta, **once)
+    """Whatever raises in its exception, and whatever others have put into the meta."""
+    job = place.open().pushed("a", meta=meta, method="\ud800").pushed("b", meta=meta)
     failure = Failure(SpeechlessError())
     failure.request = job.pop()
     scrapy_bloom.fail(failure, "\ud800")

@@ -1,8 +1,7 @@
 """Real crawls of a site that is down, in every way, and is mended later: what counts as failed, and
 what is asked again.
 
-Run as a module, this file crawls; with `--redis` its crawls are those of workers. Set DURABLE_SEED
-to repeat a run.
+Run as a module, this file crawls; with `--redis` its crawls are those of workers.
 """
 
 import atexit
@@ -11,10 +10,8 @@ import os
 import re
 import socket
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from signal import SIGKILL
 
 import pytest
 import scrapy
@@ -22,15 +19,13 @@ from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 
 from scrapy_bloom import fail
-from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.layout import in_one_slot
-from scrapy_bloom.sqlite.scheduler import DurableScheduler
 from tests.failures import Failed
 from tests.redis.server import Server, missing
-from tests.seeded import seed_of, told
-from tests.world.runner import ASYNCIO, REACTORS, SELECT, Crawl, Step, Teller, tell, tell_stories
+from tests.seeded import told
+from tests.world.runner import ASYNCIO, SELECT, Crawl, Step, Teller, tell, tell_stories
 from tests.world.site import Reply, moved
 
 REASONS = {
@@ -195,7 +190,10 @@ class FailingTeller(Teller):
                 "asked": Counter(answer.page for answer in answers),
                 "failed": {page: each.reason for page, each in found.items()},
                 "attempts": {page: each.attempts for page, each in found.items()},
-                "items": Counter(items_in(run.folder / "items.jsonl") if run.reason else ()),
+                "items": Counter(
+                    f"{item['page']}:{item['part']}"
+                    for item in map(json.loads, (run.folder / "items.jsonl").open())
+                ),
                 "stat": run.stats.get("scheduler/failed"),
                 "line": run.lines("failed and stay")[-1:],
             }
@@ -206,33 +204,17 @@ class FailingTeller(Teller):
 def prepared(state):
     """Return what is done first in each process of a crawl."""
 
-    def before():
-        DurableScheduler.commit_operations = 5
-        Ledger.preparing_share = 1
+    def gethostbyname(host):
+        if state == "down" and host.endswith(".invalid"):
+            raise socket.gaierror("no such name")
+        return "127.0.0.1"
 
-        def gethostbyname(host):
-            if state == "down" and host.endswith(".invalid"):
-                raise socket.gaierror("no such name")
-            return "127.0.0.1"
-
-        socket.gethostbyname = gethostbyname
-
-    return before
-
-
-def items_in(path):
-    """Return the items of a feed; what a kill has torn in one in Redis is there again."""
-    items = []
-    for line in path.read_text().splitlines():
-        with suppress(ValueError):
-            item = json.loads(line[line.rfind("{") :])
-            items.append(f"{item['page']}:{item['part']}")
-    return items
+    return lambda: setattr(socket, "gethostbyname", gethostbyname)
 
 
 # Stories
 
-FIRST, UP = Step(state="down"), Step()
+FIRST = Step(state="down")
 AGAIN = Step(settings={"BLOOM_RETRY_FAILED": True})
 
 
@@ -251,21 +233,7 @@ def all_kinds(teller):
     return [teller("all", FIRST, AGAIN, reactor=SELECT, **settings)]
 
 
-def kills(teller):
-    """SIGKILL at random moments, of the run that fails and of the one that asks again."""
-    chance = teller.chance
-    # what is lost with two workers is asked alone, one page after the other
-    most = 1 if teller.redis else 2
-    for number in range(teller.options.count):
-        killed = [
-            replace(FIRST, signals=(SIGKILL,), at=chance.randrange(40))
-            for _ in range(chance.randint(1, most))
-        ]
-        again = replace(AGAIN, signals=(SIGKILL,), at=chance.randrange(20))
-        yield teller(f"kill{number}", *killed, FIRST, again, UP, reactor=REACTORS[number % 2])
-
-
-STORIES = {function.__name__: function for function in (mended, all_kinds, kills)}
+STORIES = {function.__name__: function for function in (mended, all_kinds)}
 
 
 def arguments(parser):
@@ -273,19 +241,16 @@ def arguments(parser):
     parser.add_argument("--redis", action="store_true", help="share the crawls in Redis")
 
 
-SEED = seed_of("DURABLE_SEED")
-
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")]
 
 IN_REDIS = pytest.mark.skipif(missing() is not None, reason=str(missing()))
-in_both = pytest.mark.parametrize("medium", ["job", pytest.param("redis", marks=IN_REDIS)])
 
 
-def crawls_of(story, medium, *arguments):
-    """Return what became of the crawls of a story."""
-    redis = ["--redis"] * (medium == "redis")
-    reports = told("tests.crawl.test_failing_crawls", story, *arguments, *redis, seed=SEED)
-    return [report["runs"] for report in reports.values()]
+def crawl_of(story, *options):
+    """Return what became of the runs of the crawl of a story."""
+    module = "tests.crawl.test_failing_crawls"
+    (report,) = told(module, story, *options, seed=0).values()
+    return report["runs"]
 
 
 def failing(**others):
@@ -313,30 +278,20 @@ REFUSED = dict.fromkeys(pages("refused"), REASONS["refused"])
 ASKED_AGAIN = {*failing()} - {*REFUSED}
 BEHIND = children(ASKED_AGAIN) - children(pages("raising", "unfit"))
 """What is given only when they are asked again."""
-ALL_PAGES = {
-    *(ASKED_AGAIN | children(ASKED_AGAIN)),
-    *pages("plain", "allowed", "rescued", "dropped"),
-    *children(pages("allowed", "dropped")),
-}
-ALL_ITEMS = {
-    *(f"{page}:{part}" for page in ALL_PAGES - pages("dropped", "rescued") for part in (1, 2)),
-    "handled:0",
-    "late:0",
-}
 
 
-@in_both
-def test_what_the_spider_has_not_handled_fails_and_is_asked_again(medium):
+@pytest.mark.parametrize("options", [(), pytest.param(("--redis",), marks=IN_REDIS)])
+def test_what_the_spider_has_not_handled_fails_and_is_asked_again(options):
     """Takes as long as three crawls do: for reasons that say why, each page once, and the crawl is
     finished all the same; a retry asks just those, and a start without one is a new round."""
-    ((first, second, third),) = crawls_of("mended", medium)
+    first, second, third = crawl_of("mended", *options)
     assert first["reason"] == "finished"
     assert first["failed"] == failing()
     assert first["stat"] == len(failing())
     (line,) = first["line"]
     assert f"{len(failing())} requests failed and stay in the " in line
     assert "5 status/503" in line
-    where = r"redis://[\d.:]+/0 --key" if medium == "redis" else "job"
+    where = r"redis://[\d.:]+/0 --key" if options else "job"
     assert re.search(f"'scrapy bloom retry .*{where}", line)
     # one, and one retry, unless that was forbidden or is no matter of downloads
     attempts = [first["attempts"][f"{kind}/1"] for kind in ("closed", "dns", "stubborn", "raising")]
@@ -345,39 +300,21 @@ def test_what_the_spider_has_not_handled_fails_and_is_asked_again(medium):
     assert second["asked"] == dict.fromkeys(ASKED_AGAIN | BEHIND, 1)
     assert second["failed"] == third["failed"] == REFUSED
     # all items of both runs are in the feed once, but what failed pages had given before
-    again = {f"{page}:1" for page in pages("raising", "marked", "unfit")} | {"handled:0", "late:0"}
-    both = Counter([*ALL_ITEMS, *again, "plain/0:1", "plain/0:2"])
-    assert second["items"] == both
-
+    whole = {"plain/0"} | ASKED_AGAIN | pages("plain", "allowed")
+    whole |= children(ASKED_AGAIN | pages("allowed", "dropped"))
+    items = [f"{page}:{part}" for page in whole for part in (1, 2)] + ["handled:0", "late:0"] * 2
+    items += [f"{page}:1" for page in pages("raising", "marked", "unfit")]
+    assert second["items"] == Counter(items)
     assert third["asked"] == {"plain/0": 1, "status/9": 1}
 
 
 def test_items_and_ignored_requests_count_if_they_are_named():
     """Takes as long as two crawls do: robots.txt is no failure, and a cache does not answer with
     the old error."""
-    ((first, second),) = crawls_of("all_kinds", "job")
+    first, second = crawl_of("all_kinds")
     assert first["failed"] == failing(dropped="item", ignored="ignored")
     assert second["failed"] == REFUSED | dict.fromkeys(pages("ignored"), "ignored")
     assert {page for page in failing() if page.startswith("status/")} <= second["asked"].keys()
-
-
-@in_both
-def test_kills_lose_no_failure(medium):
-    """Takes as long as some crawls that are killed while pages fail, and while they are asked
-    again."""
-    check_kills(1, medium)
-
-
-def check_kills(count, medium="job"):
-    """The same pages fail in killed crawls as without, and in the end all is there."""
-    for runs in crawls_of("kills", medium, "--count", count):
-        *_, down, _, last = runs
-        assert down["failed"] == failing()
-        assert down["stat"] == len(failing())
-        assert last["failed"] == REFUSED
-        assert down["reason"] == last["reason"] == "finished"
-        asked = {page for run in runs for page in run["asked"]}
-        assert ALL_PAGES - asked == ALL_ITEMS - {*last["items"]} == set()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Real crawls that share a filter in Redis, with scrapy-redis's scheduler and Scrapy's."""
 
-import importlib.util
 import os
 from signal import SIGINT
 
 import pytest
 
 from tests.patience import wait_until
-from tests.redis.server import Name, Replica
 from tests.small_site import PAGES, SmallSite
 from tests.small_site import crawl as start_crawl
 
@@ -15,22 +13,6 @@ HELD_AT = 40
 PASSWORD = "s3cret"
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
-
-OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter", "BLOOM_CAPACITY": 10_000}
-SCRAPYS = {
-    **OURS,
-    "ADDONS": '{"scrapy_bloom.Addon": 300}',
-    "SCHEDULER": "scrapy.core.scheduler.Scheduler",
-}
-SCRAPY_REDISS = {
-    **OURS,
-    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-    "SCHEDULER_PERSIST": True,
-    "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
-}
-with_scrapy_redis = pytest.mark.skipif(
-    importlib.util.find_spec("scrapy_redis") is None, reason="scrapy-redis is not installed"
-)
 
 
 @pytest.fixture
@@ -48,12 +30,21 @@ def site():
 
 
 @pytest.fixture
-def crawl(site, tmp_path):
-    """Return a function that starts a crawl of `site`."""
+def crawl(server, site, tmp_path):
+    """Return a function that starts a crawl of `site`, by default with Scrapy's scheduler."""
     runs = []
 
-    def start(job=False, **settings):
-        runs.append(start_crawl(site, tmp_path, job=job, **settings))
+    def start(SCHEDULER="scrapy.core.scheduler.Scheduler", **settings):  # noqa: N803
+        settings |= {
+            "job": SCHEDULER.startswith("scrapy."),
+            "SCHEDULER": SCHEDULER,
+            "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+            "BLOOM_CAPACITY": 10_000,
+        }
+        if settings["job"]:
+            settings["BLOOM_REDIS_URL"] = server.with_password
+            settings["ADDONS"] = '{"scrapy_bloom.Addon": 300}'
+        runs.append(start_crawl(site, tmp_path, **settings))
         return runs[-1]
 
     yield start
@@ -62,32 +53,32 @@ def crawl(site, tmp_path):
         run.process.wait()
 
 
-def lines(run, level):
-    """Return the lines of that level, apart from scrapy-redis's use of deprecated things."""
-    return [line for line in run.lines(level) if "[py.warnings]" not in line]
+def lines(run, *levels):
+    """Return the lines of these levels, apart from scrapy-redis's use of deprecated things."""
+    return [line for level in levels for line in run.lines(level) if "[py.warnings]" not in line]
 
 
-def wait_for(run, text):
-    """Wait until the log of a running worker has that text."""
-    wait_until(lambda: text in run._log.read_text(), text)
-
-
-@with_scrapy_redis
 def test_workers_that_share_a_queue_fetch_every_page_once(server, site, crawl):
     """Takes as long as three crawls with scrapy-redis's scheduler and REDIS_URL: each has done a
     part; the requests of the one that is stopped are left for the others."""
-    settings = {**SCRAPY_REDISS, "REDIS_URL": server.with_password}
+    pytest.importorskip("scrapy_redis")
+    settings = {
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "SCHEDULER_PERSIST": True,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
+        "REDIS_URL": server.with_password,
+    }
     site.hold_at(HELD_AT)
-    runs = [crawl(**settings)]
+    first = crawl(**settings)
     site.wait_held()
-    runs += [crawl(**settings) for _ in range(2)]
+    runs = [first, *(crawl(**settings) for _ in range(2))]
     for run in runs[1:]:
-        wait_for(run, "Spider opened")
-    runs[0].stop(SIGINT)
+        wait_until(lambda run=run: "Spider opened" in run._log.read_text())
+    first.stop(SIGINT)
     site.release()
     for run in runs:
         run.end()
-        assert lines(run, "ERROR") == lines(run, "WARNING") == []
+        assert lines(run, "ERROR", "WARNING") == []
         assert int(run.stat("response_received_count")) > 10
         assert run.stat("bloom/outages") is None
     assert [run.reason for run in runs] == ["shutdown", "finished", "finished"]
@@ -96,17 +87,16 @@ def test_workers_that_share_a_queue_fetch_every_page_once(server, site, crawl):
     assert sum(int(run.stat("dupefilter/filtered")) for run in runs) > 4 * len(PAGES)
 
 
-def test_scrapys_scheduler_stops_and_resumes(server, site, crawl):
+def test_scrapys_scheduler_stops_and_resumes(site, crawl):
     """Takes as long as two crawls: pending requests are in the job, seen ones in Redis, nothing is
     missed or fetched twice, and duplicates are dropped early."""
-    settings = {**SCRAPYS, "BLOOM_REDIS_URL": server.with_password}
     site.hold_at(HELD_AT)
-    first = crawl(job=True, **settings)
+    first = crawl()
     site.wait_held()
     first.stop(SIGINT)
     site.release()
     first.end()
-    second = crawl(job=True, **settings).end()
+    second = crawl().end()
     assert (first.reason, second.reason) == ("shutdown", "finished")
     assert (site.missed, site.twice) == ([], [])
     assert lines(first, "ERROR") == lines(second, "ERROR") == []
@@ -117,9 +107,8 @@ def test_scrapys_scheduler_stops_and_resumes(server, site, crawl):
 def test_redis_killed_under_a_crawl(server, site, crawl):
     """Takes as long as two crawls: the spider closes with bloom_error; when Redis is back, no page
     of the job is missed."""
-    settings = {**SCRAPYS, "BLOOM_REDIS_URL": server.with_password, "BLOOM_REDIS_TIMEOUT": 0.5}
     site.hold_at(HELD_AT)
-    first = crawl(job=True, **settings)
+    first = crawl(BLOOM_REDIS_TIMEOUT=0.5)
     site.wait_held()
     server.stop()
     site.release()
@@ -129,28 +118,5 @@ def test_redis_killed_under_a_crawl(server, site, crawl):
     assert PASSWORD not in first.log
     assert int(first.stat("bloom/outages")) == 1
     server.start()
-    second = crawl(job=True, **settings).end()
-    assert second.reason == "finished"
+    assert crawl().end().reason == "finished"
     assert site.missed == []
-
-
-@with_scrapy_redis
-def test_a_failover_to_a_lagging_replica_under_a_crawl(own_server, tmp_path, site, crawl):
-    """Takes as long as two crawls: pages that come back with the queue queue again what was lost:
-    none is missed."""
-    with Replica(own_server, tmp_path) as replica, Name(own_server) as name:
-        settings = {**SCRAPY_REDISS, "REDIS_URL": name.url}
-        crawl(CLOSESPIDER_PAGECOUNT=10, **settings).end()
-        replica.follow()
-        replica.command("REPLICAOF", "NO", "ONE")
-        site.hold_at(site.answered.total() + HELD_AT)
-        run = crawl(**settings)
-        site.wait_held()
-        name.lead_to(replica)
-        own_server.stop()
-        site.release()
-        run.end()
-    assert (run.status, run.reason) == (0, "finished")
-    assert site.missed == []
-    assert len(site.twice) > 20
-    assert "another server has taken its place" in run.log

@@ -4,13 +4,13 @@ them, found again, and asked again."""
 import json
 import re
 from hashlib import sha1
+from itertools import count
 from pathlib import Path
 
 import msgpack
 import pytest
 from scrapy import Request
 
-from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.codec import Codec
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.redis.desk import RedisDesk
@@ -164,27 +164,6 @@ def test_a_damaged_record_is_not_left_to_the_next_start(join, redis_server):
     assert worker.failed.by_reason() == {"unreadable": 1}
 
 
-def test_pages_of_two_slots_with_one_payload_are_two(join):
-    """A payload leaves out what its slot says, and names it in two bytes only."""
-    worker, urls = join(capacity=0), {}
-    worker.codec.slot_of = lambda request: request.url.split("/")[2]
-    for number in range(10_000):
-        url = f"http://{sha1(str(number).encode()).hexdigest()}.example/"
-        other = urls.setdefault(worker.codec.dump(Request(url)).payload, url)
-        if other != url:
-            break
-    for each in (url, other):
-        worker.store.push(Request(each), ())
-    worker.exchange()
-    assert worker.failed.desk.change(Filter(), "fail").states.total() == 2
-    assert worker.failed.retry() == 2
-    worker = join()
-    for _ in range(2):
-        fail(worker, worker.next())
-        worker.exchange()
-    assert {each.url for each in worker.failed.requests()} == {url, other}
-
-
 @pytest.mark.parametrize("retries", [0, 1])
 def test_a_page_whose_retries_a_kill_has_forked_counts_once(opened, redis_server, key, retries):
     """Its retry was stored, and the worker died before it acknowledged the page."""
@@ -245,14 +224,22 @@ class Numbered(Request):
         self.page = page
 
 
-def test_a_request_may_have_a_page_of_its_own(join):
-    """Two requests that fail are two, and their retries keep what the spider has given them."""
-    codec = join().codec
+def test_what_is_the_same_page(join):
+    """A retry is, and keeps what the spider has given it; none with another slot, though a payload
+    leaves out what its slot says, and none that has only a number in common with it."""
+    codec, urls = join().codec, {}
     one, other = (codec.dump(Numbered(f"http://example.com/{name}", page="2")) for name in "ab")
     assert codec.page_of(one) != codec.page_of(other)
     again = codec.dump(codec.load(one), again=one)
     assert codec.page_of(again) == codec.page_of(one)
     assert codec.load(again).page == "2"
+    codec.slot_of = lambda request: request.url.split("/")[2]
+    for number in count():
+        found = codec.dump(Request(f"http://{sha1(b'%d' % number).hexdigest()}.example/"))
+        other = urls.setdefault(found.payload, found)
+        if other is not found:
+            break
+    assert codec.page_of(other) != codec.page_of(found)
 
 
 def test_each_start_asks_again_and_not_each_worker(build, join, key):

@@ -15,7 +15,6 @@ PAGES = 15
 
 MOVED = {
     "nothing": lambda key, name: False,
-    "the header": lambda key, name: name == key,
     "the books": lambda key, name: name == f"{key}:crawl",
     "all but the books": lambda key, name: name != f"{key}:crawl",
     "all": lambda key, name: True,
@@ -52,12 +51,7 @@ def test_workers_wait_until_a_slot_has_moved(redis_cluster, key, moved):
     worker.close()
 
 
-COMMANDS = {
-    **dict.fromkeys(("info", "workers", "failed", "retry", "drop", "verify"), ()),
-    "top": ["--once"],
-    "push": ["http://example.com/2"],
-    "clear": ["--yes"],
-}
+COMMANDS = ("failed", "top --once", "push http://example.com/2", "retry", "clear --yes")
 
 
 @pytest.mark.parametrize("moved", ["the books", "all but the books"])
@@ -70,7 +64,7 @@ def test_commands_wait_until_a_slot_has_moved(run, tmp_path, redis_cluster, key,
     move = Move(redis_cluster, worker.key)
     names = move.names()
     move.carry([name for name in names if MOVED[moved](worker.key, name)])
-    for command, more in COMMANDS.items():
+    for command, *more in map(str.split, COMMANDS):
         found = run(tmp_path, command, redis_cluster.url, *more, "--key", key)
         assert "a hash slot is being moved to another node" in found.refusal
     move.finish()
