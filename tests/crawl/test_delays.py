@@ -73,15 +73,6 @@ def test_what_is_no_time(new_job, caplog, value):
     assert job.pop().meta == {}
 
 
-def test_a_seen_request_stays_dropped(new_job):
-    """A delay decides nothing of identity; a delayed request counts as seen from the push on."""
-    job = new_job().pushed("a")
-    assert not job.push("a", meta={delays.NOT_BEFORE: 10})
-    job.push("b", meta={delays.NOT_BEFORE: 10})
-    assert not job.push("b")
-    assert len(job.scheduler) == 2
-
-
 class Reactor:
     """Has the timers that were set; `timers` are those for delayed requests."""
 

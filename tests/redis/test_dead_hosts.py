@@ -306,35 +306,6 @@ def test_what_is_delayed_or_quarantined_waits_for_its_dead_host(join, redis_serv
     assert is_sound(join(**FIFO)) or late > 1
 
 
-def test_what_the_server_has_lost_is_noticed(join, redis_server):
-    """Without holds all are asked; without a list of requests the crawl is gone."""
-    worker = join(**FIFO)
-    of_slot(worker, "dead", *"abcdefghi")
-    find_dead(worker)
-    redis_server.command("DEL", f"{worker.key}:holds")
-    assert len(drained(worker)) == 9
-    of_slot(worker, "dead", *"jkl")
-    find_dead(worker)
-    redis_server.command("DEL", f"{worker.key}:pending:0:dead")
-    worker.exchange()
-    assert worker.is_gone
-
-
-def test_many_dead_slots_are_counted_some_a_second(join, redis_server):
-    """In the stats of workers; at the desk at once."""
-    worker = join(**FIFO)
-    fill(worker, 600)
-    for slot in range(600):
-        worker.store.hold(f"s{slot}", RETRY, DEAD)
-    while not worker.store.is_still:
-        worker.exchange()
-    for _ in range(3):
-        redis_server.command("DEL", f"{worker.key}:progress")
-        worker.exchange()
-    assert (worker.store.waiting, worker.store.failed) == (0, 600)
-    assert counts(worker) == (0, {"host": 600})
-
-
 @pytest.mark.parametrize("first", [{"*": 3}, {"*/*": 3}, {}])
 def test_what_waits_for_a_dead_host_counts_in_a_new_round(join, first):
     """As in a job: the next start asks it."""

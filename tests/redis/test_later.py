@@ -14,6 +14,7 @@ from tests.redis.workers import (
     FIFO,
     LIFO,
     PASS,
+    fill,
     findings_of,
     let_pass,
     lobby_from,
@@ -166,6 +167,50 @@ def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
     assert len(probes) == len({*probes})
     assert len(probes) >= 700 - len(before)
     assert is_sound(worker)
+
+
+def lists(server, worker):
+    """Return the names of the keys in which requests wait."""
+    names = {each.partition("}:")[2] for each in server.names(worker.key)}
+    return {each for each in names if each.startswith(("lobby:", "slots", "pending"))}
+
+
+def test_few_slots_have_lists_of_their_own(join, redis_server):
+    """Up to 256 of a priority; of the others the first fifteen requests are in the lobby."""
+    worker = join()
+    fill(worker, 256)
+    assert len(lists(redis_server, worker)) == 257
+    assert not redis_server.command("EXISTS", f"{worker.key}:lobby_counts")
+    for _ in range(16):
+        for slot in range(300, 320):
+            worker.enqueue(f"{slot}", dont_filter=True, slot=f"s{slot}")
+    worker.store._leaving = True
+    worker.send_all()
+    assert redis_server.command("LLEN", f"{worker.key}:lobby:0") == 300
+    assert len(lists(redis_server, worker)) == 278
+    assert redis_server.command("MEMORY", "USAGE", f"{worker.key}:lobby_counts") < 1.3 * 2**20
+    worker.store._leaving = False
+    assert len(worker.drain()) == 256 + 320
+    assert lists(redis_server, worker) == set()
+    assert redis_server.command("BITCOUNT", f"{worker.key}:lobby_counts") == 0
+
+
+def test_owners_leave_in_time(join, redis_server):
+    """The hash holds those of the last time, and a part of those before."""
+    worker = join(capacity=200, BLOOM_REDIS_SLOT_WORKERS=1)
+    worker.store._policy = replace(worker.policy, keeps_slot=1)
+    owners = f"{worker.key}:owners"
+    old = """
+        for at = 1, 4000 do
+          redis.call('HSET', KEYS[1], 'old' .. at, cmsgpack.pack({'w', 1}))
+        end
+    """
+    redis_server.command("EVAL", old, 1, owners)
+    for first in range(0, 3000, 100):
+        for slot in range(first, first + 100):
+            worker.enqueue(f"{slot}", slot=f"s{slot}")
+        assert len(worker.drain()) == 100
+    assert redis_server.command("HLEN", owners) < 2500
 
 
 class Slots:

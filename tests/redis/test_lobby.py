@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import pytest
 
+from tests.redis.test_later import lists
 from tests.redis.workers import FIFO, fill, lobby_from
 
-pytestmark = pytest.mark.usefixtures("few_shards")
+pytestmark = pytest.mark.usefixtures("few_shards", "lobby")
 
 
 @pytest.fixture
@@ -17,33 +18,6 @@ def lobby(monkeypatch):
     lobby_from(monkeypatch, 0)
 
 
-def lists(server, worker):
-    """Return the names of the keys in which requests wait."""
-    names = {each.partition("}:")[2] for each in server.names(worker.key)}
-    return {each for each in names if each.startswith(("lobby:", "slots", "pending"))}
-
-
-def test_few_slots_have_lists_of_their_own(join, redis_server):
-    """Up to 256 of a priority; of the others the first fifteen requests are in the lobby."""
-    worker = join()
-    fill(worker, 256)
-    assert len(lists(redis_server, worker)) == 257
-    assert not redis_server.command("EXISTS", f"{worker.key}:lobby_counts")
-    for _ in range(16):
-        for slot in range(300, 320):
-            worker.enqueue(f"{slot}", dont_filter=True, slot=f"s{slot}")
-    worker.store._leaving = True
-    worker.send_all()
-    assert redis_server.command("LLEN", f"{worker.key}:lobby:0") == 300
-    assert len(lists(redis_server, worker)) == 278
-    assert redis_server.command("MEMORY", "USAGE", f"{worker.key}:lobby_counts") < 1.3 * 2**20
-    worker.store._leaving = False
-    assert len(worker.drain()) == 256 + 320
-    assert lists(redis_server, worker) == set()
-    assert redis_server.command("BITCOUNT", f"{worker.key}:lobby_counts") == 0
-
-
-@pytest.mark.usefixtures("lobby")
 def test_a_counter_that_is_too_high_goes_down(join, redis_server):
     """With each time that its slot has no list any more."""
     worker = join()
@@ -57,7 +31,6 @@ def test_a_counter_that_is_too_high_goes_down(join, redis_server):
     assert lists(redis_server, worker) == {"lobby:0"}
 
 
-@pytest.mark.usefixtures("lobby")
 def test_slots_with_lists_and_the_lobby_share_what_is_claimed(join):
     """As if each of its entries were a slot, up to a thousand more than there are lists."""
     worker = join(capacity=1)
@@ -69,7 +42,6 @@ def test_slots_with_lists_and_the_lobby_share_what_is_claimed(join):
     assert max(shares.values()) < 10
 
 
-@pytest.mark.usefixtures("lobby")
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_worker_gets_its_share_of_a_slot_from_the_lobby(join, redis_server, most):
     """As from a list; and without BLOOM_REDIS_SLOT_WORKERS no slot has an owner."""
@@ -84,7 +56,6 @@ def test_a_worker_gets_its_share_of_a_slot_from_the_lobby(join, redis_server, mo
     assert not redis_server.command("EXISTS", f"{worker.key}:owners")
 
 
-@pytest.mark.usefixtures("lobby")
 def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server):
     """A call looks at five hundred entries, and moves those of a slot that is full."""
     worker = join(capacity=2, **FIFO)
@@ -107,7 +78,6 @@ def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server):
     assert "other" in {claim.slot for claim in worker.store.claims.all.values()}
 
 
-@pytest.mark.usefixtures("lobby")
 def test_damage_in_a_lobby_stops_no_crawl(join, redis_server):
     """What cannot be read has failed, and the crawl goes on."""
     worker = join()
@@ -120,7 +90,6 @@ def test_damage_in_a_lobby_stops_no_crawl(join, redis_server):
     assert worker.store.is_quiet
 
 
-@pytest.mark.usefixtures("lobby")
 def test_a_slot_of_one_worker_in_a_lobby(join, redis_server):
     """What another worker owns moves to a list of its slot, and is claimed by its owner only."""
     one, other = (join(capacity=1, BLOOM_REDIS_SLOT_WORKERS=1) for _ in range(2))
@@ -130,21 +99,3 @@ def test_a_slot_of_one_worker_in_a_lobby(join, redis_server):
     assert not redis_server.command("EXISTS", f"{one.key}:lobby:0")
     one.store.done(request)
     assert one.drain() == ["0-2", "0-1", "0-0"]
-
-
-def test_owners_leave_in_time(join, redis_server):
-    """The hash holds those of the last time, and a part of those before."""
-    worker = join(capacity=200, BLOOM_REDIS_SLOT_WORKERS=1)
-    worker.store._policy = replace(worker.policy, keeps_slot=1)
-    owners = f"{worker.key}:owners"
-    old = """
-        for at = 1, 4000 do
-          redis.call('HSET', KEYS[1], 'old' .. at, cmsgpack.pack({'w', 1}))
-        end
-    """
-    redis_server.command("EVAL", old, 1, owners)
-    for first in range(0, 3000, 100):
-        for slot in range(first, first + 100):
-            worker.enqueue(f"{slot}", slot=f"s{slot}")
-        assert len(worker.drain()) == 100
-    assert redis_server.command("HLEN", owners) < 2500
