@@ -27,23 +27,6 @@ def clock(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_request_is_sent_at_its_time(new_job, clock, stored):
-    """Not before, and then it is a request as any other; stored or in memory. A clock that is set
-    back makes it later."""
-    job = new_job(**{} if stored else {"folder": None}).pushed("a")
-    job.push("b", meta={delays.NOT_BEFORE: 10, "kept": 1})
-    assert len(job.scheduler) == 2
-    assert job.names() == ["a"]
-    for seconds in (9.9, -1000, 1000):
-        clock.now += seconds
-        assert job.names() == []
-    assert job.scheduler.has_pending_requests()
-    clock.now += 0.2
-    assert job.pop().meta == {"kept": 1}
-    assert not job.scheduler.has_pending_requests()
-
-
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
@@ -57,9 +40,9 @@ def test_a_request_is_sent_at_its_time(new_job, clock, stored):
 )
 def test_times(clock, value, seconds):
     """Seconds from now, seconds since 1970, or an aware datetime; what is past is now."""
-    given = request("a", meta={delays.NOT_BEFORE: value})
+    given = request("a", meta={delays.NOT_BEFORE: value, "kept": 1})
     assert delays.take_delay(given) == (pytest.approx(seconds) if seconds else None)
-    assert given.meta == {}
+    assert given.meta == {"kept": 1}
 
 
 @pytest.mark.parametrize(

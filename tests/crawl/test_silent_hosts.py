@@ -201,21 +201,6 @@ def test_a_crawl_of_one_host_gives_it_up_after_an_hour(make_crawl, clock):
     assert (len(world.answered), world.failed) == (20, [])
 
 
-def test_after_the_first_timeout_a_slot_gets_one_request_at_a_time(make_crawl, clock):
-    """Those that were on their way fail first; an answer lets all go."""
-    crawl = make_crawl().pushed(*map(str, range(9)))
-    first, second = crawl.pop(), crawl.pop()
-    clock.now += TIMEOUT
-    assert crawl.middleware.process_exception(first, twisted.TimeoutError()) is None
-    assert crawl.scheduler.sent_back(second) is not None
-    clock.now += 1
-    third = crawl.pop()
-    clock.now += TIMEOUT - 0.1
-    assert (third is None, crawl.pop()) == (False, None)
-    crawl.answer(third)
-    assert len([*iter(crawl.pop, None)]) == 6
-
-
 @pytest.mark.parametrize("signal", [signals.headers_received, signals.bytes_received])
 def test_a_slow_host_is_not_dead(make_crawl, clock, signal):
     """A byte of its slot since the request was sent, of whatever page, is enough."""

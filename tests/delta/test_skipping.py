@@ -4,6 +4,7 @@ keeps its books."""
 import logging
 import os
 import time
+from contextlib import ExitStack
 from itertools import product
 from types import SimpleNamespace
 
@@ -137,54 +138,45 @@ def test_a_store_that_cannot_be_written_to_is_refused(monkeypatch, tmp_path):
     assert [*tmp_path.rglob("*")] == [tmp_path / "memory"]
 
 
-class DeltaJob(FeedJob):
-    """A job with feeds as Scrapy does them, of which a page is fetched."""
-
-    def crawl(self, known):
-        """Crawl the page, whose callback yields what is `known`, to the end of the spider."""
-        middleware = DeltaMiddleware.from_crawler(self.crawler)
-        self.engine.scraper.spidermw.middlewares = [middleware]
-        Job.open(self)
-        self.engine._slot.scheduler = self.scheduler
-        self.send(signals.spider_opened)
-        self.start()
-        page = self.page("page")
-        response = self.response(page)
-        response.request = page
-        middleware.process_spider_input(response)
-        assert list(middleware.process_spider_output(response, known)) == []
-        self.item({"n": 1}, response)
-        self.done(page)
-        self.close()
-
-
 @pytest.mark.parametrize(
-    ("jobdir", "feeds", "is_known"),
-    [*product(({}, {"JOBDIR": None}), (["items.jl"], []), [False]), ({}, [], True)],
+    ("settings", "feeds", "is_known"),
+    [({}, ["items.jl"], False), ({"JOBDIR": None}, ["items.jl"], False), ({}, [], True)],
 )
-def test_marks_are_in_the_memory_when_the_spider_and_its_feeds_are_closed(
-    jobdir, feeds, is_known, tmp_path
+def test_marks_are_in_the_store_when_the_spider_and_its_feeds_are_closed(
+    settings, feeds, is_known, tmp_path
 ):
     """Without the signal engine_stopped, which Scrapy may not send. A skipped request is told of,
     by Scrapy's signal for it, and by a stat."""
     known, dropped = Request("http://example.com/known"), []
-    memory = FileDeltaStore(tmp_path / "memory", Lifetime())
-    memory.add([(fingerprint(known), time.time())])
-    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(memory.directory), **jobdir}
+    store = FileDeltaStore(tmp_path / "memory", Lifetime())
+    store.add([(fingerprint(known), time.time())])
+    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(store.directory), **settings}
     feeds = {tmp_path / name: "jsonlines" for name in feeds}
-    job = DeltaJob(tmp_path, feeds, BLOOM_DURABLE_FEEDS=False, **settings)
+    job = FeedJob(tmp_path, feeds, BLOOM_DURABLE_FEEDS=False, **settings)
 
-    def drop(request, spider):
-        dropped.append((request, spider))
+    def drop(request):
+        dropped.append(request)
 
     job.crawler.signals.connect(drop, signals.request_dropped)
-    try:
-        job.crawl([known] * is_known)
-    finally:
-        job.drop()
-    memory.look()
-    assert memory.holds == ("1 page" if is_known else "2 pages")  # it has become an index page
-    assert dropped == [(known, job.spider)] * is_known
+    middleware = DeltaMiddleware.from_crawler(job.crawler)
+    job.engine.scraper.spidermw.middlewares = [middleware]
+    with ExitStack() as stack:
+        stack.callback(job.drop)
+        Job.open(job)
+        job.engine._slot.scheduler = job.scheduler
+        job.send(signals.spider_opened)
+        job.start()
+        page = job.page("page")
+        response = job.response(page)
+        response.request = page
+        middleware.process_spider_input(response)
+        assert list(middleware.process_spider_output(response, [known] * is_known)) == []
+        job.item({"n": 1}, response)
+        job.done(page)
+        job.close()
+    store.look()
+    assert store.holds == ("1 page" if is_known else "2 pages")  # it has become an index page
+    assert dropped == [known] * is_known
     assert (job.stat("bloom/delta_skipped") or 0) == is_known
 
 

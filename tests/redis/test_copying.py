@@ -114,19 +114,6 @@ def test_a_filter_of_which_a_part_is_gone_is_not_saved(redis_server, key, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["local"]
 
 
-def test_loading_removes_what_an_old_filter_has_left(redis_server, key, local, shared):
-    """Strings of a filter of that name whose header somebody has deleted go."""
-    with RedisClient(redis_server.url) as client:
-        old = RedisBloomFilter(client, key, 200, 1e-3)
-        for number in keys(0, 1_500):
-            old.add(number)
-        assert len(old.layers) > 2
-    redis_server.command("DEL", key)
-    load_into_redis(local, redis_server.url, key)
-    assert len(redis_server.names(key)) == 1 + 2 * 64
-    shared(redis_server, key).check()
-
-
 def test_a_job_goes_on_in_redis_and_returns(make_dupefilter, redis_server, key, tmp_path):
     """With the same settings: what any dupefilter has seen stays seen."""
     shared = {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": key}
