@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from math import inf
 
 import pytest
@@ -213,47 +213,24 @@ def test_owners_leave_in_time(join, redis_server):
     assert redis_server.command("HLEN", owners) < 2500
 
 
-class Slots:
-    """What waits in each slot, as one list a slot would have it."""
-
-    def __init__(self, newest_first):
-        self.newest_first = newest_first
-        self.waiting = defaultdict(list)
-        self.numbers = iter(range(10**6))
-
-    def push(self, worker, slot):
-        """Let `worker` push one more request of `slot`."""
-        worker.enqueue(f"{slot}-{next(self.numbers)}", slot=slot)
-
-    def take(self, slot, page):
-        """Require that `page` was the next one."""
-        expected = self.waiting[slot].pop(-1 if self.newest_first else 0)
-        assert page == expected, (slot, self.waiting[slot])
-
-    def give_back(self, claims):
-        """Put these (slot, page) in front again, as they were."""
-        for slot, page in reversed(claims):
-            self.waiting[slot].insert(len(self.waiting[slot]) * self.newest_first, page)
-
-
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
     """Where slots are full, claims given back, and slots held: each comes once, in one order."""
     chance = seeded(seed)
     lobby_from(monkeypatch, chance.choice([0, 5, 256]))
-    slots, claimed, returning = Slots(kind is LIFO), {}, []
+    waiting, claimed, returning, names = defaultdict(list), {}, [], map(str, count())
     worker, pages = join(capacity=chance.randrange(2, 9), **kind), chance.choice([20, 60, 200])
     store = worker.store
     build, settle = store._batch, store._settle
 
     def answered(entry, *_):
-        slots.waiting[entry.packed.slot].append(name_of(worker.codec.load(entry.packed)))
+        waiting[entry.packed.slot].append(name_of(worker.codec.load(entry.packed)))
 
     def heard(reply):
         for claim in reply.claimed:
             page = name_of(worker.codec.load(claim))
-            slots.take(claim.slot, page)
+            assert page == waiting[claim.slot].pop(-1 if kind is LIFO else 0), waiting
             claimed[claim.number] = claim.slot, page
 
     def batch(action):
@@ -263,8 +240,8 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
 
     def settled(*arguments):
         settle(*arguments)
-        # the last one first
-        slots.give_back([claimed.pop(number) for number in reversed(returning)])
+        for slot, page in map(claimed.pop, returning):  # in front again, as they were
+            waiting[slot].insert(len(waiting[slot]) * (kind is LIFO), page)
         returning.clear()
 
     store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
@@ -281,7 +258,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
         if what < 0.3 and pages:
             for _ in range(min(pages, chance.randrange(6))):
                 pages -= 1
-                slots.push(worker, f"s{int(chance.expovariate(0.25))}")
+                worker.enqueue(next(names), slot=f"s{int(chance.expovariate(0.25))}")
         elif what < 0.6:
             finish()
         elif what < 0.7:
@@ -296,7 +273,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
     for slot in [*store.holds, *(f"s{number}" for number in range(20))]:
         store.hold(slot, 1, 2)
         store.release(slot)
-    while any(slots.waiting.values()) or claimed:
+    while any(waiting.values()) or claimed:
         finish()
         worker.exchange()
     worker.exchange()
