@@ -12,6 +12,7 @@ from scrapy import Request, pqueues
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
+from twisted.internet.error import ConnectError
 
 from scrapy_bloom import HoldMiddleware
 from scrapy_bloom.crawl import delays, holds, hosts, ledger_scheduler
@@ -415,7 +416,7 @@ def test_clocks_that_jump_block_no_slot_longer_than_its_hold(make_crawl, clock, 
 
 
 def test_no_answer_ends_a_hold_by_hand(crawl, clock):
-    """Of an earlier probe or refusal; a release does, and wakes the engine."""
+    """Of an earlier probe, nor a failure; a release does, and wakes the engine."""
     crawl.again(crawl.pop(), 429, "60")
     clock.now += 60
     probe = crawl.pop()
@@ -424,6 +425,8 @@ def test_no_answer_ends_a_hold_by_hand(crawl, clock):
     crawl.answer(probe, 200)
     assert (crawl.left, crawl.pop()) == (600, None)
     crawl.answer(probe, 429, "10")
+    for _ in range(6):
+        crawl.middleware.process_exception(probe, ConnectError())
     assert (crawl.left, crawl.scheduler.holds["example.com"].times) == (600, 0)
     clock.now += 599
     assert crawl.pop() is None

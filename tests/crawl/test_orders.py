@@ -18,7 +18,6 @@ from tests.crawl.engine import name_of, query
 from tests.crawl.resting_site import RestingSite
 from tests.crawl.test_hold_crawls import crawl_rests
 from tests.crawl.test_rounds import phases
-from tests.failures import Failed
 from tests.fakes import raising
 from tests.patience import wait_until
 
@@ -223,21 +222,6 @@ def test_what_is_retried_at_the_end_keeps_the_round_open(make_round, tmp_path):
     assert phases(tmp_path / "job") == [(1, "running")]
     assert make_round().started("start").finish() == ["start", "a"]
     assert phases(tmp_path / "job") == [(1, "over")]
-
-
-def test_a_running_job_asks_as_many_as_its_budget_has_room_for(make):
-    """The others stay as they are."""
-    job = make(BLOOM_BUDGET={"*": 2}, **FIFO).pushed(*"abcd")
-    fail(job, "a")
-    assert job.names() == ["b"]
-    budget, asked = job.scheduler.ledger.store.records.budget, []
-    for limit in (2, 3):
-        budget._limits = {"*": limit}
-        answer = order(job, "retry", states=KEPT)
-        carry_out(job)
-        asked.append((*dropped(answer), *job.names()))
-    assert asked == [(1, 0, "a"), (1, 0, "c")]
-    assert Failed(job.scheduler._job.path).by_reason() == {"capped": 1}
 
 
 @pytest.mark.parametrize("action", ["retry", "drop"])

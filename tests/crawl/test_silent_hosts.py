@@ -15,7 +15,7 @@ from scrapy.http import Response
 from twisted.internet import error as twisted
 from twisted.web.client import ResponseFailed
 
-from scrapy_bloom.crawl.delays import DEAD, SILENT, Hold
+from scrapy_bloom.crawl.delays import DEAD, SILENT
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.sqlite.status import job_view
 from tests.crawl.engine import name_of
@@ -227,17 +227,18 @@ EVIDENCE = [
 
 
 @pytest.mark.parametrize("why", EVIDENCE, ids=lambda each: each.__name__)
-@pytest.mark.parametrize("is_ours", [True, False])
-def test_five_attempts_without_an_answer_hold_a_slot(make_crawl, clock, why, is_ours):
-    """Also those that do not come from the scheduler, such as robots.txt and images."""
-    crawl = make_crawl().pushed(*map(str, range(9)))
+@pytest.mark.parametrize("kind", ["page", "image", "wanted"])
+def test_five_attempts_without_an_answer_hold_a_slot(make_crawl, clock, why, kind):
+    """Also those that do not come from the scheduler, such as robots.txt and images, or whose
+    spider wants to have its failures."""
+    crawl = make_crawl().pushed(*map(str, range(9)), meta={"dont_retry": kind == "wanted"})
     for _ in range(4):
         crawl.middleware.process_exception(Request("http://example.com/robots.txt"), why())
         assert (crawl.left or 0) < 1
-    request = crawl.pop() if is_ours else Request("http://example.com/image")
+    request = Request("http://example.com/image") if kind == "image" else crawl.pop()
     clock.now += 1
     again = crawl.middleware.process_exception(request or crawl.pop(), why())
-    assert (crawl.left, again is not None) == (5, is_ours)
+    assert (crawl.left, again is not None) == (5, kind == "page")
 
 
 def test_a_request_with_a_proxy_says_nothing_of_the_host(make_crawl):
@@ -259,27 +260,6 @@ def test_a_request_with_a_proxy_says_nothing_of_the_host(make_crawl):
     assert crawl.left == 5
     crawl.answer(request.replace(meta={}))
     assert crawl.scheduler.holds == {}
-
-
-def test_a_hold_by_hand_stays_as_it_is(make_crawl, clock):
-    """Whatever fails or answers of what was sent before."""
-    crawl = make_crawl().pushed(*map(str, range(9)))
-    pages = [crawl.pop() for _ in range(7)]
-    crawl.scheduler.hold("example.com", 100, 0)
-    for page in pages[:6]:
-        crawl.middleware.process_exception(page, twisted.ConnectError())
-    crawl.answer(pages[6])
-    assert crawl.scheduler.holds["example.com"] == Hold(clock.now + 100, 0, 100)
-
-
-def test_a_spider_that_wants_its_failures_gets_them(make_crawl):
-    """They are evidence as any other."""
-    crawl = make_crawl().pushed(*map(str, range(9)), meta={"dont_retry": True})
-    for _ in range(6):
-        assert crawl.middleware.process_exception(crawl.pop(), twisted.ConnectError()) is None
-        if crawl.left:
-            break
-    assert crawl.left == 5
 
 
 # --- offline -----------------------------------------------------------------------------

@@ -367,54 +367,35 @@ def test_with_the_http_cache_it_is_off(caplog):
 
 class Sitemaps(SitemapSpider):
     name = "sitemaps"
-    sitemap_rules = (("/b", "parse_b"), ("", "parse"))
     sitemap_alternate_links = True
-
-    def sitemap_filter(self, entries):
-        return (entry for entry in entries if "left-out" not in entry["loc"])
 
     def parse(self, response):
         """Do nothing."""
 
-    def parse_b(self, response):
-        """Do nothing."""
-
-
-def sitemap(*entries, root="urlset", inner="url"):
-    """Return a sitemap file, of entries of a path, a time and more."""
-    texts = (
-        f"<{inner}><loc>http://example.com/{path}</loc>{''.join(more)}</{inner}>"
-        for path, *more in entries
-    )
-    body = f'<{root} xmlns:xhtml="http://www.w3.org/1999/xhtml">{"".join(texts)}</{root}>'
-    url = "http://example.com/sitemap.xml"
-    return XmlResponse(url, body=body.encode(), request=Request(url))
-
 
 def test_each_page_has_the_lastmod_of_its_entry():
     """As Scrapy reads it, from files that are read in turns; files are always fetched."""
-    spider = Sitemaps.from_crawler(get_crawler())
-    link = '<xhtml:link rel="alternate" href="http://example.com/b%20c/de"/>'
+    spider, url = Sitemaps.from_crawler(get_crawler()), "http://example.com"
+    link = f'<xhtml:link rel="alternate" href="{url}/b%20c/de"/>'
     dates = [f"<lastmod>2026-01-0{day}</lastmod>" for day in (1, 2)]
-    one = sitemap(("b c", dates[0], link), ("none",), ("left-out", dates[0]))
-    two = sitemap(("none", dates[1]))
-    first, second = (iter(spider._parse_sitemap(each)) for each in (one, two))
-    requests = [next(first), next(second), *first, *second]
-    found = [(each.url, each.callback == spider.parse_b, each.meta) for each in requests]
+
+    def parsed(root, *entries):
+        body = f'<{root} xmlns:xhtml="http://www.w3.org/1999/xhtml">{"".join(entries)}</{root}>'
+        return iter(spider._parse_sitemap(XmlResponse(f"{url}/sitemap.xml", body=body.encode())))
+
+    none = f"<loc>{url}/none</loc>"
+    first = parsed("urlset", f"<url><loc>{url}/b c</loc>{dates[0]}{link}</url><url>{none}</url>")
+    second = parsed("urlset", f"<url>{none}{dates[1]}</url>")
+    found = [(each.url, each.meta) for each in (next(first), next(second), *first, *second)]
     versions = [{"bloom_delta_version": f"2026-01-0{day}"} for day in (1, 2)]
     assert found == [
-        ("http://example.com/b%20c", True, versions[0]),
-        ("http://example.com/none", False, versions[1]),
-        ("http://example.com/b%20c/de", True, versions[0]),
-        ("http://example.com/none", False, {}),
+        (f"{url}/b%20c", versions[0]),
+        (f"{url}/none", versions[1]),
+        (f"{url}/b%20c/de", versions[0]),
+        (f"{url}/none", {}),
     ]
-    index = sitemap(("s.xml", dates[0]), root="sitemapindex", inner="sitemap")
-    robots = Response("http://example.com/robots.txt", body=b"Sitemap: http://example.com/s.xml")
-    robots = robots.replace(cls=XmlResponse, request=Request(robots.url))
-    for response in (index, robots):
-        (request,) = spider._parse_sitemap(response)
-        assert (request.url, request.meta) == ("http://example.com/s.xml", {"bloom_delta": False})
-        assert request.callback == spider._parse_sitemap
+    (file,) = parsed("sitemapindex", f"<sitemap><loc>{url}/s.xml</loc>{dates[0]}</sitemap>")
+    assert (file.url, file.meta) == (f"{url}/s.xml", {"bloom_delta": False})
 
 
 def test_a_scrapy_that_hides_how_it_reads_sitemaps_is_told(monkeypatch, caplog):

@@ -121,17 +121,6 @@ def test_a_hold_of_a_quarantined_request(join, redis_server, slots):
     assert taken(worker)[0] == ["held"]
 
 
-def test_one_request_of_the_lobby_goes_first(join, monkeypatch):
-    """Where the hold was over before its slot had any."""
-    lobby_from(monkeypatch, 0)
-    worker = join()
-    worker.store.hold("held", 1000, 1)
-    worker.exchange()
-    let_pass(worker, 1000)
-    of_slot(worker, "held", "a", "b")
-    assert len(taken(worker)[0]) == 1
-
-
 @pytest.mark.parametrize("lobby", [0, 10**6])
 def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
     """They leave the ring when they are met; when their holds are over each is asked once."""
