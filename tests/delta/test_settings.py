@@ -108,10 +108,8 @@ def test_the_directory_has_the_spiders_name(tmp_path):
     [
         ({"bloom_delta": 3}, 3),
         ({"bloom_delta": False, "crawl_once": True}, False),
-        ({"deltafetch_enabled": False}, False),
-        ({"deltafetch_enabled": True}, None),
-        ({"crawl_once": True}, True),
-        ({"crawl_once": False}, False),
+        *(({"deltafetch_enabled": value}, wish) for value, wish in ((False, False), (True, None))),
+        *(({"crawl_once": value}, value) for value in (True, False)),
     ],
 )
 def test_what_a_request_asks_for(meta, wish):

@@ -12,7 +12,7 @@ from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
 from tests.crawl.engine import request
-from tests.redis.test_later import is_sound, of_slot, taken
+from tests.redis.test_later import hold, is_sound, of_slot, taken
 from tests.redis.workers import FIFO, LIFO, capped, fill, let_pass, lobby_from, talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -123,8 +123,7 @@ def test_two_workers_have_to_find_a_slot_dead(join, slot_workers):
     for each in requests:
         one.store.done(each)
     for pause in (5, 60, 60):
-        one.store.hold("dead", RETRY, DEAD)
-        one.exchange()
+        hold(one, "dead", RETRY, DEAD)
         assert pause - 1 < desk(one).held()["dead"] <= pause
         assert one.next() is None
         assert counts(one) == (3, {})
@@ -133,10 +132,8 @@ def test_two_workers_have_to_find_a_slot_dead(join, slot_workers):
     names, requests = taken(two, 2)
     assert names == ["d"]
     assert two.store.holds["dead"].times == SILENT
-    two.store.hold("dead", 5, SILENT + 1)
-    two.exchange()
-    one.store.hold("dead", RETRY, DEAD)
-    one.exchange()
+    hold(two, "dead", 5, SILENT + 1)
+    hold(one, "dead", RETRY, DEAD)
     two.fail(requests[0], "down")
     two.exchange()
     assert one.next() is None
@@ -150,8 +147,7 @@ def test_a_probe_that_has_died_with_its_worker_is_asked_by_another(join):
     for worker in (one, two):
         worker.store._policy = replace(worker.policy, longest_probe=180_000)
     of_slot(one, "silent", *"abc")
-    one.store.hold("silent", 5, SILENT + 1)
-    one.exchange()
+    hold(one, "silent", 5, SILENT + 1)
     let_pass(one, 5.5)
     assert len(taken(one)[0]) == 1
     let_pass(one, 300)
@@ -166,14 +162,12 @@ def test_the_word_of_a_worker_that_is_gone_does_not_count(join, goes):
     """Nor does a crawl wait for it, or for one that no host answers."""
     one, two = join(**FIFO), join(**FIFO)
     of_slot(one, "dead", *"abcdefghi")
-    two.store.hold("dead", 5, SILENT + 1)
-    two.exchange()
+    hold(two, "dead", 5, SILENT + 1)
     two.die()
     assert one.next() is not None
     three = join(**FIFO)
     three.exchange()
-    one.store.hold("dead", RETRY, DEAD)
-    one.exchange()
+    hold(one, "dead", RETRY, DEAD)
     assert not desk(one).count(KEPT_HOST).states.total()
     if goes == "dies":
         three.die()
@@ -192,8 +186,7 @@ def test_a_worker_hears_that_others_are_answered(join):
     two.exchange()
     for slot, holders in (("own", [one]), ("both", [one, two]), ("not", [two])):
         for worker in holders:
-            worker.store.hold(slot, 5, SILENT + 1)
-            worker.exchange()
+            hold(worker, slot, 5, SILENT + 1)
     two.store._holds["own"] = one.store.holds["own"]
     for slot in ("own", "both", "not"):
         two.store.release(slot)
@@ -258,13 +251,10 @@ def test_the_probe_of_a_worker_that_is_offline_says_nothing(join, silent_for):
     one, two = join(**FIFO), join(**FIFO)
     for worker in (one, two):
         worker.exchange()
-    one.store.hold("dead", 60, SILENT + 5)
-    one.exchange()
-    two.store.hold("dead", silent_for, SILENT + 5)
-    two.exchange()
+    hold(one, "dead", 60, SILENT + 5)
+    hold(two, "dead", silent_for, SILENT + 5)
     assert desk(one).held()["dead"] <= silent_for
-    one.store.hold("dead", RETRY, DEAD)
-    one.exchange()
+    hold(one, "dead", RETRY, DEAD)
     assert ("dead" in desk(one).dead()) == (silent_for > 1)
 
 

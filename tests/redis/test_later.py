@@ -30,6 +30,12 @@ def of_slot(worker, slot, *pages, **options):
     worker.exchange()
 
 
+def hold(worker, slot, seconds, times):
+    """Let `worker` hold a slot, and tell the server."""
+    worker.store.hold(slot, seconds, times)
+    worker.exchange()
+
+
 def taken(worker, most=100):
     """Return the names of the requests that `worker` gets, and these."""
     requests = [*islice(iter(worker.next, None), most)]
@@ -75,23 +81,19 @@ def test_workers_add_up_what_they_note_of_a_slot(join):
     of_slot(one, "slow", *"abcd")
     for worker in (one, other, one):
         worker.store.hold("slow", -inf, FRESH)
-        worker.store.hold("slow", -inf, FRESH)
-        worker.exchange()
+        hold(worker, "slow", -inf, FRESH)
     assert one.store.holds["slow"].times == 6 * FRESH
     assert len(taken(one)[0]) == 4
-    other.store.hold("slow", 10, 1)
-    other.exchange()
+    hold(other, "slow", 10, 1)
     one.store.hold("slow", -inf, FRESH)
     of_slot(one, "slow", "e")
     assert one.next() is None
     assert one.store.holds["slow"].times == 1
     one.store.release("slow")
-    one.store.hold("slow", -inf, -2)
-    one.exchange()
+    hold(one, "slow", -inf, -2)
     assert one.store.holds["slow"].times == -2
     for worker in (one, other):
-        worker.store.hold("slow", -inf, 1)
-        worker.exchange()
+        hold(worker, "slow", -inf, 1)
     one.exchange()
     assert "slow" not in one.store.holds
     assert not one.client._redis.exists(f"{one.key}:holds")
@@ -110,8 +112,7 @@ def test_a_hold_of_a_quarantined_request(join, redis_server, slots):
         assert len(taken(worker)[0]) == 2
         worker.die()
     worker = join()
-    worker.store.hold("held", 1000, 1)
-    worker.exchange()
+    hold(worker, "held", 1000, 1)
     (page,), (request,) = taken(worker)
     assert page == "free"
     worker.store.done(request)
@@ -275,8 +276,7 @@ def test_many_parked_slots_wake_bit_by_bit(join, redis_server, is_evicted):
     """Each call writes some of them only, since no other call is answered meanwhile."""
     worker = join()
     of_slot(worker, "held", "a")
-    worker.store.hold("held", 10, 1)
-    worker.exchange()
+    hold(worker, "held", 10, 1)
     assert worker.next() is None
     parked = {f"0:held{number}": 1e15 + number for number in range(5000)}
     worker.client._redis.zadd(f"{worker.key}:parked", parked)
@@ -300,8 +300,7 @@ def test_the_status_of_what_waits(join):
     of_slot(worker, "over", *"xyz")
     worker.enqueue("late", 5000)
     worker.store._unsent[-1].due -= 100  # a delay counts from the push, not from the call
-    worker.store.hold("over", 400, 1)
-    worker.exchange()
+    hold(worker, "over", 400, 1)
     let_pass(worker, 400)
     assert join().state.waits.endswith(" min")  # a hold that is over is none
     worker.store.hold("held", 900, 1)
