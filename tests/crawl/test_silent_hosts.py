@@ -191,14 +191,25 @@ def test_a_dead_host_is_asked_by_one_page_each_time_and_an_answer_brings_all_bac
     assert world.failed == []
 
 
-def test_a_crawl_of_one_host_gives_it_up_after_an_hour(make_crawl, clock):
-    """With a probe a minute until then; one that comes back before loses nothing."""
-    world = World(make_crawl(), clock, {"one": 20}, always("refused", "one")).run()
-    assert 3600 <= world.now < 3800
-    assert world.attempts("one") < 90
-    assert world.reasons() == 20
-    world = World(make_crawl("job2"), clock, {"one": 20}, within(2, 3000)).run()
-    assert (len(world.answered), world.failed) == (20, [])
+@pytest.mark.parametrize(
+    ("pages", "down", "dead", "least", "most"),
+    [
+        ({"one": 20}, always("refused", "one"), 20, 3600, 3800),
+        ({"one": 20}, within(0, 3000), 0, 3000, 3100),
+        # another one has answered, but not since
+        ({"first": 1, "rest": 500}, within(1, 600), 0, 600, 900),
+        # they have never answered
+        ({"up": 1, "gone": 3, "lost": 3}, always("refused", "gone", "lost"), 6, 3600, 4500),
+    ],
+)
+def test_the_last_hosts_are_dead_after_an_hour(make_crawl, clock, pages, down, dead, least, most):
+    """With a probe a minute until then, since it may be the machine: one that comes back before
+    loses nothing."""
+    world = World(make_crawl(), clock, pages, down).run(20_000)
+    assert (len(world.answered), world.failed) == (sum(pages.values()) - dead, [])
+    assert least <= world.now < most
+    assert len(world.asked) < len(world.answered) + 180
+    assert (world.reasons() or 0) == dead
 
 
 @pytest.mark.parametrize("signal", [signals.headers_received, signals.bytes_received])
@@ -278,23 +289,6 @@ def test_nothing_fails_while_the_machine_is_offline(make_crawl, clock, why, seco
     assert crawl.stat("scheduler/offline") == 1
     assert crawl.stat("scheduler/dead_hosts") is None
     assert world.now < 3 + seconds + 200
-
-
-def test_an_outage_is_none_of_the_last_host_that_has_pages(make_crawl, clock):
-    """Another one has answered, but not since: so it may be the machine, for an hour."""
-    down = lambda slot, now: "refused" if 1 <= now < 600 else None  # noqa: E731
-    world = World(make_crawl(), clock, {"first": 1, "rest": 500}, down).run()
-    assert (len(world.answered), world.failed) == (501, [])
-
-
-def test_a_crawl_whose_last_hosts_are_all_dead_ends_after_an_hour(make_crawl, clock):
-    """They have never answered; until then it is the machine."""
-    crawl = make_crawl()
-    world = World(crawl, clock, {"up": 1, "gone": 3, "lost": 3}, always("refused", "gone", "lost"))
-    world.run(20_000)
-    assert 3600 <= world.now < 4500
-    assert (len(world.answered), world.failed) == (1, [])
-    assert world.reasons() == 6
 
 
 def test_who_has_answered_is_asked_first_whether_the_machine_is_online(make_crawl, clock):

@@ -192,18 +192,6 @@ class StoreWorker:
             return True
         return False
 
-    def abort_next(self, at):
-        """Fail the next call at its command `at`, and make it again; the list says if it had it."""
-        had = []
-
-        def attempt(arguments):
-            self.sender._attempt = self.call
-            had.append(self.abort(arguments, at))
-            return self.call(arguments)
-
-        self.sender._attempt = attempt
-        return had
-
     def die(self):
         """Let the lease run out."""
         self.client.call("zadd", f"{self.key}:workers", {self.store.worker: 1})
