@@ -421,6 +421,7 @@ def test_no_answer_ends_a_hold_by_hand(crawl, clock):
     for _ in range(6):
         crawl.middleware.process_exception(probe, ConnectError())
     assert (crawl.left, crawl.scheduler.holds["example.com"].times) == (600, 0)
+    assert crawl.stat("scheduler/holds") == 1
     clock.now += 599
     assert crawl.pop() is None
     crawl.scheduler.release("example.com")
