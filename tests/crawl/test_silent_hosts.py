@@ -191,6 +191,15 @@ def test_a_dead_host_is_asked_by_one_page_each_time_and_an_answer_brings_all_bac
     assert world.failed == []
 
 
+def test_a_host_that_other_workers_have_not_found_dead_is_told_of_once(make_crawl, clock):
+    """Until they agree its holds go on as before."""
+    crawl = make_crawl()
+    hold = crawl.scheduler.hold
+    crawl.scheduler.hold = lambda slot, seconds, times: hold(slot, seconds, min(times, DEAD - 1))
+    World(crawl, clock, {"up": 50, "gone": 20}, always("refused", "gone")).run(20_000)
+    assert crawl.stat("scheduler/dead_hosts") == 1
+
+
 @pytest.mark.parametrize(
     ("pages", "down", "dead", "least", "most"),
     [
