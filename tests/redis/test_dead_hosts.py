@@ -271,6 +271,10 @@ def test_a_start_ends_verdicts_unless_others_are_at_work(build, join, key, told)
     late = build(**FIFO, **budget)
     talk(late)
     assert "Asking 3 requests of dead hosts again" in told(0)
+    assert len(late.worker.store.claims.all) == 3
+    late.pause(60)  # as it is offline: others ask
+    talk(late)
+    assert late.worker.store.claims.all == {}
     worker = join(**FIFO, **budget)
     of_slot(worker, "dead", "d", "e")
     late.close("finished")  # it gives back what it has claimed
