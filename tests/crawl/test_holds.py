@@ -19,7 +19,7 @@ from scrapy_bloom.crawl import delays, holds, hosts, ledger_scheduler
 from scrapy_bloom.crawl.delays import Hold
 from scrapy_bloom.crawl.holds import FRESH, GIVEN_UP, RECOVERY, Refusal, judge, retry_after
 from scrapy_bloom.sqlite import request_store
-from tests.crawl.engine import DURABLE, Job, name_of, unserializable
+from tests.crawl.engine import DURABLE, Job, unserializable
 from tests.fakes import raising
 
 PRIORITY_QUEUES = (pqueues.DownloaderAwarePriorityQueue, pqueues.ScrapyPriorityQueue)
@@ -210,21 +210,6 @@ def test_refusals_of_requests_that_were_sent_before_are_of_the_same_hold(crawl, 
 # --- its end ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("queue", PRIORITY_QUEUES)
-def test_the_answer_of_the_one_that_goes_first_lets_the_others_go(make_crawl, clock, queue):
-    """Also if it is not the first that was asked."""
-    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed(*"abcd")
-    crawl.again(crawl.pop(), 429, "60")
-    for _ in range(2):
-        clock.now += 60
-        probe = crawl.pop()
-        assert (crawl.pop(), crawl.left) == (None, 60)
-    crawl.answer(probe, 200)
-    assert crawl.left is None
-    assert len([*iter(crawl.pop, None)]) == 2
-    assert len(crawl.scheduler) == 0
-
-
 def test_a_request_that_asks_nothing_lets_another_go(crawl, clock):
     """One that a middleware ignores, or a cache answers, finds out nothing."""
     crawl.push("three")
@@ -271,23 +256,6 @@ def test_a_page_that_asks_for_time_again_and_again_fails_in_the_end(make_crawl, 
         clock.now += 60
     assert crawl.answer(crawl.pop(), 503, "60").status == 503
     assert crawl.left == 60
-
-
-def test_pages_that_were_refused_go_behind_the_others(down, clock):
-    """The last in line and the first are asked alone by turns, as any may be broken."""
-    crawl = down(8, SCHEDULER_DISK_QUEUE="scrapy.squeues.PickleFifoDiskQueue")
-    asked = []
-    for _ in range(4):
-        clock.now += crawl.left
-        asked.append(crawl.pop())
-        crawl.again(asked[-1], 503)
-    assert [name_of(each) for each in asked] == ["7", "3", "6", "4"]
-    assert {each.priority for each in asked} == {0}
-    clock.now += crawl.left
-    last = crawl.pop()
-    assert name_of(last) == "5"
-    crawl.answer(last, 200)
-    assert (name_of(crawl.pop()), crawl.left) == ("2", None)
 
 
 # --- what goes its own way ----------------------------------------------------------------
