@@ -26,23 +26,6 @@ def clock(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_request_is_sent_at_its_time(new_job, clock, stored):
-    """Not before, and then it is a request as any other; stored or in memory. A clock that is set
-    back makes it later."""
-    job = new_job(**{} if stored else {"folder": None}).pushed("a")
-    job.push("b", meta={delays.NOT_BEFORE: 10, "kept": 1})
-    assert len(job.scheduler) == 2
-    assert job.names() == ["a"]
-    for seconds in (9.9, -1000, 1000):
-        clock.now += seconds
-        assert job.names() == []
-    assert job.scheduler.has_pending_requests()
-    clock.now += 0.2
-    assert job.pop().meta == {"kept": 1}
-    assert not job.scheduler.has_pending_requests()
-
-
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
@@ -56,9 +39,9 @@ def test_a_request_is_sent_at_its_time(new_job, clock, stored):
 )
 def test_times(clock, value, seconds):
     """Seconds from now, seconds since 1970, or an aware datetime; what is past is now."""
-    given = request("a", meta={delays.NOT_BEFORE: value})
+    given = request("a", meta={delays.NOT_BEFORE: value, "kept": 1})
     assert delays.take_delay(given) == (pytest.approx(seconds) if seconds else None)
-    assert given.meta == {}
+    assert given.meta == {"kept": 1}
 
 
 @pytest.mark.parametrize(
@@ -70,15 +53,6 @@ def test_what_is_no_time(new_job, caplog, value):
     (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
     assert "bloom_not_before is" in record.getMessage()
     assert job.pop().meta == {}
-
-
-def test_a_seen_request_stays_dropped(new_job):
-    """A delay decides nothing of identity; a delayed request counts as seen from the push on."""
-    job = new_job().pushed("a")
-    assert not job.push("a", meta={delays.NOT_BEFORE: 10})
-    job.push("b", meta={delays.NOT_BEFORE: 10})
-    assert not job.push("b")
-    assert len(job.scheduler) == 2
 
 
 class Reactor:

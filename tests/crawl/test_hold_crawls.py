@@ -1,24 +1,18 @@
 """Real crawls, in a job and on Redis, of hosts that ask for a rest or do not answer: others are
 crawled meanwhile, no page fails for it, and no retry is used up."""
 
-import asyncio
 import json
 import signal
 import socket
-from contextlib import ExitStack
 from threading import Event
 
 import pytest
 
-from scrapy_bloom.redis.client import RedisClient
-from scrapy_bloom.redis.desk import RedisDesk
-from scrapy_bloom.redis.layout import in_one_slot
 from tests.crawl.engine import query
 from tests.crawl.resting_site import Rest, RestingSite
 from tests.failures import Failed
 from tests.patience import wait_until
 from tests.small_site import PACKAGE, Scrapy
-from tests.web_server import ServedInThread
 
 pytest_plugins = ["tests.redis.fixtures"]
 
@@ -41,15 +35,6 @@ def start(folder, pages, arguments=None, **settings):
 def crawl_rests(folder, site, pages, **settings):
     """Start one of the hosts of a site."""
     return start(folder, pages, {"site": site.url}, **settings)
-
-
-def start_workers(folder, server, count, start_one):
-    """Start workers of a crawl in Redis, each in a directory of its own."""
-    key = {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": folder.name}
-    folders = [folder / str(number) for number in range(count)]
-    for each in folders:
-        each.mkdir()
-    return [start_one(each, **key) for each in folders]
 
 
 WITH_JOB_AND_CACHE = {"JOBDIR": "job", "HTTPCACHE_ENABLED": 1, "HTTPCACHE_DIR": "cache"}
@@ -121,29 +106,18 @@ def test_all_workers_leave_a_host_alone(tmp_path, redis_server):
     with RestingSite({"rests": rest}) as site:
         rest.goes_on = lambda: len(site.pages("busy")) < pages["busy"]
 
-        def one(folder, **key):
-            return crawl_rests(folder, site, pages, BLOOM_HOLD_MAX=2, **key)
-
-        ended = [crawl.end() for crawl in start_workers(tmp_path, redis_server, WORKERS, one)]
+        key = {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": tmp_path.name}
+        folders = [tmp_path / str(number) for number in range(WORKERS)]
+        for folder in folders:
+            folder.mkdir()
+        crawls = [crawl_rests(each, site, pages, BLOOM_HOLD_MAX=2, **key) for each in folders]
+        ended = [crawl.end() for crawl in crawls]
     for host, count in pages.items():
         assert sorted(map(int, site.pages(host))) == [*range(count)]
     assert {crawl.reason for crawl in ended} <= {"finished", "bloom_over"}
     holds = sum(int(crawl.stat("scheduler/holds") or 0) for crawl in ended)
     assert len(site.pages("rests", 429)) <= WORKERS * CONCURRENT + holds
     assert {crawl.stat("retry/count") for crawl in ended} == {None}
-
-
-class Site(ServedInThread):
-    """A site that notes which pages it was asked for, and does not answer while it `is_down`."""
-
-    def __init__(self):
-        self.asked, self.is_down = [], False
-
-    async def _answer(self, _method, path, _body):
-        while self.is_down:
-            await asyncio.sleep(0.05)
-        self.asked.append(path)
-        return 200, {}, b"-"
 
 
 PAUSES = {"PAUSES": [0.05, 0.1, 0.2, 0.3, 0.4]}
@@ -155,46 +129,21 @@ def test_a_host_that_is_gone_costs_little_and_keeps_no_other_waiting(tmp_path, l
     """Takes two starts with six holds each: its pages are listed as failed for one reason, errbacks
     of those in the queue are not called, and the next start asks again."""
     settings = {"DOWNLOAD_TIMEOUT": 0.5, "JOBDIR": "job"}
-    with Site() as site, socket.socket() as port:
+    with RestingSite({"up": Rest(0)}) as site, socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         if listens:
             port.listen(200)
-        gone = f"http://127.0.0.1:{port.getsockname()[1]}"
+        gone, up = f"http://127.0.0.1:{port.getsockname()[1]}", f"{site.url}/up"
         rules = {"rules": json.dumps(PAUSES)}
-        crawl = start(tmp_path, {site.url: 50, gone: 50}, rules, **settings).end()
+        crawl = start(tmp_path, {up: 50, gone: 50}, rules, **settings).end()
         assert crawl.reason == "finished", crawl.log
-        assert {*map(int, (path[1:] for path in site.asked))} == {*range(50)}
+        assert {*map(int, site.pages("up"))} == {*range(50)}
         assert int(crawl.stat("scheduler/dequeued")) <= 50 + 40
         assert crawl.stat("waiting/errbacks") is None
         assert Failed(tmp_path / "job").by_reason() == {"host": 50}
         assert crawl.stat("scheduler/failed") == "50"
         assert ("is dead" in crawl.log, "50 host" in crawl.log) == (True, True)
         rules = {"rules": json.dumps({**PAUSES, "ALONE_SECONDS": 0})}  # no other one answers
-        crawl = start(tmp_path, {site.url: 1, gone: 1}, rules, **settings).end()
+        crawl = start(tmp_path, {up: 1, gone: 1}, rules, **settings).end()
         assert "(hold 1 in a row)" in crawl.log
         assert Failed(tmp_path / "job").by_reason() == {"host": 50}
-
-
-@pytest.mark.slow
-def test_nothing_fails_while_no_worker_is_answered(tmp_path, redis_server):
-    """Takes an outage of some seconds: two workers leave all hosts alone, and then fetch all."""
-    settings = {"DOWNLOAD_TIMEOUT": 0.5, "DOWNLOAD_DELAY": 0.05}
-    with ExitStack() as stack:
-        sites = [stack.enter_context(Site()) for _ in range(3)]
-        pages, rules = {site.url: 60 for site in sites}, {"rules": json.dumps(PAUSES)}
-
-        def one(folder, **key):
-            return start(folder, pages, rules, **settings, **key)
-
-        crawls = start_workers(tmp_path, redis_server, 2, one)
-        wait_until(lambda: len(sites[0].asked) > 10)
-        for site in sites:
-            site.is_down = True
-        logs = [tmp_path / f"{number}" / "log0" for number in range(2)]
-        wait_until(lambda: all("seems to be offline" in log.read_text() for log in logs))
-        for site in sites:
-            site.is_down = False
-        assert [crawl.end().reason for crawl in crawls] == ["finished"] * 2
-        assert [len({*site.asked}) for site in sites] == [60] * 3
-    with RedisClient(redis_server.url) as client:
-        assert Failed(RedisDesk(client, in_one_slot(tmp_path.name))).by_reason() == {}

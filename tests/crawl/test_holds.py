@@ -12,13 +12,14 @@ from scrapy import Request, pqueues
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
+from twisted.internet.error import ConnectError
 
 from scrapy_bloom import HoldMiddleware
 from scrapy_bloom.crawl import delays, holds, hosts, ledger_scheduler
 from scrapy_bloom.crawl.delays import Hold
 from scrapy_bloom.crawl.holds import FRESH, GIVEN_UP, RECOVERY, Refusal, judge, retry_after
 from scrapy_bloom.sqlite import request_store
-from tests.crawl.engine import DURABLE, Job, name_of, unserializable
+from tests.crawl.engine import DURABLE, Job, unserializable
 from tests.fakes import raising
 
 PRIORITY_QUEUES = (pqueues.DownloaderAwarePriorityQueue, pqueues.ScrapyPriorityQueue)
@@ -209,21 +210,6 @@ def test_refusals_of_requests_that_were_sent_before_are_of_the_same_hold(crawl, 
 # --- its end ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("queue", PRIORITY_QUEUES)
-def test_the_answer_of_the_one_that_goes_first_lets_the_others_go(make_crawl, clock, queue):
-    """Also if it is not the first that was asked."""
-    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed(*"abcd")
-    crawl.again(crawl.pop(), 429, "60")
-    for _ in range(2):
-        clock.now += 60
-        probe = crawl.pop()
-        assert (crawl.pop(), crawl.left) == (None, 60)
-    crawl.answer(probe, 200)
-    assert crawl.left is None
-    assert len([*iter(crawl.pop, None)]) == 2
-    assert len(crawl.scheduler) == 0
-
-
 def test_a_request_that_asks_nothing_lets_another_go(crawl, clock):
     """One that a middleware ignores, or a cache answers, finds out nothing."""
     crawl.push("three")
@@ -270,23 +256,6 @@ def test_a_page_that_asks_for_time_again_and_again_fails_in_the_end(make_crawl, 
         clock.now += 60
     assert crawl.answer(crawl.pop(), 503, "60").status == 503
     assert crawl.left == 60
-
-
-def test_pages_that_were_refused_go_behind_the_others(down, clock):
-    """The last in line and the first are asked alone by turns, as any may be broken."""
-    crawl = down(8, SCHEDULER_DISK_QUEUE="scrapy.squeues.PickleFifoDiskQueue")
-    asked = []
-    for _ in range(4):
-        clock.now += crawl.left
-        asked.append(crawl.pop())
-        crawl.again(asked[-1], 503)
-    assert [name_of(each) for each in asked] == ["7", "3", "6", "4"]
-    assert {each.priority for each in asked} == {0}
-    clock.now += crawl.left
-    last = crawl.pop()
-    assert name_of(last) == "5"
-    crawl.answer(last, 200)
-    assert (name_of(crawl.pop()), crawl.left) == ("2", None)
 
 
 # --- what goes its own way ----------------------------------------------------------------
@@ -357,36 +326,29 @@ def test_what_the_downloader_has_not_sent_goes_back(crawl):
 
 
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)
-def test_a_hold_goes_on_after_a_kill(make_crawl, tmp_path, clock, queue):
-    """And ends when it would have."""
+def test_a_hold_goes_on_after_a_kill(make_crawl, clock, queue):
+    """And ends when it would have; one goes first again. Nor does a kill bring a slot back to full
+    speed: one refusal holds it before and after."""
+
+    def killed(seconds):
+        crawl.commit()
+        crawl.drop()
+        clock.now += seconds
+        return make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
+
     crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed(*"abc")
-    crawl.again(crawl.pop(), 429, "60")
+    crawl.again(crawl.pop(), 503, "60")
     assert crawl.pop() is None
-    crawl.commit()
-    crawl.drop()
-    clock.now += 20
-    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
+    crawl = killed(20)
     assert (crawl.left, crawl.pop(), len(crawl.scheduler)) == (40, None, 3)
     clock.now += 40
     assert len([*iter(crawl.pop, None)]) == 1
     assert crawl.left == 60
-    crawl.commit()
-    crawl.drop()
-    clock.now += 61
-    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
-    # it is as before: one goes first
-    assert len([*iter(crawl.pop, None)]) == 1
+    crawl = killed(61)
+    (probe,) = iter(crawl.pop, None)
     assert crawl.scheduler.holds["example.com"].times == 1
-
-
-def test_a_kill_does_not_bring_a_slot_back_to_full_speed(down, make_crawl, clock):
-    """One refusal holds it before and after."""
-    crawl = down()
-    clock.now += 5
-    crawl.answer(crawl.pop(), 200)
-    crawl.commit()
-    crawl.drop()
-    crawl = make_crawl()
+    crawl.answer(probe, 200)
+    crawl = killed(0)
     crawl.again(crawl.pop(), 503)
     assert crawl.left == 5
 
@@ -415,7 +377,7 @@ def test_clocks_that_jump_block_no_slot_longer_than_its_hold(make_crawl, clock, 
 
 
 def test_no_answer_ends_a_hold_by_hand(crawl, clock):
-    """Of an earlier probe or refusal; a release does, and wakes the engine."""
+    """Of an earlier probe, nor a failure; a release does, and wakes the engine."""
     crawl.again(crawl.pop(), 429, "60")
     clock.now += 60
     probe = crawl.pop()
@@ -424,7 +386,10 @@ def test_no_answer_ends_a_hold_by_hand(crawl, clock):
     crawl.answer(probe, 200)
     assert (crawl.left, crawl.pop()) == (600, None)
     crawl.answer(probe, 429, "10")
+    for _ in range(6):
+        crawl.middleware.process_exception(probe, ConnectError())
     assert (crawl.left, crawl.scheduler.holds["example.com"].times) == (600, 0)
+    assert crawl.stat("scheduler/holds") == 1
     clock.now += 599
     assert crawl.pop() is None
     crawl.scheduler.release("example.com")

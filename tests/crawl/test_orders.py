@@ -18,7 +18,6 @@ from tests.crawl.engine import name_of, query
 from tests.crawl.resting_site import RestingSite
 from tests.crawl.test_hold_crawls import crawl_rests
 from tests.crawl.test_rounds import phases
-from tests.failures import Failed
 from tests.fakes import raising
 from tests.patience import wait_until
 
@@ -181,19 +180,16 @@ def test_a_change_of_a_stopped_job_leaves_the_rest(make, tmp_path, is_killed, qu
 
 
 def test_drop_on_a_stopped_job(make, run, tmp_path):
-    """Needs a filter and --yes; what is dropped stays seen. Orders that stand come first."""
+    """Needs --yes; what is dropped stays seen. Orders that stand come first."""
     job = make()
     for number in range(6):
         push(job, f"{'ab'[number % 2]}-{number}")
     job.close("shutdown")
     standing = give(JobDirectory(tmp_path / "job"), Order(Filter(slots=("b",)), "drop"))
-    command = ["queue", "drop", "job"]
-    assert "say what to drop" in run(tmp_path, *command, "--yes").refusal
-    command += ["--slot", "a"]
+    command = ["queue", "drop", "job", "--slot", "a", "--url", "*/a-[02]"]
     refusal = run(tmp_path, *command).refusal
-    assert "3 pending requests of job would be dropped for good: say so with --yes" in refusal
-    found = run(tmp_path, *command, "--url", "*/a-[02]", "--yes")
-    assert (found.status, found.out) == (0, "job: dropped 2 pending requests\n")
+    assert "2 pending requests of job would be dropped for good: say so with --yes" in refusal
+    assert run(tmp_path, *command, "--yes").out == "job: dropped 2 pending requests\n"
     assert dropped(standing) == (3, 0)
     job = make()
     assert not push(job, "a-0")
@@ -223,21 +219,6 @@ def test_what_is_retried_at_the_end_keeps_the_round_open(make_round, tmp_path):
     assert phases(tmp_path / "job") == [(1, "running")]
     assert make_round().started("start").finish() == ["start", "a"]
     assert phases(tmp_path / "job") == [(1, "over")]
-
-
-def test_a_running_job_asks_as_many_as_its_budget_has_room_for(make):
-    """The others stay as they are."""
-    job = make(BLOOM_BUDGET={"*": 2}, **FIFO).pushed(*"abcd")
-    fail(job, "a")
-    assert job.names() == ["b"]
-    budget, asked = job.scheduler.ledger.store.records.budget, []
-    for limit in (2, 3):
-        budget._limits = {"*": limit}
-        answer = order(job, "retry", states=KEPT)
-        carry_out(job)
-        asked.append((*dropped(answer), *job.names()))
-    assert asked == [(1, 0, "a"), (1, 0, "c")]
-    assert Failed(job.scheduler._job.path).by_reason() == {"capped": 1}
 
 
 @pytest.mark.parametrize("action", ["retry", "drop"])

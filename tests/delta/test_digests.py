@@ -3,7 +3,7 @@
 import logging
 import tempfile
 from collections import UserDict, deque
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -29,25 +29,10 @@ PAGE = Response("http://example.com/page")
 CRAWLER = get_crawler()
 
 
-class Colour(Enum):
-    RED = object()
-
-
-@dataclass
-class Product:
-    name: str
-    price: float
-
-
-@attrs.define
-class Attrs:
-    name: str
-    price: float
-
-
-class Scrapys(Item):
-    name = Field()
-    price = Field()
+Colour = Enum("Colour", "RED")
+Product = make_dataclass("Product", ["name", "price"])
+Attrs = attrs.make_class("Attrs", ["name", "price"])
+Scrapys = type("Scrapys", (Item,), {"name": Field(), "price": Field()})
 
 
 def digest(*items, without=()):

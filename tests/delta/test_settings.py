@@ -80,8 +80,9 @@ class OwnDelta(DeltaMiddleware):
 
 
 @pytest.mark.parametrize(("name", "value"), [("BLOOM_DELTA", "item"), ("BLOOM_DELTA_DIGEST", True)])
-def test_a_store_that_nobody_uses_is_refused(make_dupefilter, name, value):
-    """Without the add-on, whose middleware does all the work; a subclass of it will do."""
+def test_a_store_that_nobody_uses_is_refused(make_dupefilter, caplog, name, value):
+    """Without the add-on, whose middleware does all the work; a subclass of it will do, and may
+    turn itself off in the words of Scrapy, which takes no error from it."""
     with pytest.raises(ValueError, match=rf"{name} is {value!r}, .* (into ADDONS|{name} to N)"):
         make_dupefilter(**{name: value})
 
@@ -89,12 +90,9 @@ def test_a_store_that_nobody_uses_is_refused(make_dupefilter, name, value):
         crawler.engine.scraper.spidermw.middlewares = (object(), OwnDelta())
 
     assert make_dupefilter(prepare, **{name: value})
-
-
-def test_a_subclass_may_turn_itself_off(caplog, tmp_path):
-    """In the words of Scrapy, which takes no error from it."""
+    caplog.clear()
     with pytest.raises(NotConfigured):
-        started(OwnDelta, BLOOM_DELTA="item", BLOOM_DELTA_DIR=str(tmp_path))
+        started(OwnDelta, **{name: value})
     assert "ERROR" not in {record.levelname for record in caplog.records}
 
 
@@ -110,10 +108,8 @@ def test_the_directory_has_the_spiders_name(tmp_path):
     [
         ({"bloom_delta": 3}, 3),
         ({"bloom_delta": False, "crawl_once": True}, False),
-        ({"deltafetch_enabled": False}, False),
-        ({"deltafetch_enabled": True}, None),
-        ({"crawl_once": True}, True),
-        ({"crawl_once": False}, False),
+        *(({"deltafetch_enabled": value}, wish) for value, wish in ((False, False), (True, None))),
+        *(({"crawl_once": value}, value) for value in (True, False)),
     ],
 )
 def test_what_a_request_asks_for(meta, wish):

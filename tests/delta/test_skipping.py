@@ -4,6 +4,7 @@ keeps its books."""
 import logging
 import os
 import time
+from contextlib import ExitStack
 from itertools import product
 from types import SimpleNamespace
 
@@ -137,54 +138,45 @@ def test_a_store_that_cannot_be_written_to_is_refused(monkeypatch, tmp_path):
     assert [*tmp_path.rglob("*")] == [tmp_path / "memory"]
 
 
-class DeltaJob(FeedJob):
-    """A job with feeds as Scrapy does them, of which a page is fetched."""
-
-    def crawl(self, known):
-        """Crawl the page, whose callback yields what is `known`, to the end of the spider."""
-        middleware = DeltaMiddleware.from_crawler(self.crawler)
-        self.engine.scraper.spidermw.middlewares = [middleware]
-        Job.open(self)
-        self.engine._slot.scheduler = self.scheduler
-        self.send(signals.spider_opened)
-        self.start()
-        page = self.page("page")
-        response = self.response(page)
-        response.request = page
-        middleware.process_spider_input(response)
-        assert list(middleware.process_spider_output(response, known)) == []
-        self.item({"n": 1}, response)
-        self.done(page)
-        self.close()
-
-
 @pytest.mark.parametrize(
-    ("jobdir", "feeds", "is_known"),
-    [*product(({}, {"JOBDIR": None}), (["items.jl"], []), [False]), ({}, [], True)],
+    ("settings", "feeds", "is_known"),
+    [({}, ["items.jl"], False), ({"JOBDIR": None}, ["items.jl"], False), ({}, [], True)],
 )
-def test_marks_are_in_the_memory_when_the_spider_and_its_feeds_are_closed(
-    jobdir, feeds, is_known, tmp_path
+def test_marks_are_in_the_store_when_the_spider_and_its_feeds_are_closed(
+    settings, feeds, is_known, tmp_path
 ):
     """Without the signal engine_stopped, which Scrapy may not send. A skipped request is told of,
     by Scrapy's signal for it, and by a stat."""
     known, dropped = Request("http://example.com/known"), []
-    memory = FileDeltaStore(tmp_path / "memory", Lifetime())
-    memory.add([(fingerprint(known), time.time())])
-    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(memory.directory), **jobdir}
+    store = FileDeltaStore(tmp_path / "memory", Lifetime())
+    store.add([(fingerprint(known), time.time())])
+    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(store.directory), **settings}
     feeds = {tmp_path / name: "jsonlines" for name in feeds}
-    job = DeltaJob(tmp_path, feeds, BLOOM_DURABLE_FEEDS=False, **settings)
+    job = FeedJob(tmp_path, feeds, BLOOM_DURABLE_FEEDS=False, **settings)
 
-    def drop(request, spider):
-        dropped.append((request, spider))
+    def drop(request):
+        dropped.append(request)
 
     job.crawler.signals.connect(drop, signals.request_dropped)
-    try:
-        job.crawl([known] * is_known)
-    finally:
-        job.drop()
-    memory.look()
-    assert memory.holds == ("1 page" if is_known else "2 pages")  # it has become an index page
-    assert dropped == [(known, job.spider)] * is_known
+    middleware = DeltaMiddleware.from_crawler(job.crawler)
+    job.engine.scraper.spidermw.middlewares = [middleware]
+    with ExitStack() as stack:
+        stack.callback(job.drop)
+        Job.open(job)
+        job.engine._slot.scheduler = job.scheduler
+        job.send(signals.spider_opened)
+        job.start()
+        page = job.page("page")
+        response = job.response(page)
+        response.request = page
+        middleware.process_spider_input(response)
+        assert list(middleware.process_spider_output(response, [known] * is_known)) == []
+        job.item({"n": 1}, response)
+        job.done(page)
+        job.close()
+    store.look()
+    assert store.holds == ("1 page" if is_known else "2 pages")  # it has become an index page
+    assert dropped == [known] * is_known
     assert (job.stat("bloom/delta_skipped") or 0) == is_known
 
 
@@ -375,54 +367,35 @@ def test_with_the_http_cache_it_is_off(caplog):
 
 class Sitemaps(SitemapSpider):
     name = "sitemaps"
-    sitemap_rules = (("/b", "parse_b"), ("", "parse"))
     sitemap_alternate_links = True
-
-    def sitemap_filter(self, entries):
-        return (entry for entry in entries if "left-out" not in entry["loc"])
 
     def parse(self, response):
         """Do nothing."""
 
-    def parse_b(self, response):
-        """Do nothing."""
-
-
-def sitemap(*entries, root="urlset", inner="url"):
-    """Return a sitemap file, of entries of a path, a time and more."""
-    texts = (
-        f"<{inner}><loc>http://example.com/{path}</loc>{''.join(more)}</{inner}>"
-        for path, *more in entries
-    )
-    body = f'<{root} xmlns:xhtml="http://www.w3.org/1999/xhtml">{"".join(texts)}</{root}>'
-    url = "http://example.com/sitemap.xml"
-    return XmlResponse(url, body=body.encode(), request=Request(url))
-
 
 def test_each_page_has_the_lastmod_of_its_entry():
     """As Scrapy reads it, from files that are read in turns; files are always fetched."""
-    spider = Sitemaps.from_crawler(get_crawler())
-    link = '<xhtml:link rel="alternate" href="http://example.com/b%20c/de"/>'
+    spider, url = Sitemaps.from_crawler(get_crawler()), "http://example.com"
+    link = f'<xhtml:link rel="alternate" href="{url}/b%20c/de"/>'
     dates = [f"<lastmod>2026-01-0{day}</lastmod>" for day in (1, 2)]
-    one = sitemap(("b c", dates[0], link), ("none",), ("left-out", dates[0]))
-    two = sitemap(("none", dates[1]))
-    first, second = (iter(spider._parse_sitemap(each)) for each in (one, two))
-    requests = [next(first), next(second), *first, *second]
-    found = [(each.url, each.callback == spider.parse_b, each.meta) for each in requests]
+
+    def parsed(root, *entries):
+        body = f'<{root} xmlns:xhtml="http://www.w3.org/1999/xhtml">{"".join(entries)}</{root}>'
+        return iter(spider._parse_sitemap(XmlResponse(f"{url}/sitemap.xml", body=body.encode())))
+
+    none = f"<loc>{url}/none</loc>"
+    first = parsed("urlset", f"<url><loc>{url}/b c</loc>{dates[0]}{link}</url><url>{none}</url>")
+    second = parsed("urlset", f"<url>{none}{dates[1]}</url>")
+    found = [(each.url, each.meta) for each in (next(first), next(second), *first, *second)]
     versions = [{"bloom_delta_version": f"2026-01-0{day}"} for day in (1, 2)]
     assert found == [
-        ("http://example.com/b%20c", True, versions[0]),
-        ("http://example.com/none", False, versions[1]),
-        ("http://example.com/b%20c/de", True, versions[0]),
-        ("http://example.com/none", False, {}),
+        (f"{url}/b%20c", versions[0]),
+        (f"{url}/none", versions[1]),
+        (f"{url}/b%20c/de", versions[0]),
+        (f"{url}/none", {}),
     ]
-    index = sitemap(("s.xml", dates[0]), root="sitemapindex", inner="sitemap")
-    robots = Response("http://example.com/robots.txt", body=b"Sitemap: http://example.com/s.xml")
-    robots = robots.replace(cls=XmlResponse, request=Request(robots.url))
-    for response in (index, robots):
-        (request,) = spider._parse_sitemap(response)
-        assert (request.url, request.meta) == ("http://example.com/s.xml", {"bloom_delta": False})
-        assert request.callback == spider._parse_sitemap
+    (file,) = parsed("sitemapindex", f"<sitemap><loc>{url}/s.xml</loc>{dates[0]}</sitemap>")
+    assert (file.url, file.meta) == (f"{url}/s.xml", {"bloom_delta": False})
 
 
 def test_a_scrapy_that_hides_how_it_reads_sitemaps_is_told(monkeypatch, caplog):

@@ -46,8 +46,8 @@ TESTS = {
     "delta": "tests/delta tests/contracts/test_delta_stores.py tests/commands/test_delta.py",
     "migration": "tests/migration tests/commands/test_changes.py",
     "commands": "tests/commands",
-    "redis": "tests/redis tests/contracts tests/delta/test_redis_store.py"
-    " tests/migration/test_load.py tests/test_dupefilter.py",
+    "redis": "tests/redis tests/contracts tests/delta/test_stores.py tests/migration/test_load.py"
+    " tests/test_dupefilter.py",
     "scrapy_private": "tests/test_private_names.py tests/test_crawls.py tests/crawl",
     "study": "tests/study tests/commands/test_study.py",
     "": "tests/test_a*.py tests/test_dupefilter.py tests/test_exact_job.py tests/test_files.py"

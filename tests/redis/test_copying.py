@@ -74,9 +74,6 @@ def test_there_and_back(redis, key, tmp_path, shared, capacity, error_rate, coun
         assert back.error_rate == pytest.approx(error_rate)
         if error_rate < 0.1:
             assert all(not layer.check() for layer in back.layers)
-        back.update(keys(count, count + 2_000))
-    assert load_into_redis(tmp_path / "back", redis.url, key + "again") == len(back)
-    assert len(shared(redis, key + "again")) == len(back)
 
 
 def test_moving_counts_the_keys_where_they_are(redis_server, key, tmp_path, shared):
@@ -112,19 +109,6 @@ def test_a_filter_of_which_a_part_is_gone_is_not_saved(redis_server, key, tmp_pa
     with pytest.raises(SharedFilterError, match=f"{name} in Redis at .* is gone, or a part of it"):
         save_from_redis(redis_server.url, key, tmp_path / "saved")
     assert [path.name for path in tmp_path.iterdir()] == ["local"]
-
-
-def test_loading_removes_what_an_old_filter_has_left(redis_server, key, local, shared):
-    """Strings of a filter of that name whose header somebody has deleted go."""
-    with RedisClient(redis_server.url) as client:
-        old = RedisBloomFilter(client, key, 200, 1e-3)
-        for number in keys(0, 1_500):
-            old.add(number)
-        assert len(old.layers) > 2
-    redis_server.command("DEL", key)
-    load_into_redis(local, redis_server.url, key)
-    assert len(redis_server.names(key)) == 1 + 2 * 64
-    shared(redis_server, key).check()
 
 
 def test_a_job_goes_on_in_redis_and_returns(make_dupefilter, redis_server, key, tmp_path):

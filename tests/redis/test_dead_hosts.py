@@ -12,7 +12,7 @@ from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
 from tests.crawl.engine import request
-from tests.redis.test_later import is_sound, of_slot, taken
+from tests.redis.test_later import hold, is_sound, of_slot, taken
 from tests.redis.workers import FIFO, LIFO, capped, fill, let_pass, lobby_from, talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -123,8 +123,7 @@ def test_two_workers_have_to_find_a_slot_dead(join, slot_workers):
     for each in requests:
         one.store.done(each)
     for pause in (5, 60, 60):
-        one.store.hold("dead", RETRY, DEAD)
-        one.exchange()
+        hold(one, "dead", RETRY, DEAD)
         assert pause - 1 < desk(one).held()["dead"] <= pause
         assert one.next() is None
         assert counts(one) == (3, {})
@@ -133,10 +132,8 @@ def test_two_workers_have_to_find_a_slot_dead(join, slot_workers):
     names, requests = taken(two, 2)
     assert names == ["d"]
     assert two.store.holds["dead"].times == SILENT
-    two.store.hold("dead", 5, SILENT + 1)
-    two.exchange()
-    one.store.hold("dead", RETRY, DEAD)
-    one.exchange()
+    hold(two, "dead", 5, SILENT + 1)
+    hold(one, "dead", RETRY, DEAD)
     two.fail(requests[0], "down")
     two.exchange()
     assert one.next() is None
@@ -150,8 +147,7 @@ def test_a_probe_that_has_died_with_its_worker_is_asked_by_another(join):
     for worker in (one, two):
         worker.store._policy = replace(worker.policy, longest_probe=180_000)
     of_slot(one, "silent", *"abc")
-    one.store.hold("silent", 5, SILENT + 1)
-    one.exchange()
+    hold(one, "silent", 5, SILENT + 1)
     let_pass(one, 5.5)
     assert len(taken(one)[0]) == 1
     let_pass(one, 300)
@@ -166,14 +162,12 @@ def test_the_word_of_a_worker_that_is_gone_does_not_count(join, goes):
     """Nor does a crawl wait for it, or for one that no host answers."""
     one, two = join(**FIFO), join(**FIFO)
     of_slot(one, "dead", *"abcdefghi")
-    two.store.hold("dead", 5, SILENT + 1)
-    two.exchange()
+    hold(two, "dead", 5, SILENT + 1)
     two.die()
     assert one.next() is not None
     three = join(**FIFO)
     three.exchange()
-    one.store.hold("dead", RETRY, DEAD)
-    one.exchange()
+    hold(one, "dead", RETRY, DEAD)
     assert not desk(one).count(KEPT_HOST).states.total()
     if goes == "dies":
         three.die()
@@ -192,8 +186,7 @@ def test_a_worker_hears_that_others_are_answered(join):
     two.exchange()
     for slot, holders in (("own", [one]), ("both", [one, two]), ("not", [two])):
         for worker in holders:
-            worker.store.hold(slot, 5, SILENT + 1)
-            worker.exchange()
+            hold(worker, slot, 5, SILENT + 1)
     two.store._holds["own"] = one.store.holds["own"]
     for slot in ("own", "both", "not"):
         two.store.release(slot)
@@ -258,13 +251,10 @@ def test_the_probe_of_a_worker_that_is_offline_says_nothing(join, silent_for):
     one, two = join(**FIFO), join(**FIFO)
     for worker in (one, two):
         worker.exchange()
-    one.store.hold("dead", 60, SILENT + 5)
-    one.exchange()
-    two.store.hold("dead", silent_for, SILENT + 5)
-    two.exchange()
+    hold(one, "dead", 60, SILENT + 5)
+    hold(two, "dead", silent_for, SILENT + 5)
     assert desk(one).held()["dead"] <= silent_for
-    one.store.hold("dead", RETRY, DEAD)
-    one.exchange()
+    hold(one, "dead", RETRY, DEAD)
     assert ("dead" in desk(one).dead()) == (silent_for > 1)
 
 
@@ -281,6 +271,10 @@ def test_a_start_ends_verdicts_unless_others_are_at_work(build, join, key, told)
     late = build(**FIFO, **budget)
     talk(late)
     assert "Asking 3 requests of dead hosts again" in told(0)
+    assert len(late.worker.store.claims.all) == 3
+    late.pause(60)  # as it is offline: others ask
+    talk(late)
+    assert late.worker.store.claims.all == {}
     worker = join(**FIFO, **budget)
     of_slot(worker, "dead", "d", "e")
     late.close("finished")  # it gives back what it has claimed
@@ -304,35 +298,6 @@ def test_what_is_delayed_or_quarantined_waits_for_its_dead_host(join, redis_serv
     assert worker.store.later == (0 if late == 1 else late)
     worker.leave(over=True)
     assert is_sound(join(**FIFO)) or late > 1
-
-
-def test_what_the_server_has_lost_is_noticed(join, redis_server):
-    """Without holds all are asked; without a list of requests the crawl is gone."""
-    worker = join(**FIFO)
-    of_slot(worker, "dead", *"abcdefghi")
-    find_dead(worker)
-    redis_server.command("DEL", f"{worker.key}:holds")
-    assert len(drained(worker)) == 9
-    of_slot(worker, "dead", *"jkl")
-    find_dead(worker)
-    redis_server.command("DEL", f"{worker.key}:pending:0:dead")
-    worker.exchange()
-    assert worker.is_gone
-
-
-def test_many_dead_slots_are_counted_some_a_second(join, redis_server):
-    """In the stats of workers; at the desk at once."""
-    worker = join(**FIFO)
-    fill(worker, 600)
-    for slot in range(600):
-        worker.store.hold(f"s{slot}", RETRY, DEAD)
-    while not worker.store.is_still:
-        worker.exchange()
-    for _ in range(3):
-        redis_server.command("DEL", f"{worker.key}:progress")
-        worker.exchange()
-    assert (worker.store.waiting, worker.store.failed) == (0, 600)
-    assert counts(worker) == (0, {"host": 600})
 
 
 @pytest.mark.parametrize("first", [{"*": 3}, {"*/*": 3}, {}])

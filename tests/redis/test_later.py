@@ -1,8 +1,9 @@
-"""Requests that are not due, and slots that are held, on a real server."""
+"""What waits on a real server: requests that are not due, slots that are held, and the lobby, the
+list that slots with few requests share."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice, pairwise
 from math import inf
 
 import pytest
@@ -14,6 +15,7 @@ from tests.redis.workers import (
     FIFO,
     LIFO,
     PASS,
+    fill,
     findings_of,
     let_pass,
     lobby_from,
@@ -26,6 +28,12 @@ pytestmark = pytest.mark.usefixtures("few_shards")
 def of_slot(worker, slot, *pages, **options):
     """Let `worker` push pages of a slot, and send them."""
     worker.enqueue_all(pages, slot=slot, **options)
+    worker.exchange()
+
+
+def hold(worker, slot, seconds, times):
+    """Let `worker` hold a slot, and tell the server."""
+    worker.store.hold(slot, seconds, times)
     worker.exchange()
 
 
@@ -74,23 +82,19 @@ def test_workers_add_up_what_they_note_of_a_slot(join):
     of_slot(one, "slow", *"abcd")
     for worker in (one, other, one):
         worker.store.hold("slow", -inf, FRESH)
-        worker.store.hold("slow", -inf, FRESH)
-        worker.exchange()
+        hold(worker, "slow", -inf, FRESH)
     assert one.store.holds["slow"].times == 6 * FRESH
     assert len(taken(one)[0]) == 4
-    other.store.hold("slow", 10, 1)
-    other.exchange()
+    hold(other, "slow", 10, 1)
     one.store.hold("slow", -inf, FRESH)
     of_slot(one, "slow", "e")
     assert one.next() is None
     assert one.store.holds["slow"].times == 1
     one.store.release("slow")
-    one.store.hold("slow", -inf, -2)
-    one.exchange()
+    hold(one, "slow", -inf, -2)
     assert one.store.holds["slow"].times == -2
     for worker in (one, other):
-        worker.store.hold("slow", -inf, 1)
-        worker.exchange()
+        hold(worker, "slow", -inf, 1)
     one.exchange()
     assert "slow" not in one.store.holds
     assert not one.client._redis.exists(f"{one.key}:holds")
@@ -109,8 +113,7 @@ def test_a_hold_of_a_quarantined_request(join, redis_server, slots):
         assert len(taken(worker)[0]) == 2
         worker.die()
     worker = join()
-    worker.store.hold("held", 1000, 1)
-    worker.exchange()
+    hold(worker, "held", 1000, 1)
     (page,), (request,) = taken(worker)
     assert page == "free"
     worker.store.done(request)
@@ -118,17 +121,6 @@ def test_a_hold_of_a_quarantined_request(join, redis_server, slots):
     assert not worker.store.is_still
     let_pass(worker, 1000)
     assert taken(worker)[0] == ["held"]
-
-
-def test_one_request_of_the_lobby_goes_first(join, monkeypatch):
-    """Where the hold was over before its slot had any."""
-    lobby_from(monkeypatch, 0)
-    worker = join()
-    worker.store.hold("held", 1000, 1)
-    worker.exchange()
-    let_pass(worker, 1000)
-    of_slot(worker, "held", "a", "b")
-    assert len(taken(worker)[0]) == 1
 
 
 @pytest.mark.parametrize("lobby", [0, 10**6])
@@ -168,27 +160,48 @@ def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
     assert is_sound(worker)
 
 
-class Slots:
-    """What waits in each slot, as one list a slot would have it."""
+def lists(server, worker):
+    """Return the names of the keys in which requests wait."""
+    names = {each.partition("}:")[2] for each in server.names(worker.key)}
+    return {each for each in names if each.startswith(("lobby:", "slots", "pending"))}
 
-    def __init__(self, newest_first):
-        self.newest_first = newest_first
-        self.waiting = defaultdict(list)
-        self.numbers = iter(range(10**6))
 
-    def push(self, worker, slot):
-        """Let `worker` push one more request of `slot`."""
-        worker.enqueue(f"{slot}-{next(self.numbers)}", slot=slot)
+def test_few_slots_have_lists_of_their_own(join, redis_server):
+    """Up to 256 of a priority; of the others the first fifteen requests are in the lobby."""
+    worker = join()
+    fill(worker, 256)
+    assert len(lists(redis_server, worker)) == 257
+    assert not redis_server.command("EXISTS", f"{worker.key}:lobby_counts")
+    for _ in range(16):
+        for slot in range(300, 320):
+            worker.enqueue(f"{slot}", dont_filter=True, slot=f"s{slot}")
+    worker.store._leaving = True
+    worker.send_all()
+    assert redis_server.command("LLEN", f"{worker.key}:lobby:0") == 300
+    assert len(lists(redis_server, worker)) == 278
+    assert redis_server.command("MEMORY", "USAGE", f"{worker.key}:lobby_counts") < 1.3 * 2**20
+    worker.store._leaving = False
+    assert len(worker.drain()) == 256 + 320
+    assert lists(redis_server, worker) == set()
+    assert redis_server.command("BITCOUNT", f"{worker.key}:lobby_counts") == 0
 
-    def take(self, slot, page):
-        """Require that `page` was the next one."""
-        expected = self.waiting[slot].pop(-1 if self.newest_first else 0)
-        assert page == expected, (slot, self.waiting[slot])
 
-    def give_back(self, claims):
-        """Put these (slot, page) in front again, as they were."""
-        for slot, page in reversed(claims):
-            self.waiting[slot].insert(len(self.waiting[slot]) * self.newest_first, page)
+def test_owners_leave_in_time(join, redis_server):
+    """The hash holds those of the last time, and a part of those before."""
+    worker = join(capacity=200, BLOOM_REDIS_SLOT_WORKERS=1)
+    worker.store._policy = replace(worker.policy, keeps_slot=1)
+    owners = f"{worker.key}:owners"
+    old = """
+        for at = 1, 4000 do
+          redis.call('HSET', KEYS[1], 'old' .. at, cmsgpack.pack({'w', 1}))
+        end
+    """
+    redis_server.command("EVAL", old, 1, owners)
+    for first in range(0, 3000, 100):
+        for slot in range(first, first + 100):
+            worker.enqueue(f"{slot}", slot=f"s{slot}")
+        assert len(worker.drain()) == 100
+    assert redis_server.command("HLEN", owners) < 2500
 
 
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
@@ -197,18 +210,18 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
     """Where slots are full, claims given back, and slots held: each comes once, in one order."""
     chance = seeded(seed)
     lobby_from(monkeypatch, chance.choice([0, 5, 256]))
-    slots, claimed, returning = Slots(kind is LIFO), {}, []
+    waiting, claimed, returning, names = defaultdict(list), {}, [], map(str, count())
     worker, pages = join(capacity=chance.randrange(2, 9), **kind), chance.choice([20, 60, 200])
     store = worker.store
     build, settle = store._batch, store._settle
 
     def answered(entry, *_):
-        slots.waiting[entry.packed.slot].append(name_of(worker.codec.load(entry.packed)))
+        waiting[entry.packed.slot].append(name_of(worker.codec.load(entry.packed)))
 
     def heard(reply):
         for claim in reply.claimed:
             page = name_of(worker.codec.load(claim))
-            slots.take(claim.slot, page)
+            assert page == waiting[claim.slot].pop(-1 if kind is LIFO else 0), waiting
             claimed[claim.number] = claim.slot, page
 
     def batch(action):
@@ -218,8 +231,8 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
 
     def settled(*arguments):
         settle(*arguments)
-        # the last one first
-        slots.give_back([claimed.pop(number) for number in reversed(returning)])
+        for slot, page in map(claimed.pop, returning):  # in front again, as they were
+            waiting[slot].insert(len(waiting[slot]) * (kind is LIFO), page)
         returning.clear()
 
     store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
@@ -236,7 +249,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
         if what < 0.3 and pages:
             for _ in range(min(pages, chance.randrange(6))):
                 pages -= 1
-                slots.push(worker, f"s{int(chance.expovariate(0.25))}")
+                worker.enqueue(next(names), slot=f"s{int(chance.expovariate(0.25))}")
         elif what < 0.6:
             finish()
         elif what < 0.7:
@@ -251,7 +264,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
     for slot in [*store.holds, *(f"s{number}" for number in range(20))]:
         store.hold(slot, 1, 2)
         store.release(slot)
-    while any(slots.waiting.values()) or claimed:
+    while any(waiting.values()) or claimed:
         finish()
         worker.exchange()
     worker.exchange()
@@ -259,32 +272,12 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
     assert store.waiting == store.nbytes == 0
 
 
-AHEAD = PASS.replace("- ARGV[1]", "+ ARGV[1]").replace("-ARGV[1]", "ARGV[1]")
-
-
-def test_a_hold_by_a_clock_that_was_ahead(join, redis_server):
-    """When the clock is set back, the hold is as long as it was meant to be, and no longer."""
-    worker = join()
-    of_slot(worker, "held", *"abc")
-    worker.store.hold("held", 10, 1)
-    worker.exchange()
-    assert worker.next() is None
-    day = 86_400_000
-    worker.client._redis.eval(AHEAD, 1, worker.key, day)
-    redis_server.command("HINCRBY", f"{worker.key}:crawl", "heard", day)
-    assert worker.next() is None
-    assert 0 < worker.store.next_due <= 10
-    let_pass(worker, 10)
-    assert len(taken(worker)[0]) == 1
-
-
 @pytest.mark.parametrize("is_evicted", [False, True])
 def test_many_parked_slots_wake_bit_by_bit(join, redis_server, is_evicted):
     """Each call writes some of them only, since no other call is answered meanwhile."""
     worker = join()
     of_slot(worker, "held", "a")
-    worker.store.hold("held", 10, 1)
-    worker.exchange()
+    hold(worker, "held", 10, 1)
     assert worker.next() is None
     parked = {f"0:held{number}": 1e15 + number for number in range(5000)}
     worker.client._redis.zadd(f"{worker.key}:parked", parked)
@@ -308,8 +301,7 @@ def test_the_status_of_what_waits(join):
     of_slot(worker, "over", *"xyz")
     worker.enqueue("late", 5000)
     worker.store._unsent[-1].due -= 100  # a delay counts from the push, not from the call
-    worker.store.hold("over", 400, 1)
-    worker.exchange()
+    hold(worker, "over", 400, 1)
     let_pass(worker, 400)
     assert join().state.waits.endswith(" min")  # a hold that is over is none
     worker.store.hold("held", 900, 1)
@@ -331,29 +323,127 @@ def test_the_status_of_what_waits(join):
     assert worker.store.next_due == inf
 
 
+AHEAD = PASS.replace("- ARGV[1]", "+ ARGV[1]").replace("-ARGV[1]", "ARGV[1]")
+
+
 def shift(worker, seconds):
     """Set the clock of a crawl, as its keys tell it, by so much."""
     worker.client._redis.eval(AHEAD, 1, worker.key, -1000 * seconds)
     worker.client.call("hincrby", f"{worker.key}:crawl", "heard", -1000 * seconds)
 
 
-@pytest.mark.parametrize("jumps", [[-3600], [-3600, -86_400], [-3600, 3600], [3600, -3600]])
+@pytest.mark.parametrize("jumps", [[-3600, -86_400], [-3600, 3600], [3600, -3600]])
 def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
-    """A request is due when it was to be; where the clock is ahead all is due."""
-    worker = join()
+    """A request is due when it was to be, and a hold as long; if the clock is ahead all is due."""
+    worker, held = join(), ["held"] * (max(jumps) < 0)
+    of_slot(worker, "held", *held)
+    worker.store.hold("held", 190, 1)
     worker.enqueue("before", 100)
     worker.exchange()
     for jump in jumps:
         shift(worker, jump)
         worker.exchange()
-    if jumps[0] < 0:
-        assert worker.next() is None
-        assert 90 < worker.store.next_due <= 101
-        assert 90 < CrawlReader(worker.client, worker.key).look().next_due <= 101
-        assert join().state.waits.startswith("1 later, the next in 1 min")
-        worker.enqueue("after", 200)
-        worker.exchange()
+    if jumps[0] > 0:
+        assert taken(worker)[0] == ["before"]
+        return
+    assert worker.next() is None
+    assert 90 < worker.store.next_due <= 101
+    assert 90 < CrawlReader(worker.client, worker.key).look().next_due <= 101
+    assert join().state.waits.startswith("1 later, the next in 1 min")
+    worker.enqueue("after", 200)
+    worker.exchange()
+    for names in ["before"], ["after", *held]:
         let_pass(worker, 101)
-    assert taken(worker)[0] == ["before"]
-    let_pass(worker, 100)
-    assert jumps[0] > 0 or taken(worker)[0] == ["after"]
+        assert sorted(taken(worker)[0]) == names
+
+
+# The lobby
+
+
+@pytest.fixture
+def lobby(monkeypatch):
+    """Slots share a lobby from the first one on."""
+    lobby_from(monkeypatch, 0)
+
+
+def test_a_counter_that_is_too_high_goes_down(join, redis_server, lobby):
+    """With each time that its slot has no list any more."""
+    worker = join()
+    redis_server.command("SET", f"{worker.key}:lobby_counts", b"\xff" * (1 << 20))
+    fill(worker, 1, 9)
+    assert not redis_server.command("EXISTS", f"{worker.key}:lobby:0")
+    worker.drain()
+    worker.enqueue("more", slot="s0")
+    worker.store._leaving = True
+    worker.exchange()
+    assert lists(redis_server, worker) == {"lobby:0"}
+
+
+def test_slots_with_lists_and_the_lobby_share_what_is_claimed(join, lobby):
+    """As if each of its entries were a slot, up to a thousand more than there are lists."""
+    worker = join(capacity=1)
+    fill(worker, 30, 10)
+    worker.enqueue("last", priority=-1)
+    first = worker.drain()[:90]
+    shares = Counter(page.partition("-")[0] for page in first)
+    assert len(shares) == 30
+    assert max(shares.values()) < 10
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_worker_gets_its_share_of_a_slot_from_the_lobby(join, redis_server, most, lobby):
+    """As from a list; and without BLOOM_REDIS_SLOT_WORKERS no slot has an owner."""
+    worker = join(capacity=9)
+    worker.store._policy = replace(worker.policy, claims_per_slot=most)
+    fill(worker, 2, 3)
+    replies = []
+    worker.store._observers.heard = replies.append
+    worker.exchange()
+    shares = Counter(claim.slot for claim in replies[0].claimed)
+    assert shares == {"s0": most, "s1": most}
+    assert not redis_server.command("EXISTS", f"{worker.key}:owners")
+
+
+def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server, lobby):
+    """A call looks at five hundred entries, and moves those of a slot that is full."""
+    worker = join(capacity=2, **FIFO)
+    worker.store._policy = replace(worker.policy, claims_per_slot=1)
+    fill(worker, 1)
+    copies = """
+        local entry = redis.call('LINDEX', KEYS[1], 0)
+        for _ = 1, 3000 do redis.call('RPUSH', KEYS[1], entry) end
+        redis.call('HINCRBY', KEYS[2], 'waiting', 3000)
+    """
+    names = f"{worker.key}:lobby:0", f"{worker.key}:crawl"
+    redis_server.command("EVAL", copies, 2, *names)
+    worker.enqueue("other", slot="other")
+    left = []
+    for _ in range(15):
+        worker.exchange()
+        left.append(redis_server.command("LLEN", names[0]))
+    assert max(one - other for one, other in pairwise(left)) <= 500
+    assert left[-1] == 0
+    assert "other" in {claim.slot for claim in worker.store.claims.all.values()}
+
+
+def test_damage_in_a_lobby_stops_no_crawl(join, redis_server, lobby):
+    """What cannot be read has failed, and the crawl goes on."""
+    worker = join()
+    fill(worker, 2)
+    redis_server.command("RPUSH", f"{worker.key}:lobby:0", "damaged")
+    redis_server.command("HINCRBY", f"{worker.key}:crawl", "waiting", 1)
+    assert len(worker.drain()) == 2
+    assert worker.store.failed == 1
+    worker.exchange()
+    assert worker.store.is_quiet
+
+
+def test_a_slot_of_one_worker_in_a_lobby(join, redis_server, lobby):
+    """What another worker owns moves to a list of its slot, and is claimed by its owner only."""
+    one, other = (join(capacity=1, BLOOM_REDIS_SLOT_WORKERS=1) for _ in range(2))
+    fill(one, 1, 4)
+    request = one.next()
+    assert other.next() is None
+    assert not redis_server.command("EXISTS", f"{one.key}:lobby:0")
+    one.store.done(request)
+    assert one.drain() == ["0-2", "0-1", "0-0"]

@@ -186,8 +186,6 @@ def days(tell):
     yield tell("validators_redis", steps, spider=ByValidators, **settings)
     renewed = {**CONDITIONAL, **eight}
     yield tell("renewed", each_day(1, 12, 18), spider=ByValidators, **renewed)
-    cached = each_day(1, 2, HTTPCACHE_ENABLED=True)
-    yield tell("cached", cached, spider=ByValidators, **CONDITIONAL)
 
 
 STORIES = {story.__name__: story for story in (days,)}

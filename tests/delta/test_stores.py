@@ -1,20 +1,26 @@
-"""The delta store in a directory: its table against a plain dict, with a clock that goes as it
-likes."""
+"""What only one kind of delta store has: the table, against a plain dict with a clock that goes as
+it likes, and slices in Redis."""
 
+import json
 import multiprocessing
 import os
 import sqlite3
 import tempfile
 import time
 from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scrapy import Request
+from scrapy.utils.request import RequestFingerprinter, fingerprint
 
+from scrapy_bloom.commands import main
 from scrapy_bloom.delta import file_store
 from scrapy_bloom.delta.file_store import FACTS, FileDeltaStore, Row, UnfinishedWriteError
+from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.errors import FilterFileError, IncompatibleFilterError
 from scrapy_bloom.fingerprints import FingerprinterIdentity
@@ -24,8 +30,10 @@ from tests.delta import started
 HOUR = 3600.0
 PERIOD = 8 * HOUR
 NOON = 1_800_000_000.0
+KEY = b"k" * 20
 OTHER = FingerprinterIdentity("other", "other", [], []).to_text()
 
+pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
 
@@ -38,17 +46,11 @@ def store(folder, now=NOON, period=PERIOD, identity=""):
     return FileDeltaStore(Path(folder) / "memory", Lifetime(period, identity), lambda: now)
 
 
-def opened(folder, now=NOON, period=PERIOD, **options):
+def opened(folder, now=NOON, period=PERIOD):
     """Return it open, as a crawl has it."""
-    found = store(folder, now, period, **options)
+    found = store(folder, now, period)
     found.open()
     return found
-
-
-def knows(folder, number, now=NOON, period=PERIOD, days=None):
-    """Return what a crawl of that time knows."""
-    with closing(opened(folder, now, period)) as found:
-        return found.known_until(key(number), days) > 0
 
 
 def rows_in(folder, fact="digest"):
@@ -138,42 +140,43 @@ def die_in_a_write(folder):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
-def test_what_a_killed_writer_has_begun_is_rolled_back_by_the_next_crawl(tmp_path):
-    """Whoever only looks says so, and leaves it as it is."""
-    store(tmp_path).add((number.to_bytes(20, "big"), NOON) for number in range(5000))
+def test_what_a_killed_writer_has_begun_is_rolled_back_by_the_next_crawl(tmp_path, caplog):
+    """Whoever only looks says so, and leaves it as it is. A crawl of another fingerprinter, which
+    is refused, goes on then without the store, which it had to roll back first."""
+    store(tmp_path, identity=OTHER).add((n.to_bytes(20, "big"), NOON) for n in range(5000))
+    before = files_in(tmp_path)
+    refused = r"now it is scrapy.* use a new BLOOM_DELTA_DIR"
+    with pytest.raises(IncompatibleFilterError, match=refused):
+        crawled(tmp_path)
+    assert files_in(tmp_path) == before
     die_in_a_write(tmp_path)
     before = files_in(tmp_path)
     assert tmp_path / "memory" / "delta.sqlite-journal" in before
     with pytest.raises(UnfinishedWriteError, match="has the journal of a writer that was killed"):
         store(tmp_path).look()
     assert files_in(tmp_path) == before
-    found = opened(tmp_path)
-    assert found.count == 5000
-    assert {time for time, _ in rows_in(tmp_path).values()} == {NOON}
-    assert [*files_in(tmp_path)] == [found.path.parent, found.path]
+    crawled(tmp_path)._spider_opened()
+    assert "BLOOM_DELTA is off in this crawl: the fingerprinter of this job was" in caplog.text
+    assert [(when, fact) for when, fact in rows_in(tmp_path).values()] == [(NOON, None)] * 5000
+    assert [each.name for each in files_in(tmp_path)] == ["memory", "delta.sqlite"]
 
 
-def test_no_writer_waits_for_the_one_who_reads(tmp_path):
-    """A list goes into a pager that nobody pages; it has each row that stays, once."""
-    keys = {os.urandom(20) for _ in range(2500)}
-    store(tmp_path).add((each, NOON) for each in keys)
+def test_many_rows_are_read_and_removed_a_part_at_a_time(tmp_path, monkeypatch):
+    """So that other writers wait for none of it. A list has each row that stays, once, and goes
+    into a pager that nobody pages."""
+    monkeypatch.setattr(file_store, "_LOOKED_AT", 100)
+    keys = [os.urandom(20) for _ in range(2500)]
+    store(tmp_path).add((each, NOON - n % 2 * (PERIOD + 1)) for n, each in enumerate(keys))
     looking = store(tmp_path)
     looking.look()
     rows = looking.marks(None)
     first = next(rows)
     store(tmp_path).add([(b"\xff" * 20, NOON)])
     assert {first.key, *(row.key for row in rows)} == {*keys, b"\xff" * 20}
-
-
-def test_expired_rows_are_removed_a_part_at_a_time(tmp_path, monkeypatch):
-    """So that other writers wait for none of it; all of them are."""
-    monkeypatch.setattr(file_store, "_LOOKED_AT", 100)
-    keys = [os.urandom(20) for _ in range(2000)]
-    store(tmp_path).add((each, NOON - n % 2 * (PERIOD + 1)) for n, each in enumerate(keys))
     opened(tmp_path).close()
     found = opened(tmp_path, NOON + 2 * HOUR)
     assert {time for time, _ in rows_in(tmp_path).values()} == {NOON}
-    assert found.count == len(rows_in(tmp_path)) == 1000
+    assert found.count == len(rows_in(tmp_path)) == 1251
 
 
 @pytest.mark.parametrize("what", ["text", "another program's", "of a later version", "torn"])
@@ -194,9 +197,9 @@ def test_a_table_that_cannot_be_read_is_refused_and_can_be_cleared(tmp_path, wha
         store(tmp_path).look()
     assert files_in(tmp_path) == before
     store(tmp_path).clear()
-    assert not knows(tmp_path, 1)
+    assert not opened(tmp_path).known_until(key(1))
     store(tmp_path).add([(key(1), NOON)])
-    assert knows(tmp_path, 1)
+    assert opened(tmp_path).known_until(key(1))
 
 
 def test_a_file_that_is_still_empty_is_none(tmp_path):
@@ -207,22 +210,7 @@ def test_a_file_that_is_still_empty_is_none(tmp_path):
     looking = opened(tmp_path)
     assert (looking.findings(), looking.counts(NOON)[0], [*looking.marks()]) == ("", 0, [])
     store(tmp_path).add([(key(1), NOON)])
-    assert knows(tmp_path, 1)
-
-
-def test_a_crawl_of_another_fingerprinter_is_refused(tmp_path, caplog):
-    """Where a writer was killed it goes on without the store, which it had to roll back first."""
-    store(tmp_path, identity=OTHER).add((n.to_bytes(20, "big"), NOON) for n in range(5000))
-    before = files_in(tmp_path)
-    with pytest.raises(
-        IncompatibleFilterError, match=r"now it is scrapy.* use a new BLOOM_DELTA_DIR"
-    ):
-        crawled(tmp_path)
-    assert files_in(tmp_path) == before
-    die_in_a_write(tmp_path)
-    crawled(tmp_path)._spider_opened()
-    assert "BLOOM_DELTA is off in this crawl: the fingerprinter of this job was" in caplog.text
-    assert len(rows_in(tmp_path)) == 5000
+    assert opened(tmp_path).known_until(key(1))
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
@@ -265,24 +253,21 @@ def test_an_expired_row_stays_for_an_eighth_of_the_period(tmp_path, period, look
 def test_for_ever_outlives_crawls_with_a_period(tmp_path, order):
     """Whichever marks first: in a store of both, which was cleared, and where two were merged; for
     a crawl with a period they are over then."""
-    options = {"identity": "one"}
     for places in (("both", "both"), ("lasting", "short")):
         for name in places:
             store(tmp_path / name).add([(key(9), NOON)])
             store(tmp_path / name).clear()
         periods = zip(places, (None, PERIOD), strict=True)
-        crawls = [opened(tmp_path / name, period=period, **options) for name, period in periods]
+        crawls = [opened(tmp_path / name, period=period) for name, period in periods]
         for number in order:
             crawls[number - 1].add([(key(number), NOON)])
     (tmp_path / "merged" / "memory").mkdir(parents=True)
-    store(tmp_path / "merged", **options).merge([tmp_path / name / "memory" for name in places])
+    store(tmp_path / "merged").merge([tmp_path / name / "memory" for name in places])
     for place in (tmp_path / "both", tmp_path / "merged"):
         for hours in (20, 40, 60):
-            opened(place, NOON + hours * HOUR, **options).close()
-        with closing(opened(place, NOON + 1000 * PERIOD, None)) as found:
-            assert found.known_until(key(1))
-        with closing(opened(place, NOON + PERIOD + 1)) as found:
-            assert not found.known_until(key(1))
+            opened(place, NOON + hours * HOUR).close()
+        assert opened(place, NOON + 1000 * PERIOD, None).known_until(key(1))
+        assert not opened(place, NOON + PERIOD + 1).known_until(key(1))
 
 
 def test_a_look_and_a_start_that_may_be_refused_change_nothing(tmp_path):
@@ -368,3 +353,115 @@ def test_merging(tmp_path):
     made("other", row(2, None, **facts["tw"]), identity="other")
     with pytest.raises(IncompatibleFilterError, match="another fingerprinter than"):
         store(tmp_path / "other").merge([two])
+
+
+# In Redis
+
+
+def memory(redis, key, now, period=PERIOD, identity="ours"):
+    """Return a memory whose clock stands at `now`."""
+    lifetime = Lifetime(period=period, identity=identity)
+    opened = RedisDeltaStore(redis.url, key, lifetime, 5.0, clock=lambda: now)
+    opened.open()
+    return opened
+
+
+def slices_in(client, key):
+    """Return the names of the slices of a store."""
+    return [n for n in client.keys(f"*{key}*") if n.rpartition(b":")[2].isdigit()]
+
+
+@pytest.mark.parametrize("age", [0, 3.5, 8])
+def test_redis_lets_slices_expire(redis_server, key, age):
+    """A slice stays for the period after its end, whenever it was written to, and no longer."""
+    now = NOON + 0.5 * HOUR
+    memory(redis_server, key, now).add([(KEY, now - age * HOUR)])
+    end = (now - age * HOUR) // HOUR * HOUR + HOUR
+    with redis_server.client() as client:
+        (name,) = slices_in(client, key)
+        left = end + PERIOD - now
+        # the clock of Redis goes on meanwhile
+        assert left - HOUR / 2 < client.ttl(name) <= left + 1
+        for late in (HOUR, 1):  # what would have expired
+            old = NOON - 20 * HOUR
+            memory(redis_server, key, old + HOUR + PERIOD + late).add([(KEY, old)])
+        assert len(slices_in(client, key)) == 1
+
+
+def test_without_a_period_nothing_expires(redis_server, key):
+    """There is one slice then."""
+    memory(redis_server, key, NOON, period=None).add([(KEY, NOON)])
+    with redis_server.client() as client:
+        assert {client.ttl(name) for name in client.keys(f"*{key}*")} == {-1}
+
+
+@pytest.mark.parametrize("done", range(5))
+def test_an_interrupted_clearing_is_refused_to_others_and_can_be_finished(
+    redis, key, monkeypatch, done
+):
+    """What is left after each of its commands is found again, and still that fingerprinter's."""
+    assert (memory(redis, key, NOON).holds, memory(redis, key, NOON).oldest) == ("0 slices", None)
+    store = memory(redis, key, NOON)
+    store.add([(KEY, NOON), (b"o" * 20, NOON - HOUR), Row(b"d" * 20, None, b"2" * 16)])
+    assert (store.holds, store.oldest) == ("2 slices, 1 digest", NOON // HOUR * HOUR - HOUR)
+    assert store.nbytes > 0
+    call, left = store.client.call, ["unlink"] * done
+
+    def dying(command, *arguments):
+        if command == "unlink":
+            left.pop()
+        return call(command, *arguments)
+
+    monkeypatch.setattr(store.client, "call", dying)
+    with closing(store), pytest.raises(IndexError):
+        store.clear()
+    with pytest.raises(IncompatibleFilterError, match="BLOOM_DELTA_RESET"):
+        memory(redis, key, NOON, identity="another")
+    memory(redis, key, NOON).clear()
+    assert memory(redis, key, NOON, identity="another").holds == "0 slices"
+
+
+def test_keys_of_others_stay(redis_server, key):
+    """Whatever stands among the names of the slices."""
+    marked = memory(redis_server, key, NOON)
+    marked.add([(KEY, NOON)])
+    foreign = [f"{{{key}}}:other:5:1", f"{{{key}}}:delta:5:x", "junk", b"\xff"]
+    for name in foreign:
+        redis_server.command("SET", name, "theirs")
+        redis_server.command("SADD", f"{{{key}}}:delta:slices", name)
+    assert [row.key for row in marked.marks(None)] == [KEY]
+    assert marked.forget([KEY]) == 1
+    marked.drop_older(0)
+    marked.clear()
+    assert [redis_server.command("GET", name) for name in foreign] == [b"theirs"] * 4
+    redis_server.command("DEL", *foreign)
+
+
+def test_marks_in_redis_are_counted_listed_and_forgotten(redis_server, key, capsys):
+    """With the starts of their slices; another key is no delta store."""
+    now, page = time.time(), fingerprint(Request("http://example.com/a"))
+    identity = FingerprinterIdentity.of(RequestFingerprinter()).to_text()
+    marked = memory(redis_server, key, now, identity=identity)
+    marked.add([(page, now), (page, now - 5 * HOUR), (KEY, now - 5 * HOUR)])
+
+    def delta(*words):
+        status = main(["delta", *words, "-s", f"BLOOM_DELTA_DIR={key}"])
+        printed = capsys.readouterr()
+        return status, printed.out.splitlines() or printed.err.splitlines()
+
+    assert delta("count", redis_server.url) == (0, [f"{marked.name}: 3 marks in 2 slices"])
+    status, lines = delta("list", redis_server.url, "--older", "2h", "--json")
+    start = (now - 5 * HOUR) // HOUR * HOUR
+    found = {(each["key"], each["time"]) for each in map(json.loads, lines)}
+    time_ = datetime.fromtimestamp(start, timezone.utc).isoformat()
+    assert (status, found) == (0, {(KEY.hex(), time_), (page.hex(), time_)})
+    assert delta("forget", redis_server.url, "http://example.com/a") == (0, ["forgot 1 page"])
+    assert not marked.known_until(page)
+    assert marked.known_until(KEY)
+    _, lines = delta("forget", redis_server.url, "--older", "2h")
+    assert lines[0] == "forgot 1 slice"
+    assert not marked.known_until(KEY)
+    marked.clear()
+    status, (line,) = delta("count", redis_server.url)
+    assert status == 2
+    assert "is no delta store: give the BLOOM_DELTA_DIR of its crawl" in line
