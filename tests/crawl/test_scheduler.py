@@ -42,8 +42,8 @@ QUEUES = ["PickleLifoDiskQueue", "PickleFifoDiskQueue", "MarshalLifoDiskQueue"]
 PRIORITY_QUEUES = ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"]
 
 
-def test_stats_are_scrapys(make):
-    """The counters have Scrapy's names and counts."""
+def test_stats_are_scrapys(make, tmp_path):
+    """The counters have Scrapy's names and counts. The files are for their owner only."""
     job = make().pushed(*"aab")
     job.scheduler.enqueue_request(unserializable("c"))
     job.names()
@@ -58,6 +58,8 @@ def test_stats_are_scrapys(make):
         "scheduler/unserializable": 1,
     }
     assert job.stat("dupefilter/filtered") == 1
+    for path in tmp_path.glob("job/requests.sqlite*"):  # cookies and bodies are in it
+        assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_without_a_job_directory_it_is_scrapys_scheduler(tmp_path, monkeypatch, caplog):
@@ -468,8 +470,10 @@ def test_a_request_that_cannot_be_read_back_has_failed(
 
 
 def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, caplog):
-    """After an unclean stop this one has its requests; a job without any is warned of."""
-    make().pushed("a").commit()
+    """After an unclean stop this one has its requests; a job without any is warned of, and one that
+    goes on with Scrapy's, unless all is done."""
+    job = make().pushed("a")
+    job.commit()
     crash()
     assert "has lost those" not in caplog.text
     crash(scheduler=STOCK)
@@ -480,14 +484,13 @@ def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, ca
     stock.close()
     make(tmp_path / "without")
     assert "has lost those" in caplog.text
-
-
-def test_the_file_is_for_its_owner_only(make, tmp_path):
-    """Cookies and bodies are in it: mode 0600, like the filter's."""
-    make().push("a")
-    for path in Path(tmp_path / "job").glob("requests.sqlite*"):
-        assert path.stat().st_mode & 0o777 == 0o600
-    assert sys.platform != "win32"
+    job.close()
+    make(scheduler=STOCK).close()
+    assert "holds requests of DurableScheduler" in caplog.text
+    make().finish()
+    caplog.clear()
+    make(scheduler=STOCK)
+    assert lines(caplog, "WARNING") == []
 
 
 # The add-on
@@ -515,17 +518,6 @@ def test_a_bad_bloom_durable_is_named():
     """The error has the name, the value and what is allowed."""
     with pytest.raises(ValueError, match=r"BLOOM_DURABLE is 'maybe'.*True or False"):
         Addon().update_settings(Settings({"BLOOM_DURABLE": "maybe"}))
-
-
-def test_scrapys_scheduler_is_told_of_requests_it_does_not_fetch(make, caplog):
-    """A job of this scheduler that goes on with Scrapy's gets a warning, unless all is done."""
-    make().pushed("a").close()
-    make(scheduler=STOCK).close()
-    assert "holds requests of DurableScheduler" in caplog.text
-    caplog.clear()
-    make().finish()
-    make(scheduler=STOCK)
-    assert lines(caplog, "WARNING") == []
 
 
 def test_the_way_of_a_push(make):

@@ -34,6 +34,8 @@ pytestmark = pytest.mark.usefixtures("few_shards")
 def let_die(scheduler):
     """Release the job of a worker as the end of its process does."""
     scheduler.worker.feeds._file.close(clean=True)
+    if scheduler.ledger._timer is not None:
+        scheduler.ledger._timer.cancel()
     session_of(scheduler.crawler).abandon()
 
 
@@ -95,12 +97,17 @@ def test_a_refused_worker_leaves_no_connection(build, monkeypatch):
     assert clients == set()
 
 
-def test_a_url_is_enough(build, join):
-    """With BLOOM_REDIS_URL the add-on has it built, and a request goes there and back. What another
-    worker has seen is counted when the answer comes: `enqueue_request` says "perhaps new"."""
-    scheduler, other = build(), join()
+def test_a_url_is_enough(build, redis_server, key, join):
+    """With BLOOM_REDIS_URL the add-on has it built, and a request goes there and back; one that
+    cannot be stored is handed out first. What another worker has seen is counted when the answer
+    comes: `enqueue_request` says "perhaps new". A worker that has closed is not among the workers
+    any more, and has no thread left."""
+    other = join()
     other.enqueue("seen")
-    other.exchange()
+    other.drain()
+    other.leave()
+    before = threading.active_count()
+    scheduler = build()
     assert type(scheduler) is RedisDurableScheduler
     assert scheduler.has_pending_requests()
     assert scheduler.enqueue_request(request("page", callback=scheduler.spider.parse_other))
@@ -108,11 +115,18 @@ def test_a_url_is_enough(build, join):
     assert scheduler.enqueue_request(request("seen"))
     assert scheduler.stats.get_value("dupefilter/filtered") == 1
     talk(scheduler)
+    for name, meta in {"a": {"function": lambda: None}, "b": {"download_slot": "\0"}}.items():
+        assert scheduler.enqueue_request(request(name, meta=meta))
+        assert name_of(scheduler.next_request()) == name
     popped = scheduler.next_request()
     assert (popped.url, popped.callback) == (request("page").url, scheduler.spider.parse_other)
     stats = scheduler.stats.get_stats()
     assert stats["scheduler/enqueued/redis"] == stats["scheduler/dequeued/redis"] == 1
-    assert (stats["dupefilter/filtered"], stats["scheduler/enqueued"]) == (2, 1)
+    assert (stats["dupefilter/filtered"], stats["scheduler/unserializable"]) == (2, 2)
+    assert redis_server.command("ZCARD", f"{{{key}}}:workers") == 1
+    scheduler.close("finished")
+    assert redis_server.command("ZCARD", f"{{{key}}}:workers") == 0
+    assert threading.active_count() == before
 
 
 def start(scheduler, *requests, through=False):
@@ -174,17 +188,6 @@ def test_start_that_fails_in_old_middlewares_is_over(build):
     assert not scheduler.worker.store.starting
 
 
-@pytest.mark.parametrize(
-    "meta", [{"function": lambda: None}, {"download_slot": "\0"}], ids=["function", "slot with NUL"]
-)
-def test_what_cannot_be_stored_lives_in_memory(build, meta):
-    """A request that cannot be serialized is handed out all the same, first."""
-    scheduler = build()
-    assert scheduler.enqueue_request(request("page", meta=meta))
-    assert scheduler.next_request().url == request("page").url
-    assert scheduler.stats.get_value("scheduler/unserializable") == 1
-
-
 def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key, monkeypatch):
     """In the list, or taken by a worker and not in the crawl yet."""
     monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
@@ -226,18 +229,6 @@ def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis
         talk(scheduler)
         assert redis_server.command("HGET", f"{{{key}}}:crawl", "start_done") == is_through
         in_progress.discard(popped)
-
-
-def test_closing_leaves(build, redis_server, key):
-    """A worker that has closed is not among the workers any more, and has no thread left."""
-    before = threading.active_count()
-    scheduler = build()
-    talk(scheduler)
-    workers = f"{{{key}}}:workers"
-    assert redis_server.command("ZCARD", workers) == 1
-    scheduler.close("finished")
-    assert redis_server.command("ZCARD", workers) == 0
-    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize(
