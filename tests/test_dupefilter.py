@@ -4,14 +4,12 @@ import contextlib
 import errno
 import logging
 import os
-import warnings
 
 import pytest
 from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.request import RequestFingerprinter, fingerprint
-from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import (
     BloomDupeFilter,
@@ -125,49 +123,36 @@ def test_a_bad_setting_is_refused(refused, tmp_path, name, value):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_job_in_use_is_refused(refused, make_dupefilter, tmp_path):
-    """A job that another dupefilter has open is refused with the holder's process id, and
-    the holder goes on."""
-    holder = make_dupefilter(JOBDIR=tmp_path)
-    verdicts(holder, requests(0, 5))
-    message = refused(FilterLockedError, JOBDIR=tmp_path)
-    assert f"process {os.getpid()}, which is this one" in message
-    assert str(tmp_path) in message
-    with pytest.raises((OSError, FilterFileError), match=str(tmp_path / "bloom" / "lock")):
-        make_dupefilter(JOBDIR=tmp_path / "bloom" / "lock")  # a file
-    assert verdicts(holder, requests(0, 6)) == [True] * 5 + [False]
-
-
-@pytest.mark.parametrize(
-    ("kind", "in_use"), [(JobDirectoryError, False), (FilterLockedError, True)]
-)
-def test_requests_seen_without_a_filter_is_refused(
-    refused, make_dupefilter, tmp_path, kind, in_use
-):
+@pytest.mark.parametrize("in_use", [True, False])
+def test_requests_seen_without_a_filter_is_refused(refused, make_dupefilter, tmp_path, in_use):
     """A job of RFPDupeFilter's is refused and stays as it was, also one in use, whose holder may
-    import it; one that has a filter, too, is not."""
+    import it, by its process; one that has a filter, too, is not."""
     make_dupefilter(JOBDIR=tmp_path / "both").close("finished")
     for name in ("both", "alone"):
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / "requests.seen").write_bytes(b"\0\x01x")
     make_dupefilter(JOBDIR=tmp_path / "both")
     alone = tmp_path / "alone"
+    words = f"process {os.getpid()}, which is this one" if in_use else "requests.seen"
     with JobDirectory(alone).locked() if in_use else contextlib.nullcontext():
         before = contents(alone)
-        message = refused(kind, JOBDIR=alone)
+        message = refused(FilterLockedError if in_use else JobDirectoryError, JOBDIR=alone)
         assert str(alone) in message
-        assert in_use or "requests.seen" in message
+        assert words in message
         assert contents(alone) == before
 
 
-def test_capacity_that_finds_no_room_is_refused(refused, tmp_path, jobdir):
+def test_capacity_that_finds_no_room_is_refused(refused, make_dupefilter, tmp_path, jobdir):
     """Too large a capacity for the memory or the disk is an error that names it, and leaves
-    nothing behind."""
+    nothing behind; so is a JOBDIR that is a file."""
     kind = OSError if jobdir else MemoryError
     message = refused(kind, BLOOM_CAPACITY=10**15, JOBDIR=jobdir)
     assert "1,000,000,000,000,000" in message
     assert "smaller capacity" in message
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises((OSError, FilterFileError), match=str(tmp_path / "file")):
+        make_dupefilter(JOBDIR=tmp_path / "file")
 
 
 @pytest.mark.parametrize(
@@ -223,29 +208,22 @@ def test_stats_tell_of_the_filter(make_dupefilter):
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_log_is_that_of_scrapys_dupefilter(make_dupefilter, caplog, debug):
+def test_log_is_that_of_scrapys_dupefilter(make_dupefilter, caplog, recwarn, debug):
     """Records, levels, extras and the stat are those of RFPDupeFilter, without a warning."""
     caplog.set_level(logging.DEBUG)
-    tested = make_dupefilter(DUPEFILTER_DEBUG=debug)
-    scrapys = get_crawler(settings_dict={"DUPEFILTER_DEBUG": debug})
-    scrapys.spider = tested.crawler.spider
-    logged = []
-    for each, crawler in (
-        (RFPDupeFilter.from_crawler(scrapys), scrapys),
-        (tested, tested.crawler),
-    ):
-        crawler.spider.crawler = crawler
+    tested, logged = make_dupefilter(DUPEFILTER_DEBUG=debug), []
+    for each in (RFPDupeFilter.from_crawler(tested.crawler), tested):
+        spider = tested.crawler.spider
+        spider.crawler = tested.crawler
+        tested.crawler.stats.set_value("dupefilter/filtered", 0)
         caplog.clear()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            for number in range(3):
-                referer = {"Referer": "http://example.com/from"}
-                each.log(Request(f"http://example.com/{number}", headers=referer), crawler.spider)
+        for request in requests(0, 3):
+            each.log(request.replace(headers={"Referer": "http://example.com/from"}), spider)
         records = [(r.levelno, r.getMessage(), r.spider) for r in caplog.records]
-        logged.append((records, crawler.stats.get_value("dupefilter/filtered")))
+        logged.append((records, tested.crawler.stats.get_value("dupefilter/filtered")))
     assert logged[0] == logged[1]
     records, filtered = logged[0]
-    assert (filtered, len(records)) == (3, 3 if debug else 1)
+    assert (filtered, len(records), len(recwarn)) == (3, 3 if debug else 1, 0)
     assert ("example.com/from" in records[0][1]) == debug
 
 
@@ -253,9 +231,10 @@ def test_log_is_that_of_scrapys_dupefilter(make_dupefilter, caplog, debug):
 
 
 @pytest.mark.parametrize("answer", [None, bytearray(b"x"), LookupError("no idea")])
-def test_failing_fingerprinter_is_replaced(make_dupefilter, place, errors, answer):
+def test_failing_fingerprinter_is_replaced(make_dupefilter, place, errors, monkeypatch, answer):
     """Where the fingerprinter raises or does not answer with bytes, Scrapy's default one
-    does; it is logged once, counted each time, and the spider goes on."""
+    does; it is logged once, counted each time, and the spider goes on. Where that fails as well,
+    the raw URL stands for the request."""
 
     class Failing(RequestFingerprinter):
         def fingerprint(self, request):
@@ -273,22 +252,11 @@ def test_failing_fingerprinter_is_replaced(make_dupefilter, place, errors, answe
     assert "http://example.com/bad/1" in line
     assert tested.crawler.stats.get_value("bloom/fingerprint_errors") == 5
     assert tested.crawler.engine.closed == []
-
-
-def test_url_that_scrapy_cannot_fingerprint_is_known_by_itself(
-    make_dupefilter, errors, monkeypatch
-):
-    """Where Scrapy's default fingerprint fails as well, the raw URL stands for the request."""
-
-    class Failing:
-        fingerprint = raising(LookupError("no idea"))
-
-    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=Failing)
     no_url = raising(ValueError("no URL"))
     monkeypatch.setattr("scrapy.utils.request.canonicalize_url", no_url)
-    offered = requests(0, 3)
+    offered = [Request(f"http://example.com/bad{n}") for n in range(3)]
     assert verdicts(tested, offered + offered) == [False] * 3 + [True] * 3
-    assert len(errors()) == 1
+    assert errors() == [line]
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.EIO, "I/O error"), MemoryError()], ids=repr)
@@ -317,30 +285,6 @@ def test_failing_filter_is_replaced_by_memory(
     assert closed(tested) == ["bloom_error"]
     assert len(errors()) == 2
     assert all((str(failure) or "MemoryError") in line for line in errors())
-
-
-def test_full_disk_closes_the_spider(make_dupefilter, errors, tmp_path, closed):
-    """A filter that finds no room to grow takes what is offered until the spider is closed,
-    knows it all when the job is resumed, and grows then."""
-    tested = make_dupefilter(JOBDIR=tmp_path, BLOOM_CAPACITY=50)
-    verdicts(tested, requests(0, 50))
-    with pytest.MonkeyPatch.context() as patch:
-        refuse = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        patch.setattr(os, "posix_fallocate", raising(refuse), raising=False)
-        assert verdicts(tested, requests(0, 70)) == [True] * 50 + [False] * 20
-        assert verdicts(tested, requests(0, 70)) == [True] * 70
-        assert tested.crawler.engine.closed == []
-        assert closed(tested) == ["bloom_error"]
-        assert verdicts(tested, requests(60, 75)) == [True] * 10 + [False] * 5
-        assert closed(tested) == ["bloom_error"]
-        tested.close("bloom_error")
-    (line,) = errors()
-    assert "1.bloom" in line
-    assert os.strerror(errno.ENOSPC) in line
-    assert {path.name for path in (tmp_path / "bloom").iterdir()} == {"0.bloom", "lock"}
-    resumed = make_dupefilter(JOBDIR=tmp_path, BLOOM_CAPACITY=50)
-    assert verdicts(resumed, requests(0, 80)) == [True] * 75 + [False] * 5
-    assert (tmp_path / "bloom" / "1.bloom").exists()
 
 
 class FailingStats(MemoryStatsCollector):

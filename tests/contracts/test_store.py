@@ -427,26 +427,6 @@ def test_a_few_that_are_due_are_moved_at_a_time(disk):
     assert len(taken(store)) == 250
 
 
-def test_a_round_begins_with_the_counts_of_what_is_stored(disk):
-    """Slots of the round before are forgotten, but for those with requests or holds."""
-    store = disk.open(budget=(budget := Budget({"*": 5})))
-    for slot in ("gone", "failed", "pending", "held"):
-        assert budget.refuses([slot]) is None
-        put(store, b"1", slot=slot)
-    assert [store.next().slot for _ in range(3)] == ["failed", "gone", "held"]
-    store.fail(2, FAILURE)
-    store.done(1)
-    store.done(4)
-    store.hold("held", 9.0, 1, 9.0)
-    disk.file.commit()
-    store.begin_round()
-    assert [*map(budget.stored, ("gone", "failed", "pending", "held"))] == [0, 0, 1, 0]
-    names = {name for (name,) in disk.file.query("SELECT name FROM slot")}
-    assert names == {"failed", "pending", "held"}
-    assert taken(store) == [b"1"]
-    assert [budget.refuses(["gone"]) is None for _ in range(6)] == [True] * 5 + [False]
-
-
 DAMAGES = (
     "DELETE FROM request",
     "DELETE FROM slot",

@@ -108,22 +108,6 @@ def test_another_order_loses_nothing(make_round, crash_round):
     assert sorted(numbers) == [1, 2]
 
 
-def test_one_object_that_two_pages_give(make_round, crash_round):
-    """It is a child of each."""
-    job = make_round()
-    page = page_in_progress(job)
-    job.push("other", priority=8)
-    other = job.pop()
-    same = child("a")
-    give(job, page, same)
-    give(job, other, same)
-    job.commit()
-    resumed = crash_round()
-    pages = {name_of(popped): popped for popped in (resumed.pop(), resumed.pop())}
-    assert give(resumed, pages["page"], child("a")) == []
-    assert give(resumed, pages["other"], child("a")) == []
-
-
 def test_pages_in_memory_that_are_alike(make_round, crash_round):
     """What came of one is forgotten with the last of them, since each may be repeated."""
     job = make_round()

@@ -145,21 +145,6 @@ def test_proposals_come_with_more_requests():
         assert wanted <= found <= wanted * 1.1
 
 
-@pytest.mark.parametrize(("begun", "requests"), [((), PROPOSED_AT[0]), ((1, 2), PROPOSED_AT[1])])
-def test_a_dictionary_from_elsewhere_takes_the_place_of_a_proposal(begun, requests):
-    """Two workers that begin at once need one, and a crawl that goes on begins with the next."""
-    known = learned(*begun)
-    if not begun:
-        for number in range(PROPOSED_AT[0]):
-            known.sample(FIELDS, text_of(number))
-        assert known.proposal is not None
-        known.learn(b"another one")
-    for number in range(requests * 2):
-        assert known.proposal is None
-        known.sample(FIELDS, text_of(number))
-    assert known.proposal is None
-
-
 def test_no_two_dictionaries_have_one_id(monkeypatch):
     """A proposal whose id is taken is made another."""
     known = learned(1)

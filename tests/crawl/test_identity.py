@@ -42,14 +42,6 @@ def numbers(folder):
         return owner and owner.commit, found.commits
 
 
-def take_requests(folder, other):
-    """Put the requests of another job, or none, beside the filter."""
-    for path in folder.glob("requests.sqlite*"):
-        path.unlink()
-    for path in other.glob("requests.sqlite*"):
-        shutil.copy(path, folder)
-
-
 def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, monkeypatch):
     """So what is lost with the end of the log is known, whenever the process dies; also by a filter
     that begins afresh."""
@@ -84,20 +76,12 @@ def test_a_log_of_commits_that_are_gone_is_refused(killed, make):
         make(killed)
 
 
-def test_requests_without_the_last_commit_are_refused(tmp_path, make):
-    """One is enough: what it has pushed would be seen and never fetched."""
-    job = commits(make(), "a")
-    before = copied(tmp_path)
-    commits(job, "b")
-    take_requests(after := copied(tmp_path), before)
-    with pytest.raises(JobDirectoryError, match=r"ends with commit 1, .* of commit 2"):
-        make(after)
-
-
 def test_the_requests_of_another_job_are_refused(killed, make, tmp_path):
     """However many commits they have had."""
     commits(make(tmp_path / "other"), *"abcdef").close()
-    take_requests(killed, tmp_path / "other")
+    for path in killed.glob("requests.sqlite*"):
+        path.unlink()
+    shutil.copy(tmp_path / "other" / "requests.sqlite", killed)
     with pytest.raises(JobDirectoryError, match="not the one that"):
         make(killed)
 

@@ -15,12 +15,10 @@ import pytest
 from scrapy.core import scraper
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings
-from scrapy.utils.misc import load_object
 
 import scrapy_bloom
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
 from scrapy_bloom.sqlite.records import SqliteRecords
-from scrapy_bloom.sqlite.scheduler import DurableScheduler
 from tests.crawl.engine import STOCK, Job, query, unserializable
 from tests.crawl.test_failed import SpeechlessError
 from tests.failures import Failed
@@ -494,24 +492,6 @@ def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, ca
 
 
 # The add-on
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, True),
-        ({"BLOOM_DURABLE": "0"}, False),
-        ({"SCHEDULER": STOCK}, False),
-        ({"DUPEFILTER_CLASS": "no.such.Filter"}, False),
-    ],
-)
-def test_the_addon_sets_the_scheduler(options, expected):
-    """Unless SCHEDULER is set, or another dupefilter, or BLOOM_DURABLE is off."""
-    found = Settings()
-    found.setdict(options, "project")
-    Addon().update_settings(found)
-    assert (load_object(found["SCHEDULER"]) is DurableScheduler) == expected
-    assert found["SCHEDULER"] == options.get("SCHEDULER", found["SCHEDULER"])
 
 
 def test_a_bad_bloom_durable_is_named():

@@ -3,9 +3,7 @@
 import json
 import logging
 import os
-import secrets
 import threading
-import time
 from queue import SimpleQueue
 
 import pytest
@@ -147,23 +145,6 @@ def start(scheduler, *requests, through=False):
     talk(scheduler)
 
 
-def test_a_start_request_is_pushed_once_by_all_workers(build, redis_server, key):
-    """In any order, whatever is another in each run; one worker is killed."""
-
-    def requests(whose):
-        for number in whose:
-            headers = {"User-Agent": secrets.token_hex()}
-            meta = {"cookiejar": number, "time": time.time_ns()}
-            yield request("login", dont_filter=True, headers=headers, meta=meta)
-
-    workers = [build(), build(), build()]
-    start(workers[0], *requests([4, 2, 2]))
-    start(workers[1], *requests([1, 2, 3, 4]))
-    workers[0].worker.store.leave = lambda **_: True  # who is killed says no more
-    start(workers[2], *requests([2, 4, 3, 2, 1]))
-    assert [each.stats.get_value("scheduler/enqueued", 0) for each in workers] == [3, 2, 0]
-
-
 @pytest.mark.parametrize("running", [True, False])
 def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server, key, running):
     """Ctrl-C cancels start(), and one that cleans up may just return: others run it."""
@@ -236,11 +217,8 @@ def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis
     [
         ({"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}, "set DUPEFILTER_CLASS to"),
         ({"BLOOM_REDIS_LEASE": 0}, "BLOOM_REDIS_LEASE is 0"),
-        ({"BLOOM_REDIS_IDLE": -1}, "BLOOM_REDIS_IDLE is -1"),
         ({"BLOOM_REDIS_SLOT_WORKERS": 2}, "BLOOM_REDIS_SLOT_WORKERS is 2"),
-        ({"BLOOM_REDIS_MAX_ATTEMPTS": 0}, "BLOOM_REDIS_MAX_ATTEMPTS is 0"),
         ({"BLOOM_REPEAT_START": True}, "begin a new round with BLOOM_REDIS_ROUND"),
-        ({"SCHEDULER_DISK_QUEUE": "queue.Queue"}, "SCHEDULER_DISK_QUEUE is queue.Queue"),
         ({"SCHEDULER_MEMORY_QUEUE": "queue.Queue"}, "SCHEDULER_MEMORY_QUEUE is queue.Queue"),
         ({"BLOOM_BUDGET": "x"}, "BLOOM_BUDGET is 'x'"),
     ],
