@@ -318,16 +318,6 @@ def test_failing_stats_do_not_reach_the_scheduler(
         assert len(stored) == 3
 
 
-def test_closing_that_fails_does_not_reach_the_scheduler(make_dupefilter, next_turn, errors):
-    """An engine that cannot close the spider, as it was closed already, is no failure."""
-    tested = make_dupefilter(BLOOM_CAPACITY=5, BLOOM_ON_FULL="close")
-    tested.crawler.engine.close_spider_async = raising(RuntimeError("Spider not opened"))
-    assert verdicts(tested, requests(0, 6)) == [False] * 6
-    before = errors()
-    next_turn()
-    assert errors() == before
-
-
 # BLOOM_ON_FULL
 
 
@@ -356,6 +346,7 @@ def test_full_filter_closes_the_spider(make_dupefilter, closed, errors, jobdir):
         new = max(1, capacity - known)
         assert verdicts(resumed, requests(known, known + new)) == [False] * new
         assert closed(resumed) == ["bloom_full"]
+        resumed.crawler.engine.close_spider_async = raising(RuntimeError("Spider not opened"))
         assert (len(resumed.filter.layers) == 1) == (capacity == 50)
         resumed.close("bloom_full")
 

@@ -32,12 +32,10 @@ class JobPlace:
         self.job = Job(self.folder, **FIFO).open()
 
     def push(self, name, slot="a", delay=None, **options):
-        """Let a request wait."""
         meta = {"download_slot": slot} | ({"bloom_not_before": delay} if delay else {})
         assert self.job.push(name, meta=meta, **options)
 
     def fail(self, record):
-        """Let a request fail."""
         self.push(record.url.removeprefix(STARTS))
         request = self.job.pop()
         self.job.scheduler.ledger.fail(request, record)
@@ -45,12 +43,10 @@ class JobPlace:
         self.job.commit()
 
     def find_dead(self, slot):
-        """Hold the slot of a dead host."""
         self.job.commit()
         self.job.scheduler.hold(slot, 3600, DEAD)
 
     def desk(self):
-        """Return the desk of what is there now."""
         self.job.commit()
         if not self.is_running:
             self.job.close("shutdown")
@@ -73,13 +69,11 @@ class JobPlace:
             return future.result()
 
     def names(self):
-        """Fetch what is pending; return the names."""
         if not self.is_running:
             self.job = Job(self.folder, **FIFO).open()
         return self.job.names()
 
     def close(self):
-        """Let go of it."""
         self.job.drop()
 
 
@@ -93,36 +87,30 @@ class CrawlPlace:
         self.worker = StoreWorker(url, key, capacity=1, **FIFO)
 
     def push(self, name, slot="a", delay=None, **options):
-        """Let a request wait."""
         assert self.worker.enqueue(name, delay, slot, **options)
         self.worker.send_all()
 
     def fail(self, record):
-        """Let a request fail."""
         self.worker.enqueue(record.url.removeprefix(STARTS))
         assert self.worker.store.fail(self.worker.next(), record)
         self.worker.send_all()
 
     def find_dead(self, slot):
-        """Hold the slot of a dead host."""
         self.worker.store.hold(slot, 3600, DEAD)
         self.worker.exchange()
 
     def desk(self):
-        """Return the desk of what is there now."""
         self.worker.leave()
         self.worker = StoreWorker(self.url, self.key, capacity=1, **FIFO)
         self.worker.store.leave(over=False, seconds=1)
         return RedisDesk(self.worker.client, self.worker.key)
 
     def names(self):
-        """Fetch what is pending; return the names."""
         self.worker.close()
         self.worker = StoreWorker(self.url, self.key, capacity=1, **FIFO)
         return self.worker.drain()
 
     def close(self):
-        """Let go of it."""
         self.worker.close()
 
 
@@ -164,7 +152,6 @@ def filled(place):
 
 
 def names(records):
-    """Return the last words of their URLs."""
     return [each.url.removeprefix(STARTS) for each in records]
 
 

@@ -19,7 +19,6 @@ FAILURES = [OSError("the disk is full"), MemoryError("none left"), BloomError("f
 
 
 def keys(start, stop):
-    """Return fingerprints."""
     return [number.to_bytes(20, "big") for number in range(start, stop)]
 
 
@@ -47,7 +46,6 @@ def opened(pair, request, tmp_path):
 
 @pytest.fixture
 def make(pair, opened):
-    """Return a function that makes what answers."""
     return partial(pair[0], opened)
 
 

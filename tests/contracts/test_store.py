@@ -33,7 +33,6 @@ ORDERS = [*product((True, False), (True, False, None))]
 
 
 def in_memory(order=LIFO, *, by_slot=True, **options):
-    """Return records in memory."""
     return MemoryRecords((Slots if by_slot else OneLine)(**options), order)
 
 
@@ -51,7 +50,6 @@ class OnDisk:
         return records_in(self.file, *arguments, **options)
 
     def close(self):
-        """Close the file without a commit."""
         if self.file is not None:
             self.file._connection.close()
 

@@ -53,17 +53,14 @@ class Job:
         self._scheduler_class = load_object(scheduler)
 
     def open(self):
-        """Build and open the scheduler; return self."""
         self.scheduler = build_from_crawler(self._scheduler_class, self.crawler)
         self.scheduler.open(self.spider)
         return self
 
     def push(self, name, **options):
-        """Enqueue a request for a page of that name."""
         return self.scheduler.enqueue_request(request(name, **options))
 
     def pushed(self, *names, **options):
-        """Enqueue requests for pages of these names; return self."""
         for name in names:
             self.push(name, **options)
         return self
@@ -76,7 +73,6 @@ class Job:
         return popped
 
     def done(self, popped):
-        """The engine is done with a request."""
         self.engine._slot.inprogress.discard(popped)
 
     def names(self):
@@ -95,11 +91,9 @@ class Job:
         return None
 
     def commit(self):
-        """Commit now."""
         self.scheduler.ledger.commit()
 
     def close(self, reason="finished"):
-        """Close the scheduler."""
         self.scheduler.close(reason)
 
     def finish(self, reason="finished"):
@@ -124,7 +118,6 @@ class Job:
             self.scheduler.df.abandon()
 
     def stat(self, name):
-        """Return a stat."""
         return self.crawler.stats.get_value(name)
 
 
@@ -136,7 +129,6 @@ def query(path, statement, *values):
 
 
 def request(name, **options):
-    """Return the request for a page of that name."""
     return Request(f"http://example.com/{name}", **options)
 
 
@@ -146,5 +138,4 @@ def unserializable(name, **options):
 
 
 def name_of(popped):
-    """Return the name of the page that a request is for."""
     return popped.url.rpartition("/")[2]

@@ -47,7 +47,6 @@ def spider():
 
 
 def requests(spider):
-    """Return requests with all kinds of callbacks."""
     return [
         Request(URL),
         Request(URL, callback=spider.parse),

@@ -1,7 +1,5 @@
 """What a page yields with dont_filter: given once, however often its callback is repeated."""
 
-import os
-
 import pytest
 from scrapy import Request
 from scrapy.http import Response
@@ -9,8 +7,6 @@ from scrapy.http import Response
 from tests.crawl.engine import ChangedSpider, name_of, request, unserializable
 from tests.crawl.rounds import waited_for
 from tests.failures import Failed
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
 def child(name, **options):
@@ -40,7 +36,6 @@ def give(job, page, *things):
 
 
 def page_in_progress(job):
-    """Return a stored page that the engine works on."""
     job.push("page", priority=9)
     return job.pop()
 

@@ -80,7 +80,6 @@ def test_long_texts_stay_as_they_are_and_bombs_are_refused():
 
 
 def coding():
-    """Return a codec with dictionaries, and these."""
     known = Dictionaries()
     return Codec(None, 100_000, dictionaries=known), known
 

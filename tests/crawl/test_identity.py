@@ -1,6 +1,5 @@
 """Whose `requests.sqlite` is: a filter is not used without the requests that it has seen."""
 
-import os
 import shutil
 
 import pytest
@@ -14,8 +13,6 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite.job_file import whole_job
 from tests.crawl.conftest import killed as copied
 from tests.crawl.engine import TestSpider, query
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
 def commits(job, *names):

@@ -23,8 +23,6 @@ from tests.crawl.engine import STOCK
 from tests.failures import Failed
 from tests.test_refused_start import contents
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
-
 SLOT = "a.example"
 URL = "http://a.example/"
 

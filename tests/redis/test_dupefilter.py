@@ -181,10 +181,14 @@ def spider(redis_server, key):
     return crawler.spider
 
 
-def test_from_spider_opens_and_signals_close(spider, recwarn):
+@pytest.mark.parametrize("persist", [True, False])
+def test_from_spider_opens_and_signals_close(spider, recwarn, caplog, persist):
     """It is open at once, is true, counts in `log` as Scrapy's does, and writes its stats when the
-    spider is closed."""
+    spider is closed. Unless SCHEDULER_PERSIST is set the first worker to finish clears the filter,
+    which is warned of."""
+    spider.settings.set("SCHEDULER_PERSIST", persist)
     tested = RedisBloomDupeFilter.from_spider(spider)
+    assert ("SCHEDULER_PERSIST is not set" in caplog.text) == (not persist)
     stats = spider.crawler.stats
     assert tested
     assert offer(tested, 0, 10) == [False] * 10
@@ -218,14 +222,6 @@ def test_clear_deletes_and_the_next_request_starts_anew(spider, redis_server, ke
     spider.crawler.signals.send_catch_log(signals.spider_closed, reason="finished")
     assert spider.crawler.stats.get_value("bloom/items") == 10
     assert redis_server.names(key) == []
-
-
-@pytest.mark.parametrize("persist", [True, False])
-def test_a_scheduler_that_clears_gets_a_warning(spider, caplog, persist):
-    """Unless SCHEDULER_PERSIST is set the first worker to finish clears the filter."""
-    spider.settings.set("SCHEDULER_PERSIST", persist)
-    RedisBloomDupeFilter.from_spider(spider)
-    assert ("SCHEDULER_PERSIST is not set" in caplog.text) == (not persist)
 
 
 def test_clear_without_a_server_is_an_error_line(worker, own_server, caplog):
