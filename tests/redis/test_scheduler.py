@@ -7,7 +7,7 @@ import threading
 from queue import SimpleQueue
 
 import pytest
-from scrapy import signals
+from scrapy import Request, signals
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
@@ -127,21 +127,30 @@ def test_a_url_is_enough(build, redis_server, key, join):
     assert threading.active_count() == before
 
 
-def start(scheduler, *requests, through=False):
-    """Give the engine what Spider.start() yields, and leave before the end unless `through`."""
-    (process,) = scheduler.crawler.engine.scraper.spidermw.methods["process_start"]
+STARTS = ["start1", "start2", "start3"]
 
-    async def things():
+
+def run_start(scheduler, *requests, to_the_end=True):
+    """Run the spider's start() as the engine does, which gives STARTS when it is to be run again
+    elsewhere."""
+
+    async def start(requests, *, to_the_end=True):
         for each in requests:
-            yield each
+            yield each if isinstance(each, Request) else request(each, dont_filter=True)
+        if not to_the_end:
+            await Deferred()
 
-    async def run():
-        async for thing in process(things()):
-            scheduler.enqueue_request(thing)
+    async def schedule():
+        output = start(requests, to_the_end=to_the_end)
+        async for each in scheduler._start_requests.process_start(output):
+            scheduler.enqueue_request(each)
 
-    waited_for(run())
-    if through is not None:
-        scheduler._start_requests._is_through = through
+    async def again():
+        return scheduler._start_requests.process_start(start(STARTS))
+
+    scheduler.crawler.engine.scraper.spidermw.process_start = again
+    scheduler.crawler.engine.crawl = scheduler.enqueue_request
+    Deferred.fromCoroutine(schedule())
     talk(scheduler)
 
 
@@ -150,7 +159,7 @@ def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server,
     """Ctrl-C cancels start(), and one that cleans up may just return: others run it."""
     scheduler = build()
     scheduler.crawler.engine.running = running
-    start(scheduler, through=None)
+    run_start(scheduler)
     done = redis_server.command("HGET", f"{{{key}}}:crawl", "start_done")
     assert done == (b"1" if running else b"")
 
@@ -174,9 +183,8 @@ def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key,
     monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
     redis_server.command("RPUSH", f"{key}:seeds", "http://example.com/seed")
     scheduler = build()
-    start(scheduler)
+    run_start(scheduler)
     worker, taken = scheduler.worker, f"{{{key}:seeds}}:taken"
-    worker.store.starting, worker.store.start_done = False, True
     wait_until(lambda: redis_server.command("EXISTS", taken), "the seed to be taken")
     talk(scheduler)
     assert worker.store.is_quiet
@@ -202,7 +210,7 @@ def test_seeds_that_refuse_a_start_leave_the_crawl_as_it_is(build, redis_server,
 def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis_server, key):
     """If its worker dies, only another run of start() gives it again."""
     scheduler = build()
-    start(scheduler, request("page", meta={"function": lambda: None}), through=True)
+    run_start(scheduler, request("page", meta={"function": lambda: None}))
     in_progress = scheduler.crawler.engine._slot.inprogress
     popped = scheduler.next_request()
     in_progress.add(popped)
@@ -388,31 +396,6 @@ def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, redis_server,
         assert len(FilterView(client, key).filter) == 4
 
 
-STARTS = ["start1", "start2", "start3"]
-
-
-def run_start(scheduler, names=STARTS, *, to_the_end=True):
-    """Run the spider's start() as the engine does, also when it is to be run again."""
-
-    async def start(names, *, to_the_end=True):
-        for name in names:
-            yield request(name, dont_filter=True)
-        if not to_the_end:
-            await Deferred()
-
-    async def schedule(names, **options):
-        async for each in scheduler._start_requests.process_start(start(names, **options)):
-            scheduler.enqueue_request(each)
-
-    async def again():
-        return scheduler._start_requests.process_start(start(STARTS))
-
-    scheduler.crawler.engine.scraper.spidermw.process_start = again
-    scheduler.crawler.engine.crawl = scheduler.enqueue_request
-    Deferred.fromCoroutine(schedule(names, to_the_end=to_the_end))
-    talk(scheduler)
-
-
 def fetch(*schedulers):
     """Fetch what workers get, until nobody gets anything; return the names."""
     names, fetched = [], True
@@ -436,20 +419,20 @@ def close_idle(scheduler):
 def test_a_worker_of_the_round_before_does_not_end_the_next(build, comes):
     """Each start request is sent, by a worker that comes, or by that one."""
     waiting = build(BLOOM_REDIS_ROUND="1", BLOOM_REDIS_IDLE=600)
-    run_start(waiting)
+    run_start(waiting, *STARTS)
     assert fetch(waiting) == STARTS
     last = build(BLOOM_REDIS_ROUND="1")
-    run_start(last)
+    run_start(last, *STARTS)
     assert not last.has_pending_requests()
     close_idle(last)
     stopped = build(BLOOM_REDIS_ROUND="2")
-    run_start(stopped, STARTS[:1], to_the_end=False)
+    run_start(stopped, *STARTS[:1], to_the_end=False)
     talk(waiting)
     stopped.close("shutdown")
     workers = [waiting]
     if comes:
         workers.append(build(BLOOM_REDIS_ROUND="2"))
-        run_start(workers[1])
+        run_start(workers[1], *STARTS)
     assert fetch(*workers) == STARTS
     assert not any(each.has_pending_requests() for each in workers)
     close_idle(workers[-1])
@@ -461,7 +444,7 @@ def test_who_has_only_heard_that_start_is_through_does_not_say_so(
 ):
     """It runs start() where Redis goes back to before its end."""
     first = build()
-    run_start(first, STARTS[:1], to_the_end=False)
+    run_start(first, *STARTS[:1], to_the_end=False)
     assert fetch(first) == STARTS[:1]
     first.close("shutdown")
 
@@ -474,6 +457,6 @@ def test_who_has_only_heard_that_start_is_through_does_not_say_so(
     monkeypatch.setattr(worker_module, "open_crawl", hears_of_the_end)
     last = build()
     assert last.worker._state.start_done
-    run_start(last)
+    run_start(last, *STARTS)
     assert fetch(last) == STARTS[1:]
     assert not last.has_pending_requests()
