@@ -7,6 +7,7 @@ import sys
 import tracemalloc
 from enum import IntEnum
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,14 +15,16 @@ import pytest
 from scrapy.core import scraper
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings
+from twisted.internet import reactor
 
 import scrapy_bloom
-from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
+from scrapy_bloom import Addon, JobDirectoryError, RequestFileError
 from scrapy_bloom.sqlite.records import SqliteRecords
-from tests.crawl.engine import STOCK, Job, query, unserializable
+from tests.crawl.engine import DURABLE, STOCK, Job, query, unserializable
 from tests.crawl.test_failed import SpeechlessError
 from tests.failures import Failed
 from tests.fakes import raising
+from tests.patience import wait_until
 from tests.test_refused_start import contents
 
 
@@ -119,33 +122,21 @@ def test_memory_does_not_grow_with_what_is_pending(make):
 
 @pytest.mark.parametrize("where", ["_slot.inprogress", "scraper.slot.active", "downloader.active"])
 def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
-    """One of the three sets is enough, as a callback's own download is in one."""
+    """When nothing else happens a request is stored by a timer. One of the three sets is enough, as
+    a callback's own download is in one."""
     job = make().pushed("a")
+    assert rows(tmp_path / "job") == []
+    wait_until(lambda: reactor.iterate(0.01) or rows(tmp_path / "job"), "the timer")
+    assert list(job.scheduler.df._seen.uncommitted) == []
     popped = job.pop()
     job.engine._slot.inprogress.clear()
-    owner = job.engine
-    for name in where.split("."):
-        owner = getattr(owner, name)
+    owner = attrgetter(where)(job.engine)
     owner.add(popped)
     job.commit()
     assert len(rows(tmp_path / "job")) == 1
     owner.clear()
     job.commit()
     assert rows(tmp_path / "job") == []
-
-
-def test_the_idle_spider_commits(make, tmp_path):
-    """A request that is pushed when nothing else happens is stored by a timer."""
-    from twisted.internet import reactor
-
-    job = make().pushed("a")
-    assert rows(tmp_path / "job") == []
-    for _ in range(100):
-        reactor.iterate(0.01)
-        if rows(tmp_path / "job"):
-            break
-    assert len(rows(tmp_path / "job")) == 1
-    assert list(job.scheduler.df._seen.uncommitted) == []
 
 
 # Unserializable requests
@@ -215,19 +206,15 @@ class MyQueue(ScrapyPriorityQueue):
         ("SCHEDULER_PRIORITY_QUEUE", f"{__name__}.MyQueue"),
     ],
 )
-def test_a_foreign_class_is_refused_by_name(tmp_path, setting, value):
+def test_a_foreign_class_is_refused_by_name(tmp_path, monkeypatch, setting, value):
     """A dupefilter that marks at once would lose pages, and the order and the format of a queue are
-    not known."""
+    not known. The scraper has no slot yet: its class is looked at."""
     error = refused(tmp_path / "job", **{setting: value})
     assert setting in str(error)
     assert value in str(error)
-
-
-def test_the_scrapers_slot_is_checked_before_there_is_one(tmp_path, monkeypatch):
-    """When the scheduler opens, the scraper has no slot yet: its class is looked at."""
+    monkeypatch.setattr(scraper, "Slot", SimpleNamespace)
     job = Job(tmp_path / "job")
     job.engine.scraper.slot = None
-    monkeypatch.setattr(scraper, "Slot", SimpleNamespace)
     with pytest.raises(JobDirectoryError, match=r"scraper\.slot\.active"):
         job.open()
 
@@ -278,21 +265,6 @@ def test_a_page_that_is_damaged_is_named_when_it_is_met(make, tmp_path, caplog):
     assert "restore it from a backup, or use a new JOBDIR" in line
 
 
-def test_a_push_without_memory_stops_the_job(make, monkeypatch):
-    """SQLite may have taken the whole transaction back: nothing after it is committed, and the next
-    start has all up to the last commit."""
-    job = make().pushed("safe")
-    job.commit()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SqliteRecords, "push", raising(MemoryError))
-        assert not job.push("lost")
-    assert not job.push("later")
-    assert job.scheduler.ledger.stopped
-    job.close("bloom_error")
-    assert make().names() == ["safe"]
-
-
 def test_a_link_or_a_directory_is_refused(tmp_path):
     """Only a file of its own will do."""
     path = tmp_path / "job" / "requests.sqlite"
@@ -301,15 +273,6 @@ def test_a_link_or_a_directory_is_refused(tmp_path):
     path.rmdir()
     path.symlink_to(tmp_path / "elsewhere")
     assert str(path) in str(refused(tmp_path / "job"))
-
-
-def test_a_second_process_changes_nothing(make, tmp_path):
-    """The lock of the filter comes before anything else in the directory."""
-    make().pushed("a").commit()
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "job").rglob("*")}
-    with pytest.raises(FilterLockedError):
-        Job(tmp_path / "job").open()
-    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "job").rglob("*")} == before
 
 
 # Scrapy's own queues
@@ -335,20 +298,19 @@ def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority
             job.push(name, priority=number % 2, meta=meta)
 
     orders = []
-    for folder, resumed in ((tmp_path / "one", STOCK), (tmp_path / "job", None)):
-        job = Job(folder, scheduler=STOCK, **options).open()
-        push(job, "abcdefghijkl")
+    for resumed in (STOCK, DURABLE):
+        folder = tmp_path / resumed
+        push(job := Job(folder, scheduler=STOCK, **options).open(), "abcdefghijkl")
         job.close()
-        job = Job(folder, **({"scheduler": resumed} if resumed else {}), **options).open()
+        job = Job(folder, scheduler=resumed, **options).open()
         assert not job.push("a")
         push(job, "uvwxyzUVWXYZ")
-        orders.append(job.names())
-        job.close()
+        orders.append(job.finish())
     assert orders[0] == orders[1]
     assert len(orders[0]) == 24
-    assert not (tmp_path / "job" / "requests.queue").exists()
-    Job(tmp_path / "job", scheduler=STOCK, **options).open().pushed("later").close()
-    assert make(**options).names() == ["later"]  # what it has left since is taken over, too
+    assert not (folder / "requests.queue").exists()
+    Job(folder, scheduler=STOCK, **options).open().pushed("later").close()
+    assert make(folder, **options).names() == ["later"]  # what it has left since is taken over, too
 
 
 @pytest.mark.parametrize(
@@ -386,17 +348,23 @@ def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
 # Errors
 
 
-@pytest.mark.parametrize("limit", ["query_only = 1", "max_page_count = 8"])
+@pytest.mark.parametrize("limit", ["query_only = 1", "max_page_count = 8", "memory"])
 def test_a_failing_database_closes_the_spider_and_keeps_the_job(
-    make, crash, next_turn, caplog, limit
+    make, crash, next_turn, caplog, monkeypatch, limit
 ):
-    """One ERROR line, `bloom_error`, and no more acknowledgements; a full disk is one failure."""
+    """One ERROR line, `bloom_error`, and no more acknowledgements; a full disk is one failure.
+    Without memory SQLite may have taken the whole transaction back: nothing after it is
+    committed."""
     job = make().pushed(*"abc")
     job.commit()
     popped = job.pop()
-    job.scheduler.ledger.store._file._connection.execute(f"PRAGMA {limit}")
+    if limit == "memory":
+        monkeypatch.setattr(SqliteRecords, "push", raising(MemoryError))
+    else:
+        job.scheduler.ledger.store._file._connection.execute(f"PRAGMA {limit}")
     for number in range(300):
         job.push(str(number), body="x" * 1000)
+    monkeypatch.undo()
     job.done(popped)
     job.commit()
     assert job.pop() is None
