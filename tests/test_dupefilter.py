@@ -351,27 +351,15 @@ def test_full_filter_closes_the_spider(make_dupefilter, closed, errors, jobdir):
         resumed.close("bloom_full")
 
 
-def test_filter_full_by_release_closes_the_spider(make_dupefilter, closed):
-    """BLOOM_ON_FULL = "close" counts what is released, too."""
-    tested = make_dupefilter(BLOOM_CAPACITY=10, BLOOM_ON_FULL="close")
-    keeper = Keeper(tested, requests_survive=False)
-    verdicts(tested, requests(0, 12))
-    keeper.release(list(keeper.uncommitted)[:9])
-    assert closed(tested) == []
-    keeper.release(keeper.uncommitted)
-    assert tested.crawler.engine.closed == []
-    assert closed(tested) == ["bloom_full"]
-    assert verdicts(tested, requests(0, 13)) == [True] * 12 + [False]
-
-
 # the seam for a scheduler that stores requests durably
 
 
-def test_what_is_held_back_is_seen_and_forgotten(make_dupefilter, jobdir):
+def test_what_is_held_back_is_seen_and_forgotten(make_dupefilter, closed, jobdir):
     """It is new again, once, when it is forgotten, in whatever form it is named; what was released
-    before is not. In the end a job holds what was released, and nothing else, when it is
-    resumed."""
-    tested = make_dupefilter(JOBDIR=jobdir, BLOOM_CAPACITY=10)
+    before is not. In the end a job holds what was released, and nothing else, when it is resumed.
+    BLOOM_ON_FULL = "close" counts it."""
+    settings = {"JOBDIR": jobdir, "BLOOM_CAPACITY": 25}
+    tested = make_dupefilter(BLOOM_ON_FULL="close", **settings)
 
     def page(n, form="?a=1&b=2"):
         return Request(f"http://example.com/{n}{form}")
@@ -386,13 +374,17 @@ def test_what_is_held_back_is_seen_and_forgotten(make_dupefilter, jobdir):
             assert tested.request_seen(page(n)) == (n < 5)
     held = [fingerprint(page(n)) for n in range(5, 30)]
     assert [*keeper.uncommitted] == held
-    keeper.release(iter(held[:20]))
-    assert [*keeper.uncommitted] == held[20:]
+    keeper.release(iter(held[:19]))
+    assert [*keeper.uncommitted] == held[19:]
+    assert closed(tested) == []
+    keeper.release(held[19:20])
+    assert tested.crawler.engine.closed == []
+    assert closed(tested) == ["bloom_full"]
     keeper.forget(page(7))
     assert tested.request_seen(page(7))
     tested.close("finished")
     if jobdir:
-        resumed = make_dupefilter(JOBDIR=jobdir)
+        resumed = make_dupefilter(**settings)
         assert verdicts(resumed, map(page, range(30))) == [n < 25 for n in range(30)]
 
 

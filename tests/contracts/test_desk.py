@@ -228,19 +228,6 @@ def test_slots_are_held_and_released(place):
     assert {*place.names()} == {"w1", "w2", "w4", "w5"}
 
 
-def test_very_many(place):
-    """More than are changed at once."""
-    for number in range(2100 if isinstance(place, JobPlace) else 250):
-        place.push(str(number), "ab"[number % 2])
-    desk = place.desk()
-    count = desk.count(Filter()).by["a"]
-    assert desk.change(Filter(slots=["a"], urls=["*"]), "fail").states.total() == count
-    assert desk.change(Filter(slots=["b"]), "drop").states.total() == count
-    assert Failed(desk).retry() == count
-    found = place.names()
-    assert len(found) == len({*found}) == count
-
-
 def test_where_nothing_is(place, tmp_path):
     """There is nothing to list, to change or to hold; nor in a directory that only a dupefilter
     has, which stays as it is."""

@@ -91,17 +91,6 @@ def test_nothing_is_kept_of_a_failure(make, opened, monkeypatch, error):
     assert not seen.add(key)
 
 
-def test_what_the_filter_refused_is_seen_from_memory(make):
-    """Without a look into the filter, and it is counted."""
-    seen = make()
-    refused, others = keys(0, 5), keys(5, 10)
-    for key in refused:
-        seen.add_unchecked(key)
-    assert list(seen.uncommitted) == refused
-    assert [seen.add(key) for key in refused + others] == [True] * 5 + [False] * 5
-    assert len(seen) == 10
-
-
 @pytest.mark.parametrize("pair", [*product([Seen, Uncommitted], KINDS[:3])], indirect=True)
 def test_another_filter_is_asked(make, tmp_path):
     """Between rounds."""

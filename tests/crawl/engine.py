@@ -76,19 +76,17 @@ class Job:
         self.engine._slot.inprogress.discard(popped)
 
     def names(self):
-        """Pop all there is, in its order, and be done with it."""
-        names = []
-        while (popped := self.pop_any()) is not None:
-            names.append(name_of(popped))
-            self.done(popped)
+        """Pop all there is, in its order, and be done with it; None comes for slots with nothing
+        but what cannot be stored."""
+        names, misses = [], 0
+        while len(self.scheduler) and misses < 10:
+            if (popped := self.pop()) is None:
+                misses += 1
+            else:
+                names.append(name_of(popped))
+                self.done(popped)
+                misses = 0
         return names
-
-    def pop_any(self):
-        """Return the next request, past None for slots with nothing but what cannot be stored."""
-        for _ in range(10):
-            if (popped := self.pop()) is not None or not len(self.scheduler):
-                return popped
-        return None
 
     def commit(self):
         self.scheduler.ledger.commit()

@@ -305,11 +305,6 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     assert told(kept)["items"] == ("2 feeds with each item at least once", "")
     with pytest.raises(FilterLockedError, match="is in use by process"):
         build(**settings)
-    kept.close("shutdown")
-    let_die(kept)
-    again = build(**settings)
-    again.close("shutdown")
-    let_die(again)
 
 
 def test_scrapys_feeds_of_a_worker_are_synced_before_pages_are_acknowledged(tmp_path, monkeypatch):
