@@ -12,7 +12,7 @@ from scrapy import Request
 
 from scrapy_bloom.crawl import dictionaries
 from scrapy_bloom.crawl.codec import Codec, Stored, stored_fields, url_and_method
-from scrapy_bloom.crawl.dictionaries import LONGEST, PROPOSED_AT, SIZE, Dictionaries, id_of
+from scrapy_bloom.crawl.dictionaries import LONGEST, PROPOSED_AT, SIZE, Dictionaries
 
 SLOT = "a.example"
 URL = "http://a.example/account/"
@@ -142,18 +142,6 @@ def test_proposals_come_with_more_requests():
     assert at[0] == PROPOSED_AT[0]
     for found, wanted in zip(at, PROPOSED_AT[:3], strict=True):
         assert wanted <= found <= wanted * 1.1
-
-
-def test_no_two_dictionaries_have_one_id(monkeypatch):
-    """A proposal whose id is taken is made another."""
-    known = learned(1)
-    (name,) = known.texts
-    made = b"".join(map(text_of, range(16)))[-SIZE:]
-    monkeypatch.setattr(dictionaries, "id_of", lambda text: name if text == made else id_of(text))
-    monkeypatch.setattr(dictionaries, "PROPOSED_AT", (0, 16))
-    for number in range(16):
-        known.sample(FIELDS, text_of(number))
-    assert known.proposal == made[1:]
 
 
 SECRET = "hush"

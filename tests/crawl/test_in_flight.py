@@ -15,14 +15,11 @@ from scrapy_bloom.crawl.in_flight import InFlight
 class Page:
     """A request of a crawl, with what nobody but the test knows."""
 
-    stored: bool = False
-    """It has a row."""
-    origin: object = None
-    """The page whose callback yielded it."""
-    comes_again: bool = False
-    """The filter lets it pass whenever that page is repeated."""
+    stored: bool = False  # it has a row
+    origin: object = None  # the page whose callback yielded it
+    comes_again: bool = False  # the filter lets it pass whenever that page is repeated
+    # the pages that came into memory while it was in progress: any may be its own
     arrived: set = field(default_factory=set)
-    """The pages that came into memory while it was in progress: any may be its own."""
 
     def tree(self):
         """Return it, and all that may have come of it."""

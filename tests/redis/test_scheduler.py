@@ -63,9 +63,10 @@ def test_another_spider_is_refused(build, key, redis_server):
     assert redis_server.command("HGET", crawl, "spider") == b"other"
 
 
-def test_a_refused_worker_leaves_its_job_directory(build, tmp_path):
-    """As it was: not there, or free for the next crawl of the process; also one that is closed
-    before it opens, as where a spider middleware keeps the spider from starting."""
+def test_a_refused_worker_leaves_nothing(build, tmp_path, monkeypatch):
+    """No connection, and its job directory as it was: not there, or free for the next crawl of the
+    process; also one that is closed before it opens, as where a middleware keeps the spider from
+    starting."""
     with pytest.raises(SharedFilterError):
         build(BLOOM_REDIS_URL="redis://127.0.0.1:1/0", JOBDIR=str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
@@ -76,23 +77,16 @@ def test_a_refused_worker_leaves_its_job_directory(build, tmp_path):
     first.close("shutdown")
     build_from_crawler(type(first), first.crawler).close("cancelled")
     talk(build())
-    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 60, and this one has 30"):
-        build(BLOOM_REDIS_LEASE=30, **where)
-    build(**where)
-
-
-def test_a_refused_worker_leaves_no_connection(build, monkeypatch):
-    """Nor does a spider with a list of seeds, which has two more."""
-    monkeypatch.setattr(TestSpider, "redis_key", "seeds", raising=False)
-    talk(build())
+    # a list of seeds has two more connections
     clients, init, close = set(), RedisClient.__init__, RedisClient.close
-    monkeypatch.setattr(
-        RedisClient, "__init__", lambda self, *args: clients.add(self) or init(self, *args)
-    )
-    monkeypatch.setattr(RedisClient, "close", lambda self: clients.discard(self) or close(self))
-    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE"):
-        build(BLOOM_REDIS_LEASE=30)
+    with monkeypatch.context() as patch:
+        patch.setattr(TestSpider, "redis_key", "seeds", raising=False)
+        patch.setattr(RedisClient, "__init__", lambda *each: clients.add(each[0]) or init(*each))
+        patch.setattr(RedisClient, "close", lambda self: clients.discard(self) or close(self))
+        with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 60, and this one has 30"):
+            build(BLOOM_REDIS_LEASE=30, **where)
     assert clients == set()
+    build(**where)
 
 
 def test_a_url_is_enough(build, redis_server, key, join):
