@@ -50,6 +50,8 @@ def requests(spider):
     return [
         Request(URL),
         Request(URL, callback=spider.parse),
+        Request(URL, spider.parse, "HEAD", {"Referer": URL}, b"b", meta={"depth": True}),
+        Request(URL, spider.parse, flags=["a"], encoding="latin-1", priority=False, dont_filter=0),
         Request(URL, callback=spider.parse_item, errback=spider.failed),
         Request(URL, callback=spider.parse_alias, meta={"a": 1}, headers={"B": "c"}),
         Request(URL, errback=spider.failed, cookies={"a": "b"}, cb_kwargs={"d": 1}),
@@ -61,11 +63,13 @@ def requests(spider):
 
 
 def test_same_dicts(spider):
-    """What is stored of a request is what Scrapy would store, the first time and later, and without
-    a spider, as in a script."""
+    """What is stored of a request is what Scrapy would store, with the types, the first time and
+    later, and without a spider, as in a script."""
     codec = Codec(spider, 1000)
     for request in requests(spider) * 3:
-        assert {**DEFAULTS, **codec.fields(request)} == request.to_dict(spider=spider)
+        fields, expected = {**DEFAULTS, **codec.fields(request)}, request.to_dict(spider=spider)
+        assert fields == expected
+        assert {n: type(fields[n]) for n in fields} == {n: type(expected[n]) for n in fields}
     assert {**DEFAULTS, **Codec(None, 1000).fields(Request(URL))} == Request(URL).to_dict()
 
 
