@@ -60,20 +60,6 @@ def test_requests_seen_is_imported_exactly(make_dupefilter, tmp_path):
     assert offer(tested, 0, 1_500) == [True] * 300 + [False] * 1_200
 
 
-def test_full_table_of_a_job_that_may_not_grow(make_dupefilter, tmp_path, next_turn):
-    """The spider is closed at BLOOM_CAPACITY; what still comes is remembered, beyond the
-    table in memory, and never taken for seen."""
-    small = EXACT | {"BLOOM_CAPACITY": 100, "BLOOM_ON_FULL": "close"}
-    tested = make_dupefilter(JOBDIR=tmp_path, **small)
-    assert offer(tested, 0, 600) == [False] * 600
-    assert offer(tested, 0, 600) == [True] * 600
-    next_turn()
-    assert tested.crawler.engine.closed == ["bloom_full"]
-    tested.close("bloom_full")
-    resumed = make_dupefilter(JOBDIR=tmp_path, **EXACT | {"BLOOM_CAPACITY": 1_000})
-    assert sum(offer(resumed, 0, 600)) == int(8 * 63 * 0.95)
-
-
 def test_exact_filter_is_not_loaded_into_redis(tmp_path):
     """Its bits alone would make it lose pages."""
     ScalableBloomFilter(100, 0.5, tmp_path / "bloom", exact=True).close()

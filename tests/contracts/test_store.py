@@ -334,22 +334,6 @@ def test_random_calls(kind, number, disk):
 # On the disk
 
 
-def test_a_failure_has_its_round_its_detail_and_another_payload(disk):
-    """It is not pending at the next start, but for one that could not be read."""
-    store = disk.open()
-    store.round = lambda: 7
-    put(store, b"a", b"b", b"c")
-    for failed, payload in ((FAILURE, b"again"), (UNREADABLE, None)):
-        store.fail(store.next().id, failed, payload)
-    found = disk.file.query("SELECT payload, state, due, round FROM request ORDER BY id")
-    assert found[2] == (b"again", State.FAILED, FAILURE.time, 7)
-    disk.file.commit()
-    store = disk.open()
-    assert (store.failed, taken(store)) == (1, [b"b", b"a"])
-    assert store.retry("3") == 1
-    assert taken(store) == [b"again"]
-
-
 def test_a_few_that_are_due_are_moved_at_a_time(disk):
     """The engine has its turn in between."""
     store = disk.open()

@@ -97,13 +97,6 @@ def stored_in(codec, known, requests):
 def test_damage_never_gives_another_request():
     """A checksum of two bytes lets one of 65,536 damaged payloads pass, and no more."""
     chance, wrong = random.Random(23), 0
-    known, other = learned(1), learned(1)
-    ((name, text),) = known.texts.items()
-    # one of the same length, under the same id, gives another text without an error of zlib's
-    other._inflaters[bytes.fromhex(name)] = zlib.decompressobj(-13, zdict=bytes(sorted(text)))
-    for number in range(300):
-        with pytest.raises(ValueError, match="damaged"):
-            other.inflate(known.deflate(text_of(number), SLOT), SLOT)
     codec, known = coding()
     for slot, payload in stored_in(codec, known, map(Request, [URL] * 60))[20:]:
         fields = stored_fields(Stored(slot, payload), known)
