@@ -15,12 +15,15 @@ from scrapy_bloom import (
     BloomDupeFilter,
     FilterFileError,
     FilterLockedError,
+    IncompatibleFilterError,
     JobDirectoryError,
     ScalableBloomFilter,
     dupefilter,
 )
 from scrapy_bloom.crawl.overlay import Keeper
 from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.redis.copying import load_into_redis
+from scrapy_bloom.seen import closing_line
 from tests.fakes import raising
 from tests.test_refused_start import contents
 from tests.test_speed import made as without_addon
@@ -166,25 +169,6 @@ def test_what_delta_needs_is_asked_for_at_the_start(name, value):
 
 
 # what it tells
-
-
-def test_unclean_stop_is_warned_of_once(make_dupefilter, tmp_path, caplog):
-    """A job that was not closed is recounted and known, and one line says what is lost."""
-    tested = make_dupefilter(JOBDIR=tmp_path)
-    verdicts(tested, requests(0, 1_000))
-    tested.close("finished")
-    with (tmp_path / "bloom" / "0.bloom").open("r+b") as file:
-        file.seek(4096)
-        file.write(bytes(4096))
-    tested = make_dupefilter(JOBDIR=tmp_path)
-    (line,) = levels(caplog, logging.WARNING)
-    for words in (str(tmp_path), "not stopped cleanly", "pending", "new JOBDIR"):
-        assert words in line
-    assert tested.crawler.stats.get_value("bloom/items") == pytest.approx(1_000, rel=0.02)
-    assert verdicts(tested, requests(0, 1_001)) == [True] * 1_000 + [False]
-    tested.close("finished")
-    make_dupefilter(JOBDIR=tmp_path)
-    assert levels(caplog, logging.WARNING) == [line]
 
 
 def test_stats_tell_of_the_filter(make_dupefilter):
@@ -348,6 +332,74 @@ def test_full_filter_closes_the_spider(make_dupefilter, closed, errors, jobdir):
         resumed.close("bloom_full")
 
 
+# BLOOM_EXACT
+
+
+EXACT = {"BLOOM_EXACT": True, "BLOOM_ERROR_RATE": 0.9, "BLOOM_CAPACITY": 2_000}
+
+
+@pytest.mark.parametrize("name", ["", "exact"])
+def test_no_page_is_lost(make_dupefilter, tmp_path, name):
+    """At an error rate of 0.9 each new request is new, and the stats say what the table has saved;
+    a job that has one keeps it without the setting, and without the error rate, too."""
+    place = {"JOBDIR": name and tmp_path / name}
+    tested = make_dupefilter(**place, **EXACT)
+    assert verdicts(tested, requests(0, 16_000)) == [False] * 16_000
+    assert verdicts(tested, requests(0, 16_000)) == [True] * 16_000
+    tested.close("finished")
+    stats = tested.crawler.stats
+    assert stats.get_value("bloom/items") == 16_000
+    assert stats.get_value("bloom/false_positives_avoided") > 10
+    assert stats.get_value("bloom/expected_false_positives") < 1e-9
+    assert stats.get_value("bloom/error_rate") < 1e-15
+    assert stats.get_value("bloom/table_bytes") > 9.4 * 16_000
+    if name:
+        tested = make_dupefilter(**place, BLOOM_ERROR_RATE=0.9)
+        assert verdicts(tested, requests(14_000, 18_000)) == [True] * 2_000 + [False] * 2_000
+        assert tested.filter.exact
+
+
+def test_a_job_without_a_table_gets_none(make_dupefilter, tmp_path):
+    """It is refused, with the reason and the remedy, and no file changes."""
+    make_dupefilter(JOBDIR=tmp_path).close("shutdown")
+    before = contents(tmp_path)
+    words = r"/bloom has no exact table.*only their bits.*new job"
+    with pytest.raises(IncompatibleFilterError, match=words):
+        make_dupefilter(JOBDIR=tmp_path, BLOOM_EXACT=True)
+    assert contents(tmp_path) == before
+
+
+def test_requests_seen_is_imported_exactly(make_dupefilter, tmp_path):
+    """A job of Scrapy's RFPDupeFilter goes on with a table."""
+    scrapys = make_dupefilter(
+        JOBDIR=tmp_path, ADDONS={}, DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter"
+    )
+    verdicts(scrapys, requests(0, 300))
+    scrapys.close("finished")
+    (tmp_path / "requests.queue").mkdir()
+    (tmp_path / "requests.queue" / "active.json").write_text("{}")
+    tested = make_dupefilter(JOBDIR=tmp_path, **EXACT)
+    assert tested.filter.exact
+    assert verdicts(tested, requests(0, 1_500)) == [True] * 300 + [False] * 1_200
+
+
+def test_exact_filter_is_not_loaded_into_redis(tmp_path):
+    """Its bits alone would make it lose pages."""
+    ScalableBloomFilter(100, 0.5, tmp_path / "bloom", exact=True).close()
+    with pytest.raises(IncompatibleFilterError, match=r"is exact \(BLOOM_EXACT\), and a filter in"):
+        load_into_redis(tmp_path / "bloom", "redis://localhost:1/0", "key")
+
+
+def test_closing_line_names_the_table():
+    """Memory is that of the bits; the table is on the disk."""
+    tested = ScalableBloomFilter(1000, 1e-6, exact=True)
+    tested.update(map(str, range(800)))
+    assert closing_line(tested, 1000, finished=True) == (
+        "The filter knows 800 requests; pages probably lost: none; memory: 4.1 kB, and an exact"
+        " table of 12.3 kB."
+    )
+
+
 # the seam for a scheduler that stores requests durably
 
 
@@ -385,15 +437,14 @@ def test_what_is_held_back_is_seen_and_forgotten(make_dupefilter, closed, jobdir
         assert verdicts(resumed, map(page, range(30))) == [n < 25 for n in range(30)]
 
 
-@pytest.mark.parametrize(
-    "name", ["settings", "fingerprinter", "seen", "known", "audit", "closing", "recent"]
-)
-def test_a_subclass_may_have_attributes_of_these_names(name):
+def test_a_subclass_may_have_attributes_of_these_names():
     """They are common words, and say nothing here."""
+    names = ["settings", "fingerprinter", "seen", "known", "audit", "closing", "recent"]
 
     class Own(BloomDupeFilter):
         def request_seen(self, request):
-            setattr(self, name, [getattr(self, name, None)])
+            for name in names:
+                setattr(self, name, [getattr(self, name, None)])
             return super().request_seen(request)
 
     tested = Own.from_crawler(without_addon().crawler)

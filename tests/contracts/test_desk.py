@@ -158,13 +158,6 @@ def names(records):
 WAITING_NAMES = [*(f"w{number}" for number in range(6)), "later"]
 
 
-def test_all_that_is_known_is_told(place):
-    """Of each failed one, the oldest first; in Redis the time is that of its clock."""
-    found = Failed(filled(place)).requests()
-    assert [each._replace(time=0) for each in found] == [each._replace(time=0) for each in RECORDS]
-    assert all(each.time > 1e9 for each in found)
-
-
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
@@ -199,8 +192,12 @@ def test_the_chosen_ones(place, chosen, expected):
 
 
 def test_what_has_failed_is_asked_again(place):
-    """Those that are chosen, once; what is dropped and kept has failed for a reason of its own."""
+    """Those that are chosen, once; what is dropped and kept has failed for a reason of its own. All
+    that is known of each is told, the oldest first; in Redis the time is that of its clock."""
     desk = Failed(filled(place))
+    found = desk.requests()
+    assert [each._replace(time=0) for each in found] == [each._replace(time=0) for each in RECORDS]
+    assert all(each.time > 1e9 for each in found)
     assert desk.by_reason() == {"callback": 2, "login page": 1, "download/dns": 1}
     assert desk.retry(reasons=["callback"]) == 2
     assert names(desk.requests()) == ["a1", "c?z"]

@@ -25,7 +25,7 @@ from scrapy_bloom.sqlite.records import SqliteRecords
 from tests.crawl.engine import query
 from tests.fakes import HAS_SCOPES
 from tests.seeded import seed_of
-from tests.stored import FAILURE, LIFO, UNREADABLE, put, records_in, taken
+from tests.stored import FAILURE, LIFO, UNREADABLE, put, records_in
 
 SEED = seed_of("STORE_SEED")
 ORDERS = [*product((True, False), (True, False, None))]
@@ -332,14 +332,6 @@ def test_random_calls(kind, number, disk):
 
 
 # On the disk
-
-
-def test_a_few_that_are_due_are_moved_at_a_time(disk):
-    """The engine has its turn in between."""
-    store = disk.open()
-    put(store, *(b"%d" % number for number in range(250)), due=1.0)
-    assert [store.take_due(2.0) for _ in range(3)] == [True, True, False]
-    assert len(taken(store)) == 250
 
 
 DAMAGES = (

@@ -26,6 +26,12 @@ class TestSpider(Spider):
         pass
 
 
+class OtherSpider(TestSpider):
+    """Has another name."""
+
+    name = "other"
+
+
 class ChangedSpider(TestSpider):
     """Has lost a callback."""
 

@@ -124,22 +124,6 @@ def test_pages_in_memory_that_are_alike(make_round, crash_round):
     assert job.round.file.query("SELECT * FROM taken_children") == []
 
 
-def test_a_page_in_memory_that_does_not_come_again(make_round, crash_round):
-    """What came of it is forgotten with the round, and not left out in the next one."""
-    job = make_round().started()
-    page = page_in_progress(job)
-    give(job, page, in_memory("m"))
-    give(job, job.pop(), child("a"))
-    job.commit()
-    resumed = crash_round().started()
-    resumed.names()
-    folder = resumed.crawler.settings["JOBDIR"]
-    resumed.close()
-    job = make_round(folder).started().pushed("page", dont_filter=True)
-    give(job, job.pop(), in_memory("m"))
-    assert give(job, job.pop(), child("a")) == ["a"]
-
-
 @pytest.mark.parametrize("change", [None, Failed.retry, Failed.drop])
 def test_a_page_that_could_not_be_read_back(make_round, tmp_path, change):
     """It keeps its children until it can be read back, or is asked again; they go with it."""

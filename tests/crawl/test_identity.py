@@ -12,7 +12,7 @@ from scrapy_bloom.errors import JobDirectoryError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite.job_file import whole_job
 from tests.crawl.conftest import killed as copied
-from tests.crawl.engine import TestSpider, query
+from tests.crawl.engine import OtherSpider, query
 
 
 def commits(job, *names):
@@ -66,20 +66,18 @@ def test_a_commit_that_the_filter_does_not_know_of_is_no_reason_to_refuse(killed
     assert make(killed).names() == ["c", "b", "a"]
 
 
-def test_a_log_of_commits_that_are_gone_is_refused(killed, make):
-    """With both numbers, and with what is to be put back."""
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [("", r"ends with commit 0, .* of commit 3.*-wal"), ("abcdef", "not the one that")],
+)
+def test_a_log_of_commits_that_are_gone_is_refused(killed, make, tmp_path, other, message):
+    """With both numbers, and with what is to be put back; so are the requests of another job,
+    however many commits they have had."""
     (killed / "requests.sqlite-wal").unlink()
-    with pytest.raises(JobDirectoryError, match=r"ends with commit 0, .* of commit 3.*-wal"):
-        make(killed)
-
-
-def test_the_requests_of_another_job_are_refused(killed, make, tmp_path):
-    """However many commits they have had."""
-    commits(make(tmp_path / "other"), *"abcdef").close()
-    for path in killed.glob("requests.sqlite*"):
-        path.unlink()
-    shutil.copy(tmp_path / "other" / "requests.sqlite", killed)
-    with pytest.raises(JobDirectoryError, match="not the one that"):
+    if other:
+        commits(make(tmp_path / "other"), *other).close()
+        shutil.copy(tmp_path / "other" / "requests.sqlite", killed)
+    with pytest.raises(JobDirectoryError, match=message):
         make(killed)
 
 
@@ -118,12 +116,6 @@ def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(tmp_path, make
     assert [job.push("a"), job.push("b"), job.push("b")] == [True, True, False]
     again = crash()
     assert [again.push("b"), again.push("b")] == [True, False]
-
-
-class OtherSpider(TestSpider):
-    """Has another name."""
-
-    name = "other"
 
 
 def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, make, monkeypatch):

@@ -21,7 +21,7 @@ from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.lifecycle import open_crawl
 from scrapy_bloom.redis.status import FilterView
 from scrapy_bloom.redis.worker_feeds import SyncedFeeds
-from tests.crawl.engine import TestSpider, name_of, request
+from tests.crawl.engine import OtherSpider, TestSpider, name_of, request
 from tests.crawl.rounds import waited_for
 from tests.redis.server import wait_until
 from tests.redis.workers import talk
@@ -35,12 +35,6 @@ def let_die(scheduler):
     if scheduler.ledger._timer is not None:
         scheduler.ledger._timer.cancel()
     session_of(scheduler.crawler).abandon()
-
-
-class OtherSpider(TestSpider):
-    """Has another name."""
-
-    name = "other"
 
 
 def test_another_spider_is_refused(build, key, redis_server):
@@ -357,7 +351,7 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
     assert json.loads(work(BLOOM_REDIS_ROUND="2")[0]) == []
 
 
-def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, redis_server, key):
+def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, key):
     """Links of what is done may be forgotten there: whoever yields them has them fetched again."""
     worker = join()
     worker.enqueue("stored")
@@ -374,15 +368,14 @@ def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, redis_server,
     assert not worker.store.start_done
     worker.store.commit(prints[1:])
     worker.exchange()
-    with RedisClient(redis_server.url) as client:
-        assert not any(each in FilterView(client, key).filter for each in prints)
+    assert not any(each in FilterView(worker.client, key).filter for each in prints)
     assert not any(worker.dupefilter.request_seen(each) for each in (done, in_progress))
     worker.store.commit(prints)  # fetched once more, and now all that came of them is there
     worker.exchange()
     worker.exchange()
-    with RedisClient(redis_server.url) as client:
-        assert all(each in FilterView(client, key).filter for each in prints)
-        assert len(FilterView(client, key).filter) == 4
+    stored = FilterView(worker.client, key).filter
+    assert all(each in stored for each in prints)
+    assert len(stored) == 4
 
 
 def fetch(*schedulers):
