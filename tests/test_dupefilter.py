@@ -23,7 +23,6 @@ from scrapy_bloom import (
 from scrapy_bloom.crawl.overlay import Keeper
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis.copying import load_into_redis
-from scrapy_bloom.seen import closing_line
 from tests.fakes import raising
 from tests.test_refused_start import contents
 from tests.test_speed import made as without_addon
@@ -96,8 +95,7 @@ def test_a_request_is_seen_once_it_was_offered(make_dupefilter, place):
 
 @pytest.fixture
 def refused(make_dupefilter, errors):
-    """Return a function that gives the message with which a start is refused, after its one ERROR
-    line."""
+    """Return a function that gives the message of a refusal, which is its one ERROR line."""
 
     def refused(kind, **settings):
         with pytest.raises(kind) as raised:
@@ -339,14 +337,17 @@ EXACT = {"BLOOM_EXACT": True, "BLOOM_ERROR_RATE": 0.9, "BLOOM_CAPACITY": 2_000}
 
 
 @pytest.mark.parametrize("name", ["", "exact"])
-def test_no_page_is_lost(make_dupefilter, tmp_path, name):
+def test_no_page_is_lost(make_dupefilter, tmp_path, caplog, name):
     """At an error rate of 0.9 each new request is new, and the stats say what the table has saved;
     a job that has one keeps it without the setting, and without the error rate, too."""
     place = {"JOBDIR": name and tmp_path / name}
     tested = make_dupefilter(**place, **EXACT)
     assert verdicts(tested, requests(0, 16_000)) == [False] * 16_000
     assert verdicts(tested, requests(0, 16_000)) == [True] * 16_000
+    caplog.set_level(logging.INFO)
     tested.close("finished")
+    assert "pages probably lost: none; memory: " in caplog.text
+    assert ", and an exact table of " in caplog.text
     stats = tested.crawler.stats
     assert stats.get_value("bloom/items") == 16_000
     assert stats.get_value("bloom/false_positives_avoided") > 10
@@ -388,16 +389,6 @@ def test_exact_filter_is_not_loaded_into_redis(tmp_path):
     ScalableBloomFilter(100, 0.5, tmp_path / "bloom", exact=True).close()
     with pytest.raises(IncompatibleFilterError, match=r"is exact \(BLOOM_EXACT\), and a filter in"):
         load_into_redis(tmp_path / "bloom", "redis://localhost:1/0", "key")
-
-
-def test_closing_line_names_the_table():
-    """Memory is that of the bits; the table is on the disk."""
-    tested = ScalableBloomFilter(1000, 1e-6, exact=True)
-    tested.update(map(str, range(800)))
-    assert closing_line(tested, 1000, finished=True) == (
-        "The filter knows 800 requests; pages probably lost: none; memory: 4.1 kB, and an exact"
-        " table of 12.3 kB."
-    )
 
 
 # the seam for a scheduler that stores requests durably

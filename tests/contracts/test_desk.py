@@ -225,20 +225,6 @@ def test_slots_are_held_and_released(place):
     assert {*place.names()} == {"w1", "w2", "w4", "w5"}
 
 
-def test_where_nothing_is(place, tmp_path):
-    """There is nothing to list, to change or to hold; nor in a directory that only a dupefilter
-    has, which stays as it is."""
-    (empty := tmp_path / "empty").mkdir()
-    for desk in (stored := place.desk(), SqliteDesk(empty)):
-        for states in (KEPT, frozenset({State.PENDING, State.DELAYED})):
-            assert [*desk.scan(Filter(states))] == []
-            assert desk.count(Filter(states), "slot").states.total() == 0
-        assert desk.held() == {}
-    for action in ("drop", "retry"):
-        assert stored.change(Filter(frozenset(State), slots=["*"]), action).states.total() == 0
-    assert [*empty.iterdir()] == []
-
-
 OF_X = ["w0", "w3", "later"]
 HOST = Filter(KEPT, reasons=["host"])
 

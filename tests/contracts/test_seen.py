@@ -89,16 +89,3 @@ def test_nothing_is_kept_of_a_failure(make, opened, monkeypatch, error):
             assert list(seen.uncommitted) == []
     seen.filter = opened
     assert not seen.add(key)
-
-
-@pytest.mark.parametrize("pair", [*product([Seen, Uncommitted], KINDS[:3])], indirect=True)
-def test_another_filter_is_asked(make, tmp_path):
-    """Between rounds."""
-    seen = make()
-    old, new = keys(0, 2)
-    assert not seen.add(old)
-    seen.clear()
-    with ScalableBloomFilter(10, 1e-9, tmp_path / "other") as other:
-        other.add(new)
-        seen.filter = other
-        assert [seen.add(old), seen.add(new)] == [False, True]

@@ -303,10 +303,8 @@ class Walk:
     def check(self):
         delayed = [item.due for item in self.all(State.DELAYED)]
         assert len(self.store) == len(self.all(State.PENDING))
-        assert (self.store.delayed, self.store.next_due) == (
-            len(delayed),
-            min(delayed, default=None),
-        )
+        assert self.store.delayed == len(delayed)
+        assert self.store.next_due == min(delayed, default=None)
         assert not self.disk or self.store.failed == len(self.all(State.FAILED))
 
 
@@ -349,8 +347,7 @@ DAMAGES = (
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_an_error_that_names_the_file_or_does_no_harm(disk, damage, again):
-    """No exception but SQLite's, to which ledgers and starts add the file, before or after a start;
-    or one that names it."""
+    """No exception but SQLite's, which starts and ledgers name, or one that names the file."""
     store, error = disk.open(budget=Budget({"*": 5})), None
     store.budget.refuses(["a"])
     put(store, b"a", b"b")

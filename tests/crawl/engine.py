@@ -82,8 +82,7 @@ class Job:
         self.engine._slot.inprogress.discard(popped)
 
     def names(self):
-        """Pop all there is, in its order, and be done with it; None comes for slots with nothing
-        but what cannot be stored."""
+        """Pop all there is, past None for slots with nothing to store, and be done with it."""
         names, misses = [], 0
         while len(self.scheduler) and misses < 10:
             if (popped := self.pop()) is None:

@@ -40,8 +40,7 @@ def numbers(folder):
 
 
 def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, monkeypatch):
-    """So what is lost with the end of the log is known, whenever the process dies; also by a filter
-    that begins afresh."""
+    """What is lost with the end of the log is known, also by a filter that begins afresh."""
     add = ScalableBloomFilter.add
     noted = []
 
@@ -71,8 +70,7 @@ def test_a_commit_that_the_filter_does_not_know_of_is_no_reason_to_refuse(killed
     [("", r"ends with commit 0, .* of commit 3.*-wal"), ("abcdef", "not the one that")],
 )
 def test_a_log_of_commits_that_are_gone_is_refused(killed, make, tmp_path, other, message):
-    """With both numbers, and with what is to be put back; so are the requests of another job,
-    however many commits they have had."""
+    """With both numbers and a remedy, and so are the requests of another job."""
     (killed / "requests.sqlite-wal").unlink()
     if other:
         commits(make(tmp_path / "other"), *other).close()

@@ -1,6 +1,7 @@
 """The durable scheduler: Scrapy's order, rows that stay until all is done, and refusals."""
 
 import json
+import logging
 import re
 import shutil
 import sys
@@ -55,14 +56,14 @@ def test_stats_are_scrapys(make, tmp_path):
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_without_a_job_directory_it_is_scrapys_scheduler(tmp_path, monkeypatch, caplog):
+def test_without_a_job_directory_it_is_scrapys_scheduler(tmp_path, monkeypatch, told):
     """Nothing is stored, checked or held back, and any dupefilter and any queue will do, of which
     one line says so. A slot that is no text leaves no trace."""
     monkeypatch.chdir(tmp_path)
     queue = {"SCHEDULER_PRIORITY_QUEUE": f"{__name__}.MyQueue"}
     job = Job(None, DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter", **queue).open()
     assert isinstance(job.scheduler.mqs, MyQueue)
-    (line,) = lines(caplog, "WARNING")
+    (line,) = told()
     assert f"{__name__}.MyQueue" in line
     job = Job(None, DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter").open().pushed(*"aba")
     with pytest.raises(TypeError):
@@ -70,10 +71,6 @@ def test_without_a_job_directory_it_is_scrapys_scheduler(tmp_path, monkeypatch, 
     assert job.finish() == ["b", "a"]
     assert not job.scheduler.has_pending_requests()
     assert list(tmp_path.iterdir()) == []
-
-
-def lines(caplog, level):
-    return [each.getMessage() for each in caplog.records if each.levelname == level]
 
 
 class Importance(IntEnum):
@@ -159,8 +156,7 @@ def test_what_cannot_be_stored_stays_in_memory(make, options):
 
 
 def test_a_request_that_cannot_be_pushed_is_forgotten(make, crash, caplog, monkeypatch):
-    """`enqueue_request` does not raise, and what it came from stays in the job; nor for foreign
-    code in a dupefilter that does."""
+    """`enqueue_request` does not raise, and what the request came from stays in the job."""
     job = make().pushed("parent")
     parent = job.pop()
     assert not job.push("a", meta={"download_slot": 5})
@@ -202,8 +198,7 @@ class MyQueue(ScrapyPriorityQueue):
     ],
 )
 def test_a_foreign_class_is_refused_by_name(tmp_path, monkeypatch, setting, value):
-    """A dupefilter that marks at once would lose pages, and the order and the format of a queue are
-    not known. The scraper has no slot yet: its class is looked at."""
+    """Whose order and format are not known; and a scraper whose slot, yet to come, is another."""
     error = refused(tmp_path / "job", **{setting: value})
     assert setting in str(error)
     assert value in str(error)
@@ -232,8 +227,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_was(make, tmp_path, damage):
-    """The error names the file and a remedy; not a byte of it changes, and no lock is left
-    while the error is at hand."""
+    """With its name and a remedy, and no lock is left while the error is at hand."""
     make().pushed("a").close()
     path = tmp_path / "job" / "requests.sqlite"
     sound = path.read_bytes()
@@ -246,7 +240,7 @@ def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_was(make, tmp_path,
     assert make().names() == ["a"]
 
 
-def test_a_page_that_is_damaged_is_named_when_it_is_met(make, tmp_path, caplog):
+def test_a_page_that_is_damaged_is_named_when_it_is_met(make, tmp_path, told):
     """Only a request that is due shows it: the line has the file and the remedy."""
     job = make()
     for number in range(30):
@@ -255,7 +249,7 @@ def test_a_page_that_is_damaged_is_named_when_it_is_met(make, tmp_path, caplog):
     path = tmp_path / "job" / "requests.sqlite"
     path.write_bytes(overwritten(path.read_bytes(), b"/page7"))
     make().names()
-    (line,) = lines(caplog, "ERROR")
+    (line,) = told(logging.ERROR)
     assert f"The stored requests failed: {path}: " in line
     assert "restore it from a backup, or use a new JOBDIR" in line
 
@@ -277,8 +271,7 @@ def test_a_link_or_a_directory_is_refused(tmp_path):
 @pytest.mark.parametrize("priority_queue", PRIORITY_QUEUES)
 @pytest.mark.parametrize("queue", QUEUES)
 def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority_queue, start):
-    """A job that Scrapy's scheduler has stopped goes on, in the order it would have had, with those
-    in memory first."""
+    """A job that Scrapy's scheduler has stopped goes on in the order it would have had."""
     options = {
         "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
         "SCHEDULER_START_DISK_QUEUE": start and f"scrapy.squeues.{start}",
@@ -388,9 +381,8 @@ class UnpicklesSilently:
 
 
 @pytest.mark.parametrize("options", [{"BLOOM_KEEP_FAILED": False}, {"BLOOM_FAILED_KINDS": []}])
-def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path, caplog, options):
-    """Whatever else is kept, with one ERROR line and a stat; the others are fetched. Its URL is
-    told, which runs no code of it."""
+def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path, told, options):
+    """Whatever else is kept, with one line and a stat; the others are fetched."""
     job = make().pushed("before", "after").pushed("bad", meta={"object": UnpicklesSilently()})
     job.close()
     job = make(**options)
@@ -399,7 +391,7 @@ def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path
     next_turn()
     assert job.engine.closed == []
     assert job.stat("scheduler/unreadable") == 1
-    (line,) = lines(caplog, "ERROR")
+    (line,) = told(logging.ERROR)
     assert "\n" not in line
     assert "tried again at the next start" in line
     job.close()
@@ -409,7 +401,7 @@ def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path
     assert found.exception == "SpeechlessError"
 
 
-def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, caplog):
+def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, caplog, told):
     """After an unclean stop this one has its requests; a job without any is warned of, and one that
     goes on with Scrapy's, unless all is done."""
     job = make().pushed("a")
@@ -430,7 +422,7 @@ def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, ca
     make().finish()
     caplog.clear()
     make(scheduler=STOCK)
-    assert lines(caplog, "WARNING") == []
+    assert told() == []
 
 
 # The add-on

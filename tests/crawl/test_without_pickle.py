@@ -1,5 +1,6 @@
 """BLOOM_PICKLE = False: no stored request is pickled or unpickled."""
 
+import logging
 import os
 import pickle
 import sqlite3
@@ -54,25 +55,21 @@ def with_fields(**fields):
     return b"\1" + checksum(text, SLOT) + text
 
 
-def test_what_is_not_plain_waits_in_memory(make, no_pickle, caplog):
+def test_what_is_not_plain_waits_in_memory(make, no_pickle, told):
     """As what cannot be serialized does: with its stat and its line in the log. The others need no
     pickle, with the setting as the command line gives it."""
     job = make(BLOOM_PICKLE="False").pushed("plain", meta={"a": [1]})
     job.push("object", meta={"a": {1: object}})
     assert job.stat("scheduler/unserializable") == job.stat("scheduler/enqueued/memory") == 1
     assert job.stat("scheduler/enqueued/disk") == 1
-    (line,) = lines(caplog, "WARNING")
+    (line,) = told()
     assert "values that are not plain, and BLOOM_PICKLE is False" in line
     assert job.names() == ["object", "plain"]
     assert job.stat("scheduler/pickled") is None
 
 
-def lines(caplog, level):
-    return [record.getMessage() for record in caplog.records if record.levelname == level]
-
-
 @pytest.mark.parametrize("queue", [None, "scrapy.squeues.MarshalLifoDiskQueue"])
-def test_a_job_of_pickles(make, tmp_path, caplog, queue):
+def test_a_job_of_pickles(make, tmp_path, caplog, told, queue):
     """They are counted. Without pickle each has failed as unreadable, with one line for all, is
     listed, and is read again with True."""
     options = {"SCHEDULER_DISK_QUEUE": queue} if queue else {}
@@ -83,7 +80,7 @@ def test_a_job_of_pickles(make, tmp_path, caplog, queue):
     for names in (["plain"], []):
         caplog.clear()
         assert make(BLOOM_PICKLE=False, **options).finish("shutdown") == names
-        (line,) = lines(caplog, "ERROR")
+        (line,) = told(logging.ERROR)
         assert "BLOOM_PICKLE is False" in line
         assert "2 unreadable" in caplog.text
         for found in Failed(tmp_path / "job").requests():

@@ -119,8 +119,7 @@ STARTS = ["start1", "start2", "start3"]
 
 
 def run_start(scheduler, *requests, to_the_end=True):
-    """Run the spider's start() as the engine does, which gives STARTS when it is to be run again
-    elsewhere."""
+    """Run start() as the engine does; one that is run again elsewhere gives STARTS."""
 
     async def start(requests, *, to_the_end=True):
         for each in requests:
@@ -243,8 +242,7 @@ def test_a_server_that_evicts_gets_no_new_crawl(own_server, build, told):
 
 @pytest.mark.parametrize(("name", "value"), [("save", "60 1"), ("appendonly", "yes"), ("save", "")])
 def test_a_server_without_persistence_or_memory_is_named(own_server, build, told, name, value):
-    """At start, once; where there is a snapshot or a log it is not. A worker that gets nothing for
-    want of memory says so."""
+    """At start, unless there is a snapshot or a log; a worker says when memory is full."""
     own_server.command("CONFIG", "SET", name, value)
     scheduler = build(BLOOM_REDIS_URL=own_server.url)
     talk(scheduler)
