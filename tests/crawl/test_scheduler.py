@@ -109,9 +109,6 @@ def test_memory_does_not_grow_with_what_is_pending(make):
     assert grown < 500_000  # requests themselves would take five times as much
 
 
-# What survives
-
-
 @pytest.mark.parametrize("where", ["_slot.inprogress", "scraper.slot.active", "downloader.active"])
 def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
     """When nothing else happens a request is stored by a timer. One of the three sets is enough, as
@@ -129,9 +126,6 @@ def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
     owner.clear()
     job.commit()
     assert rows(tmp_path / "job") == []
-
-
-# Unserializable requests
 
 
 class Odd:
@@ -171,9 +165,6 @@ def test_a_request_that_cannot_be_pushed_is_forgotten(make, crash, caplog, monke
     job.done(parent)
     job.commit()
     assert sorted(crash().names()) == ["a", "parent"]
-
-
-# Refusals
 
 
 def refused(folder, **options):
@@ -333,9 +324,6 @@ def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
     assert contents(tmp_path / "job") == before
 
 
-# Errors
-
-
 @pytest.mark.parametrize("limit", ["query_only = 1", "max_page_count = 8", "memory"])
 def test_a_failing_database_closes_the_spider_and_keeps_the_job(
     make, crash, next_turn, caplog, monkeypatch, limit
@@ -423,9 +411,6 @@ def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, ca
     caplog.clear()
     make(scheduler=STOCK)
     assert told() == []
-
-
-# The add-on
 
 
 def test_a_bad_bloom_durable_is_named():

@@ -8,7 +8,6 @@ import pytest
 from scrapy import Request, signals
 from scrapy.exceptions import ScrapyDeprecationWarning
 from scrapy.settings import Settings
-from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import (
@@ -18,6 +17,7 @@ from scrapy_bloom import (
     SharedFilterError,
 )
 from scrapy_bloom.redis.settings import RedisSettings
+from tests.fingerprinters import HeaderFingerprinter
 from tests.redis.fixtures import lone_worker, offer
 from tests.redis.workers import StoreWorker
 
@@ -74,17 +74,12 @@ def test_a_full_filter_closes_the_spider(worker, next_turn, caplog):
     assert len(grown._shared.layers) > 1
 
 
-class OtherFingerprinter(RequestFingerprinter):
-    def fingerprint(self, request):
-        return super().fingerprint(request)[::-1]
-
-
 def test_another_fingerprinter_is_refused(worker, key):
     """Both fingerprinters and the remedy are named."""
     worker().close("finished")
-    words = r"RequestFingerprinter, now it is .*OtherFingerprinter.*another BLOOM_REDIS_KEY.*"
+    words = r"RequestFingerprinter, now it is .*HeaderFingerprinter.*another BLOOM_REDIS_KEY.*"
     with pytest.raises(IncompatibleFilterError, match=words + key):
-        worker(REQUEST_FINGERPRINTER_CLASS=OtherFingerprinter)
+        worker(REQUEST_FINGERPRINTER_CLASS=HeaderFingerprinter)
 
 
 @pytest.mark.parametrize(

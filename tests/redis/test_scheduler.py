@@ -166,8 +166,14 @@ def test_start_that_fails_in_old_middlewares_is_over(build):
 
 
 def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key, monkeypatch):
-    """In the list, or taken by a worker and not in the crawl yet."""
+    """In the list, or taken by a worker and not in the crawl yet. If they refuse a start, no crawl
+    is made."""
     monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
+    monkeypatch.setattr(TestSpider, "redis_batch_size", "many", raising=False)
+    with pytest.raises(ValueError, match="many"):
+        build()
+    monkeypatch.setattr(TestSpider, "redis_batch_size", 1)
+    assert not [name for name in redis_server.names(key) if name.endswith(":crawl")]
     redis_server.command("RPUSH", f"{key}:seeds", "http://example.com/seed")
     scheduler = build()
     run_start(scheduler)
@@ -183,15 +189,6 @@ def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key,
     worker._seeds._thread.join()
     worker._seeds._move(scheduler.df.shared)
     assert not scheduler.has_pending_requests()
-
-
-def test_seeds_that_refuse_a_start_leave_the_crawl_as_it_is(build, redis_server, key, monkeypatch):
-    """No crawl is made, and no round begins."""
-    monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
-    monkeypatch.setattr(TestSpider, "redis_batch_size", "many", raising=False)
-    with pytest.raises(ValueError, match="many"):
-        build()
-    assert not [name for name in redis_server.names(key) if name.endswith(":crawl")]
 
 
 def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis_server, key):
