@@ -126,8 +126,7 @@ def test_a_bad_setting_is_refused(refused, tmp_path, name, value):
 
 @pytest.mark.parametrize("in_use", [True, False])
 def test_requests_seen_without_a_filter_is_refused(refused, make_dupefilter, tmp_path, in_use):
-    """A job of RFPDupeFilter's is refused and stays as it was, also one in use, whose holder may
-    import it, by its process; one that has a filter, too, is not."""
+    """A job of RFPDupeFilter's stays as it was, also one in use; one with a filter opens."""
     make_dupefilter(JOBDIR=tmp_path / "both").close("finished")
     for name in ("both", "alone"):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -144,8 +143,7 @@ def test_requests_seen_without_a_filter_is_refused(refused, make_dupefilter, tmp
 
 
 def test_capacity_that_finds_no_room_is_refused(refused, make_dupefilter, tmp_path, jobdir):
-    """Too large a capacity for the memory or the disk is an error that names it, and leaves
-    nothing behind; so is a JOBDIR that is a file."""
+    """With the number, and nothing is left behind; so is a JOBDIR that is a file."""
     kind = OSError if jobdir else MemoryError
     message = refused(kind, BLOOM_CAPACITY=10**15, JOBDIR=jobdir)
     assert "1,000,000,000,000,000" in message
@@ -281,8 +279,7 @@ class FailingStats(MemoryStatsCollector):
 
 
 def test_failing_stats_do_not_reach_the_scheduler(make_dupefilter, monkeypatch, tmp_path):
-    """A stats collector that raises costs neither a verdict nor the clean end of the filter; one
-    that works sees the items grow before the crawl ends."""
+    """They cost neither a verdict nor the clean end; those that work see the items grow."""
     monkeypatch.setattr(dupefilter, "STATS_INTERVAL", 0.0)
     tested = make_dupefilter(JOBDIR=tmp_path, STATS_CLASS=FailingStats)
     assert verdicts(tested, requests(0, 2)) == [False] * 2
@@ -301,8 +298,7 @@ def test_failing_stats_do_not_reach_the_scheduler(make_dupefilter, monkeypatch, 
 
 
 def test_full_filter_closes_the_spider(make_dupefilter, closed, errors, jobdir):
-    """With BLOOM_ON_FULL = "close" the capacity is the end; what is offered while the spider
-    closes is still added, and the filter does not grow."""
+    """The capacity is the end; what still comes is added, and the filter does not grow."""
     settings = {"BLOOM_ON_FULL": "close", "JOBDIR": jobdir}
     tested = make_dupefilter(BLOOM_CAPACITY=50, **settings)
     verdicts(tested, requests(0, 49))

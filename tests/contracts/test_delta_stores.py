@@ -46,8 +46,7 @@ def opened(kind, request, tmp_path):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_mark_counts_for_the_period_and_no_longer_than_a_slice_after_it(opened, kind, seed):
-    """As a dict of the times has it; a request may ask for less, not for more. What is forgotten
-    is not done, and how much of it was known is told."""
+    """As a dict of the times has it; a request may ask for less, not for more."""
     chance, now, marked = Random(seed), NOON, {}
     slack = 0 if kind == "table" else PERIOD / SLICES
     for _ in range(8):

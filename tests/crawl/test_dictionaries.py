@@ -34,8 +34,7 @@ def learned(*numbers):
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 3), max_size=6), st.integers(0, 100))
 def test_the_newest_deflates_and_each_inflates(numbers, page):
-    """A text takes a fraction of its bytes, whichever dictionaries are there; to learn one twice
-    changes nothing, and without one nothing is deflated. A stream ends where it ends."""
+    """Whichever are there; to learn one twice changes nothing, and a stream has one end."""
     known, deflated, text = Dictionaries(), {None: None}, text_of(page)
     for number in numbers:
         fewer = learned(*(each for each in deflated if each is not None))

@@ -117,8 +117,7 @@ def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(tmp_path, make
 
 
 def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, make, monkeypatch):
-    """And with BLOOM_ANY_SPIDER that of each; also where a command has it when the look begins, and
-    not any more when the start takes it."""
+    """Or with BLOOM_ANY_SPIDER of each; also where a command had it when the look began."""
     folder = tmp_path / "job"
     make(folder).close("shutdown")
     for is_locked in (JobDirectory.is_locked, True):

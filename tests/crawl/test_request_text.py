@@ -104,8 +104,7 @@ PLAIN = [LONG, *(nested(DEEPEST - 1, *inner) for inner in ((), (1,), ("a" * 70_0
 
 @pytest.mark.parametrize("tested", [*REQUESTS, *(Request(URL, meta={"a": a}) for a in PLAIN)])
 def test_all_fields_come_back(tested):
-    """With the types and the order that `Request.to_dict` gives them; those that have the default
-    may be missing, as in what another crawl has stored, and come in any order."""
+    """With the types and the order that `to_dict` gives them; defaults may be missing."""
     fields = tested.to_dict()
     require_round_trip(in_order(fields))
     left_out = unpack(pack(fields, SLOT), SLOT)
@@ -213,8 +212,7 @@ class Thing:
 
 
 def test_what_is_not_plain_is_one_pickle():
-    """What objects share they share when they come back, and the rest is read without them; so
-    fields that share a list have one each."""
+    """What objects share they share again, and the rest is read without them."""
     numbers = [1, 2]
     meta = {"a": Thing(numbers), "n": 5, "b": numbers, "c": {"d": numbers}, "depth": 2}
     codec = Codec(None, 10**6)

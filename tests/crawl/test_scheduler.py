@@ -111,8 +111,7 @@ def test_memory_does_not_grow_with_what_is_pending(make):
 
 @pytest.mark.parametrize("where", ["_slot.inprogress", "scraper.slot.active", "downloader.active"])
 def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
-    """When nothing else happens a request is stored by a timer. One of the three sets is enough, as
-    a callback's own download is in one."""
+    """A timer stores a request, and one of three sets is enough for its row to stay."""
     job = make().pushed("a")
     assert rows(tmp_path / "job") == []
     wait_until(lambda: reactor.iterate(0.01) or rows(tmp_path / "job"), "the timer")
@@ -137,8 +136,7 @@ class Odd:
 
 @pytest.mark.parametrize("options", [{"meta": {"odd": Odd()}}, {"priority": 10**30}])
 def test_what_cannot_be_stored_stays_in_memory(make, options):
-    """Whatever its serialization raises; a priority beyond 64 bits stops no job, either. With
-    dont_filter its fingerprint reaches neither memory nor filter."""
+    """Whatever its serialization raises; with dont_filter no filter has its fingerprint."""
     job = make()
     assert job.push("a", dont_filter=True, **options)
     job.commit()
@@ -390,8 +388,7 @@ def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path
 
 
 def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, caplog, told):
-    """After an unclean stop this one has its requests; a job without any is warned of, and one that
-    goes on with Scrapy's, unless all is done."""
+    """So it does of a job that has been without it, and of requests that it does not fetch."""
     job = make().pushed("a")
     job.commit()
     crash()

@@ -70,8 +70,7 @@ def test_what_is_not_plain_waits_in_memory(make, no_pickle, told):
 
 @pytest.mark.parametrize("queue", [None, "scrapy.squeues.MarshalLifoDiskQueue"])
 def test_a_job_of_pickles(make, tmp_path, caplog, told, queue):
-    """They are counted. Without pickle each has failed as unreadable, with one line for all, is
-    listed, and is read again with True."""
+    """They are counted; without pickle all fail, with one line, until they may be read."""
     options = {"SCHEDULER_DISK_QUEUE": queue} if queue else {}
     value = complex(1, 2) if queue else Evil(tmp_path / "evil")
     job = make(**options).pushed("plain").pushed("one", "two", cb_kwargs={"value": value})
