@@ -212,9 +212,8 @@ def test_log_is_that_of_scrapys_dupefilter(make_dupefilter, caplog, recwarn, deb
 
 @pytest.mark.parametrize("answer", [None, bytearray(b"x"), LookupError("no idea")])
 def test_failing_fingerprinter_is_replaced(make_dupefilter, place, errors, monkeypatch, answer):
-    """Where the fingerprinter raises or does not answer with bytes, Scrapy's default one
-    does; it is logged once, counted each time, and the spider goes on. Where that fails as well,
-    the raw URL stands for the request."""
+    """By Scrapy's where it raises or gives no bytes, by the raw URL where that fails as well; it is
+    logged once, counted each time, and the spider goes on."""
 
     class Failing(RequestFingerprinter):
         def fingerprint(self, request):
@@ -391,9 +390,8 @@ def test_exact_filter_is_not_loaded_into_redis(tmp_path):
 
 
 def test_what_is_held_back_is_seen_and_forgotten(make_dupefilter, closed, jobdir):
-    """It is new again, once, when it is forgotten, in whatever form it is named; what was released
-    before is not. In the end a job holds what was released, and nothing else, when it is resumed.
-    BLOOM_ON_FULL = "close" counts it."""
+    """It is new again, once, when it is forgotten, in whatever form; what was released before is
+    not, fills the filter, and is all that a job has when it is resumed."""
     settings = {"JOBDIR": jobdir, "BLOOM_CAPACITY": 25}
     tested = make_dupefilter(BLOOM_ON_FULL="close", **settings)
 

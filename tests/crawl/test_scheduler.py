@@ -82,9 +82,8 @@ class Importance(IntEnum):
 
 @pytest.mark.parametrize("folder", ["job", ""])
 def test_a_priority_may_have_a_name(make, tmp_path, folder):
-    """An enumeration of numbers is stored, and served, as these. A job that was stopped cleanly
-    goes on as Scrapy's does, without a stat, and its rows are read in the format that they were
-    written in."""
+    """It is stored and served as its number. After a clean stop there is no stat, and rows are read
+    in the format that they were written in."""
     job = make(folder and tmp_path / folder)
     for name, priority in ("a", Importance.LOW), ("b", 0), ("c", Importance.HIGH):
         assert job.push(name, priority=priority)
@@ -326,9 +325,8 @@ def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
 def test_a_failing_database_closes_the_spider_and_keeps_the_job(
     make, crash, next_turn, caplog, monkeypatch, limit
 ):
-    """One ERROR line, `bloom_error`, and no more acknowledgements; a full disk is one failure.
-    Without memory SQLite may have taken the whole transaction back: nothing after it is
-    committed."""
+    """One ERROR line, `bloom_error`, and no more acknowledgements; without memory SQLite may have
+    taken the whole transaction back."""
     job = make().pushed(*"abc")
     job.commit()
     popped = job.pop()

@@ -178,9 +178,9 @@ def spider(redis_server, key):
 
 @pytest.mark.parametrize("persist", [True, False])
 def test_from_spider_opens_and_signals_close(spider, recwarn, caplog, persist):
-    """It is open at once, is true, counts in `log` as Scrapy's does, and writes its stats when the
-    spider is closed. Unless SCHEDULER_PERSIST is set the first worker to finish clears the filter,
-    which is warned of."""
+    """It is open at once, is true, counts in `log` as Scrapy's does, and writes its stats at the
+    close. Without SCHEDULER_PERSIST the first worker to finish clears the filter, which is warned
+    of."""
     spider.settings.set("SCHEDULER_PERSIST", persist)
     tested = RedisBloomDupeFilter.from_spider(spider)
     assert ("SCHEDULER_PERSIST is not set" in caplog.text) == (not persist)

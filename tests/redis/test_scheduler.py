@@ -58,9 +58,8 @@ def test_another_spider_is_refused(build, key, redis_server):
 
 
 def test_a_refused_worker_leaves_nothing(build, tmp_path, monkeypatch):
-    """No connection, and its job directory as it was: not there, or free for the next crawl of the
-    process; also one that is closed before it opens, as where a middleware keeps the spider from
-    starting."""
+    """No connection, and its job directory not there, or free for the next crawl of the process;
+    also one that is closed before it opens."""
     with pytest.raises(SharedFilterError):
         build(BLOOM_REDIS_URL="redis://127.0.0.1:1/0", JOBDIR=str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
@@ -84,10 +83,8 @@ def test_a_refused_worker_leaves_nothing(build, tmp_path, monkeypatch):
 
 
 def test_a_url_is_enough(build, redis_server, key, join):
-    """With BLOOM_REDIS_URL the add-on has it built, and a request goes there and back; one that
-    cannot be stored is handed out first. What another worker has seen is counted when the answer
-    comes: `enqueue_request` says "perhaps new". A worker that has closed is not among the workers
-    any more, and has no thread left."""
+    """With BLOOM_REDIS_URL the add-on has it built. What another worker has seen is counted when
+    the answer comes, what cannot be stored is handed out first, and a close leaves no thread."""
     other = join()
     other.enqueue("seen")
     other.drain()
