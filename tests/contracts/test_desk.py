@@ -32,12 +32,10 @@ class JobPlace:
         self.job = Job(self.folder, **FIFO).open()
 
     def push(self, name, slot="a", delay=None, **options):
-        """Let a request wait."""
         meta = {"download_slot": slot} | ({"bloom_not_before": delay} if delay else {})
         assert self.job.push(name, meta=meta, **options)
 
     def fail(self, record):
-        """Let a request fail."""
         self.push(record.url.removeprefix(STARTS))
         request = self.job.pop()
         self.job.scheduler.ledger.fail(request, record)
@@ -45,12 +43,10 @@ class JobPlace:
         self.job.commit()
 
     def find_dead(self, slot):
-        """Hold the slot of a dead host."""
         self.job.commit()
         self.job.scheduler.hold(slot, 3600, DEAD)
 
     def desk(self):
-        """Return the desk of what is there now."""
         self.job.commit()
         if not self.is_running:
             self.job.close("shutdown")
@@ -73,13 +69,11 @@ class JobPlace:
             return future.result()
 
     def names(self):
-        """Fetch what is pending; return the names."""
         if not self.is_running:
             self.job = Job(self.folder, **FIFO).open()
         return self.job.names()
 
     def close(self):
-        """Let go of it."""
         self.job.drop()
 
 
@@ -93,36 +87,30 @@ class CrawlPlace:
         self.worker = StoreWorker(url, key, capacity=1, **FIFO)
 
     def push(self, name, slot="a", delay=None, **options):
-        """Let a request wait."""
         assert self.worker.enqueue(name, delay, slot, **options)
         self.worker.send_all()
 
     def fail(self, record):
-        """Let a request fail."""
         self.worker.enqueue(record.url.removeprefix(STARTS))
         assert self.worker.store.fail(self.worker.next(), record)
         self.worker.exchange()
 
     def find_dead(self, slot):
-        """Hold the slot of a dead host."""
         self.worker.store.hold(slot, 3600, DEAD)
         self.worker.exchange()
 
     def desk(self):
-        """Return the desk of what is there now."""
         self.worker.leave()
         self.worker = StoreWorker(self.url, self.key, capacity=1, **FIFO)
         self.worker.store.leave(over=False, seconds=1)
         return RedisDesk(self.worker.client, self.worker.key)
 
     def names(self):
-        """Fetch what is pending; return the names."""
         self.worker.close()
         self.worker = StoreWorker(self.url, self.key, capacity=1, **FIFO)
         return self.worker.drain()
 
     def close(self):
-        """Let go of it."""
         self.worker.close()
 
 
@@ -164,18 +152,10 @@ def filled(place):
 
 
 def names(records):
-    """Return the last words of their URLs."""
     return [each.url.removeprefix(STARTS) for each in records]
 
 
 WAITING_NAMES = [*(f"w{number}" for number in range(6)), "later"]
-
-
-def test_all_that_is_known_is_told(place):
-    """Of each failed one, the oldest first; in Redis the time is that of its clock."""
-    found = Failed(filled(place)).requests()
-    assert [each._replace(time=0) for each in found] == [each._replace(time=0) for each in RECORDS]
-    assert all(each.time > 1e9 for each in found)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +192,12 @@ def test_the_chosen_ones(place, chosen, expected):
 
 
 def test_what_has_failed_is_asked_again(place):
-    """Those that are chosen, once; what is dropped and kept has failed for a reason of its own."""
+    """Those that are chosen, once; what is dropped and kept has failed for a reason of its own. All
+    that is known of each is told, the oldest first; in Redis the time is that of its clock."""
     desk = Failed(filled(place))
+    found = desk.requests()
+    assert [each._replace(time=0) for each in found] == [each._replace(time=0) for each in RECORDS]
+    assert all(each.time > 1e9 for each in found)
     assert desk.by_reason() == {"callback": 2, "login page": 1, "download/dns": 1}
     assert desk.retry(reasons=["callback"]) == 2
     assert names(desk.requests()) == ["a1", "c?z"]
@@ -239,33 +223,6 @@ def test_slots_are_held_and_released(place):
     assert desk.hold(["y", "z"], None) == 1
     assert desk.held().keys() == {"x", "new"}
     assert {*place.names()} == {"w1", "w2", "w4", "w5"}
-
-
-def test_very_many(place):
-    """More than are changed at once."""
-    for number in range(2100 if isinstance(place, JobPlace) else 250):
-        place.push(str(number), "ab"[number % 2])
-    desk = place.desk()
-    count = desk.count(Filter()).by["a"]
-    assert desk.change(Filter(slots=["a"], urls=["*"]), "fail").states.total() == count
-    assert desk.change(Filter(slots=["b"]), "drop").states.total() == count
-    assert Failed(desk).retry() == count
-    found = place.names()
-    assert len(found) == len({*found}) == count
-
-
-def test_where_nothing_is(place, tmp_path):
-    """There is nothing to list, to change or to hold; nor in a directory that only a dupefilter
-    has, which stays as it is."""
-    (empty := tmp_path / "empty").mkdir()
-    for desk in (stored := place.desk(), SqliteDesk(empty)):
-        for states in (KEPT, frozenset({State.PENDING, State.DELAYED})):
-            assert [*desk.scan(Filter(states))] == []
-            assert desk.count(Filter(states), "slot").states.total() == 0
-        assert desk.held() == {}
-    for action in ("drop", "retry"):
-        assert stored.change(Filter(frozenset(State), slots=["*"]), action).states.total() == 0
-    assert [*empty.iterdir()] == []
 
 
 OF_X = ["w0", "w3", "later"]

@@ -2,6 +2,7 @@
 
 import random
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -18,40 +19,59 @@ FAILURES = [OSError("the disk is full"), MemoryError("none left"), BloomError("f
 
 
 def keys(start, stop):
-    """Return fingerprints."""
     return [number.to_bytes(20, "big") for number in range(start, stop)]
 
 
-@pytest.fixture(params=["memory", "file", "exact", "redis"])
-def opened(request, tmp_path):
+KINDS = ["memory", "file", "exact", "redis"]
+
+
+@pytest.fixture(params=[*product([Seen, Uncommitted], KINDS), (BesideQueue, "redis")])
+def pair(request):
+    """What answers, and where its filter is."""
+    return request.param
+
+
+@pytest.fixture
+def opened(pair, request, tmp_path):
     """Return an empty filter of each kind."""
-    if request.param == "redis":
+    if pair[1] == "redis":
         server, key = map(request.getfixturevalue, ("redis_server", "key"))
         found = RedisBloomFilter(RedisClient(server.url), key, 1_000, 1e-9, identity="")
     else:
-        path = None if request.param == "memory" else tmp_path / "filter"
-        found = ScalableBloomFilter(10, 1e-9, path, exact=request.param == "exact")
+        path = None if pair[1] == "memory" else tmp_path / "filter"
+        found = ScalableBloomFilter(10, 1e-9, path, exact=pair[1] == "exact")
     yield found
     found.close()
 
 
-@pytest.fixture(params=[Seen, Uncommitted, BesideQueue])
-def make(request, opened):
-    """Return a function that makes what answers, of each class."""
-    if request.param is BesideQueue and not isinstance(opened, RedisBloomFilter):
-        pytest.skip("beside a filter in Redis only")
-    return partial(request.param, opened)
+@pytest.fixture
+def make(pair, opened):
+    return partial(pair[0], opened)
 
 
-def test_a_new_fingerprint_is_new_once(make):
-    """In any order."""
-    seen, model = make(), set()
-    chance = random.Random(1)
-    for _ in range(300):
+def test_it_is_a_set(make, opened):
+    """What is released is in the filter, and what is forgotten is new again."""
+    seen, model, held, chance = make(), set(), set(), random.Random(1)
+    is_held = isinstance(seen, Uncommitted)
+    for _ in range(400):
         (key,) = keys(n := chance.randrange(100), n + 1)
-        assert seen.add(key) == (key in model)
-        model.add(key)
+        move = chance.choice("aaarf") if is_held else "a"
+        if move == "a":
+            assert seen.add(key) == (key in model)
+            held |= {key} - model
+            model.add(key)
+        elif move == "f":
+            assert seen.forget(key) == (key in held)
+            model -= held & {key}
+            held.discard(key)
+        elif key in held and not isinstance(seen, BesideQueue):
+            seen.release(key)
+            held.discard(key)
+        assert not is_held or {*seen.uncommitted} == held
     assert len(seen) == len(model)
+    assert [key for key in keys(0, 100) if key in opened] == sorted(
+        model - held if is_held else model
+    )
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
@@ -69,43 +89,3 @@ def test_nothing_is_kept_of_a_failure(make, opened, monkeypatch, error):
             assert list(seen.uncommitted) == []
     seen.filter = opened
     assert not seen.add(key)
-
-
-def test_what_the_filter_refused_is_seen_from_memory(make):
-    """Without a look into the filter, and it is counted."""
-    seen = make()
-    refused, others = keys(0, 5), keys(5, 10)
-    for key in refused:
-        seen.add_unchecked(key)
-    assert list(seen.uncommitted) == refused
-    assert [seen.add(key) for key in refused + others] == [True] * 5 + [False] * 5
-    assert len(seen) == 10
-
-
-def test_released_fingerprints_are_in_the_filter(make, opened):
-    """And in memory no longer; forgotten ones are new again."""
-    seen = make()
-    if not isinstance(seen, Uncommitted):
-        pytest.skip("keeps new fingerprints in the filter")
-    added = keys(0, 20)
-    assert [seen.add(key) for key in added] == [False] * 20
-    assert [key in opened for key in added] == [False] * 20
-    for key in added[:10]:
-        seen.release(key)
-    assert [seen.forget(key) for key in added] == [False] * 10 + [True] * 10
-    assert [key in opened for key in added] == [True] * 10 + [False] * 10
-    assert [seen.add(key) for key in added] == [True] * 10 + [False] * 10
-
-
-def test_another_filter_is_asked(make, opened, tmp_path):
-    """Between rounds."""
-    if isinstance(opened, RedisBloomFilter):
-        pytest.skip("a crawl in Redis has one filter")
-    seen = make()
-    old, new = keys(0, 2)
-    assert not seen.add(old)
-    seen.clear()
-    with ScalableBloomFilter(10, 1e-9, tmp_path / "other") as other:
-        other.add(new)
-        seen.filter = other
-        assert [seen.add(old), seen.add(new)] == [False, True]

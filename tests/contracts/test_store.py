@@ -25,7 +25,7 @@ from scrapy_bloom.sqlite.records import SqliteRecords
 from tests.crawl.engine import query
 from tests.fakes import HAS_SCOPES
 from tests.seeded import seed_of
-from tests.stored import FAILURE, LIFO, UNREADABLE, put, records_in, taken
+from tests.stored import FAILURE, LIFO, UNREADABLE, put, records_in
 
 SEED = seed_of("STORE_SEED")
 ORDERS = [*product((True, False), (True, False, None))]
@@ -33,7 +33,6 @@ ORDERS = [*product((True, False), (True, False, None))]
 
 
 def in_memory(order=LIFO, *, by_slot=True, **options):
-    """Return records in memory."""
     return MemoryRecords((Slots if by_slot else OneLine)(**options), order)
 
 
@@ -51,7 +50,6 @@ class OnDisk:
         return records_in(self.file, *arguments, **options)
 
     def close(self):
-        """Close the file without a commit."""
         if self.file is not None:
             self.file._connection.close()
 
@@ -72,7 +70,6 @@ class Pair:
     def __init__(self, order, *, by_slot):
         self.loads = {}
         self.names = 0
-        self.held = set()
         downloader = SimpleNamespace(
             slots=self.loads, get_slot_key=lambda request: request.meta["download_slot"]
         )
@@ -103,30 +100,12 @@ class Pair:
         """Let a slot have so many active downloads; with 0 it stays with the downloader, idle."""
         self.loads[slot] = SimpleNamespace(active=set(range(count)))
 
-    def hold(self, slot):
-        self.held.add(slot)
-        for store in self.ours:
-            store.slots.hold(slot)
-
-    def release(self, slot):
-        self.held.discard(slot)
-        for store in self.ours:
-            store.slots.release(slot)
-
     def pop(self):
-        """What is next is the same in all three, and of no slot on hold."""
-        before = {slot: self.loads.get(slot) for slot in self.held}
-        for slot in self.held:  # one as loaded as no other comes last in Scrapy's
-            self.download(slot, 9)
-        expected = None
-        if not self.held or not self.held.issuperset(self.scrapys.pqueues):
-            request = self.scrapys.pop()
-            expected = request and request.meta["name"]
-        for slot, was in before.items():
-            self.loads[slot] = was or SimpleNamespace(active=set())
+        """What is next is the same in all three."""
+        popped = self.scrapys.pop()
         for store in self.ours:
             claimed = store.next()
-            assert (claimed and claimed.payload) == expected
+            assert (claimed and claimed.payload) == (popped and popped.meta["name"])
             assert len(store) == len(self.scrapys)
 
 
@@ -152,7 +131,6 @@ names = st.sampled_from(["c" if HAS_SCOPES else "", "a", "b", "b.example", "z"])
 priorities = st.one_of(st.integers(-1, 1), st.sampled_from([-(2**61), 2**61 - 1]))
 pushes = st.tuples(st.just("push"), names, priorities, st.booleans())
 downloads = st.tuples(st.just("download"), names, st.integers(0, 2))
-holds = st.tuples(st.sampled_from(["hold", "release"]), names)
 
 
 def calls_of(*kinds):
@@ -169,9 +147,9 @@ def calls_of(*kinds):
     ],
 )
 @example(order=LIFO, calls=[("push", slot, 0, False) for slot in "aabccz"])
-@given(order=st.sampled_from(ORDERS), calls=calls_of(downloads, holds))
+@given(order=st.sampled_from(ORDERS), calls=calls_of(downloads))
 def test_its_order_is_scrapys(order, calls):
-    """Each is what the installed DownloaderAwarePriorityQueue returns without the slots on hold."""
+    """Each is what the installed DownloaderAwarePriorityQueue returns."""
     check(Pair(order, by_slot=True), calls)
 
 
@@ -184,8 +162,6 @@ def test_one_line_is_scrapys(order, calls):
 def check(pair, calls):
     for name, *arguments in calls:
         getattr(pair, name)(*arguments)
-    for slot in list(pair.held):
-        pair.release(slot)
     for _ in range(len(pair.scrapys) + 1):
         pair.pop()
 
@@ -200,148 +176,93 @@ class Item:
     name: bytes
     slot: str
     rank: int
-    place: int
+    place: int = 0
     state: State = State.PENDING
     due: float | None = None
 
 
-class Model:
-    """What a Store has to do, by a look at all records at each call."""
+class Walk:
+    """Random calls of a Store, and what has to come of them by a look at all records."""
 
-    def __init__(self, order, by_slot, limits=None):
-        self.items = []
-        self.places = 0
-        self.budget = Budget(limits or {})
-        self.start(order, by_slot)
+    def __init__(self, chance, disk=None):
+        self.chance, self.disk = chance, disk
+        self.now, self.pushed, self.places, self.held, self.last = 1000.0, 0, 0, set(), set()
+        self.items, self.ids = [], {}
+        self.order, self.by_slot = chance.choice(ORDERS), chance.random() < 0.7
+        self.open()
+        self.commit()
 
-    def start(self, order, by_slot):
-        """Start with these settings: what was claimed or unreadable is in its place again."""
-        before, self.order, self.by_slot = getattr(self, "order", order), order, by_slot
-        signs = (before[0] != order[0], before[1] is not None and before[1] != order[1])
-        merges = order[1] is None and before[1] is not None
-        for item in self.items:
-            start = item.rank & 1
-            changes = signs[start]
-            if start and merges:
-                changes, item.rank = before[1] != order[0], item.rank - 1
-            item.place *= -1 if changes else 1
-            if item.state is State.CLAIMED or item.due == UNREADABLE:
-                item.state, item.due = State.PENDING, None
-        self.slots = Slots(lambda slot: 0)
-
-    def place(self, item, state=State.PENDING):
-        self.places += 1
-        newest = self.order[item.rank & 1]
-        item.place, item.state, item.due = self.places * (-1 if newest else 1), state, None
+    def open(self):
+        open_store = self.disk.open if self.disk else in_memory
+        self.store = open_store(self.order, by_slot=self.by_slot)
+        self.slots, self.store.slots.asks_last = Slots(lambda slot: 0), self.last.__contains__
+        for slot in self.held:
+            self.slots.hold(slot)
+            self.store.slots.hold(slot)
 
     def all(self, *states):
         return [item for item in self.items if item.state in states]
 
-    def next(self, held, asks_last):
+    def place(self, item):
+        """Make it pending, at the end or the beginning of those of its rank."""
+        self.places += 1
+        newest = self.order[item.rank & 1]
+        item.place = self.places * (-1 if newest else 1)
+        item.state, item.due = State.PENDING, None
+
+    def push(self):
+        self.pushed += 1
+        start = self.order[1] is not None and self.chance.random() < 0.2
+        rank = rank_of(self.chance.choice([0, 0, 1, -4]), start=start)
+        item = Item(b"%d" % self.pushed, self.chance.choice("aaabc"), rank)
+        self.place(item)
+        if self.chance.random() < 0.2:
+            item.state, item.due = State.DELAYED, self.now + self.chance.randrange(20)
+        self.items.append(item)
+        self.ids[item.name] = self.store.push(item.slot, rank, item.name, item.due)
+
+    def next(self):
         pending = self.all(State.PENDING)
         if self.by_slot:
-            for slot in "abc":
-                (self.slots.hold if slot in held else self.slots.release)(slot)
             self.slots.recount(Counter(item.slot for item in pending))
             slot = self.slots.next()
             pending = [item for item in pending if item.slot == slot]
         found = min(pending, key=lambda item: (item.rank, item.place), default=None)
-        if found is not None:
-            if self.by_slot and asks_last(slot):
-                equal = [item for item in pending if item.rank == found.rank]
-                found = max(equal, key=lambda item: item.place)
+        if found and self.by_slot and slot in self.last:
+            equal = [item for item in pending if item.rank == found.rank]
+            found = max(equal, key=lambda item: item.place)
+        assert self.store.next() == (found and (self.ids[found.name], found.slot, found.name))
+        if found:
             found.state = State.CLAIMED
-        return found
-
-    def take_due(self, now):
-        delayed = [each for each in self.all(State.DELAYED) if each.due <= now]
-        for item in sorted(delayed, key=lambda item: item.due):
-            self.place(item)
-
-    def retry(self, items):
-        """Make these pending that the budget admits; return how many."""
-        failed = State.FAILED
-        found = [i for i in items if i.state is failed or self.budget.refuses([i.slot]) is None]
-        for item in found:
-            self.place(item)
-        return len(found)
-
-
-class Walk:
-    """Random calls of a Store, and of the model beside it."""
-
-    def __init__(self, chance, disk=None):
-        self.chance, self.disk = chance, disk
-        self.now, self.pushed, self.held, self.last = 1000.0, 0, set(), set()
-        self.ids = {}
-        order, by_slot = chance.choice(ORDERS), chance.random() < 0.7
-        self.limits = {"a": 12} if disk and chance.random() < 0.5 else {}
-        self.model = Model(order, by_slot, self.limits)
-        self.open(order, by_slot)
-        self.commit()
-
-    def open(self, order, by_slot):
-        budget = Budget(self.limits)
-        self.store = (
-            self.disk.open(order, by_slot=by_slot, budget=budget)
-            if self.disk
-            else in_memory(order, by_slot=by_slot)
-        )
-        self.store.slots.asks_last = self.asks_last
-        for slot in self.held:
-            self.store.slots.hold(slot)
-
-    def asks_last(self, slot):
-        return slot in self.last
-
-    def push(self):
-        slot, self.pushed = self.chance.choice("aaabc"), self.pushed + 1
-        start = self.model.order[1] is not None and self.chance.random() < 0.2
-        rank = rank_of(self.chance.choice([0, 0, 1, -4]), start=start)
-        due = self.now + self.chance.randrange(20) if self.chance.random() < 0.2 else None
-        item = Item(b"%d" % self.pushed, slot, rank, 0)
-        self.model.items.append(item)
-        admitted = self.model.budget.refuses([slot]) is None
-        if self.disk:
-            assert (self.store.budget.refuses([slot]) is None) == admitted
-        self.model.place(item, State.PENDING if admitted else State.CAPPED)
-        if admitted and due:
-            item.state, item.due = State.DELAYED, due
-        if admitted:
-            self.ids[item.name] = self.store.push(slot, rank, item.name, due)
-        elif self.disk:
-            self.ids[item.name] = self.store.cap(slot, rank, item.name)
-
-    def next(self):
-        item, claimed = self.model.next(self.held, self.asks_last), self.store.next()
-        assert claimed == (item and (self.ids[item.name], item.slot, item.name))
 
     def finish(self):
-        if not (claimed := self.model.all(State.CLAIMED)):
+        if not (claimed := self.all(State.CLAIMED)):
             return
         item = self.chance.choice(claimed)
         id_ = self.ids[item.name]
         what = self.chance.choice(["done", "done", "fail", "unreadable", "put off"])
         if what == "done":
             self.store.done(id_)
-            self.model.items.remove(item)
+            self.items.remove(item)
         elif what == "put off":
             item.state, item.due = State.DELAYED, self.now + 3
             self.store.put_off(id_, item.due)
         else:
             item.state, item.due = State.FAILED, UNREADABLE if what == "unreadable" else None
-            self.store.fail(id_, UNREADABLE if what == "unreadable" else FAILURE)
+            self.store.fail(id_, item.due or FAILURE)
 
     def take_due(self):
         self.now += self.chance.randrange(10)
-        self.model.take_due(self.now)
+        delayed = [each for each in self.all(State.DELAYED) if each.due <= self.now]
+        for item in sorted(delayed, key=lambda item: item.due):
+            self.place(item)
         assert not self.store.take_due(self.now)
 
     def hold(self):
         slot = self.chance.choice("abc")
-        held = slot in self.held
-        (self.held.discard if held else self.held.add)(slot)
-        (self.store.slots.release if held else self.store.slots.hold)(slot)
+        self.held ^= {slot}
+        for slots in (self.slots, self.store.slots):
+            (slots.hold if slot in self.held else slots.release)(slot)
 
     def turn(self):
         self.last ^= {self.chance.choice("abc")}
@@ -349,34 +270,42 @@ class Walk:
     def commit(self):
         if self.disk:
             self.disk.file.commit()
-            self.committed = deepcopy(self.model)
+            self.committed = deepcopy((self.items, self.places, self.order, self.by_slot))
 
     def retry(self):
-        """Make kept records pending: one in three by their ids."""
-        kept = self.model.all(State.FAILED, State.CAPPED)
-        chosen = self.chance.sample(kept, len(kept) // 3)
-        chosen.sort(key=self.model.items.index)
-        if self.disk and chosen:
-            ids = [self.ids[item.name] for item in chosen]
-            assert self.store.wake(ids) == self.model.retry(chosen)
+        """Make one in three of those that have failed pending, by their ids."""
+        failed = self.all(State.FAILED)
+        if self.disk and (chosen := self.chance.sample(failed, len(failed) // 3)):
+            chosen.sort(key=self.items.index)
+            assert self.store.wake([self.ids[item.name] for item in chosen]) == len(chosen)
+            for item in chosen:
+                self.place(item)
 
     def reopen(self):
-        """Kill the process, and start again, with other settings at times."""
-        if self.disk:
-            self.model = deepcopy(self.committed)
-            order, by_slot = self.model.order, self.model.by_slot
-            if self.chance.random() < 0.5:
-                order, by_slot = self.chance.choice(ORDERS), self.chance.random() < 0.7
-            self.model.start(order, by_slot)
-            self.open(order, by_slot)
+        """Kill the process, and start again, with other settings at times: what was claimed or
+        unreadable is in its place again."""
+        if not self.disk:
+            return
+        self.items, self.places, self.order, self.by_slot = deepcopy(self.committed)
+        was = self.order
+        if self.chance.random() < 0.5:
+            self.order, self.by_slot = self.chance.choice(ORDERS), self.chance.random() < 0.7
+        for item in self.items:
+            now, start = self.order[item.rank & 1], item.rank & 1
+            if now is None and was[1] is not None:  # starts are among the others from now on
+                now, item.rank = self.order[0], item.rank - 1
+            if was[start] is not None and now is not None and was[start] != now:
+                item.place *= -1
+            if item.state is State.CLAIMED or item.due == UNREADABLE:
+                item.state, item.due = State.PENDING, None
+        self.open()
 
     def check(self):
-        model, store = self.model, self.store
-        assert len(store) == len(model.all(State.PENDING))
-        delayed = [item.due for item in model.all(State.DELAYED)]
-        assert (store.delayed, store.next_due) == (len(delayed), min(delayed, default=None))
-        if self.disk:
-            assert store.failed == len(model.all(State.FAILED))
+        delayed = [item.due for item in self.all(State.DELAYED)]
+        assert len(self.store) == len(self.all(State.PENDING))
+        assert self.store.delayed == len(delayed)
+        assert self.store.next_due == min(delayed, default=None)
+        assert not self.disk or self.store.failed == len(self.all(State.FAILED))
 
 
 CALLS = {"push": 40, "next": 30, "finish": 15, "take_due": 5, "hold": 4, "turn": 2}
@@ -393,9 +322,9 @@ def test_random_calls(kind, number, disk):
     for name in walk.chance.choices([*CALLS], [*CALLS.values()], k=300):
         getattr(walk, name)()
         walk.check()
-    for slot in [*walk.held]:
+    for slot in walk.held:
+        walk.slots.release(slot)
         walk.store.slots.release(slot)
-    walk.held.clear()
     for _ in range(len(walk.store) + 1):
         walk.next()
 
@@ -403,56 +332,9 @@ def test_random_calls(kind, number, disk):
 # On the disk
 
 
-def test_a_failure_has_its_round_its_detail_and_another_payload(disk):
-    """It is not pending at the next start, but for one that could not be read."""
-    store = disk.open()
-    store.round = lambda: 7
-    put(store, b"a", b"b", b"c")
-    for failed, payload in ((FAILURE, b"again"), (UNREADABLE, None)):
-        store.fail(store.next().id, failed, payload)
-    found = disk.file.query("SELECT payload, state, due, round FROM request ORDER BY id")
-    assert found[2] == (b"again", State.FAILED, FAILURE.time, 7)
-    disk.file.commit()
-    store = disk.open()
-    assert (store.failed, taken(store)) == (1, [b"b", b"a"])
-    assert store.retry("3") == 1
-    assert taken(store) == [b"again"]
-
-
-def test_a_few_that_are_due_are_moved_at_a_time(disk):
-    """The engine has its turn in between."""
-    store = disk.open()
-    put(store, *(b"%d" % number for number in range(250)), due=1.0)
-    assert [store.take_due(2.0) for _ in range(3)] == [True, True, False]
-    assert len(taken(store)) == 250
-
-
-def test_a_round_begins_with_the_counts_of_what_is_stored(disk):
-    """Slots of the round before are forgotten, but for those with requests or holds."""
-    store = disk.open(budget=(budget := Budget({"*": 5})))
-    for slot in ("gone", "failed", "pending", "held"):
-        assert budget.refuses([slot]) is None
-        put(store, b"1", slot=slot)
-    assert [store.next().slot for _ in range(3)] == ["failed", "gone", "held"]
-    store.fail(2, FAILURE)
-    store.done(1)
-    store.done(4)
-    store.hold("held", 9.0, 1, 9.0)
-    disk.file.commit()
-    store.begin_round()
-    assert [*map(budget.stored, ("gone", "failed", "pending", "held"))] == [0, 0, 1, 0]
-    names = {name for (name,) in disk.file.query("SELECT name FROM slot")}
-    assert names == {"failed", "pending", "held"}
-    assert taken(store) == [b"1"]
-    assert [budget.refuses(["gone"]) is None for _ in range(6)] == [True] * 5 + [False]
-
-
 DAMAGES = (
     "DELETE FROM request",
-    "DELETE FROM slot",
-    "UPDATE request SET rank = 'x'",
     "UPDATE request SET slot = 'x'",
-    "UPDATE request SET state = 'x'",
     "UPDATE request SET state = 9",
     "UPDATE request SET due = 'x'",
     "UPDATE request SET due = NULL",
@@ -465,8 +347,7 @@ DAMAGES = (
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_an_error_that_names_the_file_or_does_no_harm(disk, damage, again):
-    """No exception but SQLite's, to which ledgers and starts add the file, before or after a start;
-    or one that names it."""
+    """No exception but SQLite's, which starts and ledgers name, or one that names the file."""
     store, error = disk.open(budget=Budget({"*": 5})), None
     store.budget.refuses(["a"])
     put(store, b"a", b"b")

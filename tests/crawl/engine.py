@@ -26,6 +26,12 @@ class TestSpider(Spider):
         pass
 
 
+class OtherSpider(TestSpider):
+    """Has another name."""
+
+    name = "other"
+
+
 class ChangedSpider(TestSpider):
     """Has lost a callback."""
 
@@ -53,17 +59,14 @@ class Job:
         self._scheduler_class = load_object(scheduler)
 
     def open(self):
-        """Build and open the scheduler; return self."""
         self.scheduler = build_from_crawler(self._scheduler_class, self.crawler)
         self.scheduler.open(self.spider)
         return self
 
     def push(self, name, **options):
-        """Enqueue a request for a page of that name."""
         return self.scheduler.enqueue_request(request(name, **options))
 
     def pushed(self, *names, **options):
-        """Enqueue requests for pages of these names; return self."""
         for name in names:
             self.push(name, **options)
         return self
@@ -76,30 +79,24 @@ class Job:
         return popped
 
     def done(self, popped):
-        """The engine is done with a request."""
         self.engine._slot.inprogress.discard(popped)
 
     def names(self):
-        """Pop all there is, in its order, and be done with it."""
-        names = []
-        while (popped := self.pop_any()) is not None:
-            names.append(name_of(popped))
-            self.done(popped)
+        """Pop all there is, past None for slots with nothing to store, and be done with it."""
+        names, misses = [], 0
+        while len(self.scheduler) and misses < 10:
+            if (popped := self.pop()) is None:
+                misses += 1
+            else:
+                names.append(name_of(popped))
+                self.done(popped)
+                misses = 0
         return names
 
-    def pop_any(self):
-        """Return the next request, past None for slots with nothing but what cannot be stored."""
-        for _ in range(10):
-            if (popped := self.pop()) is not None or not len(self.scheduler):
-                return popped
-        return None
-
     def commit(self):
-        """Commit now."""
         self.scheduler.ledger.commit()
 
     def close(self, reason="finished"):
-        """Close the scheduler."""
         self.scheduler.close(reason)
 
     def finish(self, reason="finished"):
@@ -124,7 +121,6 @@ class Job:
             self.scheduler.df.abandon()
 
     def stat(self, name):
-        """Return a stat."""
         return self.crawler.stats.get_value(name)
 
 
@@ -136,7 +132,6 @@ def query(path, statement, *values):
 
 
 def request(name, **options):
-    """Return the request for a page of that name."""
     return Request(f"http://example.com/{name}", **options)
 
 
@@ -146,5 +141,4 @@ def unserializable(name, **options):
 
 
 def name_of(popped):
-    """Return the name of the page that a request is for."""
     return popped.url.rpartition("/")[2]

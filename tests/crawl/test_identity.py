@@ -1,6 +1,5 @@
 """Whose `requests.sqlite` is: a filter is not used without the requests that it has seen."""
 
-import os
 import shutil
 
 import pytest
@@ -13,9 +12,7 @@ from scrapy_bloom.errors import JobDirectoryError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite.job_file import whole_job
 from tests.crawl.conftest import killed as copied
-from tests.crawl.engine import TestSpider, query
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+from tests.crawl.engine import OtherSpider, query
 
 
 def commits(job, *names):
@@ -42,17 +39,8 @@ def numbers(folder):
         return owner and owner.commit, found.commits
 
 
-def take_requests(folder, other):
-    """Put the requests of another job, or none, beside the filter."""
-    for path in folder.glob("requests.sqlite*"):
-        path.unlink()
-    for path in other.glob("requests.sqlite*"):
-        shutil.copy(path, folder)
-
-
 def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, monkeypatch):
-    """So what is lost with the end of the log is known, whenever the process dies; also by a filter
-    that begins afresh."""
+    """What is lost with the end of the log is known, also by a filter that begins afresh."""
     add = ScalableBloomFilter.add
     noted = []
 
@@ -77,28 +65,17 @@ def test_a_commit_that_the_filter_does_not_know_of_is_no_reason_to_refuse(killed
     assert make(killed).names() == ["c", "b", "a"]
 
 
-def test_a_log_of_commits_that_are_gone_is_refused(killed, make):
-    """With both numbers, and with what is to be put back."""
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [("", r"ends with commit 0, .* of commit 3.*-wal"), ("abcdef", "not the one that")],
+)
+def test_a_log_of_commits_that_are_gone_is_refused(killed, make, tmp_path, other, message):
+    """With both numbers and a remedy, and so are the requests of another job."""
     (killed / "requests.sqlite-wal").unlink()
-    with pytest.raises(JobDirectoryError, match=r"ends with commit 0, .* of commit 3.*-wal"):
-        make(killed)
-
-
-def test_requests_without_the_last_commit_are_refused(tmp_path, make):
-    """One is enough: what it has pushed would be seen and never fetched."""
-    job = commits(make(), "a")
-    before = copied(tmp_path)
-    commits(job, "b")
-    take_requests(after := copied(tmp_path), before)
-    with pytest.raises(JobDirectoryError, match=r"ends with commit 1, .* of commit 2"):
-        make(after)
-
-
-def test_the_requests_of_another_job_are_refused(killed, make, tmp_path):
-    """However many commits they have had."""
-    commits(make(tmp_path / "other"), *"abcdef").close()
-    take_requests(killed, tmp_path / "other")
-    with pytest.raises(JobDirectoryError, match="not the one that"):
+    if other:
+        commits(make(tmp_path / "other"), *other).close()
+        shutil.copy(tmp_path / "other" / "requests.sqlite", killed)
+    with pytest.raises(JobDirectoryError, match=message):
         make(killed)
 
 
@@ -139,15 +116,8 @@ def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(tmp_path, make
     assert [again.push("b"), again.push("b")] == [True, False]
 
 
-class OtherSpider(TestSpider):
-    """Has another name."""
-
-    name = "other"
-
-
 def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, make, monkeypatch):
-    """And with BLOOM_ANY_SPIDER that of each; also where a command has it when the look begins, and
-    not any more when the start takes it."""
+    """Or with BLOOM_ANY_SPIDER of each; also where a command had it when the look began."""
     folder = tmp_path / "job"
     make(folder).close("shutdown")
     for is_locked in (JobDirectory.is_locked, True):

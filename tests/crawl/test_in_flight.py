@@ -1,6 +1,7 @@
 """What may be acknowledged while requests live in memory only, against a naive model."""
 
-import gc
+import tracemalloc
+from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
@@ -14,14 +15,11 @@ from scrapy_bloom.crawl.in_flight import InFlight
 class Page:
     """A request of a crawl, with what nobody but the test knows."""
 
-    stored: bool = False
-    """It has a row."""
-    origin: object = None
-    """The page whose callback yielded it."""
-    comes_again: bool = False
-    """The filter lets it pass whenever that page is repeated."""
+    stored: bool = False  # it has a row
+    origin: object = None  # the page whose callback yielded it
+    comes_again: bool = False  # the filter lets it pass whenever that page is repeated
+    # the pages that came into memory while it was in progress: any may be its own
     arrived: set = field(default_factory=set)
-    """The pages that came into memory while it was in progress: any may be its own."""
 
     def tree(self):
         """Return it, and all that may have come of it."""
@@ -154,43 +152,33 @@ def test_what_comes_again_is_not_acknowledged_before_what_yields_it(steps):
         assert not any(map(crawl.comes_twice, crawl.acknowledged))
 
 
-def references(thing):
-    """Return how many references are within `thing`."""
-    found, waiting, total = {id(thing)}, [thing], 0
-    while waiting:
-        for other in gc.get_referents(waiting.pop()):
-            total += 1
-            if id(other) not in found and not isinstance(other, (type, str, bytes, int)):
-                found.add(id(other))
-                waiting.append(other)
-    return total
-
-
 @pytest.mark.parametrize(("comes_again", "newest_first"), [(True, False), (False, True)])
 def test_memory_grows_with_the_requests_and_not_with_their_pairs(newest_first, comes_again):
-    """Some references for each of thousands, and at the end none."""
+    """Some hundred bytes for each of thousands, and at the end no more than their table."""
 
     def grown(pending):
-        books, running, queue, parts = InFlight(), [], [], []
+        books, running, queue = InFlight(), deque(), deque()
 
         def start(page):
             books.start(page)
             running.append(page)
             if len(running) > 16:
-                books.finish(running.pop(0))
+                books.finish(running.popleft())
 
+        tracemalloc.start()
         for from_memory in (False, True):
             for _ in range(pending):
-                start(queue.pop(-1 if newest_first else 0) if from_memory else object())
-                queue.append(object())
+                start((queue.pop() if newest_first else queue.popleft()) if from_memory else Page())
+                queue.append(Page())
                 books.keep(queue[-1], [], comes_again=comes_again)
-            parts.append(references(books))
+        most, _ = tracemalloc.get_traced_memory()
         while queue:
             start(queue.pop())
         while running:
             books.finish(running.pop())
-        assert references(books) == references(InFlight())
-        return parts
+        left, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert left < most / 3
+        return most
 
-    for small, large in zip(grown(500), grown(4000), strict=True):
-        assert large < min(8.5 * small, 4000 * (120 if comes_again else 60))
+    assert grown(2000) < 4.5 * grown(500)

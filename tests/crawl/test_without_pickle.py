@@ -1,5 +1,6 @@
 """BLOOM_PICKLE = False: no stored request is pickled or unpickled."""
 
+import logging
 import os
 import pickle
 import sqlite3
@@ -17,13 +18,10 @@ from scrapy_bloom.crawl.failed_request import ATTEMPTS_KEY, FailedRequest
 from scrapy_bloom.crawl.request_text import MARSHALLED, OBJECTS, PICKLED, checksum, pack
 from scrapy_bloom.migration.scrapy_redis import _loads
 from scrapy_bloom.redis.codec import RedisCodec
-from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.sqlite.listing import stopped_job
 from tests.crawl.engine import STOCK
 from tests.failures import Failed
 from tests.test_refused_start import contents
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 SLOT = "a.example"
 URL = "http://a.example/"
@@ -57,27 +55,22 @@ def with_fields(**fields):
     return b"\1" + checksum(text, SLOT) + text
 
 
-def test_what_is_not_plain_waits_in_memory(make, no_pickle, caplog):
+def test_what_is_not_plain_waits_in_memory(make, no_pickle, told):
     """As what cannot be serialized does: with its stat and its line in the log. The others need no
     pickle, with the setting as the command line gives it."""
     job = make(BLOOM_PICKLE="False").pushed("plain", meta={"a": [1]})
     job.push("object", meta={"a": {1: object}})
     assert job.stat("scheduler/unserializable") == job.stat("scheduler/enqueued/memory") == 1
     assert job.stat("scheduler/enqueued/disk") == 1
-    (line,) = lines(caplog, "WARNING")
+    (line,) = told()
     assert "values that are not plain, and BLOOM_PICKLE is False" in line
     assert job.names() == ["object", "plain"]
     assert job.stat("scheduler/pickled") is None
 
 
-def lines(caplog, level):
-    return [record.getMessage() for record in caplog.records if record.levelname == level]
-
-
 @pytest.mark.parametrize("queue", [None, "scrapy.squeues.MarshalLifoDiskQueue"])
-def test_a_job_of_pickles(make, tmp_path, caplog, queue):
-    """They are counted. Without pickle each has failed as unreadable, with one line for all, is
-    listed, and is read again with True."""
+def test_a_job_of_pickles(make, tmp_path, caplog, told, queue):
+    """They are counted; without pickle all fail, with one line, until they may be read."""
     options = {"SCHEDULER_DISK_QUEUE": queue} if queue else {}
     value = complex(1, 2) if queue else Evil(tmp_path / "evil")
     job = make(**options).pushed("plain").pushed("one", "two", cb_kwargs={"value": value})
@@ -86,7 +79,7 @@ def test_a_job_of_pickles(make, tmp_path, caplog, queue):
     for names in (["plain"], []):
         caplog.clear()
         assert make(BLOOM_PICKLE=False, **options).finish("shutdown") == names
-        (line,) = lines(caplog, "ERROR")
+        (line,) = told(logging.ERROR)
         assert "BLOOM_PICKLE is False" in line
         assert "2 unreadable" in caplog.text
         for found in Failed(tmp_path / "job").requests():
@@ -148,23 +141,19 @@ def test_in_redis(join, tmp_path):
     """A worker without pickle fails what another has pickled; a retry gives it back to that one."""
     first = join()
     first.enqueue("object", meta={"value": Evil(tmp_path / "evil")})
-    first.enqueue("plain")
     first.exchange()
     first.leave()
     strict = join(BLOOM_PICKLE=False)
-    assert strict.next().url.endswith("/plain")
     assert strict.next() is None
     strict.exchange()
-    store = Failed(RedisDesk(strict.client, strict.key))
-    (found,) = store.requests()
-    assert found.reason == "unreadable"
-    assert found.url.endswith("/object")
+    (found,) = strict.failed.requests()
+    assert (found.reason, found.url) == ("unreadable", "http://example.com/object")
     assert found.exception == "ValueError: it is stored by pickle, and BLOOM_PICKLE is False"
     assert not (tmp_path / "evil").exists()
     with pytest.raises(ValueError, match="not plain, and BLOOM_PICKLE is False"):
         strict.enqueue("another", meta={"value": Evil(tmp_path / "evil")})
+    assert strict.failed.retry() == 1
     strict.leave()
-    assert store.retry() == 1
     assert join().next().url.endswith("/object")
 
 
@@ -184,14 +173,14 @@ def test_a_class_is_taken_only_if_it_is_there():
 
 @pytest.mark.parametrize("code", [PICKLED, MARSHALLED])
 def test_what_is_not_plain_is_asked_again_as_it_is(no_pickle, code):
-    """It is asked once more, and its URL is read: no code of it runs."""
+    """It is asked once more, and its URL is read: no code of it runs; nor where it is damage."""
     codec = Codec(None, 10_000, pickles=False)
-    payload = with_fields(meta={"depth": 2}, **{OBJECTS: ExtType(code, b"rubbish")})
-    stored = Stored(SLOT, payload)
+    objects = {OBJECTS: ExtType(code, pickle.dumps({}, 4))}
+    stored = Stored(SLOT, with_fields(meta={"depth": 2}, headers=codecs.Held(0), **objects))
     failed = FailedRequest("", "GET", "download", None, None, 7, 0.0, None)
     for each in (codec.again(stored, failed), stored):
         assert codecs.url_and_method(each) == (URL, "GET")
-        assert stored_fields(each)[OBJECTS] == ExtType(code, b"rubbish")
+        assert stored_fields(each)[OBJECTS] == objects[OBJECTS]
         with pytest.raises(ValueError, match="BLOOM_PICKLE is False"):
             codec.load(each)
     assert stored_fields(codec.again(stored, failed))["meta"][ATTEMPTS_KEY] == 7
@@ -223,10 +212,10 @@ def test_load_refuses_pickles(make, tmp_path):
 
 
 def test_objects_that_are_not_there_are_damage():
-    """The URL is read without them."""
+    """In a crawl, too, that unpickles."""
     for code, values in ((PICKLED, {}), (PICKLED, []), (MARSHALLED, [1])):
-        objects = {OBJECTS: ExtType(code, pickle.dumps(values, 4))}
-        stored = Stored(SLOT, with_fields(headers={b"X": codecs.Held(0)}, **objects))
-        assert codecs.plain_fields(stored)["url"] == URL
+        payload = with_fields(
+            headers={b"X": codecs.Held(0)}, **{OBJECTS: ExtType(code, pickle.dumps(values))}
+        )
         with pytest.raises((ValueError, EOFError, IndexError)):
-            Codec(None, 10_000).load(stored)
+            Codec(None, 10_000).load(Stored(SLOT, payload))

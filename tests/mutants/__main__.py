@@ -50,7 +50,7 @@ TESTS = {
     " tests/test_dupefilter.py",
     "scrapy_private": "tests/test_private_names.py tests/test_crawls.py tests/crawl",
     "study": "tests/study tests/commands/test_study.py",
-    "": "tests/test_a*.py tests/test_dupefilter.py tests/test_exact_job.py tests/test_files.py"
+    "": "tests/test_a*.py tests/test_dupefilter.py tests/test_files.py"
     " tests/test_metrics.py"
     " tests/test_re*.py tests/test_s*.py tests/fingerprints tests/contracts/test_seen.py"
     " tests/bloom/test_file.py tests/bloom/test_growing.py tests/crawl/test_job_file.py"

@@ -4,7 +4,7 @@ for by a server that has lost one, before a request is there that needs it."""
 import pytest
 
 from scrapy_bloom.redis.transport import Transport
-from tests.redis.workers import StoreWorker, findings_of, store_pages
+from tests.redis.workers import findings_of, store_pages
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
@@ -49,22 +49,6 @@ def test_a_dictionary_is_used_once_it_was_kept(join):
     assert other.codec.dictionaries.texts == {}
     assert drain(other, worker) == [*range(40)]
     assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
-
-
-def test_of_two_proposals_the_first_is_kept(join):
-    """Each worker has made its own when the calls are made: the second uses that of the first."""
-    workers = join(capacity=50), join(capacity=50)
-    for number, worker in enumerate(workers):
-        store_pages(worker, 100 * number)
-    proposals = [worker.codec.dictionaries.proposal for worker in workers]
-    assert proposals[0] != proposals[1]
-    for worker in workers:
-        worker.exchange()
-    assert [*kept(workers[0]).values()] == [proposals[0]]
-    assert workers[1].codec.dictionaries.texts == kept(workers[0])
-    store_pages(workers[1], 50)
-    workers[1].exchange()
-    assert drain(*workers) == [*range(20), *range(50, 70), *range(100, 120)]
 
 
 def test_a_call_that_is_asked_changes_nothing(join, redis_server, key):
@@ -157,20 +141,3 @@ def test_push_learns_and_proposes(join):
     assert len(kept(worker)) == 1
     assert sum(deflated(worker)) == 70
     assert drain(worker) == [*range(120)]
-
-
-def test_full_memory(own_server):
-    """A worker without requests gets through; only a proposal waits until there is memory."""
-    worker = StoreWorker(own_server.url, "crawl")
-    worker.teach()
-    (learned,) = kept(worker)
-    lose_all(worker)
-    worker.codec.dictionaries.proposal = b"another one " * 100
-    own_server.command("CONFIG", "SET", "maxmemory", "1")
-    worker.exchange()
-    assert worker.store.last.full
-    assert [*kept(worker)] == [learned]
-    own_server.command("CONFIG", "SET", "maxmemory", "0")
-    worker.exchange()
-    assert len(kept(worker)) == 2
-    worker.close()

@@ -8,7 +8,6 @@ import pytest
 from scrapy import Request, signals
 from scrapy.exceptions import ScrapyDeprecationWarning
 from scrapy.settings import Settings
-from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import (
@@ -18,6 +17,7 @@ from scrapy_bloom import (
     SharedFilterError,
 )
 from scrapy_bloom.redis.settings import RedisSettings
+from tests.fingerprinters import HeaderFingerprinter
 from tests.redis.fixtures import lone_worker, offer
 from tests.redis.workers import StoreWorker
 
@@ -74,17 +74,12 @@ def test_a_full_filter_closes_the_spider(worker, next_turn, caplog):
     assert len(grown._shared.layers) > 1
 
 
-class OtherFingerprinter(RequestFingerprinter):
-    def fingerprint(self, request):
-        return super().fingerprint(request)[::-1]
-
-
 def test_another_fingerprinter_is_refused(worker, key):
     """Both fingerprinters and the remedy are named."""
     worker().close("finished")
-    words = r"RequestFingerprinter, now it is .*OtherFingerprinter.*another BLOOM_REDIS_KEY.*"
+    words = r"RequestFingerprinter, now it is .*HeaderFingerprinter.*another BLOOM_REDIS_KEY.*"
     with pytest.raises(IncompatibleFilterError, match=words + key):
-        worker(REQUEST_FINGERPRINTER_CLASS=OtherFingerprinter)
+        worker(REQUEST_FINGERPRINTER_CLASS=HeaderFingerprinter)
 
 
 @pytest.mark.parametrize(
@@ -181,10 +176,14 @@ def spider(redis_server, key):
     return crawler.spider
 
 
-def test_from_spider_opens_and_signals_close(spider, recwarn):
-    """It is open at once, is true, counts in `log` as Scrapy's does, and writes its stats when the
-    spider is closed."""
+@pytest.mark.parametrize("persist", [True, False])
+def test_from_spider_opens_and_signals_close(spider, recwarn, caplog, persist):
+    """It is open at once, is true, counts in `log` as Scrapy's does, and writes its stats at the
+    close. Without SCHEDULER_PERSIST the first worker to finish clears the filter, which is warned
+    of."""
+    spider.settings.set("SCHEDULER_PERSIST", persist)
     tested = RedisBloomDupeFilter.from_spider(spider)
+    assert ("SCHEDULER_PERSIST is not set" in caplog.text) == (not persist)
     stats = spider.crawler.stats
     assert tested
     assert offer(tested, 0, 10) == [False] * 10
@@ -218,14 +217,6 @@ def test_clear_deletes_and_the_next_request_starts_anew(spider, redis_server, ke
     spider.crawler.signals.send_catch_log(signals.spider_closed, reason="finished")
     assert spider.crawler.stats.get_value("bloom/items") == 10
     assert redis_server.names(key) == []
-
-
-@pytest.mark.parametrize("persist", [True, False])
-def test_a_scheduler_that_clears_gets_a_warning(spider, caplog, persist):
-    """Unless SCHEDULER_PERSIST is set the first worker to finish clears the filter."""
-    spider.settings.set("SCHEDULER_PERSIST", persist)
-    RedisBloomDupeFilter.from_spider(spider)
-    assert ("SCHEDULER_PERSIST is not set" in caplog.text) == (not persist)
 
 
 def test_clear_without_a_server_is_an_error_line(worker, own_server, caplog):

@@ -3,13 +3,11 @@
 import json
 import logging
 import os
-import secrets
 import threading
-import time
 from queue import SimpleQueue
 
 import pytest
-from scrapy import signals
+from scrapy import Request, signals
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
@@ -23,7 +21,7 @@ from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.lifecycle import open_crawl
 from scrapy_bloom.redis.status import FilterView
 from scrapy_bloom.redis.worker_feeds import SyncedFeeds
-from tests.crawl.engine import TestSpider, name_of, request
+from tests.crawl.engine import OtherSpider, TestSpider, name_of, request
 from tests.crawl.rounds import waited_for
 from tests.redis.server import wait_until
 from tests.redis.workers import talk
@@ -34,13 +32,9 @@ pytestmark = pytest.mark.usefixtures("few_shards")
 def let_die(scheduler):
     """Release the job of a worker as the end of its process does."""
     scheduler.worker.feeds._file.close(clean=True)
+    if scheduler.ledger._timer is not None:
+        scheduler.ledger._timer.cancel()
     session_of(scheduler.crawler).abandon()
-
-
-class OtherSpider(TestSpider):
-    """Has another name."""
-
-    name = "other"
 
 
 def test_another_spider_is_refused(build, key, redis_server):
@@ -63,9 +57,9 @@ def test_another_spider_is_refused(build, key, redis_server):
     assert redis_server.command("HGET", crawl, "spider") == b"other"
 
 
-def test_a_refused_worker_leaves_its_job_directory(build, tmp_path):
-    """As it was: not there, or free for the next crawl of the process; also one that is closed
-    before it opens, as where a spider middleware keeps the spider from starting."""
+def test_a_refused_worker_leaves_nothing(build, tmp_path, monkeypatch):
+    """No connection, and its job directory not there, or free for the next crawl of the process;
+    also one that is closed before it opens."""
     with pytest.raises(SharedFilterError):
         build(BLOOM_REDIS_URL="redis://127.0.0.1:1/0", JOBDIR=str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
@@ -76,31 +70,27 @@ def test_a_refused_worker_leaves_its_job_directory(build, tmp_path):
     first.close("shutdown")
     build_from_crawler(type(first), first.crawler).close("cancelled")
     talk(build())
-    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 60, and this one has 30"):
-        build(BLOOM_REDIS_LEASE=30, **where)
+    # a list of seeds has two more connections
+    clients, init, close = set(), RedisClient.__init__, RedisClient.close
+    with monkeypatch.context() as patch:
+        patch.setattr(TestSpider, "redis_key", "seeds", raising=False)
+        patch.setattr(RedisClient, "__init__", lambda *each: clients.add(each[0]) or init(*each))
+        patch.setattr(RedisClient, "close", lambda self: clients.discard(self) or close(self))
+        with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 60, and this one has 30"):
+            build(BLOOM_REDIS_LEASE=30, **where)
+    assert clients == set()
     build(**where)
 
 
-def test_a_refused_worker_leaves_no_connection(build, monkeypatch):
-    """Nor does a spider with a list of seeds, which has two more."""
-    monkeypatch.setattr(TestSpider, "redis_key", "seeds", raising=False)
-    talk(build())
-    clients, init, close = set(), RedisClient.__init__, RedisClient.close
-    monkeypatch.setattr(
-        RedisClient, "__init__", lambda self, *args: clients.add(self) or init(self, *args)
-    )
-    monkeypatch.setattr(RedisClient, "close", lambda self: clients.discard(self) or close(self))
-    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE"):
-        build(BLOOM_REDIS_LEASE=30)
-    assert clients == set()
-
-
-def test_a_url_is_enough(build, join):
-    """With BLOOM_REDIS_URL the add-on has it built, and a request goes there and back. What another
-    worker has seen is counted when the answer comes: `enqueue_request` says "perhaps new"."""
-    scheduler, other = build(), join()
+def test_a_url_is_enough(build, redis_server, key, join):
+    """With BLOOM_REDIS_URL the add-on has it built. What another worker has seen is counted when
+    the answer comes, what cannot be stored is handed out first, and a close leaves no thread."""
+    other = join()
     other.enqueue("seen")
-    other.exchange()
+    other.drain()
+    other.leave()
+    before = threading.active_count()
+    scheduler = build()
     assert type(scheduler) is RedisDurableScheduler
     assert scheduler.has_pending_requests()
     assert scheduler.enqueue_request(request("page", callback=scheduler.spider.parse_other))
@@ -108,46 +98,44 @@ def test_a_url_is_enough(build, join):
     assert scheduler.enqueue_request(request("seen"))
     assert scheduler.stats.get_value("dupefilter/filtered") == 1
     talk(scheduler)
+    for name, meta in {"a": {"function": lambda: None}, "b": {"download_slot": "\0"}}.items():
+        assert scheduler.enqueue_request(request(name, meta=meta))
+        assert name_of(scheduler.next_request()) == name
     popped = scheduler.next_request()
     assert (popped.url, popped.callback) == (request("page").url, scheduler.spider.parse_other)
     stats = scheduler.stats.get_stats()
     assert stats["scheduler/enqueued/redis"] == stats["scheduler/dequeued/redis"] == 1
-    assert (stats["dupefilter/filtered"], stats["scheduler/enqueued"]) == (2, 1)
+    assert (stats["dupefilter/filtered"], stats["scheduler/unserializable"]) == (2, 2)
+    assert redis_server.command("ZCARD", f"{{{key}}}:workers") == 1
+    scheduler.close("finished")
+    assert redis_server.command("ZCARD", f"{{{key}}}:workers") == 0
+    assert threading.active_count() == before
 
 
-def start(scheduler, *requests, through=False):
-    """Give the engine what Spider.start() yields, and leave before the end unless `through`."""
-    (process,) = scheduler.crawler.engine.scraper.spidermw.methods["process_start"]
+STARTS = ["start1", "start2", "start3"]
 
-    async def things():
+
+def run_start(scheduler, *requests, to_the_end=True):
+    """Run start() as the engine does; one that is run again elsewhere gives STARTS."""
+
+    async def start(requests, *, to_the_end=True):
         for each in requests:
-            yield each
+            yield each if isinstance(each, Request) else request(each, dont_filter=True)
+        if not to_the_end:
+            await Deferred()
 
-    async def run():
-        async for thing in process(things()):
-            scheduler.enqueue_request(thing)
+    async def schedule():
+        output = start(requests, to_the_end=to_the_end)
+        async for each in scheduler._start_requests.process_start(output):
+            scheduler.enqueue_request(each)
 
-    waited_for(run())
-    if through is not None:
-        scheduler._start_requests._is_through = through
+    async def again():
+        return scheduler._start_requests.process_start(start(STARTS))
+
+    scheduler.crawler.engine.scraper.spidermw.process_start = again
+    scheduler.crawler.engine.crawl = scheduler.enqueue_request
+    Deferred.fromCoroutine(schedule())
     talk(scheduler)
-
-
-def test_a_start_request_is_pushed_once_by_all_workers(build, redis_server, key):
-    """In any order, whatever is another in each run; one worker is killed."""
-
-    def requests(whose):
-        for number in whose:
-            headers = {"User-Agent": secrets.token_hex()}
-            meta = {"cookiejar": number, "time": time.time_ns()}
-            yield request("login", dont_filter=True, headers=headers, meta=meta)
-
-    workers = [build(), build(), build()]
-    start(workers[0], *requests([4, 2, 2]))
-    start(workers[1], *requests([1, 2, 3, 4]))
-    workers[0].worker.store.leave = lambda **_: True  # who is killed says no more
-    start(workers[2], *requests([2, 4, 3, 2, 1]))
-    assert [each.stats.get_value("scheduler/enqueued", 0) for each in workers] == [3, 2, 0]
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -155,7 +143,7 @@ def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server,
     """Ctrl-C cancels start(), and one that cleans up may just return: others run it."""
     scheduler = build()
     scheduler.crawler.engine.running = running
-    start(scheduler, through=None)
+    run_start(scheduler)
     done = redis_server.command("HGET", f"{{{key}}}:crawl", "start_done")
     assert done == (b"1" if running else b"")
 
@@ -174,25 +162,19 @@ def test_start_that_fails_in_old_middlewares_is_over(build):
     assert not scheduler.worker.store.starting
 
 
-@pytest.mark.parametrize(
-    "meta", [{"function": lambda: None}, {"download_slot": "\0"}], ids=["function", "slot with NUL"]
-)
-def test_what_cannot_be_stored_lives_in_memory(build, meta):
-    """A request that cannot be serialized is handed out all the same, first."""
-    scheduler = build()
-    assert scheduler.enqueue_request(request("page", meta=meta))
-    assert scheduler.next_request().url == request("page").url
-    assert scheduler.stats.get_value("scheduler/unserializable") == 1
-
-
 def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key, monkeypatch):
-    """In the list, or taken by a worker and not in the crawl yet."""
+    """In the list, or taken by a worker and not in the crawl yet. If they refuse a start, no crawl
+    is made."""
     monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
+    monkeypatch.setattr(TestSpider, "redis_batch_size", "many", raising=False)
+    with pytest.raises(ValueError, match="many"):
+        build()
+    monkeypatch.setattr(TestSpider, "redis_batch_size", 1)
+    assert not [name for name in redis_server.names(key) if name.endswith(":crawl")]
     redis_server.command("RPUSH", f"{key}:seeds", "http://example.com/seed")
     scheduler = build()
-    start(scheduler)
+    run_start(scheduler)
     worker, taken = scheduler.worker, f"{{{key}:seeds}}:taken"
-    worker.store.starting, worker.store.start_done = False, True
     wait_until(lambda: redis_server.command("EXISTS", taken), "the seed to be taken")
     talk(scheduler)
     assert worker.store.is_quiet
@@ -206,19 +188,10 @@ def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key,
     assert not scheduler.has_pending_requests()
 
 
-def test_seeds_that_refuse_a_start_leave_the_crawl_as_it_is(build, redis_server, key, monkeypatch):
-    """No crawl is made, and no round begins."""
-    monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
-    monkeypatch.setattr(TestSpider, "redis_batch_size", "many", raising=False)
-    with pytest.raises(ValueError, match="many"):
-        build()
-    assert not [name for name in redis_server.names(key) if name.endswith(":crawl")]
-
-
 def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis_server, key):
     """If its worker dies, only another run of start() gives it again."""
     scheduler = build()
-    start(scheduler, request("page", meta={"function": lambda: None}), through=True)
+    run_start(scheduler, request("page", meta={"function": lambda: None}))
     in_progress = scheduler.crawler.engine._slot.inprogress
     popped = scheduler.next_request()
     in_progress.add(popped)
@@ -228,28 +201,13 @@ def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis
         in_progress.discard(popped)
 
 
-def test_closing_leaves(build, redis_server, key):
-    """A worker that has closed is not among the workers any more, and has no thread left."""
-    before = threading.active_count()
-    scheduler = build()
-    talk(scheduler)
-    workers = f"{{{key}}}:workers"
-    assert redis_server.command("ZCARD", workers) == 1
-    scheduler.close("finished")
-    assert redis_server.command("ZCARD", workers) == 0
-    assert threading.active_count() == before
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}, "set DUPEFILTER_CLASS to"),
         ({"BLOOM_REDIS_LEASE": 0}, "BLOOM_REDIS_LEASE is 0"),
-        ({"BLOOM_REDIS_IDLE": -1}, "BLOOM_REDIS_IDLE is -1"),
         ({"BLOOM_REDIS_SLOT_WORKERS": 2}, "BLOOM_REDIS_SLOT_WORKERS is 2"),
-        ({"BLOOM_REDIS_MAX_ATTEMPTS": 0}, "BLOOM_REDIS_MAX_ATTEMPTS is 0"),
         ({"BLOOM_REPEAT_START": True}, "begin a new round with BLOOM_REDIS_ROUND"),
-        ({"SCHEDULER_DISK_QUEUE": "queue.Queue"}, "SCHEDULER_DISK_QUEUE is queue.Queue"),
         ({"SCHEDULER_MEMORY_QUEUE": "queue.Queue"}, "SCHEDULER_MEMORY_QUEUE is queue.Queue"),
         ({"BLOOM_BUDGET": "x"}, "BLOOM_BUDGET is 'x'"),
     ],
@@ -278,8 +236,7 @@ def test_a_server_that_evicts_gets_no_new_crawl(own_server, build, told):
 
 @pytest.mark.parametrize(("name", "value"), [("save", "60 1"), ("appendonly", "yes"), ("save", "")])
 def test_a_server_without_persistence_or_memory_is_named(own_server, build, told, name, value):
-    """At start, once; where there is a snapshot or a log it is not. A worker that gets nothing for
-    want of memory says so."""
+    """At start, unless there is a snapshot or a log; a worker says when memory is full."""
     own_server.command("CONFIG", "SET", name, value)
     scheduler = build(BLOOM_REDIS_URL=own_server.url)
     talk(scheduler)
@@ -328,11 +285,6 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     assert told(kept)["items"] == ("2 feeds with each item at least once", "")
     with pytest.raises(FilterLockedError, match="is in use by process"):
         build(**settings)
-    kept.close("shutdown")
-    let_die(kept)
-    again = build(**settings)
-    again.close("shutdown")
-    let_die(again)
 
 
 def test_scrapys_feeds_of_a_worker_are_synced_before_pages_are_acknowledged(tmp_path, monkeypatch):
@@ -391,7 +343,7 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
     assert json.loads(work(BLOOM_REDIS_ROUND="2")[0]) == []
 
 
-def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, redis_server, key):
+def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, key):
     """Links of what is done may be forgotten there: whoever yields them has them fetched again."""
     worker = join()
     worker.enqueue("stored")
@@ -408,40 +360,14 @@ def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, redis_server,
     assert not worker.store.start_done
     worker.store.commit(prints[1:])
     worker.exchange()
-    with RedisClient(redis_server.url) as client:
-        assert not any(each in FilterView(client, key).filter for each in prints)
+    assert not any(each in FilterView(worker.client, key).filter for each in prints)
     assert not any(worker.dupefilter.request_seen(each) for each in (done, in_progress))
     worker.store.commit(prints)  # fetched once more, and now all that came of them is there
     worker.exchange()
     worker.exchange()
-    with RedisClient(redis_server.url) as client:
-        assert all(each in FilterView(client, key).filter for each in prints)
-        assert len(FilterView(client, key).filter) == 4
-
-
-STARTS = ["start1", "start2", "start3"]
-
-
-def run_start(scheduler, names=STARTS, *, to_the_end=True):
-    """Run the spider's start() as the engine does, also when it is to be run again."""
-
-    async def start(names, *, to_the_end=True):
-        for name in names:
-            yield request(name, dont_filter=True)
-        if not to_the_end:
-            await Deferred()
-
-    async def schedule(names, **options):
-        async for each in scheduler._start_requests.process_start(start(names, **options)):
-            scheduler.enqueue_request(each)
-
-    async def again():
-        return scheduler._start_requests.process_start(start(STARTS))
-
-    scheduler.crawler.engine.scraper.spidermw.process_start = again
-    scheduler.crawler.engine.crawl = scheduler.enqueue_request
-    Deferred.fromCoroutine(schedule(names, to_the_end=to_the_end))
-    talk(scheduler)
+    stored = FilterView(worker.client, key).filter
+    assert all(each in stored for each in prints)
+    assert len(stored) == 4
 
 
 def fetch(*schedulers):
@@ -467,20 +393,20 @@ def close_idle(scheduler):
 def test_a_worker_of_the_round_before_does_not_end_the_next(build, comes):
     """Each start request is sent, by a worker that comes, or by that one."""
     waiting = build(BLOOM_REDIS_ROUND="1", BLOOM_REDIS_IDLE=600)
-    run_start(waiting)
+    run_start(waiting, *STARTS)
     assert fetch(waiting) == STARTS
     last = build(BLOOM_REDIS_ROUND="1")
-    run_start(last)
+    run_start(last, *STARTS)
     assert not last.has_pending_requests()
     close_idle(last)
     stopped = build(BLOOM_REDIS_ROUND="2")
-    run_start(stopped, STARTS[:1], to_the_end=False)
+    run_start(stopped, *STARTS[:1], to_the_end=False)
     talk(waiting)
     stopped.close("shutdown")
     workers = [waiting]
     if comes:
         workers.append(build(BLOOM_REDIS_ROUND="2"))
-        run_start(workers[1])
+        run_start(workers[1], *STARTS)
     assert fetch(*workers) == STARTS
     assert not any(each.has_pending_requests() for each in workers)
     close_idle(workers[-1])
@@ -492,7 +418,7 @@ def test_who_has_only_heard_that_start_is_through_does_not_say_so(
 ):
     """It runs start() where Redis goes back to before its end."""
     first = build()
-    run_start(first, STARTS[:1], to_the_end=False)
+    run_start(first, *STARTS[:1], to_the_end=False)
     assert fetch(first) == STARTS[:1]
     first.close("shutdown")
 
@@ -505,6 +431,6 @@ def test_who_has_only_heard_that_start_is_through_does_not_say_so(
     monkeypatch.setattr(worker_module, "open_crawl", hears_of_the_end)
     last = build()
     assert last.worker._state.start_done
-    run_start(last)
+    run_start(last, *STARTS)
     assert fetch(last) == STARTS[1:]
     assert not last.has_pending_requests()
