@@ -12,7 +12,7 @@ from scrapy_bloom.redis.push import Pusher
 from scrapy_bloom.redis.scripts import HEARTBEAT
 from scrapy_bloom.redis.status import CrawlReader
 from tests.crawl.engine import name_of
-from tests.redis.workers import LEASE, StoreWorker, crawl, seeded, waiting
+from tests.redis.workers import LEASE, StoreWorker, crawl, waiting
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
@@ -291,8 +291,7 @@ def test_a_kill_between_the_calls_of_a_commit(join):
         dying.exchange()
     assert not join().state.start_done
     dying.die()
-    fetched = crawl([other], lambda page: range(1, 121 * (page == 0)), seeded(1))
-    assert {*fetched} == {*range(121)}
+    assert crawl(other, lambda page: range(1, 121 * (page == 0))) == {*range(121)}
 
 
 def test_more_is_done_than_a_call_can_tell(join):
