@@ -76,19 +76,6 @@ def test_an_outage_fences_nobody(join):
     assert [worker.fences for worker in workers] == [0, 0]
 
 
-def test_redis_that_went_back_in_time(join, redis_server):
-    """The worker is fenced at its next call, and asks again about what it knew as seen."""
-    worker = join()
-    worker.enqueue("a")
-    worker.exchange()
-    worker.exchange()
-    assert not worker.enqueue("a")
-    redis_server.command("HINCRBY", f"{worker.key}:batch:{worker.store.worker}", "number", -1)
-    worker.exchange()
-    assert worker.fences == 1
-    assert worker.enqueue("a")
-
-
 def test_the_end_of_a_crawl(join, redis_server):
     """It has none while a worker has a claim, whoever that is. The first to leave when nothing is
     left marks it, a push takes the mark back, and a crawl that is gone has none either."""
@@ -421,10 +408,7 @@ def test_rounds(join):
 def test_a_filter_that_grows_meanwhile(join):
     """What meets a new layer is asked again, in its order; none of it is lost."""
     one, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
-    for number in range(600):
-        one.enqueue(f"{number}")
-        if number % 50 == 49:
-            one.exchange()
+    one.enqueue_all(range(600))
     one.send_all()
     other.enqueue_all(range(900))
     batches, batch = [], other.store._batch

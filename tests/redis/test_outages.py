@@ -248,23 +248,9 @@ def test_an_eviction_policy_gets_a_warning(worker, own_server, told):
         assert len(lines) == warned
 
 
-class Heartbeats:
-    """A client that notes when a lease was renewed, and fails so if need be."""
-
-    def __init__(self, clock, error=None):
-        self.clock, self.error, self.times = clock, error, []
-
-    def run(self, *_):
-        self.times.append(self.clock())
-        if self.error:
-            raise self.error
-
-    def close(self):
-        """There is no connection."""
-
-
-def transport_of(client, lease):
-    """Return a transport whose worker has one call behind it."""
+def transport_of(run, lease):
+    """Return a transport with a client that does no more than `run`."""
+    client = SimpleNamespace(run=run, close=lambda: None)
     transport = Transport(client, "key", "crawl", lease, print, print)
     transport.turn("worker")
     return transport
@@ -272,9 +258,14 @@ def transport_of(client, lease):
 
 def test_a_heartbeat_that_fails_is_one_line(caplog, capfd):
     """Whatever it raises; the next ones are tried."""
-    client = Heartbeats(time.monotonic, TypeError("no such answer"))
-    transport = transport_of(client, 0.04)
-    wait_until(lambda: len(client.times) > 3)
+    beaten = []
+
+    def fail(*_):
+        beaten.append(1)
+        raise TypeError("no such answer")
+
+    transport = transport_of(fail, 0.04)
+    wait_until(lambda: len(beaten) > 3)
     transport.close()
     assert caplog.messages == ["The lease of worker was not renewed: no such answer"]
     assert "Traceback" not in capfd.readouterr().err
@@ -282,11 +273,10 @@ def test_a_heartbeat_that_fails_is_one_line(caplog, capfd):
 
 def test_a_lease_is_renewed_in_time_while_the_reactor_rests(monkeypatch):
     """Four times in a lease, for ten minutes: a callback may take long."""
-    now = [0]
-    monkeypatch.setattr(transport_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    client = Heartbeats(lambda: now[0])
-    transport = transport_of(client, 100)
-    for now[0] in range(0, 1000, 5):
+    clock, beaten = [0], []
+    monkeypatch.setattr(transport_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    transport = transport_of(lambda *_: beaten.append(clock[0]), 100)
+    for clock[0] in range(0, 1000, 5):
         transport._beat()
     transport.close()
-    assert client.times == [*range(25, 600, 25)]
+    assert beaten == [*range(25, 600, 25)]
