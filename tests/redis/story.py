@@ -287,8 +287,9 @@ class Story:
         if self.strikes("dead", 0.3):
             self.desk.change(Filter(KEPT, reasons=["host"], slots=[slot]), "retry")
             self.promised[slot] = 0
-        if self.strikes("fail", 0.5):
-            Failed(self.desk).retry(reasons=["callback"])
+        for kind, reason in (("fail", "callback"), ("budgets", "capped")):
+            if self.strikes(kind, 0.5):
+                Failed(self.desk).retry(reasons=[reason])
         assert not self.is_exact or findings_of(self.workers[0]) == []
         self.is_at_desk = False
 
