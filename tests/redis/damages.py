@@ -286,7 +286,6 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--damages", type=int, default=3)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
     preload()
     with tempfile.TemporaryDirectory(prefix="damages-") as name:
@@ -294,7 +293,7 @@ def main():
         server = Server(folder)
         try:
             dump = made(server, folder)
-            for number in range(options.first, options.first + options.damages):
+            for number in range(options.damages):
                 told = trial(server, dump, random.Random(options.seed + number), folder)
                 print(json.dumps({"number": number, **told}), flush=True)
         finally:

@@ -8,8 +8,7 @@ import os
 import re
 import signal
 import time
-from collections import Counter
-from contextlib import suppress
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -134,13 +133,16 @@ class Fleet:
 
     @property
     def items(self):
-        """The numbers of the items in the feeds; a killed worker's last line may be torn."""
-        numbers = set()
-        for path in self.folder.glob("*/items.jsonl"):
-            for line in path.read_text().splitlines():
-                with suppress(ValueError):
-                    numbers.add(json.loads(line)["number"])
-        return numbers
+        """The numbers of the items that are in each kind of feed; a killed worker's last line may
+        be torn."""
+        found = defaultdict(set)
+        for path in self.folder.glob("*/items.*"):
+            text = path.read_bytes()
+            if path.suffix == ".gz":
+                text = gzip.decompress(text)
+            assert path.suffix != ".json" or isinstance(json.loads(text), list)
+            found[path.suffix].update(map(int, re.findall(rb'"number": (\d+)[,}]', text)))
+        return set.intersection(*found.values()) if found else set()
 
     def report(self, **found):
         """Return what became of the crawl, against an undisturbed one."""
@@ -240,7 +242,8 @@ class FleetTeller(Teller):
 
 def accidents(kinds, server, teller):
     """Yield crawls in which a worker is killed at random moments, or all are, or one is stopped
-    for longer than its lease, or Redis restarted, with all it has or from an earlier state."""
+    for longer than its lease, or Redis restarted, with all it has or from an earlier state. Who is
+    killed and has a JOBDIR is started again with that."""
     for number in range(teller.options.count):
         yield with_accidents(teller, f"{kinds.replace(' ', '-')}{number}", kinds.split(), server)
 
@@ -249,7 +252,9 @@ def with_accidents(teller, name, kinds, server):
     chance, kills = teller.chance, 0
     server = server(teller)
     fleet = teller.fleet(name, server)
-    fleet.start_all(WORKERS)
+    jobs = [fleet.folder / f"job{n}" for n in range(WORKERS)] if kinds == ["kill"] else ()
+    places = [in_a_job(folder) for folder in jobs] or [{}] * WORKERS
+    place_of = {fleet.start(**place): place for place in places}
     if "back" in kinds:
         yield from until(lambda: fleet.has_begun(1))
         server.command("SAVE")
@@ -261,7 +266,8 @@ def with_accidents(teller, name, kinds, server):
         if kind == "kill":
             for each in running if chance.random() < 0.2 else [run]:
                 fleet.kill(each)
-                fleet.start()
+                place = place_of.pop(each)
+                place_of[fleet.start(**place)] = place
                 kills += 1
         elif kind == "stop":
             os.kill(run.pid, signal.SIGSTOP)
@@ -273,6 +279,14 @@ def with_accidents(teller, name, kinds, server):
             yield from pauses(chance.uniform(0.1, 0.5))
             server.start()
     yield from fleet.end(kills=kills)
+
+
+def in_a_job(folder):
+    """Return the settings of a worker with a JOBDIR, whose feeds are stored at the end."""
+    zipped = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
+    feeds = {"items.json": {"format": "json"}, "items.gz": {"format": "jsonlines", **zipped}}
+    paths = {str(folder / name): options for name, options in feeds.items()}
+    return {**ADDON, "JOBDIR": str(folder / "job"), "FEEDS": paths}
 
 
 def durable_server(teller):
@@ -368,8 +382,12 @@ def cut_off(teller):
 
 
 def idle(teller):
-    """Workers wait for what is pushed; one that waits for a second ends, others are stopped."""
-    fleet = teller.fleet("idle")
+    """start() raises in one worker. Others run it, and wait for what is pushed; one that waits for
+    a second ends, they are stopped."""
+    fleet = teller.fleet("idle", spider=FailingStart)
+    first = fleet.start()
+    yield from to_the_end(fleet)
+    fleet.crawl = replace(fleet.crawl, spider=TreeSpider)
     fleet.start_all(2, BLOOM_REDIS_IDLE=600)
     yield from until(lambda: fleet.answers.keys() >= fleet.reference.keys())
     yield from pauses(1)
@@ -383,7 +401,7 @@ def idle(teller):
     yield from until(lambda: last.ended)
     for run in fleet.running:
         os.kill(run.pid, signal.SIGINT)
-    yield from fleet.end(still_there=still_there, pushed=pushed)
+    yield from fleet.end(failed=len(first.lines("always raises")), there=still_there, pushed=pushed)
 
 
 def seeded_spider():
@@ -421,65 +439,12 @@ def start_urls(teller):
     yield fleet.report(left=teller.server.names("tree:start_urls"))
 
 
-def parts(teller):
-    """Workers with a JOBDIR are killed and started again, also when the crawl is over."""
-    fleet = teller.fleet("parts", spider=GatedTree)
-    folder, reference = fleet.folder, fleet.reference
-    gzipped = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
-
-    def start(name):
-        feeds = {
-            str(folder / f"{name}.jsonl.gz"): {"format": "jsonlines", **gzipped},
-            str(folder / f"{name}.json"): {"format": "json"},
-        }
-        return fleet.start(**ADDON, JOBDIR=str(folder / f"job-{name}"), FEEDS=feeds)
-
-    names = {name: start(name) for name in "ab"}
-    for share in (0.2, 0.5, 0.8):
-        yield from until(lambda share=share: len(fleet.answers) > share * len(reference))
-        for name, run in names.items():
-            fleet.kill(run)
-            names[name] = start(name)
-    yield from until(lambda: fleet.has_begun(0))
-    fleet.kill(names["a"])
-    # the other one has its JOBDIR as long as the gate is shut
-    second = start("b")
-    yield from until(lambda: second.ended)
-    fleet.workers.remove(second)
-    fleet.gate.touch()
-    yield from to_the_end(fleet)
-    for name in names:
-        start(name)
-    yield from to_the_end(fleet)
-    zipped = [gzip.decompress((folder / f"{name}.jsonl.gz").read_bytes()) for name in names]
-    lines = [json.loads(line) for text in zipped for line in text.splitlines()]
-    plain = [item for name in names for item in json.loads((folder / f"{name}.json").read_text())]
-    yield fleet.report(
-        items_lost=[
-            sorted(items_of(reference) - {item["number"] for item in items})
-            for items in (lines, plain)
-        ],
-        refused=len(second.lines("is in use by process")),
-        told=sum("2 feeds with each item at least once" in run.log for run in fleet.all),
-    )
-
-
-def failing_start(teller):
-    """start() raises in one worker: the crawl is not over before another has run it."""
-    fleet = teller.fleet("failing_start", spider=FailingStart)
-    fleet.start()
-    yield from to_the_end(fleet)
-    fleet.crawl = replace(fleet.crawl, spider=TreeSpider)
-    fleet.start()
-    yield from fleet.end()
-
-
 def once(story, teller):
     """Yield the crawl of a story."""
     yield story(teller)
 
 
-_ONCE = (wiped, close_on_error, stopped, cut_off, idle, start_urls, parts, failing_start)
+_ONCE = (wiped, close_on_error, stopped, cut_off, idle, start_urls)
 STORIES = {
     "kills": partial(accidents, "kill", lambda teller: teller.server),
     "cluster": partial(accidents, "kill stop", lambda teller: teller.cluster),

@@ -11,10 +11,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from socketserver import BaseRequestHandler, ThreadingTCPServer
+from socketserver import ThreadingTCPServer
 
 from scrapy_bloom.redis.scripts import Script
 from tests.patience import wait_until
@@ -186,7 +185,7 @@ class Name(ThreadingTCPServer):
     daemon_threads = True
 
     def __init__(self, server):
-        super().__init__(("127.0.0.1", 0), _Forward)
+        super().__init__(("127.0.0.1", 0), None)
         self.url = f"redis://127.0.0.1:{self.server_address[1]}/0"
         self.lead_to(server)
 
@@ -202,15 +201,9 @@ class Name(ThreadingTCPServer):
         self.shutdown()
         self.server_close()
 
-    def handle_error(self, *_):
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(*_)
-
-
-class _Forward(BaseRequestHandler):
-    def handle(self):
-        with socket.create_connection(("127.0.0.1", self.server.port)) as there:
-            ends = {self.request: there, there: self.request}
+    def finish_request(self, here, _address):
+        with suppress(ConnectionError), socket.create_connection(("127.0.0.1", self.port)) as there:
+            ends = {here: there, there: here}
             while True:
                 for end in select.select(list(ends), [], [])[0]:
                     data = end.recv(1 << 16)
@@ -247,10 +240,6 @@ class Cluster:
     @property
     def url(self):
         return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
-
-    def calls(self):
-        """Return how often each command was called, over all nodes."""
-        return sum((Counter(node.calls()) for node in self.nodes), Counter())
 
     def stop(self):
         for node in self.nodes:

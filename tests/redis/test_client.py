@@ -1,12 +1,10 @@
 """The connection to Redis: what it shows of its URL, and what it can be asked for."""
 
-from pathlib import Path
 from threading import Timer
 
 import pytest
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.redis import layout, scripts
 from scrapy_bloom.redis.client import RedisClient, ScriptError, public_url
 from scrapy_bloom.redis.filter import RedisBloomFilter
 from tests.patience import PATIENCE
@@ -33,19 +31,6 @@ def test_urls_are_shown_without_secrets(url, shown):
     """Nothing is left where a password may have slipped into another part."""
     assert public_url(url) == shown
     assert "hush" not in public_url(url)
-
-
-def test_looking_changes_nothing(redis_server, key):
-    """Asked whether it has a key, Redis writes nothing, also where the filter is full."""
-    with RedisClient(redis_server.url) as client:
-        tested = RedisBloomFilter(client, key, 10, 1e-6)
-        for number in range(200):
-            tested.add(b"%d" % number)
-        before = {name: redis_server.command("DUMP", name) for name in redis_server.names(key)}
-        other = RedisBloomFilter.open(client, key)
-        assert all(b"%d" % number in other for number in range(200))
-        assert not any(b"x%d" % number in other for number in range(200))
-        assert before == {name: redis_server.command("DUMP", name) for name in before}
 
 
 def test_a_start_waits_for_a_slow_server(own_server, key):
@@ -87,29 +72,3 @@ def test_damage_is_no_outage_whatever_the_key_is_called(redis_server, key, name)
         tested.known.clear()
         with pytest.raises(ScriptError, match=f"{key}.* has no layers or no count"):
             b"a" in tested  # noqa: B015
-
-
-@pytest.mark.parametrize("kind", ["redis_server", "redis_cluster"])
-def test_servers_are_counted_once(kind, request):
-    """However often connections are made, a server that is the same is one."""
-    server = request.getfixturevalue(kind)
-    with RedisClient(server.url) as client:
-        for _ in range(4):
-            client._disconnect()
-            assert client.confirm()
-            for number in range(20):
-                client.run(lua_script("return 1"), [f"{{{number}}}"])
-            assert client.servers == len(getattr(server, "nodes", [server]))
-
-
-def test_each_lua_file_belongs_to_a_script():
-    """No piece is missing, none is left over, and both languages have one format of crawls."""
-    texts = {k.lower(): v.text for k, v in vars(scripts).items() if isinstance(v, scripts.Script)}
-    folder = Path(scripts.__file__).parent / "lua"
-    assert {*texts} == {path.stem for path in folder.glob("*.lua")}
-    joined = "".join(texts.values())
-    assert "-- include" not in joined
-    for path in folder.glob("include/*.lua"):
-        piece = path.read_text().partition("\n\nlocal")[2].partition("-- include")[0]
-        assert piece in joined, path
-    assert f"return '{layout.crawl_id('')}'" in texts["commit"]

@@ -10,6 +10,7 @@ from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis import desk
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
+from tests.crawl.engine import name_of
 from tests.redis.workers import FIFO, LIFO, StoreWorker, findings_of, lobby_from
 
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -106,48 +107,37 @@ def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server,
     assert int(redis_server.command("BITCOUNT", few)) == 0
 
 
-def split(worker, slot, newer):
-    """Make the list of a slot two, as where it had its share when requests left the lobby: an older
-    one, which goes first, and one of the `newer` requests."""
-    call = worker.client._redis.execute_command
-    own = f"{worker.key}:pending:0:{slot}"
-    entries = [call("RPOP", own) for _ in range(newer)]
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_list_and_an_older_one(join, is_held):
+    """As where a slot had its share when requests left the lobby. The mark at the end of the older
+    one is no request; what is behind it is counted, listed and dropped, where it is parked, too."""
+    worker = join(**FIFO)
+    call, own = worker.client._redis.execute_command, f"{worker.key}:pending:0:slot"
+    send(worker, "slot", "abcdefgh")
+    if is_held:
+        worker.store.hold("slot", 1000, 1)
+        worker.exchange()
+        call("ZADD", f"{worker.key}:parked", 1e15, "0:slot\0")
+        call("ZREM", f"{worker.key}:parked", "0:slot")
+    else:
+        call("LSET", f"{worker.key}:slots:0", 0, "slot\0")
+    newest = call("RPOP", own)
     call("RENAME", own, f"{own}\0")
     call("RPUSH", f"{own}\0", "")
-    call("RPUSH", own, *entries)
-    return call
-
-
-def test_a_list_and_an_older_one_go_in_one_call(join):
-    """The mark at the end of the older one is no request."""
-    worker = join(**FIFO)
-    send(worker, "slot", "abcdefgh")
-    split(worker, "slot", 1)("LSET", f"{worker.key}:slots:0", 0, "slot\0")
+    call("RPUSH", own, newest)
     count = pending(worker)
     assert count > 1
+    assert pending(worker, urls=["*"]) == count
     assert findings_of(worker) == []
-    assert drop(worker, slots=["slot"])[0] == count
+    if is_held:
+        assert drop(worker, urls=["*/h"])[0] == 1
+        assert findings_of(worker) == []
+        worker.store.release("slot")
+        assert name_of(worker.next()) == "a"
+    count = pending(worker)
+    assert drop(worker, slots=["slot"])[0] == count > 0
     assert findings_of(worker) == []
     assert pending(worker) == 0
-
-
-def test_what_is_behind_the_mark_of_a_parked_list_is_there(join):
-    """It is counted, listed and dropped, and verify knows that workers will find it."""
-    worker = join(**FIFO)
-    send(worker, "held", "abc")
-    worker.store.hold("held", 1000, 1)
-    worker.exchange()
-    assert worker.next() is None
-    call = split(worker, "held", 2)
-    call("ZADD", f"{worker.key}:parked", 1e15, "0:held\0")
-    call("ZREM", f"{worker.key}:parked", "0:held")
-    assert findings_of(worker) == []
-    assert pending(worker) == pending(worker, urls=["*"]) == 3
-    assert drop(worker, urls=["*/a"])[0] == 1
-    worker.store.release("held")
-    worker.exchange()
-    assert sorted(worker.drain()) == ["b", "c"]
-    assert worker.store.is_quiet
 
 
 @pytest.mark.parametrize("budget", [None, {}, {"*": 2}, {"*": 9}])

@@ -102,23 +102,6 @@ def test_foreign_headers_are_refused(old, new, message):
         RedisHeader.from_text(header().to_text().replace(old, new).encode(), "here")
 
 
-def test_a_shard_that_others_grew_is_understood():
-    """A shard with more or, after a failover, fewer layers than known is taken as it is."""
-    made = header()
-    shard = Shard("key", 5, made)
-    shard.learn_newest(1, 7)
-    assert shard.counts == [7]
-    shard.learn_newest(3, 9)
-    assert shard.counts == [made.layer(0).share, made.layer(1).share, 9]
-    assert shard.keys == ["{key:5}", *(f"{{key:5}}:{layer}" for layer in range(4))]
-    answers = (2, 4), (3, 8), (3, 9), (4, 0)
-    assert [shard.has_lost(*answer) for answer in answers] == [True, True, False, False]
-    shard.forget()
-    assert not shard.has_lost(1, 0)
-    shard.learn_newest(2, 4)
-    assert shard.counts == [made.layer(0).share, 4]
-
-
 WRITTEN = (
     '{"format": 1, "scheme": "mmh3-x64-128/block-32768/lanes-16/1", "shards": 64, "capacity":'
     ' 1000000, "error_rate": 1e-06, "secret": "000102030405060708090a0b0c0d0e0f", "layers":'

@@ -26,31 +26,18 @@ def worker(own_server, make_dupefilter):
     return partial(lone_worker, make_dupefilter, own_server, **settings)
 
 
-@pytest.fixture
-def errors(told):
-    """Return a function that lists the ERROR messages so far."""
-    return partial(told, logging.ERROR)
-
-
 @contextmanager
-def stopped(server):
-    server.stop()
+def outage(server, kind="stopped"):
+    """Let a server be stopped, paused or full for a while."""
+    memory = partial(server.command, "CONFIG", "SET", "maxmemory")
+    begin, end = {
+        "stopped": (server.stop, server.start),
+        "paused": (server.pause, server.resume),
+        "full": (partial(memory, "1mb"), partial(memory, "0")),
+    }[kind]
+    begin()
     yield
-    server.start()
-
-
-@contextmanager
-def paused(server):
-    server.pause()
-    yield
-    server.resume()
-
-
-@contextmanager
-def out_of_memory(server):
-    server.command("CONFIG", "SET", "maxmemory", "1mb")
-    yield
-    server.command("CONFIG", "SET", "maxmemory", "0")
+    end()
 
 
 @pytest.fixture
@@ -68,7 +55,7 @@ def wait_for_an_attempt(tested):
 def test_an_outage_in_the_replay_loses_nothing(worker, durable_server, monkeypatch):
     """Redis has answered once, and does not for the next: that one stays in memory, too."""
     tested = worker()
-    with stopped(durable_server):
+    with outage(durable_server):
         assert offer(tested, 0, 10) == [False] * 10
     wait_for_an_attempt(tested)
     insist, calls = tested.shared.client.insist, count()
@@ -89,7 +76,7 @@ def test_what_scrapy_redis_could_not_queue_in_an_outage_is_new_to_others(worker,
     crawler = worker(BLOOM_REDIS_KEY="key", SCHEDULER_PERSIST=True).crawler
     tested, other = (RedisBloomDupeFilter.from_spider(crawler.spider) for _ in range(2))
     offer(tested, 0, 5)
-    with stopped(durable_server):
+    with outage(durable_server):
         assert offer(tested, 5, 8) == [False] * 3
     wait_for_an_attempt(tested)
     tested.close("bloom_error")
@@ -97,26 +84,26 @@ def test_what_scrapy_redis_could_not_queue_in_an_outage_is_new_to_others(worker,
     other.close("finished")
 
 
-@pytest.mark.parametrize("outage", [stopped, paused, out_of_memory])
-def test_an_outage_closes_the_spider(worker, durable_server, next_turn, errors, caplog, outage):
+@pytest.mark.parametrize("kind", ["stopped", "paused", "full"])
+def test_an_outage_closes_the_spider(worker, durable_server, next_turn, told, caplog, kind):
     """After one ERROR line. What it has seen is replayed, a part with each request that is new
     while the spider closes and the rest at close, when Redis answers again."""
     tested = worker()
     assert offer(tested, 0, 100) == [False] * 100
-    with outage(durable_server):
+    with outage(durable_server, kind):
         assert offer(tested, 50, 350) == [True] * 50 + [False] * 250
         assert offer(tested, 100, 350) == [True] * 250
         assert tested.crawler.engine.closed == []
         next_turn()
         assert tested.crawler.engine.closed == ["bloom_error"]
-        (message,) = errors()
+        (message,) = told(logging.ERROR)
         assert f"Redis at {durable_server.url}" in message
         assert "Closing the spider" in message
     wait_for_an_attempt(tested)
     assert len(tested.uncommitted) == 250
     assert offer(tested, 350, 352) == [False] * 2
     assert len(tested.uncommitted) < 250
-    assert len(errors()) == 1
+    assert len(told(logging.ERROR)) == 1
     assert "Redis answers again" in caplog.text
     tested.close("bloom_error")
     stats = tested.crawler.stats
@@ -138,7 +125,7 @@ def test_an_outage_blocks_the_crawl_for_a_bounded_time(worker, own_server, monke
             asked.append(time.monotonic() - began)
 
     monkeypatch.setattr(client, "_run", asking)
-    with paused(own_server):
+    with outage(own_server, "paused"):
         started = time.monotonic()
         assert offer(tested, 0, 20) == [False] * 20
         assert len(tested.uncommitted) > 0
@@ -151,7 +138,7 @@ def test_an_outage_blocks_the_crawl_for_a_bounded_time(worker, own_server, monke
         assert not asked or time.monotonic() >= due
 
 
-def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, errors):
+def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, told):
     """A server with its data is asked until it answers; the scripts are loaded again."""
     tested = worker(BLOOM_REDIS_TIMEOUT=PATIENCE)
     assert offer(tested, 0, 100) == [False] * 100
@@ -162,7 +149,7 @@ def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, error
         durable_server.start()
         assert answers.result() == [True] * 100 + [False] * 100
     next_turn()
-    assert errors() == tested.crawler.engine.closed == []
+    assert told(logging.ERROR) == tested.crawler.engine.closed == []
     assert offer(worker(), 0, 201) == [True] * 200 + [False]
 
 
@@ -194,7 +181,7 @@ def test_an_answer_that_was_lost_is_no_wrong_answer(worker, own_server, monkeypa
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, errors, restarts):
+def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, told, restarts):
     """It answers nothing: new requests are new, seen ones seen, and the message says why."""
     tested = worker()
     assert offer(tested, 0, 100) == [False] * 100
@@ -203,7 +190,7 @@ def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, erro
     assert offer(tested, 0, 200) == [True] * 200
     next_turn()
     assert tested.crawler.engine.closed == ["bloom_error"]
-    assert "gone" in errors()[0]
+    assert "gone" in told(logging.ERROR)[0]
 
 
 def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
@@ -223,7 +210,7 @@ def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
             each.close("finished")
 
 
-def test_a_start_is_refused_without_the_password(worker, own_server, errors, caplog):
+def test_a_start_is_refused_without_the_password(worker, own_server, told, caplog):
     """One ERROR line with the place, and no trace of the password in an exception."""
     own_server.command("CONFIG", "SET", "requirepass", "right")
     own_server.options["requirepass"] = "right"
@@ -240,7 +227,7 @@ def test_a_start_is_refused_without_the_password(worker, own_server, errors, cap
         caplog.clear()
         with pytest.raises(SharedFilterError, match=message) as caught:
             worker(BLOOM_REDIS_URL=url)
-        assert len(errors()) == 1
+        assert len(told(logging.ERROR)) == 1
         error = caught.value
         while error is not None:
             assert "s3cret" not in str(error)
@@ -261,23 +248,9 @@ def test_an_eviction_policy_gets_a_warning(worker, own_server, told):
         assert len(lines) == warned
 
 
-class Heartbeats:
-    """A client that notes when a lease was renewed, and fails so if need be."""
-
-    def __init__(self, clock, error=None):
-        self.clock, self.error, self.times = clock, error, []
-
-    def run(self, *_):
-        self.times.append(self.clock())
-        if self.error:
-            raise self.error
-
-    def close(self):
-        """There is no connection."""
-
-
-def transport_of(client, lease):
-    """Return a transport whose worker has one call behind it."""
+def transport_of(run, lease):
+    """Return a transport with a client that does no more than `run`."""
+    client = SimpleNamespace(run=run, close=lambda: None)
     transport = Transport(client, "key", "crawl", lease, print, print)
     transport.turn("worker")
     return transport
@@ -285,9 +258,14 @@ def transport_of(client, lease):
 
 def test_a_heartbeat_that_fails_is_one_line(caplog, capfd):
     """Whatever it raises; the next ones are tried."""
-    client = Heartbeats(time.monotonic, TypeError("no such answer"))
-    transport = transport_of(client, 0.04)
-    wait_until(lambda: len(client.times) > 3)
+    beaten = []
+
+    def fail(*_):
+        beaten.append(1)
+        raise TypeError("no such answer")
+
+    transport = transport_of(fail, 0.04)
+    wait_until(lambda: len(beaten) > 3)
     transport.close()
     assert caplog.messages == ["The lease of worker was not renewed: no such answer"]
     assert "Traceback" not in capfd.readouterr().err
@@ -295,11 +273,10 @@ def test_a_heartbeat_that_fails_is_one_line(caplog, capfd):
 
 def test_a_lease_is_renewed_in_time_while_the_reactor_rests(monkeypatch):
     """Four times in a lease, for ten minutes: a callback may take long."""
-    now = [0]
-    monkeypatch.setattr(transport_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    client = Heartbeats(lambda: now[0])
-    transport = transport_of(client, 100)
-    for now[0] in range(0, 1000, 5):
+    clock, beaten = [0], []
+    monkeypatch.setattr(transport_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    transport = transport_of(lambda *_: beaten.append(clock[0]), 100)
+    for clock[0] in range(0, 1000, 5):
         transport._beat()
     transport.close()
-    assert client.times == [*range(25, 600, 25)]
+    assert beaten == [*range(25, 600, 25)]

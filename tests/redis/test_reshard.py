@@ -1,8 +1,6 @@
 """A crawl in a Cluster whose hash slot is moved to another node, key by key: half of it is on
 either node for a while, and looks like a crawl that has lost something."""
 
-import random
-
 import pytest
 
 from scrapy_bloom import SharedFilterError
@@ -46,7 +44,7 @@ def test_workers_wait_until_a_slot_has_moved(redis_cluster, key, moved):
             move.finish()
 
     worker = StoreWorker(redis_cluster.url, key, attempt)
-    assert {*crawl([worker], tree(PAGES), random.Random(1))} == {*range(PAGES)}
+    assert crawl(worker, tree(PAGES)) == {*range(PAGES)}
     assert (refused, worker.fences, worker.is_gone) == (1, 0, False)
     worker.close()
 

@@ -15,7 +15,7 @@ STORIES = [
     "orders counters grows",
     "lose fail",
     "abort fail grows",
-    "abort counters kill slots",
+    "abort counters kill slots grows",
     "kill sleep fail grows",
     "back fail kill",
     "dictionaries back abort",
