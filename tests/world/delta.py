@@ -95,7 +95,7 @@ async def answer(asked):
     """Answer as on the day that the state says."""
     day, kind, page = int(asked.state), asked.kind, asked.page
     if (kind == "status" and day == 1) or kind == "broken":
-        return Reply(503)
+        return Reply(None if asked.number == "11" else 503)
     if kind == "soft" and day > 1 and (asked.crawl, day) not in REFUSED:
         REFUSED.add((asked.crawl, day))
         return Reply(body=b"later")
@@ -183,7 +183,7 @@ class DeltaSpider(scrapy.Spider):
             yield {"page": f"{kind}/{number}", "day": day}  # bytes are not JSON
 
     def failed(self, failure):
-        yield Request(f"{self.site}/item/8", meta=failure.request.meta)
+        yield Request(failure.request.url.replace("status", "item"), meta=failure.request.meta)
 
 
 class LinksSpider(scrapy.Spider):
@@ -267,15 +267,8 @@ class DigestSpider(scrapy.Spider):
 FRONTS = {
     "front/1": [*(f"leaf/{n}" for n in range(1, 6)), "front/2", "poll/1", "hop/1", "broken/1"],
     "front/2": [
-        "leaf/5",
-        "leaf/6",
-        "leaf/7",
-        "leaf/8",
-        "poll/1",
-        "quiet/1",
-        "shaky/1",
-        "soft/1",
-        "front/1",
+        *(f"leaf/{n}" for n in range(5, 9)),
+        *(f"{kind}/1" for kind in ("poll", "quiet", "shaky", "soft", "front")),
     ],
 }
 
