@@ -30,7 +30,6 @@ from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.periods import DAY
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
-from tests.world.mutants import MUTANTS
 from tests.world.runner import (
     ASYNCIO,
     REACTORS,
@@ -353,8 +352,6 @@ class DeltaTeller(Teller):
         """Return what is done first in each process of a crawl."""
 
         def before():
-            if self.options.mutant:
-                MUTANTS[self.options.mutant]()
             DurableScheduler.commit_operations = 5
             DurableScheduler.commit_seconds = 0.02
             Ledger.preparing_share = 1

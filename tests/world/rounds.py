@@ -23,7 +23,6 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
 from tests.failures import Failed
-from tests.world.mutants import MUTANTS
 from tests.world.points import Points, calls_of
 from tests.world.runner import FORCED, REACTORS, Crawl, Step, Teller, tell, tell_stories
 from tests.world.tree import answer, pause
@@ -172,8 +171,6 @@ class RoundTeller(Teller):
         """Return what is done first in each process of a crawl."""
 
         def prepare():
-            if self.options.mutant:
-                MUTANTS[self.options.mutant]()
             DurableScheduler.commit_operations = 3
             Ledger.preparing_share = 1  # a busy machine is no slow pipeline
             return before() if before else None
