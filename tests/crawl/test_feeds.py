@@ -152,15 +152,22 @@ def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job, stores_empty):
     assert (json.loads(path.read_bytes()) == []) if stores_empty else not path.exists()
 
 
-def test_csv_has_one_head(tmp_path, job):
-    """That of the item first seen, though another is acknowledged first, and after a kill."""
-    a = job({"a.csv": "csv"}, GOES_ON)
-    a.page("1", {"n": 1, "m": 1})
-    a.pages(p2={"m": 2, "n": 2})
-    a.drop()
-    b = job({"a.csv": "csv"}).pages(p3={"k": 3, "m": 3, "n": 3})
-    b.close("shutdown")
-    assert (tmp_path / "a.csv").read_bytes() == b"n,m\r\n2,2\r\n3,3\r\n"
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        ("a.csv", "n,m\r\n1,1\r\n2,2\r\n,3\r\n"),
+        ("shelf:a.csv", "m,n\r\n1,1\r\nm,n\r\n2,2\r\n3,\r\n"),
+    ],
+)
+def test_csv_has_one_head(tmp_path, job, uri, text):
+    """That of the item first seen, though another is acknowledged first, whatever the first item
+    after a stop has. What is appended has it again, with the columns of the first item there."""
+    feeds = {uri.replace("a.csv", f"{tmp_path}/a.csv"): "csv"}
+    a = job(feeds, GOES_ON)
+    a.page("0", {"n": 0, "m": 0})
+    a.pages(p1={"m": 1, "n": 1}).close("shutdown")
+    job(feeds).pages(p2={"n": 2, "m": 2}, p3={"k": 3, "m": 3}).close("shutdown")
+    assert (tmp_path / "a.csv").read_bytes().decode() == text
 
 
 @pytest.mark.parametrize(
@@ -378,15 +385,6 @@ def test_a_uri_is_evaluated_once_a_round(tmp_path, job):
 # -- stored at the end ---------------------------------------------------------------
 
 
-def test_what_is_appended_to_csv_has_the_columns_of_the_first_item(tmp_path, job):
-    """Whatever the first item after a stop has."""
-    feeds = {f"shelf:{tmp_path}/a": {"format": "csv"}}
-    job(feeds, GOES_ON).pages(p1={"n": 1, "m": 1}).close("shutdown")
-    b = job(feeds).pages(p2={"n": 2}, p3={"m": 3, "n": 3})
-    b.close("shutdown")
-    assert (tmp_path / "a").read_bytes() == b"n,m\r\n1,1\r\nn,m\r\n2,\r\n3,3\r\n"
-
-
 @pytest.mark.parametrize("batch", [None, 1])
 def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog, batch):
     """By the next start, which does nothing else if that was all that was missing; a full batch at
@@ -406,8 +404,9 @@ def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog, batch):
 ZIPPED = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP], "overwrite": True}}
 
 
-def test_what_a_kill_has_left_beside_a_feed_is_no_part_of_it(tmp_path, job, monkeypatch):
-    """The whole feed was written there, and did not come to its place."""
+def test_what_a_kill_has_left_is_no_part_of_a_feed(tmp_path, job, monkeypatch):
+    """The whole feed was written beside its place and did not come to it, or the process died
+    before the folder of the part files was removed."""
     a = job(ZIPPED, GOES_ON).pages(p1={"n": 1})
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", raising(OSError("no space left")))
@@ -416,6 +415,11 @@ def test_what_a_kill_has_left_beside_a_feed_is_no_part_of_it(tmp_path, job, monk
     job(ZIPPED).close("shutdown")
     assert numbers(tmp_path / "a.jl.gz") == [1]
     assert {path.name for path in tmp_path.iterdir()} == {"a.jl.gz", "job"}
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda *_, **__: None)
+        job(ZIPPED).finish()
+    job(ZIPPED).pages(p2={"n": 2}).close()
+    assert numbers(tmp_path / "a.jl.gz") == [2]
 
 
 def test_a_new_feed_is_on_the_disk_with_its_name(tmp_path, job, monkeypatch):
@@ -431,16 +435,6 @@ def test_a_new_feed_is_on_the_disk_with_its_name(tmp_path, job, monkeypatch):
     (part,) = (tmp_path / "job" / "feeds").iterdir()
     for path in (tmp_path / "new" / "a.jl", part):
         assert {path.stat().st_ino, path.parent.stat().st_ino} <= synced
-
-
-def test_what_a_kill_has_left_of_a_round_is_no_part_of_the_next(tmp_path, job, monkeypatch):
-    """The process died before the folder of the part files was removed."""
-    a = job(ZIPPED).pages(p1={"n": 1})
-    with monkeypatch.context() as patch:
-        patch.setattr("shutil.rmtree", lambda *_, **__: None)
-        a.close()
-    job(ZIPPED).pages(p2={"n": 2}).close()
-    assert numbers(tmp_path / "a.jl.gz") == [2]
 
 
 class Shy(dict):
@@ -461,6 +455,7 @@ class Picky(world_feeds.OwnExporter):
         super().export_item(item)
 
 
+NOT_JSON = TypeError("Object of type bytes is not JSON serializable")
 ERRORS = [ValueError("no"), ConnectionError("no")]
 
 
@@ -468,12 +463,7 @@ ERRORS = [ValueError("no"), ConnectionError("no")]
 @pytest.mark.parametrize(
     ("form", "item", "error", "batch"),
     [
-        (
-            "jsonlines",
-            {"n": b"2"},
-            TypeError("Object of type bytes is not JSON serializable"),
-            None,
-        ),
+        ("jsonlines", {"n": b"2"}, NOT_JSON, None),
         ("json", Shy(n=2), TypeError("shy"), None),
         ("own", Shy(n=2), TypeError("shy"), None),
         *(("own", {"n": 2}, error, batch) for error in ERRORS for batch in (None, 1)),

@@ -98,7 +98,6 @@ def test_only_a_close_without_changes_is_clean(open_file):
 
 def test_other_programs_see_what_is_committed(open_file, path, copied):
     """They hold nobody up, and change nothing, also of a job that was killed or stopped."""
-    assert job_view(path.parent).unfinished is None
     file = open_file(b"a")
     with closing(sqlite3.connect(path)) as reader:
         reader.execute("BEGIN")
@@ -113,9 +112,6 @@ def test_other_programs_see_what_is_committed(open_file, path, copied):
         before = each.read_bytes()
         assert job_view(each.parent).unfinished == 2
         assert each.read_bytes() == before
-    path.write_bytes(b"SQLite format 3\0" + bytes(200))
-    with pytest.raises((RequestFileError, sqlite3.Error)):
-        job_view(path.parent)
 
 
 @pytest.mark.parametrize("by_slot", [True, False])
