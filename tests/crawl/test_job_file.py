@@ -314,16 +314,15 @@ def test_a_later_version_that_only_a_log_tells_is_refused(open_file, path, copie
 
 def test_a_job_that_was_killed_as_it_began_a_log_opens(open_file, path, copied):
     """The log has its header, and the index is of the one before."""
-    file = open_file(b"a")
-    log = path.with_name(f"{path.name}-wal").read_bytes()
-    file._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    file, log = open_file(b"a"), path.with_name(f"{path.name}-wal")
+    header = log.read_bytes()[:32]
+    file.query("PRAGMA wal_checkpoint(TRUNCATE)")
     copy = copied()
-    copy.with_name(f"{path.name}-wal").write_bytes(log[:16] + b"new salt" + log[24:32])
+    copy.with_name(log.name).write_bytes(header[:16] + b"new salt" + header[24:])
     with whole_job(JobDirectory(copy.parent)) as found:
-        assert found is not None
-    opened = RequestFile.open(copy)
-    assert taken(records_in(opened)) == [b"a"]
-    opened.close(clean=False)
+        assert len(found.query("SELECT * FROM request")) == 1
+    with closing(RequestFile.open(copy)._connection) as connection:
+        assert taken(records_in(RequestFile(connection))) == [b"a"]
 
 
 @pytest.mark.parametrize("call", ["os.access", "connect", "_is_index_of"])
