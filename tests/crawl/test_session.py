@@ -26,14 +26,13 @@ class Quiet(DurableFeedExporter):
     """Does not call the method that it overrides."""
 
     async def close_spider(self, spider):
-        """Do nothing."""
+        pass
 
 
 class Curious(DurableFeedExporter):
     """Takes the reason, too, which Scrapy gives a handler that wants it."""
 
     async def close_spider(self, spider, reason):
-        """Note the reason."""
         self.reason = reason
         await super().close_spider(spider)
 
