@@ -22,6 +22,7 @@ from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.outbox import Outbox
 from tests.crawl.engine import Job, query, request
 from tests.crawl.feed_jobs import FeedJob
+from tests.crawl.test_rounds import phases
 from tests.failures import Failed
 from tests.fakes import Engine, raising
 from tests.world import feeds as world_feeds
@@ -29,6 +30,12 @@ from tests.world.feeds import GZIP
 
 GOES_ON = request("never")
 """A start request that is not done, so that the round is not over."""
+
+
+class Shy(dict):
+    """An item that cannot be pickled."""
+
+    __reduce_ex__ = raising(TypeError("shy"))
 
 
 @pytest.fixture
@@ -368,13 +375,25 @@ def test_a_uri_is_evaluated_once_a_round(tmp_path, job):
     """Times and spider arguments differ after a resume."""
     feeds = {str(tmp_path / "%(mark)s.jl"): "jsonlines"}
     for mark in ("first", "second"):
-        a = job(feeds, GOES_ON, later=True)
+        a = job(feeds, later=True)
         a.spider.mark = mark
-        a.open(GOES_ON)
-        a.pages(**{mark: {"n": len(mark)}})
-        a.close("shutdown")
+        a.open(GOES_ON).pages(**{mark: {"n": len(mark)}}).close("shutdown")
     assert numbers(tmp_path / "first.jl") == [5, 6]
     assert not (tmp_path / "second.jl").exists()
+
+
+@pytest.mark.parametrize("uri", ["a.jl", "a.json"])
+def test_what_is_retried_goes_on_with_the_feeds_of_its_round(tmp_path, job, uri):
+    """Also with -O, though the round was over but for it."""
+    feeds = {uri: {"format": uri[2:].replace("jl", "jsonlines"), "overwrite": True}}
+    job(feeds).pages(p1={"n": 1}, p2=Shy(n=object())).close()
+    b = job(feeds, BLOOM_RETRY_FAILED=True)
+    b.items(popped := b.pop(), {"n": 2})
+    b.done(popped)
+    b.close()
+    assert numbers(tmp_path / uri) == [1, 2]
+    job(feeds).pages(p3={"n": 3}).close()
+    assert numbers(tmp_path / uri) == [3]
 
 
 # -- stored at the end ---------------------------------------------------------------
@@ -430,12 +449,6 @@ def test_a_new_feed_is_on_the_disk_with_its_name(tmp_path, job, monkeypatch):
     (part,) = (tmp_path / "job" / "feeds").iterdir()
     for path in (tmp_path / "new" / "a.jl", part):
         assert {path.stat().st_ino, path.parent.stat().st_ino} <= synced
-
-
-class Shy(dict):
-    """An item that cannot be pickled."""
-
-    __reduce_ex__ = raising(TypeError("shy"))
 
 
 class Picky(world_feeds.OwnExporter):
@@ -639,14 +652,16 @@ def test_without_a_job_it_is_scrapys(tmp_path, caplog):
     assert "<GET data:,1>" in told.getMessage()
 
 
-def test_when_the_spider_was_not_opened_feeds_stay_as_they_were(tmp_path, job):
-    """A pipeline may have failed before `spider_opened`."""
+def test_when_the_spider_was_not_opened_feeds_and_round_stay_as_they_were(tmp_path, job):
+    """A pipeline may have failed before `spider_opened`: Scrapy closes what it has not begun."""
     feeds = {"a.json": {"format": "json", "overwrite": True}}
-    (tmp_path / "a.json").write_text("[0]")
-    a = job(feeds, later=True)
-    Job.open(a)
-    a.close("shutdown")
-    assert (tmp_path / "a.json").read_text() == "[0]"
+    job(feeds).pages(p1={"n": 1}).finish()
+    for _ in range(2):
+        a = job(feeds, later=True)
+        Job.open(a)
+        assert (a.scheduler.round.number, a.scheduler.round.is_resumed) == (2, False)
+        a.close("shutdown")
+        assert (numbers(tmp_path / "a.json"), phases(tmp_path / "job")) == ([1], [(1, "over")])
 
 
 def test_signals_and_stats_are_scrapys(job):
