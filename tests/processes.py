@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from contextlib import suppress
 from functools import partial
@@ -29,104 +28,49 @@ from tests.patience import PATIENCE
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
-class Process:
-    """A running Python; what `subprocess.Popen` offers, as far as tests need it.
+class Process(subprocess.Popen):
+    """A running Python, with what `subprocess.Popen` has.
 
     `arguments` are those of Python: `-m MODULE …`, `-c CODE …` or `SCRIPT …`. SIGINT interrupts it
     and SIGHUP ends it, however the tests were started.
     """
 
-    def __init__(
-        self, arguments, *, cwd=None, env=None, stdin=None, stdout=None, stderr=None, text=False
-    ):
-        self.args = [sys.executable, *map(str, arguments)]
-        self.returncode = None
-        own, theirs = [], []
-        self.stdin, given = _end(stdin, 0, own, text)
-        theirs.append(given)
-        self.stdout, given = _end(stdout, 1, own, text)
-        theirs.append(given)
-        self.stderr, given = _end(stderr, 2, own, text, also=theirs[1])
-        theirs.append(given)
-        self._told, telling = os.pipe()
+    def __init__(self, arguments, **options):
+        super().__init__([sys.executable, *map(str, arguments)], **options)
+
+    def _execute_child(self, args, *options):
+        # as in Popen: after `shell` come both ends of each pipe, of which -1 is none
+        cwd, env, pipes = options[4], options[5], options[9:15]
         order = {
-            "arguments": self.args[1:],
+            "arguments": args[1:],
             "cwd": os.fspath(cwd or Path.cwd()),
             "env": {**(os.environ if env is None else env)},
         }
+        self._told, telling = os.pipe()
+        theirs = enumerate((pipes[0], pipes[3], pipes[5]))
+        files = [number if end == -1 else end for number, end in theirs]
         with _lock:
-            parent = _parent()
-            text = json.dumps(order).encode()
-            socket.send_fds(parent, [len(text).to_bytes(4, "little")], [*theirs, telling])
+            parent, text = _parent(), json.dumps(order).encode()
+            socket.send_fds(parent, [len(text).to_bytes(4, "little")], [*files, telling])
             parent.sendall(text)
-        for each in [*own, telling]:
-            os.close(each)
+        os.close(telling)
+        self._close_pipe_fds(*pipes)
         self.pid = int.from_bytes(os.read(self._told, 4), "little")
         assert self.pid, "the parent of the tests' processes has ended"
 
-    def poll(self):
-        """Return the exit status, None while it runs."""
-        with suppress(subprocess.TimeoutExpired):
-            self.wait(0)
-        return self.returncode
+    def _try_wait(self, flags):
+        if not select.select([self._told], [], [], 0 if flags else None)[0]:
+            return 0, 0
+        status = int.from_bytes(os.read(self._told, 4), "little")
+        os.close(self._told)
+        return self.pid, status
 
-    def wait(self, timeout=None):
-        """Return the exit status, once it has ended."""
+    def _internal_poll(self, **_):
         if self.returncode is None:
-            if not select.select([self._told], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(self.args, timeout)
-            self.returncode = int.from_bytes(os.read(self._told, 4), "little", signed=True)
-            os.close(self._told)
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self._handle_exitstatus(status)
         return self.returncode
-
-    def send_signal(self, number):
-        """Send a signal, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def terminate(self):
-        """Send SIGTERM."""
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self):
-        """Send SIGKILL."""
-        self.send_signal(signal.SIGKILL)
-
-    def communicate(self, input=None, timeout=None):  # noqa: A002 - as in subprocess
-        """Write `input`, and return what it prints to the pipes, once it has ended."""
-        results = {}
-
-        def read(pipe):
-            with pipe:
-                results[pipe] = pipe.read()
-
-        readers = [
-            threading.Thread(target=read, args=[pipe], daemon=True)
-            for pipe in (self.stdout, self.stderr)
-            if pipe is not None
-        ]
-        for reader in readers:
-            reader.start()
-        if self.stdin is not None:
-            with suppress(BrokenPipeError):
-                if input:
-                    self.stdin.write(input)
-                self.stdin.close()
-        until = None if timeout is None else time.monotonic() + timeout
-        for reader in readers:
-            reader.join(None if until is None else max(0, until - time.monotonic()))
-        self.wait(None if until is None else max(0, until - time.monotonic()))
-        return results.get(self.stdout), results.get(self.stderr)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for pipe in (self.stdin, self.stdout, self.stderr):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-        self.wait()
 
 
 def run(arguments, *, input=None, timeout=PATIENCE, check=False, **options):  # noqa: A002
@@ -143,24 +87,6 @@ def run(arguments, *, input=None, timeout=PATIENCE, check=False, **options):  # 
     if check:
         done.check_returncode()
     return done
-
-
-def _end(wanted, number, own, text, also=None):
-    """Return our end of a pipe, or None, and the file that the process gets."""
-    if wanted is None:
-        return None, number
-    if wanted == subprocess.STDOUT:
-        return None, also
-    if wanted == subprocess.DEVNULL:
-        own.append(os.open(os.devnull, os.O_RDWR))
-        return None, own[-1]
-    if wanted != subprocess.PIPE:
-        return None, wanted if isinstance(wanted, int) else wanted.fileno()
-    reading, writing = os.pipe()
-    ours, theirs = (writing, reading) if number == 0 else (reading, writing)
-    own.append(theirs)
-    mode = ("w" if number == 0 else "r") + ("" if text else "b")
-    return open(ours, mode), theirs
 
 
 _lock = threading.Lock()
@@ -237,9 +163,8 @@ def _tell_ends(running):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             file = running.pop(pid)
-            code = os.waitstatus_to_exitcode(status)
             with suppress(BrokenPipeError):  # nobody asks
-                os.write(file, code.to_bytes(4, "little", signed=True))
+                os.write(file, status.to_bytes(4, "little"))
             os.close(file)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 from contextlib import suppress
 from functools import partial
 from signal import SIGINT, SIGKILL, SIGTERM
@@ -13,7 +12,6 @@ from scrapy import version_info
 
 from scrapy_bloom import ScalableBloomFilter
 from tests.small_site import PAGES, Scrapy, SmallSite, crawl, crawl_until
-from tests.world.runner import FORCED
 
 ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 SELECT = "twisted.internet.selectreactor.SelectReactor"
@@ -75,30 +73,6 @@ def test_stopped_crawl_resumes_and_misses_nothing(outcome):
     assert STOP_AT <= between < len(PAGES)
     assert (site.missed, site.twice) == ([], [])
     assert second.lines("ERROR") == second.lines("WARNING") == []
-
-
-def broken_off_and_resumed(reactor, folder):
-    with SmallSite() as site:
-        queue = {"CONCURRENT_REQUESTS": 60, "CONCURRENT_REQUESTS_PER_DOMAIN": 4, **ADDON}
-        first = crawl_until(STOP_AT, site, folder, TWISTED_REACTOR=reactor, **queue)
-        for _ in FORCED:
-            first.stop(SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                first.process.wait(1)
-        first.end()
-        site.release()
-        return site, first, crawl(site, folder, TWISTED_REACTOR=reactor, **queue).end()
-
-
-@scenarios(broken_off_and_resumed, (ASYNCIO,), (SELECT,))
-def test_what_ctrl_c_breaks_off_is_fetched_after_a_resumption(outcome):
-    """Where the second one forces the end, and where it drops what waits in the downloader, as with
-    https://github.com/scrapy/scrapy/pull/7455."""
-    site, first, second = outcome
-    assert first.status == 0, first.log
-    assert second.reason == "finished"
-    assert site.missed == []
-    assert second.stat("scheduler/failed") in {None, "0"}
 
 
 def flipped_while_it_runs(folder):
@@ -180,77 +154,35 @@ def test_second_process_on_the_same_job_is_refused(outcome):
     assert (outcome.site.missed, outcome.site.twice) == ([], [])
 
 
-def foreign_job(folder):
-    (folder / "job").mkdir()
-    (folder / "job" / "requests.seen").write_bytes(b"\0\x14" + b"x" * 20)
+def full_and_resumed(folder):
+    limit = {"FILE_SIZE_LIMIT": "1000000"}
     with SmallSite() as site:
-        return folder, site, crawl(site, folder).end()
-
-
-@scenarios(foreign_job)
-def test_job_of_another_dupefilter_is_refused(outcome):
-    """A job directory with a requests.seen and no filter ends the crawl with status 1."""
-    folder, site, run = outcome
-    assert run.status in REFUSED
-    (error,) = [line for line in run.lines("ERROR") if "scrapy_bloom" in line]
-    assert "requests.seen" in error
-    assert site.answered.total() == 0
-    assert (folder / "job" / "requests.seen").read_bytes() == b"\0\x14" + b"x" * 20
-    assert not (folder / "job" / "bloom").exists()
-
-
-def full_and_resumed(reactor, capacity, folder):
-    settings = {"TWISTED_REACTOR": reactor, "BLOOM_ON_FULL": "close"}
-    with SmallSite() as site:
-        first = crawl(site, folder, BLOOM_CAPACITY=capacity, **settings).end()
-        between = site.answered.total()
-        second = crawl(site, folder, BLOOM_CAPACITY=500, **settings).end()
-        return site, capacity, first, between, second
-
-
-# with 1 nothing else is in progress while the request that fills the filter is pushed
-@scenarios(full_and_resumed, (ASYNCIO, 60), (SELECT, 1))
-def test_full_filter_closes_the_spider_and_a_larger_one_resumes(outcome):
-    """BLOOM_ON_FULL = "close" ends the crawl cleanly; with more capacity it goes on where
-    it was."""
-    site, capacity, first, between, second = outcome
-    assert (first.status, first.reason) == (0, "bloom_full")
-    assert int(first.stat("bloom/items")) >= capacity
-    assert int(first.stat("bloom/layers")) == 1
-    assert between < len(PAGES)
-    (error,) = first.lines("ERROR")
-    assert "BLOOM_CAPACITY" in error
-    assert (second.status, second.reason) == (0, "finished")
-    assert int(second.stat("bloom/layers")) == 2
-    assert second.lines("ERROR") == second.lines("WARNING") == []
-    assert (site.missed, site.twice) == ([], [])
-
-
-def failed_and_resumed(reactor, folder):
-    with SmallSite() as site:
-        # a first layer that is full, so that the second run has to grow
-        start = {"TWISTED_REACTOR": reactor, "BLOOM_CAPACITY": 40, "BLOOM_ON_FULL": "close"}
-        crawl(site, folder, **start).end()
+        full = crawl(site, folder, BLOOM_CAPACITY=40, BLOOM_ON_FULL="close").end()
         before = site.answered.total()
-        limit = {"FILE_SIZE_LIMIT": "1000000"}
-        failed = crawl(site, folder, environment=limit, TWISTED_REACTOR=reactor).end()
+        failed = crawl(site, folder, environment=limit).end()
         between = site.answered.total()
         names = {path.name for path in (folder / "job" / "bloom").iterdir()}
-        resumed = crawl(site, folder, TWISTED_REACTOR=reactor).end()
+        resumed = crawl(site, folder, BLOOM_ON_FULL="close", BLOOM_CAPACITY=500).end()
     return SimpleNamespace(**locals())
 
 
-@scenarios(failed_and_resumed, (ASYNCIO,))
-def test_filter_that_cannot_grow_closes_the_spider_and_loses_nothing(outcome):
-    """A crawl whose filter finds no room ends with bloom_error and one ERROR line; with
-    room it goes on and misses nothing."""
-    failed, resumed = outcome.failed, outcome.resumed
+@scenarios(full_and_resumed)
+def test_full_filter_closes_the_spider_and_a_larger_one_resumes(outcome):
+    """BLOOM_ON_FULL = "close" ends the crawl cleanly, as does a filter that finds no room to grow,
+    with one ERROR line each; with more of it the crawl goes on where it was, and misses nothing."""
+    full, failed, resumed = outcome.full, outcome.failed, outcome.resumed
+    assert (full.status, full.reason) == (0, "bloom_full")
+    assert int(full.stat("bloom/items")) >= 40
+    assert int(full.stat("bloom/layers")) == 1
+    (error,) = full.lines("ERROR")
+    assert "BLOOM_CAPACITY" in error
     assert (failed.status, failed.reason) == (0, "bloom_error")
     assert outcome.before < outcome.between < len(PAGES)
     (error,) = failed.lines("ERROR")
     assert "1.bloom" in error
     assert outcome.names == {"0.bloom", "lock"}
     assert (resumed.status, resumed.reason) == (0, "finished")
+    assert int(resumed.stat("bloom/layers")) == 2
     assert resumed.lines("ERROR") == resumed.lines("WARNING") == []
     assert (outcome.site.missed, outcome.site.twice) == ([], [])
 

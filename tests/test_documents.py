@@ -306,7 +306,7 @@ def test_commands_of_the_repository_exist():
         for script, rest in commands:
             source = ROOT / script
             text_of = source.read_text(encoding="utf-8") if source.exists() else ""
-            if "command_line(" in text_of:  # and what all crawls with kills take
+            if "tell_stories(" in text_of:  # and what all crawls with kills take
                 text_of += (HERE / "world" / "runner.py").read_text(encoding="utf-8")
             wrong += [
                 f"{path.name}: {script} {option}"

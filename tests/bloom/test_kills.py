@@ -41,6 +41,7 @@ class Adding:
                 env={**os.environ, "PYTHONPATH": path},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                bufsize=0,
             )
         self.out = b""
         self.read(len(b"ready\n"))

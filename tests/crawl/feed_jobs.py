@@ -4,6 +4,7 @@ from pathlib import Path
 
 from scrapy import signals
 from scrapy.http import Response
+from twisted.internet import reactor
 
 from scrapy_bloom import DurableFeedExporter
 from scrapy_bloom.crawl.origins import ResponseOrigins
@@ -84,8 +85,6 @@ class FeedJob(RoundJob):
 
     def commit(self):
         """Commit now, and let the reactor do what comes of it."""
-        from twisted.internet import reactor
-
         super().commit()
         reactor.iterate(0)
         reactor.iterate(0)

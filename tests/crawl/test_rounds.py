@@ -9,7 +9,7 @@ from scrapy import signals
 from scrapy.exceptions import CloseSpider
 
 from scrapy_bloom.jobdir import session_of
-from tests.crawl.engine import STOCK, Job, query, request
+from tests.crawl.engine import STOCK, query, request
 from tests.fakes import Engine
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -90,17 +90,6 @@ def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round, 
     assert job.round.is_resumed
     assert finish(job, "a", "b") == ["b"]
     assert make_round().round.number == 2
-
-
-def test_a_start_whose_spider_did_not_open_changes_no_round(make_round, tmp_path):
-    """A pipeline cannot reach its database: Scrapy closes what it has not begun."""
-    finish(make_round(), "a")
-    for _ in range(2):
-        job = Job(tmp_path / "job").open()
-        assert (job.scheduler.round.number, job.scheduler.round.is_resumed) == (2, False)
-        job.close("shutdown")
-        assert phases(tmp_path / "job") == [(1, "over")]
-    assert finish(make_round(), "a") == ["a"]
 
 
 @pytest.mark.parametrize("pending", [True, False])

@@ -9,7 +9,7 @@ import pytest
 from scrapy import signals
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import DurableFeedExporter, FilterLockedError
+from scrapy_bloom import DurableFeedExporter
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import session_of
 from scrapy_bloom.sqlite import scheduler as scheduler_module
@@ -22,34 +22,26 @@ from tests.crawl.test_rounds import phases
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
-@pytest.fixture
-def session(tmp_path):
-    """The session of a crawler with a job directory."""
-    crawler = get_crawler(settings_dict={"JOBDIR": str(tmp_path / "job")})
-    yield session_of(crawler)
-    session_of(crawler).abandon()
-
-
 class Quiet(DurableFeedExporter):
     """Does not call the method that it overrides."""
 
     async def close_spider(self, spider):
-        """Do nothing."""
+        pass
 
 
 class Curious(DurableFeedExporter):
     """Takes the reason, too, which Scrapy gives a handler that wants it."""
 
     async def close_spider(self, spider, reason):
-        """Note the reason."""
         self.reason = reason
         await super().close_spider(spider)
 
 
-def test_a_job_closes_in_one_order(session):
+def test_a_job_closes_in_one_order(tmp_path):
     """Functions, newest first, the store, the lock; when the last part has ended. One that raises
     keeps nothing open."""
-    closed = []
+    crawler = get_crawler(settings_dict={"JOBDIR": str(tmp_path / "job")})
+    session, closed = session_of(crawler), []
 
     def note(name):
         return lambda: closed.append((name, session.directory.is_locked))
@@ -68,16 +60,6 @@ def test_a_job_closes_in_one_order(session):
     assert closed == [("second", True), ("first", True), ("store", True)]
     assert not session.directory.is_locked
     assert session.directory.path.is_dir()
-
-
-def test_a_second_crawl_of_the_process_is_refused(session):
-    """With one job directory for both; the first one keeps it."""
-    other = get_crawler(settings_dict={"JOBDIR": str(session.directory.path)})
-    session.begin("dupefilter")
-    with pytest.raises(FilterLockedError, match="which is this one"):
-        session_of(other).begin("dupefilter")
-    session_of(other).abandon()
-    assert session.directory.is_locked
 
 
 def test_a_crawler_that_is_thrown_away_has_no_job(tmp_path):

@@ -16,17 +16,13 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from scrapy import signals
 
 from scrapy_bloom import DurableScheduler
-from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.ledger import CommitHook
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.signals import before_commit
-from scrapy_bloom.sqlite import desk as orders
-from scrapy_bloom.sqlite.desk import SqliteDesk
 from tests.crawl.engine import name_of, query, request
 from tests.crawl.feed_jobs import FeedJob
 from tests.crawl.test_children import give
-from tests.crawl.test_orders import carry_out, dropped, order
 from tests.crawl.test_rounds import phases
 from tests.failures import Failed
 from tests.fakes import raising
@@ -75,8 +71,8 @@ class Story(RuleBasedStateMachine):
         self.folder = folder / str(next(self.folders))
         self.folder.mkdir()
         self.job, self.is_over = None, False
-        self.final, self.kept, self.gone = set(), set(), set()
-        """Pages that are acknowledged, those that have failed, and those that were dropped."""
+        self.final, self.kept = set(), set()
+        """Pages that are acknowledged, and those that have failed."""
         self.state, self.committed_state = [], []
         """The pages that were parsed, as spider.state has them."""
         self.flushed = set()
@@ -150,7 +146,6 @@ class Story(RuleBasedStateMachine):
             last = {*found}
             found |= {n for n, parent in enumerate(self.parents) if parent is None}
             found |= {number_of(each) for n in last for each in self.links(n, 0)}
-            found -= self.gone
         return found
 
     def note_commit(self, acknowledged):
@@ -178,7 +173,7 @@ class Story(RuleBasedStateMachine):
         """The engine takes a request."""
         if (popped := self.job.pop()) is not None:
             number = number_of(popped)
-            assert number not in self.popped | self.final | self.kept | self.gone
+            assert number not in self.popped | self.final | self.kept
             assert "ab"[number % 2] not in self.held
             self.popped.add(number)
             self.in_progress.append(popped)
@@ -243,21 +238,6 @@ class Story(RuleBasedStateMachine):
         assert not self.job.scheduler.ledger.stopped
         for name in {*GROWING}.intersection(self.feeds):
             assert numbers_in(self.folder, name) == sorted(self.final)
-
-    @is_going_on
-    @rule(slot=st.sampled_from("ab"), action=st.sampled_from(["drop", "fail"]))
-    def drop(self, slot, action):
-        """An operator drops what is stored of a slot, for good or to be retried."""
-        desk, chosen = SqliteDesk(self.folder / "job"), Filter(slots=[slot])
-        self.commit()
-        pages = {number_of(each) for each in desk.scan(chosen)}
-        if pages & {*self.state}:  # which have given something
-            return
-        answer = order(self.job, action, slots=(slot,))
-        carry_out(self.job)
-        assert dropped(answer)[0] == len(pages)
-        assert desk.count(chosen).states.total() == 0
-        (self.gone if action == "drop" else self.kept).update(pages)
 
     # what becomes of a process
 
@@ -355,7 +335,6 @@ def test_each_page_and_each_item_comes_once(tmp_path, monkeypatch):
     lost; spider.state, holds and failed requests are those of the same commit."""
     now = time.time
     monkeypatch.setattr(DurableScheduler, "commit_seconds", 1000)
-    monkeypatch.setattr(orders, "AT_ONCE", 3)
     monkeypatch.setattr(time, "time", lambda: now() + Story.skipped_seconds)
     # to shrink what has failed takes minutes; it is told as it was found
     phases = [each for each in Phase if each not in (Phase.shrink, Phase.explain)]

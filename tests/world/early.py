@@ -1,17 +1,12 @@
 """Crawls of a site without a network, each with duplicates dropped early and without:
-`main` prints as JSON what they fetched.
+`python -m tests.world.early` prints as JSON what they fetched.
 """
 
-import argparse
-import json
 import logging
 import os
 import random
 import re
-import shutil
 import signal
-import tempfile
-import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +22,8 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_bloom import NewLinkExtractor, follow_new
-from tests.world.runner import ASYNCIO, SELECT, Crawl, Step, World, side_by_side, tell
+from tests.world.runner import SELECT, Crawl, Step, tell, tell_stories
+from tests.world.tree import answer
 
 SITE = "http://site.example"
 PAGES = 20
@@ -100,14 +96,6 @@ class Rewriting(BaseSpiderMiddleware):
         return request.replace(url=url)
 
 
-class Passing(BaseSpiderMiddleware):
-    """Spider middleware that changes nothing that matters."""
-
-    def get_processed_request(self, request, response):
-        request.meta["passed"] = True
-        return request
-
-
 class FragmentFingerprinter(RequestFingerprinter):
     """Tells fragments apart."""
 
@@ -142,9 +130,6 @@ class SiteSpider(Spider):
 
     def follow_new(self, response):
         return follow_new(response, css="a")
-
-    def extracted(self, response, extractor=LinkExtractor()):  # noqa: B008 - one for all
-        return response.follow_all(extractor.extract_links(response))
 
     def extracted_new(self, response, extractor=NewLinkExtractor()):  # noqa: B008 - one for all
         return response.follow_all(extractor.extract_links(response))
@@ -219,10 +204,6 @@ class Hearing:
         return cls()
 
 
-OF_OURS = "BLOOM_DROP_EARLY", "EXTENSIONS"
-"""Settings that change nothing without."""
-
-
 @dataclass(frozen=True)
 class Variant:
     """A crawl: what its spider does, with duplicates dropped early and without."""
@@ -231,21 +212,13 @@ class Variant:
     way: str = "follow_all"
     settings: dict = field(default_factory=dict)
     early_spider: type | None = None
-    early_way: str = ""
-    by_hand: bool = False
-    reactor: str = ASYNCIO
-    without: str = "stock"
-    """Scrapy's own, or "late", with duplicates dropped by the scheduler: where the package
+    early_way: str = "follow_new"
+    is_late: bool = False
+    """Without is with duplicates dropped by the scheduler, and not Scrapy's own: where the package
     takes redirects for new that Scrapy's dupefilter drops."""
     said: str = "dropped early"
     kills: tuple[int, ...] = ()
     """After so many answers each."""
-
-    @property
-    def reference(self):
-        """What crawls without have in common."""
-        kept = {k: v for k, v in self.settings.items() if k not in OF_OURS}
-        return self.spider, self.way, self.without, self.reactor, repr(kept)
 
 
 CANONICAL = {
@@ -255,62 +228,39 @@ CANONICAL = {
 BREADTH_FIRST = {"DEPTH_PRIORITY": 1, "SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue"}
 # what such a spider does depends on the order of its pages
 ONE = {"CONCURRENT_REQUESTS": 1}
+JOB = {"JOBDIR": "job"}
 STOCK_SCHEDULER = "scrapy.core.scheduler.Scheduler"
+MIXED = {"way": "mixed", "early_way": "mixed"}
 VARIANTS = {
-    "follow_all": Variant(),
-    "follow_new": Variant(early_way="follow_new"),
-    "follow_new, asynchronous": Variant(AsyncSpider, early_way="follow_new"),
-    "another reactor": Variant(AsyncSpider, reactor=SELECT, early_way="follow_new"),
-    "a tiny memory": Variant(settings={"BLOOM_URL_CACHE": 3}, early_way="follow_new"),
-    "depth limit": Variant(settings={"DEPTH_LIMIT": 3, **BREADTH_FIRST}, early_way="follow_new"),
-    "by hand": Variant(early_way="follow_new", by_hand=True),
+    "follow_new, asynchronous": Variant(AsyncSpider),
+    "another reactor": Variant(AsyncSpider, settings={"TWISTED_REACTOR": SELECT}),
+    "a tiny memory": Variant(settings={"BLOOM_URL_CACHE": 3}),
+    "depth limit": Variant(settings={"DEPTH_LIMIT": 3, **BREADTH_FIRST}),
     "a handler": Variant(
         settings={"EXTENSIONS": {Hearing: 1}},
-        early_way="follow_new",
         said="not dropped early, tests.world.early.heard handles request_dropped",
     ),
-    "False": Variant(
-        settings={"BLOOM_DROP_EARLY": False},
-        early_way="follow_new",
-        said="not dropped early, BLOOM_DROP_EARLY is False",
-    ),
-    "requests of all kinds": Variant(way="mixed", settings=ONE),
-    "requests of all kinds, asynchronous": Variant(AsyncSpider, "mixed", ONE),
-    "requests of all kinds, in a job": Variant(way="mixed", settings={"JOBDIR": "job", **ONE}),
-    "Scrapy's scheduler": Variant(
-        way="mixed", settings={"SCHEDULER": STOCK_SCHEDULER, "JOBDIR": "job", **ONE}
-    ),
-    "another middleware, and True": Variant(
-        way="mixed",
-        settings={"SPIDER_MIDDLEWARES": {Passing: 543}, "BLOOM_DROP_EARLY": True, **ONE},
-    ),
+    "requests of all kinds, asynchronous": Variant(AsyncSpider, **MIXED, settings=ONE),
+    "requests of all kinds, in a job": Variant(**MIXED, settings={**JOB, **ONE}),
+    "Scrapy's scheduler": Variant(**MIXED, settings={"SCHEDULER": STOCK_SCHEDULER, **JOB, **ONE}),
     "rewriting, between": Variant(
         settings={"SPIDER_MIDDLEWARES": {Rewriting: 543}, **ONE},
-        early_way="follow_new",
         said="not dropped early, tests.world.early.Rewriting is between the spider and the engine",
     ),
     "rewriting, next to the spider": Variant(
         settings={"SPIDER_MIDDLEWARES": {Rewriting: 1200}, **ONE},
-        early_way="follow_new",
         said="dropped early as requests, not as links:"
         " tests.world.early.Rewriting is next to the spider",
     ),
     "own fingerprints": Variant(
-        way="mixed",
+        **MIXED,
         settings={"REQUEST_FINGERPRINTER_CLASS": FragmentFingerprinter, **ONE},
-        without="late",
+        is_late=True,
         said="not dropped early, the fingerprinter is tests.world.early.FragmentFingerprinter",
     ),
-    "wider identity": Variant(way="mixed", settings={**CANONICAL, **ONE}, without="late"),
-    "wider identity, follow_new": Variant(
-        settings=CANONICAL, early_way="follow_new", without="late"
-    ),
-    "killed": Variant(
-        AsyncSpider, settings={"JOBDIR": "job"}, early_way="follow_new", kills=(7, 20, 1, 30)
-    ),
-    "link extractor": Variant(way="extracted"),
-    "new link extractor": Variant(way="extracted", early_way="extracted_new"),
-    "rules": Variant(PlainRuleSpider),
+    "wider identity": Variant(**MIXED, settings={**CANONICAL, **ONE}, is_late=True),
+    "killed": Variant(AsyncSpider, settings=JOB, kills=(7, 20, 1, 30)),
+    "new link extractor": Variant(early_way="extracted_new"),
     "new rules": Variant(PlainRuleSpider, early_spider=NewRuleSpider),
 }
 BASE = {
@@ -323,10 +273,6 @@ BASE = {
     "BLOOM_HOLD": False,  # what is retried comes in the order of Scrapy
 }
 ADDON = {"ADDONS": {"scrapy_bloom.Addon": 300}}
-BY_HAND = {
-    "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
-    "SPIDER_MIDDLEWARES": {"scrapy_bloom.DropEarlyMiddleware": 1100},
-}
 STOCK = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter", "SCHEDULER": STOCK_SCHEDULER}
 
 
@@ -336,58 +282,37 @@ def prepare(dies_after=None):
     logging.getLogger("scrapy.core.scraper").setLevel(logging.CRITICAL)  # callbacks that raise
 
 
-def crawled(world, variant, whose, name):
-    """Yield what came of a crawl."""
-    spider, way = variant.spider, variant.way
-    if whose == "stock":
-        settings = STOCK
-    elif whose == "late":
-        settings = {**ADDON, "BLOOM_DROP_EARLY": False}
-    else:
-        settings = BY_HAND if variant.by_hand else ADDON
-        spider, way = variant.early_spider or spider, variant.early_way or way
-    spider = type(spider.__name__, (spider,), {"way": way, "__module__": __name__})
+def told(name, teller):
+    """Tell the story of a variant: a crawl without, and one with duplicates dropped early."""
+    variant, number = VARIANTS[name], [*VARIANTS].index(name)
+    without = {**ADDON, "BLOOM_DROP_EARLY": False} if variant.is_late else STOCK
+    spider, way = variant.early_spider or variant.spider, variant.early_way
+    yield {
+        "crawl": name,
+        "without": (yield from crawled(teller, f"{number}", variant, without)),
+        "early": (yield from crawled(teller, f"early{number}", variant, ADDON, spider, way)),
+    }
+
+
+def crawled(teller, name, variant, settings, spider=None, way=None):
+    """Return what came of a crawl."""
+    kills = variant.kills if spider else ()
+    spider, own = spider or variant.spider, {"way": way or variant.way, "__module__": __name__}
     settings = {**BASE, **variant.settings, **settings}
-    crawl = Crawl(name, reactor=variant.reactor, base={}, settings=settings, spider=spider)
-    kills = variant.kills if whose == "early" else ()
+    crawl = Crawl(name, base={}, settings=settings, spider=type(spider.__name__, (spider,), own))
     steps = [Step(partial(prepare, kill), job=False) for kill in (*kills, None)]
-    runs = yield from tell(world, crawl, steps, lambda run, *_: run)
-    last, folder = runs[-1], runs[-1].folder
-    said = re.search("duplicates: ([^;\n]*)", last.log)
-    found = {
+    runs = yield from tell(teller.world, crawl, steps, lambda run, *_: run)
+    last, said = runs[-1], re.search("duplicates: ([^;\n]*)", runs[-1].log)
+    return {
         "reason": last.reason,
         "filtered": last.stats.get("dupefilter/filtered"),
-        "duplicates": said and said[1],
+        "duplicates": said and said[1].replace("__main__", "tests.world.early"),
         "deaths": sum(run.status == -signal.SIGKILL for run in runs),
+        "given": Counter((last.folder / "given").read_text().splitlines()),
+        "items": Counter((last.folder / "items.jl").read_text().splitlines()),
     }
-    for kind, file in (("given", "given"), ("items", "items.jl")):
-        path = folder / file
-        found[kind] = Counter(path.read_text().splitlines() if path.exists() else ())
-    yield name, found
 
 
-def main():
-    """Run the variants named, or all; print what came of them."""
-    warnings.simplefilter("ignore")
-    parser = argparse.ArgumentParser()
-    parser.add_argument("variants", nargs="*")
-    names = parser.parse_args().variants or [*VARIANTS]
-    without = {VARIANTS[name].reference: VARIANTS[name] for name in names}
-    folder = tempfile.mkdtemp(prefix="early-")
-    with World(folder) as world:
-        jobs = [crawled(world, VARIANTS[name], "early", name.replace(" ", "-")) for name in names]
-        jobs += [
-            crawled(world, variant, variant.without, f"{number}")
-            for number, variant in enumerate(without.values())
-        ]
-        found = dict(side_by_side(jobs, 2))
-    shutil.rmtree(folder)
-    number_of = {reference: f"{number}" for number, reference in enumerate(without)}
-    results = {
-        name: {
-            "without": found[number_of[VARIANTS[name].reference]],
-            "early": found[name.replace(" ", "-")],
-        }
-        for name in names
-    }
-    print(json.dumps(results))
+if __name__ == "__main__":
+    stories = {name: lambda teller, name=name: [told(name, teller)] for name in VARIANTS}
+    tell_stories(__spec__.name, stories, answer)

@@ -140,11 +140,7 @@ FEEDS = {
     "shelf:whole.json": {"format": "json", "overwrite": True},
     "batch-%(batch_id)d.json": {"format": "json", "batch_item_count": 13},
     "few-%(batch_id)d.csv": {"format": "csv", "batch_item_count": 5},
-    "shelf:batch-%(batch_id)d.csv": {
-        "format": "csv",
-        "batch_item_count": 29,
-        "overwrite": True,
-    },
+    "shelf:batch-%(batch_id)d.csv": {"format": "csv", "batch_item_count": 29, "overwrite": True},
     "books": {},
 }
 BOOKS = "books"

@@ -1,18 +1,17 @@
 """Crawls that mix all there is: requests in every state, orders, a site with moods, and other
 settings at each start, over kills or one power cut.
 
-`python -m tests.world.mixed --kills 1000` kills crawls so often at random moments, `--cuts` cuts
-the power at each sync of one. A line of JSON for each crawl says what was wrong, the last one in
-how many kills there were requests in each state; the exit status is 1 if anything was wrong.
+`python -m tests.world.mixed kills --count 1000` kills crawls so often at random moments, `cuts`
+cuts the power at each sync of one. A line of JSON for each crawl says what was `wrong`; the exit
+status is 1 if anything was.
 """
 
 import asyncio
+import gzip
 import itertools
-import json
 import random
-import shutil
+import re
 import signal
-import sys
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -33,21 +32,14 @@ from scrapy_bloom.sqlite.job_file import check_header
 from scrapy_bloom.sqlite.rounds import KEPT as OVER_BUT_KEPT
 from scrapy_bloom.sqlite.rounds import OVER, RUNNING
 from tests.stored import found_in, wrong_books
+from tests.world.feeds import feeds_in
 from tests.world.powercut import Cut
-from tests.world.runner import (
-    REACTORS,
-    Crawl,
-    Step,
-    World,
-    command_line,
-    parsed,
-    side_by_side,
-    take,
-)
+from tests.world.runner import REACTORS, Crawl, Step, World, take, tell_stories
 from tests.world.site import Reply, moved
 from tests.world.torture import drawn_order as drawn_orders
 from tests.world.tree import DELAY, OfCrawler
 
+FEEDS = ("all.jl", "all.json", "all.json.gz")
 KINDS = {"down": 7, "marked": 5, "late": 6, "unwanted": 9, "moved": 8, "flaky": 11}
 """Every how many numbers; of each page the first that fits."""
 STARTS = 0, 1
@@ -191,15 +183,13 @@ class Tale:
     cut: Cut | None = None
     wrong: list = field(default_factory=list)
     kills: int = 0
-    met: Counter = field(default_factory=Counter)
-    """In how many kills there were requests in each state."""
+    is_told: bool = False
     ends: list = field(default_factory=list)
     """What the file had after each run, and whether that one has pickled."""
     asked: set | None = None
     """The pages that were asked since the budget counts; None while it does not."""
     ordered: set = field(default_factory=set)
     """What was done with requests by orders."""
-    is_told: bool = False
 
     def __post_init__(self):
         self.folder = self.world.folder / self.crawl.name
@@ -207,7 +197,7 @@ class Tale:
         self.job, self.notes = self.folder / "job", self.folder / "notes"
         self.crawl.settings.update(
             BLOOM_CAPACITY=30,  # the filter grows
-            FEEDS={self.job / "items.jsonl": {"format": "jsonlines", "overwrite": False}},
+            FEEDS=feeds_in(self.job, FEEDS),
             NOTES=str(self.notes),
         )
 
@@ -222,9 +212,7 @@ class Tale:
                 left -= 1
         self.look_back()
         self.is_told = True
-        report = {"crawl": self.crawl.name, "kills": self.kills, "wrong": self.wrong}
-        print(json.dumps(report, default=str), flush=True)
-        yield report
+        yield {"crawl": self.crawl.name, "kills": self.kills, "wrong": self.wrong}
 
     def order(self, mood):
         """Change the job that does not run, or leave it an order, at times; in the end retry all
@@ -276,7 +264,6 @@ class Tale:
             self.wrong += self.cut.power(chance)
         after = found_in(self.job)
         self.kills += is_dead
-        self.met.update({row.state.name for row in after.rows} if is_dead else ())
         self.ends.append((after, settings["BLOOM_PICKLE"]))
         self.wrong += [(number, each) for each in self.wrong_file(before, after, settings)]
         # an order may come at the last moment
@@ -367,22 +354,28 @@ class Tale:
         due = {*STARTS}.union(*(links(page, self.crawl.pages) for page in {*answers} - undone))
         if "drop" in self.ordered:
             gone |= {page for page in reached if kind_of(page) == "unwanted"}
-        items = [json.loads(line)["page"] for line in (self.job / "items.jsonl").open()]
+        items = {name: self.items_of(name) for name in FEEDS}
         # what is retried is asked at once
         kept = {page for end, _ in self.ends for page in end.pages(*KEPT)}
         early = {page for _, page, _ in self.noted("early")} - kept
         wrong = {
             "lost": due - {*answers} - gone,
-            "from nowhere": {*answers, *items} - reached,
+            "from nowhere": {*answers}.union(*items.values()) - reached,
             "kept": [row for row in last.rows if row.reason != LOST],
             "early": early if "fail" not in self.ordered else (),
-            "no item": {*answers} - {*items} - gone,
+            **{f"not in {name}": {*answers} - {*items[name]} - gone for name in FEEDS},
         }
         if self.cut is None:  # after a cut pages that the filter has forgotten come again
             wrong["twice"] = [page for page in answers if self.is_twice(page, answers[page])]
-            most = {page: last.round if page in STARTS else 1 for page in items}
-            wrong["items twice"] = Counter(items) - Counter(most)
+            most = Counter(dict.fromkeys(reached, 1) | dict.fromkeys(STARTS, last.round))
+            wrong |= {f"twice in {name}": items[name] - most for name in FEEDS}
         self.wrong += [(name, sorted(what)) for name, what in wrong.items() if what]
+
+    def items_of(self, name):
+        """Return how often a feed has each page."""
+        data = path.read_bytes() if (path := self.job / name).exists() else b""
+        data = gzip.decompress(data) if name.endswith(".gz") else data
+        return Counter(map(int, re.findall(rb'"page": (\d+)', data)))
 
     def is_twice(self, page, answers):
         """Return True if a page has come again that the file had finished."""
@@ -409,51 +402,33 @@ def by_slot(pages):
     return Counter(itertools.chain.from_iterable(map(names_of, pages)))
 
 
-def killed(world, options, tales):
-    """Yield the stories of crawls until so many processes were killed."""
-    for number in itertools.count():
-        if sum(tale.kills for tale in tales) >= options.kills:
-            return
+def kills(teller):
+    """Kill crawls until so many processes have died."""
+    tales, options = [], teller.options
+    while sum(tale.kills for tale in tales) < options.count:
+        number = len(tales)
         chance = random.Random(f"{options.seed} {number}")
-        reactor = REACTORS[number % 2]
-        crawl = Crawl(f"mixed{number}", options.pages, reactor, spider=MixedSpider)
-        tales.append(Tale(world, crawl, chance))
+        crawl = Crawl(f"mixed{number}", options.pages, REACTORS[number % 2], spider=MixedSpider)
+        tales.append(Tale(teller.world, crawl, chance))
         yield tales[-1].tell([chance.randint(2, 5), chance.randint(1, 4), chance.randint(0, 2)])
 
 
-def cut(world, options, tales):
-    """Yield the stories of one crawl with a power cut at each of its syncs, until one has none."""
-    for half in itertools.count(2):
+def cuts(teller):
+    """Cut the power before and after each sync of a crawl, or only at each `count`-th of these
+    moments, until one has no more of them."""
+    tales, options = [], teller.options
+    for half in itertools.count(2, options.count):
         if any(tale.is_told and not tale.kills for tale in tales):
             return
         crawl = Crawl(f"cut{half / 2}", options.pages, spider=MixedSpider)
-        of_crawl = Cut(world.folder / crawl.name, half // 2, is_synced=bool(half % 2))
-        tales.append(Tale(world, crawl, random.Random(options.seed), of_crawl))
+        cut = Cut(teller.world.folder / crawl.name, half // 2, is_synced=bool(half % 2))
+        tales.append(Tale(teller.world, crawl, random.Random(options.seed), cut))
         yield tales[-1].tell([0, 0, 0])
 
 
-def main():
-    """Run from the command line."""
-    parser = command_line("tests.world.mixed")
-    parser.add_argument("--kills", type=int, default=0)
-    parser.add_argument("--cuts", action="store_true", help="cut the power at each sync instead")
+def arguments(parser):
     parser.add_argument("--pages", type=int, default=90, help="of each crawl")
-    options, folder = parsed(parser)
-    tales = []
-    with World(folder, answer) as world:
-        stories = cut if options.cuts else killed
-        side_by_side(stories(world, options, tales), options.beside)
-    totals = {
-        "crawls": len(tales),
-        "kills": sum(tale.kills for tale in tales),
-        "met": sum((tale.met for tale in tales), Counter()),
-        "wrong": [tale.crawl.name for tale in tales if tale.wrong],
-    }
-    print(json.dumps(totals))
-    if not totals["wrong"]:
-        shutil.rmtree(folder)
-    sys.exit(bool(totals["wrong"]))
 
 
 if __name__ == "__main__":
-    main()
+    tell_stories(__spec__.name, {"kills": kills, "cuts": cuts}, answer, arguments)

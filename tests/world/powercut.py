@@ -1,6 +1,6 @@
 """What a power cut leaves of a job directory: what was synced, and of the rest anything.
 
-`Synced` notes, in the process of a crawl, what has been synced: contents by fsync, msync
+`Cut` notes, in the process of a crawl, what has been synced: contents by fsync, msync
 and SQLite's commits, names by the sync of their directory. `cut_power` makes of it, and
 of what the files hold, what a disk may have.
 """
@@ -24,17 +24,20 @@ from tests.world.points import Proxy
 PAGE = 4096
 
 
-class Synced:
-    """Notes below `folder`, beside the job directory, what has been synced."""
+class Cut:
+    """A power cut at sync `number` of a crawl in `folder`, over all of its runs: what is synced
+    there is on the disk, or not yet. Notes below it, beside the job directory, what was synced."""
 
-    def __init__(self, folder):
-        self.job = Path(folder) / "job"
-        self.notes = Path(folder) / "synced"
+    def __init__(self, folder, number=0, *, is_synced=True):
+        self.folder, self.number, self.is_synced = folder, number, is_synced
+        self.job, self.notes = folder / "job", folder / "synced"
         self.held = None
         """Descriptors of what was noted in a process: its inode becomes no other file's."""
 
     def lay(self):
-        """Lay the notes over the modules of this process."""
+        """Lay the notes over the modules of a process before the cut."""
+        if size_of(self.folder / "syncs") >= self.number:
+            return
         self.notes.mkdir(exist_ok=True)
         self.held = {}
         self.forget_what_is_gone()
@@ -67,9 +70,10 @@ class Synced:
         files.os = atomic.os = requestfile.os = waiting.os = feedfile.os = Proxy(os, fsync=fsync)
         storage.os = Proxy(os, fsync=filters_fsync)
         for name in ("commit", "close"):
-            setattr(
-                requestfile.RequestFile, name, self.after(getattr(requestfile.RequestFile, name))
-            )
+            method = getattr(requestfile.RequestFile, name)
+            setattr(requestfile.RequestFile, name, self.after(method))
+        for path in self.job.glob("requests.sqlite*"):  # what a command has committed
+            self.keep(path)
 
     def forget_what_is_gone(self):
         """Drop the notes of inodes of an earlier process that are other files' now."""
@@ -84,20 +88,40 @@ class Synced:
                 names = json.loads(note.read_bytes()).items()
                 self.write(note.name, json.dumps(dict(names & now.items())).encode())
 
-    def after(self, function):
-        """Return a method of RequestFile that notes what SQLite has synced."""
+    def note(self, path):
+        """Note a file or a directory that was synced."""
+        self.point(partial(self.keep, path))
 
-        def method(*arguments, **options):
-            result = function(*arguments, **options)
+    def point(self, do_note):
+        """Count a sync, and note it unless the power is cut."""
+        with (self.folder / "syncs").open("a") as file:
+            file.write(".")
+        is_here = size_of(self.folder / "syncs") == self.number
+        if not is_here or self.is_synced:
+            do_note()
+        if is_here:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def after(self, function):
+        """Return a method of RequestFile that counts as one sync, of what SQLite has synced."""
+
+        def note_commit(file):
             for path in self.job.glob("requests.sqlite*"):
                 if not path.name.endswith("-shm"):
-                    self.note(path)
+                    self.keep(path)
+            (self.folder / "commits").write_text(f"{file.commits}")
+
+        def method(file, *arguments, **options):
+            result = function(file, *arguments, **options)
+            if function.__name__ == "close":
+                note_commit(file)  # SQLite has synced the file before it removes the log
+            self.point(partial(note_commit, file))
             return result
 
         return method
 
-    def note(self, path):
-        """Note the contents of a file, or the names in a directory."""
+    def keep(self, path):
+        """Keep the contents of a file, or the names in a directory."""
         if self.held is not None and path.exists() and path.stat().st_ino not in self.held:
             self.held[path.stat().st_ino] = os.open(path, os.O_RDONLY)
         if path.is_dir():
@@ -112,62 +136,11 @@ class Synced:
         part.write_bytes(contents)
         part.rename(self.notes / name)
 
-
-class Cut(Synced):
-    """A power cut at sync `number` of a crawl, over all of its runs: what is synced there is on the
-    disk, or not yet."""
-
-    def __init__(self, folder, number, *, is_synced):
-        super().__init__(folder)
-        self.folder, self.number, self.is_synced = folder, number, is_synced
-        self.is_inside = False
-
-    def lay(self):
-        """Lay the notes over the modules of a process before the cut."""
-        if size_of(self.folder / "syncs") < self.number:
-            super().lay()
-            for path in self.job.glob("requests.sqlite*"):  # what a command has committed
-                super().note(path)
-
-    def point(self, do_note):
-        """Count a sync, and note it unless the power is cut."""
-        with (self.folder / "syncs").open("a") as file:
-            file.write(".")
-        is_here = size_of(self.folder / "syncs") == self.number
-        if not is_here or self.is_synced:
-            do_note()
-        if is_here:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def note(self, path):
-        """Note a file or a directory that was synced."""
-        note = partial(super().note, path)
-        note() if self.is_inside else self.point(note)
-
-    def after(self, function):
-        """Return a method of RequestFile that counts as one sync."""
-        note_all = super().after(lambda: None)
-
-        def note_commit(file):
-            self.is_inside = True
-            note_all()
-            self.is_inside = False
-            (self.folder / "commits").write_text(f"{file.commits}")
-
-        def method(file, *arguments, **options):
-            result = function(file, *arguments, **options)
-            if function.__name__ == "close":
-                note_commit(file)  # SQLite has synced the file before it removes the log
-            self.point(partial(note_commit, file))
-            return result
-
-        return method
-
     def note_order(self, path):
         """Note an order, which the runner has synced; the crawl may have carried it out."""
         for each in (path, path.parent):
             with suppress(FileNotFoundError):
-                super().note(each)
+                self.keep(each)
 
     def power(self, chance):
         """Leave of the job what the disk may have; yield which commit is not there."""
@@ -188,10 +161,10 @@ def cut_power(folder, chance):
     restore(before, job, notes, chance)
     shutil.rmtree(notes, ignore_errors=True)
     # what is there now is what the disk has
-    synced = Synced(folder)
+    now = Cut(folder)
     notes.mkdir()
     for path in [job, *job.rglob("*")] if job.exists() else []:
-        synced.note(path)
+        now.keep(path)
 
 
 def restore(old, new, notes, chance):

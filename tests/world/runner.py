@@ -369,22 +369,6 @@ def side_by_side(jobs, beside=3):
                 results.append(result)
 
 
-def command_line(module):
-    """Return a parser of what crawls of any kind take."""
-    parser = argparse.ArgumentParser(prog=f"python -m {module}")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
-    parser.add_argument("--mutant", choices=MUTANTS, help="break something on purpose")
-    return parser
-
-
-def parsed(parser):
-    """Return the options, and a new folder for the crawls; tell seed and folder."""
-    options, folder = parser.parse_args(), tempfile.mkdtemp(prefix="crawls-")
-    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
-    return options, folder
-
-
 @dataclass
 class Teller:
     """What stories need: the world, what the command line says, and chance."""
@@ -398,16 +382,27 @@ class Teller:
 
 def tell_stories(module, stories, answer, arguments=lambda parser: None, teller=Teller):
     """Tell the stories that the command line names, or all: functions that return generators, of
-    which each yields a report in the end, printed as a line of JSON. The folder stays if it fails.
-    """
-    parser = command_line(module)
+    which each yields a report in the end, printed as a line of JSON. The folder stays if it fails,
+    or if something is `wrong` in a report."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
+    parser.add_argument("--mutant", choices=MUTANTS, help="break something on purpose")
+    parser.add_argument("--count", type=int, default=1, help="of crawls of a kind, or of kills")
     parser.add_argument("stories", nargs="*", choices=[[], *stories])
-    parser.add_argument("--count", type=int, default=1, help="of crawls of a kind")
     arguments(parser)
-    options, folder = parsed(parser)
+    options, folder = parser.parse_args(), tempfile.mkdtemp(prefix="crawls-")
+    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
+    if options.mutant:
+        MUTANTS[options.mutant]()
     with World(folder, answer) as world:
-        tells = teller(world, options)
+        tells, totals = teller(world, options), Counter()
         told = (each for name in options.stories or stories for each in stories[name](tells))
         for report in side_by_side(told, options.beside):
-            print(json.dumps(report), flush=True)
+            print(json.dumps(report, default=str), flush=True)
+            totals.update({k: v for k, v in report.items() if isinstance(v, int)})
+            totals["wrong"] += bool(report.get("wrong"))
+    print(dict(totals), file=sys.stderr)
+    if totals["wrong"]:
+        sys.exit(1)
     shutil.rmtree(folder)
