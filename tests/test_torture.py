@@ -3,6 +3,8 @@
 What it prints last are the totals; the last result stands in the README.
 """
 
+import itertools
+
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
@@ -22,26 +24,20 @@ from tests.world.early import VARIANTS
 pytestmark = pytest.mark.torture
 
 
-def test_a_thousand_random_kills():
-    """And other stops between them, one to six a crawl: each item is in each feed once."""
-    result = torture("kills", "--count", 1000)
-    assert result["kills"] >= 1000
-    assert result["wrong"] == {}
-
-
-def test_crawls_that_mix_it_all():
-    """Two hundred kills: every state, orders, budgets, holds, delays, settings that change."""
-    result = torture("kills", "--count", 200, module=MIXED)
-    assert result["kills"] >= 200
-    assert result["wrong"] == {}
+def test_crawls_that_are_stopped():
+    """A thousand random kills, and other stops between them, one to six a crawl: each item is in
+    each feed once. And two hundred of crawls that mix every state, orders, budgets and holds."""
+    for count, module in ((1000, TORTURE), (200, MIXED)):
+        result = torture("kills", "--count", count, module=module)
+        assert result["kills"] >= count
+        assert result["wrong"] == {}
 
 
 def test_a_power_cut_at_each_sync():
     """Of a crawl that mixes it all; what is synced there is on the disk, or not yet."""
     result = torture("cuts", "--pages", 30, module=MIXED)
-    assert (
-        0 < result["crawls"] - result["kills"] <= 3
-    )  # as many as were at work when one had no cut
+    # as many as were at work when one had no cut
+    assert 0 < result["crawls"] - result["kills"] <= 3
     assert result["wrong"] == {}
 
 
@@ -52,10 +48,10 @@ def test_kill_points():
 
 def test_failing_calls():
     """Five hundred calls that fail, once or for good, and sixty disks that are too small."""
-    result = torture("faults", "--count", 500)
-    assert result["wrong"] == {}
-    assert result["kills"] == 0
-    assert torture("short", "--count", 60)["wrong"] == {}
+    for story, count in (("faults", 500), ("short", 60)):
+        result = torture(story, "--count", count)
+        assert result["wrong"] == {}
+        assert result["kills"] == 0
 
 
 def test_a_million_absent_keys_of_an_exact_filter():
@@ -73,49 +69,25 @@ def test_failed_requests():
     check_kills(100)
 
 
+NEEDED = {item_of(page) for page in details(2) - error_pages("error")}
+
+
 def test_crawls_day_after_day():
-    """A hundred, killed on each of three days, in one job or in many, or thrown away."""
+    """A hundred, killed on each of three days, in one job or in many, or thrown away; and eighty
+    that compare pages, killed on each of four days, at any time."""
     for crawl in day_after_day("kills", "--count", 100).values():
         check_days(crawl)
     for *_, last in day_after_day("thrown_away", "--count", 30).values():
-        assert {item_of(page) for page in details(2) - error_pages("error")} <= {*last["written"]}
-
-
-def test_what_has_changed_day_after_day():
-    """Eighty crawls, killed on each of four days, at any time."""
+        assert {*last["written"]} >= NEEDED
     for crawl in day_after_day("digest_kills", "--count", 80).values():
         check_digests(crawl, in_time=False)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_workers_that_are_thrown_away(package, tmp_path, monkeypatch):
-    """Thirty fleets of three that share a delta store, on each server."""
-    if not (server := inside(package)):
-        pytest.skip(f"the package {package} is not installed")
-    monkeypatch.setenv("REDIS_SERVER", server)
-    for runs in fleets_thrown_away(tmp_path, monkeypatch, "--count", 30).values():
-        check_fleet(runs)
-
-
-def fleets_thrown_away(tmp_path, monkeypatch, *arguments):
-    """Return what became of fleets, by name."""
-    server = Server(tmp_path)
-    monkeypatch.setenv("DELTA_REDIS", server.url)
-    try:
-        return day_after_day("fleet", *arguments)
-    finally:
-        server.stop()
-
-
 def test_a_broken_delta_store_is_noticed():
     """With the mutant a job that is thrown away takes pages with it."""
-    broken = ("--count", 30, "--mutant", "marked_before_the_commit")
-    needed = {item_of(page) for page in details(2) - error_pages("error")}
-    for _ in range(12):
-        told = day_after_day("thrown_away", *broken)
-        if any(not needed <= {*last["written"]} for *_, last in told.values()):
-            return
-    pytest.fail("no crawl has lost a page")
+    broken = ("thrown_away", "--count", 30, "--mutant", "marked_before_the_commit")
+    crawls = itertools.chain.from_iterable(day_after_day(*broken).values() for _ in range(12))
+    assert any(not {*last["written"]} >= NEEDED for *_, last in crawls)
 
 
 def test_rounds():
@@ -130,16 +102,15 @@ def test_a_broken_round_is_noticed():
     assert any(report["lost_books"] for report in told.values())
 
 
+ONE_FEED = ("--feeds", "all.jl")
+
+
 @pytest.mark.parametrize(
     ("mutant", "module", "arguments"),
     [
-        ("mark_before_commit", TORTURE, ("kills", "--count", 10, "--feeds", "all.jl")),
+        ("mark_before_commit", TORTURE, ("kills", "--count", 10, *ONE_FEED)),
         ("header_not_synced", MIXED, ("cuts", "--count", 15, "--pages", 20)),
-        (
-            "acknowledged_before_the_items_are_final",
-            TORTURE,
-            ("kills", "--count", 2, "--feeds", "all.jl"),
-        ),
+        ("acknowledged_before_the_items_are_final", TORTURE, ("kills", "--count", 2, *ONE_FEED)),
     ],
 )
 def test_a_broken_package_is_noticed(mutant, module, arguments):
@@ -156,30 +127,33 @@ def test_crawls_with_duplicates_dropped_early():
     require_same(results)
 
 
-def test_a_thousand_kills_of_many_workers():
-    """Three at a time on one Redis, now and then all at once."""
-    reports = fleet("--kills", 1000)
-    for report in reports:
-        assert_whole(report)
-    assert sum(report["kills"] for report in reports) >= 1000
-
-
-def test_kills_and_a_server_that_goes_back_with_half_of_the_requests_delayed():
-    """No page is lost, and none is asked before its time."""
-    reports = fleet("--kills-delayed", 40, "--scenes", "delayed_back_in_time")
-    for report in reports:
-        assert_whole(report)
-    assert sum(report.get("kills", 0) for report in reports) >= 40
+def test_many_workers():
+    """A thousand kills, three at a time on one Redis, now and then all at once; and forty with half
+    of the requests delayed, and a server that goes back: none is lost, or asked too early."""
+    delayed = ("--kills-delayed", 40, "--scenes", "delayed_back_in_time")
+    for kills, arguments in ((1000, ("--kills", 1000)), (40, delayed)):
+        reports = fleet(*arguments)
+        for report in reports:
+            assert_whole(report)
+        assert sum(report.get("kills", 0) for report in reports) >= kills
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_workers_on_each_server(package, monkeypatch):
-    """Killed, stopped, and on a Cluster that moves the crawl."""
+def test_workers_on_each_server(package, tmp_path, monkeypatch):
+    """Killed, stopped, and on a Cluster that moves the crawl; and thirty fleets of three that share
+    a delta store."""
     if not (server := inside(package)):
         pytest.skip(f"the package {package} is not installed")
     monkeypatch.setenv("REDIS_SERVER", server)
     for report in fleet("--kills", 40, "--stops", 2, "--restarts", 2, "--cluster", 2):
         assert_whole(report)
+    server = Server(tmp_path)
+    monkeypatch.setenv("DELTA_REDIS", server.url)
+    try:
+        for runs in day_after_day("fleet", "--count", 30).values():
+            check_fleet(runs)
+    finally:
+        server.stop()
 
 
 def test_seeds_on_another_server():
