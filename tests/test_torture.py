@@ -9,7 +9,7 @@ import pytest
 
 from scrapy_bloom import ScalableBloomFilter
 from tests.crawl.test_failing_crawls import check_kills
-from tests.crawl.test_kills import MIXED, SEED, TORTURE, torture
+from tests.crawl.test_kills import SEED, torture
 from tests.crawl.test_round_crawls import lost, tell
 from tests.delta.test_crawls import check as check_days
 from tests.delta.test_crawls import check_digests, check_fleet, item_of
@@ -17,25 +17,21 @@ from tests.delta.test_crawls import pages as error_pages
 from tests.delta.test_crawls import tell as day_after_day
 from tests.redis.server import PACKAGES, Server, inside
 from tests.redis.test_fleet import assert_in_budget, assert_whole, fleet
-from tests.test_early_crawls import crawls, require_same
 from tests.world.delta import details
-from tests.world.early import VARIANTS
 
 pytestmark = pytest.mark.torture
 
 
-def test_crawls_that_are_stopped():
-    """A thousand random kills, and other stops between them, one to six a crawl: each item is in
-    each feed once. And two hundred of crawls that mix every state, orders, budgets and holds."""
-    for count, module in ((1000, TORTURE), (200, MIXED)):
-        result = torture("kills", "--count", count, module=module)
-        assert result["kills"] >= count
-        assert result["wrong"] == {}
+def test_a_thousand_random_kills():
+    """And other stops between them, one to six a crawl: each item is in each feed once."""
+    result = torture("kills", "--count", 1000)
+    assert result["kills"] >= 1000
+    assert result["wrong"] == {}
 
 
 def test_a_power_cut_at_each_sync():
-    """Of a crawl that mixes it all; what is synced there is on the disk, or not yet."""
-    result = torture("cuts", "--pages", 30, module=MIXED)
+    """Of a crawl; what is synced there is on the disk, or not yet."""
+    result = torture("cuts", "--pages", 30)
     # as many as were at work when one had no cut
     assert 0 < result["crawls"] - result["kills"] <= 3
     assert result["wrong"] == {}
@@ -106,25 +102,18 @@ ONE_FEED = ("--feeds", "all.jl")
 
 
 @pytest.mark.parametrize(
-    ("mutant", "module", "arguments"),
+    ("mutant", "arguments"),
     [
-        ("mark_before_commit", TORTURE, ("kills", "--count", 10, *ONE_FEED)),
-        ("header_not_synced", MIXED, ("cuts", "--count", 15, "--pages", 20)),
-        ("acknowledged_before_the_items_are_final", TORTURE, ("kills", "--count", 2, *ONE_FEED)),
+        ("mark_before_commit", ("kills", "--count", 10, *ONE_FEED)),
+        ("header_not_synced", ("cuts", "--count", 15, "--pages", 20)),
+        ("acknowledged_before_the_items_are_final", ("kills", "--count", 2, *ONE_FEED)),
     ],
 )
-def test_a_broken_package_is_noticed(mutant, module, arguments):
+def test_a_broken_package_is_noticed(mutant, arguments):
     """With the mutant pages or items are lost, so the tests above test something."""
     arguments = (*arguments, "--mutant", mutant)
     seeds = range(SEED, SEED + 12)
-    assert any(torture(*arguments, module=module, seed=seed)["wrong"] for seed in seeds)
-
-
-def test_crawls_with_duplicates_dropped_early():
-    """All of them, in every way in which a spider comes to its requests."""
-    results = crawls()
-    assert results.keys() == VARIANTS.keys()
-    require_same(results)
+    assert any(torture(*arguments, seed=seed)["wrong"] for seed in seeds)
 
 
 def test_many_workers():

@@ -1,8 +1,8 @@
 """Crawls with feeds that die in every way and are resumed have lost no page, and each item once.
 
-Each test runs `tests.world.torture` or `tests.world.mixed` in a process of its own, which forks the
-crawls. Set DURABLE_SEED to repeat a run. `make torture` has a thousand random kills, and breaks the
-package on purpose (`tests.world.mutants`).
+Each test runs `tests.world.torture` in a process of its own, which forks the crawls. Set
+DURABLE_SEED to repeat a run. `make torture` has a thousand random kills, and breaks the package on
+purpose (`tests.world.mutants`).
 """
 
 import json
@@ -18,7 +18,6 @@ SEED = seed_of("DURABLE_SEED")
 CONCURRENCY = 8
 IN_PROGRESS = 2 if scrapy.version_info >= (2, 15) else 4
 """Times as many requests as are downloaded at once; before Scrapy 2.15 more callbacks wait."""
-TORTURE, MIXED = "tests.world.torture", "tests.world.mixed"
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,9 +25,9 @@ pytestmark = [
 ]
 
 
-def torture(*arguments, module=TORTURE, seed=SEED):
+def torture(*arguments, seed=SEED):
     """Return the totals of the reports of a run, what was `wrong` by crawl, and their number."""
-    run = run_module(module, *arguments, seed=seed)
+    run = run_module("tests.world.torture", *arguments, seed=seed)
     reports = [json.loads(line) for line in run.stdout.splitlines()]
     totals = Counter({"crawls": len(reports)})
     for report in reports:
@@ -66,7 +65,7 @@ def test_nothing_is_lost_around_any_commit():
 
 def test_nothing_is_lost_by_a_power_cut():
     """Whatever the disk has of what was not synced, each of many jobs is resumed in full."""
-    result = torture("cuts", "--count", 31, "--pages", 20, module=MIXED)
+    result = torture("cuts", "--count", 31, "--pages", 20)
     assert result["kills"] >= 4
     assert result["wrong"] == {}
 
@@ -84,10 +83,3 @@ def test_nothing_is_lost_on_a_disk_that_is_too_small():
     result = torture("short", "--count", 2, "--pages", 60)
     assert result["wrong"] == {}
     assert result["kills"] == 0
-
-
-def test_nothing_is_lost_or_twice_where_all_is_mixed():
-    """Requests in every state, with orders and other settings at each start of many crawls."""
-    result = torture("kills", "--count", 2, "--pages", 40, module=MIXED)
-    assert result["kills"] >= 2
-    assert result["wrong"] == {}
