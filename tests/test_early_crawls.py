@@ -44,6 +44,6 @@ def test_pages_and_items_are_those_of_scrapy():
     # with Scrapy 2.14 or scopes two crawls without the add-on differ, too, where the order counts
     has_one = scrapy.version_info >= (2, 15) and not HAS_SCOPES
     names = [n for n in VARIANTS if has_one or not has_order(n)]
-    results = told("tests.world.early", *names, seed=0)
+    results = told("tests.world.early", *names, "--beside", 2, seed=0)
     assert {*results} == {*names}
     require_same(results)
