@@ -53,7 +53,7 @@ next-scrapy:
 scrapys-own: .venv-scrapys-own/.made
 	.venv-scrapys-own/bin/python -m tests.scrapys_own
 
-# the own tests of other add-ons, and two projects in the style of real ones, with ours
+# the own tests of other add-ons, and a project in the style of real ones, with ours
 field: .venv-field/.made
 	.venv-field/bin/python -m tests.field
 

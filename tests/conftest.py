@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import date
 from functools import partial
@@ -128,31 +127,10 @@ def next_turn():
     return partial(reactor.iterate, 0)
 
 
-@pytest.fixture(scope="module")
-def _under_way(request, tmp_path_factory):
-    """The scenarios of a module's selected tests, started at once and run side by side.
-
-    None is left when the next module begins, whose tests may patch what scenarios use. The
-    workers of pytest-xdist, who share no scenarios, run each when its test is due.
-    """
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        yield {}
-        return
-    tests = [item for item in request.session.items if item.path == request.path]
-    calls = [item.callspec.params for item in tests if hasattr(item, "callspec")]
-    with ThreadPoolExecutor(3) as pool:
-        yield {
-            call["outcome"]: pool.submit(call["outcome"], tmp_path_factory.mktemp("scenario"))
-            for call in calls
-            if "outcome" in call
-        }
-
-
 @pytest.fixture
-def outcome(request, _under_way, tmp_path):
+def outcome(request, tmp_path):
     """Return what the scenario of this test (a function of an empty folder) has returned.
 
     Use it with `pytest.mark.parametrize("outcome", [scenario, …], indirect=True)`.
     """
-    scenario = request.param
-    return _under_way[scenario].result() if scenario in _under_way else scenario(tmp_path)
+    return request.param(tmp_path)

@@ -8,10 +8,12 @@ import json
 import linecache
 import sys
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import scrapy
 from scrapy.crawler import AsyncCrawlerProcess, Crawler
 from scrapy.settings import Settings
+from scrapy.utils.spider import iter_spider_classes
 
 from tests.web_server import ServedInThread
 
@@ -69,13 +71,7 @@ def main(url):
         text = text.replace(SITE, f"{url}/")
         linecache.cache[name] = len(text), None, text.splitlines(True), name  # Scrapy reads it
         exec(compile(text, name, "exec"), values)
-        (spider,) = (
-            value
-            for value in values.values()
-            if isinstance(value, type)
-            and issubclass(value, scrapy.Spider)
-            and value.__module__ == name
-        )
+        (spider,) = iter_spider_classes(SimpleNamespace(**values))
         settings = {"ADDONS": {"scrapy_bloom.Addon": 300}, "LOG_ENABLED": False}
         crawlers[name] = Crawler(spider, Settings({**settings, "TELNETCONSOLE_ENABLED": False}))
     for crawler in crawlers.values():

@@ -73,20 +73,16 @@ class Process(subprocess.Popen):
         return self.returncode
 
 
-def run(arguments, *, input=None, timeout=PATIENCE, check=False, **options):  # noqa: A002
+def run(arguments, *, input=None, timeout=PATIENCE, **options):  # noqa: A002
     """Run Python to its end, as `subprocess.run` does with `capture_output`."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     options.setdefault("stdin", subprocess.DEVNULL if input is None else subprocess.PIPE)
     with Process(arguments, **options) as process:
         try:
             out, error = process.communicate(input, timeout)
-        except BaseException:
+        finally:
             process.kill()
-            raise
-    done = subprocess.CompletedProcess(process.args, process.returncode, out, error)
-    if check:
-        done.check_returncode()
-    return done
+    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
 
 
 _lock = threading.Lock()
@@ -116,61 +112,41 @@ def _end_parent(connection, process):
 
 
 def serve(connection):
-    """Fork for each order that comes, and tell how the forks end; return the order in the
-    fork, None at the end of the orders."""
+    """Fork for each order that comes, by way of a process that waits for the end and tells of it;
+    return the order in the fork, None at the end of the orders."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    woken, waking = os.pipe()
-    for each in (woken, waking):
-        os.set_blocking(each, False)
-    signal.set_wakeup_fd(waking)
-    running = {}
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing is to be reaped
     while True:
-        ready = select.select([connection, woken], [], [])[0]
-        if woken in ready:
-            with suppress(BlockingIOError):
-                os.read(woken, 4096)
-            _tell_ends(running)
-        if connection in ready:
-            size, files, *_ = socket.recv_fds(connection, 4, 4)
-            if not size:
-                return None
-            text, length = b"", int.from_bytes(size, "little")
-            while len(text) < length:
-                # no more than that: what follows is the order of another thread
-                if not (part := connection.recv(length - len(text))):
-                    return None
-                text += part
+        size, files, *_ = socket.recv_fds(connection, 4, 4)
+        text, length = b"", int.from_bytes(size, "little")
+        # no more than that: what follows is the order of another thread
+        while len(text) < length and (part := connection.recv(length - len(text))):
+            text += part
+        if not size or len(text) < length:
+            return None
+        *standard, telling = files
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             pid = os.fork()
             if pid == 0:
-                signal.set_wakeup_fd(-1)
-                for each in (woken, waking, files[3], *running.values()):
-                    os.close(each)
-                connection.close()
-                for number, each in enumerate(files[:3]):
+                for number, each in enumerate(standard):
                     os.dup2(each, number)
-                for each in files[:3]:
-                    os.close(each)
-                return json.loads(text)
-            for each in files[:3]:
+            for each in standard:
                 os.close(each)
-            os.write(files[3], pid.to_bytes(4, "little"))
-            running[pid] = files[3]
-
-
-def _tell_ends(running):
-    for pid in list(running):
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            file = running.pop(pid)
+            if pid == 0:
+                os.close(telling)
+                connection.close()
+                return json.loads(text)
             with suppress(BrokenPipeError):  # nobody asks
-                os.write(file, status.to_bytes(4, "little"))
-            os.close(file)
+                os.write(telling, pid.to_bytes(4, "little"))
+                os.write(telling, os.waitpid(pid, 0)[1].to_bytes(4, "little"))
+            os._exit(0)
+        for each in files:
+            os.close(each)
 
 
 def become(order):
     """Make this process the one that was ordered, and return what it does."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     random.seed()

@@ -67,7 +67,6 @@ class SmallSite(ServedInThread):
         self.answered = Counter()
         self._limit = None
         self._held = Event()
-        self._released = Event()
 
     def __exit__(self, *_):
         self.release()
@@ -85,15 +84,13 @@ class SmallSite(ServedInThread):
         return 200, {}, json.dumps(_links(PAGES.index(page))).encode()
 
     async def _wait_while_held(self):
-        if self._limit is not None and self.answered.total() >= self._limit:
+        while self._limit is not None and self.answered.total() >= self._limit:
             self._held.set()
-            while not self._released.is_set():
-                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)
 
     def hold_at(self, count):
         """From `count` answers on, keep clients waiting until `release`."""
         self._held.clear()
-        self._released.clear()
         self._limit = count
 
     def wait_held(self):
@@ -103,7 +100,6 @@ class SmallSite(ServedInThread):
     def release(self):
         """Answer those who wait, and all who come."""
         self._limit = None
-        self._released.set()
 
     @property
     def missed(self):
@@ -169,15 +165,13 @@ class Scrapy:
         return self.stat("finish_reason")
 
     def lines(self, level):
-        """The lines of the log with that level, but for what a Scrapy with throttling says of its
-        own default."""
+        """The lines with that level, but for what a Scrapy with throttling says of its default."""
         lines = [line for line in self.log.splitlines() if f"] {level}: " in line]
         return [line for line in lines if "THROTTLING_SCOPE_CONCURRENCY" not in line]
 
 
 def crawl_until(count, site, folder, **options):
-    """Start such a crawl, and return it when the site has given so many answers and keeps it
-    waiting for more."""
+    """Start such a crawl; return it when the site has answered so often, and keeps it waiting."""
     site.hold_at(count)
     run = crawl(site, folder, **options)
     site.wait_held()

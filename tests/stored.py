@@ -2,17 +2,14 @@
 
 import shutil
 import tempfile
-from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-from scrapy_bloom.crawl.failed_request import LOST, FailedRequest
+from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.records import State, rank_of
 from scrapy_bloom.crawl.slots import OneLine, Slots
 from scrapy_bloom.sqlite.job_file import RequestFile, check_header
-from scrapy_bloom.sqlite.listing import Listing, reading
+from scrapy_bloom.sqlite.listing import reading
 from scrapy_bloom.sqlite.records import SqliteRecords
 
 LIFO = (True, False)
@@ -69,58 +66,19 @@ def wrong_books(job):
     return [f"{query}: {found[query]}" for query in BOOKS if found[query] != BOOKS[query]]
 
 
-class Row(NamedTuple):
-    """A stored request, whose URL ends with the number of a page."""
-
-    page: int
-    state: State
-    reason: str
-    round: int | None
-
-
-@dataclass
-class Found:
-    """What is in the file of a job that does not run."""
-
-    round: int = 0
-    phase: str = ""
-    counted: Counter = field(default_factory=Counter)
-    rows: list[Row] = field(default_factory=list)
-    commits: int = 0
-
-    def pages(self, *states):
-        """Return the pages whose requests are in one of the states."""
-        return {row.page for row in self.rows if row.state in states}
-
-    def failed_in(self, number):
-        """Return the pages that have failed in that round."""
-        failed = (row for row in self.rows if row.state is State.FAILED and row.round == number)
-        return {row.page for row in failed if row.reason != LOST}
-
-
 def size_of(path):
     """Return the bytes of a file, 0 if there is none."""
     return path.stat().st_size if path.exists() else 0
 
 
 def found_in(job):
-    """Return what is in the file of a job that does not run."""
+    """Return the phase and the number of commits in the file of a job that does not run."""
     if not check_header(job / "requests.sqlite"):
-        return Found()
+        return "", 0
     with reading(job / "requests.sqlite") as file:
-        rounds = file.execute("SELECT number, phase FROM rounds").fetchone() or (0, "")
-        counted = Counter(
-            dict(file.execute("SELECT name AS counter, counted FROM slot WHERE counted"))
-        )
+        ((phase,),) = file.execute("SELECT phase FROM rounds").fetchall() or [("",)]
         ((commits,),) = file.execute("SELECT commits FROM job")
-        listing, found = Listing(file.execute, is_running=True), []
-        for *row, round_ in file.execute(
-            "SELECT id, slot, rank, state, payload, due, detail, round FROM request"
-        ):
-            record = listing.record(row)
-            page = int(record.url.rpartition("/")[2])
-            found.append(Row(page, State(row[3]), record.reason, round_))
-    return Found(*rounds, counted, found, commits)
+    return phase, commits
 
 
 class Stored:

@@ -13,26 +13,11 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
 # Scrapy counts these otherwise: links that are too deep, and links of several rules
 COUNTED_OTHERWISE = {"depth limit", "new rules"}
-# the others are a part of `make torture`
-MOST_TELLING = (
-    "follow_new, asynchronous",
-    "depth limit",
-    "requests of all kinds, in a job",
-    "killed",
-    "rewriting, next to the spider",
-    "own fingerprints",
-    "new rules",
-)
 
 
 def has_order(name):
     """Return True for a variant whose pages depend on the order of its requests."""
     return VARIANTS[name].settings.items() >= ONE.items()
-
-
-def crawls(*names):
-    """Run these variants in a process of their own; return what came of them."""
-    return told("tests.world.early", *names, seed=0)
 
 
 def require_same(results):
@@ -58,7 +43,7 @@ def test_pages_and_items_are_those_of_scrapy():
     fragments, `verbatim_url`, retries, redirects and fingerprinters of all kinds."""
     # with Scrapy 2.14 or scopes two crawls without the add-on differ, too, where the order counts
     has_one = scrapy.version_info >= (2, 15) and not HAS_SCOPES
-    names = [n for n in MOST_TELLING if has_one or not has_order(n)]
-    results = crawls(*names)
+    names = [n for n in VARIANTS if has_one or not has_order(n)]
+    results = told("tests.world.early", *names, "--beside", 2, seed=0)
     assert {*results} == {*names}
     require_same(results)

@@ -105,14 +105,11 @@ class Postgres:
 @pytest.fixture
 def postgres():
     pytest.importorskip("psycopg")
-    folder = Path(tempfile.mkdtemp())  # not pytest's: the path of a socket is short
-    try:
-        with Postgres(folder) as server:
-            module = (PROJECT / "example" / "postgres.py").read_text()
-            server.rows(re.search(r"^CREATE TABLE .*;$", module, re.MULTILINE)[0])
-            yield server
-    finally:
-        shutil.rmtree(folder)
+    # not pytest's: the path of a socket is short
+    with tempfile.TemporaryDirectory() as folder, Postgres(Path(folder)) as server:
+        module = (PROJECT / "example" / "postgres.py").read_text()
+        server.rows(re.search(r"^CREATE TABLE .*;$", module, re.MULTILINE)[0])
+        yield server
 
 
 def test_items_in_postgres_are_there_once(served, postgres, tmp_path):
@@ -138,7 +135,7 @@ def test_items_in_postgres_are_there_once(served, postgres, tmp_path):
         )
 
     def count():
-        return postgres.rows("SELECT count(*) FROM books")[0][0]
+        return len(postgres.rows("SELECT * FROM books"))
 
     for _ in range(2):
         with crawl("between.KilledBetween") as killed:
@@ -250,20 +247,12 @@ def test_the_unit_of_systemd(served, tmp_path):
     assert (tmp_path / "lib" / "site" / "requests.sqlite").exists()
 
 
-def test_the_dockerfile():
-    """A linter finds nothing; its command is one of this project."""
+def test_the_files_of_a_container():
+    """Linters find nothing; the command is one of this project."""
     dockerfile = PROJECT / "Dockerfile"
-    ends(tool("hadolint"), dockerfile)
     command = json.loads(dockerfile.read_text().rpartition("CMD ")[2])
     assert command[:3] == ["scrapy", "crawl", "books"]
     assert "books" in ends(SCRIPTS / "scrapy", "list", cwd=PROJECT).split()
-
-
-def test_the_compose_file():
-    """It is one by the schema of Compose files."""
-    ends(
-        tool("check-jsonschema"),
-        "--builtin-schema",
-        "vendor.compose-spec",
-        PROJECT / "compose.yaml",
-    )
+    schema = ["--builtin-schema", "vendor.compose-spec"]
+    ends(tool("check-jsonschema"), *schema, PROJECT / "compose.yaml")
+    ends(tool("hadolint"), dockerfile)

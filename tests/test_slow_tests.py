@@ -6,20 +6,16 @@ import pytest
 
 from tests.conftest import SLOW_DAY, pytest_collection_modifyitems
 
+SLOW = SimpleNamespace(name="slow")
+
 
 class Item:
     """A test of a module, as pytest has it; either may be marked as slow."""
 
-    def __init__(self, module, name, is_slow=False):
+    def __init__(self, module, name, *marks):
         self.nodeid = f"{module.nodeid}::{name}"
-        self._module = module
-        self._is_slow = is_slow or bool(module.own_markers)
-
-    def getparent(self, _):
-        return self._module
-
-    def get_closest_marker(self, _):
-        return self._is_slow or None
+        self.getparent = lambda _: module
+        self.get_closest_marker = lambda _: marks or module.own_markers
 
 
 @pytest.fixture
@@ -28,8 +24,8 @@ def run_on(monkeypatch):
 
     def run_on(day, *names):
         free = SimpleNamespace(nodeid="free.py", own_markers=[])
-        marked = SimpleNamespace(nodeid="marked.py", own_markers=[SimpleNamespace(name="slow")])
-        items = [Item(free, f"test_{number:02}", is_slow=True) for number in range(9)]
+        marked = SimpleNamespace(nodeid="marked.py", own_markers=[SLOW])
+        items = [Item(free, f"test_{number:02}", SLOW) for number in range(9)]
         items += [Item(marked, f"test_{number}") for number in range(3)]
         items.append(Item(free, "fast"))
         left = []
@@ -43,15 +39,9 @@ def run_on(monkeypatch):
 
 
 def test_each_runs_once_in_any_five_days_in_a_row(run_on):
-    """A module that is marked is run as a whole, and what is not slow each day."""
+    """A module that is marked is run as a whole, what is not slow each day, as what is named."""
     days = [run_on(day) for day in range(739_998, 740_003)]
-    assert set.union(*days) == run_on("all")
+    assert set.union(*days) == run_on("all") == run_on(0, "free.py::test_03")
     assert sum(map(len, days)) == 12 + 5
     assert set.intersection(*days) == {"free.py::fast"}
     assert [sum(name.startswith("marked") for name in day) for day in days].count(3) == 1
-
-
-def test_what_is_asked_for_by_name_runs(run_on):
-    """On whichever day."""
-    assert run_on(0, "free.py::test_03") == run_on("all")
-    assert run_on(0, "free.py") != run_on("all")

@@ -1,7 +1,7 @@
 """Crawls that die in every way and are resumed have lost no page, nothing of spider.state or of a
 pipeline with a buffer, and their feeds have each item once.
 
-Each test runs a module of `tests.world` in a process of its own, which forks the crawls. Set
+Each test runs `tests.world.torture` in a process of its own, which forks the crawls. Set
 DURABLE_SEED to repeat a run. `make torture` has a thousand random kills, and breaks the package on
 purpose (`tests.world.mutants`).
 """
@@ -21,16 +21,15 @@ SEED = seed_of("DURABLE_SEED")
 CONCURRENCY = 8
 IN_PROGRESS = 2 if scrapy.version_info >= (2, 15) else 4
 """Times as many requests as are downloaded at once; before Scrapy 2.15 more callbacks wait."""
-TORTURE, MIXED = "tests.world.torture", "tests.world.mixed"
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="forks, and reads /proc"
 )
 
 
-def torture(*arguments, module=TORTURE, seed=SEED):
+def torture(*arguments, seed=SEED):
     """Return the totals of the reports of a run, what was `wrong` by crawl, and their number."""
-    run = run_module(module, *arguments, seed=seed)
+    run = run_module("tests.world.torture", *arguments, seed=seed)
     reports = [json.loads(line) for line in run.stdout.splitlines()]
     totals = Counter({"crawls": len(reports)})
     for report in reports:
@@ -53,12 +52,11 @@ def test_random_stops_lose_no_page_and_leave_each_item_once():
 
 
 WAYS = {
-    "first of each kind of call": (TORTURE, "points --count 0 --pages 10 --sides after", 30),
-    "commits": (TORTURE, "points --count 6 --names sql\\ COMMIT --pages 8", 8),
-    "power cuts": (MIXED, "cuts --count 31 --pages 20", 4),
-    "where all is mixed": (MIXED, "kills --count 2 --pages 40", 2),
-    "failing calls": (TORTURE, "faults --count 10", 0),
-    "disks that are too small": (TORTURE, "short --count 2 --pages 60", 0),
+    "first of each kind of call": ("points --count 0 --pages 10 --sides after", 30),
+    "commits": ("points --count 6 --names sql\\ COMMIT --pages 8", 8),
+    "power cuts": ("cuts --count 31 --pages 20", 4),
+    "failing calls": ("faults --count 10", 0),
+    "disks that are too small": ("short --count 2 --pages 60", 0),
 }
 
 
@@ -66,8 +64,8 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_lost(way):
     """Two to forty crawls: where a run ends or dies, the next one has the rest."""
-    module, arguments, kills = WAYS[way]
-    result = torture(*shlex.split(arguments), module=module)
+    arguments, kills = WAYS[way]
+    result = torture(*shlex.split(arguments))
     assert result["wrong"] == {}
     assert result["kills"] >= kills
     assert kills or not result["kills"]

@@ -1,15 +1,13 @@
 """Other people's code, with our add-on and a JOBDIR in every crawler: `make field`.
 
 The own tests of the projects below run twice, without ours and with it. What fails only with ours
-runs three times more, and, if it never passes, without ours. Then come two projects of our own in
-the style of real ones (`projects.py`). The exit status is 1 if a test fails only with ours and is
+runs three times more, and, if it never passes, without ours. Then comes a project of our own in
+the style of real ones (`project.py`). The exit status is 1 if a test fails only with ours and is
 not explained below, if one that is explained does not fail, or if a page, an item or a row is
 missing.
 
-python -m tests.field [-n WORKERS] [names of projects; `own` are the two of ours]
+python -m tests.field [-n WORKERS] [names of projects; `own` is ours]
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -18,14 +16,13 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
 from tests import suite
-from tests.field.projects import crawl_all
+from tests.field.project import crawl
 from tests.redis.server import Server
 from tests.small_site import Scrapy
 
@@ -42,8 +39,8 @@ class Project:
     is_serial: bool = False
     needs_redis: bool = False
     add_on: str = ""
-    settings: dict[str, str] = field(default_factory=dict)
-    explained: dict[str, str] = field(default_factory=dict)
+    settings: dict = field(default_factory=dict)
+    explained: dict = field(default_factory=dict)
 
 
 PROJECTS = [
@@ -106,41 +103,25 @@ NOT_TRIED = {
 TRIES = 3
 
 
-@dataclass
-class Result:
-    """What the tests of a project came to: how many there are, how many passed without ours and
-    with it, why others did not, how many jobs had a filter, and what the line at the start of a
-    crawl says of duplicates."""
-
-    tests: int
-    without: int
-    with_ours: int
-    reasons: dict[str, str]
-    jobs: int
-    duplicates: str
-
-
-def main() -> int:
-    """Run all, print the table, and return the exit status."""
-    names = [*(project.name for project in PROJECTS), "own"]
+def main():
+    """Run all, print what came of each, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.field")
     parser.add_argument("-n", dest="workers", type=int, default=2, help="processes (2)")
     parser.add_argument("names", nargs="*", help="some projects only")
     options = parser.parse_args()
-    chosen = options.names or names
-    results = {
-        project: check(project, options.workers) for project in PROJECTS if project.name in chosen
-    }
-    faults = crawl_all() if "own" in chosen else []
-    print_table(results)
-    for fault in faults:
-        print(f"MISSING: {fault}")
-    good = all(result.without and not suite.faults(result.reasons) for result in results.values())
-    return 0 if good and not faults else 1
+    names = options.names or [*(project.name for project in PROJECTS), "own"]
+    good = [check(each, options.workers) for each in PROJECTS if each.name in names]
+    for project, reason in NOT_TRIED.items():
+        print(f"Not tried: {project}: {reason}")
+    if "own" in names:
+        with tempfile.TemporaryDirectory(prefix="field-magazine-") as place:
+            good.append(not crawl(Path(place)))
+    return 0 if all(good) else 1
 
 
-def check(project: Project, workers: int) -> Result:
-    """Run the tests of a project without ours and with it."""
+def check(project, workers):
+    """Run the tests of a project without ours and with it; print what came of them, and return
+    True if nothing is for us to explain."""
     checkout = suite.fetch(project.name, project.code, Path(sys.prefix), project.sha256)
     options = ["--timeout=120", *project.options, *([] if project.is_serial else [f"-n{workers}"])]
     with (
@@ -150,21 +131,24 @@ def check(project: Project, workers: int) -> Result:
         jobs = Path(place, "jobs")
         jobs.mkdir()
 
-        def outcomes(arm: suite.Arm, tests: Collection[str]) -> dict[str, str]:
+        def outcomes(arm, tests):
             return suite.run(checkout, arm, jobs, tests, options, (), environment)
 
         without, with_ours = outcomes(suite.STOCK, ["tests"]), outcomes(suite.OURS, ["tests"])
         with_filter = sum(1 for _ in jobs.glob("*/bloom"))
         differ = suite.failing(with_ours) - suite.failing(without)
         reasons = suite.compare(outcomes, differ, project.explained, TRIES)
-    counts = [Counter(each.values())["passed"] for each in (without, with_ours)]
-    return Result(len(with_ours), *counts, reasons, with_filter, duplicates_with(project))
+    print(f"\n== {project.name} {version(project.name)}, Scrapy {version('scrapy')}")
+    for name, found in (("without", without), ("with ours", with_ours)):
+        print(f"{name}: {dict(Counter(found.values()))}")
+    print(f"jobs with a filter: {with_filter}; duplicates: {duplicates_with(project)}")
+    for test, reason in reasons.items():
+        print(f"{test}\n    {reason}")
+    return bool(without) and not suite.faults(reasons)
 
 
-def duplicates_with(project: Project) -> str:
+def duplicates_with(project):
     """Return whether duplicates are dropped early in a crawl with that project and ours."""
-    if not (project.add_on or project.settings):
-        return ""
     addons = dict.fromkeys(filter(None, [project.add_on, suite.ADDON]), 300)
     settings = {"DUPEFILTER_CLASS": None, "ADDONS": json.dumps(addons), **project.settings}
     with tempfile.TemporaryDirectory(prefix="field-") as place:
@@ -175,7 +159,7 @@ def duplicates_with(project: Project) -> str:
 
 
 @contextmanager
-def _environment(project: Project, folder: Path):
+def _environment(project, folder):
     if not project.needs_redis:
         yield os.environ
         return
@@ -184,29 +168,6 @@ def _environment(project: Project, folder: Path):
         yield {**os.environ, "REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(server.port)}
     finally:
         server.stop()
-
-
-def print_table(results: dict[Project, Result]) -> None:
-    """Print a row for each project, then the reasons."""
-    print(f"\nScrapy {version('scrapy')}, scrapy-bloom {version('scrapy-bloom')}\n")
-    heads = ["Tests", "Passed without", "Passed with", "Only with ours", "Explained", "Jobs"]
-    print(f"| Project | Version | {' | '.join(heads)} |")
-    print(f"| --- | --- |{' --: |' * len(heads)}")
-    for project, result in results.items():
-        faults = len(suite.faults(result.reasons))
-        explained = len(result.reasons) - faults
-        figures = [result.tests, result.without, result.with_ours, faults, explained]
-        cells = [project.name, version(project.name), *figures, result.jobs]
-        print(f"| {' | '.join(map(str, cells))} |")
-    print()
-    for project, result in results.items():
-        if result.duplicates:
-            print(f"Duplicates with {project.name}: {result.duplicates}")
-    for project, reason in NOT_TRIED.items():
-        print(f"Not tried: {project}: {reason}")
-    for project, result in results.items():
-        for test, reason in result.reasons.items():
-            print(f"{project.name}: {test}\n    {reason}")
 
 
 if __name__ == "__main__":

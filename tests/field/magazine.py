@@ -1,12 +1,17 @@
-"""A project in the style of real ones: a request class, an exporter, a feed storage and a log
-formatter of its own."""
+"""A project in the style of real ones: rules, images, rows that are stored many at once, and a
+request class, an exporter, a feed storage and a log formatter of its own."""
 
+import sqlite3
 from pathlib import Path
 
-from scrapy import Request, Spider
+from scrapy import Request, signals
 from scrapy.exporters import BaseItemExporter
 from scrapy.extensions.feedexport import BlockingFeedStorage
+from scrapy.linkextractors import LinkExtractor
 from scrapy.logformatter import LogFormatter
+from scrapy.spiders import CrawlSpider, Rule
+
+from scrapy_bloom.signals import before_commit
 
 
 class PageRequest(Request):
@@ -25,7 +30,7 @@ class TabExporter(BaseItemExporter):
         self.file = file
 
     def export_item(self, item):
-        self.file.write(("\t".join(item.values()) + "\n").encode())
+        self.file.write(f"{item['url']}\t{item['rubric']}\n".encode())
 
 
 class FolderStorage(BlockingFeedStorage):
@@ -49,24 +54,64 @@ class ShortLines(LogFormatter):
         return None
 
 
-class MagazineSpider(Spider):
+class SQLPipeline:
+    """Stores pages in pages.sqlite: before each commit, and at the end."""
+
+    def __init__(self, crawler):
+        self.rows = []
+        crawler.signals.connect(self.flush, before_commit)
+        crawler.signals.connect(self.spider_closed, signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    def open_spider(self):
+        self.connection = sqlite3.connect("pages.sqlite")
+        self.connection.execute("CREATE TABLE IF NOT EXISTS pages (url PRIMARY KEY, image)")
+
+    def process_item(self, item):
+        (image,) = item["images"]
+        self.rows.append((item["url"], image["checksum"]))
+        return item
+
+    def flush(self):
+        with self.connection:
+            self.connection.executemany("INSERT OR REPLACE INTO pages VALUES (?, ?)", self.rows)
+        self.rows.clear()
+
+    def spider_closed(self):
+        self.flush()
+        self.connection.close()
+
+
+class MagazineSpider(CrawlSpider):
     name = "magazine"
+    rules = (
+        Rule(LinkExtractor(allow=r"/list/"), process_request="with_rubric"),
+        Rule(LinkExtractor(allow=r"/page/"), "parse_page", None, True, None, "with_rubric"),
+    )
     custom_settings = {  # noqa: RUF012
         "FEED_EXPORTERS": {"tab": TabExporter},
         "FEED_STORAGES": {"folder": FolderStorage},
-        "FEEDS": {"folder://pages.tab": {"format": "tab"}, "pages.json": {"format": "json"}},
+        "FEEDS": {
+            "folder://pages.tab": {"format": "tab"},
+            "pages.json": {"format": "json", "fields": ["url", "rubric"]},
+            "pages.csv": {"format": "csv", "fields": ["url", "rubric"]},
+        },
+        "IMAGES_STORE": "images",
+        "ITEM_PIPELINES": {"scrapy.pipelines.images.ImagesPipeline": 1, SQLPipeline: 300},
         "LOG_FORMATTER": ShortLines,
         "LOG_LEVEL": "DEBUG",
     }
 
     def __init__(self, first):
-        self.first = first
+        super().__init__(start_urls=[first])
 
-    async def start(self):
-        yield PageRequest(self.first, rubric="cover")
+    def with_rubric(self, request, response):
+        rubric = request.url.split("/")[-2]
+        return request.replace(cls=PageRequest, rubric=rubric)
 
-    def parse(self, response):
-        yield {"url": response.url, "rubric": response.request.rubric}
-        for link in response.css("a::attr(href)").getall():
-            rubric = link.strip("/").partition("/")[0]
-            yield PageRequest(response.urljoin(link), rubric=rubric)
+    def parse_page(self, response):
+        image = response.urljoin(response.css("img::attr(src)").get())
+        yield {"url": response.url, "rubric": response.request.rubric, "image_urls": [image]}

@@ -8,13 +8,10 @@ explained does not fail.
 python -m tests.scrapys_own [-n WORKERS] [--reactor REACTOR] [test files or node ids]
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from tests import suite
@@ -23,62 +20,57 @@ from tests import suite
 # and leave a crawl behind, which others would stumble over.
 _ADDONS = "asserts which add-ons there are"
 EXPLAINED = {
-    "tests/test_addons.py::TestAddonManager::test_load_settings_order": _ADDONS,
-    "tests/test_addons.py::TestAddonManager::test_logging_message": _ADDONS,
-    "tests/test_addons.py::TestAddonManager::test_no_update_settings": _ADDONS,
-    "tests/test_addons.py::TestAddonManager::test_notconfigured": _ADDONS,
-    "tests/test_addons.py::TestAddonManager::test_notconfigured_with_args": _ADDONS,
-    "tests/test_dupefilters.py::TestRFPDupeFilter::test_fingerprints_deprecation": (
+    "addons.py::TestAddonManager::test_load_settings_order": _ADDONS,
+    "addons.py::TestAddonManager::test_logging_message": _ADDONS,
+    "addons.py::TestAddonManager::test_no_update_settings": _ADDONS,
+    "addons.py::TestAddonManager::test_notconfigured": _ADDONS,
+    "addons.py::TestAddonManager::test_notconfigured_with_args": _ADDONS,
+    "dupefilters.py::TestRFPDupeFilter::test_fingerprints_deprecation": (
         "reads RFPDupeFilter's deprecated set of fingerprints"
     ),
-    "tests/test_dupefilters.py::TestRFPDupeFilter::test_log_debug[None]": (
+    "dupefilters.py::TestRFPDupeFilter::test_log_debug[None]": (
         "asserts that the logger is scrapy.dupefilters"
     ),
-    "tests/test_dupefilters.py::TestRFPDupeFilter::test_request_fingerprint": (
+    "dupefilters.py::TestRFPDupeFilter::test_request_fingerprint": (
         "has no engine, which tells redirects from links where an identity is not Scrapy's"
     ),
-    "tests/test_dupefilters.py::TestRFPDupeFilter::test_seenreq_truncated": (
+    "dupefilters.py::TestRFPDupeFilter::test_seenreq_truncated": (
         "reads RFPDupeFilter's file requests.seen"
     ),
-    "tests/test_engine.py::TestEngine::test_start_request_processing_exception": (
+    "engine.py::TestEngine::test_start_request_processing_exception": (
         "expects a fingerprinter that raises to end the crawl; ours logs it once and takes"
         " Scrapy's fingerprint"
     ),
-    "tests/test_engine_close_spider.py::test_exception_scheduler": (
+    "engine_close_spider.py::test_exception_scheduler": (
         "deletes the scheduler's attribute dqs, which is a property of ours"
     ),
-    "tests/test_feedexport.py::TestFeedExport::test_stats_file_failed": (
+    "feedexport.py::TestFeedExport::test_stats_file_failed": (
         "makes FileFeedStorage.store fail, which ours does not need to write a local file"
     ),
-    "tests/test_feedexport_batch.py::TestBatchDeliveries::test_batch_delivered_when_full": (
+    "feedexport_batch.py::TestBatchDeliveries::test_batch_delivered_when_full": (
         "expects a full batch at once; ours delivers it with the next commit, 0.1 s later"
     ),
-    "tests/test_scheduler.py::test_scheduler_without_crawler": (
+    "scheduler.py::test_scheduler_without_crawler": (
         "builds a scheduler without a crawler, which tells ours what is in progress"
     ),
 }
+EXPLAINED = {f"tests/test_{test}": why for test, why in EXPLAINED.items()}
 # What these find was left behind by other tests: to run them alone tells nothing.
 LEFT_BEHIND = "tests/test_zz_resources.py"
 
 # The files whose tests crawl, for the reactors that are not the default one.
 CRAWLING = [
-    "tests/test_closespider.py",
-    "tests/test_crawl.py",
-    "tests/test_crawler.py",
-    "tests/test_engine.py",
-    "tests/test_engine_close_spider.py",
-    "tests/test_engine_loop.py",
-    "tests/test_feedexport.py",
-    "tests/test_pipelines.py",
-    "tests/test_request_left.py",
-    "tests/test_scheduler.py",
-    "tests/test_spider_start.py",
-    "tests/test_spidermiddleware_output_chain.py",
+    f"tests/test_{name}.py"
+    for name in (
+        *("closespider", "crawl", "crawler", "engine", "engine_close_spider", "engine_loop"),
+        *("feedexport", "pipelines", "request_left", "scheduler", "spider_start"),
+        "spidermiddleware_output_chain",
+    )
 ]
 LANES = {"asyncio": ["tests"], "default": CRAWLING, "none": CRAWLING}
 
 
-def main() -> int:
+def main():
     """Run the lanes and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.scrapys_own")
     parser.add_argument("-n", dest="workers", type=int, default=2, help="processes (2)")
@@ -86,7 +78,7 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", help="test files or node ids instead of all")
     options = parser.parse_args()
     checkout = suite.fetch("scrapy", "scrapy", Path(sys.prefix))
-    reactors = [options.reactor] if options.reactor else list(LANES)
+    reactors = [options.reactor] if options.reactor else LANES
     good = [
         check(checkout, reactor, options.tests or LANES[reactor], options.workers)
         for reactor in reactors
@@ -94,7 +86,7 @@ def main() -> int:
     return 0 if all(good) else 1
 
 
-def check(checkout: Path, reactor: str, tests: list[str], workers: int) -> bool:
+def check(checkout, reactor, tests, workers):
     """Run `tests` with ours, say what fails and why, and return True if nothing is for us
     to explain and the filter was in use."""
     plugin = "twisted" if reactor == "none" else "asyncio"
@@ -103,23 +95,18 @@ def check(checkout: Path, reactor: str, tests: list[str], workers: int) -> bool:
     with tempfile.TemporaryDirectory(prefix="scrapys-own-") as place:
         jobs = Path(place)
 
-        def outcomes(
-            arm: suite.Arm, tests: Collection[str], without: Iterable[str] = ()
-        ) -> dict[str, str]:
+        def outcomes(arm, tests, without=()):
             plugin = ["-p", "our_scheduler"] if arm is suite.OURS else []
             return suite.run(checkout, arm, jobs, tests, [*options, *plugin], without)
 
         first = outcomes(suite.OURS, tests, without=EXPLAINED)
         crawls = sum(1 for _ in jobs.glob("*/bloom"))
-        failed = suite.failing(first)
         explained = EXPLAINED if tests == LANES["asyncio"] else {}
-        reasons = suite.compare(outcomes, failed, explained)
+        reasons = suite.compare(outcomes, suite.failing(first), explained)
 
     total = Counter(first.values())
-    print(
-        f"\n{checkout.name}, reactor {reactor}: {total['passed']:,} passed with {suite.OURS.name},"
-    )
-    print(f"{total['skipped']:,} skipped, {len(failed):,} failed; {crawls:,} jobs with a filter")
+    print(f"\n{checkout.name}, reactor {reactor}: {dict(total)} with {suite.OURS.name};")
+    print(f"{crawls:,} jobs with a filter")
     for test, reason in reasons.items():
         if reason == suite.PASSED_AGAIN and test.startswith(LEFT_BEHIND):
             reason = reasons[test] = suite.OURS_ALONE

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from scrapy import Request, Spider, signals
+from scrapy import Request, Spider
 from scrapy.http import HtmlResponse
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spidermiddlewares.base import BaseSpiderMiddleware
@@ -131,9 +131,6 @@ class SiteSpider(Spider):
     def follow_new(self, response):
         return follow_new(response, css="a")
 
-    def extracted_new(self, response, extractor=NewLinkExtractor()):  # noqa: B008 - one for all
-        return response.follow_all(extractor.extract_links(response))
-
     def mixed(self, response):
         """Requests of all kinds."""
         number = len(response.url)
@@ -191,19 +188,6 @@ class NewRuleSpider(RuleSpider):
     )
 
 
-def heard(**_):
-    pass
-
-
-class Hearing:
-    """An extension whose handler of request_dropped wants to hear of all of them."""
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        crawler.signals.connect(heard, signals.request_dropped)
-        return cls()
-
-
 @dataclass(frozen=True)
 class Variant:
     """A crawl: what its spider does, with duplicates dropped early and without."""
@@ -233,20 +217,11 @@ STOCK_SCHEDULER = "scrapy.core.scheduler.Scheduler"
 MIXED = {"way": "mixed", "early_way": "mixed"}
 VARIANTS = {
     "follow_new, asynchronous": Variant(AsyncSpider),
-    "another reactor": Variant(AsyncSpider, settings={"TWISTED_REACTOR": SELECT}),
-    "a tiny memory": Variant(settings={"BLOOM_URL_CACHE": 3}),
+    "another reactor, a tiny memory": Variant(
+        settings={"TWISTED_REACTOR": SELECT, "BLOOM_URL_CACHE": 3}
+    ),
     "depth limit": Variant(settings={"DEPTH_LIMIT": 3, **BREADTH_FIRST}),
-    "a handler": Variant(
-        settings={"EXTENSIONS": {Hearing: 1}},
-        said="not dropped early, tests.world.early.heard handles request_dropped",
-    ),
-    "requests of all kinds, asynchronous": Variant(AsyncSpider, **MIXED, settings=ONE),
     "requests of all kinds, in a job": Variant(**MIXED, settings={**JOB, **ONE}),
-    "Scrapy's scheduler": Variant(**MIXED, settings={"SCHEDULER": STOCK_SCHEDULER, **JOB, **ONE}),
-    "rewriting, between": Variant(
-        settings={"SPIDER_MIDDLEWARES": {Rewriting: 543}, **ONE},
-        said="not dropped early, tests.world.early.Rewriting is between the spider and the engine",
-    ),
     "rewriting, next to the spider": Variant(
         settings={"SPIDER_MIDDLEWARES": {Rewriting: 1200}, **ONE},
         said="dropped early as requests, not as links:"
@@ -260,7 +235,6 @@ VARIANTS = {
     ),
     "wider identity": Variant(**MIXED, settings={**CANONICAL, **ONE}, is_late=True),
     "killed": Variant(AsyncSpider, settings=JOB, kills=(7, 20, 1, 30)),
-    "new link extractor": Variant(early_way="extracted_new"),
     "new rules": Variant(PlainRuleSpider, early_spider=NewRuleSpider),
 }
 BASE = {

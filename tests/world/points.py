@@ -24,16 +24,8 @@ from scrapy_bloom.sqlite import records, scheduler
 OUTSIDE = ("sql", "os.", "mmap", "msync", "mkstemp", "Path.", "feed ")
 """How calls on the database and on files are named; the others cannot fail."""
 FILE_CALLS = (
-    "open",
-    "fdopen",
-    "pwrite",
-    "pread",
-    "fsync",
-    "link",
-    "unlink",
-    "rename",
-    "posix_fallocate",
-    "fstat",
+    *("open", "fdopen", "pwrite", "pread", "fsync", "fstat"),
+    *("link", "unlink", "rename", "posix_fallocate"),
 )
 FEED_CALLS = ("open", "write", "fsync", "ftruncate")
 
@@ -132,26 +124,18 @@ class Points:
         Path.replace = self.wrap("Path.replace", Path.replace)
         Path.rename = self.wrap("Path.rename", Path.rename)
         layers.Layered.add = self.wrap("bit", layers.Layered.add)
-        for owner, name in (
-            (overlay.Keeper, "release"),
-            (requestfile.RequestFile, "commit"),
-            (records.SqliteRecords, "push"),
-            (records.SqliteRecords, "done"),
-            (durable_feeds.DurableFeeds, "before_commit"),
-            (durable_feeds.DurableFeeds, "after_commit"),
-            (outbox.Outbox, "record"),
-            (durable_feeds.DurableFeeds, "recover"),
-            (feedfile.FeedFile, "append"),
-            (waiting.WaitingFeed, "_write"),
-            (waiting.WaitingFeed, "_replace"),
-            (scheduler.DurableScheduler, "open"),
-            (scheduler.DurableScheduler, "close"),
+        for owner, names in (
+            (overlay.Keeper, ["release"]),
+            (requestfile.RequestFile, ["commit"]),
+            (records.SqliteRecords, ["push", "done"]),
+            (durable_feeds.DurableFeeds, ["before_commit", "after_commit", "recover"]),
+            (outbox.Outbox, ["record"]),
+            (feedfile.FeedFile, ["append"]),
+            (waiting.WaitingFeed, ["_write", "_replace"]),
+            (scheduler.DurableScheduler, ["open", "close"]),
         ):
-            setattr(owner, name, self.wrap(name, getattr(owner, name)))
-
-    def save(self, path):
-        """Write the calls in their order to `path`."""
-        path.write_text(json.dumps(self.order))
+            for name in names:
+                setattr(owner, name, self.wrap(name, getattr(owner, name)))
 
 
 def calls_of(world, crawl, prepare):
@@ -162,7 +146,7 @@ def calls_of(world, crawl, prepare):
         prepare()
         points = Points()
         points.lay()
-        return lambda: points.save(path)
+        return lambda: path.write_text(json.dumps(points.order))
 
     run = world.start(crawl, before).wait()
     assert run.reason == "finished", run.log

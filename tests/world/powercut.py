@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -72,8 +71,6 @@ class Cut:
         for name in ("commit", "close"):
             method = getattr(requestfile.RequestFile, name)
             setattr(requestfile.RequestFile, name, self.after(method))
-        for path in self.job.glob("requests.sqlite*"):  # what a command has committed
-            self.keep(path)
 
     def forget_what_is_gone(self):
         """Drop the notes of inodes of an earlier process that are other files' now."""
@@ -109,7 +106,7 @@ class Cut:
             for path in self.job.glob("requests.sqlite*"):
                 if not path.name.endswith("-shm"):
                     self.keep(path)
-            (self.folder / "commits").write_text(f"{file.commits}")
+            (self.folder / "synced commits").write_text(f"{file.commits}")
 
         def method(file, *arguments, **options):
             result = function(file, *arguments, **options)
@@ -136,17 +133,11 @@ class Cut:
         part.write_bytes(contents)
         part.rename(self.notes / name)
 
-    def note_order(self, path):
-        """Note an order, which the runner has synced; the crawl may have carried it out."""
-        for each in (path, path.parent):
-            with suppress(FileNotFoundError):
-                self.keep(each)
-
     def power(self, chance):
         """Leave of the job what the disk may have; yield which commit is not there."""
         cut_power(self.folder, chance)
-        if (noted := self.folder / "commits").exists():
-            found, commits = found_in(self.folder / "job").commits, int(noted.read_text())
+        if (noted := self.folder / "synced commits").exists():
+            found, commits = found_in(self.folder / "job")[1], int(noted.read_text())
             if found < commits:
                 yield f"commit {found}, and {commits} were synced"
 

@@ -96,12 +96,10 @@ class Step:
 def preload():
     """Import what Scrapy imports when it starts, but the reactor, so that forks have it."""
     defaults = default_settings
-    components = {
-        **defaults.EXTENSIONS_BASE,
-        **defaults.DOWNLOADER_MIDDLEWARES_BASE,
-        **defaults.SPIDER_MIDDLEWARES_BASE,
-    }
-    for path in [*components, defaults.DOWNLOADER, defaults.STATS_CLASS, defaults.LOG_FORMATTER]:
+    for base in ("EXTENSIONS_BASE", "DOWNLOADER_MIDDLEWARES_BASE", "SPIDER_MIDDLEWARES_BASE"):
+        for path in getattr(defaults, base):
+            load_object(path)
+    for path in (defaults.DOWNLOADER, defaults.STATS_CLASS, defaults.LOG_FORMATTER):
         load_object(path)
     for handler in ("scrapy.core.downloader.handlers.http11", "scrapy.pipelines"):
         import_module(handler)

@@ -15,6 +15,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from random import Random
 
 from scrapy_bloom.crawl.ledger import Ledger
@@ -23,12 +24,15 @@ from scrapy_bloom.sqlite.scheduler import DurableScheduler
 from tests.stored import found_in, wrong_books
 from tests.world.feeds import BOOKS, FEEDS, SETTINGS, SMALL_BATCHES, ItemSpider, feeds_in, items_of
 from tests.world.points import OUTSIDE, Points, calls_of
+from tests.world.powercut import Cut
 from tests.world.runner import FORCED, REACTORS, Crawl, Step, Teller, World, take, tell_stories
 from tests.world.tree import answer
 
 VARIANTS = list(itertools.product(REACTORS, (False, True)))
 STOPS = ((signal.SIGKILL,),) * 3 + ((signal.SIGINT,), (signal.SIGTERM,), FORCED)
 """How a run ends before its end; the last is Ctrl-C as often as it needs."""
+IN_JOB = ("all.jl", "all.csv", "all.json", "all.json.gz")
+"""Feeds in the job directory, which a power cut may do without what was not synced."""
 FEW = ("all.jl", "over.json", "all.csv", "all.json.gz", "shelf:whole.json", SMALL_BATCHES, BOOKS)
 """Feeds that need each call there is."""
 SIDES = ("before", "after")
@@ -48,11 +52,13 @@ class Tortured:
     pages: set
     items: dict
     point: str
+    cut: Cut | None = None
 
     def __post_init__(self):
         self.folder = self.world.folder / self.crawl.name
+        self.feeds = Path(next(iter(self.crawl.settings["FEEDS"])).removeprefix("shelf:")).parent
         self.stopped, self.books, self.malformed = [], [], []
-        self.first, self.kills = None, 0
+        self.first, self.kills, self.is_told = None, 0, False
 
     def prepared(self, does=lambda: None):
         """Return what is done first in each process."""
@@ -79,7 +85,7 @@ class Tortured:
     def is_over(self):
         """True if the round is, with pages that have failed or without."""
         with suppress(sqlite3.Error):
-            return found_in(self.folder / "job").phase in (OVER, KEPT)
+            return found_in(self.folder / "job")[0] in (OVER, KEPT)
         return False
 
     def torn(self):
@@ -87,17 +93,17 @@ class Tortured:
         wrong, found = {}, {}
         for name in self.items:
             try:
-                found[name] = items_of(self.folder, name)
+                found[name] = items_of(self.feeds, name)
             except Exception as error:  # noqa: BLE001, PERF203 - whatever makes a file unreadable
                 wrong[name] = repr(error)
         return wrong, found
 
     def wrong_feeds(self):
-        """Return what is wrong with feeds, by name."""
+        """Return what is wrong with feeds, by name; after a power cut items may come again."""
         wrong, found = self.torn()
         for name, items in found.items():
             missing, surplus = self.items[name] - items, items - self.items[name]
-            if missing or surplus:
+            if missing or (surplus and self.cut is None):
                 wrong[name] = f"{missing.total()} are missing, {surplus.total()} are too much"
         return wrong
 
@@ -137,26 +143,29 @@ class Tortured:
             "wrong": {name: what for name, what in wrong.items() if what},
         }
 
-    def stop(self, chance, stops):
+    def stop(self, chance, stops=((),)):
         """Stop the crawl at random moments in these ways, then let it end; each start has an order
         and a budget of its own."""
         for signals in [*stops, ()]:
             at, seconds = 0, chance.uniform(0, 0.6)
             if chance.random() > 0.25:
                 # some while after an answer, so that it falls on either side of a commit
-                at = chance.uniform(1, 1.3 * len(self.pages) / max(1, len(stops)))
+                at = chance.uniform(1, 1.3 * len(self.pages) / len(stops))
                 seconds = chance.uniform(0, 0.15)
             settings = {**drawn_order(chance), **self.crawl.settings}
-            step = Step(self.prepared(), settings, signals=signals, at=at, seconds=seconds)
+            before = self.prepared(self.cut.lay) if self.cut else self.prepared()
+            step = Step(before, settings, signals=signals, at=at, seconds=seconds)
             run = yield from take(self.world, self.crawl, step)
             if run.status or run.reason != "finished":
                 self.stopped.append(time.monotonic())
                 self.kills += run.status == -signal.SIGKILL
+                self.books += [*self.cut.power(chance)] if self.cut else []
                 self.books += wrong_books(self.folder / "job")
             if run.reason == "shutdown" and len(signals) == 1 and (wrong := self.torn()[0]):
                 self.malformed.append(wrong)
             if self.is_over:
                 break
+        self.is_told = True
         yield self.report(run)
 
     def disturb(self, disturb, *, second=False):
@@ -198,7 +207,8 @@ class Torturer(Teller):
 
     def crawl(self, name, pages, feeds, **settings):
         """Return a crawl with these feeds."""
-        settings = {**SETTINGS, "FEEDS": feeds_in(self.world.folder / name, feeds), **settings}
+        folder = self.world.folder / name / ("job" if feeds is IN_JOB else "")
+        settings = {**SETTINGS, "FEEDS": feeds_in(folder, feeds), **settings}
         variant = VARIANTS[next(self._number) % len(VARIANTS)]
         pages = self.options.pages or pages
         return Crawl(name, pages, *variant, settings=settings, spider=ItemSpider)
@@ -228,6 +238,19 @@ def kills(torturer):
         crawls.append(torturer(f"killed{len(crawls)}", 60, tuple(options.feeds)))
         chance = Random(f"{options.seed} {len(crawls)}")
         yield crawls[-1].stop(chance, chance.choices(STOPS, k=chance.randint(1, 6)))
+
+
+def cuts(torturer):
+    """Cut the power before and after each sync of a crawl, or only at each `count`-th of these
+    moments, until one has no more of them."""
+    crawls, seed = [], torturer.options.seed
+    for half in itertools.count(2, torturer.options.count):
+        if any(each.is_told and not each.kills for each in crawls):
+            return
+        crawl = torturer(f"cut{half / 2}", 40, IN_JOB, BLOOM_CAPACITY=30)
+        crawl.cut = Cut(crawl.folder, half // 2, is_synced=bool(half % 2))
+        crawls.append(crawl)
+        yield crawl.stop(Random(f"{seed} {half}"))
 
 
 def points(torturer):
@@ -271,7 +294,7 @@ def short(torturer):
         yield crawl.disturb(partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size)))
 
 
-STORIES = {story.__name__: story for story in (kills, points, faults, short)}
+STORIES = {story.__name__: story for story in (kills, cuts, points, faults, short)}
 
 
 def arguments(parser):

@@ -90,10 +90,8 @@ class TreeSpider(scrapy.Spider):
             options["meta"]["function"] = lambda: number
         if kind == "again":
             options["dont_filter"] = True
-        if kind == "raising":
-            options["callback"] = self.parse_and_raise
-        if kind == "inline":
-            options["callback"] = self.parse_inline
+        if kind in {"raising", "inline"}:
+            options["callback"] = getattr(self, f"parse_{kind}")
         return Request(f"{self.site}/{kind}/{number}", **options)
 
     def children(self, number):
@@ -120,7 +118,7 @@ class TreeSpider(scrapy.Spider):
                 await pause(0.003)
             yield thing
 
-    def parse_and_raise(self, response):
+    def parse_raising(self, response):
         yield from self.children(response.json())
         raise RuntimeError("this callback always raises")
 
@@ -166,21 +164,12 @@ class Pipeline(OfCrawler):
 class SpiderMiddleware(OfCrawler):
     """Adds a request of its own to the output of some pages."""
 
-    async def process_spider_output_async(self, response, result):
+    async def process_spider_output(self, response, result):
         async for thing in result:
             yield thing
-        for thing in self.added(response):
-            yield thing
-
-    def process_spider_output(self, response, result):
-        yield from result
-        yield from self.added(response)
-
-    def added(self, response):
-        number = response.meta.get("number", 1)
+        number, spider = response.meta.get("number", 1), self.crawler.spider
         if number % 6 == 0:
-            url = f"{self.crawler.spider.site}/extra/{number}"
-            yield Request(url, callback=self.crawler.spider.parse_leaf)
+            yield Request(f"{spider.site}/extra/{number}", callback=spider.parse_leaf)
 
 
 class DownloaderMiddleware:
