@@ -58,42 +58,30 @@ def test_a_url_of_redis_turns_on_what_workers_share():
     assert load_object(updated(settings)) is RedisBloomDupeFilter
 
 
-SCRAPYS = {
-    "SCHEDULER": "scrapy.core.scheduler.Scheduler",
-    "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
-}
+SCRAPYS = "scrapy.core.scheduler.Scheduler"
 REDIS = {
     "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
     "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
 }
+NOT_DURABLE = "requests: not durable, SCHEDULER is {}; remove SCHEDULER"
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
         ({}, []),
+        ({"SCHEDULER": SCRAPYS, "JOBDIR": ""}, []),
         (
-            {"DUPEFILTER_CLASS": SCRAPYS["DUPEFILTER_CLASS"], "JOBDIR": ""},
-            [
-                "filter: off, DUPEFILTER_CLASS is scrapy.dupefilters.RFPDupeFilter; remove"
-                " DUPEFILTER_CLASS"
-            ],
-        ),
-        ({"SCHEDULER": SCRAPYS["SCHEDULER"], "JOBDIR": ""}, []),
-        (
-            {"SCHEDULER": SCRAPYS["SCHEDULER"], "JOBDIR": "", "BLOOM_REDIS_URL": "redis://x"},
-            [
-                "requests: not durable, SCHEDULER is scrapy.core.scheduler.Scheduler; remove"
-                " SCHEDULER"
-            ],
+            {"SCHEDULER": SCRAPYS, "JOBDIR": "", "BLOOM_REDIS_URL": "redis://x"},
+            [NOT_DURABLE.format(SCRAPYS)],
         ),
         (
             REDIS | {"JOBDIR": ""},
             [
                 "filter: off, DUPEFILTER_CLASS is scrapy_redis.dupefilter.RFPDupeFilter; remove"
                 " DUPEFILTER_CLASS",
-                "requests: not durable, SCHEDULER is scrapy_redis.scheduler.Scheduler; remove"
-                " SCHEDULER and DUPEFILTER_CLASS, and set BLOOM_REDIS_URL",
+                f"{NOT_DURABLE.format(REDIS['SCHEDULER'])} and DUPEFILTER_CLASS, and set"
+                " BLOOM_REDIS_URL",
             ],
         ),
     ],
@@ -114,7 +102,7 @@ def test_the_shell_is_not_warned(caplog):
 
 def test_a_request_that_waits_is_warned_of_once(tmp_path, caplog):
     """Of those that Scrapy's scheduler sends at once, the first."""
-    settings = Settings({"JOBDIR": str(tmp_path), "SCHEDULER": SCRAPYS["SCHEDULER"]})
+    settings = Settings({"JOBDIR": str(tmp_path), "SCHEDULER": SCRAPYS})
 
     def schedule(crawler):
         for number, meta in enumerate(({}, {"bloom_not_before": 9}, {"bloom_not_before": 9})):
