@@ -370,19 +370,6 @@ def test_links_of_the_readme_work_anywhere():
     assert [name for name in named if text.count(f"[{name.lower()}]") < 2] == []
 
 
-def test_the_readme_says_what_its_picture_shows():
-    """Whoever does not see it reads how many pages each has, as the table below it counts them."""
-    readme = TEXT[ROOT / "README.md"]
-    pages, ours, stock = (
-        int(number.replace(",", ""))
-        for row in re.findall(r"^pages missed of (\S+) +(\S+) +(\S+)", readme, re.MULTILINE)
-        for number in row
-    )
-    (told,) = re.findall(r"^!\[([^]]+)\]\(\S+/three-kills\.svg\)$", readme, re.MULTILINE)
-    assert [f"{pages:,}", f"{pages - stock:,}"] == re.findall(r"\d[\d,]*\b", told)
-    assert ours == 0  # "has all"
-
-
 def test_each_page_is_in_the_index():
     """A page that nobody lists is one that nobody reads. It names the version that is installed."""
     assert f"Version {scrapy_bloom.__version__}." in TEXT[ROOT / "docs" / "index.md"]

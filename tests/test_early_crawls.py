@@ -28,11 +28,6 @@ MOST_TELLING = (
 )
 
 
-def has_order(name):
-    """Return True for a variant whose pages depend on the order of its requests."""
-    return VARIANTS[name].settings.items() >= ONE.items()
-
-
 def crawls(*names):
     """Run these variants in a process of their own; return what came of them."""
     ended = processes.run(
@@ -68,7 +63,7 @@ def test_pages_and_items_are_those_of_scrapy():
     fragments, `verbatim_url`, retries, redirects and fingerprinters of all kinds."""
     # with Scrapy 2.14 or scopes two crawls without the add-on differ, too, where the order counts
     has_one = scrapy.version_info >= (2, 15) and not HAS_SCOPES
-    names = [n for n in MOST_TELLING if has_one or not has_order(n)]
+    names = [n for n in MOST_TELLING if has_one or not VARIANTS[n].settings.items() >= ONE.items()]
     results = crawls(*names)
     assert list(results) == names
     require_same(results)

@@ -216,12 +216,6 @@ def test_the_compose_file(tmp_path):
     assert sorted(json.loads(line)["title"] for line in lines) == ["/", "/one"]
 
 
-def test_a_start_that_is_no_url_is_refused():
-    """A wrong `-a start` is named, with what to give instead."""
-    ended = scrapy("crawl", "site", "-a", "start=example.com", "-s", "ADDONS={}")
-    assert "start='example.com' is not a URL: give it as http://host/path" in ended.stderr
-
-
 def test_account_counts_what_came_twice_and_what_never_came(tmp_path):
     """Two spellings of one request are one page twice, and each unanswered page is missed."""
     log = tmp_path / "site.jsonl"

@@ -147,14 +147,14 @@ def foreign(tmp_path, monkeypatch):
     """Return a function that imports a fingerprinter of `source`; the table knows SOURCE."""
     names = ("foreign_package", "foreign_package.fingerprinter")
 
-    def load(source=SOURCE, known=SOURCE):
+    def load(source=SOURCE):
         for name in names:
             sys.modules.pop(name, None)
         folder = tmp_path / "foreign_package"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         (folder / "__init__.py").touch()
-        (folder / "fingerprinter.py").write_text(known)
+        (folder / "fingerprinter.py").write_text(SOURCE)
         (folder / "data.json").write_text("{}")
         digest = depends_on.digest_of(folder, ("fingerprinter.py", "data.json"))
         entry = depends_on._Release(("meta:a",), ("fingerprinter.py", "data.json"), (digest,))
