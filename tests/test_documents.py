@@ -151,12 +151,14 @@ def test_documents_name_nothing_that_is_not_public():
     assert {n.strip() for line in imported for n in line.split(",")} <= {*scrapy_bloom.__all__}
 
 
-def test_settings_meta_keys_and_reasons():
+def test_settings_meta_keys_reasons_and_signals():
     """The table of settings is complete, and so are the documents; as of all that a request or a
     closing spider says in our words."""
     names = {setting.name for setting in SETTINGS}
     assert names == in_code("BLOOM_[A-Z_]+[A-Z]") == in_documents("BLOOM_[A-Z_]+[A-Z]").keys()
     assert in_code("bloom_[a-z_]+") == in_documents("bloom_[a-z_]+").keys()
+    own = {name for name in vars(signals) if not name.startswith("_")}
+    assert own == set(re.findall(r"`scrapy_bloom\.signals\.(\w+)`", DOCS))
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
@@ -208,12 +210,6 @@ def test_each_key_and_field_in_redis_is_named():
     assert len(fields) > 15
     listed = (layout.__doc__ or "").partition("The fields of {KEY}:crawl")[2]
     assert fields - set(re.findall(r"\w+", listed)) == set()
-
-
-def test_signals():
-    """Each signal has a heading."""
-    names = {name for name in vars(signals) if not name.startswith("_")}
-    assert names == set(re.findall(r"`scrapy_bloom\.signals\.(\w+)`", DOCS))
 
 
 # --- commands ---------------------------------------------------------------------------

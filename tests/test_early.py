@@ -257,15 +257,6 @@ def test_what_is_dropped_early_the_scheduler_would_have_dropped(
     crawl.close()
 
 
-def test_sync_callbacks_of_older_releases():
-    """The method for sync output drops what the other one drops."""
-    tested = Crawl().see("")
-    item, other = {"item": 1}, Request(f"{SITE}other")
-    output = [Request(f"{SITE}#a"), item, None, other]
-    assert [*tested.early.process_spider_output(page("from"), output)] == [item, None, other]
-    assert tested.filtered == 1
-
-
 # when it is off
 
 
@@ -458,8 +449,7 @@ def test_it_is_off_where_somebody_listens(caplog, kind):
     ("value", "why"),
     [
         ("maybe", "'maybe': it must be True, False, or"),
-        (["tests.nowhere.Middleware"], r"\['tests.nowhere.Middleware'\]: "),
-        (["os.path.join"], r"\['os.path.join'\]: "),
+        *(([path], rf"\['{path}'\]: ") for path in ("tests.nowhere.Middleware", "os.path.join")),
     ],
 )
 def test_a_bad_setting_is_refused(caplog, value, why):
@@ -498,24 +488,21 @@ def test_a_callback_that_was_replaced_is_another(monkeypatch):
         assert tested.output([other]) == [other]
 
 
-def test_what_a_url_does_not_decide_is_known_by_its_fingerprint():
-    """Such a duplicate needs no look into the filter, which Scrapy's dupefilter does not have."""
-    tested = Crawl(**PAGES).scheduler.df
-    request = Request(f"{SITE}c", meta={"page_params": {"a": 1}})
-    assert not tested.request_seen(request)
-    tested._see = None
-    assert tested.request_seen(request.copy())
-
-
-def test_what_cannot_be_told_is_left_to_the_scheduler():
-    """A callback that cannot be hashed; and for the extractor what CrawlSpider writes into the
-    meta, where that counts."""
+def test_what_counts_beside_the_url():
+    """No callback is `parse`. One that cannot be hashed is left to the scheduler; what a URL does
+    not decide is known by its fingerprint, without a look into the filter; and the extractor
+    cannot tell what CrawlSpider writes into the meta, where that counts."""
     body = "<a href=b>b</a>"
     tested = Crawl(**PAGES).see("b")
+    assert tested.output([Request(f"{SITE}b", tested.spider.parse)]) == []
     unhashable = type("Unhashable", (), {"__hash__": None, "__call__": handler})()
     callback, response = MethodType(unhashable, tested.spider), tested.page(body)
     (request,) = tested.output(follow_new(response, css="a", callback=callback), response)
     assert request.callback is callback
+    df, request = tested.scheduler.df, Request(f"{SITE}c", meta={"page_params": {"a": 1}})
+    assert not df.request_seen(request)
+    df._see = None
+    assert df.request_seen(request.copy())
     response = Crawl(**reading("meta:rule")).see("b").page(body)
     assert list(follow_new(response, css="a")) == []
     assert len(NewLinkExtractor().extract_links(response)) == 1
@@ -541,13 +528,17 @@ def test_the_addon_puts_it_next_to_the_spider():
 
 
 def test_the_first_duplicate_is_logged(caplog):
-    """As the scheduler does, with the remark that others are not."""
+    """As the scheduler does, with the remark that others are not; also by the method for the sync
+    output of older releases."""
     tested = Crawl().see("")
+    known, item, other = Request(f"{SITE}#a"), {"item": 1}, Request(f"{SITE}other")
     with caplog.at_level(logging.DEBUG, "scrapy_bloom.dupefilter"):
-        assert tested.output([Request(SITE), Request(f"{SITE}#a")]) == []
+        assert tested.output([Request(SITE), known]) == []
+        output = tested.early.process_spider_output(page("from"), [known, item, None, other])
+        assert [*output] == [item, None, other]
     (message,) = [r.getMessage() for r in caplog.records]
     assert message.startswith(f"Filtered duplicate request: <GET {SITE}> - no more duplicates")
-    assert tested.filtered == 2
+    assert tested.filtered == 3
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,10 @@ def test_memory_is_bounded(size):
 @pytest.mark.parametrize(
     ("urls", "share"),
     [
-        ([*range(1_000)], 0.87),
-        ([*range(1_050)], 0.8),
-        ([*range(2_000)], 0.15),
+        *(
+            ([*range(count)], share)
+            for count, share in ((1_000, 0.87), (1_050, 0.8), (2_000, 0.15))
+        ),
         ([*range(100), *[None] * 100], 0.42),  # amid many that come once
     ],
     ids=["all fit", "few do not", "half", "often"],
