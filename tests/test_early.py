@@ -303,7 +303,11 @@ def passing(cls, order=543, wanted=None):
     return {"SPIDER_MIDDLEWARES": {cls: order}, "BLOOM_DROP_EARLY": wanted}
 
 
-BETWEEN = "{} is between the spider and the engine"
+def between(cls, wanted=None):
+    """Return a row of the table: such a middleware, and that it is in the way."""
+    return passing(cls, wanted=wanted), f"{name_of(cls)} is between the spider and the engine"
+
+
 NO_LINKS = "dropped early as requests, not as links:"
 REWRITING, NEUTRAL = map(name_of, (RewritingMiddleware, NeutralMiddleware))
 OFF, NO_FILTER = "BLOOM_DROP_EARLY is False", "without scrapy-bloom's filter"
@@ -315,12 +319,8 @@ OFF, NO_FILTER = "BLOOM_DROP_EARLY is False", "without scrapy-bloom's filter"
         *((each, None) for each in KNOWN),
         ({"BLOOM_DROP_EARLY": "0"}, OFF),
         ({"DUPEFILTER_CLASS": RFP, "BLOOM_DROP_EARLY": True}, NO_FILTER),
-        *(
-            (passing(cls), BETWEEN.format(name_of(cls)))
-            for cls in (RewritingMiddleware, OwnReferer, PluginMiddleware)
-        ),
-        (passing(PatchedMiddleware), BETWEEN.format(name_of(PatchedMiddleware))),
-        (passing(OwnNeutral, 543, [NEUTRAL]), BETWEEN.format(name_of(OwnNeutral))),
+        *map(between, (RewritingMiddleware, OwnReferer, PluginMiddleware, PatchedMiddleware)),
+        between(OwnNeutral, [NEUTRAL]),
         (passing(RewritingMiddleware, 543, True), None),
         (passing(RewritingMiddleware, 1200, True), None),
         (passing(RewritingMiddleware, 1200, f"{NEUTRAL}, {REWRITING}"), None),
@@ -338,9 +338,14 @@ OFF, NO_FILTER = "BLOOM_DROP_EARLY is False", "without scrapy-bloom's filter"
             f"the scheduler is {name_of(OwnScheduler)}",
         ),
         ({"BLOOM_URL_CACHE": 0}, "BLOOM_URL_CACHE is 0"),
-        (INHERITING, f"the fingerprinter is {name_of(InheritingFingerprinter)}"),
-        (OWN | {"BLOOM_DROP_EARLY": True}, f"the fingerprinter is {name_of(HeaderFingerprinter)}"),
-        (HEADERS, f"the fingerprinter is {name_of(HeaderFingerprinter)}"),
+        *(
+            (options, f"the fingerprinter is {name_of(cls)}")
+            for options, cls in (
+                (INHERITING, InheritingFingerprinter),
+                (HEADERS, HeaderFingerprinter),
+                (OWN | {"BLOOM_DROP_EARLY": True}, HeaderFingerprinter),
+            )
+        ),
         *(
             ({"REQUEST_FINGERPRINTER_CLASS": f"scrapy_bloom.{name}"}, None)
             for name in ("ScrapyRedisFingerprinter", "FastRequestFingerprinter")
