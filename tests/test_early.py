@@ -127,13 +127,6 @@ UNFIT = type("Unfit", (int,), {"__neg__": FAILS, "__rmul__": FAILS})()
 """The priority of a request that cannot be scheduled: in a job its fingerprint is forgotten."""
 
 
-class RewritingMiddleware(BaseSpiderMiddleware):
-    """Leaves the session out of URLs."""
-
-    def get_processed_request(self, request, response):
-        return request.replace(url=request.url.replace("sid=", "s="))
-
-
 def made(spider, url, callback=None, **options):
     """Return such a request."""
     others = {"no method": print, "of another": TestSpider().parse, None: None}
@@ -287,9 +280,8 @@ def own(base, **methods):
     return type(f"Own{base.__name__}", (base,), {**methods, "__module__": __name__})
 
 
-OwnReferer, OwnNeutral, OwnScheduler = map(
-    own, (RefererMiddleware, NeutralMiddleware, DurableScheduler)
-)
+OwnBaseSpiderMiddleware, OwnNeutral = map(own, (BaseSpiderMiddleware, NeutralMiddleware))
+OwnReferer, OwnScheduler = own(RefererMiddleware), own(DurableScheduler)
 OwnFilter = own(BloomDupeFilter, request_seen=lambda *args: BloomDupeFilter.request_seen(*args))
 
 
@@ -309,7 +301,8 @@ def between(cls, wanted=None):
 
 
 NO_LINKS = "dropped early as requests, not as links:"
-REWRITING, NEUTRAL = map(name_of, (RewritingMiddleware, NeutralMiddleware))
+OWN_BASE, NEUTRAL = map(name_of, (OwnBaseSpiderMiddleware, NeutralMiddleware))
+TRUE = {"BLOOM_DROP_EARLY": True}
 OFF, NO_FILTER = "BLOOM_DROP_EARLY is False", "without scrapy-bloom's filter"
 
 
@@ -318,33 +311,27 @@ OFF, NO_FILTER = "BLOOM_DROP_EARLY is False", "without scrapy-bloom's filter"
     [
         *((each, None) for each in KNOWN),
         ({"BLOOM_DROP_EARLY": "0"}, OFF),
-        ({"DUPEFILTER_CLASS": RFP, "BLOOM_DROP_EARLY": True}, NO_FILTER),
-        *map(between, (RewritingMiddleware, OwnReferer, PluginMiddleware, PatchedMiddleware)),
+        (TRUE | {"DUPEFILTER_CLASS": RFP}, NO_FILTER),
+        *map(between, (OwnBaseSpiderMiddleware, OwnReferer, PluginMiddleware, PatchedMiddleware)),
         between(OwnNeutral, [NEUTRAL]),
-        (passing(RewritingMiddleware, 543, True), None),
-        (passing(RewritingMiddleware, 1200, True), None),
-        (passing(RewritingMiddleware, 1200, f"{NEUTRAL}, {REWRITING}"), None),
-        (passing(RewritingMiddleware, 1200), f"{NO_LINKS} {REWRITING} is next to the spider"),
+        (passing(OwnBaseSpiderMiddleware, 543, True), None),
+        (passing(OwnBaseSpiderMiddleware, 1200, True), None),
+        (passing(OwnBaseSpiderMiddleware, 1200, f"{NEUTRAL}, {OWN_BASE}"), None),
+        (passing(OwnBaseSpiderMiddleware, 1200), f"{NO_LINKS} {OWN_BASE} is next to the spider"),
         (passing(NeutralMiddleware), None),
         ({"DUPEFILTER_DEBUG": True}, f"{NO_LINKS} DUPEFILTER_DEBUG logs requests"),
         (
-            {"DUPEFILTER_CLASS": OwnFilter, "BLOOM_DROP_EARLY": True},
+            TRUE | {"DUPEFILTER_CLASS": OwnFilter},
             f"{name_of(OwnFilter)} has a changed request_seen",
         ),
         ({"DUPEFILTER_CLASS": own(BloomDupeFilter)}, None),
         ({"SCHEDULER": Scheduler}, None),
-        (
-            {"SCHEDULER": OwnScheduler, "BLOOM_DROP_EARLY": True},
-            f"the scheduler is {name_of(OwnScheduler)}",
-        ),
+        (TRUE | {"SCHEDULER": OwnScheduler}, f"the scheduler is {name_of(OwnScheduler)}"),
         ({"BLOOM_URL_CACHE": 0}, "BLOOM_URL_CACHE is 0"),
+        (INHERITING, f"the fingerprinter is {name_of(InheritingFingerprinter)}"),
         *(
-            (options, f"the fingerprinter is {name_of(cls)}")
-            for options, cls in (
-                (INHERITING, InheritingFingerprinter),
-                (HEADERS, HeaderFingerprinter),
-                (OWN | {"BLOOM_DROP_EARLY": True}, HeaderFingerprinter),
-            )
+            (each, f"the fingerprinter is {name_of(HeaderFingerprinter)}")
+            for each in (HEADERS, TRUE | OWN)
         ),
         *(
             ({"REQUEST_FINGERPRINTER_CLASS": f"scrapy_bloom.{name}"}, None)
@@ -520,9 +507,9 @@ def test_the_addon_puts_it_next_to_the_spider():
     """Unless somebody has put it elsewhere, or taken it out; and what `start` yields is not
     dropped."""
     path = "scrapy_bloom.DropEarlyMiddleware"
-    for own in ({RewritingMiddleware: 543}, {path: 50}, {DropEarlyMiddleware: None}):
+    for own in ({OwnBaseSpiderMiddleware: 543}, {path: 50}, {DropEarlyMiddleware: None}):
         crawler = get_crawler(settings_dict={"ADDONS": ADDON, "SPIDER_MIDDLEWARES": own})
-        expected = {DropEarlyMiddleware: 1100} if RewritingMiddleware in own else {}
+        expected = {DropEarlyMiddleware: 1100} if OwnBaseSpiderMiddleware in own else {}
         assert crawler.settings.getdict("SPIDER_MIDDLEWARES") == own | expected
     tested = Crawl()
     assert tested.chain.middlewares[-1] is tested.early

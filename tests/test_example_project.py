@@ -30,8 +30,6 @@ from example.model import FLAKY, GONE, MOVED, TOPICS, pages, site  # noqa: E402
 from tests.patience import PATIENCE, wait_until  # noqa: E402
 from tests.web_server import ServedInThread  # noqa: E402
 
-STATUSES = "301 302 404 500"
-
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
@@ -44,14 +42,10 @@ def canonical(requests):
     return Counter((r.method, canonicalize_url(r.url), r.body.decode()) for r in requests)
 
 
-def scrapy(*arguments, cwd=PROJECT):
-    """Run a Scrapy command in the project, to its end."""
-    return processes.run(["-m", "scrapy", *arguments], cwd=cwd, text=True)
-
-
 def scraped(spider, feed, *arguments):
-    """Run a spider to its end, without an error; return the items in its feed."""
-    ended = scrapy("crawl", spider, *arguments, "-o", feed)
+    """Run a spider of the project to its end, without an error; return the items in its feed."""
+    command = ["-m", "scrapy", "crawl", spider, *arguments, "-o", feed]
+    ended = processes.run(command, cwd=PROJECT, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "ERROR" not in ended.stderr
     return [json.loads(line) for line in feed.read_text().splitlines()]
@@ -77,7 +71,7 @@ def test_full_crawl_fetches_exactly_the_known_list(tmp_path):
     assert (found.fetched, found.twice, found.missed) == (len(known), [], [])
     assert run.filtered / run.offered > 0.9
     redirects = [answer for answer in site(harness.SESSION).values() if answer.location]
-    counts = {int(n): run.stats[f"downloader/response_status_count/{n}"] for n in STATUSES.split()}
+    counts = {n: run.stats[f"downloader/response_status_count/{n}"] for n in (301, 302, 404, 500)}
     assert counts[404] == GONE
     assert counts[500] == FLAKY + FLAKY // 2
     assert counts[301] + counts[302] == len(redirects) > 3 * MOVED

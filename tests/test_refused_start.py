@@ -292,7 +292,6 @@ def test_a_file_that_may_not_be_written_is_refused(job_once, tmp_path):
 
 
 FEED = {"i.jl": {"format": "jsonlines"}}
-FOREIGN = "not from this job\n"
 
 
 @pytest.mark.parametrize(
@@ -319,7 +318,7 @@ def test_a_feed_that_cannot_go_on_refuses_the_start(job_once, tmp_path, begun, b
     if bad == "another option":
         worse = {"FEEDS": json.dumps({"i.jl": {**FEED["i.jl"], "fields": ["url"]}})}
     else:
-        feed.write_text(whole + FOREIGN)
+        feed.write_text(f"{whole}not from this job\n")
     assert "i.jl" in refused(tmp_path, of=".", **worse, **own)
     feed.write_text(whole)
     goes_on(tmp_path, **given, **own)
