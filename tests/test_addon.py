@@ -94,13 +94,10 @@ def test_what_is_promised_and_off_is_said_with_the_way_out(tmp_path, caplog, set
     is held by test_start_line.py."""
     settings = Settings({"JOBDIR": str(tmp_path), **settings})
     assert warnings_of(settings, caplog) == expected
-
-
-def test_the_shell_is_not_warned(caplog):
-    """It takes the filter out itself."""
-    settings = Settings()
-    settings.set("DUPEFILTER_CLASS", "scrapy.dupefilters.BaseDupeFilter", "command")
-    assert warnings_of(settings, caplog) == []
+    caplog.clear()
+    shell = Settings()  # takes the filter out itself
+    shell.set("DUPEFILTER_CLASS", "scrapy.dupefilters.BaseDupeFilter", "command")
+    assert warnings_of(shell, caplog) == []
 
 
 def test_a_request_that_waits_is_warned_of_once(tmp_path, caplog):

@@ -315,23 +315,22 @@ def test_commands_of_the_repository_exist():
 # --- links ------------------------------------------------------------------------------
 
 
+def prose(path):
+    """Return the text of a page without its snippets."""
+    return re.sub(r"^ *```.*?^ *```$", "", TEXT[path], flags=re.MULTILINE | re.DOTALL)
+
+
 def anchors(path):
     """Return the anchors of a page, as GitHub and the site make them of headings."""
-    text = re.sub(r"^ *```.*?^ *```$", "", TEXT[path], flags=re.MULTILINE | re.DOTALL)
     found = set()
-    for heading in re.findall(r"^#{1,6} (.+)$", text, re.MULTILINE):
+    for heading in re.findall(r"^#{1,6} (.+)$", prose(path), re.MULTILINE):
         words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
-        slug = re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
-        count = sum(
-            re.fullmatch(rf"{re.escape(slug)}(-\d+)?", other) is not None for other in found
-        )
-        found.add(f"{slug}-{count}" if count else slug)
+        found.add(re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-"))
     return found
 
 
 def links(path):
-    text = re.sub(r"^ *```.*?^ *```$", "", TEXT[path], flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"`[^`\n]*`", "``", text)
+    text = re.sub(r"`[^`\n]*`", "``", prose(path))
     yield from re.findall(r"\]\(([^)\s]+)\)", text)
     yield from re.findall(r"^\[[^]]+\]: (\S+)$", text, re.MULTILINE)
 
