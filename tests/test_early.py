@@ -367,15 +367,26 @@ def test_it_drops_where_nobody_else_sees(caplog, options, reason):
 
 
 def test_a_subclass_with_an_output_of_its_own_is_called_where_it_is_off():
-    """What it does to items has nothing to do with duplicates."""
+    """What it does to the output has nothing to do with duplicates."""
 
     class Marking(DropEarlyMiddleware):
         async def process_spider_output_async(self, response, result):
             async for thing in super().process_spider_output_async(response, result):
                 yield {"marked": thing}
 
-    middlewares = {DropEarlyMiddleware: None, Marking: 1100}
-    assert Crawl(SPIDER_MIDDLEWARES=middlewares, **OWN).output([1]) == [{"marked": 1}]
+    tested = Crawl(SPIDER_MIDDLEWARES={DropEarlyMiddleware: None, Marking: 1100}, **OWN)
+    request = Request(SITE)
+    assert tested.output([request]) == [{"marked": request}]
+
+
+def test_it_drops_in_a_worker(redis_server, key):
+    """As in the one process of a job."""
+    options = {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": key}
+    for name, part in (("DUPEFILTER_CLASS", "BloomDupeFilter"), ("SCHEDULER", "DurableScheduler")):
+        options[name] = f"scrapy_bloom.Redis{part}"
+    tested = Crawl(**options)
+    assert tested.is_on
+    tested.close()
 
 
 @pytest.mark.parametrize("how", ["object", "class", "disguised"])
