@@ -220,9 +220,7 @@ def test_account_counts_what_came_twice_and_what_never_came(tmp_path):
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = harness.account(harness.Site("http://127.0.0.1:1/", log))
     assert found.fetched == len(lines)
-    assert [request.url for request in found.twice] == [
-        "http://127.0.0.1:1/api?name=n04&module=m03"
-    ]
+    assert [each.url for each in found.twice] == ["http://127.0.0.1:1/api?name=n04&module=m03"]
     assert {page.url for page in found.missed} == {"/calendar/2024/02/29", "/search"}
     # offered are the dropped and the enqueued, but for retries, which pass the filter by
     stats = {"dupefilter/filtered": 900, "scheduler/enqueued": 110, "retry/count": 10}
