@@ -1,4 +1,4 @@
-"""The add-on: one line that turns everything on, and overrides nobody."""
+"""The add-on, one line that turns everything on and overrides nobody; and how settings are read."""
 
 import pytest
 from scrapy import Request, Spider, signals
@@ -13,6 +13,9 @@ from scrapy_bloom import (
     RedisBloomDupeFilter,
     RedisDurableScheduler,
 )
+from scrapy_bloom.all_settings import SETTINGS
+from scrapy_bloom.redis.settings import REDIS_ROUND, REDIS_URL
+from scrapy_bloom.settings import BloomSettings
 
 
 def updated(settings):
@@ -58,42 +61,30 @@ def test_a_url_of_redis_turns_on_what_workers_share():
     assert load_object(updated(settings)) is RedisBloomDupeFilter
 
 
-SCRAPYS = {
-    "SCHEDULER": "scrapy.core.scheduler.Scheduler",
-    "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
-}
+SCRAPYS = "scrapy.core.scheduler.Scheduler"
 REDIS = {
     "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
     "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
 }
+NOT_DURABLE = "requests: not durable, SCHEDULER is {}; remove SCHEDULER"
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
         ({}, []),
+        ({"SCHEDULER": SCRAPYS, "JOBDIR": ""}, []),
         (
-            {"DUPEFILTER_CLASS": SCRAPYS["DUPEFILTER_CLASS"], "JOBDIR": ""},
-            [
-                "filter: off, DUPEFILTER_CLASS is scrapy.dupefilters.RFPDupeFilter; remove"
-                " DUPEFILTER_CLASS"
-            ],
-        ),
-        ({"SCHEDULER": SCRAPYS["SCHEDULER"], "JOBDIR": ""}, []),
-        (
-            {"SCHEDULER": SCRAPYS["SCHEDULER"], "JOBDIR": "", "BLOOM_REDIS_URL": "redis://x"},
-            [
-                "requests: not durable, SCHEDULER is scrapy.core.scheduler.Scheduler; remove"
-                " SCHEDULER"
-            ],
+            {"SCHEDULER": SCRAPYS, "JOBDIR": "", "BLOOM_REDIS_URL": "redis://x"},
+            [NOT_DURABLE.format(SCRAPYS)],
         ),
         (
             REDIS | {"JOBDIR": ""},
             [
                 "filter: off, DUPEFILTER_CLASS is scrapy_redis.dupefilter.RFPDupeFilter; remove"
                 " DUPEFILTER_CLASS",
-                "requests: not durable, SCHEDULER is scrapy_redis.scheduler.Scheduler; remove"
-                " SCHEDULER and DUPEFILTER_CLASS, and set BLOOM_REDIS_URL",
+                f"{NOT_DURABLE.format(REDIS['SCHEDULER'])} and DUPEFILTER_CLASS, and set"
+                " BLOOM_REDIS_URL",
             ],
         ),
     ],
@@ -103,18 +94,15 @@ def test_what_is_promised_and_off_is_said_with_the_way_out(tmp_path, caplog, set
     is held by test_start_line.py."""
     settings = Settings({"JOBDIR": str(tmp_path), **settings})
     assert warnings_of(settings, caplog) == expected
-
-
-def test_the_shell_is_not_warned(caplog):
-    """It takes the filter out itself."""
-    settings = Settings()
-    settings.set("DUPEFILTER_CLASS", "scrapy.dupefilters.BaseDupeFilter", "command")
-    assert warnings_of(settings, caplog) == []
+    caplog.clear()
+    shell = Settings()  # takes the filter out itself
+    shell.set("DUPEFILTER_CLASS", "scrapy.dupefilters.BaseDupeFilter", "command")
+    assert warnings_of(shell, caplog) == []
 
 
 def test_a_request_that_waits_is_warned_of_once(tmp_path, caplog):
     """Of those that Scrapy's scheduler sends at once, the first."""
-    settings = Settings({"JOBDIR": str(tmp_path), "SCHEDULER": SCRAPYS["SCHEDULER"]})
+    settings = Settings({"JOBDIR": str(tmp_path), "SCHEDULER": SCRAPYS})
 
     def schedule(crawler):
         for number, meta in enumerate(({}, {"bloom_not_before": 9}, {"bloom_not_before": 9})):
@@ -139,3 +127,29 @@ def warnings_of(settings, caplog, then=lambda crawler: None):
     then(crawler)
     records = [r for r in caplog.records if r.name.startswith("scrapy_bloom.")]
     return [" ".join(r.getMessage().split()) for r in records if r.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize(
+    "value", [10_000_000, 1e7, "10000000", "10_000_000", "10,000,000", "1e7", "10M", "10m", "0.01G"]
+)
+def test_capacity_is_taken_as_people_write_it(value):
+    """Whatever way of writing ten million `scrapy bloom size --urls` takes, the setting does."""
+    assert BloomSettings.read(Settings({"BLOOM_CAPACITY": value})).capacity == 10_000_000
+
+
+@pytest.mark.parametrize(("value", "number"), [("0", 0), (0, 0), (1e3, 1000), ("64k", 64_000)])
+def test_number_of_recent_urls_is_taken_as_people_write_it(value, number):
+    """So does BLOOM_URL_CACHE, which may be 0."""
+    assert BloomSettings.read(Settings({"BLOOM_URL_CACHE": value})).url_cache == number
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_each_setting_has_a_default_and_a_check(setting):
+    """The error is one line: the name, the value, and what is allowed."""
+    assert setting.read(Settings()) == setting.read(Settings({setting.name: None}))
+    if setting is REDIS_ROUND:  # takes any text
+        return
+    with pytest.raises(ValueError, match="BLOOM") as refused:
+        setting.read(Settings({setting.name: [b"secret"]}))
+    shown = "a list" if setting is REDIS_URL else "[b'secret']"
+    assert str(refused.value) == f"{setting.name} is {shown}: it must be {setting.values.allowed}"

@@ -151,12 +151,14 @@ def test_documents_name_nothing_that_is_not_public():
     assert {n.strip() for line in imported for n in line.split(",")} <= {*scrapy_bloom.__all__}
 
 
-def test_settings_meta_keys_and_reasons():
+def test_settings_meta_keys_reasons_and_signals():
     """The table of settings is complete, and so are the documents; as of all that a request or a
     closing spider says in our words."""
     names = {setting.name for setting in SETTINGS}
     assert names == in_code("BLOOM_[A-Z_]+[A-Z]") == in_documents("BLOOM_[A-Z_]+[A-Z]").keys()
     assert in_code("bloom_[a-z_]+") == in_documents("bloom_[a-z_]+").keys()
+    own = {name for name in vars(signals) if not name.startswith("_")}
+    assert own == set(re.findall(r"`scrapy_bloom\.signals\.(\w+)`", DOCS))
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
@@ -208,12 +210,6 @@ def test_each_key_and_field_in_redis_is_named():
     assert len(fields) > 15
     listed = (layout.__doc__ or "").partition("The fields of {KEY}:crawl")[2]
     assert fields - set(re.findall(r"\w+", listed)) == set()
-
-
-def test_signals():
-    """Each signal has a heading."""
-    names = {name for name in vars(signals) if not name.startswith("_")}
-    assert names == set(re.findall(r"`scrapy_bloom\.signals\.(\w+)`", DOCS))
 
 
 # --- commands ---------------------------------------------------------------------------
@@ -319,23 +315,22 @@ def test_commands_of_the_repository_exist():
 # --- links ------------------------------------------------------------------------------
 
 
+def prose(path):
+    """Return the text of a page without its snippets."""
+    return re.sub(r"^ *```.*?^ *```$", "", TEXT[path], flags=re.MULTILINE | re.DOTALL)
+
+
 def anchors(path):
     """Return the anchors of a page, as GitHub and the site make them of headings."""
-    text = re.sub(r"^ *```.*?^ *```$", "", TEXT[path], flags=re.MULTILINE | re.DOTALL)
     found = set()
-    for heading in re.findall(r"^#{1,6} (.+)$", text, re.MULTILINE):
+    for heading in re.findall(r"^#{1,6} (.+)$", prose(path), re.MULTILINE):
         words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
-        slug = re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
-        count = sum(
-            re.fullmatch(rf"{re.escape(slug)}(-\d+)?", other) is not None for other in found
-        )
-        found.add(f"{slug}-{count}" if count else slug)
+        found.add(re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-"))
     return found
 
 
 def links(path):
-    text = re.sub(r"^ *```.*?^ *```$", "", TEXT[path], flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"`[^`\n]*`", "``", text)
+    text = re.sub(r"`[^`\n]*`", "``", prose(path))
     yield from re.findall(r"\]\(([^)\s]+)\)", text)
     yield from re.findall(r"^\[[^]]+\]: (\S+)$", text, re.MULTILINE)
 
@@ -370,30 +365,11 @@ def test_links_of_the_readme_work_anywhere():
     assert [name for name in named if text.count(f"[{name.lower()}]") < 2] == []
 
 
-def test_the_readme_says_what_its_picture_shows():
-    """Whoever does not see it reads how many pages each has, as the table below it counts them."""
-    readme = TEXT[ROOT / "README.md"]
-    pages, ours, stock = (
-        int(number.replace(",", ""))
-        for row in re.findall(r"^pages missed of (\S+) +(\S+) +(\S+)", readme, re.MULTILINE)
-        for number in row
-    )
-    (told,) = re.findall(r"^!\[([^]]+)\]\(\S+/three-kills\.svg\)$", readme, re.MULTILINE)
-    assert [f"{pages:,}", f"{pages - stock:,}"] == re.findall(r"\d[\d,]*\b", told)
-    assert ours == 0  # "has all"
-
-
 def test_each_page_is_in_the_index():
-    """A page that nobody lists is one that nobody reads."""
+    """A page that nobody lists is one that nobody reads. It names the version that is installed."""
+    assert f"Version {scrapy_bloom.__version__}." in TEXT[ROOT / "docs" / "index.md"]
     listed = re.findall(r"^([a-z-]+)$", TEXT[ROOT / "docs" / "index.md"], re.MULTILINE)
     assert sorted(listed) == sorted(path.stem for path in PAGES if path.stem != "index")
-
-
-def test_first_page_names_the_version():
-    """It is the one that is installed, and the picture of the README is there."""
-    first = TEXT[ROOT / "docs" / "index.md"]
-    assert f"Version {scrapy_bloom.__version__}." in first
-    assert "images/three-kills.svg" in first
 
 
 # --- snippets ---------------------------------------------------------------------------

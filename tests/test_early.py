@@ -10,12 +10,13 @@ from itertools import cycle
 from types import MethodType
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scrapy import Request, signals
 from scrapy.core.scheduler import Scheduler
 from scrapy.core.spidermw import SpiderMiddlewareManager
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.dupefilters import RFPDupeFilter
 from scrapy.http import HtmlResponse, Response, TextResponse
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spidermiddlewares.base import BaseSpiderMiddleware
@@ -126,13 +127,6 @@ UNFIT = type("Unfit", (int,), {"__neg__": FAILS, "__rmul__": FAILS})()
 """The priority of a request that cannot be scheduled: in a job its fingerprint is forgotten."""
 
 
-class RewritingMiddleware(BaseSpiderMiddleware):
-    """Leaves the session out of URLs."""
-
-    def get_processed_request(self, request, response):
-        return request.replace(url=request.url.replace("sid=", "s="))
-
-
 def made(spider, url, callback=None, **options):
     """Return such a request."""
     others = {"no method": print, "of another": TestSpider().parse, None: None}
@@ -172,7 +166,7 @@ requests = plain_requests | st.fixed_dictionaries(
         "priority": st.sampled_from([1, 2, UNFIT]),
     },
 )
-kinds = st.sampled_from(["yielded"] * 8 + ["scheduled", "next", "downloaded", "done"])
+kinds = st.sampled_from(["yielded"] * 8 + ["scheduled", "next", "downloaded"])
 streams = st.lists(st.tuples(kinds, requests | plain_requests), min_size=10, max_size=40)
 PAGES, DISCARDING, OWN = (
     {"REQUEST_FINGERPRINTER_CLASS": cls}
@@ -185,123 +179,75 @@ KNOWN = [
     PAGES,
     PAGES | {"PAGE_BASE": DiscardingFingerprinter},
     DISCARDING | {"DISCARDING_FALLBACK": CANONICAL, "BLOOM_IGNORE_QUERY_PARAMS": ["d"]},
-    {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 2000}},
 ]
 """Settings with which duplicates are dropped early."""
-UNKNOWN = [
-    OWN,
-    {"REQUEST_FINGERPRINTER_CLASS": InheritingFingerprinter},
-    PAGES | {"PAGE_BASE": HeaderFingerprinter},
-    {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 500}},
-]
-"""Those with which they are not."""
-identities = st.sampled_from(KNOWN * 3 + UNKNOWN)
+INHERITING = {"REQUEST_FINGERPRINTER_CLASS": InheritingFingerprinter}
+HEADERS = PAGES | {"PAGE_BASE": HeaderFingerprinter}
+identities = st.sampled_from(KNOWN * 3 + [OWN, INHERITING, HEADERS])
 
 
-def verdicts(stream, **options):
-    """Return what becomes of each request of a stream, how many were filtered, and whether some
-    could be dropped early."""
-    crawl, found = Crawl(**options), []
-    inprogress = crawl.engine._slot.inprogress
-    for kind, request in stream:
-        things = [made(crawl.spider, **request)]
-        if kind == "downloaded":
-            inprogress.update(things)
-        elif kind == "next":
-            inprogress.add(crawl.scheduler.next_request())
-        elif kind == "done":
-            inprogress.clear()
-        if kind == "yielded":
-            inprogress.clear()  # a download leads to its redirect at once, or is in a callback
-            *things, item = crawl.output([*things, {"item": 1}])
-            assert item == {"item": 1}
-        if kind in {"yielded", "scheduled"}:
-            try:
-                found.append([*map(crawl.scheduler.enqueue_request, things)] == [True])
-            except RuntimeError as error:
-                found.append(str(error))
-        inprogress.discard(None)
-    early = crawl.early is not None and crawl.early._known is not None
-    crawl.close()
-    return found, crawl.filtered, early
-
-
-def again(known, **options):
+def again(known, then, identity=KNOWN[0], job=False):
     """Return an example: what a callback yields after a request for the same page."""
     stream = [
         ("scheduled", {"url": f"{SITE}b", **known}),
         ("downloaded", {"url": f"{SITE}b"}),
-        ("yielded", {"url": f"{SITE}b", **options.pop("then")}),
+        ("yielded", {"url": f"{SITE}b", **then}),
     ]
-    return example(**{"stream": stream, "identity": {}, "recent": 8, "job": False, **options})
+    return example(stream=stream, identity=identity, recent=8, job=job)
 
 
-@again({"callback": "parse_other"}, then={"callback": "parse"}, identity=PAGES)
-@again({"callback": "parse_other"}, then={}, identity=PAGES)
-@again({}, then={"callback": "of another"}, identity=PAGES)
-@again({}, then={"meta": REDIRECT})  # a child whose meta is that of a redirect
-@again({}, then={"url": f"{SITE}b#f"}, identity=DISCARDING)  # for which a fragment counts
-@again({"priority": UNFIT}, then={}, job=True)  # what was not stored is as if it had not been
-@settings(max_examples=settings.default.max_examples * 3 // 4)
+@again({"callback": "parse_other"}, {"callback": "parse"}, PAGES)
+@again({"callback": "parse_other"}, {}, PAGES)
+@again({}, {"callback": "of another"}, PAGES)
+@again({}, {"meta": REDIRECT})  # a child whose meta is that of a redirect
+@again({}, {"url": f"{SITE}b#f"}, DISCARDING)  # for which a fragment counts
+@again({"priority": UNFIT}, {}, job=True)  # what was not stored is as if it had not been
 @given(
     stream=streams,
-    identity=identities,
+    identity=st.sampled_from(KNOWN),
     recent=st.sampled_from([0, 3, 65_536, 65_536]),
-    job=st.sampled_from([False, False, True]),
+    job=st.booleans(),
 )
-def test_any_stream_has_the_same_verdicts(stream, identity, recent, job, tmp_path_factory):
-    """Slow, since each example crawls four times: whatever callbacks yield, through all of Scrapy's
-    middlewares, the same of it is scheduled, and the same number filtered, with the middleware
-    and without; with nothing but the fingerprinter and a filter; and by Scrapy's own. So it is in
-    a job, where fingerprints are held back until requests are safe, and forgotten where they
-    are not."""
-
-    def crawled(**options):
-        if job:
-            options["JOBDIR"] = str(tmp_path_factory.mktemp("job"))
-        return verdicts(stream, **{"BLOOM_URL_CACHE": recent, **identity, **options})
-
-    *late, off = crawled(BLOOM_DROP_EARLY=False)
-    *early, on = crawled()
-    *alone, _ = crawled(BLOOM_URL_CACHE=0)
-    assert early == late == alone
-    assert not off
-    assert on == (recent > 0 and identity in [*KNOWN, DISCARDING])
+def test_what_is_dropped_early_the_scheduler_would_have_dropped(
+    stream, identity, recent, job, tmp_path_factory
+):
+    """Slow, since it makes many crawls: of what callbacks yield, that is dropped which the
+    scheduler drops then without asking filter or engine, and nothing else, and it is counted. In
+    memory Scrapy's own dupefilter would have dropped the same. In a job fingerprints are held back
+    until requests are safe, and forgotten where they are not."""
+    folder = str(tmp_path_factory.mktemp("job")) if job else None
+    crawl = Crawl(**{"JOBDIR": folder, "BLOOM_URL_CACHE": recent, **identity})
+    tested, see, stock = crawl.scheduler.df, crawl.scheduler.df._see, RFPDupeFilter()
     # redirects to their own page are new, which Scrapy's dupefilter drops
-    redirects = any("redirect_urls" in request.get("meta", {}) for _, request in stream)
-    if "REQUEST_FINGERPRINTER_CLASS" not in identity and not redirects and not job:
-        *stock, _ = verdicts(stream, ADDONS={}, DUPEFILTER_CLASS=RFP, **identity)
-        assert early == stock
-
-
-@given(offered=st.lists(requests, max_size=30), identity=st.sampled_from(KNOWN))
-def test_known_is_what_the_short_way_answers(offered, identity):
-    """`is_known` says of each request what `request_seen` would say without asking filter or
-    engine: the two conditions are one."""
-    crawl = Crawl(**identity)
-    tested, see = crawl.scheduler.df, crawl.scheduler.df._see
-    asked = []
+    is_stock = not identity and not job and not any(g.get("meta") == REDIRECT for _, g in stream)
+    inprogress, asked, item = crawl.engine._slot.inprogress, [], {"item": 1}
     tested._see = lambda fingerprint: asked.append(fingerprint) or see(fingerprint)
-    for each in offered:
-        request = made(crawl.spider, **each)
-        known = known_urls(tested).is_known(request)
+    for kind, options in stream:
+        request = made(crawl.spider, **options)
+        if kind in {"downloaded", "next"}:
+            inprogress.add(request if kind == "downloaded" else crawl.scheduler.next_request())
+            inprogress.discard(None)
+            continue
+        inprogress.clear()  # a download leads to its redirect at once, or is in a callback
+        before = crawl.filtered
+        is_dropped = kind == "yielded" and crawl.output([request, item]) == [item]
+        assert crawl.filtered - before == is_dropped
+        is_known = known_urls(tested).is_known(request)
         asked.clear()
-        seen = tested.request_seen(request)
+        try:
+            seen = not crawl.scheduler.enqueue_request(request) and not request.dont_filter
+        except RuntimeError:
+            seen = False
+        if kind == "yielded":
+            assert is_dropped == (recent > 0 and is_known)
         # next to the spider a redirect is a child, and a fingerprint is no short way
         if "redirect_urls" in request.meta or tested.fingerprint(request) in tested._recent.urls:
-            assert seen or not known
+            assert seen or not is_known
         else:
-            assert known == (seen and not asked and not request.dont_filter)
+            assert is_known == (seen and not asked)
+        if is_stock and not request.dont_filter:
+            assert seen == stock.request_seen(request)
     crawl.close()
-
-
-def test_sync_callbacks_of_older_releases():
-    """The method for sync output drops what the other one drops."""
-    tested = Crawl().see("")
-    item, other = {"item": 1}, Request(f"{SITE}other")
-    output = [Request(f"{SITE}#a"), item, None, other]
-    assert [*tested.early.process_spider_output(page("from"), output)] == [item, None, other]
-    assert tested.filtered == 1
 
 
 # when it is off
@@ -334,9 +280,8 @@ def own(base, **methods):
     return type(f"Own{base.__name__}", (base,), {**methods, "__module__": __name__})
 
 
-OwnReferer, OwnNeutral, OwnScheduler = map(
-    own, (RefererMiddleware, NeutralMiddleware, DurableScheduler)
-)
+OwnBaseSpiderMiddleware, OwnNeutral = map(own, (BaseSpiderMiddleware, NeutralMiddleware))
+OwnReferer, OwnScheduler = own(RefererMiddleware), own(DurableScheduler)
 OwnFilter = own(BloomDupeFilter, request_seen=lambda *args: BloomDupeFilter.request_seen(*args))
 
 
@@ -350,43 +295,44 @@ def passing(cls, order=543, wanted=None):
     return {"SPIDER_MIDDLEWARES": {cls: order}, "BLOOM_DROP_EARLY": wanted}
 
 
-BETWEEN = "{} is between the spider and the engine"
+def between(cls, wanted=None):
+    """Return a row of the table: such a middleware, and that it is in the way."""
+    return passing(cls, wanted=wanted), f"{name_of(cls)} is between the spider and the engine"
+
+
 NO_LINKS = "dropped early as requests, not as links:"
-REWRITING, NEUTRAL = map(name_of, (RewritingMiddleware, NeutralMiddleware))
+OWN_BASE, NEUTRAL = map(name_of, (OwnBaseSpiderMiddleware, NeutralMiddleware))
+TRUE = {"BLOOM_DROP_EARLY": True}
 OFF, NO_FILTER = "BLOOM_DROP_EARLY is False", "without scrapy-bloom's filter"
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        *((each, None) for each in KNOWN[:-1]),
+        *((each, None) for each in KNOWN),
         ({"BLOOM_DROP_EARLY": "0"}, OFF),
-        ({"DUPEFILTER_CLASS": RFP, "BLOOM_DROP_EARLY": True}, NO_FILTER),
-        *(
-            (passing(cls), BETWEEN.format(name_of(cls)))
-            for cls in (RewritingMiddleware, OwnReferer, PluginMiddleware)
-        ),
-        (passing(PatchedMiddleware), BETWEEN.format(name_of(PatchedMiddleware))),
-        (passing(OwnNeutral, 543, [NEUTRAL]), BETWEEN.format(name_of(OwnNeutral))),
-        (passing(RewritingMiddleware, 543, True), None),
-        (passing(RewritingMiddleware, 1200, True), None),
-        (passing(RewritingMiddleware, 1200, f"{NEUTRAL}, {REWRITING}"), None),
-        (passing(RewritingMiddleware, 1200), f"{NO_LINKS} {REWRITING} is next to the spider"),
+        (TRUE | {"DUPEFILTER_CLASS": RFP}, NO_FILTER),
+        *map(between, (OwnBaseSpiderMiddleware, OwnReferer, PluginMiddleware, PatchedMiddleware)),
+        between(OwnNeutral, [NEUTRAL]),
+        (passing(OwnBaseSpiderMiddleware, 543, True), None),
+        (passing(OwnBaseSpiderMiddleware, 1200, True), None),
+        (passing(OwnBaseSpiderMiddleware, 1200, f"{NEUTRAL}, {OWN_BASE}"), None),
+        (passing(OwnBaseSpiderMiddleware, 1200), f"{NO_LINKS} {OWN_BASE} is next to the spider"),
         (passing(NeutralMiddleware), None),
         ({"DUPEFILTER_DEBUG": True}, f"{NO_LINKS} DUPEFILTER_DEBUG logs requests"),
         (
-            {"DUPEFILTER_CLASS": OwnFilter, "BLOOM_DROP_EARLY": True},
+            TRUE | {"DUPEFILTER_CLASS": OwnFilter},
             f"{name_of(OwnFilter)} has a changed request_seen",
         ),
         ({"DUPEFILTER_CLASS": own(BloomDupeFilter)}, None),
         ({"SCHEDULER": Scheduler}, None),
-        (
-            {"SCHEDULER": OwnScheduler, "BLOOM_DROP_EARLY": True},
-            f"the scheduler is {name_of(OwnScheduler)}",
-        ),
+        (TRUE | {"SCHEDULER": OwnScheduler}, f"the scheduler is {name_of(OwnScheduler)}"),
         ({"BLOOM_URL_CACHE": 0}, "BLOOM_URL_CACHE is 0"),
-        (OWN | {"BLOOM_DROP_EARLY": True}, f"the fingerprinter is {name_of(HeaderFingerprinter)}"),
-        (UNKNOWN[2], f"the fingerprinter is {name_of(HeaderFingerprinter)}"),
+        (INHERITING, f"the fingerprinter is {name_of(InheritingFingerprinter)}"),
+        *(
+            (each, f"the fingerprinter is {name_of(HeaderFingerprinter)}")
+            for each in (HEADERS, TRUE | OWN)
+        ),
         *(
             ({"REQUEST_FINGERPRINTER_CLASS": f"scrapy_bloom.{name}"}, None)
             for name in ("ScrapyRedisFingerprinter", "FastRequestFingerprinter")
@@ -421,15 +367,26 @@ def test_it_drops_where_nobody_else_sees(caplog, options, reason):
 
 
 def test_a_subclass_with_an_output_of_its_own_is_called_where_it_is_off():
-    """What it does to items has nothing to do with duplicates."""
+    """What it does to the output has nothing to do with duplicates."""
 
     class Marking(DropEarlyMiddleware):
         async def process_spider_output_async(self, response, result):
             async for thing in super().process_spider_output_async(response, result):
                 yield {"marked": thing}
 
-    middlewares = {DropEarlyMiddleware: None, Marking: 1100}
-    assert Crawl(SPIDER_MIDDLEWARES=middlewares, **OWN).output([1]) == [{"marked": 1}]
+    tested = Crawl(SPIDER_MIDDLEWARES={DropEarlyMiddleware: None, Marking: 1100}, **OWN)
+    request = Request(SITE)
+    assert tested.output([request]) == [{"marked": request}]
+
+
+def test_it_drops_in_a_worker(redis_server, key):
+    """As in the one process of a job."""
+    options = {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": key}
+    for name, part in (("DUPEFILTER_CLASS", "BloomDupeFilter"), ("SCHEDULER", "DurableScheduler")):
+        options[name] = f"scrapy_bloom.Redis{part}"
+    tested = Crawl(**options)
+    assert tested.is_on
+    tested.close()
 
 
 @pytest.mark.parametrize("how", ["object", "class", "disguised"])
@@ -495,8 +452,7 @@ def test_it_is_off_where_somebody_listens(caplog, kind):
     ("value", "why"),
     [
         ("maybe", "'maybe': it must be True, False, or"),
-        (["tests.nowhere.Middleware"], r"\['tests.nowhere.Middleware'\]: "),
-        (["os.path.join"], r"\['os.path.join'\]: "),
+        *(([path], rf"\['{path}'\]: ") for path in ("tests.nowhere.Middleware", "os.path.join")),
     ],
 )
 def test_a_bad_setting_is_refused(caplog, value, why):
@@ -535,24 +491,21 @@ def test_a_callback_that_was_replaced_is_another(monkeypatch):
         assert tested.output([other]) == [other]
 
 
-def test_what_a_url_does_not_decide_is_known_by_its_fingerprint():
-    """Such a duplicate needs no look into the filter, which Scrapy's dupefilter does not have."""
-    tested = Crawl(**PAGES).scheduler.df
-    request = Request(f"{SITE}c", meta={"page_params": {"a": 1}})
-    assert not tested.request_seen(request)
-    tested._see = None
-    assert tested.request_seen(request.copy())
-
-
-def test_what_cannot_be_told_is_left_to_the_scheduler():
-    """A callback that cannot be hashed; and for the extractor what CrawlSpider writes into the
-    meta, where that counts."""
+def test_what_counts_beside_the_url():
+    """No callback is `parse`. One that cannot be hashed is left to the scheduler; what a URL does
+    not decide is known by its fingerprint, without a look into the filter; and the extractor
+    cannot tell what CrawlSpider writes into the meta, where that counts."""
     body = "<a href=b>b</a>"
     tested = Crawl(**PAGES).see("b")
+    assert tested.output([Request(f"{SITE}b", tested.spider.parse)]) == []
     unhashable = type("Unhashable", (), {"__hash__": None, "__call__": handler})()
     callback, response = MethodType(unhashable, tested.spider), tested.page(body)
     (request,) = tested.output(follow_new(response, css="a", callback=callback), response)
     assert request.callback is callback
+    df, request = tested.scheduler.df, Request(f"{SITE}c", meta={"page_params": {"a": 1}})
+    assert not df.request_seen(request)
+    df._see = None
+    assert df.request_seen(request.copy())
     response = Crawl(**reading("meta:rule")).see("b").page(body)
     assert list(follow_new(response, css="a")) == []
     assert len(NewLinkExtractor().extract_links(response)) == 1
@@ -565,9 +518,9 @@ def test_the_addon_puts_it_next_to_the_spider():
     """Unless somebody has put it elsewhere, or taken it out; and what `start` yields is not
     dropped."""
     path = "scrapy_bloom.DropEarlyMiddleware"
-    for own in ({RewritingMiddleware: 543}, {path: 50}, {DropEarlyMiddleware: None}):
+    for own in ({OwnBaseSpiderMiddleware: 543}, {path: 50}, {DropEarlyMiddleware: None}):
         crawler = get_crawler(settings_dict={"ADDONS": ADDON, "SPIDER_MIDDLEWARES": own})
-        expected = {DropEarlyMiddleware: 1100} if RewritingMiddleware in own else {}
+        expected = {DropEarlyMiddleware: 1100} if OwnBaseSpiderMiddleware in own else {}
         assert crawler.settings.getdict("SPIDER_MIDDLEWARES") == own | expected
     tested = Crawl()
     assert tested.chain.middlewares[-1] is tested.early
@@ -578,13 +531,17 @@ def test_the_addon_puts_it_next_to_the_spider():
 
 
 def test_the_first_duplicate_is_logged(caplog):
-    """As the scheduler does, with the remark that others are not."""
+    """As the scheduler does, with the remark that others are not; also by the method for the sync
+    output of older releases."""
     tested = Crawl().see("")
+    known, item, other = Request(f"{SITE}#a"), {"item": 1}, Request(f"{SITE}other")
     with caplog.at_level(logging.DEBUG, "scrapy_bloom.dupefilter"):
-        assert tested.output([Request(SITE), Request(f"{SITE}#a")]) == []
+        assert tested.output([Request(SITE), known]) == []
+        output = tested.early.process_spider_output(page("from"), [known, item, None, other])
+        assert [*output] == [item, None, other]
     (message,) = [r.getMessage() for r in caplog.records]
     assert message.startswith(f"Filtered duplicate request: <GET {SITE}> - no more duplicates")
-    assert tested.filtered == 2
+    assert tested.filtered == 3
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,8 @@ def test_closing_line_says_how_it_went():
     assert closing_line(filled(1000, 800), 1000, finished=True) == (
         "The filter knows 800 requests; pages probably lost: none; memory: 4.1 kB."
     )
-    assert closing_line(filled(1000, 1, 0.1), 1000, finished=True).startswith(
-        "The filter knows 1 request; pages probably lost: none;"
-    )
+    one = closing_line(filled(1000, 1, 0.1), 1000, finished=True)
+    assert one.startswith("The filter knows 1 request; pages probably lost: none;")
     assert "lost: about " in closing_line(filled(10_000, 10_000, 0.01), 10_000, finished=True)
 
 

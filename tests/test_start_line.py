@@ -28,11 +28,6 @@ LINES = {
         FEED,
         [FILTER, f"WARNING {NOT_DURABLE} {REMOVE_IT}", f"WARNING {LOST} items.jsonl: {REMOVE_IT}"],
     ),
-    "and no job": (
-        {"SCHEDULER": SCHEDULER, "JOBDIR": ""},
-        FEED,
-        [f"INFO filter: {IN_MEMORY}", f"INFO {NOT_DURABLE} SCHEDULER is {SCHEDULER}"],
-    ),
     "not durable": (
         {"BLOOM_DURABLE": "0"},
         FEED,

@@ -2,22 +2,15 @@
 
 import ast
 import gzip
-import json
 import os
 import random
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from scrapy import Request
-from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.speed.known import known_urls
-from tests.crawl.engine import Job, TestSpider
-from tests.fakes import Engine
-from tests.fingerprinters import DiscardingFingerprinter, PageFingerprinter
+from tests.crawl.engine import Job
 from tests.seeded import seed_of
 
 OWN = Path(__file__).resolve().parent / "data"
@@ -99,77 +92,3 @@ def test_stream_gets_scrapys_verdicts_over_stops(make_dupefilter, tmp_path, stre
         tested.close("shutdown")
     tested = make_dupefilter(JOBDIR=tmp_path, **settings)
     assert all(tested.request_seen(Request(url)) for url in chance.sample(urls, 1_000))
-
-
-DISCARDER = "duplicate_url_discarder.Fingerprinter"
-POET = "scrapy_poet.ScrapyPoetRequestFingerprinter"
-FALLBACK = {"DUD_FALLBACK_REQUEST_FINGERPRINTER_CLASS": POET}
-FINGERPRINTERS = {
-    "page": (None, PageFingerprinter, {}),
-    "discarding": (None, DiscardingFingerprinter, {}),
-    "scrapy-poet": ("scrapy_poet", POET, {}),
-    "duplicate-url-discarder": ("duplicate_url_discarder", DISCARDER, {}),
-    "both": ("duplicate_url_discarder", DISCARDER, FALLBACK),
-}
-METAS = ({"page_params": {"a": 1}}, {"page_params": {}}, {"dud": False}, {"inject": []}, {"a": 1})
-
-
-def made(urls, spider, seed):
-    """Yield the requests of a stream, with callbacks, and a few with meta."""
-    chance = random.Random(seed)
-    callbacks = [None, spider.parse, spider.parse_other, print]
-    for url in urls:
-        (callback,) = chance.choices(callbacks, (4, 4, 4, 1))
-        meta = dict(chance.choice(METAS)) if chance.random() < 0.03 else {}
-        yield Request(url, callback, meta=meta)
-
-
-def crawler_with(options):
-    """Return a crawler with a spider, and the engine in which scrapy-poet looks for its
-    middleware."""
-    settings = {"DUPEFILTER_CLASS": BloomDupeFilter, **options}
-    crawler = get_crawler(TestSpider, settings)
-    crawler.spider = TestSpider.from_crawler(crawler)
-    crawler.engine = Engine()
-    if POET in options.values():
-        from scrapy_poet import InjectionMiddleware
-
-        middleware = InjectionMiddleware.from_crawler(crawler)
-        crawler.engine.downloader.middleware = SimpleNamespace(middlewares=[middleware])
-    return crawler
-
-
-@pytest.mark.parametrize("name", FINGERPRINTERS)
-def test_stream_gets_the_verdicts_of_other_fingerprinters(stream, tmp_path, name):
-    """Each line gets the verdict of the fingerprinter with a set, and is known next to the
-    spider only if that one has seen it."""
-    package, cls, options = FINGERPRINTERS[name]
-    if package is not None:
-        pytest.importorskip(package)
-    pattern = {"include": ["postgresql.org", "boost.org", "rust-lang.org"]}
-    rule = {"order": 1, "urlPattern": pattern, "processor": "queryRemoval", "args": ["a"]}
-    rules = tmp_path / "rules.json"
-    rules.write_text(json.dumps([rule]))
-    options = {"DUD_LOAD_RULE_PATHS": [str(rules)], "REQUEST_FINGERPRINTER_CLASS": cls, **options}
-    urls, _ = stream
-    seed = seed_of("SEED")
-    print("seed", seed)
-    if ALL == OWN:
-        start = random.Random(seed).randrange(len(urls) - 10_000)
-        urls = urls[start : start + 10_000]
-    without, crawler = crawler_with(options), crawler_with(options)
-    tested = BloomDupeFilter.from_crawler(crawler)
-    assert known_urls(tested).why_not_early() is None
-    seen, known = set(), 0
-    offered = (made(urls, each.spider, seed) for each in (without, crawler))
-    for alone, request in zip(*offered, strict=True):
-        fingerprint = without.request_fingerprinter.fingerprint(alone)
-        verdict = fingerprint in seen
-        seen.add(fingerprint)
-        early = known_urls(tested).is_known(request)
-        known += early
-        assert verdict or not early, request
-        assert tested.request_seen(request) == verdict, request
-    tested.close("finished")
-    assert known > len(urls) / 3
-    assert "bloom/fingerprint_errors" not in crawler.stats.get_stats()

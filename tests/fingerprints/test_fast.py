@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import string
 from pathlib import Path
 from time import process_time
 
@@ -121,6 +120,7 @@ def test_known_traps():
     is not accepted, whichever is installed."""
     for url in TRAPS.split():
         assert_same(url)
+        assert_same(url, meta={"verbatim_url": True})
     for text in ("%25", "%3B", "%3b", ";", "./", "../a", "\\", "[", "%7E", "?a=1;b=2"):
         assert canonical_url(f"http://a.example/{text}") is None
 
@@ -161,19 +161,6 @@ def test_any_request(url, method, body, meta):
     """Any request that can be built has Scrapy's fingerprint, and what the fast way accepts w3lib
     makes the same of."""
     assert_same(url, method, body=body, meta=meta)
-
-
-@given(urls, pieces)
-def test_fragment_has_no_part_in_it(url, fragment):
-    """A visible URL has the same fingerprint with any fragment: the recent URLs rest on it."""
-    cut = url.partition("#")[0]
-    if not cut.isascii() or any(c not in string.printable[:94] for c in cut):
-        return
-    try:
-        expected = canonicalize_url(cut)
-    except ValueError:
-        return
-    assert canonicalize_url(f"{cut}#{fragment}") == expected
 
 
 def test_hostile_urls_take_linear_time():

@@ -1,5 +1,6 @@
 """Whose fingerprints a job holds: what may change between two runs of it, and what may not."""
 
+import json
 import logging
 from hashlib import sha1
 
@@ -7,7 +8,7 @@ import pytest
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_bloom import IncompatibleFilterError, ScalableBloomFilter
+from scrapy_bloom import IncompatibleFilterError, ScalableBloomFilter, ScrapyRedisFingerprinter
 from scrapy_bloom.fingerprints import FingerprinterIdentity, fingerprinter_in
 from tests.fakes import raising
 
@@ -139,3 +140,13 @@ def test_a_filter_tells_of_its_fingerprinter(make_dupefilter, tmp_path):
     ScalableBloomFilter(100, 1e-6, tmp_path / "job" / "bloom", identity="[1]").close()
     with pytest.raises(ValueError, match="describe"):
         make_dupefilter(JOBDIR=tmp_path / "job")
+
+
+def test_fingerprints_of_scrapy_redis_are_its_own():
+    """They equal those of the real package where it is installed, and are not Scrapy's."""
+    request = Request("http://example.com/?b=1&a=2#x", method="POST", body=b"\xff")
+    ours = ScrapyRedisFingerprinter().fingerprint(request)
+    text = json.dumps({"body": "ff", "method": "POST", "url": "http://example.com/?a=2&b=1"})
+    assert ours == sha1(text.encode()).digest() != SCRAPYS.fingerprint(request)
+    dupefilter = pytest.importorskip("scrapy_redis.dupefilter").RFPDupeFilter(None, "key")
+    assert dupefilter.request_fingerprint(request) == ours.hex()
