@@ -4,18 +4,19 @@ import fcntl
 import gzip
 import os
 import shutil
-import signal
 import struct
 import subprocess
 import termios
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 
 from scrapy_bloom import BloomFilter, FilterLockedError, ScalableBloomFilter
 from scrapy_bloom.bloom.file import BitStore
+from scrapy_bloom.commands import filters
 from scrapy_bloom.jobdir import JobDirectory
 from tests.commands.command_line import SEEN, URLS, begun
+from tests.fakes import raising
 from tests.patience import PATIENCE
 
 
@@ -27,20 +28,21 @@ def urls(tmp_path):
 
 
 def test_held_filter_is_not_changed(run, job):
-    """Adding to a filter that is in use, or removing it, is refused with the holder."""
+    """Adding to a filter that is in use, or removing it, is refused with the holder; so is making
+    one in a job that is in use."""
+    used = f"in use by process {os.getpid()}"
     with ScalableBloomFilter.open(job / "bloom"):
-        for arguments in (["add", job, job.parent / "urls.txt"], ["clear", job, "--yes"]):
-            assert f"in use by process {os.getpid()}" in run(job, *arguments).refusal
-    assert (job / "bloom" / "0.bloom").exists()
+        for arguments in (["add", job, "../urls.txt"], ["clear", job, "--yes"]):
+            assert used in run(job, *arguments).refusal
+    (job / "bloom").rename(job.parent / "moved")
+    with JobDirectory(job).locked():
+        assert f"job is {used}" in run(job.parent, "add", "job", "urls.txt").refusal
+    assert not (job / "bloom").exists()
 
 
-def test_job_in_use_gets_no_filter(run, tmp_path, urls, monkeypatch):
+def test_a_filter_is_made_while_no_other_can_begin(run, tmp_path, urls, monkeypatch):
     """A crawl that is about to make its filter, or to import one, is not forestalled."""
     job = JobDirectory(tmp_path / "job")
-    job.make()
-    with job.locked():
-        assert f"job is in use by process {os.getpid()}" in run(tmp_path, *urls).refusal
-        assert not job.filter.exists()
     create, made = BitStore.create, []
 
     def watched(header, path):
@@ -169,31 +171,14 @@ def test_filters_that_cannot_be_are_refused(run, tmp_path, urls):
     assert "Not a directory" in run(tmp_path, "add", "urls.txt/job", "urls.txt").refusal
 
 
-STOPPING = """
-import sys, time
-from contextlib import nullcontext
-from scrapy_bloom.commands import filters, main
-
-def show(*_):
-    print("in the middle", flush=True)
-    while True: time.sleep(0.1)  # a signal just before a sleep does not end that one
-
-filters.progress = lambda *_: nullcontext(show)
-sys.exit(main())
-"""
-
-
-def test_interrupted_add_is_run_again(run, tmp_path):
+def test_interrupted_add_is_run_again(run, tmp_path, monkeypatch):
     """Ctrl-C leaves a sound filter that knows a part, and the next run adds the rest."""
     lines = (f"http://example.com/p?b={n}&a={n}\n" for n in range(40_000))
     (tmp_path / "urls.txt").write_text("".join(lines))
-    with begun(tmp_path, "add", "job", "urls.txt", before=["-c", STOPPING]) as process:
-        while process.stdout.readline() != "in the middle\n":
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        error = process.communicate(timeout=PATIENCE)[1]
-    assert process.returncode == 2
-    assert error == "python -m scrapy_bloom add: error: interrupted; run it again to finish\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(filters, "progress", lambda *_: nullcontext(raising(KeyboardInterrupt)))
+        refusal = run(tmp_path, "add", "job", "urls.txt").refusal
+        assert refusal == "interrupted; run it again to finish"
     part = run(tmp_path, "info", "job", "--json").json
     assert part["clean"]
     assert 0 < part["items"] < 40_000

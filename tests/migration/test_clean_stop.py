@@ -6,70 +6,55 @@ import shutil
 import time
 
 import pytest
-from scrapy import Request, Spider, squeues
-from scrapy.core.scheduler import Scheduler
-from scrapy.utils.misc import build_from_crawler
-from scrapy.utils.test import get_crawler
+from scrapy import squeues
 
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration.scrapy_job import why_unclean
-from tests.fakes import Engine
+from tests.crawl.engine import STOCK, Job
 
 QUEUES = ["PickleFifoDiskQueue", "PickleLifoDiskQueue", "PickleLifoSQLiteQueue"]
 QUEUES = [name for name in QUEUES if hasattr(squeues, name)]
 PRIORITY_QUEUES = ["ScrapyPriorityQueue", "DownloaderAwarePriorityQueue"]
 
 
-class Job:
+class StockJob:
     """A job directory, with Scrapy's scheduler and dupefilter as a crawl uses them."""
 
     def __init__(self, folder, queue, priority_queue):
-        self.folder, self.number, self.scheduler = folder, 0, None
+        self.folder, self.number = folder, 0
         self.settings = {
-            "JOBDIR": str(folder),
+            "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
             "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
             "SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{priority_queue}",
-            "CONCURRENT_REQUESTS_PER_IP": 0,
-            "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
         }
 
     def start(self):
         """Start a run, while the clock of the file system goes on, as between two processes."""
         time.sleep(0.03)
-        crawler = get_crawler(Spider, self.settings)
-        crawler.engine = Engine()
-        crawler.engine.downloader.get_slot_key = lambda request: request.url.split("/")[2]
-        crawler.spider = crawler._create_spider("spider")
-        self.scheduler = build_from_crawler(Scheduler, crawler)
-        self.scheduler.open(crawler.spider)
+        self.job = Job(self.folder, STOCK, **self.settings).open()
         time.sleep(0.03)
 
-    def push(self, count, **arguments):
-        """Schedule new requests."""
+    def push(self, count, meta=None, **options):
+        """Schedule new requests, in two slots."""
         for _ in range(count):
             self.number += 1
-            url = f"http://{'ab'[self.number % 2]}.example/{self.number}"
-            assert self.scheduler.enqueue_request(Request(url, **arguments))
+            meta = {**(meta or {}), "download_slot": "ab"[self.number % 2]}
+            assert self.job.push(str(self.number), meta=meta, **options)
 
     def pop(self, count):
         """Take requests out of the queue."""
         for _ in range(count):
-            assert self.scheduler.next_request()
+            assert self.job.pop()
 
     def kill(self):
         """End the run as SIGKILL does: nothing is closed, what was written stays as it is."""
-        if self.scheduler.df.file:
-            self.scheduler.df.file.flush()
+        if (file := self.job.scheduler.df.file) is not None:
+            file.flush()
         copy = self.folder.with_name("copy")
         shutil.copytree(self.folder, copy)
-        self.stop()
+        self.job.close("shutdown")
         shutil.rmtree(self.folder)
         copy.rename(self.folder)
-
-    def stop(self):
-        """End the run cleanly."""
-        self.scheduler.close("shutdown")
-        time.sleep(0.03)
 
     @property
     def why(self):
@@ -80,28 +65,22 @@ class Job:
 def job(request, tmp_path):
     """A job in its first run."""
     (tmp_path / "job").mkdir()
-    job = Job(tmp_path / "job", *request.param)
+    job = StockJob(tmp_path / "job", *request.param)
     job.start()
     return job
 
 
 def test_clean_stops_are_recognised(job):
     """With pending requests and without, after one run and after several."""
-    job.push(5)
-    job.push(3, priority=2)
-    job.push(2, meta={"is_start_request": True})
-    job.pop(4)
-    job.stop()
-    assert job.why is None
-    job.start()
-    job.pop(3)
-    job.push(7, priority=-1)
-    job.stop()
-    assert job.why is None
-    job.start()
-    job.pop(len(job.scheduler))
-    job.stop()
-    assert job.why is None
+    for priority in (2, -1, 0):
+        job.push(5)
+        job.push(3, priority=priority)
+        job.push(2, {"is_start_request": True})
+        job.pop(4 if priority else len(job.job.scheduler))
+        job.job.close("shutdown")
+        assert job.why is None
+        job.start()
+    job.job.close("shutdown")
 
 
 WORK = {
@@ -122,9 +101,9 @@ def test_a_kill_is_recognised(job, work):
     done that a crash makes pages lose; a look at its open queues may find it worse at most."""
     are_left = work == "leave start requests"
     job.push(4 if are_left else 6)
-    job.push(2 if are_left else 0, meta={"is_start_request": True})
+    job.push(2 if are_left else 0, {"is_start_request": True})
     if work:
-        job.stop()
+        job.job.close("shutdown")
         job.start()
         assert job.why is None or "newer" in job.why
         WORK[work](job)

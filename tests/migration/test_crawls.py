@@ -89,21 +89,3 @@ def test_job_that_was_killed_is_refused_and_the_command_works(outcome):
     assert (outcome.second.status, outcome.second.reason) == (0, "finished")
     # SpiderState complains of what it has written in the refused run itself
     assert [line for line in outcome.second.lines("ERROR") if "spiderstate" not in line] == []
-
-
-def finished(folder):
-    with SmallSite() as site:
-        crawl(site, folder, **STOCK).end()
-        between = site.answered.total()
-        # with the durable scheduler: there is nothing pending
-        second = crawl(site, folder, **DURABLE).end()
-    return SimpleNamespace(**locals())
-
-
-@scenarios(finished)
-def test_finished_job_is_taken_over(outcome):
-    """A job with nothing pending is imported, and only its start page is fetched again."""
-    assert outcome.between == len(PAGES) >= outcome.site.answered.total() - 1
-    assert (outcome.second.status, outcome.second.reason) == (0, "finished")
-    assert outcome.second.lines("ERROR") == []
-    assert "Imported" in outcome.second.log
