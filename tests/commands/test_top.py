@@ -23,11 +23,11 @@ from scrapy_bloom.sqlite.status import JobStatus
 from tests.commands.command_line import begun, files_in
 from tests.commands.test_requests import FAILURES, MANY
 from tests.crawl.engine import Job, query
+from tests.crawl.rounds import RoundJob
 from tests.failures import Failed
-from tests.patience import PATIENCE, wait_until
+from tests.patience import PATIENCE
 from tests.redis.workers import StoreWorker
 from tests.stored import Stored
-from tests.test_refused_start import start
 
 SLOTS = 12
 PENDING = SLOTS * (SLOTS + 1) // 2
@@ -216,37 +216,26 @@ def test_what_is_held_and_capped_is_named(watched):
 
 
 def test_the_round_counts_over_kills(run, tmp_path):
-    """What the feed holds is the round's, of which this start is a part. Slow: three crawls."""
+    """The items of all its starts, of which this one is a part; the next round begins with none."""
 
-    def crawl(*arguments):
-        return start(tmp_path, "-o", "items.jsonl", "-s", "BLOOM_CAPACITY=1000", *arguments)
+    def start(items):
+        job = RoundJob(tmp_path / "job").open().started("a", "b")
+        job.crawler.stats.inc_value("item_scraped_count", items)
+        job.commit()
+        return job, run(tmp_path, "top", "job", "--json").json
 
-    def top():
-        return run(tmp_path, "top", "job", "--json").json
-
-    for page, wait_for in (("12", "never"), ("4", "go")):
-        process = crawl("-a", f"wait_at={page}", "-a", f"wait_for={wait_for}", "-a", "stop_at=20")
-        wait_until((tmp_path / "waiting").exists, f"page {page}")
-        if wait_for == "never":
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            first = top()
-            (tmp_path / "waiting").unlink()
-    assert (first["state"], 0 < first["round_items"] <= 12) == ("killed", True)
-    figures = top()
-    assert figures["items"] <= 4 < first["round_items"] <= figures["round_items"]
-    (tmp_path / "go").touch()
-    process.communicate()
-    figures = top()
-    in_feed = len((tmp_path / "items.jsonl").read_text().splitlines())
-    assert figures["feeds"] == [{"uri": "items.jsonl", "items": in_feed}]
-    assert (figures["state"], figures["round"]) == ("stopped", 1)
-    assert figures["items"] < 12 < in_feed <= figures["round_items"] <= in_feed + 1
-    text = run(tmp_path, "top", "job", "--once").out
-    assert re.search(rf"items +{figures['items']} +{figures['round_items']}\n", text)
-    assert f"feed             items.jsonl, {in_feed} items" in text
-    crawl().communicate()
-    assert (top()["state"], top()["round_items"] in {30, 31}) == ("finished", True)
+    killed, figures = start(12)
+    assert (figures["state"], figures["items"], figures["round_items"]) == ("running", 12, 12)
+    killed.drop()
+    job, figures = start(4)
+    assert (figures["items"], figures["round_items"], figures["round"]) == (4, 16, 1)
+    job.finish()
+    text = run(tmp_path, "top", "job", "--once")
+    assert text.lines[0].startswith("finished, round 1")
+    assert re.search(r"items +4 +16\n", text.out)
+    job, figures = start(0)
+    assert (figures["round"], figures["items"], figures["round_items"]) == (2, 0, 0)
+    job.drop()
 
 
 def test_feeds_are_counted_with_what_is_not_in_their_files_yet(watched):
@@ -260,10 +249,9 @@ def test_feeds_are_counted_with_what_is_not_in_their_files_yet(watched):
             connection.executemany("INSERT INTO items VALUES (NULL, ?, ?, x'')", rows)
         batch = "INSERT INTO batches VALUES (NULL, 0, ?, '', '', '', ?, 0, x'', '')"
         connection.executemany(batch, [(4, 10), (5, 3)])
-    found = JobStatus(watched).figures()["feeds"]
-    assert [(each["uri"], each["items"]) for each in found] == [
-        *(("s3://…bucket/%(batch_id)d", 30 + 10 + 3 + 1), ("a@b", 1))
-    ]
+    figures, uri = JobStatus(watched).figures(), "s3://…bucket/%(batch_id)d"
+    assert [tuple(each.values()) for each in figures["feeds"]] == [(uri, 44), ("a@b", 1)]
+    assert f"feed             {uri}, 44 items" in lines("job", figures)
 
 
 def test_json_follows_a_job_until_it_is_interrupted(watched):
