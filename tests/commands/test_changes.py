@@ -105,31 +105,23 @@ def test_add_refuses_what_it_cannot_take(run, job):
     assert (job / "bloom" / "0.bloom").read_bytes() == before
 
 
-def test_add_imports_what_scrapy_has_seen(run, tmp_path):
+def test_add_imports_what_scrapy_has_seen(run, tmp_path, urls):
     """Also nothing, as the command that a refused crawl names. What a killed job had pending is in
-    it, too, is in no queue and will not be fetched, which a line says."""
+    it, too, is in no queue and will not be fetched, which a line says. A filter of other URLs would
+    keep a crawl from importing it, so the job's own must be named."""
     job = JobDirectory(tmp_path / "job")
     job.make()
     job.seen_file.write_bytes(b"\0\x14" + b"x" * 20)
-    result = run(tmp_path, "add", "job", "job/requests.seen")
-    assert result.status == 0
+    shutil.copy(job.seen_file, tmp_path / "copy")
+    assert "scrapy bloom add job job/requests.seen" in run(tmp_path, *urls).refusal
+    assert [path.name for path in job.path.iterdir()] == ["requests.seen"]
+    result = run(tmp_path, *urls, "job/requests.seen", "--json")
+    assert result.json["items"] == 4
     assert "job was not stopped cleanly (there is no " in result.error
     assert "that will not be fetched" in result.error
-    shutil.copy(job.seen_file, tmp_path / "copy")
     assert run(tmp_path, "add", "job", "copy").error == ""
     (tmp_path / "requests.seen").touch()
     assert "0 added, 0 were known" in run(tmp_path, "add", ".", "requests.seen").out
-
-
-def test_own_requests_seen_of_a_job_is_not_forgotten(run, tmp_path, urls):
-    """A filter of other URLs would keep a crawl from importing it, so it must be named."""
-    seen = tmp_path / "job" / "requests.seen"
-    seen.parent.mkdir()
-    seen.write_bytes(b"\0\x14" + b"x" * 20)
-    assert "scrapy bloom add job job/requests.seen" in run(tmp_path, *urls).refusal
-    assert [path.name for path in seen.parent.iterdir()] == ["requests.seen"]
-    result = run(tmp_path, *urls, "job/requests.seen", "--json")
-    assert result.json["items"] == 4
 
 
 WHOLE = gzip.compress("\n".join(f"http://example.com/{n}" for n in range(999)).encode())
@@ -209,40 +201,26 @@ def test_progress_is_shown_on_a_terminal_only(run, tmp_path):
 
 
 def test_merge_joins_what_has_gone_separate_ways(run, job):
-    """Copies of one filter get back together; the sources stay as they are."""
-    names = "left", "right"
-    for name in names:
-        shutil.copytree(job, job.parent / name)
-        with ScalableBloomFilter.open(job.parent / name / "bloom") as bloom_filter:
-            bloom_filter.update(f"{name}{n}" for n in range(500))
-    result = run(job.parent, "merge", "job", *names, "--json")
-    assert result.json["items_before"] == 3
-    assert result.json["items"] == pytest.approx(1003, rel=0.02)
-    with ScalableBloomFilter.open(job / "bloom") as bloom_filter:
-        bloom_filter.check()
-        assert all(f"{name}{n}" in bloom_filter for name in names for n in range(500))
-
-
-def test_merge_refuses_what_does_not_fit(run, job):
-    """Another origin, too many keys, a file and a directory, the filter itself."""
-    folder = job.parent
-    run(folder, "add", "other", "urls.txt", "--capacity", "2000")
-    BloomFilter(100, 1e-3, folder / "one.bloom").close()
-    shutil.copytree(job, folder / "full")
-    for name, count in (("full", 1990), ("job", 1000)):
+    """Copies of one filter get back together; what does not fit is refused, and nothing changes."""
+    folder, counts, path = job.parent, {"left": 500, "right": 1800}, job / "bloom" / "0.bloom"
+    for name, count in counts.items():
+        shutil.copytree(job, folder / name)
         with ScalableBloomFilter.open(folder / name / "bloom") as bloom_filter:
             bloom_filter.update(f"{name}{n}" for n in range(count))
-    before = (job / "bloom" / "0.bloom").read_bytes()
-    for source, message in (
-        ("other", "different secret"),
-        ("one.bloom", "one is a filter of fixed size"),
-        ("job/bloom", "is the destination itself"),
-        ("full", "was made for 2,000"),
+    BloomFilter(100, 1e-3, folder / "one.bloom").close()
+    before = path.read_bytes()
+    for sources, message in (
+        (["one.bloom"], "one is a filter of fixed size"),
+        (["job/bloom"], "is the destination itself"),
+        (counts, "was made for 2,000"),
     ):
-        assert message in run(folder, "merge", "job", source).refusal
-    assert (job / "bloom" / "0.bloom").read_bytes() == before
-    result = run(folder, "merge", "job", "full", "--over-capacity", "--json")
-    assert result.json["items"] == pytest.approx(2993, rel=0.02)
+        assert message in run(folder, "merge", "job", *sources).refusal
+    assert path.read_bytes() == before
+    result = run(folder, "merge", "job", *counts, "--over-capacity", "--json").json
+    assert (result["items_before"], result["items"]) == (3, pytest.approx(2303, rel=0.02))
+    with ScalableBloomFilter.open(job / "bloom") as bloom_filter:
+        bloom_filter.check()
+        assert all(f"{name}{n}" in bloom_filter for name in counts for n in range(counts[name]))
 
 
 def test_clear_removes_the_filter_only(run, job):
