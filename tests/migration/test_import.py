@@ -9,12 +9,11 @@ from signal import SIGKILL
 
 import pytest
 
-from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.bloom import ScalableBloomFilter
 from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration.scrapy_job import import_job
-from scrapy_bloom.migration.sources import SeenFile, make_filter
+from scrapy_bloom.migration.sources import SeenFile
 from scrapy_bloom.settings import BloomSettings
 from tests.migration.test_sources import binary
 from tests.world.runner import fork
@@ -99,15 +98,3 @@ def test_an_imported_filter_is_whole_when_it_has_its_name(job, monkeypatch):
     assert synced[-1]
     with ScalableBloomFilter.open(left / "bloom") as found:
         assert (found.clean, len(found)) == (True, 3000)
-
-
-def test_the_requests_seen_of_another_job_is_not_taken_for_the_jobs_own(job, tmp_path):
-    """A job needs its own in the list, under any name."""
-    shutil.copy(job.seen_file, tmp_path / "other")
-    (tmp_path / "link").symlink_to(job.seen_file)
-    other, own = (SeenFile(tmp_path / name) for name in ("other", "link"))
-    with pytest.raises(JobDirectoryError, match=r"job holds a requests\.seen.*import it as well"):
-        make_filter(job, [other], SETTINGS, "me")
-    assert names_in(job) == ["requests.seen"]
-    make_filter(job, [other, own], SETTINGS, "me").close()
-    assert job.filter.is_dir()
