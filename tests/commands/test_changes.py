@@ -1,13 +1,9 @@
 """Making and changing filters: add, merge, clear."""
 
-import fcntl
 import gzip
 import os
 import shutil
-import struct
-import subprocess
-import termios
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 
 import pytest
 
@@ -15,9 +11,8 @@ from scrapy_bloom import BloomFilter, FilterLockedError, ScalableBloomFilter
 from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.commands import filters
 from scrapy_bloom.jobdir import JobDirectory
-from tests.commands.command_line import SEEN, URLS, begun
+from tests.commands.command_line import SEEN, URLS, on_terminal
 from tests.fakes import raising
-from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -185,20 +180,8 @@ def test_interrupted_add_is_run_again(run, tmp_path, monkeypatch):
 def test_progress_is_shown_on_a_terminal_only(run, tmp_path):
     """With tqdm installed, a bar on a terminal; never in a file."""
     pytest.importorskip("tqdm")
-    import pty
-
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-    options = {"stdout": subprocess.DEVNULL, "stderr": follower}
-    process = begun(tmp_path, "add", "job", str(URLS), **options)
-    os.close(follower)
-    shown = b""
-    with suppress(OSError):  # the other end is closed
-        while part := os.read(leader, 4096):
-            shown += part
-    os.close(leader)
-    assert process.wait(PATIENCE) == 0
-    assert b"%" in shown
+    status, shown = on_terminal(tmp_path, "add", "job", str(URLS))
+    assert (status, b"%" in shown) == (0, True)
     assert run(tmp_path, "add", "job", URLS).error == ""
 
 

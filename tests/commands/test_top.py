@@ -1,12 +1,11 @@
 """How far a job is, or a crawl, in the terminal and for exporters."""
 
 import json
-import os
 import re
 import signal
 import sqlite3
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 
 import pytest
 
@@ -20,7 +19,7 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis.status import CrawlStatus
 from scrapy_bloom.sqlite.job_file import RequestFile
 from scrapy_bloom.sqlite.status import JobStatus
-from tests.commands.command_line import begun, files_in
+from tests.commands.command_line import begun, files_in, on_terminal
 from tests.commands.test_requests import FAILURES, MANY
 from tests.crawl.engine import Job, query
 from tests.crawl.rounds import RoundJob
@@ -266,21 +265,8 @@ def test_json_follows_a_job_until_it_is_interrupted(watched):
 
 def test_ctrl_c_leaves_a_terminal_at_the_beginning_of_a_line(watched):
     """What the shell prints then is not the end of a figure."""
-    import pty
-
-    leader, follower = pty.openpty()
-    process = begun(watched, "top", ".", stdout=follower, stderr=None)
-    os.close(follower)
-    shown = b""
-    while b"failed by reason" not in shown:
-        shown += os.read(leader, 1 << 16)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 0
-    with suppress(OSError):  # the other end is closed
-        while part := os.read(leader, 1 << 16):
-            shown += part
-    os.close(leader)
-    assert shown.endswith(b"\n")
+    status, shown = on_terminal(watched, "top", ".", until=b"failed by reason")
+    assert (status, shown[-1:]) == (0, b"\n")
 
 
 @pytest.mark.parametrize("error", [RequestFileError, SharedFilterError])
