@@ -30,17 +30,13 @@ def run(folder, *command, **environment):
     return ended.returncode, ended.stderr
 
 
-def build(root, folder, *kind):
-    """Build what is in `root` into `folder`."""
-    assert run(root, "-m", "hatchling", "build", *kind, "-d", str(folder))[0] == 0
-    return folder
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A folder with the wheel and the source distribution of this tree."""
     pytest.importorskip("hatchling")
-    return build(ROOT, tmp_path_factory.mktemp("dist"))
+    folder = tmp_path_factory.mktemp("dist")
+    assert run(ROOT, "-m", "hatchling", "build", "-d", str(folder))[0] == 0
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +97,10 @@ def test_the_source_distribution_can_test_itself(unpacked):
 
 def test_the_same_tree_gives_the_same_bytes(built, unpacked, tmp_path):
     """Whoever builds it later, from the source distribution, gets the sha256 of the index."""
-    file = f"{NAME}.tar.gz"
-    again = build(unpacked, tmp_path, "-t", "sdist")
-    assert (again / file).read_bytes() == (built / file).read_bytes()
+    command = ["-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    assert run(unpacked, *command)[0] == 0
+    again, first = (folder / f"{NAME}.tar.gz" for folder in (tmp_path, built))
+    assert again.read_bytes() == first.read_bytes()
 
 
 def test_papers(built, unpacked):

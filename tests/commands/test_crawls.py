@@ -72,15 +72,6 @@ def test_push_adds_what_is_new(there, worker):
     assert ("http://example.com/seed", 9) in found
 
 
-def test_clear_removes_all_of_a_crawl(there, redis_server, key, worker):
-    """Filter and queue: no key is left, and the workers learn that it is gone."""
-    assert redis_server.names(key)
-    assert there("clear", "--yes").status == 0
-    assert redis_server.names(key) == []
-    worker.exchange()
-    assert worker.is_gone
-
-
 def test_info_tells_how_far_the_crawl_is(there, worker):
     """Its state, what is in flight and how long, its speed, its memory, and what has failed."""
     request = worker.next()
@@ -116,5 +107,3 @@ def test_verify_knows_the_queue(there, redis_server, worker):
     redis_server.command("SREM", f"{worker.key}:busy", "ghost")
     redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
     assert "1 worker is dead" in there("verify").out
-    redis_server.command("DEL", f"{worker.key}:crawl")
-    assert there("verify").status == 0
