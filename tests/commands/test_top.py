@@ -30,22 +30,10 @@ from tests.stored import Stored
 
 SLOTS = 12
 PENDING = SLOTS * (SLOTS + 1) // 2
-NOTED = {
-    "in_flight": 16,
-    "commit_seconds_max": 0.0123,
-    "filter_capacity": 1_000_000,
-    "filter_layers": 1,
-    "filter_bytes": 4_000_000,
-}
-CHANGING = {
-    "commits": (0, 10),
-    "pages": (1000, 20),
-    "items": (900, 10),
-    "duplicates": (5000, 100),
-    "retries": (3, 0),
-    "pending": (700_000, -50),
-    "filter_items": (400_000, 100),
-}
+NOTED = {"in_flight": 16, "commit_seconds_max": 0.0123}
+NOTED |= {"filter_capacity": 1_000_000, "filter_layers": 1, "filter_bytes": 4_000_000}
+CHANGING = {"commits": (0, 10), "pages": (1000, 20), "items": (900, 10), "retries": (3, 0)}
+CHANGING |= {"duplicates": (5000, 100), "pending": (700_000, -50), "filter_items": (400_000, 100)}
 """At the beginning of this start, and a second more."""
 
 

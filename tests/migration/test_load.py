@@ -36,6 +36,7 @@ from scrapy_bloom.redis.status import CrawlReader, FilterView
 from scrapy_bloom.redis.taken_starts import mark_of
 from tests.commands.command_line import bloom, files_in
 from tests.fakes import raising
+from tests.migration.test_crawls import DURABLE, STOCK
 from tests.patience import PATIENCE
 from tests.redis.server import Server, missing
 from tests.redis.workers import waiting
@@ -52,18 +53,19 @@ KEY = "moved"
 OURS = ScrapyRedisFingerprinter()
 SETTINGS = get_crawler(settings_dict={"BLOOM_CAPACITY": 1000}).settings
 
-
-def components(package, dupefilter, scheduler, **more):
-    """Return settings of a crawl with these."""
-    names = {"DUPEFILTER_CLASS": dupefilter, "SCHEDULER": scheduler}
-    return {"ADDONS": "{}", **{name: f"{package}.{each}" for name, each in names.items()}, **more}
-
-
-JOB = components("scrapy_bloom", "BloomDupeFilter", "DurableScheduler", BLOOM_CAPACITY=10_000)
-SHARED = components("scrapy_bloom", "RedisBloomDupeFilter", "RedisDurableScheduler")
-SHARED |= {"BLOOM_CAPACITY": 10_000, "BLOOM_REDIS_KEY": KEY}
-THEIRS = components("scrapy_redis", "dupefilter.RFPDupeFilter", "scheduler.Scheduler")
-THEIRS |= {"SCHEDULER_PERSIST": True}
+JOB = {**DURABLE, "BLOOM_CAPACITY": 10_000}
+SHARED = {
+    **JOB,
+    "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+    "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
+    "BLOOM_REDIS_KEY": KEY,
+}
+THEIRS = {
+    **STOCK,
+    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+    "SCHEDULER_PERSIST": True,
+}
 THEIR_FINGERPRINTS = {
     "REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter",
     "SPIDER_MODULES": "tests.small_spider",

@@ -99,19 +99,13 @@ def test_a_real_list_agrees_with_an_independent_count():
     def halves(url):
         return hash64(url, signed=False)
 
-    for method, positions in zip(
-        methods,
-        (
-            lambda url: [url],
-            lambda url: [url],
-            lambda url: [halves(url)[0] % 80_000],
-            lambda url: [(halves(url)[0] + i * halves(url)[1]) % 160_000 for i in range(3)],
-            study.multiplicative_positions,
-            lambda url: [url],
-            lambda url: [url],
-        ),
-        strict=True,
-    ):
+    positions_of = [
+        lambda url: [halves(url)[0] % 80_000],
+        lambda url: [(halves(url)[0] + i * halves(url)[1]) % 160_000 for i in range(3)],
+        study.multiplicative_positions,
+    ]
+    whole = [lambda url: [url]] * 2
+    for method, positions in zip(methods, [*whole, *positions_of, *whole], strict=True):
         exact, bits, count = set(), set(), 0
         for url in urls:
             where = positions(url)
