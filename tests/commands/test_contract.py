@@ -99,12 +99,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_the_table_has_every_command():
-    """A new one says where it belongs."""
-    named = {name.split()[0] for name in READING}
-    assert named | WRITING | WITHOUT_PLACE == EVERY_SUBCOMMAND
-
-
 @pytest.mark.parametrize("name", ANSWERED)
 @pytest.mark.usefixtures("few_shards")
 def test_no_command_changes_what_it_only_reads(run, folder, name, request):
@@ -121,6 +115,8 @@ def test_no_command_changes_what_it_only_reads(run, folder, name, request):
         keys = worker.client.call("keys", f"*{place[2]}*") if name == "crawl" else ()
         return files_in(folder), {each: worker.client.call("dump", each) for each in keys}
 
+    named = {command.split()[0] for command in READING}
+    assert named | WRITING | WITHOUT_PLACE == EVERY_SUBCOMMAND
     before, answered = contents(), set()
     for days in ("1s", "365d") if name == "table" else ("1s",):
         for command, calls in READING.items():

@@ -79,7 +79,8 @@ def test_a_trap_is_seen_by_path_and_by_parameter(run, tmp_path):
         return [line.split() for line in run(tmp_path, *command).lines[1:]]
 
     pages = ["example.com/calendar/", "50", first.format(10)]
-    assert rows("path") == [pages, ["example.com/", "10", other]]
+    for options in ([], ["--limit", "99"]):
+        assert rows("path", *options) == [pages, ["example.com/", "10", other]]
     assert rows("path", "--limit", "1") == [pages, ["(elsewhere)", "10", other]]
     *shown, more = rows("parameter", "--limit", "2")
     assert shown == [["day", "60", first.format(0)], ["p", "10", other]]
