@@ -120,19 +120,6 @@ def test_a_crawl_goes_on_in_redis(outcome):
 
 
 @pytest.fixture
-def worker_of(join, redis):
-    """A function that makes a worker who has claimed what it can."""
-
-    def worker_of(**options):
-        worker = join(url=redis.url, **options)
-        worker.exchange()
-        worker.exchange()
-        return worker
-
-    return worker_of
-
-
-@pytest.fixture
 def left(client, key):
     """A function that loads what scrapy-redis has: nine requests, one of them not in its set."""
     queue = pytest.importorskip("scrapy_redis.queue").PriorityQueue(
@@ -149,23 +136,24 @@ def left(client, key):
     def load(client=client, fingerprinter=OURS):
         return load_scrapy_redis(client, in_one_slot(key), client, key, SETTINGS, fingerprinter)
 
-    def is_whole():
-        is_there = waiting(client, in_one_slot(key)).total() == 9
-        return is_there and len(FilterView(client, key).filter) == 8
-
-    load.is_whole = is_whole
     return load
 
 
-def test_requests_of_scrapy_redis_keep_what_they_are(worker_of, client, key, left):
+def is_whole(client, key):
+    """Return True if all of that is in Redis."""
+    is_there = waiting(client, in_one_slot(key)).total() == 9
+    return is_there and len(FilterView(client, key).filter) == 8
+
+
+def test_requests_of_scrapy_redis_keep_what_they_are(join, redis, client, key, left):
     """Priorities, slots and meta; what is pending is seen, and its like is dropped."""
     loaded = left()
     assert (loaded.items, loaded.pending) == (8, 9)
-    assert left.is_whole()
+    assert is_whole(client, key)
     slots = waiting(client, in_one_slot(key))
     assert {*slots} == {(number, f"shop{n}.example.com") for number in range(3) for n in range(2)}
     assert not CrawlReader(client, in_one_slot(key)).look().workers
-    worker = worker_of(capacity=20, REQUEST_FINGERPRINTER_CLASS=ScrapyRedisFingerprinter)
+    worker = join(url=redis.url, capacity=20, REQUEST_FINGERPRINTER_CLASS=ScrapyRedisFingerprinter)
     found = [*iter(worker.next, None)]
     assert sorted(request.meta["n"] for request in found) == [*range(9)]
     assert [request.priority for request in found] == [2] * 3 + [1] * 3 + [0] * 3
@@ -221,7 +209,7 @@ def test_an_interrupted_load_is_run_again(client, key, left, monkeypatch, call):
             monkeypatch.setattr(loading.CrawlReader, "look", lambda _: None)
             patch.undo()
             left()
-    assert left.is_whole()
+    assert is_whole(client, key)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +283,7 @@ def test_a_load_that_has_slept_leaves_the_next_one_alone(redis, client, key, lef
     monkeypatch.setattr(scrapy_redis.RedisQueue, "requests", slept)
     with RedisClient(redis.url) as other, pytest.raises(BloomError, match="is gone"):
         left()
-    assert left.is_whole()
+    assert is_whole(client, key)
 
 
 @pytest.fixture
@@ -322,7 +310,7 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def test_requests_of_a_job_keep_what_they_are(worker_of, client, key, job, tmp_path, monkeypatch):
+def test_requests_of_a_job_keep_what_they_are(join, redis, client, key, job, tmp_path, monkeypatch):
     """Their order, with objects, also of lost classes: no code of them runs. What the filter may
     not have got is in it, and which start requests were taken is known. A filter without requests,
     such as one that was filled with URLs, makes a crawl, too."""
@@ -339,7 +327,7 @@ def test_requests_of_a_job_keep_what_they_are(worker_of, client, key, job, tmp_p
     held = FilterView(client, key).filter
     assert b"unreleased" in held
     assert b"seen" in held
-    worker = worker_of(capacity=6)
+    worker = join(url=redis.url, capacity=6)
     worker.store.note(mark=mark_of(b"f" * 20, 258))
     worker.exchange()
     assert worker.heard[0][1] is False
@@ -352,7 +340,7 @@ def test_requests_of_a_job_keep_what_they_are(worker_of, client, key, job, tmp_p
     assert (loaded.items, loaded.pending) == (1, 0)
 
 
-def test_what_waits_in_a_job_goes_on_to_wait(worker_of, client, key, job):
+def test_what_waits_in_a_job_goes_on_to_wait(join, redis, client, key, job):
     """Delayed requests, and those of slots on hold: until the same time, or until their release;
     what it is over for is due."""
     slots = {"named": time() + 1000, "over": time() - 1000, "by hand": None}
@@ -367,7 +355,7 @@ def test_what_waits_in_a_job_goes_on_to_wait(worker_of, client, key, job):
         # which can be nobody's in Redis
         found.records.hold("a\0b", None, 1, None)
     assert load_job(client, in_one_slot(key), job, SETTINGS).pending == 9
-    worker = worker_of()
+    worker = join(url=redis.url)
     assert [worker.next().meta["download_slot"] for _ in range(2)] == ["over"] * 2
     assert worker.next() is None
     assert worker.store.later == 3
