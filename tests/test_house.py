@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import os
 import re
 import subprocess
 import sys
@@ -210,21 +209,12 @@ def test_public_names():
             assert [n for n in methods if not inspect.getdoc(getattr(thing, n))] == []
 
 
-@pytest.mark.slow
-def test_type_checkers_see_the_public_names(tmp_path):
-    """The stub has them all, each from the module that the package imports it from. Slow: mypy
-    reads the whole package."""
+def test_type_checkers_see_the_public_names():
+    """The stub has them all, each from the module that the package imports it from, with `as`."""
     stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
     found = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     homes = {alias.asname: node.module for node in found for alias in node.names}
     assert homes == scrapy_bloom._MODULES
-    api = pytest.importorskip("mypy.api")
-    use = "add: bool = ScalableBloomFilter(1, 0.1).add('')\n"
-    for names in (", ".join(scrapy_bloom.__all__), "*"):
-        text = f"from scrapy_bloom import {names}\n{use}"
-        (tmp_path / f"module{len(names)}.py").write_text(text)
-    files = map(str, tmp_path.glob("*.py"))
-    assert api.run(["--strict", "--cache-dir", os.devnull, *files])[2] == 0
 
 
 LOADED = """

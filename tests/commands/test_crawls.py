@@ -6,13 +6,12 @@ import re
 import pytest
 
 from scrapy_bloom.crawl.failed_request import FailedRequest
-from tests.redis.workers import StoreWorker
 
 
 @pytest.fixture
-def worker(redis_server, key):
+def worker(join):
     """A worker that has pushed nine requests, and has claimed some of them."""
-    worker = StoreWorker(redis_server.url, key, capacity=2)
+    worker = join(capacity=2)
     worker.store._counted = lambda: (12, 7, 3, 0)
     for number in range(9):
         worker.enqueue(str(number), priority=number % 2, slot="shop")
@@ -21,8 +20,7 @@ def worker(redis_server, key):
     worker.next()
     worker.next()
     worker.store.done(worker.next())
-    yield worker
-    worker.close()
+    return worker
 
 
 def test_a_crawl_has_the_same_figures_everywhere(there, redis_server, worker):

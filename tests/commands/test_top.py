@@ -25,7 +25,6 @@ from tests.crawl.engine import Job, query
 from tests.crawl.rounds import RoundJob
 from tests.failures import Failed
 from tests.patience import PATIENCE
-from tests.redis.workers import StoreWorker
 from tests.stored import Stored
 
 SLOTS = 12
@@ -282,13 +281,12 @@ def test_top_bears_what_cannot_be_read_for_a_while(run, watched, monkeypatch, er
 
 
 @pytest.fixture
-def worker(own_server):
+def worker(join, own_server):
     """A worker of a crawl on a server of its own, with a request that waits."""
-    worker = StoreWorker(own_server.url, "crawl")
+    worker = join(url=own_server.url)
     worker.enqueue("page")
     worker.exchange()
-    yield worker
-    worker.close()
+    return worker
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
