@@ -108,16 +108,14 @@ def test_papers(built, unpacked):
     another tag, or a version that is not in the changelog, is refused."""
     shutil.copytree(built, unpacked / "dist")
     version = scrapy_bloom.__version__
-    changelog = (
-        f"## [{version}] - 2026-01-01\n\n- [New](docs/a.md)\n  thing.\n- More.\n\n## [0] -\n"
-    )
+    changelog = f"## [{version}] - 2026-01-01\n\n- [A](docs/a.md)\n  b.\n- More.\n\n## [0] -\n"
     (unpacked / "CHANGELOG.md").write_text(changelog, encoding="utf-8")
     assert run(unpacked, ".ci/papers.py", TAG=f"v{version}") == (0, "")
     filled = yaml.safe_load((unpacked / "build" / "recipe.yaml").read_text(encoding="utf-8"))
     archive = (built / f"{NAME}.tar.gz").read_bytes()
     assert filled["source"]["sha256"] == hashlib.sha256(archive).hexdigest()
     notes = (unpacked / "build" / "notes.md").read_text(encoding="utf-8")
-    assert notes == f"- [New]({REPOSITORY}/blob/v{version}/docs/a.md) thing.\n- More.\n"
+    assert notes == f"- [A]({REPOSITORY}/blob/v{version}/docs/a.md) b.\n- More.\n"
     refused = (1, f"TAG is 'v9.9.9', and the version {version!r}\n")
     assert run(unpacked, ".ci/papers.py", TAG="v9.9.9") == refused
     (unpacked / "CHANGELOG.md").write_text(f"## [{version}]\n", encoding="utf-8")

@@ -32,10 +32,10 @@ LOGGERS = """
 """
 
 # What a docstring may have beside the words of a name and still says nothing.
-EMPTY_WORDS = (
-    "a an and are as at be by for from gives has have in is it its of on or return say that"
-)
-EMPTY_WORDS += " the this to whether which with yield"
+EMPTY_WORDS = """
+    a an and are as at be by for from gives has have in is it its of on or return say that the this
+    to whether which with yield
+"""
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 ROOT = Path(__file__).parents[1]

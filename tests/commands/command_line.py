@@ -73,10 +73,10 @@ def environment():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": "80"}
 
 
-def begun(folder, *arguments, before=("-m", "scrapy_bloom"), **options):
+def begun(folder, *arguments, **options):
     """Begin a command in `folder`, as a process that prints to pipes."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    command = [*before, *arguments]
+    command = ["-m", "scrapy_bloom", *arguments]
     return processes.Process(command, cwd=folder, env=environment(), text=True, **pipes)
 
 

@@ -1,14 +1,11 @@
-"""Crawls that begin with scrapy-redis, or in a job, and go on with RedisDurableScheduler."""
+"""What scrapy-redis has left, or a job, is loaded for RedisDurableScheduler."""
 
 import json
 import os
 import pickle
 from collections import Counter, OrderedDict
-from functools import partial
 from pathlib import Path
-from signal import SIGINT
 from time import time
-from types import SimpleNamespace
 
 import pytest
 from scrapy import Request, Spider
@@ -17,7 +14,6 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import (
-    BloomDupeFilter,
     BloomError,
     ScalableBloomFilter,
     ScrapyRedisFingerprinter,
@@ -34,13 +30,10 @@ from scrapy_bloom.redis.load import load_job, load_scrapy_redis
 from scrapy_bloom.redis.push import Pusher
 from scrapy_bloom.redis.status import CrawlReader, FilterView
 from scrapy_bloom.redis.taken_starts import mark_of
-from tests.commands.command_line import bloom, files_in
 from tests.fakes import raising
-from tests.migration.test_crawls import DURABLE, STOCK
 from tests.patience import PATIENCE
-from tests.redis.server import Server, missing
+from tests.redis.server import missing
 from tests.redis.workers import waiting
-from tests.small_site import PAGES, SmallSite, crawl, crawl_until
 from tests.stored import stored
 
 pytestmark = [
@@ -48,75 +41,8 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
 ]
 
-STOP_AT = 50
-KEY = "moved"
 OURS = ScrapyRedisFingerprinter()
 SETTINGS = get_crawler(settings_dict={"BLOOM_CAPACITY": 1000}).settings
-
-JOB = {**DURABLE, "BLOOM_CAPACITY": 10_000}
-SHARED = {
-    **JOB,
-    "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-    "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
-    "BLOOM_REDIS_KEY": KEY,
-}
-THEIRS = {
-    **STOCK,
-    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-    "SCHEDULER_PERSIST": True,
-}
-THEIR_FINGERPRINTS = {
-    "REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter",
-    "SPIDER_MODULES": "tests.small_spider",
-}
-
-
-def moved(source, folder):
-    """Crawl up to the middle, load what is left into Redis, and go on to the end."""
-    is_job = source == "job"
-    server = Server(folder)
-    theirs = {} if is_job else THEIR_FINGERPRINTS
-    place, *options = ["job"] if is_job else [server.url, "--spider", "small"]
-    options += [f"--set={name}={value}" for name, value in {**SHARED, **theirs}.items()]
-    began_with = JOB if is_job else {**THEIRS, "REDIS_URL": server.url}
-    try:
-        with SmallSite() as site:
-            first = crawl_until(STOP_AT, site, folder, job=is_job, **began_with)
-            first.stop(SIGINT)
-            site.release()
-            first.end()
-            between, before = site.answered.total(), left_by(server, folder)
-            found = bloom(folder, "load", place, server.url, "--key", KEY, *options)
-            after, ours = left_by(server, folder), {**SHARED, **theirs}
-            run = crawl(site, folder, job=False, BLOOM_REDIS_URL=server.url, **ours).end()
-    finally:
-        server.stop()
-    return SimpleNamespace(**locals())
-
-
-def left_by(server, folder):
-    """Return what is in the job, and what scrapy-redis has."""
-    found = files_in(folder / "job")
-    found.pop(folder / "job" / "bloom.lock", None)
-    names = [name for name in server.names("small:") if "{" not in name]
-    return {**found, **{name: server.command("DUMP", name) for name in names}}
-
-
-@pytest.mark.parametrize(
-    "outcome", [partial(moved, "job"), partial(moved, "scrapy-redis")], indirect=True
-)
-def test_a_crawl_goes_on_in_redis(outcome):
-    """Nothing is missed or fetched again, and what was loaded is as it was."""
-    pytest.importorskip("scrapy_redis")
-    assert STOP_AT <= outcome.between < len(PAGES)
-    assert outcome.found.status == 0, outcome.found.error
-    told = "for Redis" if outcome.is_job else "pending requests from scrapy-redis's 'small' at"
-    assert told in outcome.found.out
-    assert outcome.before
-    assert outcome.after == outcome.before
-    assert outcome.run.reason == "finished"
-    assert (outcome.site.missed, outcome.site.twice) == ([], [])
 
 
 @pytest.fixture
@@ -363,16 +289,11 @@ def test_what_waits_in_a_job_goes_on_to_wait(join, redis, client, key, job):
     assert CrawlReader(client, in_one_slot(key)).look().held == 2
 
 
-def test_a_job_that_runs_is_refused(redis_server, key, tmp_path):
+def test_a_job_that_runs_is_refused(redis_server, key, job):
     """And so is one whose requests Scrapy's own scheduler has left."""
-    job = JobDirectory(tmp_path / "job")
     with RedisClient(redis_server.url) as client:
-        crawler = get_crawler(settings_dict={"JOBDIR": str(job.path), "BLOOM_CAPACITY": 1000})
-        dupefilter = BloomDupeFilter.from_crawler(crawler)
-        dupefilter.open()
-        with pytest.raises(BloomError, match="is in use by process"):
+        with job.locked(), pytest.raises(BloomError, match="is in use by process"):
             load_job(client, in_one_slot(key), job, SETTINGS)
-        dupefilter.close("finished")
         job.scrapy_queue.mkdir()
         (job.scrapy_queue / "active.json").write_text("[0]")
         with pytest.raises(BloomError, match="Scrapy's own scheduler: start the job once"):

@@ -11,20 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mmh3 import hash64
 
-from scrapy_bloom import BloomFilter, ScalableBloomFilter, study
+from scrapy_bloom import BloomFilter, study
 from scrapy_bloom.study import Plan, error_rate, expected_false_positives, set_bytes
 from tests.commands.command_line import URLS
 
 SAMPLE = [line for line in gzip.decompress(URLS.read_bytes()).decode().split("\n") if line]
-
-
-@pytest.mark.parametrize(("urls", "rate"), [(1, 0.5), (70_000, 1e-3), (1_000_000, 1e-6)])
-def test_plan_is_exact(urls, rate):
-    """A filter of that shape takes as many bytes."""
-    assert Plan(urls, rate).bytes == ScalableBloomFilter(urls, rate).nbytes
-    assert Plan(urls, rate).bytes >= BloomFilter(urls, rate).nbytes
-    plan, made = Plan(urls, rate, exact=True), ScalableBloomFilter(urls, rate, exact=True)
-    assert (plan.bytes, plan.table_bytes) == (made.nbytes, made.table_nbytes)
 
 
 def test_set_of_fingerprints_is_measured_right():

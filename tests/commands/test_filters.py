@@ -1,4 +1,4 @@
-"""Making and changing filters: add, merge, clear."""
+"""Looking at filters, making and changing them: info, check, verify, add, merge, clear."""
 
 import gzip
 import os
@@ -6,13 +6,131 @@ import shutil
 from contextlib import nullcontext
 
 import pytest
+from scrapy import Request
+from scrapy.utils.request import fingerprint
 
-from scrapy_bloom import BloomFilter, FilterLockedError, ScalableBloomFilter
+from scrapy_bloom import (
+    BloomFilter,
+    FilterLockedError,
+    JobDirectoryError,
+    ScalableBloomFilter,
+)
 from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.commands import filters
 from scrapy_bloom.jobdir import JobDirectory
 from tests.commands.command_line import SEEN, URLS, on_terminal
 from tests.fakes import raising
+
+
+def test_info_says_what_is_there(run, job):
+    """All that an issue of a filter is about, in text and JSON, of a job, a filter and a file. Bits
+    an item are told of a filter that has its items, not of a nearly empty one."""
+    result = run(job.parent, "info", "job")
+    assert (result.status, result.lines[0]) == (0, "job")
+    fields = result.fields
+    assert fields["requests"] == "3"
+    assert fields["capacity"] == "2,000 in 1 layer"
+    assert fields["error rate"].endswith("at most 1e-06")
+    assert fields["secret"] == "present"
+    assert fields["fingerprinter"].endswith("RequestFingerprinter")
+    assert "scrapy-bloom" in fields["made by"]
+    assert (fields["closed"], fields["memory"]) == ("cleanly", "8.19 kB")
+    figures = run(job.parent, "info", "job", "--json").json
+    with ScalableBloomFilter.open(job / "bloom") as bloom_filter:
+        assert figures["items"] == len(bloom_filter) == 3
+        assert figures["bytes"] == bloom_filter.nbytes
+        assert figures["bits"] == 8 * bloom_filter.nbytes
+        assert figures["error_rate"] == bloom_filter.current_error_rate
+        assert figures["fill_ratio"] == bloom_filter.fill_ratio
+    assert figures["file_bytes"] == (job / "bloom" / "0.bloom").stat().st_size
+    assert figures["clean"]
+    assert figures["held_by"] is figures["unfinished_requests"] is None
+    for place in (job / "bloom", job / "bloom" / "0.bloom"):
+        assert run(job.parent, "info", place, "--json").json["items"] == 3
+    with ScalableBloomFilter.open(job / "bloom") as bloom_filter:
+        bloom_filter.update(str(n) for n in range(50_000))
+        bits = 8 * bloom_filter.nbytes / len(bloom_filter)
+    grown = run(job.parent, "info", "job")
+    assert grown.fields["memory"].endswith(f" ({bits:.1f} bits a request)")
+    assert grown.lines[-1].split()[:2] == ["4", "32,000"]
+    assert max(result.width, grown.width) <= 80
+
+
+def test_running_job_is_inspected_and_left_alone(run, job):
+    """A filter that a process holds is counted as it is now, and goes on unharmed; one that was not
+    closed and that nobody holds was killed."""
+    with ScalableBloomFilter.open(job / "bloom") as bloom_filter:
+        bloom_filter.update(str(n) for n in range(1000))
+        before = (job / "bloom" / "0.bloom").read_bytes()
+        figures = run(job, "info", job, "--json").json
+        text = run(job, "info", job)
+        seen = run(job, "check", job, SEEN[0])
+        sound = run(job, "verify", job)
+        assert (job / "bloom" / "0.bloom").read_bytes() == before
+        shutil.copytree(job / "bloom", job.parent / "killed" / "bloom")
+        assert bloom_filter.add("another") is False
+    assert figures["held_by"] == os.getpid()
+    assert figures["clean"] is figures["items_exact"] is False
+    assert figures["items"] == pytest.approx(1003, rel=0.02)
+    assert f"process {os.getpid()} uses it now" in text.fields["closed"]
+    assert text.fields["requests"] == f"about {figures['items']:,}"
+    assert (seen.status, sound.status, "not closed" in sound.out) == (0, 0, True)
+    assert "NOT cleanly" in run(job.parent, "info", "killed").fields["closed"]
+    assert run(job.parent, "info", "killed", "--json").json["held_by"] is None
+
+
+def test_check_answers_through_the_jobs_fingerprinter(run, job):
+    """Equal pages are recognised however their URL is written, new ones give status 1; and what it
+    cannot read is named."""
+    result = run(job, "check", job, "http://example.com/a?y=2&x=1#top", SEEN[2])
+    assert (result.status, [line[:4] for line in result.lines]) == (0, ["seen", "seen"])
+    result = run(job, "check", job, *SEEN, "http://example.com/new")
+    assert (result.status, result.lines[-1]) == (1, "new  http://example.com/new")
+    lines = f"{SEEN[0]}\n".encode() + b"http://example.com/\xff\n"
+    assert "'nonsense' has no fingerprint" in run(job, "check", job, "nonsense").refusal
+    assert "'http://example.com/\\xff' has" in run(job, "check", job, "-", stdin=lines).refusal
+    cut_off = gzip.compress(lines)[:-10]
+    assert "no whole gzip file" in run(job, "check", job, "-", stdin=cut_off).refusal
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_check_reads_a_list_on_standard_input(run, job, packed):
+    """Plain or compressed, with whatever an editor has put at its start, and empty lines."""
+    for mark in (b"", b"\xef\xbb\xbf"):
+        lines = packed(mark + "\r\n\n".join(SEEN).encode())
+        result = run(job, "check", job, "-", "--json", stdin=lines)
+        assert (result.status, result.json) == (0, [{"url": url, "seen": True} for url in SEEN])
+
+
+def test_check_knows_methods_and_bodies(run, tmp_path):
+    """A POST is another request than a GET, and so is another body."""
+    request = Request("http://example.com/form", method="POST", body="q=1")
+    with ScalableBloomFilter(100, 1e-6, tmp_path / "bloom") as bloom_filter:
+        bloom_filter.add(fingerprint(request))
+    for options, status in (("POST --body q=1", 0), ("POST --body q=2", 1), ("GET", 1)):
+        words = ["check", tmp_path, request.url, "--method", *options.split()]
+        assert run(tmp_path, *words).status == status
+
+
+def test_verify_finds_damage_and_changes_nothing(run, job):
+    """A sound filter is said to be; a damaged one has the page and status 2, and what is no filter
+    is named."""
+    assert "can be trusted" in run(job, "verify", job).out
+    assert run(job, "verify", job, "--json").json["trusted"] is True
+    path = job / "bloom" / "0.bloom"
+    damaged = bytearray(path.read_bytes())
+    damaged[100] ^= 1
+    path.write_bytes(damaged)
+    result = run(job, "verify", job, "--json")
+    assert (result.status, result.json["trusted"]) == (2, False)
+    assert "damaged header" in result.out
+    assert "cannot be trusted" in result.error
+    assert path.read_bytes() == damaged
+    (job / "text.bloom").write_text("not a filter at all")
+    for subcommand in ("info", "verify"):
+        result = run(job, subcommand, "text.bloom")
+        assert result.status == 2
+        assert "is not a filter file" in result.error + result.out
 
 
 @pytest.fixture
@@ -97,13 +215,19 @@ def test_add_refuses_what_it_cannot_take(run, job):
         (["../urls.txt", other], "run it in the job's project"),
     ):
         assert message in run(job, "add", job, *words).refusal
+    for place, option, message in (
+        ("new", "--capacity=1e15", "cannot allocate"),
+        ("new", "--error-rate=2", "error_rate is 2.0"),
+        ("urls.txt/job", "--json", "Not a directory"),
+    ):
+        assert message in run(job.parent, "add", place, "urls.txt", option).refusal
     assert (job / "bloom" / "0.bloom").read_bytes() == before
 
 
-def test_add_imports_what_scrapy_has_seen(run, tmp_path, urls):
-    """Also nothing, as the command that a refused crawl names. What a killed job had pending is in
-    it, too, is in no queue and will not be fetched, which a line says. A filter of other URLs would
-    keep a crawl from importing it, so the job's own must be named."""
+def test_add_imports_what_scrapy_has_seen(run, tmp_path, urls, make_dupefilter):
+    """As the command that a refused crawl names: what a killed job had pending is in it, too, is in
+    no queue and will not be fetched, which a line says. A filter of other URLs would keep a crawl
+    from importing it, so the job's own must be named."""
     job = JobDirectory(tmp_path / "job")
     job.make()
     job.seen_file.write_bytes(b"\0\x14" + b"x" * 20)
@@ -111,12 +235,16 @@ def test_add_imports_what_scrapy_has_seen(run, tmp_path, urls):
     for files in (["urls.txt"], ["urls.txt", "copy"]):
         refusal = run(tmp_path, "add", "job", *files).refusal
         assert "scrapy bloom add job job/requests.seen" in refusal
+    with pytest.raises(JobDirectoryError, match="was not stopped cleanly") as refused:
+        make_dupefilter(JOBDIR=job.path)
     assert [path.name for path in job.path.iterdir()] == ["requests.seen"]
-    result = run(tmp_path, *urls, "job/requests.seen", "--json")
+    command = str(refused.value).partition("all the same: scrapy bloom ")[2].split()
+    result = run(tmp_path, *command, "urls.txt", "--json")
     assert result.json["items"] == 4
     assert "job was not stopped cleanly (there is no " in result.error
     assert "that will not be fetched" in result.error
     assert run(tmp_path, "add", "job", "copy").error == ""
+    assert make_dupefilter(JOBDIR=job.path).request_seen(Request(SEEN[0]))
     (tmp_path / "requests.seen").touch()
     assert "0 added, 0 were known" in run(tmp_path, "add", ".", "requests.seen").out
 
@@ -150,14 +278,6 @@ def test_a_list_that_is_none_is_refused(run, tmp_path, urls, kind):
         compared = run(tmp_path, "compare", *files)
         assert what.partition(" (")[0] in compared.refusal
         assert not compared.out
-
-
-def test_filters_that_cannot_be_are_refused(run, tmp_path, urls):
-    """Too many keys, an error rate out of range, a place below a file."""
-    assert "cannot allocate" in run(tmp_path, *urls, "--capacity", "1e15").refusal
-    assert "1e300" in run(tmp_path, *urls, "--capacity", "1e300").refusal
-    assert "error_rate is 2.0" in run(tmp_path, *urls, "--error-rate", "2").refusal
-    assert "Not a directory" in run(tmp_path, "add", "urls.txt/job", "urls.txt").refusal
 
 
 def test_interrupted_add_is_run_again(run, tmp_path, monkeypatch):
