@@ -25,15 +25,9 @@ WITH_PASSWORDS += [f"u{URL[8:]}"]
 FILTER = {"info", "check", "verify"}
 JOB = {"failed", "top", "queue count", "queue list"}
 ANSWERED = {
-    "job": FILTER | JOB,
-    "job/bloom": FILTER | JOB,
-    "killed": FILTER | JOB,
+    **dict.fromkeys(("job", "job/bloom", "killed"), FILTER | JOB),
     "half": JOB,
-    "job/bloom/0.bloom": FILTER,
-    "alone": FILTER,
-    "unclean": FILTER,
-    "one.bloom": FILTER,
-    "7.bloom": FILTER,
+    **dict.fromkeys(("job/bloom/0.bloom", "alone", "unclean", "one.bloom", "7.bloom"), FILTER),
     "table": FILTER | {"delta count", "delta list"},
     "seen": set(),
     "crawl": FILTER | JOB | {"workers"},

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 
 import pytest
 from scrapy import Request
-from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import (
     BloomFilter,
@@ -86,6 +85,9 @@ def test_check_answers_through_the_jobs_fingerprinter(run, job):
     assert (result.status, [line[:4] for line in result.lines]) == (0, ["seen", "seen"])
     result = run(job, "check", job, *SEEN, "http://example.com/new")
     assert (result.status, result.lines[-1]) == (1, "new  http://example.com/new")
+    for option in (["--method", "POST"], ["--body", "q=1"]):  # make other requests
+        assert run(job, "check", job, SEEN[0], *option).status == 1
+    assert run(job, "check", job, SEEN[0], "--method", "GET", "--body", "").status == 0
     lines = f"{SEEN[0]}\n".encode() + b"http://example.com/\xff\n"
     assert "'nonsense' has no fingerprint" in run(job, "check", job, "nonsense").refusal
     assert "'http://example.com/\\xff' has" in run(job, "check", job, "-", stdin=lines).refusal
@@ -100,16 +102,6 @@ def test_check_reads_a_list_on_standard_input(run, job, packed):
         lines = packed(mark + "\r\n\n".join(SEEN).encode())
         result = run(job, "check", job, "-", "--json", stdin=lines)
         assert (result.status, result.json) == (0, [{"url": url, "seen": True} for url in SEEN])
-
-
-def test_check_knows_methods_and_bodies(run, tmp_path):
-    """A POST is another request than a GET, and so is another body."""
-    request = Request("http://example.com/form", method="POST", body="q=1")
-    with ScalableBloomFilter(100, 1e-6, tmp_path / "bloom") as bloom_filter:
-        bloom_filter.add(fingerprint(request))
-    for options, status in (("POST --body q=1", 0), ("POST --body q=2", 1), ("GET", 1)):
-        words = ["check", tmp_path, request.url, "--method", *options.split()]
-        assert run(tmp_path, *words).status == status
 
 
 def test_verify_finds_damage_and_changes_nothing(run, job):

@@ -63,6 +63,7 @@ def test_what_is_selected_is_counted_and_listed(run, tmp_path, filled):
     assert f"slot {found[0]['slot']}" in text.lines[1]
     for action in ("count", "list"):
         assert run(tmp_path, "queue", action, "job", "--slot", "nowhere").status == 1
+    assert run(tmp_path, "info", "job").fields["pending"] == "48 requests, or in flight"
 
 
 def test_a_trap_is_seen_by_path_and_by_parameter(run, tmp_path):

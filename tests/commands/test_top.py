@@ -169,6 +169,7 @@ def test_top_prints_once_where_nobody_watches(run, watched):
         rows = [line.split() for line in plain.lines]
         assert ["pages", "1,580", "20.0/s", "21,580"] in rows
         assert ["pending", "698,550", "-50.0/s"] in rows
+        assert ["failed", "8"] in rows
         assert "and 4 more" in plain.lines
     (line,) = run(watched, "top", ".", "--json").lines
     figures = json.loads(line)

@@ -58,8 +58,7 @@ class StockJob:
 
     def kill(self):
         """End the run as SIGKILL does: nothing is closed, what was written stays as it is."""
-        if (file := self.job.scheduler.df.file) is not None:
-            file.flush()
+        self.job.scheduler.df.file.flush()
         copy = self.folder.with_name("copy")
         shutil.copytree(self.folder, copy)
         self.job.close("shutdown")
