@@ -30,17 +30,13 @@ def run(folder, *command, **environment):
     return ended.returncode, ended.stderr
 
 
-def build(root, folder, *kind):
-    """Build what is in `root` into `folder`."""
-    assert run(root, "-m", "hatchling", "build", *kind, "-d", str(folder))[0] == 0
-    return folder
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A folder with the wheel and the source distribution of this tree."""
     pytest.importorskip("hatchling")
-    return build(ROOT, tmp_path_factory.mktemp("dist"))
+    folder = tmp_path_factory.mktemp("dist")
+    assert run(ROOT, "-m", "hatchling", "build", "-d", str(folder))[0] == 0
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +97,10 @@ def test_the_source_distribution_can_test_itself(unpacked):
 
 def test_the_same_tree_gives_the_same_bytes(built, unpacked, tmp_path):
     """Whoever builds it later, from the source distribution, gets the sha256 of the index."""
-    file = f"{NAME}.tar.gz"
-    again = build(unpacked, tmp_path, "-t", "sdist")
-    assert (again / file).read_bytes() == (built / file).read_bytes()
+    command = ["-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    assert run(unpacked, *command)[0] == 0
+    again, first = (folder / f"{NAME}.tar.gz" for folder in (tmp_path, built))
+    assert again.read_bytes() == first.read_bytes()
 
 
 def test_papers(built, unpacked):
@@ -111,16 +108,14 @@ def test_papers(built, unpacked):
     another tag, or a version that is not in the changelog, is refused."""
     shutil.copytree(built, unpacked / "dist")
     version = scrapy_bloom.__version__
-    changelog = (
-        f"## [{version}] - 2026-01-01\n\n- [New](docs/a.md)\n  thing.\n- More.\n\n## [0] -\n"
-    )
+    changelog = f"## [{version}] - 2026-01-01\n\n- [A](docs/a.md)\n  b.\n- More.\n\n## [0] -\n"
     (unpacked / "CHANGELOG.md").write_text(changelog, encoding="utf-8")
     assert run(unpacked, ".ci/papers.py", TAG=f"v{version}") == (0, "")
     filled = yaml.safe_load((unpacked / "build" / "recipe.yaml").read_text(encoding="utf-8"))
     archive = (built / f"{NAME}.tar.gz").read_bytes()
     assert filled["source"]["sha256"] == hashlib.sha256(archive).hexdigest()
     notes = (unpacked / "build" / "notes.md").read_text(encoding="utf-8")
-    assert notes == f"- [New]({REPOSITORY}/blob/v{version}/docs/a.md) thing.\n- More.\n"
+    assert notes == f"- [A]({REPOSITORY}/blob/v{version}/docs/a.md) b.\n- More.\n"
     refused = (1, f"TAG is 'v9.9.9', and the version {version!r}\n")
     assert run(unpacked, ".ci/papers.py", TAG="v9.9.9") == refused
     (unpacked / "CHANGELOG.md").write_text(f"## [{version}]\n", encoding="utf-8")

@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import signal
+import struct
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import scrapy_bloom
@@ -70,11 +73,33 @@ def environment():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": "80"}
 
 
-def begun(folder, *arguments, before=("-m", "scrapy_bloom"), **options):
+def begun(folder, *arguments, **options):
     """Begin a command in `folder`, as a process that prints to pipes."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    command = [*before, *arguments]
+    command = ["-m", "scrapy_bloom", *arguments]
     return processes.Process(command, cwd=folder, env=environment(), text=True, **pipes)
+
+
+def on_terminal(folder, *arguments, until=b""):
+    """Run a command on a terminal, and interrupt it when that shows `until`; return its exit status
+    and all that was shown."""
+    import fcntl
+    import pty
+    import termios
+
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    process = begun(folder, *arguments, stdout=follower, stderr=follower)
+    os.close(follower)
+    shown = b""
+    with suppress(OSError):  # the other end is closed
+        while part := os.read(leader, 1 << 16):
+            shown += part
+            if until and until in shown:
+                process.send_signal(signal.SIGINT)
+                until = b""
+    os.close(leader)
+    return process.wait(PATIENCE), shown
 
 
 def bloom(folder, *arguments, stdin=b"", module=False):

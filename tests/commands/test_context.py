@@ -11,32 +11,25 @@ from tests.commands.command_line import SEEN, bloom, in_shell
 # a project whose fingerprinter ignores queries, with a spider that has Scrapy's
 PROJECT = {
     "scrapy.cfg": "[settings]\ndefault = shop.settings\n",
-    "shop/__init__.py": "",
     "shop/settings.py": """
-BOT_NAME = "shop"
 SPIDER_MODULES = ["shop.spiders"]
-REQUEST_FINGERPRINTER_CLASS = "shop.identity.NoQuery"
+REQUEST_FINGERPRINTER_CLASS = "shop.NoQuery"
 ADDONS = {"scrapy_bloom.Addon": 300}
 BLOOM_CAPACITY = 5_000
 """,
-    "shop/identity.py": '''
+    "shop/__init__.py": """
 from scrapy.utils.request import RequestFingerprinter
 
-
 class NoQuery(RequestFingerprinter):
-    """Takes pages for the same whatever their query."""
-
     def fingerprint(self, request):
         return super().fingerprint(request.replace(url=request.url.partition("?")[0]))
-
 
 class Raising:
     def fingerprint(self, request):
         raise LookupError("no idea")
-''',
-    "shop/spiders/__init__.py": """
+""",
+    "shop/spiders.py": """
 import scrapy
-
 
 class Plain(scrapy.Spider):
     name = "plain"
@@ -75,18 +68,18 @@ def test_project_settings_apply(run, job, project):
 
     assert inside("add", "own", "list.txt").status == 0
     info = inside("info", "own", "--json").json
-    assert (info["capacity"], info["fingerprinter"]) == (5000, "shop.identity.NoQuery")
+    assert (info["capacity"], info["fingerprinter"]) == (5000, "shop.NoQuery")
     assert inside("check", "own", "http://example.com/a?x=2").status == 0
     refusal = inside("check", "own", page, "--spider", "plain").refusal
-    assert "was shop.identity.NoQuery" in refusal
+    assert "was shop.NoQuery" in refusal
     assert "--spider" in refusal
     refusal = run(outside, "add", "project/own", "urls.txt").refusal
-    assert "was shop.identity.NoQuery" in refusal
+    assert "was shop.NoQuery" in refusal
     assert inside("add", "plain", "list.txt", "--spider", "plain").status == 0
     assert run(outside, "check", "project/plain", page).status == 0
     assert "no spider 'nobody'" in inside("check", "own", page, "--spider", "nobody").refusal
     ScalableBloomFilter(100, 1e-3, project / "by hand").close()
-    raising = "REQUEST_FINGERPRINTER_CLASS=shop.identity.Raising"
+    raising = "REQUEST_FINGERPRINTER_CLASS=shop.Raising"
     assert "no idea" in inside("check", "by hand", page, "-s", raising).refusal
 
 
@@ -99,7 +92,7 @@ def test_what_cannot_be_written_or_read_gets_one_line(job):
         result = in_shell(job.parent, f"scrapy bloom info job {output}")
         assert (result.status, len(result.error.splitlines())) == (status, bool(error))
         assert error in result.error
-    lines = "\n".join(SEEN * 20_000)
+    lines = "\n".join(SEEN * 4000)
     assert in_shell(job.parent, "scrapy bloom check job - | true", lines).error == ""
     assert "no standard input" in in_shell(job.parent, "scrapy bloom check job - <&-").refusal
 

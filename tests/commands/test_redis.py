@@ -1,6 +1,7 @@
-"""`scrapy bloom` and filters in Redis, on a real server."""
+"""`scrapy bloom` on filters and crawls in Redis, on a real server."""
 
-from hashlib import sha1
+import json
+import re
 
 import pytest
 from scrapy import Request
@@ -12,7 +13,6 @@ from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.filter import RedisBloomFilter
 from scrapy_bloom.redis.layout import in_one_slot
-from scrapy_bloom.redis.status import FilterView
 from tests.stored import stored
 
 URL = "http://example.com/page?x=1"
@@ -43,29 +43,27 @@ def test_filter_moves_there_and_back(run, there, job, redis_server, key):
     assert (info["capacity"], info["error_rate_bound"]) == (6000, 1e-4)
     assert info["items"] == local["items"]
     assert info["error_rate"] == pytest.approx(local["error_rate"], rel=0.5)
-    assert len(info["layers"]) == 2
+    layers = info["layers"]
+    assert info["items"] == sum(each["items"] for each in layers)
+    assert info["bytes"] * 8 == info["bits"] == sum(each["bits"] for each in layers)
+    rates = sum(each["error_rate"] for each in layers)
+    assert (len(layers), info["error_rate"]) == (2, pytest.approx(rates, rel=0.1))
     text = there("info")
     assert (text.lines[0], text.width <= 80) == (f"{url} {key}", True)
     assert {"requests", "memory", "made"} <= text.fields.keys()
     assert not {"file size", "closed"} & text.fields.keys()
-    assert [there("check", each).status for each in (URL, URL + "0")] == [0, 1]
+    assert there("check", URL).status == 0
+    absent = [f"http://absent.example/{n}" for n in range(100)]
+    assert sum(line.startswith("seen") for line in there("check", *absent).lines) < 3
     assert there("verify").status == there("export", "new").status == 0
     assert run(folder, "check", "new", URL).status == run(folder, "verify", "new").status == 0
     assert "is there already" in there("export", "new").refusal
     assert "--yes" in there("clear").refusal
-    assert there("clear", "--yes").status == 0
-    assert "no filter" in there("info").refusal
-    assert "is no filter" in there("clear", "--yes").refusal
-
-
-@pytest.mark.parametrize("lost", ["header", "strings"])
-def test_what_is_left_of_a_filter_is_cleared(run, there, job, redis_server, key, lost):
-    """Although the key that it is named by was deleted, or a part of it evicted."""
-    assert run(job.parent, "load", "job", redis_server.url, "--key", key).status == 0
-    strings = [name for name in redis_server.names(key) if name.endswith(":0")]
-    redis_server.command("DEL", *([key] if lost == "header" else strings))
+    redis_server.command("DEL", key)  # what is left of it is cleared, too
     assert there("clear", "--yes").status == 0
     assert redis_server.names(key) == []
+    assert "no filter" in there("info").refusal
+    assert "is no filter" in there("clear", "--yes").refusal
 
 
 def test_nothing_is_cleared_beside_what_is_none_of_ours(there, redis_server, key):
@@ -78,24 +76,6 @@ def test_nothing_is_cleared_beside_what_is_none_of_ours(there, redis_server, key
     assert redis_server.names(key) == before
 
 
-def test_places_in_redis_are_asked_right(redis_server, key):
-    """Every key is found and others are not, in a filter that has grown."""
-    with RedisClient(redis_server.url) as client:
-        shared = RedisBloomFilter(client, key, 500, 1e-3)
-        for n in range(3000):
-            shared.add(sha1(str(n).encode()).digest())
-        place = FilterView(client, key)
-        assert all(sha1(str(n).encode()).digest() in place.filter for n in range(0, 3000, 31))
-        assert sum(sha1(b"x%d" % n).digest() in place.filter for n in range(100)) <= 3
-        found, layers = place.describe(), place.describe().layers
-        assert found.items == len(shared) == sum(each.items for each in layers)
-        assert found.bytes * 8 == found.bits == sum(each.bits for each in layers)
-        rates = sum(each.error_rate for each in layers)
-        assert found.error_rate == pytest.approx(rates, rel=0.1)
-        assert place.verify().sound
-        place.filter.delete()
-
-
 @pytest.mark.parametrize("how", ["redis://:hush@{}/0", "redis://{}/0?password=hush"])
 def test_no_password_is_printed(run, tmp_path, locked_server, how):
     """Whatever a command has to say of a server, an error included, wherever in the URL it is."""
@@ -105,11 +85,9 @@ def test_no_password_is_printed(run, tmp_path, locked_server, how):
     by_spider = ["--spider", "small", *THEIRS]
     for *words, status in (
         ("load", "job", url, 0),
-        ("load", "job", url, 2),
         ("load", url, url, 2),
         ("load", url, url, *by_spider, 2),
         ("load", wrong, url, *by_spider, 2),
-        ("load", url, wrong, *by_spider, 2),
         ("export", url, "new", 0),
         ("export", url, "new", 2),
         ("info", url, 0),
@@ -119,9 +97,7 @@ def test_no_password_is_printed(run, tmp_path, locked_server, how):
         ("clear", url, 2),
         ("clear", url, "--yes", 0),
         ("info", url, 2),
-        ("add", "job", url, 2),
         ("add", "job", url, *OURS, 2),
-        ("add", "new3", url, *OURS, 2),
         *((*words, wrong, 2) for words in (["load", "job"], ["add", "job"], ["info"], ["failed"])),
         ("export", wrong, "new2", 2),
         ("load", "job", url.replace("//", "/"), 2),
@@ -177,3 +153,102 @@ def test_pending_requests_are_loaded_or_spoken_of(run, job, redis_server, key):
     load = ["load", folder / "alone" / "filter", url, "--key", f"{key}x", *durable]
     assert "is a filter alone" in run(folder, *load).refusal
     assert "needs --spider" in run(folder, "load", url, url, "--key", f"{key}y").refusal
+
+
+@pytest.fixture
+def worker(join):
+    """A worker that has pushed nine requests, and has claimed some of them."""
+    worker = join(capacity=2)
+    worker.store._counted = lambda: (12, 7, 3, 0)
+    for number in range(9):
+        worker.enqueue(str(number), priority=number % 2, slot="shop")
+    worker.exchange()
+    worker.exchange()
+    worker.next()
+    worker.next()
+    worker.store.done(worker.next())
+    return worker
+
+
+def test_a_crawl_has_the_same_figures_everywhere(there, redis_server, worker):
+    """In top, workers and info: what the workers have counted, and each of them. What was lost with
+    two workers waits as others do, in a list of its own."""
+    record = "cmsgpack.pack({'0', 'shop', '2x', 0})"
+    lost = f"redis.call('RPUSH', KEYS[1], {record})"
+    redis_server.command("EVAL", lost, 1, f"{worker.key}:quarantined")
+    redis_server.command("HINCRBY", f"{worker.key}:crawl", "waiting", 1)
+    (line,) = there("top", "--json").lines
+    figures, described = json.loads(line), there("info", "--json").json
+    info = described["queue"]
+    names = {"name", "in_flight", "oldest_seconds", "dispatched", "lease_seconds", "in_start"}
+    for (each,) in (figures["workers"], there("workers", "--json").json, info["workers"]):
+        assert each.keys() == names
+        assert each["in_flight"] == 4
+        assert min(each["dispatched"], each["lease_seconds"]) > 0
+    for name in ("pages", "items", "duplicates", "retries", "pending_count", "in_flight"):
+        assert figures[name] == info[name]
+    assert (figures["pages"], figures["items"], info["quarantined"]) == (12, 7, 1)
+    assert figures["pending"] + figures["in_flight"] == 9 + 1
+    assert figures["pending_by_slot"] == {"shop": figures["pending"] - 1}
+    assert figures["filter_items"] == 9
+    assert figures["filter_capacity"] == described["capacity"] == 1000
+    assert figures["memory_bytes"] > figures["filter_bytes"]
+    text = there("top", "--once")
+    assert re.match(rf"running, for \S+ s  {redis_server.url} {worker.key[1:-1]}$", text.lines[0])
+    assert "in flight by worker" in text.out
+    for shown in (text, there("info"), there("workers")):
+        assert worker.store.worker in shown.out
+
+
+def test_help_explains_the_columns_of_workers(there, worker):
+    """Each of them, in 80 columns."""
+    helped = there("workers", "--help")
+    for head in re.split(r"\s{2,}", there("workers").lines[0])[1:]:
+        assert re.search(rf"^  {re.escape(head)}  ", helped.out, re.M)
+    assert helped.width <= 80
+
+
+def test_push_adds_what_is_new(there, worker):
+    """From arguments and standard input, with a priority and a callback, what the filter lacks."""
+    words = ["http://example.com/1", "-", "--priority", 9]
+    pushed = there("push", *words, stdin="http://example.com/seed\n")
+    assert pushed.out == "pushed 1 request, 1 were seen before\n"
+    found = [(request.url, request.priority) for request in iter(worker.next, None)]
+    assert ("http://example.com/seed", 9) in found
+
+
+def test_info_tells_how_far_the_crawl_is(there, worker):
+    """Its state, what is in flight and how long, its speed, its memory, and what has failed."""
+    request = worker.next()
+    worker.store.fail(request, FailedRequest.of(request, "download/timeout"))
+    worker.exchange()
+    info, claimed = there("info"), len(worker.store.claims.all)
+    for expected in (
+        "crawl      running, start() is through",
+        "failed     1 requests: 1 download/timeout",
+        f"{claimed} with 1 worker",
+        f"priority 0: shop {7 - claimed}",
+        "kB beside the filter",
+        "oldest",
+    ):
+        assert expected in info.out
+    queue = there("info", "--json").json["queue"]
+    assert queue["pending"] == {"0": {"shop": 7 - claimed}}
+    assert queue["failed_by_reason"] == {"download/timeout": 1}
+    assert queue["bytes"] > 1000
+    assert 0 <= queue["workers"][0]["oldest_seconds"] < 60
+    assert queue["pending_count"] + queue["in_flight"] + queue["failed"] + queue["done"] == 9
+
+
+def test_verify_knows_the_queue(there, redis_server, worker):
+    """While workers are at work, when one is dead, whose claims come back, and what is wrong."""
+    result = there("verify")
+    assert (result.status, "each of 4 claimed ones has a worker" in result.out) == (0, True)
+    redis_server.command("SADD", f"{worker.key}:busy", "ghost")
+    result = there("verify")
+    (line,) = [line for line in result.lines if line.startswith("BAD")]
+    assert result.status == 2
+    assert f"{redis_server.url} {worker.key}:crawl: 1 worker at work without a lease" in line
+    redis_server.command("SREM", f"{worker.key}:busy", "ghost")
+    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    assert "1 worker is dead" in there("verify").out

@@ -166,29 +166,24 @@ HOSTILE = FailedRequest(
 SHOWN_URL, SHOWN_REASON = r"/\x1b]0;owned\x07", r"login \x1b[2J\u202e\u200f\ufeffpage"
 
 
-@pytest.mark.parametrize(
-    ("command", "shown"),
-    [
-        ("failed", [SHOWN_URL, SHOWN_REASON, r"\x9b31m"]),
-        ("failed -o -", [SHOWN_URL]),
-        ("top --once", [SHOWN_REASON, r"\x1b[1mslot"]),
-    ],
-)
-def test_pages_do_not_write_to_the_terminal(make, monkeypatch, command, shown):
-    """Whatever they have put into a URL, a reason, an exception or a slot."""
+def test_pages_do_not_write_to_the_terminal(make, monkeypatch):
+    """Whatever they have put into a URL, a reason, an exception or a slot; nor do errors, as where
+    the name of a job comes out of a script."""
     monkeypatch.setenv("COLUMNS", "120")
     place = make(HOSTILE, waiting=["\x1b[1mslot"])
     place.made.desk()
-    out = place(command).out
-    assert [char for char in out.replace("\n", "") if not char.isprintable()] == []
-    assert [text for text in shown if text not in out] == []
+    for command, shown in (
+        ("failed", [SHOWN_URL, SHOWN_REASON, r"\x9b31m"]),
+        ("failed -o -", [SHOWN_URL]),
+        ("top --once", [SHOWN_REASON, r"\x1b[1mslot"]),
+    ):
+        out = place(command).out
+        assert [char for char in out.replace("\n", "") if not char.isprintable()] == []
+        assert [text for text in shown if text not in out] == []
     (found,) = place("failed --json").json
     assert (found["url"], found["reason"]) == (HOSTILE.url, HOSTILE.reason)
-
-
-def test_errors_do_not_write_to_the_terminal_either(run, tmp_path):
-    """As where the name of a job comes out of a script."""
-    assert r"\x1b[2Jjob holds no requests" in run(tmp_path, "failed", "\x1b[2Jjob").refusal
+    refusal = place.run(Path(), "failed", "\x1b[2Jjob").refusal
+    assert r"\x1b[2Jjob holds no requests" in refusal
 
 
 @pytest.mark.parametrize("detail", ["{", "{}", '{"reason": 1}', "[" * 100_000, 5, b"\0", None])

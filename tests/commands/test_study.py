@@ -58,14 +58,19 @@ def test_compare_prints_the_running_share(run, tmp_path):
 
 
 def test_plot_writes_pictures(run, tmp_path):
-    """PNG, and SVG that follows light and dark; another suffix is refused."""
+    """PNG of 900 to 920, and SVG without a date that follows light and dark; another suffix is
+    refused. Slow: draws twice."""
     pytest.importorskip("matplotlib")
     result = run(tmp_path, "plot", "memory", "memory.svg")
     assert (result.status, result.lines) == (0, ["wrote memory.svg"])
     picture = (tmp_path / "memory.svg").read_text()
     assert "prefers-color-scheme: dark" in picture
+    assert "<dc:date>" not in picture
     inks = {"#000000", "#ffffff", "#d9d9d9", "#cccccc"}  # the last, around the legend, is for both
     assert {*re.findall(r'style="[^"]*(#\w{6})', picture)} <= inks
+    assert run(tmp_path, "plot", "error-by-bits", "bits.png", "--probes", 4).status == 0
+    size = (tmp_path / "bits.png").read_bytes()[16:24]
+    assert size == b"\0\0\x03\x84\0\0\x03\x98"
     assert ".png or .svg" in run(tmp_path, "plot", "memory", "memory.pdf").refusal
     assert "no/x.png: No such file" in run(tmp_path, "plot", "memory", "no/x.png").refusal
 

@@ -1,12 +1,11 @@
 """How far a job is, or a crawl, in the terminal and for exporters."""
 
 import json
-import os
 import re
 import signal
 import sqlite3
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 
 import pytest
 
@@ -20,33 +19,20 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis.status import CrawlStatus
 from scrapy_bloom.sqlite.job_file import RequestFile
 from scrapy_bloom.sqlite.status import JobStatus
-from tests.commands.command_line import begun, files_in
+from tests.commands.command_line import begun, files_in, on_terminal
 from tests.commands.test_requests import FAILURES, MANY
 from tests.crawl.engine import Job, query
+from tests.crawl.rounds import RoundJob
 from tests.failures import Failed
-from tests.patience import PATIENCE, wait_until
-from tests.redis.workers import StoreWorker
+from tests.patience import PATIENCE
 from tests.stored import Stored
-from tests.test_refused_start import start
 
 SLOTS = 12
 PENDING = SLOTS * (SLOTS + 1) // 2
-NOTED = {
-    "in_flight": 16,
-    "commit_seconds_max": 0.0123,
-    "filter_capacity": 1_000_000,
-    "filter_layers": 1,
-    "filter_bytes": 4_000_000,
-}
-CHANGING = {
-    "commits": (0, 10),
-    "pages": (1000, 20),
-    "items": (900, 10),
-    "duplicates": (5000, 100),
-    "retries": (3, 0),
-    "pending": (700_000, -50),
-    "filter_items": (400_000, 100),
-}
+NOTED = {"in_flight": 16, "commit_seconds_max": 0.0123}
+NOTED |= {"filter_capacity": 1_000_000, "filter_layers": 1, "filter_bytes": 4_000_000}
+CHANGING = {"commits": (0, 10), "pages": (1000, 20), "items": (900, 10), "retries": (3, 0)}
+CHANGING |= {"duplicates": (5000, 100), "pending": (700_000, -50), "filter_items": (400_000, 100)}
 """At the beginning of this start, and a second more."""
 
 
@@ -74,28 +60,6 @@ def watched(tmp_path):
     job.file.commit()
     with closing(job.file._connection), JobDirectory(tmp_path).locked():
         yield tmp_path
-
-
-def test_figures_of_a_running_job(watched):
-    """What it has noted, and what follows from it if the rate stays."""
-    figures = JobStatus(watched).figures()
-    expected = {
-        "state": "running",
-        "pages": 1000 + 29 * 20,
-        "pages_per_second": pytest.approx(20),
-        "items_per_second": pytest.approx(10),
-        "pending_per_second": pytest.approx(-50),
-        "seconds_left": pytest.approx((700_000 - 29 * 50) / 50),
-        "seconds_to_growth": pytest.approx((600_000 - 29 * 100) / 100),
-        "failed_by_reason": {"download/timeout": MANY, "callback": 1},
-        "failed": MANY + 1,
-        "slots": SLOTS,
-        "seconds": pytest.approx(30, abs=20),
-    }
-    assert {name: figures[name] for name in expected} == expected
-    assert len(figures["pending_by_slot"]) == 10
-    assert 0 <= figures["seconds_since_commit"] < 60
-    assert min(figures["file_bytes"], figures["log_bytes"]) > 0
 
 
 def test_figures_of_a_job_at_rest(watched):
@@ -205,9 +169,17 @@ def test_top_prints_once_where_nobody_watches(run, watched):
         rows = [line.split() for line in plain.lines]
         assert ["pages", "1,580", "20.0/s", "21,580"] in rows
         assert ["pending", "698,550", "-50.0/s"] in rows
+        assert ["failed", "8"] in rows
         assert "and 4 more" in plain.lines
     (line,) = run(watched, "top", ".", "--json").lines
-    assert json.loads(line)["pages"] == 1000 + 29 * 20
+    figures = json.loads(line)
+    expected = {"pages": 1000 + 29 * 20, "failed": MANY + 1, "slots": SLOTS, "state": "running"}
+    assert {name: figures[name] for name in expected} == expected
+    assert figures["items_per_second"] == pytest.approx(10)
+    assert figures["failed_by_reason"] == {"download/timeout": MANY, "callback": 1}
+    assert len(figures["pending_by_slot"]) == 10
+    assert 0 <= figures["seconds_since_commit"] < 60
+    assert min(figures["file_bytes"], figures["log_bytes"]) > 0
     assert "goes with --json" in run(watched, "top", ".", "--follow").refusal
 
 
@@ -231,37 +203,26 @@ def test_what_is_held_and_capped_is_named(watched):
 
 
 def test_the_round_counts_over_kills(run, tmp_path):
-    """What the feed holds is the round's, of which this start is a part. Slow: three crawls."""
+    """The items of all its starts, of which this one is a part; the next round begins with none."""
 
-    def crawl(*arguments):
-        return start(tmp_path, "-o", "items.jsonl", "-s", "BLOOM_CAPACITY=1000", *arguments)
+    def start(items):
+        job = RoundJob(tmp_path / "job").open().started("a", "b")
+        job.crawler.stats.inc_value("item_scraped_count", items)
+        job.commit()
+        return job, run(tmp_path, "top", "job", "--json").json
 
-    def top():
-        return run(tmp_path, "top", "job", "--json").json
-
-    for page, wait_for in (("12", "never"), ("4", "go")):
-        process = crawl("-a", f"wait_at={page}", "-a", f"wait_for={wait_for}", "-a", "stop_at=20")
-        wait_until((tmp_path / "waiting").exists, f"page {page}")
-        if wait_for == "never":
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            first = top()
-            (tmp_path / "waiting").unlink()
-    assert (first["state"], 0 < first["round_items"] <= 12) == ("killed", True)
-    figures = top()
-    assert figures["items"] <= 4 < first["round_items"] <= figures["round_items"]
-    (tmp_path / "go").touch()
-    process.communicate()
-    figures = top()
-    in_feed = len((tmp_path / "items.jsonl").read_text().splitlines())
-    assert figures["feeds"] == [{"uri": "items.jsonl", "items": in_feed}]
-    assert (figures["state"], figures["round"]) == ("stopped", 1)
-    assert figures["items"] < 12 < in_feed <= figures["round_items"] <= in_feed + 1
-    text = run(tmp_path, "top", "job", "--once").out
-    assert re.search(rf"items +{figures['items']} +{figures['round_items']}\n", text)
-    assert f"feed             items.jsonl, {in_feed} items" in text
-    crawl().communicate()
-    assert (top()["state"], top()["round_items"] in {30, 31}) == ("finished", True)
+    killed, figures = start(12)
+    assert (figures["state"], figures["items"], figures["round_items"]) == ("running", 12, 12)
+    killed.drop()
+    job, figures = start(4)
+    assert (figures["items"], figures["round_items"], figures["round"]) == (4, 16, 1)
+    job.finish()
+    text = run(tmp_path, "top", "job", "--once")
+    assert text.lines[0].startswith("finished, round 1")
+    assert re.search(r"items +4 +16\n", text.out)
+    job, figures = start(0)
+    assert (figures["round"], figures["items"], figures["round_items"]) == (2, 0, 0)
+    job.drop()
 
 
 def test_feeds_are_counted_with_what_is_not_in_their_files_yet(watched):
@@ -275,10 +236,9 @@ def test_feeds_are_counted_with_what_is_not_in_their_files_yet(watched):
             connection.executemany("INSERT INTO items VALUES (NULL, ?, ?, x'')", rows)
         batch = "INSERT INTO batches VALUES (NULL, 0, ?, '', '', '', ?, 0, x'', '')"
         connection.executemany(batch, [(4, 10), (5, 3)])
-    found = JobStatus(watched).figures()["feeds"]
-    assert [(each["uri"], each["items"]) for each in found] == [
-        *(("s3://…bucket/%(batch_id)d", 30 + 10 + 3 + 1), ("a@b", 1))
-    ]
+    figures, uri = JobStatus(watched).figures(), "s3://…bucket/%(batch_id)d"
+    assert [tuple(each.values()) for each in figures["feeds"]] == [(uri, 44), ("a@b", 1)]
+    assert f"feed             {uri}, 44 items" in lines("job", figures)
 
 
 def test_json_follows_a_job_until_it_is_interrupted(watched):
@@ -293,21 +253,8 @@ def test_json_follows_a_job_until_it_is_interrupted(watched):
 
 def test_ctrl_c_leaves_a_terminal_at_the_beginning_of_a_line(watched):
     """What the shell prints then is not the end of a figure."""
-    import pty
-
-    leader, follower = pty.openpty()
-    process = begun(watched, "top", ".", stdout=follower, stderr=None)
-    os.close(follower)
-    shown = b""
-    while b"failed by reason" not in shown:
-        shown += os.read(leader, 1 << 16)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 0
-    with suppress(OSError):  # the other end is closed
-        while part := os.read(leader, 1 << 16):
-            shown += part
-    os.close(leader)
-    assert shown.endswith(b"\n")
+    status, shown = on_terminal(watched, "top", ".", until=b"failed by reason")
+    assert (status, shown[-1:]) == (0, b"\n")
 
 
 @pytest.mark.parametrize("error", [RequestFileError, SharedFilterError])
@@ -335,13 +282,12 @@ def test_top_bears_what_cannot_be_read_for_a_while(run, watched, monkeypatch, er
 
 
 @pytest.fixture
-def worker(own_server):
+def worker(join, own_server):
     """A worker of a crawl on a server of its own, with a request that waits."""
-    worker = StoreWorker(own_server.url, "crawl")
+    worker = join(url=own_server.url)
     worker.enqueue("page")
     worker.exchange()
-    yield worker
-    worker.close()
+    return worker
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])

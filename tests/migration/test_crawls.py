@@ -1,32 +1,23 @@
-"""Real crawls that begin under Scrapy's RFPDupeFilter and go on under BloomDupeFilter."""
+"""Real crawls that begin under Scrapy's RFPDupeFilter, or scrapy-redis, and go on under ours."""
 
 import os
-from signal import SIGINT, SIGKILL
+from signal import SIGINT
 from types import SimpleNamespace
 
 import pytest
 
 from scrapy_bloom.migration.sources import SeenFile
-from tests.commands.command_line import bloom
+from tests.commands.command_line import bloom, files_in
 from tests.migration.test_sources import FORMATS
+from tests.redis.server import Server, missing
 from tests.small_site import PAGES, SmallSite, crawl, crawl_until
-from tests.test_crawls import REFUSED, STOP_AT, scenarios
+from tests.test_crawls import STOP_AT, scenarios
 
 STOCK = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 OURS = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
 DURABLE = {**OURS, "SCHEDULER": "scrapy_bloom.DurableScheduler"}
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
-
-
-def interrupted(site, folder, signal):
-    """Crawl with Scrapy's own dupefilter up to the middle."""
-    run = crawl_until(STOP_AT, site, folder, **STOCK)
-    run.stop(signal)
-    if signal != SIGKILL:
-        site.release()
-    run.end()
-    site.release()
 
 
 def rewrite(path, format_):
@@ -41,7 +32,10 @@ def rewrite(path, format_):
 def stopped_cleanly(format_, scheduler, folder):
     settings = DURABLE if scheduler == "durable" else OURS
     with SmallSite() as site:
-        interrupted(site, folder, SIGINT)
+        first = crawl_until(STOP_AT, site, folder, **STOCK)
+        first.stop(SIGINT)
+        site.release()
+        first.end()
         between = site.answered.total()
         seen = rewrite(folder / "job" / "requests.seen", format_)
         second = crawl(site, folder, **settings).end()
@@ -64,46 +58,68 @@ def test_job_stopped_cleanly_goes_on(outcome):
     assert f"knows {int(second.stat('bloom/items'))} requests; pages probably lost: none;" in line
 
 
-def killed(folder):
-    with SmallSite() as site:
-        interrupted(site, folder, SIGKILL)
-        refused = crawl(site, folder, **OURS).end()
-        command = refused.log.partition("same: ")[2].partition("\n")[0].split()
-        imported = bloom(folder, *command[2:])
-        second = crawl(site, folder, **OURS).end()
+KEY = "moved"
+
+JOB = {**DURABLE, "BLOOM_CAPACITY": 10_000}
+SHARED = {
+    **JOB,
+    "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+    "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
+    "BLOOM_REDIS_KEY": KEY,
+}
+THEIRS = {
+    **STOCK,
+    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+    "SCHEDULER_PERSIST": True,
+}
+THEIR_FINGERPRINTS = {
+    "REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter",
+    "SPIDER_MODULES": "tests.small_spider",
+}
+
+
+def moved(source, folder):
+    """Crawl up to the middle, load what is left into Redis, and go on to the end."""
+    is_job = source == "job"
+    server = Server(folder)
+    theirs = {} if is_job else THEIR_FINGERPRINTS
+    place, *options = ["job"] if is_job else [server.url, "--spider", "small"]
+    options += [f"--set={name}={value}" for name, value in {**SHARED, **theirs}.items()]
+    began_with = JOB if is_job else {**THEIRS, "REDIS_URL": server.url}
+    try:
+        with SmallSite() as site:
+            first = crawl_until(STOP_AT, site, folder, job=is_job, **began_with)
+            first.stop(SIGINT)
+            site.release()
+            first.end()
+            between, before = site.answered.total(), left_by(server, folder)
+            found = bloom(folder, "load", place, server.url, "--key", KEY, *options)
+            after, ours = left_by(server, folder), {**SHARED, **theirs}
+            run = crawl(site, folder, job=False, BLOOM_REDIS_URL=server.url, **ours).end()
+    finally:
+        server.stop()
     return SimpleNamespace(**locals())
 
 
-@scenarios(killed)
-def test_job_that_was_killed_is_refused_and_the_command_works(outcome):
-    """requests.seen has what was pending, too; the crawl names the command."""
-    refused = outcome.refused
-    assert refused.status in REFUSED
-    assert refused.reason is None
-    (error,) = [line for line in refused.lines("ERROR") if "scrapy_bloom" in line]
-    assert "was not stopped cleanly" in error
-    assert "active.json" in error
-    assert outcome.command[:3] == ["scrapy", "bloom", "add"]
-    assert outcome.imported.status == 0
-    assert "was pending then" in outcome.imported.error
-    assert (outcome.second.status, outcome.second.reason) == (0, "finished")
-    # SpiderState complains of what it has written in the refused run itself
-    assert [line for line in outcome.second.lines("ERROR") if "spiderstate" not in line] == []
+def left_by(server, folder):
+    """Return what is in the job, and what scrapy-redis has."""
+    found = files_in(folder / "job")
+    found.pop(folder / "job" / "bloom.lock", None)
+    names = [name for name in server.names("small:") if "{" not in name]
+    return {**found, **{name: server.command("DUMP", name) for name in names}}
 
 
-def finished(folder):
-    with SmallSite() as site:
-        crawl(site, folder, **STOCK).end()
-        between = site.answered.total()
-        # with the durable scheduler: there is nothing pending
-        second = crawl(site, folder, **DURABLE).end()
-    return SimpleNamespace(**locals())
-
-
-@scenarios(finished)
-def test_finished_job_is_taken_over(outcome):
-    """A job with nothing pending is imported, and only its start page is fetched again."""
-    assert outcome.between == len(PAGES) >= outcome.site.answered.total() - 1
-    assert (outcome.second.status, outcome.second.reason) == (0, "finished")
-    assert outcome.second.lines("ERROR") == []
-    assert "Imported" in outcome.second.log
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@scenarios(moved, ("job",), ("scrapy-redis",))
+def test_a_crawl_goes_on_in_redis(outcome):
+    """Nothing is missed or fetched again, and what was loaded is as it was."""
+    pytest.importorskip("scrapy_redis")
+    assert STOP_AT <= outcome.between < len(PAGES)
+    assert outcome.found.status == 0, outcome.found.error
+    told = "for Redis" if outcome.is_job else "pending requests from scrapy-redis's 'small' at"
+    assert told in outcome.found.out
+    assert outcome.before
+    assert outcome.after == outcome.before
+    assert outcome.run.reason == "finished"
+    assert (outcome.site.missed, outcome.site.twice) == ([], [])

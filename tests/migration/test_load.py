@@ -1,14 +1,11 @@
-"""Crawls that begin with scrapy-redis, or in a job, and go on with RedisDurableScheduler."""
+"""What scrapy-redis has left, or a job, is loaded for RedisDurableScheduler."""
 
 import json
 import os
 import pickle
 from collections import Counter, OrderedDict
-from functools import partial
 from pathlib import Path
-from signal import SIGINT
 from time import time
-from types import SimpleNamespace
 
 import pytest
 from scrapy import Request, Spider
@@ -17,7 +14,6 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import (
-    BloomDupeFilter,
     BloomError,
     ScalableBloomFilter,
     ScrapyRedisFingerprinter,
@@ -34,12 +30,10 @@ from scrapy_bloom.redis.load import load_job, load_scrapy_redis
 from scrapy_bloom.redis.push import Pusher
 from scrapy_bloom.redis.status import CrawlReader, FilterView
 from scrapy_bloom.redis.taken_starts import mark_of
-from tests.commands.command_line import bloom, files_in
 from tests.fakes import raising
 from tests.patience import PATIENCE
-from tests.redis.server import Server, missing
+from tests.redis.server import missing
 from tests.redis.workers import waiting
-from tests.small_site import PAGES, SmallSite, crawl, crawl_until
 from tests.stored import stored
 
 pytestmark = [
@@ -47,87 +41,8 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
 ]
 
-STOP_AT = 50
-KEY = "moved"
 OURS = ScrapyRedisFingerprinter()
 SETTINGS = get_crawler(settings_dict={"BLOOM_CAPACITY": 1000}).settings
-
-
-def components(package, dupefilter, scheduler, **more):
-    """Return settings of a crawl with these."""
-    names = {"DUPEFILTER_CLASS": dupefilter, "SCHEDULER": scheduler}
-    return {"ADDONS": "{}", **{name: f"{package}.{each}" for name, each in names.items()}, **more}
-
-
-JOB = components("scrapy_bloom", "BloomDupeFilter", "DurableScheduler", BLOOM_CAPACITY=10_000)
-SHARED = components("scrapy_bloom", "RedisBloomDupeFilter", "RedisDurableScheduler")
-SHARED |= {"BLOOM_CAPACITY": 10_000, "BLOOM_REDIS_KEY": KEY}
-THEIRS = components("scrapy_redis", "dupefilter.RFPDupeFilter", "scheduler.Scheduler")
-THEIRS |= {"SCHEDULER_PERSIST": True}
-THEIR_FINGERPRINTS = {
-    "REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter",
-    "SPIDER_MODULES": "tests.small_spider",
-}
-
-
-def moved(source, folder):
-    """Crawl up to the middle, load what is left into Redis, and go on to the end."""
-    is_job = source == "job"
-    server = Server(folder)
-    theirs = {} if is_job else THEIR_FINGERPRINTS
-    place, *options = ["job"] if is_job else [server.url, "--spider", "small"]
-    options += [f"--set={name}={value}" for name, value in {**SHARED, **theirs}.items()]
-    began_with = JOB if is_job else {**THEIRS, "REDIS_URL": server.url}
-    try:
-        with SmallSite() as site:
-            first = crawl_until(STOP_AT, site, folder, job=is_job, **began_with)
-            first.stop(SIGINT)
-            site.release()
-            first.end()
-            between, before = site.answered.total(), left_by(server, folder)
-            found = bloom(folder, "load", place, server.url, "--key", KEY, *options)
-            after, ours = left_by(server, folder), {**SHARED, **theirs}
-            run = crawl(site, folder, job=False, BLOOM_REDIS_URL=server.url, **ours).end()
-    finally:
-        server.stop()
-    return SimpleNamespace(**locals())
-
-
-def left_by(server, folder):
-    """Return what is in the job, and what scrapy-redis has."""
-    found = files_in(folder / "job")
-    found.pop(folder / "job" / "bloom.lock", None)
-    names = [name for name in server.names("small:") if "{" not in name]
-    return {**found, **{name: server.command("DUMP", name) for name in names}}
-
-
-@pytest.mark.parametrize(
-    "outcome", [partial(moved, "job"), partial(moved, "scrapy-redis")], indirect=True
-)
-def test_a_crawl_goes_on_in_redis(outcome):
-    """Nothing is missed or fetched again, and what was loaded is as it was."""
-    pytest.importorskip("scrapy_redis")
-    assert STOP_AT <= outcome.between < len(PAGES)
-    assert outcome.found.status == 0, outcome.found.error
-    told = "for Redis" if outcome.is_job else "pending requests from scrapy-redis's 'small' at"
-    assert told in outcome.found.out
-    assert outcome.before
-    assert outcome.after == outcome.before
-    assert outcome.run.reason == "finished"
-    assert (outcome.site.missed, outcome.site.twice) == ([], [])
-
-
-@pytest.fixture
-def worker_of(join, redis):
-    """A function that makes a worker who has claimed what it can."""
-
-    def worker_of(**options):
-        worker = join(url=redis.url, **options)
-        worker.exchange()
-        worker.exchange()
-        return worker
-
-    return worker_of
 
 
 @pytest.fixture
@@ -147,23 +62,24 @@ def left(client, key):
     def load(client=client, fingerprinter=OURS):
         return load_scrapy_redis(client, in_one_slot(key), client, key, SETTINGS, fingerprinter)
 
-    def is_whole():
-        is_there = waiting(client, in_one_slot(key)).total() == 9
-        return is_there and len(FilterView(client, key).filter) == 8
-
-    load.is_whole = is_whole
     return load
 
 
-def test_requests_of_scrapy_redis_keep_what_they_are(worker_of, client, key, left):
+def is_whole(client, key):
+    """Return True if all of that is in Redis."""
+    is_there = waiting(client, in_one_slot(key)).total() == 9
+    return is_there and len(FilterView(client, key).filter) == 8
+
+
+def test_requests_of_scrapy_redis_keep_what_they_are(join, redis, client, key, left):
     """Priorities, slots and meta; what is pending is seen, and its like is dropped."""
     loaded = left()
     assert (loaded.items, loaded.pending) == (8, 9)
-    assert left.is_whole()
+    assert is_whole(client, key)
     slots = waiting(client, in_one_slot(key))
     assert {*slots} == {(number, f"shop{n}.example.com") for number in range(3) for n in range(2)}
     assert not CrawlReader(client, in_one_slot(key)).look().workers
-    worker = worker_of(capacity=20, REQUEST_FINGERPRINTER_CLASS=ScrapyRedisFingerprinter)
+    worker = join(url=redis.url, capacity=20, REQUEST_FINGERPRINTER_CLASS=ScrapyRedisFingerprinter)
     found = [*iter(worker.next, None)]
     assert sorted(request.meta["n"] for request in found) == [*range(9)]
     assert [request.priority for request in found] == [2] * 3 + [1] * 3 + [0] * 3
@@ -219,7 +135,7 @@ def test_an_interrupted_load_is_run_again(client, key, left, monkeypatch, call):
             monkeypatch.setattr(loading.CrawlReader, "look", lambda _: None)
             patch.undo()
             left()
-    assert left.is_whole()
+    assert is_whole(client, key)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +209,7 @@ def test_a_load_that_has_slept_leaves_the_next_one_alone(redis, client, key, lef
     monkeypatch.setattr(scrapy_redis.RedisQueue, "requests", slept)
     with RedisClient(redis.url) as other, pytest.raises(BloomError, match="is gone"):
         left()
-    assert left.is_whole()
+    assert is_whole(client, key)
 
 
 @pytest.fixture
@@ -320,7 +236,7 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def test_requests_of_a_job_keep_what_they_are(worker_of, client, key, job, tmp_path, monkeypatch):
+def test_requests_of_a_job_keep_what_they_are(join, redis, client, key, job, tmp_path, monkeypatch):
     """Their order, with objects, also of lost classes: no code of them runs. What the filter may
     not have got is in it, and which start requests were taken is known. A filter without requests,
     such as one that was filled with URLs, makes a crawl, too."""
@@ -337,7 +253,7 @@ def test_requests_of_a_job_keep_what_they_are(worker_of, client, key, job, tmp_p
     held = FilterView(client, key).filter
     assert b"unreleased" in held
     assert b"seen" in held
-    worker = worker_of(capacity=6)
+    worker = join(url=redis.url, capacity=6)
     worker.store.note(mark=mark_of(b"f" * 20, 258))
     worker.exchange()
     assert worker.heard[0][1] is False
@@ -350,7 +266,7 @@ def test_requests_of_a_job_keep_what_they_are(worker_of, client, key, job, tmp_p
     assert (loaded.items, loaded.pending) == (1, 0)
 
 
-def test_what_waits_in_a_job_goes_on_to_wait(worker_of, client, key, job):
+def test_what_waits_in_a_job_goes_on_to_wait(join, redis, client, key, job):
     """Delayed requests, and those of slots on hold: until the same time, or until their release;
     what it is over for is due."""
     slots = {"named": time() + 1000, "over": time() - 1000, "by hand": None}
@@ -365,7 +281,7 @@ def test_what_waits_in_a_job_goes_on_to_wait(worker_of, client, key, job):
         # which can be nobody's in Redis
         found.records.hold("a\0b", None, 1, None)
     assert load_job(client, in_one_slot(key), job, SETTINGS).pending == 9
-    worker = worker_of()
+    worker = join(url=redis.url)
     assert [worker.next().meta["download_slot"] for _ in range(2)] == ["over"] * 2
     assert worker.next() is None
     assert worker.store.later == 3
@@ -373,16 +289,11 @@ def test_what_waits_in_a_job_goes_on_to_wait(worker_of, client, key, job):
     assert CrawlReader(client, in_one_slot(key)).look().held == 2
 
 
-def test_a_job_that_runs_is_refused(redis_server, key, tmp_path):
+def test_a_job_that_runs_is_refused(redis_server, key, job):
     """And so is one whose requests Scrapy's own scheduler has left."""
-    job = JobDirectory(tmp_path / "job")
     with RedisClient(redis_server.url) as client:
-        crawler = get_crawler(settings_dict={"JOBDIR": str(job.path), "BLOOM_CAPACITY": 1000})
-        dupefilter = BloomDupeFilter.from_crawler(crawler)
-        dupefilter.open()
-        with pytest.raises(BloomError, match="is in use by process"):
+        with job.locked(), pytest.raises(BloomError, match="is in use by process"):
             load_job(client, in_one_slot(key), job, SETTINGS)
-        dupefilter.close("finished")
         job.scrapy_queue.mkdir()
         (job.scrapy_queue / "active.json").write_text("[0]")
         with pytest.raises(BloomError, match="Scrapy's own scheduler: start the job once"):

@@ -44,7 +44,7 @@ TESTS = {
     "early": "tests/test_early.py tests/test_early_crawls.py",
     "addon": "tests/test_addon.py tests/test_start_line.py tests/test_early.py",
     "delta": "tests/delta tests/contracts/test_delta_stores.py tests/commands/test_delta.py",
-    "migration": "tests/migration tests/commands/test_changes.py",
+    "migration": "tests/migration tests/commands/test_filters.py",
     "commands": "tests/commands",
     "redis": "tests/redis tests/contracts tests/delta/test_stores.py tests/migration/test_load.py"
     " tests/test_dupefilter.py",
