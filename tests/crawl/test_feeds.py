@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import resource
+import sqlite3
 import tracemalloc
 from functools import partial
 from io import BytesIO
@@ -156,6 +157,22 @@ def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job, stores_empty):
     path = tmp_path / "a.json"
     job({"a.json": {"format": "json", "store_empty": stores_empty}}).close()
     assert (json.loads(path.read_bytes()) == []) if stores_empty else not path.exists()
+
+
+def test_a_start_whose_feeds_cannot_begin_stores_none(tmp_path, job, monkeypatch):
+    """Also none that is empty, to which the next start would append its own."""
+    begin, feeds = DurableFeeds._begin, {"a.json": {"format": "json", "postprocessing": [GZIP]}}
+
+    def begin_and_fail(*arguments):
+        begin(*arguments)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DurableFeeds, "_begin", begin_and_fail)
+        job(feeds).close("bloom_error")
+    assert not (tmp_path / "a.json").exists()
+    job(feeds).pages(p1={"n": 1}).close()
+    assert json.loads(gzip.decompress((tmp_path / "a.json").read_bytes())) == [{"n": 1}]
 
 
 @pytest.mark.parametrize(
