@@ -141,6 +141,7 @@ def test_marks_follow_the_commit_that_has_synced_their_items(begin, monkeypatch)
     monkeypatch.setattr(SyncedFeeds, "before_commit", synced)
     worker.store.add = added
     worker.do("one", "two", "three", fails=["two"])
+    assert worker.marked == []  # other feeds have its items after the commit only
     worker.ledger.commit()
     assert worker.marked == ["one", "three"]
     monkeypatch.setattr(delta_crawl, "_SHARE", 1e-9)

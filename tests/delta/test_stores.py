@@ -96,7 +96,7 @@ AN_OLDER_MARK = [
 ]
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @example("digest", AN_OLDER_MARK)
 @given(st.sampled_from(FACTS), st.lists(STEPS, max_size=12))
 def test_a_mark_counts_for_the_period_and_a_fact_until_there_is_a_newer_one(fact, steps):
