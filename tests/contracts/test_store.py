@@ -320,9 +320,6 @@ def test_random_calls(kind, number, disk):
         walk.next()
 
 
-# On the disk
-
-
 DAMAGES = (
     "DELETE FROM request",
     "UPDATE request SET slot = 'x'",
