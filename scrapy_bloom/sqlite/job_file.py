@@ -8,7 +8,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -158,8 +158,6 @@ class RequestFile:
                 with self._connection:
                     self._connection.execute("UPDATE job SET clean = 1")
         finally:
-            with suppress(sqlite3.Error):
-                self._connection.rollback()  # a cursor in a traceback would keep it, and its lock
             self._connection.close()
 
 

@@ -133,10 +133,10 @@ pushes = st.tuples(st.just("push"), names, priorities, st.booleans())
 downloads = st.tuples(st.just("download"), names, st.integers(0, 2))
 
 
-def calls_of(*kinds):
-    return st.lists(st.one_of(pushes, st.just(("pop",)), *kinds), max_size=80)
+calls = st.lists(st.one_of(pushes, st.just(("pop",)), downloads), max_size=80)
 
 
+@pytest.mark.parametrize("by_slot", [True, False])
 @example(
     order=LIFO,
     calls=[
@@ -147,19 +147,10 @@ def calls_of(*kinds):
     ],
 )
 @example(order=LIFO, calls=[("push", slot, 0, False) for slot in "aabccz"])
-@given(order=st.sampled_from(ORDERS), calls=calls_of(downloads))
-def test_its_order_is_scrapys(order, calls):
-    """Each is what the installed DownloaderAwarePriorityQueue returns."""
-    check(Pair(order, by_slot=True), calls)
-
-
-@given(order=st.sampled_from(ORDERS), calls=calls_of())
-def test_one_line_is_scrapys(order, calls):
-    """Each is what ScrapyPriorityQueue returns."""
-    check(Pair(order, by_slot=False), calls)
-
-
-def check(pair, calls):
+@given(order=st.sampled_from(ORDERS), calls=calls)
+def test_its_order_is_scrapys(order, calls, by_slot):
+    """Each is what the installed priority queue of Scrapy's returns."""
+    pair = Pair(order, by_slot=by_slot)
     for name, *arguments in calls:
         getattr(pair, name)(*arguments)
     for _ in range(len(pair.scrapys) + 1):
@@ -327,9 +318,6 @@ def test_random_calls(kind, number, disk):
         walk.store.slots.release(slot)
     for _ in range(len(walk.store) + 1):
         walk.next()
-
-
-# On the disk
 
 
 DAMAGES = (

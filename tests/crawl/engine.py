@@ -82,16 +82,19 @@ class Job:
         self.engine._slot.inprogress.discard(popped)
 
     def names(self):
-        """Pop all there is, past None for slots with nothing to store, and be done with it."""
-        names, misses = [], 0
-        while len(self.scheduler) and misses < 10:
-            if (popped := self.pop()) is None:
-                misses += 1
-            else:
-                names.append(name_of(popped))
-                self.done(popped)
-                misses = 0
+        """Pop all there is, in its order, and be done with it."""
+        names = []
+        while (popped := self.pop_any()) is not None:
+            names.append(name_of(popped))
+            self.done(popped)
         return names
+
+    def pop_any(self):
+        """Return the next request, past None for slots with nothing but what cannot be stored."""
+        for _ in range(10):
+            if (popped := self.pop()) is not None or not len(self.scheduler):
+                return popped
+        return None
 
     def commit(self):
         self.scheduler.ledger.commit()

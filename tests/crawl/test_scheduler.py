@@ -7,6 +7,7 @@ import shutil
 import sys
 import tracemalloc
 from enum import IntEnum
+from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -26,18 +27,6 @@ from tests.failures import Failed, SpeechlessError
 from tests.fakes import raising
 from tests.patience import wait_until
 from tests.test_refused_start import contents
-
-
-def rows(folder):
-    """Return the stored requests, as another program sees them."""
-    return query(folder, "SELECT id FROM request")
-
-
-# Scrapy's order
-
-
-QUEUES = ["PickleLifoDiskQueue", "PickleFifoDiskQueue", "MarshalLifoDiskQueue"]
-PRIORITY_QUEUES = ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"]
 
 
 def test_stats_are_scrapys(make, tmp_path):
@@ -110,19 +99,19 @@ def test_memory_does_not_grow_with_what_is_pending(make):
 @pytest.mark.parametrize("where", ["_slot.inprogress", "scraper.slot.active", "downloader.active"])
 def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
     """A timer stores a request, and one of three sets is enough for its row to stay."""
-    job = make().pushed("a")
-    assert rows(tmp_path / "job") == []
-    wait_until(lambda: reactor.iterate(0.01) or rows(tmp_path / "job"), "the timer")
+    job, rows = make().pushed("a"), partial(query, tmp_path / "job", "SELECT id FROM request")
+    assert rows() == []
+    wait_until(lambda: reactor.iterate(0.01) or rows(), "the timer")
     assert list(job.scheduler.df._seen.uncommitted) == []
     popped = job.pop()
     job.engine._slot.inprogress.clear()
     owner = attrgetter(where)(job.engine)
     owner.add(popped)
     job.commit()
-    assert len(rows(tmp_path / "job")) == 1
+    assert len(rows()) == 1
     owner.clear()
     job.commit()
-    assert rows(tmp_path / "job") == []
+    assert rows() == []
 
 
 class Odd:
@@ -255,12 +244,12 @@ def test_a_link_or_a_directory_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("start", ["PickleFifoDiskQueue", None])
-@pytest.mark.parametrize("priority_queue", PRIORITY_QUEUES)
-@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("priority_queue", ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"])
+@pytest.mark.parametrize("queue", ["PickleLifo", "PickleFifo", "MarshalLifo"])
 def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority_queue, start):
     """A job that Scrapy's scheduler has stopped goes on in the order it would have had."""
     options = {
-        "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
+        "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}DiskQueue",
         "SCHEDULER_START_DISK_QUEUE": start and f"scrapy.squeues.{start}",
         "SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{priority_queue}",
     }
