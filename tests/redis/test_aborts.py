@@ -6,7 +6,10 @@ from functools import partial
 
 import pytest
 
-from scrapy_bloom.redis.scripts import OPEN_CRAWL
+from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.redis.desk import RedisDesk
+from scrapy_bloom.redis.scripts import CHANGE, OPEN_CRAWL
+from tests.crawl.engine import name_of
 from tests.redis import workers
 from tests.redis.workers import LEASE, capped, findings_of
 from tests.seeded import seed_of
@@ -121,7 +124,29 @@ def sets_a_budget(join, abort, before):
     assert sorted(worker.drain()) == ["b", *("cd" if before else "cde")]
 
 
+def lets_fail(join, abort):
+    """What an operator lets fail is where it was, or has failed."""
+    worker = join()
+    worker.enqueue_all("abcd")
+    worker.exchange()
+    worker.leave()
+    worker = join()
+    desk = RedisDesk(worker.client, worker.key)
+    run = desk._run
+
+    def run_again(script, *arguments):
+        if script is CHANGE:
+            abort.run(worker, arguments, script)
+        return run(script, *arguments)
+
+    desk._run = run_again
+    desk.change(Filter(urls=["*/[ac]"]), "fail")
+    failed = {name_of(each) for each in worker.failed.requests()}
+    assert {*worker.drain()} | failed == {*"abcd"}
+
+
 STORIES = {
+    "lets fail": lets_fail,
     "pushes": pushes,
     "pushes unfiltered": partial(pushes, dont_filter=True),
     "is asked for a dictionary": is_asked_for_a_dictionary,
@@ -132,31 +157,17 @@ STORIES = {
 }
 
 
-def tell(join, server, name, positions):
-    """Tell a story with a failure at each of these writes; require that there was one."""
+@pytest.mark.parametrize("by_day", [True, pytest.param(False, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("name", STORIES)
+def test_a_script_that_fails_on_the_way(join, redis_server, name, by_day):
+    """It is run again, and nothing is lost."""
+    step = 3 if by_day and STORIES[name] is not begins else 1  # which has few writes
     happened = 0
-    for at in positions:
-        server.command("FLUSHALL")
+    for at in range(1 + SEED % step, 400, step):
+        redis_server.command("FLUSHALL")
         abort = Abort(at)
         STORIES[name](join, abort)
         happened += abort.happened
         if not abort.happened and at > 15:
             break
     assert happened
-
-
-@pytest.mark.parametrize("name", STORIES)
-def test_a_script_that_fails_on_the_way(join, redis_server, name):
-    """It is run again, and nothing is lost."""
-    step = 1 if STORIES[name] is begins else 3  # it has few writes
-    tell(join, redis_server, name, range(1 + SEED % step, 400, step))
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize("name", STORIES)
-def test_a_script_that_fails_at_each_command(join, redis_server, monkeypatch, name):
-    """The same at all of them, with a lobby and without."""
-    for slots in (0, 2, 256):
-        with monkeypatch.context() as patch:
-            workers.lobby_from(patch, slots)
-            tell(join, redis_server, name, range(1, 400))

@@ -102,6 +102,18 @@ def test_foreign_headers_are_refused(old, new, message):
         RedisHeader.from_text(header().to_text().replace(old, new).encode(), "here")
 
 
+def test_a_shard_that_others_grew_is_understood():
+    """Layers that it did not know are full but for the newest; after a failover it has fewer."""
+    made = header()
+    shard, share = Shard("key", 5, made), made.layer(0).share
+    shard.learn_newest(1, 7)
+    assert shard.counts == [7]
+    shard.learn_newest(3, 9)
+    assert shard.counts == [share, made.layer(1).share, 9]
+    shard.learn_newest(2, 4)
+    assert shard.counts == [share, 4]
+
+
 WRITTEN = (
     '{"format": 1, "scheme": "mmh3-x64-128/block-32768/lanes-16/1", "shards": 64, "capacity":'
     ' 1000000, "error_rate": 1e-06, "secret": "000102030405060708090a0b0c0d0e0f", "layers":'

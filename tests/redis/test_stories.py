@@ -36,27 +36,18 @@ STORIES = [
 """What happens in each."""
 
 
-def tell(join, server, monkeypatch, seed, kinds):
-    """Let it happen on a server where some slots, or all, share a lobby."""
-    lobby_from(monkeypatch, (0, 3, 256)[seed % 3])
+@pytest.mark.parametrize(
+    "numbers", [range(2), pytest.param(range(2, 200), marks=pytest.mark.torture)]
+)
+@pytest.mark.parametrize("kinds", STORIES)
+def test_no_page_is_lost(join, redis_server, monkeypatch, kinds, numbers):
+    """Each is fetched, has failed or is over the budget of its slot, and each crawl ends. Some
+    slots, or all, share a lobby."""
     monkeypatch.setattr(desk, "AT_ONCE", 3)
-    story = Story(join, server, seed, kinds)
-    monkeypatch.setattr(desk.RedisDesk, "_pause", lambda _: story.pause())
-    story.tell()
-
-
-@pytest.mark.parametrize("more", range(2))
-@pytest.mark.parametrize("kinds", STORIES)
-def test_no_page_is_lost(join, redis_server, monkeypatch, kinds, more):
-    """Each is fetched, has failed or is over the budget of its slot, and each crawl ends."""
-    tell(join, redis_server, monkeypatch, SEED + more, kinds)
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize("kinds", STORIES)
-def test_hundreds_of_stories(join, redis_server, monkeypatch, kinds):
-    """The same, on and on."""
-    for more in range(2, 200):
+    for number in numbers:
         with monkeypatch.context() as patch:
-            tell(join, redis_server, patch, SEED + more, kinds)
+            lobby_from(patch, (0, 3, 256)[(SEED + number) % 3])
+            story = Story(join, redis_server, SEED + number, kinds)
+            patch.setattr(desk.RedisDesk, "_pause", lambda _, story=story: story.pause())
+            story.tell()
         redis_server.command("FLUSHALL")
