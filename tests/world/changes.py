@@ -232,7 +232,7 @@ def killed_fleet(tell, name, spider):
     told = {"answers": [], "reasons": []}
     for day, times in ((1, 2), (2, 2), (3, 1)):
         world.say(workers.crawl, str(day))
-        workers.prepare = tell.prepared(folder, on(day))
+        workers.prepare = tell.prepared(on(day))
         began, workers.workers = len(world.asked(workers.crawl)), []
         for _ in range(3):
             start(day)
