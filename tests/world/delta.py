@@ -400,6 +400,7 @@ def seen(run, step):
         "compared": run.lines("Between crawls: comp")[-1:],
         "start": run.lines("between crawls:")[-1:],
         "warned": run.lines("is an index page"),
+        "errors": run.lines("] ERROR"),
         "memory": {
             path.name: sha1(path.read_bytes()).hexdigest() for path in folder.glob("memory/*.*")
         },
