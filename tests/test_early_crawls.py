@@ -23,7 +23,6 @@ MOST_TELLING = (
     "requests of all kinds, in a job",
     "killed",
     "rewriting, next to the spider",
-    "own fingerprints",
     "new rules",
 )
 
