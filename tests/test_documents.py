@@ -32,14 +32,7 @@ SITE = "https://github.com/scrapy-bloom/scrapy-bloom/blob/main/"
 RAW = "https://raw.githubusercontent.com/scrapy-bloom/scrapy-bloom/main/"
 API = ROOT / "docs" / "api.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-ALL = [
-    *PAGES,
-    ROOT / "example_project" / "README.md",
-    *(
-        ROOT / name
-        for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md")
-    ),
-]
+ALL = [*PAGES, ROOT / "example_project" / "README.md", *sorted(ROOT.glob("*.md"))]
 TEXT = {path: path.read_text(encoding="utf-8") for path in ALL}
 DOCS = "\n".join(TEXT[path] for path in PAGES)
 CODE = {path: path.read_text(encoding="utf-8") for path in (ROOT / "scrapy_bloom").rglob("*.py")}

@@ -545,7 +545,7 @@ def test_the_first_duplicate_is_logged(caplog):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"REFERRER_POLICY": "no-referrer"}, {"REFERER_ENABLED": 0}], ids=str
+    "options", [{}, {"REFERRER_POLICY": "no-referrer"}, {"REFERER_ENABLED": 0}]
 )
 def test_each_duplicate_is_logged_on_demand(caplog, options):
     """With DUPEFILTER_DEBUG the lines are those of the scheduler, referer included, also of

@@ -175,13 +175,6 @@ def test_a_patched_method_is_asked(monkeypatch, owner, name):
     assert tested.request_seen(request) == "patched"
 
 
-class FragmentFingerprinter(RequestFingerprinter):
-    """A subclass of Scrapy's default one that tells fragments apart."""
-
-    def fingerprint(self, request):
-        return scrapy_fingerprint(request, keep_fragments=True)
-
-
 class Own(BloomDupeFilter):
     """A subclass that is told of each request, and has fingerprints of its own."""
 
@@ -199,10 +192,11 @@ def test_other_fingerprints_decide_alone():
     """Nothing is answered from memory where fingerprints are not known, as with an object that
     somebody has changed. A subclass is asked, and its call of the class's method has the same
     answers."""
-    changed = RequestFingerprinter()
-    changed._fingerprint = FragmentFingerprinter().fingerprint
+    changed, own = RequestFingerprinter(), {"fingerprint": HeaderFingerprinter.fingerprint}
+    changed._fingerprint = HeaderFingerprinter().fingerprint
+    subclass = type("Subclass", (RequestFingerprinter,), own)()
     requests = [Request(f"http://a.example/#{n}", headers={"X-Id": str(n)}) for n in (1, 2, 2)]
-    for other in (HeaderFingerprinter(), FragmentFingerprinter(), changed, None):
+    for other in (HeaderFingerprinter(), subclass, changed, None):
         crawler = made().crawler
         crawler.request_fingerprinter = other or crawler.request_fingerprinter
         tested = (BloomDupeFilter if other else Own).from_crawler(crawler)
