@@ -155,7 +155,9 @@ def test_what_was_there_before_the_round(tmp_path, job, overwrite, uri):
 def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job, stores_empty):
     """A file with a head and a foot, or none without FEED_STORE_EMPTY."""
     path = tmp_path / "a.json"
-    job({"a.json": {"format": "json", "store_empty": stores_empty}}).close()
+    a = job({"a.json": {"format": "json", "store_empty": stores_empty}})
+    assert not a.exporter.durable.is_in_place  # marks of pages wait for it
+    a.close()
     assert (json.loads(path.read_bytes()) == []) if stores_empty else not path.exists()
 
 
@@ -687,7 +689,8 @@ def test_signals_and_stats_are_scrapys(job):
     a = job({"a.jl": "jsonlines"}, later=True)
     a.crawler.signals.connect(lambda slot: slots.append(slot), signals.feed_slot_closed, weak=False)
     a.crawler.signals.connect(lambda: closed.append(1), signals.feed_exporter_closed, weak=False)
-    a.open().pages(p1={"n": 1}).close()
+    assert a.open().exporter.durable.is_in_place
+    a.pages(p1={"n": 1}).close()
     ((uri, *slot),) = [(each.uri, each.format, each.itemcount, each.batch_id) for each in slots]
     assert uri.endswith("a.jl")
     assert (slot, closed) == (["jsonlines", 1, 1], [1])

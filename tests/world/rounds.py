@@ -1,7 +1,4 @@
-"""Crawls whose handler of spider_idle feeds them, and that are stopped and resumed.
-
-`python -m tests.world.rounds` prints one line of JSON for each.
-"""
+"""Crawls whose handler of spider_idle feeds them, and that are stopped and resumed."""
 
 import json
 import signal
