@@ -5,19 +5,16 @@ and closed in processes of their own.
     python benchmarks/bench_memory.py [--items 1e6 1e7]
 """
 
-import argparse
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.test import get_crawler
-from sidebyside import parser_of, resident, table
+from sidebyside import forked, parser_of, resident, table
 
 from scrapy_bloom import BloomDupeFilter
 from tests.fakes import Engine
@@ -38,8 +35,8 @@ class RandomFingerprinter:
         return bytes(20) if isinstance(request, Request) else os.urandom(20)
 
 
-def run(kind: str, capacity: int, items: int, job: str) -> None:
-    """Open the job, add `items` requests, close; print what it took as JSON."""
+def run(kind: str, capacity: int, items: int, job: str) -> dict[str, float]:
+    """Open the job, add `items` requests, close; return what it took."""
     settings = {
         "JOBDIR": job,
         "REQUEST_FINGERPRINTER_CLASS": RandomFingerprinter,
@@ -63,29 +60,21 @@ def run(kind: str, capacity: int, items: int, job: str) -> None:
     times.append(time.perf_counter())
     files = [*Path(job).rglob("*.bloom"), *Path(job).rglob("requests.seen")]
     size = sum(file.stat().st_blocks * 512 for file in files)
-    answer = {"memory": took, "size": size}
-    answer |= {"open": times[1] - times[0], "close": times[3] - times[2]}
-    print(json.dumps(answer))
+    opened, closed = times[1] - times[0], times[3] - times[2]
+    return {"memory": took, "size": size, "open": opened, "close": closed}
 
 
-def measured(*arguments: object) -> dict[str, float]:
-    """What `run` of a process of its own says."""
-    command = [sys.executable, __file__, "--run", *map(str, arguments)]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-    return dict(json.loads(output.splitlines()[-1]))
+def measured(*arguments: Any) -> Any:
+    """Return what `run` does in a process of its own."""
+    found, _ = forked("a job", lambda answer: answer(run(*arguments)))
+    return found
 
 
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--items", type=float, nargs="+", default=[1e6])
-    parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.run:
-        kind, capacity, items, job = arguments.run
-        run(kind, int(capacity), int(items), job)
-        return
     rows = []
-    for items in map(int, arguments.items):
+    for items in map(int, parser.parse_args().items):
         base = 0.0
         for kind in KINDS:
             with tempfile.TemporaryDirectory() as job:

@@ -1,10 +1,10 @@
 """How long a crawl in Redis keeps its server busy: `python benchmarks/bench_redis_stalls.py`.
 
-On a server that this starts: a million requests that wait in 20,000 slots, as many start requests
-that were taken, a thousand workers, a hundred thousand requests that have failed, and a dead
-worker with a hundred thousand claims. Then all that workers and commands do with it, and the
-longest call of each by the server's SLOWLOG; more than 20 ms is a failure. Before that the same
-with one dead host of a hundred thousand requests, and with 5,000 dead hosts.
+On a server that this starts: a million requests that wait in 20,000 slots, a thousand workers, a
+hundred thousand requests that have failed, and a dead worker with a hundred thousand claims. Then
+all that workers and commands do with it, and the longest call of each by the server's SLOWLOG; more
+than 20 ms is a failure. Before that the same with one dead host of a hundred thousand requests, and
+with 5,000 dead hosts.
 """
 
 import sys
@@ -54,8 +54,6 @@ for number = first, last do
     redis.call('HSET', key('claims:' .. worker), number,
       cmsgpack.pack({'0', slot, '0' .. payload, false, now}))
     redis.call('SADD', key('dispatched:' .. worker), number)
-  elseif kind == 'start' then
-    redis.call('SADD', key('start'), redis.sha1hex(number))
   end
 end
 if kind == 'pending' then
@@ -77,7 +75,6 @@ def fill(server, worker, options):
             ("failed", 1_000, options.failed, options.slots),
             ("claims", 1_000_000, 4 * options.workers, options.workers),
             ("claims", 2_000_000, options.claims, 1),
-            ("start", 0, options.pending, 1),
         ):
             for at in range(first, first + count, AT_ONCE):
                 last = min(at + AT_ONCE, first + count) - 1

@@ -1,6 +1,5 @@
 """Filters with an exact table: what was not added is not found, whatever happens to them."""
 
-import mmap
 import os
 import random
 import re
@@ -16,7 +15,6 @@ from scrapy_bloom import (
     ScalableBloomFilter,
 )
 from scrapy_bloom.bloom import exact_table, layers, sizing
-from scrapy_bloom.bloom.exact_table import ExactTable
 from scrapy_bloom.bloom.file import BitStore, read_header
 from scrapy_bloom.bloom.hashing import positions
 from scrapy_bloom.bloom.header import PAGE
@@ -61,26 +59,6 @@ def test_no_absent_key_is_found():
     assert len(tested) == 30_000
     assert len(plain) < 29_500
     tested.check()
-
-
-def test_table_at_its_capacity_has_short_chains(seeded):
-    """1.19 buckets in 1.03 pages, which is what `sizing` reckons with."""
-    pages = sizing.pages_in_table(50_000)
-    tested = ExactTable(mmap.mmap(-1, pages * PAGE), 0, pages)
-    for _ in range(50_000):
-        tested.add(seeded.getrandbits(32), b"12345678")
-    counts = tested.counts() * 2
-    read = crossed = 0
-    for bucket in range(tested.buckets):
-        last = bucket
-        while counts[last] == sizing.BUCKET_SLOTS:
-            last += 1
-        read += last - bucket + 1
-        crossed += last // sizing.BUCKETS_IN_PAGE - bucket // sizing.BUCKETS_IN_PAGE
-    assert read / tested.buckets == pytest.approx(1.19, abs=0.12)
-    assert 1 + crossed / tested.buckets == pytest.approx(1.03, abs=0.04)
-    full = counts.count(sizing.BUCKET_SLOTS) / len(counts)
-    assert full == pytest.approx(0.13, abs=0.05)
 
 
 def test_parts_of_two_remainders_are_none():

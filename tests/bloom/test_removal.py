@@ -20,19 +20,16 @@ def directory(tmp_path):
     return tmp_path / "bloom"
 
 
-def test_nothing_is_left(directory):
-    """Layers, what a growth that was killed has left, the lock and the directory go."""
+@pytest.mark.parametrize("foreign", [[], ["notes.txt"]])
+def test_all_of_a_filter_goes_and_nothing_else(directory, foreign):
+    """Layers, what a killed growth has left, the lock, and the directory if it is empty."""
     (directory / "x.4.bloom.tmp").write_bytes(b"half a layer")
+    for name in foreign:
+        (directory / name).write_text("mine")
     removed = remove_filter(directory)
     assert [path.name for path in removed] == ["3.bloom", "2.bloom", "1.bloom", "0.bloom"]
-    assert not directory.exists()
-
-
-def test_foreign_files_stay(directory):
-    """What is no part of a filter is left alone, and its directory with it."""
-    (directory / "notes.txt").write_text("mine")
-    remove(directory)
-    assert [path.name for path in directory.iterdir()] == ["notes.txt"]
+    assert [path.name for path in directory.glob("*")] == foreign
+    assert directory.exists() is bool(foreign)
 
 
 @pytest.mark.parametrize("survived", range(4))
