@@ -30,6 +30,7 @@ KINDS = {
     "inline": 23,
     "swapped": 29,
     "refused": 31,
+    "late": 6,
 }
 
 
@@ -90,6 +91,8 @@ class TreeSpider(scrapy.Spider):
             options["meta"]["function"] = lambda: number
         if kind == "again":
             options["dont_filter"] = True
+        if kind == "late":
+            options["meta"]["bloom_not_before"] = 0.1
         if kind in {"raising", "inline"}:
             options["callback"] = getattr(self, f"parse_{kind}")
         return Request(f"{self.site}/{kind}/{number}", **options)
