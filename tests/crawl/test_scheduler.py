@@ -122,14 +122,16 @@ class Odd:
 
 
 @pytest.mark.parametrize("options", [{"meta": {"odd": Odd()}}, {"priority": 10**30}])
-def test_what_cannot_be_stored_stays_in_memory(make, options):
-    """Whatever its serialization raises; with dont_filter no filter has its fingerprint."""
+def test_what_cannot_be_stored_stays_in_memory(make, crash, options):
+    """Whatever its serialization raises; with dont_filter no filter has its fingerprint, else that
+    of a killed job has none before it is done."""
     job = make()
     assert job.push("a", dont_filter=True, **options)
     job.commit()
     assert job.push("a", **options)
     assert job.push("b")
     job.commit()
+    assert crash().push("a")
     assert sorted(job.names()) == ["a", "a", "b"]
     assert job.engine.closed == []
 
