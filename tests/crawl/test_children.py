@@ -58,8 +58,8 @@ def again(job):
 
 def test_children_are_given_once(make_round, crash_round, monkeypatch):
     """The k-th with a fingerprint is left out only if the job has k of them, whatever Scrapy
-    measures, and in whatever order a release of it has its keys. The filter has the others."""
-    measured = [{"download_latency": 0.1 * n, "depth": 1} for n in (1, 2)]
+    measures or their time, in whatever order a release has its keys. The filter has the others."""
+    measured = [{"download_latency": n, "bloom_not_before": -n, "depth": 1} for n in (1, 2)]
     job = make_round()
     page = page_in_progress(job)
     first = [child("a", meta=measured[0]), child("b"), child("b")]
