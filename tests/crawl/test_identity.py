@@ -81,7 +81,8 @@ def test_a_log_of_commits_that_are_gone_is_refused(killed, make, tmp_path, other
 
 @pytest.mark.parametrize("damage", ["a torn page", "no owner", "no filter"])
 def test_a_filter_that_does_not_know_its_owner_is_taken(killed, make, damage):
-    """Of 0.2.0, an import, a torn page or new: it is the job's from now on."""
+    """Of 0.2.0, an import, a torn page or new: it is the job's from now on, and learns of what was
+    stored last."""
     if damage == "no filter":
         shutil.rmtree(killed / "bloom")
     else:
@@ -90,6 +91,7 @@ def test_a_filter_that_does_not_know_its_owner_is_taken(killed, make, damage):
             file.write(bytes(4 if damage == "a torn page" else 512))
     assert stored_owner(killed / "bloom") is None
     job = make(killed)
+    assert not job.push("a")
     assert job.names() == ["a"]
     job.commit()
     assert numbers(killed) == (2, 2)
