@@ -17,7 +17,15 @@ from twisted.internet.error import ConnectError
 from scrapy_bloom import HoldMiddleware
 from scrapy_bloom.crawl import delays, holds, hosts, ledger_scheduler
 from scrapy_bloom.crawl.delays import Hold
-from scrapy_bloom.crawl.holds import FRESH, GIVEN_UP, RECOVERY, Refusal, judge, retry_after
+from scrapy_bloom.crawl.holds import (
+    FRESH,
+    GIVEN_UP,
+    RECOVERY,
+    Refusal,
+    judge,
+    recovery,
+    retry_after,
+)
 from scrapy_bloom.sqlite import request_store
 from tests.crawl.engine import DURABLE, Job, unserializable
 from tests.fakes import raising
@@ -182,6 +190,7 @@ def test_a_good_probe_begins_anew_and_until_recovery_one_refusal_is_enough(down,
             crawl.answer(crawl.pop(), 200)
         crawl.again(crawl.pop(), 503)
         assert crawl.left == 5
+    assert [recovery(row) for row in (3, 6, 99)] == [64, 512, 512]
     clock.now += 5
     for _ in range(1 + 8 * RECOVERY):
         crawl.answer(crawl.pop(), 200)

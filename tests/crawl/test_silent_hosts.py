@@ -233,6 +233,11 @@ def test_a_slow_host_is_not_dead(make_crawl, clock, signal):
         clock.now += 0.5
         assert crawl.middleware.process_exception(page, twisted.TimeoutError()) is None
     assert crawl.scheduler.holds == {}
+    # without a byte it gets one request at a time
+    clock.now += TIMEOUT
+    assert crawl.middleware.process_exception(crawl.pop(), twisted.TimeoutError()) is None
+    clock.now += 1
+    assert len([*iter(crawl.pop, None)]) == 1
 
 
 # --- what is evidence, and what is not ---------------------------------------------------
