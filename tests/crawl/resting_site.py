@@ -79,11 +79,6 @@ class RestingSite(ServedInThread):
         """Return the pages that were answered with a status, in order."""
         return [each.page for each in self.asked[host] if each.status == status]
 
-    def idle_for(self, seconds):
-        """Return whether no answer was given in so many seconds."""
-        last = max(each.answered for found in self.asked.values() for each in found)
-        return time.monotonic() - last > seconds
-
     def too_early(self, host):
         """Return the requests that came between a refusal and the end of the rest it named."""
         asked = self.asked[host]

@@ -1,10 +1,13 @@
 """What a page yields with dont_filter: given once, however often its callback is repeated."""
 
+from pathlib import Path
+
 import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from tests.crawl.engine import ChangedSpider, name_of, request, unserializable
+from tests.contracts.places import send_again
+from tests.crawl.engine import ChangedSpider, name_of, query, request, unserializable
 from tests.crawl.rounds import waited_for
 from tests.failures import Failed
 
@@ -58,8 +61,8 @@ def again(job):
 
 def test_children_are_given_once(make_round, crash_round, monkeypatch):
     """The k-th with a fingerprint is left out only if the job has k of them, whatever Scrapy
-    measures, and in whatever order a release of it has its keys. The filter has the others."""
-    measured = [{"download_latency": 0.1 * n, "depth": 1} for n in (1, 2)]
+    measures or their time, in whatever order a release has its keys. The filter has the others."""
+    measured = [{"download_latency": n, "bloom_not_before": -n, "depth": 1} for n in (1, 2)]
     job = make_round()
     page = page_in_progress(job)
     first = [child("a", meta=measured[0]), child("b"), child("b")]
@@ -86,14 +89,19 @@ def test_only_the_page_that_is_repeated_leaves_them_out(make_round, crash_round)
     other = resumed.pop()
     assert give(resumed, other, child("a")) == ["a"]
     page = again(resumed)
-    resumed.done(page)  # its callback has yielded nothing
+    send_again(resumed, page)
+    resumed.done(page)
+    page = again(resumed)
+    assert give(resumed, page, child("a")) == []
+    resumed.done(page)
     resumed.commit()
     resumed.push("page", priority=10, dont_filter=True)
     assert give(resumed, again(resumed), child("a")) == ["a"]
 
 
 def test_pages_in_memory_that_are_alike(make_round, crash_round):
-    """What came of one is forgotten with the last of them, since each may be repeated."""
+    """What came of one is forgotten with the last of them, since each may be repeated, or with the
+    round."""
     job = make_round()
     page = page_in_progress(job)
     give(job, page, in_memory("m"), in_memory("m"))
@@ -101,7 +109,9 @@ def test_pages_in_memory_that_are_alike(make_round, crash_round):
     give(job, first, child("a"))
     job.done(first)
     job.commit()
-    resumed = crash_round()
+    resumed, over = crash_round(), crash_round().started()
+    over.finish()
+    assert query(Path(over.crawler.settings["JOBDIR"]), "SELECT * FROM taken_children") == []
     repeated = again(resumed)
     give(resumed, repeated, in_memory("m"), in_memory("m"))
     assert give(resumed, resumed.pop(), child("a")) == []

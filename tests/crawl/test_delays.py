@@ -167,13 +167,6 @@ def test_what_is_due_never_is_due_at_no_time(new_job, tmp_path, queue):
     json.dumps(figures, allow_nan=False)
 
 
-def test_a_delay_is_no_part_of_a_repeated_child(new_job):
-    """A page that is repeated yields its child with another time."""
-    digest = new_job().scheduler._children._digest
-    again = request("a", dont_filter=True, meta={delays.NOT_BEFORE: 7, "x": 1})
-    assert digest(5, again) == digest(5, request("a", dont_filter=True, meta={"x": 1}))
-
-
 def test_what_is_delayed_is_shown(new_job, run, tmp_path, clock):
     """As a part of what is pending: start line, stats, top and info; and it can be read."""
     job = new_job().pushed("a", meta={delays.NOT_BEFORE: 41}).pushed("b")

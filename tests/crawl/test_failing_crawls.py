@@ -291,8 +291,8 @@ def test_what_the_spider_has_not_handled_fails_and_is_asked_again(options):
     (line,) = first["line"]
     assert f"{len(failing())} requests failed and stay in the " in line
     assert "5 status/503" in line
-    where = r"redis://[\d.:]+/0 --key" if options else "job"
-    assert re.search(f"'scrapy bloom retry .*{where}", line)
+    where = r"redis://[\d.:]+/0 --key" if options else r"\S*job"
+    assert re.findall(rf"'scrapy bloom (\w+) {where}", line) == ["failed", "retry", "drop"]
     # one, and one retry, unless that was forbidden or is no matter of downloads
     attempts = [first["attempts"][f"{kind}/1"] for kind in ("closed", "dns", "stubborn", "raising")]
     assert attempts == [2, 2, 1, 1]

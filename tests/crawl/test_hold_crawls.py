@@ -2,16 +2,12 @@
 crawled meanwhile, no page fails for it, and no retry is used up."""
 
 import json
-import signal
 import socket
-from threading import Event
 
 import pytest
 
-from tests.crawl.engine import query
 from tests.crawl.resting_site import Rest, RestingSite
 from tests.failures import Failed
-from tests.patience import wait_until
 from tests.small_site import PACKAGE, Scrapy
 
 pytest_plugins = ["tests.redis.fixtures"]
@@ -71,31 +67,6 @@ def test_a_host_that_refuses_for_ever_is_given_up(tmp_path):
     assert "gone still refuses requests after 2 holds in a row" in crawl.log
     assert Failed(tmp_path / "job").by_reason() == {"status/429": 3}
     assert sorted(site.pages("named")) == ["0", "1", "to-0", "to-1", "to-2", "to-3"]
-
-
-def test_a_hold_outlives_a_kill(tmp_path):
-    """Its host is asked when it is over, for all that there is."""
-    killed, job = Event(), tmp_path / "job"
-
-    def is_held():
-        path = job / "requests.sqlite"
-        return path.exists() and query(path, "SELECT times FROM slot WHERE times > 0")
-
-    with RestingSite({"named": Rest(2.0, goes_on=lambda: not killed.is_set())}) as site:
-        crawl = crawl_rests(tmp_path, site, {"named": 30}, JOBDIR=job)
-        wait_until(is_held)
-        crawl.stop(signal.SIGKILL)
-        assert crawl.end().status == -signal.SIGKILL
-        wait_until(lambda: site.idle_for(0.2))  # what the site has of the killed one comes before
-        asked = len(site.asked["named"])
-        killed.set()
-        crawl = crawl_rests(tmp_path, site, {"named": 30}, JOBDIR=job).end()
-    assert crawl.reason == "finished", crawl.log
-    assert {*map(int, site.pages("named"))} == {*range(30)}
-    # of later refusals the killed process may not have heard
-    refusal = next(each for each in site.asked["named"] if each.status == 429)
-    end = refusal.answered + refusal.retry_after
-    assert [each for each in site.asked["named"][asked:] if each.came < end] == []
 
 
 @pytest.mark.slow

@@ -17,7 +17,15 @@ from twisted.internet.error import ConnectError
 from scrapy_bloom import HoldMiddleware
 from scrapy_bloom.crawl import delays, holds, hosts, ledger_scheduler
 from scrapy_bloom.crawl.delays import Hold
-from scrapy_bloom.crawl.holds import FRESH, GIVEN_UP, RECOVERY, Refusal, judge, retry_after
+from scrapy_bloom.crawl.holds import (
+    FRESH,
+    GIVEN_UP,
+    RECOVERY,
+    Refusal,
+    judge,
+    recovery,
+    retry_after,
+)
 from scrapy_bloom.sqlite import request_store
 from tests.crawl.engine import DURABLE, Job, unserializable
 from tests.fakes import raising
@@ -182,6 +190,7 @@ def test_a_good_probe_begins_anew_and_until_recovery_one_refusal_is_enough(down,
             crawl.answer(crawl.pop(), 200)
         crawl.again(crawl.pop(), 503)
         assert crawl.left == 5
+    assert [recovery(row) for row in (3, 6, 99)] == [64, 512, 512]
     clock.now += 5
     for _ in range(1 + 8 * RECOVERY):
         crawl.answer(crawl.pop(), 200)
@@ -340,7 +349,8 @@ def test_a_hold_goes_on_after_a_kill(make_crawl, clock, queue):
     crawl.again(crawl.pop(), 503, "60")
     assert crawl.pop() is None
     crawl = killed(20)
-    assert (crawl.left, crawl.pop(), len(crawl.scheduler)) == (40, None, 3)
+    assert (crawl.left, crawl.scheduler._next_due) == (40, 40)
+    assert (crawl.pop(), len(crawl.scheduler)) == (None, 3)
     clock.now += 40
     assert len([*iter(crawl.pop, None)]) == 1
     assert crawl.left == 60

@@ -54,16 +54,20 @@ def carry_out(job):
     raise AssertionError("this order has no end")
 
 
-@pytest.mark.parametrize("lost", ["answer", "file", "part"])
-def test_a_kill_has_nothing_done_twice_or_not_at_all(make, monkeypatch, lost):
-    """Before the answer, before the end of the file, and in the middle of an order."""
+@pytest.mark.parametrize(("lost", "left"), [("answer", 0), ("file", 0), ("part", 2), ("commit", 2)])
+def test_a_kill_has_nothing_done_twice_or_not_at_all(make, monkeypatch, lost, left):
+    """Before the answer, before the end of the file, and in the middle of an order; nor has a
+    commit that fails at the end of one."""
     monkeypatch.setattr(orders, "AT_ONCE", 4)
     job = make()
     for number in range(10):
         push(job, f"a-{number}")
     answer = order(job, slots=("a",))
-    if lost == "part":
+    if left:
         for _ in range(2):
+            job.scheduler._look_for_orders()
+        if lost == "commit":
+            monkeypatch.setattr(job.scheduler.ledger.store, "commit", raising(OSError("full")))
             job.scheduler._look_for_orders()
     else:
         real = orders.answer
@@ -81,12 +85,12 @@ def test_a_kill_has_nothing_done_twice_or_not_at_all(make, monkeypatch, lost):
         monkeypatch.setattr(orders, "answer", real)
     job.drop()
     job = make()
-    assert len(job.scheduler) == (2 if lost == "part" else 0)
+    assert len(job.scheduler) == left
     push(job, "a-new")
     job.commit()
     carry_out(job)
     # those before the kill are done, and not counted again
-    assert dropped(answer) == (2 if lost == "part" else 0, 0)
+    assert dropped(answer) == (left, 0)
     assert job.names() == ["a-new"]
 
 

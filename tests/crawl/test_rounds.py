@@ -9,7 +9,7 @@ from scrapy import signals
 from scrapy.exceptions import CloseSpider
 
 from scrapy_bloom.jobdir import session_of
-from tests.crawl.engine import STOCK, query, request
+from tests.crawl.engine import STOCK, query, request, unserializable
 from tests.fakes import Engine
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -41,13 +41,15 @@ def test_each_start_after_a_finished_round_is_a_new_one(make_round, tmp_path):
 
 
 @pytest.mark.parametrize("reason", ["finished", "bloom_full"])
-def test_the_reason_does_not_matter(make_round, tmp_path, reason):
-    """What is left decides: nothing ends the round, one request does not."""
-    make_round().started("a").close(reason)
+@pytest.mark.parametrize("what", [start, partial(unserializable, dont_filter=True)])
+def test_the_reason_does_not_matter(make_round, tmp_path, reason, what):
+    """What is left decides: nothing ends the round, one request, in memory too, does not."""
+    (job := make_round()).start(what("a"))
+    job.close(reason)
     assert phases(tmp_path / "job") == [(1, "running")]
     job = make_round()
     assert (job.round.number, job.round.is_resumed) == (1, True)
-    job.start(start("a"))
+    job.start(what("a"))
     job.finish(reason)
     assert phases(tmp_path / "job") == [(1, "over")]
 
@@ -94,14 +96,15 @@ def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round, 
 
 @pytest.mark.parametrize("pending", [True, False])
 def test_a_job_that_knows_no_rounds(make_round, pending):
-    """One of stock Scrapy or 0.1.0 goes on if anything is pending, and else begins anew."""
+    """One of stock Scrapy or 0.1.0 goes on if anything is pending, and else begins anew. Which
+    start requests it has taken nobody knows."""
     job = make_round(scheduler=STOCK)
     if pending:
-        job.push("a")
+        job.scheduler.enqueue_request(start("a"))
     job.close()
     job = make_round()
     assert (job.round.number, job.round.is_resumed) == (1, pending)
-    assert finish(job, "b") == ["b"]
+    assert finish(job, "a", "b") == ["a", "b"]
     assert make_round().round.number == 2
 
 

@@ -16,11 +16,10 @@ from types import SimpleNamespace
 import pytest
 from scrapy.core import scraper
 from scrapy.pqueues import ScrapyPriorityQueue
-from scrapy.settings import Settings
 from twisted.internet import reactor
 
 import scrapy_bloom
-from scrapy_bloom import Addon, JobDirectoryError, RequestFileError
+from scrapy_bloom import JobDirectoryError, RequestFileError
 from scrapy_bloom.sqlite.records import SqliteRecords
 from tests.crawl.engine import DURABLE, STOCK, Job, query, unserializable
 from tests.failures import Failed, SpeechlessError
@@ -122,14 +121,16 @@ class Odd:
 
 
 @pytest.mark.parametrize("options", [{"meta": {"odd": Odd()}}, {"priority": 10**30}])
-def test_what_cannot_be_stored_stays_in_memory(make, options):
-    """Whatever its serialization raises; with dont_filter no filter has its fingerprint."""
+def test_what_cannot_be_stored_stays_in_memory(make, crash, options):
+    """Whatever its serialization raises; with dont_filter no filter has its fingerprint, else that
+    of a killed job has none before it is done."""
     job = make()
     assert job.push("a", dont_filter=True, **options)
     job.commit()
     assert job.push("a", **options)
     assert job.push("b")
     job.commit()
+    assert crash().push("a")
     assert sorted(job.names()) == ["a", "a", "b"]
     assert job.engine.closed == []
 
@@ -394,12 +395,6 @@ def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, ca
     caplog.clear()
     make(scheduler=STOCK)
     assert told() == []
-
-
-def test_a_bad_bloom_durable_is_named():
-    """The error has the name, the value and what is allowed."""
-    with pytest.raises(ValueError, match=r"BLOOM_DURABLE is 'maybe'.*True or False"):
-        Addon().update_settings(Settings({"BLOOM_DURABLE": "maybe"}))
 
 
 def test_the_way_of_a_push(make):

@@ -233,6 +233,11 @@ def test_a_slow_host_is_not_dead(make_crawl, clock, signal):
         clock.now += 0.5
         assert crawl.middleware.process_exception(page, twisted.TimeoutError()) is None
     assert crawl.scheduler.holds == {}
+    # without a byte it gets one request at a time
+    clock.now += TIMEOUT
+    assert crawl.middleware.process_exception(crawl.pop(), twisted.TimeoutError()) is None
+    clock.now += 1
+    assert len([*iter(crawl.pop, None)]) == 1
 
 
 # --- what is evidence, and what is not ---------------------------------------------------
@@ -287,7 +292,7 @@ def test_a_request_with_a_proxy_says_nothing_of_the_host(make_crawl):
 
 @pytest.mark.parametrize("why", DOWN)
 @pytest.mark.parametrize("seconds", [600, 6_000])
-def test_nothing_fails_while_the_machine_is_offline(make_crawl, clock, why, seconds):
+def test_nothing_fails_while_the_machine_is_offline(make_crawl, clock, caplog, why, seconds):
     """Whatever the exception: one request asks whether it is over, at last once a minute, and
     the crawl goes on when it is."""
     pages = dict.fromkeys("abcd", 200)
@@ -296,6 +301,7 @@ def test_nothing_fails_while_the_machine_is_offline(make_crawl, clock, why, seco
     assert (len(world.answered), world.failed) == (800, [])
     assert len([at for at, _ in world.asked if 40 < at < seconds]) <= 10 + seconds / 55
     assert crawl.stat("scheduler/offline") == 1
+    assert caplog.text.count("WARNING") == caplog.text.count("seems to be offline") == 1
     assert crawl.stat("scheduler/dead_hosts") is None
     assert world.now < 3 + seconds + 200
 
