@@ -187,6 +187,7 @@ RUNS = {
     "what comes before start() counts in the new round": [
         Run(2, pushed="ab", asked="as"),
         Run(2, first="c", pushed="d", asked="cs"),
+        Run(2, pushed="ef", asked="es"),
     ],
     "what a start that was killed has brought back counts once": [
         Run(2, pushed="abcd", asked="as"),

@@ -1,5 +1,6 @@
 """Slots whose host is dead: what waits for them has failed, and the crawl ends without it."""
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.delays import DEAD, SILENT
 from scrapy_bloom.crawl.records import KEPT
 from scrapy_bloom.errors import SharedFilterError
+from scrapy_bloom.redis import worker as worker_module
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
@@ -197,6 +199,19 @@ def test_a_worker_hears_that_others_are_answered(join):
         heard += one.store.last.answered
     assert heard == ["own"]
     assert two.store.last.answered == []
+
+
+def test_who_is_cut_off_from_three_slots_takes_no_more_requests(build, told, monkeypatch):
+    """They have answered others in the last ten minutes, and not this worker since."""
+    worker = build().worker
+    worker._note_answered(["long", "ago"])
+    later = worker_module.monotonic() + 601
+    monkeypatch.setattr(worker_module, "monotonic", lambda: later)
+    for slots in ["one", "example.com"], ["two"], ["three"]:
+        assert told(logging.ERROR) == []
+        worker._note_answered(slots)
+        worker._response_downloaded(request("page"))
+    assert told(logging.ERROR)[0].startswith("one, two, three do not answer this worker")
 
 
 def test_a_paused_worker_leaves_requests_to_others(join):
