@@ -95,18 +95,6 @@ def test_more_quarantined_requests_than_a_call_takes_are_all_looked_at(join, red
     assert redis_server.command("LLEN", quarantined) == 0
 
 
-def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server, monkeypatch):
-    """Or its slot would get a list of its own too soon."""
-    lobby_from(monkeypatch, 0)
-    worker = join(capacity=2, **FIFO)
-    for number in range(8):
-        send(worker, f"slot{number}", [f"{number}"])
-    few = f"{worker.key}:lobby_counts"
-    assert int(redis_server.command("BITCOUNT", few)) > 0
-    assert drop(worker, urls=["*"])[0] > 0
-    assert int(redis_server.command("BITCOUNT", few)) == 0
-
-
 @pytest.mark.parametrize("is_held", [False, True])
 def test_a_list_and_an_older_one(join, is_held):
     """As where a slot had its share when requests left the lobby. The mark at the end of the older
