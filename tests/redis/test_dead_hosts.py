@@ -8,9 +8,7 @@ import pytest
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.delays import DEAD, SILENT
 from scrapy_bloom.crawl.records import KEPT
-from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis import worker as worker_module
-from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
 from tests.crawl.engine import request
@@ -238,26 +236,6 @@ def test_a_paused_worker_leaves_requests_to_others(join):
     one.wait()
     one.exchange()
     assert one.store.claims.all == {}
-
-
-def test_a_retry_on_a_full_server_changes_no_byte(join, own_server):
-    """It fails, and works when there is room."""
-    worker = join(url=own_server.url, **FIFO)
-    of_slot(worker, "dead", *"abc")
-    find_dead(worker)
-
-    def dumped():
-        names = own_server.names(worker.key)
-        return {name: own_server.command("DUMP", name) for name in names}
-
-    before = dumped()
-    own_server.command("CONFIG", "SET", "maxmemory", "1mb")
-    refused = pytest.raises(SharedFilterError, match="maxmemory")
-    with RedisClient(own_server.url, 0.05) as client, refused:
-        RedisDesk(client, worker.key).change(KEPT_HOST, "retry")
-    own_server.command("CONFIG", "SET", "maxmemory", "0")
-    assert dumped() == before
-    assert desk(worker).change(KEPT_HOST, "retry").states.total() == 3
 
 
 @pytest.mark.parametrize("silent_for", [0.05, 5])
