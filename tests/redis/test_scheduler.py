@@ -237,17 +237,25 @@ def test_a_server_that_evicts_gets_no_new_crawl(own_server, build, told):
 
 
 @pytest.mark.parametrize(("name", "value"), [("save", "60 1"), ("appendonly", "yes"), ("save", "")])
-def test_a_server_without_persistence_or_memory_is_named(own_server, build, told, name, value):
-    """At start, unless there is a snapshot or a log; a worker says when memory is full."""
+def test_a_server_without_persistence_or_memory_is_named(
+    own_server, build, told, monkeypatch, name, value
+):
+    """At start, unless there is a snapshot or a log; a worker says when memory is full,
+    and again each minute, and at its close that nobody answers."""
     own_server.command("CONFIG", "SET", name, value)
-    scheduler = build(BLOOM_REDIS_URL=own_server.url)
+    scheduler = build(BLOOM_REDIS_URL=own_server.url, BLOOM_REDIS_TIMEOUT=0.5)
     talk(scheduler)
     assert ["keeps nothing on a disk" in line for line in told()] == [True] * (value == "")
     own_server.command("CONFIG", "SET", "maxmemory", "1")
-    scheduler.worker.store._call()
-    assert scheduler.worker._transport.wait(10)
-    assert "has no memory left (maxmemory)" in told()[-1]
+    for pause in (60, 0):
+        monkeypatch.setattr(worker_module, "REMINDER_SECONDS", pause)
+        scheduler.worker.store._call()
+        assert scheduler.worker._transport.wait(10)
+    assert sum("has no memory left (maxmemory)" in line for line in told()) == 2
     assert scheduler.stats.get_value("bloom/outages") == 1
+    own_server.stop()
+    scheduler.close("shutdown")
+    assert any("does not answer: what this worker holds" in line for line in told())
 
 
 def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
