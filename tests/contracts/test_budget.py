@@ -187,6 +187,7 @@ RUNS = {
     "what comes before start() counts in the new round": [
         Run(2, pushed="ab", asked="as"),
         Run(2, first="c", pushed="d", asked="cs"),
+        Run(2, pushed="ef", asked="es"),
     ],
     "what a start that was killed has brought back counts once": [
         Run(2, pushed="abcd", asked="as"),
@@ -570,7 +571,10 @@ def test_workers_count_together(join):
 def test_all_workers_need_the_same_budget(join, redis_server):
     """Another one is refused and changes nothing; when none is left, the new value holds."""
     worker = join_with(join, {"*": 2}, *"abc")
+    for _ in range(2):  # two of them run start()
+        worker.start("over", b"mark")
     worker.exchange()
+    assert capped(worker) == ["c", "over"]
     before = redis_server.command("HGETALL", f"{worker.key}:crawl")
     for other in ({}, {"*": 3}, {"*": 2, "a": 1}):
         with pytest.raises(SharedFilterError, match=r'BLOOM_BUDGET = {"\*": 2}, and this one has'):

@@ -17,6 +17,8 @@ from tests.crawl.engine import Job, request
 from tests.crawl.resting_site import Rest, RestingSite
 from tests.crawl.test_hold_crawls import start
 
+pytest_plugins = ["tests.redis.fixtures"]
+
 
 @pytest.fixture
 def clock(monkeypatch):
@@ -201,14 +203,16 @@ def test_another_scheduler_does_not_know_the_key(caplog):
     assert len([r for r in caplog.records if delays.NOT_BEFORE in r.getMessage()]) == 1
 
 
-@pytest.mark.parametrize("settings", [{}, {"JOBDIR": "job"}])
-def test_real_crawls_wait(tmp_path, settings):
+@pytest.mark.parametrize("place", ["", "JOBDIR", "BLOOM_REDIS_URL"])
+def test_real_crawls_wait(tmp_path, request, place):
     """The spider is not finished while a request is delayed, unless it is due too late."""
+    url = place == "BLOOM_REDIS_URL" and request.getfixturevalue("redis_server").url
     with RestingSite({"late": Rest(0)}) as site:
         for delay, pages, reason in ((0.5, ["0", "1"], "finished"), (3600, [], "bloom_later")):
             meta = {"site": site.url, "meta": json.dumps({delays.NOT_BEFORE: delay})}
             site.asked.clear()
             folder = tmp_path / reason
             folder.mkdir()
+            settings = {"BLOOM_REDIS_KEY": str(tmp_path / reason), place or "JOBDIR": url or place}
             crawl = start(folder, {"late": 2}, meta, BLOOM_DELAY_WAIT="1m", **settings).end()
             assert (crawl.reason, sorted(site.pages("late"))) == (reason, pages), crawl.log

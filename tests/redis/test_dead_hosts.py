@@ -1,5 +1,6 @@
 """Slots whose host is dead: what waits for them has failed, and the crawl ends without it."""
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,7 @@ import pytest
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.delays import DEAD, SILENT
 from scrapy_bloom.crawl.records import KEPT
-from scrapy_bloom.errors import SharedFilterError
-from scrapy_bloom.redis.client import RedisClient
+from scrapy_bloom.redis import worker as worker_module
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
 from tests.crawl.engine import request
@@ -199,6 +199,19 @@ def test_a_worker_hears_that_others_are_answered(join):
     assert two.store.last.answered == []
 
 
+def test_who_is_cut_off_from_three_slots_takes_no_more_requests(build, told, monkeypatch):
+    """They have answered others in the last ten minutes, and not this worker since."""
+    worker = build().worker
+    worker._note_answered(["long", "ago"])
+    later = worker_module.monotonic() + 601
+    monkeypatch.setattr(worker_module, "monotonic", lambda: later)
+    for slots in ["one", "example.com"], ["two"], ["three"]:
+        assert told(logging.ERROR) == []
+        worker._note_answered(slots)
+        worker._response_downloaded(request("page"))
+    assert told(logging.ERROR)[0].startswith("one, two, three do not answer this worker")
+
+
 def test_a_paused_worker_leaves_requests_to_others(join):
     """After the pause it asks for one at a time, until that ends."""
     one, two = join(capacity=4, **FIFO), join(capacity=9, **FIFO)
@@ -223,26 +236,6 @@ def test_a_paused_worker_leaves_requests_to_others(join):
     one.wait()
     one.exchange()
     assert one.store.claims.all == {}
-
-
-def test_a_retry_on_a_full_server_changes_no_byte(join, own_server):
-    """It fails, and works when there is room."""
-    worker = join(url=own_server.url, **FIFO)
-    of_slot(worker, "dead", *"abc")
-    find_dead(worker)
-
-    def dumped():
-        names = own_server.names(worker.key)
-        return {name: own_server.command("DUMP", name) for name in names}
-
-    before = dumped()
-    own_server.command("CONFIG", "SET", "maxmemory", "1mb")
-    refused = pytest.raises(SharedFilterError, match="maxmemory")
-    with RedisClient(own_server.url, 0.05) as client, refused:
-        RedisDesk(client, worker.key).change(KEPT_HOST, "retry")
-    own_server.command("CONFIG", "SET", "maxmemory", "0")
-    assert dumped() == before
-    assert desk(worker).change(KEPT_HOST, "retry").states.total() == 3
 
 
 @pytest.mark.parametrize("silent_for", [0.05, 5])

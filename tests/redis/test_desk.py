@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 
 from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.crawl.delays import DEAD
 from scrapy_bloom.crawl.records import KEPT, State
 from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis import desk
@@ -95,18 +96,6 @@ def test_more_quarantined_requests_than_a_call_takes_are_all_looked_at(join, red
     assert redis_server.command("LLEN", quarantined) == 0
 
 
-def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server, monkeypatch):
-    """Or its slot would get a list of its own too soon."""
-    lobby_from(monkeypatch, 0)
-    worker = join(capacity=2, **FIFO)
-    for number in range(8):
-        send(worker, f"slot{number}", [f"{number}"])
-    few = f"{worker.key}:lobby_counts"
-    assert int(redis_server.command("BITCOUNT", few)) > 0
-    assert drop(worker, urls=["*"])[0] > 0
-    assert int(redis_server.command("BITCOUNT", few)) == 0
-
-
 @pytest.mark.parametrize("is_held", [False, True])
 def test_a_list_and_an_older_one(join, is_held):
     """As where a slot had its share when requests left the lobby. The mark at the end of the older
@@ -142,12 +131,16 @@ def test_a_list_and_an_older_one(join, is_held):
 
 @pytest.mark.parametrize("budget", [None, {}, {"*": 2}, {"*": 9}])
 def test_a_full_server_refuses_a_retry_and_lets_a_drop_pass(own_server, budget):
-    """The refused one has changed no byte: neither of what failed, nor of what is capped. With a
-    worker at work, which has a budget, or without."""
+    """The refused one has changed no byte: neither of what failed, nor of what is capped, nor of a
+    dead host. With a worker at work, which has a budget, or without."""
     worker = StoreWorker(own_server.url, "crawl", BLOOM_BUDGET={"*": 2})
     worker.enqueue_all("abcd")
     for _ in range(2):
         worker.fail(worker.next())
+        worker.exchange()
+    worker.enqueue("e", slot="dead")
+    worker.store.hold("dead", 3600, DEAD)
+    for _ in range(2):
         worker.exchange()
     worker.leave()
     if budget is not None:
@@ -161,17 +154,17 @@ def test_a_full_server_refuses_a_retry_and_lets_a_drop_pass(own_server, budget):
     own_server.command(*full, "1")
     with RedisClient(own_server.url) as client:
         client.patience = 0  # for what it refuses, and not for its answers
-        for starts, urls in product((False, True), ((), ("*",))):
+        for starts, chosen in product((False, True), ({}, {"urls": ["*"]}, {"reasons": ["host"]})):
             refused = RedisDesk(client, worker.key, starts=starts)
             with pytest.raises(SharedFilterError, match="maxmemory"):
-                refused.change(Filter(KEPT, urls=urls), "retry")
+                refused.change(Filter(KEPT, **chosen), "retry")
         assert state() == before
         desk = RedisDesk(client, worker.key)
         dropped = desk.change(Filter(KEPT, urls=["*/[ac]"]), "drop").states
-        assert dropped == {State.FAILED: 1, State.CAPPED: 1}
+        assert +dropped == {State.FAILED: 1, State.CAPPED: 1}
         own_server.command(*full, "0")
-        assert [each.url[-1] for each in desk.scan(Filter(KEPT))] == ["b", "d"]
-        assert desk.change(Filter(KEPT), "retry").states.total() == 2 - (budget == {"*": 2})
+        assert [each.url[-1] for each in desk.scan(Filter(KEPT))] == ["e", "b", "d"]
+        assert desk.change(Filter(KEPT), "retry").states.total() == 3 - (budget == {"*": 2})
     worker.close()
 
 

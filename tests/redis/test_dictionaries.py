@@ -3,7 +3,6 @@ for by a server that has lost one, before a request is there that needs it."""
 
 import pytest
 
-from scrapy_bloom.redis.transport import Transport
 from tests.redis.workers import findings_of, store_pages
 
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -77,22 +76,6 @@ def test_a_call_that_is_asked_changes_nothing(join, redis_server, key):
     assert worker.store._number == number + 1
     assert (worker.fences, len(worker.heard)) == (0, 21)
     assert kept(worker) == worker.codec.dictionaries.texts
-
-
-def test_a_worker_that_leaves_is_asked(join):
-    """While the reactor waits its last requests are sent again with the dictionary."""
-    worker = join()
-    worker.teach()
-    lose_all(worker)
-    store_pages(worker, 20, 1)
-    outages = []
-    where = worker.client, worker.key, worker.dupefilter.shared.generation, 60
-    worker.store._sender = Transport(*where, lambda *_: None, outages.append)
-    assert worker.store.leave(over=False, seconds=10)
-    assert outages == []
-    assert worker.client.call("zcard", f"{worker.key}:workers") == 0
-    assert kept(worker) == worker.codec.dictionaries.texts
-    assert drain(join(capacity=50)) == [*range(21)]
 
 
 def test_at_most_eight_are_proposed(join):

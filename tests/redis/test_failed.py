@@ -13,7 +13,6 @@ from scrapy import Request
 
 from scrapy_bloom.crawl.codec import Codec
 from scrapy_bloom.crawl.failed_request import FailedRequest
-from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlReader
 from tests.contracts.places import SharedJob, send_again
 from tests.crawl.engine import name_of
@@ -87,22 +86,6 @@ def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, 
     worker.exchange()
     (strange,) = worker.failed.requests(reasons=["unreadable"])
     assert (name_of(strange), strange.exception[:17]) == ("strange", "ZeroDivisionError")
-
-
-def test_reasons_of_very_many_are_not_all_counted(join):
-    """At the end of a worker: what it has not looked at is told as others."""
-    worker = join(capacity=300)
-    worker.enqueue_all(range(250))
-    for number in range(250):
-        fail(worker, worker.next(), f"reason {number % 2}")
-    while len(worker.failed.requests()) < 250:
-        worker.exchange()
-    told = RedisDesk(worker.client, worker.key)
-    counted = told.reasons(100)
-    assert (sum(counted.values()), counted.pop("others")) == (250, 150)
-    assert worker.failed.by_reason() == {"reason 0": 125, "reason 1": 125}
-    assert worker.failed.drop() == 250
-    assert told.reasons() == {}
 
 
 def test_a_record_of_a_later_version_is_read(join, redis_server):

@@ -5,9 +5,11 @@ import logging
 import os
 import threading
 from queue import SimpleQueue
+from time import monotonic
 
 import pytest
 from scrapy import Request, signals
+from scrapy.exceptions import DontCloseSpider
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
@@ -162,25 +164,25 @@ def test_start_that_fails_in_old_middlewares_is_over(build):
     assert not scheduler.worker.store.starting
 
 
-def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key, monkeypatch):
-    """In the list, or taken by a worker and not in the crawl yet. If they refuse a start, no crawl
-    is made."""
+def test_a_worker_with_seeds_is_not_at_rest(build, redis_server, own_server, key, monkeypatch):
+    """In a list on another server, or taken by a worker and not in the crawl yet. If they refuse a
+    start, no crawl is made."""
     monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
     monkeypatch.setattr(TestSpider, "redis_batch_size", "many", raising=False)
     with pytest.raises(ValueError, match="many"):
         build()
     monkeypatch.setattr(TestSpider, "redis_batch_size", 1)
     assert not [name for name in redis_server.names(key) if name.endswith(":crawl")]
-    redis_server.command("RPUSH", f"{key}:seeds", "http://example.com/seed")
-    scheduler = build()
+    own_server.command("RPUSH", f"{key}:seeds", "http://example.com/seed")
+    scheduler = build(REDIS_URL=own_server.url)
     run_start(scheduler)
     worker, taken = scheduler.worker, f"{{{key}:seeds}}:taken"
-    wait_until(lambda: redis_server.command("EXISTS", taken), "the seed to be taken")
+    wait_until(lambda: own_server.command("EXISTS", taken), "the seed to be taken")
     talk(scheduler)
     assert worker.store.is_quiet
-    assert redis_server.command("EXISTS", f"{key}:seeds") == 0
+    assert own_server.command("EXISTS", f"{key}:seeds") == 0
     assert scheduler.has_pending_requests()
-    redis_server.command("DEL", taken)
+    own_server.command("DEL", taken)
     # its thread waits for a reactor
     worker._seeds._ending.set()
     worker._seeds._thread.join()
@@ -235,17 +237,25 @@ def test_a_server_that_evicts_gets_no_new_crawl(own_server, build, told):
 
 
 @pytest.mark.parametrize(("name", "value"), [("save", "60 1"), ("appendonly", "yes"), ("save", "")])
-def test_a_server_without_persistence_or_memory_is_named(own_server, build, told, name, value):
-    """At start, unless there is a snapshot or a log; a worker says when memory is full."""
+def test_a_server_without_persistence_or_memory_is_named(
+    own_server, build, told, monkeypatch, name, value
+):
+    """At start, unless there is a snapshot or a log; a worker says when memory is full,
+    and again each minute, and at its close that nobody answers."""
     own_server.command("CONFIG", "SET", name, value)
-    scheduler = build(BLOOM_REDIS_URL=own_server.url)
+    scheduler = build(BLOOM_REDIS_URL=own_server.url, BLOOM_REDIS_TIMEOUT=0.5)
     talk(scheduler)
     assert ["keeps nothing on a disk" in line for line in told()] == [True] * (value == "")
     own_server.command("CONFIG", "SET", "maxmemory", "1")
-    scheduler.worker.store._call()
-    assert scheduler.worker._transport.wait(10)
-    assert "has no memory left (maxmemory)" in told()[-1]
+    for pause in (60, 0):
+        monkeypatch.setattr(worker_module, "REMINDER_SECONDS", pause)
+        scheduler.worker.store._call()
+        assert scheduler.worker._transport.wait(10)
+    assert sum("has no memory left (maxmemory)" in line for line in told()) == 2
     assert scheduler.stats.get_value("bloom/outages") == 1
+    own_server.stop()
+    scheduler.close("shutdown")
+    assert any("does not answer: what this worker holds" in line for line in told())
 
 
 def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
@@ -411,6 +421,20 @@ def test_a_worker_of_the_round_before_does_not_end_the_next(build, comes):
     assert not any(each.has_pending_requests() for each in workers)
     close_idle(workers[-1])
     assert build(BLOOM_REDIS_ROUND="2").worker._state.over
+
+
+def test_a_worker_waits_anew_after_each_request(build, monkeypatch):
+    """For BLOOM_REDIS_IDLE seconds of a crawl at rest."""
+    scheduler = build(BLOOM_REDIS_IDLE=10)
+    with pytest.raises(DontCloseSpider):
+        scheduler.worker._spider_idle()
+    scheduler.enqueue_request(request("page", meta={"bloom_not_before": 99}))
+    talk(scheduler)
+    assert scheduler.crawler.engine.woken  # and then once more when it is due
+    later = monotonic() + 11
+    monkeypatch.setattr(worker_module, "monotonic", lambda: later)
+    with pytest.raises(DontCloseSpider):
+        scheduler.worker._spider_idle()
 
 
 def test_who_has_only_heard_that_start_is_through_does_not_say_so(

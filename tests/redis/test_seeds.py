@@ -124,6 +124,8 @@ def test_every_seed_is_moved_once(crawl, kind):
         crawl.call(command, crawl.name, {url: at} if kind == "sorted set" else url)
     assert one.move()
     assert crawl.waiting == 5
+    # the highest score first
+    assert kind != "sorted set" or crawl.call("zscore", crawl.name, shops(23)[-1]) is None
     assert not one.is_empty
     for _ in range(2):  # once more, to strike off what the last turn has pushed
         move_all(one, other)
