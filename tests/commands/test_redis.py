@@ -158,7 +158,7 @@ def test_pending_requests_are_loaded_or_spoken_of(run, job, redis_server, key):
 @pytest.fixture
 def worker(join):
     """A worker that has pushed nine requests, and has claimed some of them."""
-    worker = join(capacity=2)
+    worker = join(capacity=2, BLOOM_BUDGET={"example.com": 1})
     worker.store._counted = lambda: (12, 7, 3, 0)
     for number in range(9):
         worker.enqueue(str(number), priority=number % 2, slot="shop")
@@ -200,19 +200,12 @@ def test_a_crawl_has_the_same_figures_everywhere(there, redis_server, worker):
         assert worker.store.worker in shown.out
 
 
-def test_help_explains_the_columns_of_workers(there, worker):
-    """Each of them, in 80 columns."""
-    helped = there("workers", "--help")
-    for head in re.split(r"\s{2,}", there("workers").lines[0])[1:]:
-        assert re.search(rf"^  {re.escape(head)}  ", helped.out, re.M)
-    assert helped.width <= 80
-
-
 def test_push_adds_what_is_new(there, worker):
-    """From arguments and standard input, with a priority and a callback, what the filter lacks."""
+    """From arguments and standard input, with a priority and a callback, what the filter lacks and
+    the crawl's budget has room for."""
     words = ["http://example.com/1", "-", "--priority", 9]
-    pushed = there("push", *words, stdin="http://example.com/seed\n")
-    assert pushed.out == "pushed 1 request, 1 were seen before\n"
+    pushed = there("push", *words, stdin="http://example.com/seed\nhttp://example.com/more\n")
+    assert pushed.out == "pushed 1 request, 1 were seen before, 1 are over the budget\n"
     found = [(request.url, request.priority) for request in iter(worker.next, None)]
     assert ("http://example.com/seed", 9) in found
 

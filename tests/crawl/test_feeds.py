@@ -10,7 +10,9 @@ import sqlite3
 import tracemalloc
 from functools import partial
 from io import BytesIO
+from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scrapy import Request, exporters, signals
@@ -65,12 +67,11 @@ def numbers(path):
 
 @pytest.mark.parametrize("left", ["torn", "zeros"])
 def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job, left):
-    """A torn line, and a file that a power cut has left longer and not written."""
+    """A torn line, and a file of which a power cut has left a page, and zeros behind it."""
     a, path = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}), tmp_path / "a.jl"
-    length = path.stat().st_size
-    a.pages(p2={"n": 2}).drop()
+    a.pages(p2={"n": 2, "text": "x" * 9000}).drop()
     data = path.read_bytes()
-    path.write_bytes(data[:-3] if left == "torn" else data[:length].ljust(len(data), b"\0"))
+    path.write_bytes(data[:-3] if left == "torn" else data[:4096].ljust(len(data), b"\0"))
     job({"a.jl": "jsonlines"})
     assert numbers(path) == [1, 2]
 
@@ -419,7 +420,7 @@ def test_what_is_retried_goes_on_with_the_feeds_of_its_round(tmp_path, job, uri)
 
 
 @pytest.mark.parametrize("batch", [None, 1])
-def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog, batch):
+def test_a_storage_that_fails_is_tried_again(run, tmp_path, job, caplog, batch):
     """By the next start, which does nothing else if that was all that was missing; a full batch at
     the end of the crawl, too."""
     options = {"format": "jsonlines", "overwrite": True, "batch_item_count": batch}
@@ -428,6 +429,8 @@ def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog, batch):
     a = job(feeds).pages(p1={"n": 1})
     a.close()
     assert "1 feed could not be stored" in caplog.text
+    told = run(tmp_path, "info", "job").fields["job"]
+    assert told == "stopped, round 1, but feeds are to be stored: start it again"
     assert a.stat("feedexport/failed_count/Shelf") == (2 if batch else 1)
     (tmp_path / "shelf").unlink()
     job(feeds).close()
@@ -481,6 +484,11 @@ class Picky(world_feeds.OwnExporter):
         super().export_item(item)
 
 
+def choosing(_):
+    """Make an item filter that takes what has a number, and raises for other items."""
+    return SimpleNamespace(accepts=itemgetter("n"))
+
+
 NOT_JSON = TypeError("Object of type bytes is not JSON serializable")
 ERRORS = [ValueError("no"), ConnectionError("no")]
 
@@ -490,6 +498,7 @@ ERRORS = [ValueError("no"), ConnectionError("no")]
     ("form", "item", "error", "batch"),
     [
         ("jsonlines", {"n": b"2"}, NOT_JSON, None),
+        ("json", {}, KeyError("n"), None),
         ("json", Shy(n=2), TypeError("shy"), None),
         ("own", Shy(n=2), TypeError("shy"), None),
         *(("own", {"n": 2}, error, batch) for error in ERRORS for batch in (None, 1)),
@@ -504,7 +513,8 @@ def test_a_page_whose_item_a_feed_refuses_has_failed(
     one goes on."""
     monkeypatch.setattr(Picky, "error", error)
     uri = str(tmp_path / f"%(batch_id)d.{form}")
-    a = job({uri: {"format": form, "batch_item_count": batch}}, later=True, **kinds)
+    options = {"format": form, "batch_item_count": batch, "item_filter": choosing}
+    a = job({uri: options}, later=True, **kinds)
     a.exporter.exporters["own"] = Picky
     a.open()
     a.pages(p1={"n": 1})
