@@ -8,12 +8,7 @@ from contextlib import nullcontext
 import pytest
 from scrapy import Request
 
-from scrapy_bloom import (
-    BloomFilter,
-    FilterLockedError,
-    JobDirectoryError,
-    ScalableBloomFilter,
-)
+from scrapy_bloom import FilterLockedError, JobDirectoryError, ScalableBloomFilter
 from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.commands import filters
 from scrapy_bloom.jobdir import JobDirectory
@@ -285,14 +280,8 @@ def test_merge_joins_what_has_gone_separate_ways(run, job):
         shutil.copytree(job, folder / name)
         with ScalableBloomFilter.open(folder / name / "bloom") as bloom_filter:
             bloom_filter.update(f"{name}{n}" for n in range(count))
-    BloomFilter(100, 1e-3, folder / "one.bloom").close()
     before = path.read_bytes()
-    for others, message in (
-        (["one.bloom"], "one is a filter of fixed size"),
-        (["job/bloom"], "is the destination itself"),
-        (counts, "was made for 2,000"),
-    ):
-        assert message in run(folder, "merge", "job", *others).refusal
+    assert "was made for 2,000" in run(folder, "merge", "job", *counts).refusal
     assert path.read_bytes() == before
     result = run(folder, "merge", "job", *counts, "--over-capacity", "--json").json
     assert (result["items_before"], result["items"]) == (3, pytest.approx(2303, rel=0.02))

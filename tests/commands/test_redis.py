@@ -203,11 +203,11 @@ def test_a_crawl_has_the_same_figures_everywhere(there, redis_server, worker):
 def test_push_adds_what_is_new(there, worker):
     """From arguments and standard input, with a priority and a callback, what the filter lacks and
     the crawl's budget has room for."""
-    words = ["http://example.com/1", "-", "--priority", 9]
+    words = ["http://example.com/1", "-", "--priority", 9, "--callback", "parse"]
     pushed = there("push", *words, stdin="http://example.com/seed\nhttp://example.com/more\n")
     assert pushed.out == "pushed 1 request, 1 were seen before, 1 are over the budget\n"
-    found = [(request.url, request.priority) for request in iter(worker.next, None)]
-    assert ("http://example.com/seed", 9) in found
+    found = [(each.url, each.priority, bool(each.callback)) for each in iter(worker.next, None)]
+    assert ("http://example.com/seed", 9, True) in found
 
 
 def test_info_tells_how_far_the_crawl_is(there, worker):
@@ -234,7 +234,7 @@ def test_info_tells_how_far_the_crawl_is(there, worker):
 
 
 def test_verify_knows_the_queue(there, redis_server, worker):
-    """While workers are at work, when one is dead, whose claims come back, and what is wrong."""
+    """While workers are at work, and what is wrong."""
     result = there("verify")
     assert (result.status, "each of 4 claimed ones has a worker" in result.out) == (0, True)
     redis_server.command("SADD", f"{worker.key}:busy", "ghost")
@@ -242,6 +242,3 @@ def test_verify_knows_the_queue(there, redis_server, worker):
     (line,) = [line for line in result.lines if line.startswith("BAD")]
     assert result.status == 2
     assert f"{redis_server.url} {worker.key}:crawl: 1 worker at work without a lease" in line
-    redis_server.command("SREM", f"{worker.key}:busy", "ghost")
-    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
-    assert "1 worker is dead" in there("verify").out

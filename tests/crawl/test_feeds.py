@@ -16,12 +16,14 @@ from types import SimpleNamespace
 
 import pytest
 from scrapy import Request, exporters, signals
-from scrapy.extensions.feedexport import FeedExporter
+from scrapy.extensions import feedexport
+from scrapy.extensions.feedexport import FeedExporter, FTPFeedStorage
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
+from scrapy_bloom.feeds.open_feed import overwrites
 from scrapy_bloom.feeds.outbox import Outbox
 from tests.crawl.engine import Job, query, request
 from tests.crawl.feed_jobs import FeedJob
@@ -580,7 +582,7 @@ def test_full_batches_of_a_removed_feed_are_stored_once(tmp_path, job, monkeypat
     assert [numbers(tmp_path / str(number)) for number in (1, 2)] == [[1], [2]]
 
 
-def test_many_batches_at_once_and_after_each_other(tmp_path, job):
+def test_many_batches_at_once_and_after_each_other(tmp_path, job, next_turn):
     """Few files are open, and of those that are stored nothing is kept but a number."""
     open_files = len([*Path("/proc/self/fd").iterdir()])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -598,6 +600,11 @@ def test_many_batches_at_once_and_after_each_other(tmp_path, job):
     assert len(a.exporter.durable._stores) == 0
     assert query(tmp_path / "job", "SELECT number, state FROM batches") == [(62, "stored")]
     assert [numbers(tmp_path / f"{n + 1}.jl") for n in range(62)] == [[n] for n in range(62)]
+    # nor is one stored twice that the last commit fills
+    a.done(a.page("4", {"n": 62}))
+    a.close("shutdown")
+    next_turn()
+    assert a.stat("feedexport/success_count/FileFeedStorage") == 63
 
 
 # -- in whose place ------------------------------------------------------------------
@@ -651,15 +658,23 @@ def test_whose_exporter_it_is(tmp_path, caplog, settings, exporter, warning):
     assert re.match(warning, "".join(told))
 
 
-def test_standard_output_stays_scrapys(tmp_path, job, caplog, capfdbinary):
+def test_standard_output_and_devices_stay_scrapys(tmp_path, job, caplog, capfdbinary):
     """With a warning."""
-    a = job({"stdout:": "jsonlines", "a.jl": "jsonlines"})
+    a = job({"stdout:": "jsonlines", "a.jl": "jsonlines", "/dev/null": "jsonlines"})
     a.page("1", {"n": 1})
     a.commit()
     a.crawler.signals.send_catch_log(signals.engine_started)
-    assert "1 feed with each item once, not durable in stdout:; write to a file" in caplog.text
+    assert "once, not durable in /dev/null, stdout:; write to a file" in caplog.text
     assert not (tmp_path / "a.jl").exists()
     a.close("shutdown")
+
+
+def test_what_overwrites_is_stored_as_a_whole():
+    """As S3 and GCS do whatever the option says, and FTP without it."""
+    for kind in (feedexport.S3FeedStorage, feedexport.GCSFeedStorage):
+        assert overwrites(kind.__new__(kind), {"overwrite": False})
+    assert overwrites(FTPFeedStorage("ftp://e.com/a"), {})
+    assert not overwrites(FTPFeedStorage("ftp://e.com/a"), {"overwrite": False})
 
 
 def test_without_a_job_it_is_scrapys(tmp_path, caplog):

@@ -268,7 +268,7 @@ def test_requests_of_a_job_keep_what_they_are(join, redis, client, key, job, tmp
     assert (tmp_path / "evil").exists()
     assert [worker.next().meta["value"] for _ in range(3)] == ["c", "b", "a"]
     job.requests.unlink()
-    loaded = load_job(client, in_one_slot(f"{key}x"), job, SETTINGS)
+    loaded = load_job(client, in_one_slot(f"{key}2"), job, SETTINGS)
     assert (loaded.items, loaded.pending) == (1, 0)
 
 
