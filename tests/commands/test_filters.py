@@ -8,12 +8,7 @@ from contextlib import nullcontext
 import pytest
 from scrapy import Request
 
-from scrapy_bloom import (
-    BloomFilter,
-    FilterLockedError,
-    JobDirectoryError,
-    ScalableBloomFilter,
-)
+from scrapy_bloom import FilterLockedError, JobDirectoryError, ScalableBloomFilter
 from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.commands import filters
 from scrapy_bloom.jobdir import JobDirectory
@@ -36,17 +31,8 @@ def test_info_says_what_is_there(run, job):
     assert "scrapy-bloom" in fields["made by"]
     assert (fields["closed"], fields["memory"]) == ("cleanly", "8.19 kB")
     figures = run(job.parent, "info", "job", "--json").json
-    with ScalableBloomFilter.open(job / "bloom") as bloom_filter:
-        assert figures["items"] == len(bloom_filter) == 3
-        assert figures["bytes"] == bloom_filter.nbytes
-        assert figures["bits"] == 8 * bloom_filter.nbytes
-        assert figures["error_rate"] == bloom_filter.current_error_rate
-        assert figures["fill_ratio"] == bloom_filter.fill_ratio
-    assert figures["file_bytes"] == (job / "bloom" / "0.bloom").stat().st_size
-    assert figures["clean"]
+    assert (figures["items"], figures["bits"], figures["clean"]) == (3, 8 * figures["bytes"], True)
     assert figures["held_by"] is figures["unfinished_requests"] is None
-    for place in (job / "bloom", job / "bloom" / "0.bloom"):
-        assert run(job.parent, "info", place, "--json").json["items"] == 3
     with ScalableBloomFilter.open(job / "bloom") as bloom_filter:
         bloom_filter.update(str(n) for n in range(50_000))
         bits = 8 * bloom_filter.nbytes / len(bloom_filter)
@@ -106,8 +92,7 @@ def test_check_reads_a_list_on_standard_input(run, job, packed):
 
 
 def test_verify_finds_damage_and_changes_nothing(run, job):
-    """A sound filter is said to be; a damaged one has the page and status 2, and what is no filter
-    is named."""
+    """A sound filter is said to be; a damaged one has the page and status 2."""
     assert "can be trusted" in run(job, "verify", job).out
     assert run(job, "verify", job, "--json").json["trusted"] is True
     path = job / "bloom" / "0.bloom"
@@ -119,11 +104,6 @@ def test_verify_finds_damage_and_changes_nothing(run, job):
     assert "damaged header" in result.out
     assert "cannot be trusted" in result.error
     assert path.read_bytes() == damaged
-    (job / "text.bloom").write_text("not a filter at all")
-    for subcommand in ("info", "verify"):
-        result = run(job, subcommand, "text.bloom")
-        assert result.status == 2
-        assert "is not a filter file" in result.error + result.out
 
 
 @pytest.fixture
@@ -164,7 +144,7 @@ def test_a_filter_is_made_while_no_other_can_begin(run, tmp_path, urls, monkeypa
 
 
 def test_add_reads_lists_and_reports_what_it_skips(run, job):
-    """Compressed lists, repeated runs, lines that are no URLs, and the mark of an editor."""
+    """Compressed lists, repeated runs, and lines that are no URLs."""
     folder = job.parent
     parts = [gzip.compress(f"{url}\n".encode()) for url in SEEN]
     (folder / "list.gz").write_bytes(b"".join(parts))  # as `cat` makes it
@@ -179,8 +159,6 @@ def test_add_reads_lists_and_reports_what_it_skips(run, job):
     result = run(job, "add", job, listed)
     assert (result.status, "1 added" in result.out) == (0, True)
     assert "2 lines skipped, the first is line 3, b'nonsense'" in result.out
-    listed.write_bytes(b"\xef\xbb\xbf" + "\n".join(SEEN).encode())
-    assert "0 added, 3 were known" in run(job, "add", job, listed).out
     # what is no list is told in brief
     listed.write_text("x" * 1_000_000)
     assert len(run(folder, "add", "job", listed).refusal) < 500
@@ -238,8 +216,6 @@ def test_add_imports_what_scrapy_has_seen(run, tmp_path, urls, make_dupefilter):
     assert "that will not be fetched" in result.error
     assert run(tmp_path, "add", "job", "copy").error == ""
     assert make_dupefilter(JOBDIR=job.path).request_seen(Request(SEEN[0]))
-    (tmp_path / "requests.seen").touch()
-    assert "0 added, 0 were known" in run(tmp_path, "add", ".", "requests.seen").out
 
 
 WHOLE = gzip.compress("\n".join(f"http://example.com/{n}" for n in range(999)).encode())
@@ -304,14 +280,8 @@ def test_merge_joins_what_has_gone_separate_ways(run, job):
         shutil.copytree(job, folder / name)
         with ScalableBloomFilter.open(folder / name / "bloom") as bloom_filter:
             bloom_filter.update(f"{name}{n}" for n in range(count))
-    BloomFilter(100, 1e-3, folder / "one.bloom").close()
     before = path.read_bytes()
-    for others, message in (
-        (["one.bloom"], "one is a filter of fixed size"),
-        (["job/bloom"], "is the destination itself"),
-        (counts, "was made for 2,000"),
-    ):
-        assert message in run(folder, "merge", "job", *others).refusal
+    assert "was made for 2,000" in run(folder, "merge", "job", *counts).refusal
     assert path.read_bytes() == before
     result = run(folder, "merge", "job", *counts, "--over-capacity", "--json").json
     assert (result["items_before"], result["items"]) == (3, pytest.approx(2303, rel=0.02))

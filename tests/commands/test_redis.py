@@ -158,7 +158,7 @@ def test_pending_requests_are_loaded_or_spoken_of(run, job, redis_server, key):
 @pytest.fixture
 def worker(join):
     """A worker that has pushed nine requests, and has claimed some of them."""
-    worker = join(capacity=2)
+    worker = join(capacity=2, BLOOM_BUDGET={"example.com": 1})
     worker.store._counted = lambda: (12, 7, 3, 0)
     for number in range(9):
         worker.enqueue(str(number), priority=number % 2, slot="shop")
@@ -200,21 +200,14 @@ def test_a_crawl_has_the_same_figures_everywhere(there, redis_server, worker):
         assert worker.store.worker in shown.out
 
 
-def test_help_explains_the_columns_of_workers(there, worker):
-    """Each of them, in 80 columns."""
-    helped = there("workers", "--help")
-    for head in re.split(r"\s{2,}", there("workers").lines[0])[1:]:
-        assert re.search(rf"^  {re.escape(head)}  ", helped.out, re.M)
-    assert helped.width <= 80
-
-
 def test_push_adds_what_is_new(there, worker):
-    """From arguments and standard input, with a priority and a callback, what the filter lacks."""
-    words = ["http://example.com/1", "-", "--priority", 9]
-    pushed = there("push", *words, stdin="http://example.com/seed\n")
-    assert pushed.out == "pushed 1 request, 1 were seen before\n"
-    found = [(request.url, request.priority) for request in iter(worker.next, None)]
-    assert ("http://example.com/seed", 9) in found
+    """From arguments and standard input, with a priority and a callback, what the filter lacks and
+    the crawl's budget has room for."""
+    words = ["http://example.com/1", "-", "--priority", 9, "--callback", "parse"]
+    pushed = there("push", *words, stdin="http://example.com/seed\nhttp://example.com/more\n")
+    assert pushed.out == "pushed 1 request, 1 were seen before, 1 are over the budget\n"
+    found = [(each.url, each.priority, bool(each.callback)) for each in iter(worker.next, None)]
+    assert ("http://example.com/seed", 9, True) in found
 
 
 def test_info_tells_how_far_the_crawl_is(there, worker):
@@ -241,7 +234,7 @@ def test_info_tells_how_far_the_crawl_is(there, worker):
 
 
 def test_verify_knows_the_queue(there, redis_server, worker):
-    """While workers are at work, when one is dead, whose claims come back, and what is wrong."""
+    """While workers are at work, and what is wrong."""
     result = there("verify")
     assert (result.status, "each of 4 claimed ones has a worker" in result.out) == (0, True)
     redis_server.command("SADD", f"{worker.key}:busy", "ghost")
@@ -249,6 +242,3 @@ def test_verify_knows_the_queue(there, redis_server, worker):
     (line,) = [line for line in result.lines if line.startswith("BAD")]
     assert result.status == 2
     assert f"{redis_server.url} {worker.key}:crawl: 1 worker at work without a lease" in line
-    redis_server.command("SREM", f"{worker.key}:busy", "ghost")
-    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
-    assert "1 worker is dead" in there("verify").out

@@ -10,16 +10,20 @@ import sqlite3
 import tracemalloc
 from functools import partial
 from io import BytesIO
+from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scrapy import Request, exporters, signals
-from scrapy.extensions.feedexport import FeedExporter
+from scrapy.extensions import feedexport
+from scrapy.extensions.feedexport import FeedExporter, FTPFeedStorage
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
+from scrapy_bloom.feeds.open_feed import overwrites
 from scrapy_bloom.feeds.outbox import Outbox
 from tests.crawl.engine import Job, query, request
 from tests.crawl.feed_jobs import FeedJob
@@ -65,12 +69,11 @@ def numbers(path):
 
 @pytest.mark.parametrize("left", ["torn", "zeros"])
 def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job, left):
-    """A torn line, and a file that a power cut has left longer and not written."""
+    """A torn line, and a file of which a power cut has left a page, and zeros behind it."""
     a, path = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}), tmp_path / "a.jl"
-    length = path.stat().st_size
-    a.pages(p2={"n": 2}).drop()
+    a.pages(p2={"n": 2, "text": "x" * 9000}).drop()
     data = path.read_bytes()
-    path.write_bytes(data[:-3] if left == "torn" else data[:length].ljust(len(data), b"\0"))
+    path.write_bytes(data[:-3] if left == "torn" else data[:4096].ljust(len(data), b"\0"))
     job({"a.jl": "jsonlines"})
     assert numbers(path) == [1, 2]
 
@@ -419,7 +422,7 @@ def test_what_is_retried_goes_on_with_the_feeds_of_its_round(tmp_path, job, uri)
 
 
 @pytest.mark.parametrize("batch", [None, 1])
-def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog, batch):
+def test_a_storage_that_fails_is_tried_again(run, tmp_path, job, caplog, batch):
     """By the next start, which does nothing else if that was all that was missing; a full batch at
     the end of the crawl, too."""
     options = {"format": "jsonlines", "overwrite": True, "batch_item_count": batch}
@@ -428,6 +431,8 @@ def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog, batch):
     a = job(feeds).pages(p1={"n": 1})
     a.close()
     assert "1 feed could not be stored" in caplog.text
+    told = run(tmp_path, "info", "job").fields["job"]
+    assert told == "stopped, round 1, but feeds are to be stored: start it again"
     assert a.stat("feedexport/failed_count/Shelf") == (2 if batch else 1)
     (tmp_path / "shelf").unlink()
     job(feeds).close()
@@ -481,6 +486,11 @@ class Picky(world_feeds.OwnExporter):
         super().export_item(item)
 
 
+def choosing(_):
+    """Make an item filter that takes what has a number, and raises for other items."""
+    return SimpleNamespace(accepts=itemgetter("n"))
+
+
 NOT_JSON = TypeError("Object of type bytes is not JSON serializable")
 ERRORS = [ValueError("no"), ConnectionError("no")]
 
@@ -490,6 +500,7 @@ ERRORS = [ValueError("no"), ConnectionError("no")]
     ("form", "item", "error", "batch"),
     [
         ("jsonlines", {"n": b"2"}, NOT_JSON, None),
+        ("json", {}, KeyError("n"), None),
         ("json", Shy(n=2), TypeError("shy"), None),
         ("own", Shy(n=2), TypeError("shy"), None),
         *(("own", {"n": 2}, error, batch) for error in ERRORS for batch in (None, 1)),
@@ -504,7 +515,8 @@ def test_a_page_whose_item_a_feed_refuses_has_failed(
     one goes on."""
     monkeypatch.setattr(Picky, "error", error)
     uri = str(tmp_path / f"%(batch_id)d.{form}")
-    a = job({uri: {"format": form, "batch_item_count": batch}}, later=True, **kinds)
+    options = {"format": form, "batch_item_count": batch, "item_filter": choosing}
+    a = job({uri: options}, later=True, **kinds)
     a.exporter.exporters["own"] = Picky
     a.open()
     a.pages(p1={"n": 1})
@@ -570,7 +582,7 @@ def test_full_batches_of_a_removed_feed_are_stored_once(tmp_path, job, monkeypat
     assert [numbers(tmp_path / str(number)) for number in (1, 2)] == [[1], [2]]
 
 
-def test_many_batches_at_once_and_after_each_other(tmp_path, job):
+def test_many_batches_at_once_and_after_each_other(tmp_path, job, next_turn):
     """Few files are open, and of those that are stored nothing is kept but a number."""
     open_files = len([*Path("/proc/self/fd").iterdir()])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -588,6 +600,11 @@ def test_many_batches_at_once_and_after_each_other(tmp_path, job):
     assert len(a.exporter.durable._stores) == 0
     assert query(tmp_path / "job", "SELECT number, state FROM batches") == [(62, "stored")]
     assert [numbers(tmp_path / f"{n + 1}.jl") for n in range(62)] == [[n] for n in range(62)]
+    # nor is one stored twice that the last commit fills
+    a.done(a.page("4", {"n": 62}))
+    a.close("shutdown")
+    next_turn()
+    assert a.stat("feedexport/success_count/FileFeedStorage") == 63
 
 
 # -- in whose place ------------------------------------------------------------------
@@ -641,15 +658,23 @@ def test_whose_exporter_it_is(tmp_path, caplog, settings, exporter, warning):
     assert re.match(warning, "".join(told))
 
 
-def test_standard_output_stays_scrapys(tmp_path, job, caplog, capfdbinary):
+def test_standard_output_and_devices_stay_scrapys(tmp_path, job, caplog, capfdbinary):
     """With a warning."""
-    a = job({"stdout:": "jsonlines", "a.jl": "jsonlines"})
+    a = job({"stdout:": "jsonlines", "a.jl": "jsonlines", "/dev/null": "jsonlines"})
     a.page("1", {"n": 1})
     a.commit()
     a.crawler.signals.send_catch_log(signals.engine_started)
-    assert "1 feed with each item once, not durable in stdout:; write to a file" in caplog.text
+    assert "once, not durable in /dev/null, stdout:; write to a file" in caplog.text
     assert not (tmp_path / "a.jl").exists()
     a.close("shutdown")
+
+
+def test_what_overwrites_is_stored_as_a_whole():
+    """As S3 and GCS do whatever the option says, and FTP without it."""
+    for kind in (feedexport.S3FeedStorage, feedexport.GCSFeedStorage):
+        assert overwrites(kind.__new__(kind), {"overwrite": False})
+    assert overwrites(FTPFeedStorage("ftp://e.com/a"), {})
+    assert not overwrites(FTPFeedStorage("ftp://e.com/a"), {"overwrite": False})
 
 
 def test_without_a_job_it_is_scrapys(tmp_path, caplog):

@@ -90,8 +90,8 @@ def test_a_moved_job_goes_on_with_its_feed(tmp_path, start):
     start(first).pages(p1={"n": 1}).close("shutdown")
     first.rename(second)
     start(second).pages(p2={"n": 2}).close("shutdown")
-    (second / "job").rename(second / "other")
-    start(second, JOBDIR=str(second / "other")).pages(p3={"n": 3}).finish()
+    (second / "job").rename(tmp_path / "job")
+    start(second, JOBDIR=str(tmp_path / "job")).pages(p3={"n": 3}).finish()
     assert numbers(second / "out.jl") == [1, 2, 3]
 
 

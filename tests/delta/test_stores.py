@@ -140,9 +140,9 @@ def die_in_a_write(folder):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
-def test_what_a_killed_writer_has_begun_is_rolled_back_by_the_next_crawl(tmp_path, caplog):
-    """Whoever only looks says so, and leaves it as it is. A crawl of another fingerprinter, which
-    is refused, goes on then without the store, which it had to roll back first."""
+def test_what_a_killed_writer_has_begun_is_rolled_back_by_the_next(run, tmp_path, caplog):
+    """Crawl or command. Whoever only looks says so, and leaves it as it is. A crawl of another
+    fingerprinter, which is refused, goes on then without the store, which it had to roll back."""
     store(tmp_path, identity=OTHER).add((n.to_bytes(20, "big"), NOON) for n in range(5000))
     before = files_in(tmp_path)
     refused = r"now it is scrapy.* use a new BLOOM_DELTA_DIR"
@@ -157,6 +157,9 @@ def test_what_a_killed_writer_has_begun_is_rolled_back_by_the_next_crawl(tmp_pat
     assert files_in(tmp_path) == before
     crawled(tmp_path)._spider_opened()
     assert "BLOOM_DELTA is off in this crawl: the fingerprinter of this job was" in caplog.text
+    for command in ("delta forget memory --older 9999d", "add memory urls.txt"):
+        die_in_a_write(tmp_path)
+        assert "journal" not in run(tmp_path, *command.split()).error
     assert [(when, fact) for when, fact in rows_in(tmp_path).values()] == [(NOON, None)] * 5000
     assert [each.name for each in files_in(tmp_path)] == ["memory", "delta.sqlite"]
 

@@ -98,11 +98,13 @@ def test_queues_of_scrapy_redis_keep_their_order(client, key, monkeypatch, kind)
         meta, priority = {"n": number}, number % 3
         queue.push(Request("http://e.com", dont_filter=True, meta=meta, priority=priority))
     monkeypatch.setattr(scrapy_redis, "_AT_ONCE", 3)
-    settings = Settings({"SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{kind}"})
-    queue_of = RedisQueue(client, settings, key)
-    order = [fields["meta"]["n"] for fields in queue_of.requests(next_first=True)]
-    back = [fields["meta"]["n"] for fields in queue_of.requests(next_first=False)]
-    assert order == [queue.pop().meta["n"] for _ in range(7)] == back[::-1]
+    orders = []
+    for named in (f"scrapy_redis.queue.{kind}", queue_class):
+        queue_of = RedisQueue(client, Settings({"SCHEDULER_QUEUE_CLASS": named}), key)
+        for first in (True, False):
+            found = [each["meta"]["n"] for each in queue_of.requests(next_first=first)]
+            orders.append(found if first else found[::-1])
+    assert orders == [[queue.pop().meta["n"] for _ in range(7)]] * 4
 
 
 class Killed(BaseException):
@@ -140,10 +142,14 @@ def test_an_interrupted_load_is_run_again(client, key, left, monkeypatch, call):
 
 @pytest.mark.parametrize(
     ("serializer", "name"),
-    [("", "pickle"), ("marshal", "marshal"), (pickle, "pickle"), ("json", ""), (json, "")],
+    [
+        *(("", "pickle"), ("marshal", "marshal"), (pickle, "pickle"), ("json", ""), (json, "")),
+        ("scrapy_redis.picklecompat", "scrapy_redis.picklecompat"),
+    ],
 )
 def test_settings_of_scrapy_redis_name_its_queue(client, key, serializer, name):
     """Its keys, and what reads its requests: pickles only if they are allowed."""
+    pytest.importorskip("scrapy_redis")
     settings = Settings({"SCHEDULER_SERIALIZER": serializer, "BLOOM_PICKLE": False})
     settings.set("SCHEDULER_QUEUE_KEY", "%(spider)s:q")
     settings.set("SCHEDULER_DUPEFILTER_KEY", "%(spider)s:seen")
@@ -262,7 +268,7 @@ def test_requests_of_a_job_keep_what_they_are(join, redis, client, key, job, tmp
     assert (tmp_path / "evil").exists()
     assert [worker.next().meta["value"] for _ in range(3)] == ["c", "b", "a"]
     job.requests.unlink()
-    loaded = load_job(client, in_one_slot(f"{key}x"), job, SETTINGS)
+    loaded = load_job(client, in_one_slot(f"{key}2"), job, SETTINGS)
     assert (loaded.items, loaded.pending) == (1, 0)
 
 

@@ -138,11 +138,16 @@ def test_reasons_name_the_file(tmp_path):
     queue.mkdir()
     state.write_text(json.dumps([0]))
     assert str(queue / "0") in why_unclean(job)
+    (chunk := queue / "0" / "q0").parent.mkdir()
+    chunk.touch()
     state.write_text("[]")
     assert "requests.seen" in why_unclean(job)
     seen.touch()
     assert why_unclean(job) is None
     later = state.stat().st_mtime + 1.5
+    os.utime(chunk, (later, later))
+    assert f"{chunk} is newer" in why_unclean(job)
+    os.utime(chunk, (0, 0))
     os.utime(seen, (later, later))
     assert "was written to after" in why_unclean(job)
 
