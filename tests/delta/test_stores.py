@@ -390,8 +390,9 @@ def test_redis_lets_slices_expire(redis_server, key, age):
 
 
 def test_without_a_period_nothing_expires(redis_server, key):
-    """There is one slice then."""
+    """There is one slice then, in which a crawl with a period does not look."""
     memory(redis_server, key, NOON, period=None).add([(KEY, NOON)])
+    assert not memory(redis_server, key, NOON).known_until(KEY)
     with redis_server.client() as client:
         assert {client.ttl(name) for name in client.keys(f"*{key}*")} == {-1}
 
