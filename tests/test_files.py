@@ -9,7 +9,7 @@ from threading import Timer
 import pytest
 
 from scrapy_bloom import FilterLockedError, ScalableBloomFilter, files
-from scrapy_bloom.atomic import replace, replacing
+from scrapy_bloom.atomic import make_directory, replace, replacing
 from scrapy_bloom.files import DirectoryLock, publish
 from tests.fakes import raising
 
@@ -34,7 +34,7 @@ def test_published_file_replaces_nothing(tmp_path, monkeypatch, with_links):
 
 def test_a_replaced_file_is_durable(tmp_path, monkeypatch):
     """The content is on the disk before it has the name, and the name before `replace` returns:
-    a power cut in between leaves the old content."""
+    a power cut in between leaves the old content. Made directories are on it, too."""
     path, calls = tmp_path / "name", []
     fsync, rename = os.fsync, type(path).rename
 
@@ -53,8 +53,9 @@ def test_a_replaced_file_is_durable(tmp_path, monkeypatch):
         replace(path, content)
         assert path.read_bytes() == content
     assert os.listdir("/dev/fd") == descriptors
-    assert calls == [False, "rename", True] * 2
     assert [*tmp_path.iterdir()] == [path]
+    make_directory(tmp_path / "of" / "it")
+    assert calls == [*[False, "rename", True] * 2, True, False]
 
 
 @pytest.mark.parametrize("remove", [True, False])

@@ -77,13 +77,13 @@ if __name__ == "__main__":
         """Another crawl of the same process."""
 
         name = "other"
-        state = {}  # without JOBDIR Scrapy gives it none
-        custom_settings = {**StatefulSpider.custom_settings, "JOBDIR": None, "BLOOM_CAPACITY": 9}
+        custom_settings = {**StatefulSpider.custom_settings, "JOBDIR": "other", "BLOOM_CAPACITY": 9}
 
     process = AsyncCrawlerProcess(
         {"ADDONS": {"scrapy_bloom.Addon": 300}, "JOBDIR": sys.argv[1], "BLOOM_CAPACITY": "none"}
     )
     process.crawl(StatefulSpider)
+    process.crawl(OtherSpider)
     process.crawl(OtherSpider)
     process.start()
     print("bootstrap failed:", process.bootstrap_failed)
@@ -335,10 +335,11 @@ def test_another_spider_is_refused(job_once, tmp_path):
 
 
 def test_other_crawls_of_the_process_go_on(tmp_path):
-    """A refused one among several ends alone."""
+    """A refused one among several ends alone, and a second one with a JOBDIR is refused."""
     (tmp_path / "spider.py").write_text(SPIDER)
     done = processes.run([tmp_path / "spider.py", "job"], cwd=tmp_path, text=True)
     assert "bootstrap failed: True" in done.stdout
-    assert len(lines(done.stderr, "ERROR")) == 1, done.stderr
-    assert "BLOOM_CAPACITY is 'none'" in lines(done.stderr, "ERROR")[0]
+    wrong, second = lines(done.stderr, "ERROR")
+    assert "BLOOM_CAPACITY is 'none'" in wrong
+    assert "other is in use by process" in second
     assert "'response_received_count': 30" in done.stderr

@@ -3,7 +3,6 @@
 import logging
 
 import pytest
-from scrapy import Request
 from scrapy.utils.test import get_crawler
 from twisted.python.failure import Failure
 
@@ -64,18 +63,6 @@ def test_closing_line_names_a_better_capacity():
     )
     assert "far too large" not in closing_line(large, 50_000_000, finished=False)
     assert "BLOOM_CAPACITY" not in closing_line(filled(2000, 10), 2000, finished=True)
-
-
-def test_dupefilter_logs_one_closing_line(make_dupefilter, caplog):
-    """One INFO line at close, however often it is closed."""
-    with caplog.at_level("INFO", "scrapy_bloom"):
-        dupefilter = make_dupefilter()
-        dupefilter.request_seen(Request("http://example.com/"))
-        dupefilter.close("finished")
-        dupefilter.close("finished")
-    (record,) = [each for each in caplog.records if "The filter knows" in each.message]
-    assert record.levelname == "INFO"
-    assert "knows 1 request;" in record.message
 
 
 @pytest.mark.parametrize("logger", ["asyncio", "twisted"])

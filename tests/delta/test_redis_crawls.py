@@ -150,3 +150,15 @@ def test_a_renewed_mark_counts_from_then_on(days):
 
 
 AWAY = {"always/1", "awaited/1", "page/3"}
+
+
+@pytest.mark.parametrize(("way", "total"), [("version", 100), ("validators", 60)])
+def test_kills_lose_no_change_and_fetch_nothing_else_in_full(days, way, total):
+    """A job dies in a commit on each of three days, on the first with marks on their way."""
+    runs, pages = days[f"killed_by_{way}"], [f"page/{number}" for number in range(total)]
+    assert [run["status"] for run in runs] == [-9, 0] * 3
+    for day in (2, 3):
+        answers = runs[2 * day - 2]["answers"] + runs[2 * day - 1]["answers"]
+        full = {page for page, status in answers if status == 200 and page.startswith("page/")}
+        assert full - {"page/3"} == {page for page in pages if since(page, day) == day}
+    assert {dated(page, day) for page in pages for day in (1, 2, 3)} <= {*runs[-1]["written"]}

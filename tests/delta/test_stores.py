@@ -243,13 +243,14 @@ def test_a_store_is_for_its_owner_alone(tmp_path, umask):
     ],
 )
 def test_an_expired_row_stays_for_an_eighth_of_the_period(tmp_path, period, looks):
-    """Of the longest that a crawl has asked for; rows that are not done stay."""
-    store(tmp_path).add([(key(1), NOON), row(2, None, digest=b"d" * 16)])
+    """Of the longest that a crawl has asked for; rows that are not done, or have a fact, stay."""
+    facts = [row(number, NOON, **{fact: b"fact"}) for number, fact in enumerate(FACTS, 3)]
+    store(tmp_path).add([(key(1), NOON), row(2, None, digest=b"d" * 16), *facts])
     opened(tmp_path, NOON, period).close()
     for hours, is_there in looks:
         opened(tmp_path, NOON + hours * HOUR).close()
         assert (key(1) in rows_in(tmp_path)) is is_there, hours
-    assert rows_in(tmp_path) == {key(2): (None, b"d" * 16)}
+    assert {*rows_in(tmp_path)} == {*map(key, range(2, 6))}
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
@@ -392,8 +393,9 @@ def test_redis_lets_slices_expire(redis_server, key, age):
 
 
 def test_without_a_period_nothing_expires(redis_server, key):
-    """There is one slice then."""
+    """There is one slice then, in which a crawl with a period does not look."""
     memory(redis_server, key, NOON, period=None).add([(KEY, NOON)])
+    assert not memory(redis_server, key, NOON).known_until(KEY)
     with redis_server.client() as client:
         assert {client.ttl(name) for name in client.keys(f"*{key}*")} == {-1}
 

@@ -186,6 +186,10 @@ def days(tell):
     yield tell("validators_redis", steps, spider=ByValidators, **settings)
     renewed = {**CONDITIONAL, **eight}
     yield tell("renewed", each_day(1, 12, 18), spider=ByValidators, **renewed)
+    died = [on(1, dies_at=9, is_committed=True), on(2, dies_at=4), on(3, dies_at=4)]
+    steps = [step for each in died for step in (each, on(each.day))]
+    for spider in (ByVersion, ByValidators):
+        yield tell(f"killed_{spider.name}", steps, spider=spider, **CONDITIONAL)
 
 
 STORIES = {story.__name__: story for story in (days,)}

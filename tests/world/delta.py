@@ -507,10 +507,11 @@ def digest_kills(tell):
 
 
 def thrown_away(tell):
-    """The first crawl is killed, and its job thrown away."""
+    """The first crawl is killed, and its job thrown away, once with items for the end of it."""
     for number in range(max(THROWN_AWAY, tell.options.count)):
-        at, seconds = tell.chance.randrange(5, 30), tell.chance.random() / 5
-        killed, again = on(1, at, seconds, settings={"JOBDIR": "job1"}), {"JOBDIR": "job2"}
+        at, seconds = tell.chance.randrange(15, 30), tell.chance.random() / 5
+        first = {"JOBDIR": "job1", **({"FEEDS": FEEDS["zipped"]} if number % 2 else {})}
+        killed, again = on(1, at, seconds, settings=first), {"JOBDIR": "job2"}
         yield tell(f"thrown{number}", [killed, on(1, settings=again), *each_day(2, JOBDIR="job3")])
 
 
