@@ -150,13 +150,15 @@ def test_a_host_that_is_gone_is_asked_little_and_fails_as_one(make_crawl, clock,
     assert (len(crawl.scheduler), crawl.stat("scheduler/dead_hosts")) == (pages, 1)
     assert not crawl.scheduler.has_pending_requests()
     assert world.reasons() == pages
+    assert crawl.stat("scheduler/pending") == 0
 
 
 @pytest.mark.parametrize("takes_turns", [True, False])
 @pytest.mark.parametrize("count", [2, 7])
 def test_several_hosts_are_dead_at_once(make_crawl, clock, count, takes_turns):
-    """While others answer: that is not the machine, in the order of any release of Scrapy."""
-    crawl, gone = make_crawl(), [f"gone{n}" for n in range(count)]
+    """While others answer: that is not the machine, in the order of any release of Scrapy. They
+    are counted without a job, too."""
+    crawl, gone = make_crawl(None), [f"gone{n}" for n in range(count)]
     pages = {**dict.fromkeys(gone, 20), "up": 300, "other": 300}
     world = World(crawl, clock, pages, always("refused", *gone), takes_turns=takes_turns)
     world.run(5000)
