@@ -5,6 +5,7 @@ from pathlib import Path
 from scrapy import signals
 from scrapy.http import Response
 from twisted.internet import reactor
+from twisted.internet.task import deferLater
 
 from scrapy_bloom import DurableFeedExporter
 from scrapy_bloom.crawl.origins import ResponseOrigins
@@ -14,10 +15,10 @@ from tests.world import feeds as world_feeds
 
 
 class Shelf(world_feeds.Shelf):
-    """Stores at once: without a running reactor there are no threads."""
+    """Stores in the next turn: without a running reactor there are no threads."""
 
     def store(self, file):
-        self._store_in_thread(file)
+        return deferLater(reactor, 0, self._store_in_thread, file)
 
 
 class FeedJob(RoundJob):
