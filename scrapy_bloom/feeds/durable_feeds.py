@@ -146,7 +146,7 @@ class DurableFeeds(CommitHook):
             for template in self.templates:
                 if template not in going_on:
                     self._begin(template)
-            self.ledger.commit()
+            self._commit()
         # whatever it is, nothing may be acknowledged; Twisted may hold back a Ctrl-C
         except BaseException as error:  # noqa: BLE001
             self.stores_empty = False  # what the next start may not know, and append to

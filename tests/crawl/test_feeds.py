@@ -166,16 +166,21 @@ def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job, stores_empty):
     assert (json.loads(path.read_bytes()) == []) if stores_empty else not path.exists()
 
 
-def test_a_start_whose_feeds_cannot_begin_stores_none(tmp_path, job, monkeypatch):
+@pytest.mark.parametrize("fails", ["_begin", "before_commit"])
+def test_a_start_whose_feeds_cannot_begin_stores_none(tmp_path, job, monkeypatch, fails):
     """Also none that is empty, to which the next start would append its own."""
-    begin, feeds = DurableFeeds._begin, {"a.json": {"format": "json", "postprocessing": [GZIP]}}
+    call, feeds = (
+        getattr(DurableFeeds, fails),
+        {"a.json": {"format": "json", "postprocessing": [GZIP]}},
+    )
 
-    def begin_and_fail(*arguments):
-        begin(*arguments)
-        raise sqlite3.OperationalError("database or disk is full")
+    def call_and_fail(durable, *arguments):
+        call(durable, *arguments)
+        if durable._feeds:
+            raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(DurableFeeds, "_begin", begin_and_fail)
+        patch.setattr(DurableFeeds, fails, call_and_fail)
         job(feeds).close("bloom_error")
     assert not (tmp_path / "a.json").exists()
     job(feeds).pages(p1={"n": 1}).close()
