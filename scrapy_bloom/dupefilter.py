@@ -161,8 +161,10 @@ class FilterDupeFilter(BaseDupeFilter):
         logger.info("%s", line, extra={"spider": self.crawler.spider})
 
     def abandon(self) -> None:
-        """Close the filter of a crawl that does not begin, without a log line or stats."""
-        self._close_filter()
+        """Close the filter of a crawl that does not begin, without a log line or stats. What fails
+        there is not told: `refuse` must follow, and has the cause."""
+        with suppress(Exception):
+            self._close_filter()
 
     # for the schedulers, `speed` and the optional parts
 
@@ -371,10 +373,8 @@ class BloomDupeFilter(FilterDupeFilter):
 
     def abandon(self) -> None:
         """Close the filter of a crawl whose start is refused, and abandon the job."""
-        try:
-            super().abandon()
-        finally:
-            session_of(self.crawler).abandon()
+        super().abandon()
+        session_of(self.crawler).abandon()
 
     def _open_filter(self, settings: BloomSettings, identity: FingerprinterIdentity) -> Layered:
         job, extra = settings.job, {"spider": self.crawler.spider}

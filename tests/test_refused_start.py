@@ -188,6 +188,38 @@ def job_once(tmp_path_factory):
     return job
 
 
+DISK = '''
+import sqlite3
+
+from scrapy_bloom.bloom.file import BitStore
+from scrapy_bloom.sqlite import scheduler
+
+
+class Failing:
+    """An extension, with which nothing is read or written any more once a job is open."""
+
+
+def fail(*_):
+    raise sqlite3.OperationalError("disk I/O error")
+
+
+BitStore.close = scheduler.SqliteRecords = fail
+'''
+
+
+def test_a_refusal_whose_filter_cannot_be_closed_leaves_the_state(tmp_path, job_once):
+    """One line has the cause, and Scrapy, which would close the spider, empties no file."""
+    state = job_once(tmp_path) / "job" / "spider.state"
+    before = state.read_bytes()
+    (tmp_path / "disk.py").write_text(DISK)
+    status, log = run(tmp_path, EXTENSIONS='{"disk.Failing": 0}')
+    assert status == 1, log
+    (error,) = lines(log, "ERROR")
+    assert "requests.sqlite: disk I/O error" in error
+    assert "Traceback" not in log
+    assert state.read_bytes() == before
+
+
 OF_SCRAPY = {"SCHEDULER": STOCK}
 FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter"}
 

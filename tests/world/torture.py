@@ -33,7 +33,7 @@ STOPS = ((signal.SIGKILL,),) * 3 + ((signal.SIGINT,), (signal.SIGTERM,), FORCED)
 """How a run ends before its end; the last is Ctrl-C as often as it needs."""
 IN_JOB = ("all.jl", "all.csv", "all.json", "all.json.gz")
 """Feeds in the job directory, which a power cut may do without what was not synced."""
-FEW = ("all.jl", "over.json", "all.csv", "all.json.gz", "shelf:whole.json", SMALL_BATCHES)
+FEW = ("all.jl", "over.json", "all.csv", "all.json.gz", "shelf:whole.json", SMALL_BATCHES, BOOKS)
 """Feeds that need each call there is."""
 SIDES = ("before", "after")
 FAULTS = {
@@ -263,7 +263,7 @@ def points(torturer):
         for call, side in itertools.product(sorted({1, *later}), options.sides):
             second = name == "recover" or chance.random() < 0.3 * (name not in _INSIDE)
             point = f"{side} {name} {call}{' of the second run' * second}"
-            crawl = torturer(f"point{next(number)}", 14, (*FEW, BOOKS), point, BLOOM_CAPACITY=10)
+            crawl = torturer(f"point{next(number)}", 14, FEW, point, BLOOM_CAPACITY=10)
             yield crawl.disturb(Points(name, call, side).lay, second=second)
 
 
