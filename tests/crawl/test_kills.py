@@ -54,7 +54,7 @@ def test_random_stops_lose_no_page_and_leave_each_item_once():
 WAYS = {
     "first of each kind of call": ("points --count 0 --pages 10 --sides after", 30),
     "commits": ("points --count 6 --names sql\\ COMMIT --pages 8", 8),
-    "power cuts": ("cuts --count 31 --pages 20", 3),
+    "power cuts": ("cuts --count 15 --pages 20", 4),
     "failing calls": ("faults --count 10", 0),
     "disks that are too small": ("short --count 2 --pages 60", 0),
 }
