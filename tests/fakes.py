@@ -29,6 +29,7 @@ class Engine:
         self.downloader = Downloader()
         self.scraper = SimpleNamespace(
             slot=SimpleNamespace(active=set()),
+            _check_if_closing=lambda: None,
             spidermw=SimpleNamespace(
                 methods=defaultdict(deque), middlewares=(), process_start=lambda: None
             ),

@@ -187,6 +187,42 @@ def test_full_filter_closes_the_spider_and_a_larger_one_resumes(outcome):
     assert (outcome.site.missed, outcome.site.twice) == ([], [])
 
 
+SLOW_ITEM = """
+import asyncio
+import scrapy
+
+class Slow:
+    async def process_item(self, item):
+        await asyncio.sleep(1)
+        return item
+
+class ItemSpider(scrapy.Spider):
+    name = "item"
+    custom_settings = {"ITEM_PIPELINES": {Slow: 1}}
+
+    async def start(self):
+        yield {"page": None}
+        for number in range(60):
+            yield scrapy.Request(f"data:,{number}")
+
+    def parse(self, response):
+        pass
+"""
+
+
+def closed_during_an_item_of_start(folder):
+    (folder / "slow.py").write_text(SLOW_ITEM)
+    limits = {"BLOOM_CAPACITY": 40, "BLOOM_ON_FULL": "close", "JOBDIR": folder / "job"}
+    return Scrapy(folder, "runspider", "slow.py", **ADDON, **limits).end()
+
+
+@scenarios(closed_during_an_item_of_start)
+def test_a_close_waits_for_an_item_of_start_and_no_longer(outcome):
+    """Scrapy looks whether its scraper can be closed after responses only."""
+    assert (outcome.status, outcome.reason) == (0, "bloom_full")
+    assert outcome.stat("item_scraped_count") == "1"
+
+
 def shell(folder):
     with SmallSite() as site:
         fetch = f"fetch('{site.url}/page/3')"

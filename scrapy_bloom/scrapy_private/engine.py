@@ -15,7 +15,7 @@ from scrapy.utils.defer import deferred_from_coro
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-from . import get, require
+from . import get, miss, require
 
 HELD = "bloom_held"
 """Meta key: how often a request was sent again for a hold of its download slot."""
@@ -47,6 +47,8 @@ class EngineView:
             require(name, hasattr(found, "__contains__") and hasattr(found, "__iter__"))
         if getattr(crawler, "throttler", None) is not None:
             require("engine._throttler_waiting", hasattr(self._engine, "_throttler_waiting"))
+        if not hasattr(self._engine.scraper, "_check_if_closing"):
+            miss("engine.scraper._check_if_closing", "a stop during an item of start() may not end")
         if hasattr(self._engine.downloader, "stop_async"):
             name = "_handle_downloader_output"
             require(f"engine.{name}", hasattr(self._engine, name))
@@ -87,6 +89,15 @@ def close_spider(crawler: Crawler, reason: str) -> None:
     def close() -> None:
         closed = deferred_from_coro(crawler.engine.close_spider_async(reason=reason))
         closed.addErrback(lambda failure: None)
+        go_on(closed)
+
+    def go_on(closed: Any) -> None:
+        # Scrapy's scraper looks whether it is done after each response, not after items of start()
+        closing = get(crawler.engine, "scraper", "slot", "closing")
+        if closing and not closing.called:
+            get(crawler.engine, "scraper", "_check_if_closing")()
+        if not closed.called:
+            call_later(0.1, go_on, closed)
 
     call_later(0, close)
 
