@@ -1,4 +1,4 @@
-"""What several test modules share: dupefilters built by Scrapy, and crawls side by side."""
+"""What several test modules share: dupefilters built by Scrapy, and commands."""
 
 import os
 import subprocess
@@ -125,12 +125,3 @@ def run(monkeypatch, capsys):
 def next_turn():
     """Return a function that lets the reactor do what was scheduled for its next turn."""
     return partial(reactor.iterate, 0)
-
-
-@pytest.fixture
-def outcome(request, tmp_path):
-    """Return what the scenario of this test (a function of an empty folder) has returned.
-
-    Use it with `pytest.mark.parametrize("outcome", [scenario, …], indirect=True)`.
-    """
-    return request.param(tmp_path)

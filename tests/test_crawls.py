@@ -3,9 +3,7 @@
 import os
 import shutil
 from contextlib import suppress
-from functools import partial
 from signal import SIGINT, SIGKILL, SIGTERM
-from types import SimpleNamespace
 
 import pytest
 from scrapy import version_info
@@ -24,26 +22,11 @@ REFUSED = {1} if version_info >= (2, 19) else {0, 1}
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
-def scenarios(function, *each):
-    """Run `function` with each of the arguments, beside all other scenarios."""
-    cases = [partial(function, *arguments) for arguments in each] or [function]
-    names = [
-        [str(getattr(a, "name", a)).rpartition(".")[2] for a in arguments] for arguments in each
-    ]
-    ids = ["-".join(name) for name in names] or None
-    return pytest.mark.parametrize("outcome", cases, indirect=True, ids=ids)
-
-
-def uninterrupted(reactor, folder):
-    with SmallSite() as site:
-        run = crawl(site, folder, job=False, TWISTED_REACTOR=reactor, **ADDON)
-        return site, run.end()
-
-
-@scenarios(uninterrupted, (ASYNCIO,), (SELECT,))
-def test_uninterrupted_crawl_fetches_every_page_once(outcome):
+@pytest.mark.parametrize("reactor", [ASYNCIO, SELECT])
+def test_uninterrupted_crawl_fetches_every_page_once(tmp_path, reactor):
     """With the add-on every page, method and body is fetched, each once."""
-    site, run = outcome
+    with SmallSite() as site:
+        run = crawl(site, tmp_path, job=False, TWISTED_REACTOR=reactor, **ADDON).end()
     assert (run.status, run.reason) == (0, "finished")
     assert (site.missed, site.twice) == ([], [])
     assert run.lines("ERROR") == run.lines("WARNING") == []
@@ -54,20 +37,16 @@ def test_uninterrupted_crawl_fetches_every_page_once(outcome):
     assert 0 < float(run.stat("bloom/fill_ratio")) < 0.01
 
 
-def stopped_and_resumed(signal, reactor, folder):
+@pytest.mark.parametrize(("signal", "reactor"), [(SIGINT, ASYNCIO), (SIGTERM, SELECT)])
+def test_stopped_crawl_resumes_and_misses_nothing(tmp_path, signal, reactor):
+    """Over a stop by signal and a resumption no page is missed and none fetched twice."""
     with SmallSite() as site:
-        first = crawl_until(STOP_AT, site, folder, TWISTED_REACTOR=reactor)
+        first = crawl_until(STOP_AT, site, tmp_path, TWISTED_REACTOR=reactor)
         first.stop(signal)
         site.release()
         first.end()
         between = site.answered.total()
-        return site, first, between, crawl(site, folder, TWISTED_REACTOR=reactor).end()
-
-
-@scenarios(stopped_and_resumed, (SIGINT, ASYNCIO), (SIGTERM, SELECT))
-def test_stopped_crawl_resumes_and_misses_nothing(outcome):
-    """Over a stop by signal and a resumption no page is missed and none fetched twice."""
-    site, first, between, second = outcome
+        second = crawl(site, tmp_path, TWISTED_REACTOR=reactor).end()
     assert (first.reason, second.reason) == ("shutdown", "finished")
     assert first.status == second.status == 0
     assert STOP_AT <= between < len(PAGES)
@@ -75,116 +54,95 @@ def test_stopped_crawl_resumes_and_misses_nothing(outcome):
     assert second.lines("ERROR") == second.lines("WARNING") == []
 
 
-def flipped_while_it_runs(folder):
+def test_bytes_that_flip_are_told_of_in_one_line(tmp_path):
+    """It names what failed, and shows no traceback."""
     with SmallSite() as site:
-        run = crawl_until(STOP_AT, site, folder, **ADDON, BLOOM_KEEP_FAILED=0)
+        run = crawl_until(STOP_AT, site, tmp_path, **ADDON, BLOOM_KEEP_FAILED=0)
         site.release()
         # until it reads some of them: what SQLite has in memory heals others
         while run.process.poll() is None:
-            for each in (folder / "job").glob("requests.sqlite*"):
+            for each in (tmp_path / "job").glob("requests.sqlite*"):
                 with suppress(FileNotFoundError), each.open("r+b") as file:
                     file.write(b"\x5a" * each.stat().st_size)
-        return run.end()
-
-
-@scenarios(flipped_while_it_runs)
-def test_bytes_that_flip_are_told_of_in_one_line(outcome):
-    """It names what failed, and shows no traceback."""
-    (line,) = outcome.lines("ERROR")
+        run.end()
+    (line,) = run.lines("ERROR")
     assert "job/requests.sqlite: " in line
-    assert "Traceback" not in outcome.log
+    assert "Traceback" not in run.log
 
 
-def killed_and_resumed(folder):
+def test_killed_crawl_keeps_its_filter_and_says_what_was_lost(tmp_path):
+    """After SIGKILL the filter knows its keys, one line warns, and the job runs on, its
+    lock being no obstacle; the next run finds a job that was stopped cleanly."""
     with SmallSite() as site:
-        first = crawl_until(STOP_AT, site, folder)
+        first = crawl_until(STOP_AT, site, tmp_path)
         first.stop(SIGKILL)
         first.end()
         known = site.fingerprints()
-        shutil.copytree(folder / "job" / "bloom", folder / "copy")
+        shutil.copytree(tmp_path / "job" / "bloom", tmp_path / "copy")
         site.release()
-        second = crawl(site, folder).end()
-        third = crawl(site, folder).end()
-    with ScalableBloomFilter.open(folder / "copy") as copy:
+        second = crawl(site, tmp_path).end()
+        third = crawl(site, tmp_path).end()
+    with ScalableBloomFilter.open(tmp_path / "copy") as copy:
         forgotten = [fingerprint for fingerprint in known if fingerprint not in copy]
         clean = copy.clean
-    return SimpleNamespace(**locals())
-
-
-@scenarios(killed_and_resumed)
-def test_killed_crawl_keeps_its_filter_and_says_what_was_lost(outcome):
-    """After SIGKILL the filter knows its keys, one line warns, and the job runs on, its
-    lock being no obstacle; the next run finds a job that was stopped cleanly."""
-    assert outcome.first.status == -SIGKILL
-    assert (outcome.folder / "job" / "bloom" / "lock").exists()
-    assert len(outcome.known) >= STOP_AT
-    assert (outcome.forgotten, outcome.clean) == ([], False)
-    assert (outcome.second.status, outcome.second.reason) == (0, "finished")
-    assert outcome.second.lines("ERROR") == []
-    (warning,) = outcome.second.lines("WARNING")
+    assert first.status == -SIGKILL
+    assert (tmp_path / "job" / "bloom" / "lock").exists()
+    assert len(known) >= STOP_AT
+    assert (forgotten, clean) == ([], False)
+    assert (second.status, second.reason) == (0, "finished")
+    assert second.lines("ERROR") == []
+    (warning,) = second.lines("WARNING")
     assert "not stopped cleanly" in warning
     assert "pending" in warning
     assert "new JOBDIR" in warning
-    assert int(outcome.second.stat("bloom/items")) >= STOP_AT
-    assert outcome.site.twice == []
-    assert (outcome.third.status, outcome.third.reason) == (0, "finished")
-    assert outcome.third.lines("WARNING") == []
+    assert int(second.stat("bloom/items")) >= STOP_AT
+    assert site.twice == []
+    assert (third.status, third.reason) == (0, "finished")
+    assert third.lines("WARNING") == []
 
 
-def second_process(folder):
+def test_second_process_on_the_same_job_is_refused(tmp_path):
+    """It ends with status 1 and one ERROR line that names the holder, which goes on."""
     with SmallSite() as site:
-        first = crawl_until(STOP_AT, site, folder)
-        second = crawl(site, folder).end()
+        first = crawl_until(STOP_AT, site, tmp_path)
+        second = crawl(site, tmp_path).end()
         answered = site.answered.total()
         site.release()
         first.end()
-    return SimpleNamespace(**locals())
-
-
-@scenarios(second_process)
-def test_second_process_on_the_same_job_is_refused(outcome):
-    """It ends with status 1 and one ERROR line that names the holder, which goes on."""
-    first, second = outcome.first, outcome.second
     assert second.status in REFUSED
     (error,) = [line for line in second.lines("ERROR") if "scrapy_bloom" in line]
     assert f"in use by process {first.process.pid};" in error
-    assert str(outcome.folder / "job") in error
-    assert outcome.answered == STOP_AT
+    assert str(tmp_path / "job") in error
+    assert answered == STOP_AT
     assert (first.status, first.reason) == (0, "finished")
-    assert (outcome.site.missed, outcome.site.twice) == ([], [])
+    assert (site.missed, site.twice) == ([], [])
 
 
-def full_and_resumed(folder):
-    limit = {"FILE_SIZE_LIMIT": "1000000"}
-    with SmallSite() as site:
-        full = crawl(site, folder, BLOOM_CAPACITY=40, BLOOM_ON_FULL="close").end()
-        before = site.answered.total()
-        failed = crawl(site, folder, environment=limit).end()
-        between = site.answered.total()
-        names = {path.name for path in (folder / "job" / "bloom").iterdir()}
-        resumed = crawl(site, folder, BLOOM_ON_FULL="close", BLOOM_CAPACITY=500).end()
-    return SimpleNamespace(**locals())
-
-
-@scenarios(full_and_resumed)
-def test_full_filter_closes_the_spider_and_a_larger_one_resumes(outcome):
+def test_full_filter_closes_the_spider_and_a_larger_one_resumes(tmp_path):
     """BLOOM_ON_FULL = "close" ends the crawl cleanly, as does a filter that finds no room to grow,
     with one ERROR line each; with more of it the crawl goes on where it was, and misses nothing."""
-    full, failed, resumed = outcome.full, outcome.failed, outcome.resumed
+    limit = {"FILE_SIZE_LIMIT": "1000000"}
+    with SmallSite() as site:
+        full = crawl(site, tmp_path, BLOOM_CAPACITY=40, BLOOM_ON_FULL="close").end()
+        before = site.answered.total()
+        failed = crawl(site, tmp_path, environment=limit).end()
+        between = site.answered.total()
+        names = {path.name for path in (tmp_path / "job" / "bloom").iterdir()}
+        resumed = crawl(site, tmp_path, BLOOM_ON_FULL="close", BLOOM_CAPACITY=500).end()
     assert (full.status, full.reason) == (0, "bloom_full")
     assert int(full.stat("bloom/items")) >= 40
     assert int(full.stat("bloom/layers")) == 1
     (error,) = full.lines("ERROR")
     assert "BLOOM_CAPACITY" in error
     assert (failed.status, failed.reason) == (0, "bloom_error")
-    assert outcome.before < outcome.between < len(PAGES)
+    assert before < between < len(PAGES)
     (error,) = failed.lines("ERROR")
     assert "1.bloom" in error
-    assert outcome.names == {"0.bloom", "lock"}
+    assert names == {"0.bloom", "lock"}
     assert (resumed.status, resumed.reason) == (0, "finished")
     assert int(resumed.stat("bloom/layers")) == 2
     assert resumed.lines("ERROR") == resumed.lines("WARNING") == []
-    assert (outcome.site.missed, outcome.site.twice) == ([], [])
+    assert (site.missed, site.twice) == ([], [])
 
 
 SLOW_ITEM = """
@@ -210,45 +168,31 @@ class ItemSpider(scrapy.Spider):
 """
 
 
-def closed_during_an_item_of_start(folder):
-    (folder / "slow.py").write_text(SLOW_ITEM)
-    limits = {"BLOOM_CAPACITY": 40, "BLOOM_ON_FULL": "close", "JOBDIR": folder / "job"}
-    return Scrapy(folder, "runspider", "slow.py", **ADDON, **limits).end()
-
-
-@scenarios(closed_during_an_item_of_start)
-def test_a_close_waits_for_an_item_of_start_and_no_longer(outcome):
+def test_a_close_waits_for_an_item_of_start_and_no_longer(tmp_path):
     """Scrapy looks whether its scraper can be closed after responses only."""
-    assert (outcome.status, outcome.reason) == (0, "bloom_full")
-    assert outcome.stat("item_scraped_count") == "1"
+    (tmp_path / "slow.py").write_text(SLOW_ITEM)
+    limits = {"BLOOM_CAPACITY": 40, "BLOOM_ON_FULL": "close", "JOBDIR": tmp_path / "job"}
+    run = Scrapy(tmp_path, "runspider", "slow.py", **ADDON, **limits).end()
+    assert (run.status, run.reason) == (0, "bloom_full")
+    assert run.stat("item_scraped_count") == "1"
 
 
-def shell(folder):
+def test_shell_fetches_the_same_url_twice(tmp_path):
+    """In the Scrapy shell the add-on leaves the shell's own dupefilter alone."""
     with SmallSite() as site:
         fetch = f"fetch('{site.url}/page/3')"
         code = f"[{fetch}, {fetch}, response.status]"
-        return site, Scrapy(folder, "shell", "-c", code, **ADDON).end()
-
-
-@scenarios(shell)
-def test_shell_fetches_the_same_url_twice(outcome):
-    """In the Scrapy shell the add-on leaves the shell's own dupefilter alone."""
-    site, run = outcome
+        run = Scrapy(tmp_path, "shell", "-c", code, **ADDON).end()
     assert (run.status, run.lines("ERROR")) == (0, [])
     assert "[None, None, 200]" in run.log.splitlines()
     assert site.answered == {("GET", "/page/3", ""): 2}
 
 
-def picky_fingerprinter(folder):
+def test_failing_fingerprinter_costs_no_page(tmp_path):
+    """A fingerprinter that raises for some pages is logged once, and all are fetched once."""
     picky = "tests.small_spider.PickyFingerprinter"
     with SmallSite() as site:
-        return site, crawl(site, folder, REQUEST_FINGERPRINTER_CLASS=picky).end()
-
-
-@scenarios(picky_fingerprinter)
-def test_failing_fingerprinter_costs_no_page(outcome):
-    """A fingerprinter that raises for some pages is logged once, and all are fetched once."""
-    site, run = outcome
+        run = crawl(site, tmp_path, REQUEST_FINGERPRINTER_CLASS=picky).end()
     assert (run.status, run.reason) == (0, "finished")
     assert (site.missed, site.twice) == ([], [])
     (error,) = run.lines("ERROR")

@@ -3,6 +3,7 @@
 import argparse
 import ast
 import json
+import operator
 import os
 import re
 import shlex
@@ -365,6 +366,13 @@ def test_each_page_is_in_the_index():
     assert sorted(listed) == sorted(path.stem for path in PAGES if path.stem != "index")
 
 
+def test_the_glossary_has_the_words_of_other_pages():
+    """Each has a line that begins with it."""
+    defined = "\n".join(re.findall("^- (.+?: )", TEXT[ROOT / "docs" / "glossary.md"], re.MULTILINE))
+    words = ("pending", "dispatched", "in flight", "acknowledged", "failed", "held")
+    assert [word for word in words if word not in defined] == []
+
+
 # --- snippets ---------------------------------------------------------------------------
 
 
@@ -416,3 +424,23 @@ def test_pictures_are_those_of_their_source(monkeypatch):
         assert (ROOT / "docs" / "images" / name).read_text(encoding="utf-8") == str(draw()), (
             f"run: python docs/pictures.py ({name})"
         )
+
+
+def test_pictures_can_be_read_in_light_and_dark(monkeypatch):
+    """Words have a contrast of 4.5 with the ground under them, bars one of 3."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import pictures
+
+    def light(colour):
+        """Return the relative luminance of WCAG 2.2."""
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        parts = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return sum(map(operator.mul, parts, (0.2126, 0.7152, 0.0722)))
+
+    words = "ink ground/grey ground/lost ground/ink pale/grey pale/ink safe/ink killed"
+    bars = "ours ground/ours-too ground/exact ground/stock ground/line ground"
+    for least, pairs in ((4.5, words), (3, bars)):
+        for name, ground in map(str.split, pairs.split("/")):
+            for colours in zip(pictures.COLOURS[name], pictures.COLOURS[ground], strict=True):
+                low, high = sorted(map(light, colours))
+                assert (high + 0.05) / (low + 0.05) >= least, (name, ground)

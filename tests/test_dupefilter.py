@@ -36,16 +36,11 @@ def verdicts(tested, offered):
     return [tested.request_seen(request) for request in offered]
 
 
-def levels(caplog, least):
-    """Return the messages of this level so far, and of those above."""
-    return [each.getMessage() for each in caplog.records if each.levelno >= least]
-
-
 @pytest.fixture
 def errors(caplog):
     """Return a function that lists the ERROR messages so far."""
     caplog.set_level(logging.DEBUG)
-    return lambda: levels(caplog, logging.ERROR)
+    return lambda: [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 @pytest.fixture(params=["memory", "job"])

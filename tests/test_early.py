@@ -196,6 +196,7 @@ def again(known, then, identity=KNOWN[0], job=False):
     return example(stream=stream, identity=identity, recent=8, job=job)
 
 
+@pytest.mark.slow
 @again({"callback": "parse_other"}, {"callback": "parse"}, PAGES)
 @again({"callback": "parse_other"}, {}, PAGES)
 @again({}, {"callback": "of another"}, PAGES)
@@ -654,9 +655,9 @@ extractors = st.fixed_dictionaries(
 def test_links_are_all_links_less_what_is_known(
     body, encoding, texts, known, way, extractor, identity, cls
 ):
-    """Slow, since it makes many crawls: same arguments, same requests in the same order, same
-    errors; what is missing would have been dropped, and is counted as if it had been. So it is
-    with extracted links: of two spellings of a seen one the other may be there."""
+    """Same arguments, same requests in the same order, same errors; what is missing would have been
+    dropped, and is counted as if it had been. So it is with extracted links: of two spellings of a
+    seen one the other may be there."""
     crawl = Crawl(**identity)
     response = page("c/d?e#f", body.encode(encoding, "ignore"), cls, encoding=encoding)
     for text in known:

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +18,7 @@ import pytest
 from w3lib.url import canonicalize_url
 
 from tests import processes
+from tests.crawl.engine import query
 from tests.redis import server
 
 PROJECT = Path(__file__).resolve().parent.parent / "example_project"
@@ -26,6 +27,7 @@ sys.path.insert(0, str(PROJECT))
 import harness  # noqa: E402
 from example import news  # noqa: E402
 from example.model import FLAKY, GONE, MOVED, TOPICS, pages, site  # noqa: E402
+from example.spiders.site import SiteSpider  # noqa: E402
 
 from tests.patience import PATIENCE, wait_until  # noqa: E402
 from tests.web_server import ServedInThread  # noqa: E402
@@ -94,6 +96,12 @@ def test_the_embedded_site_lets_a_job_resume(tmp_path):
     assert titles.most_common(1)[0][1] == 1
 
 
+def test_a_start_without_a_host_is_refused():
+    """The spider `site` says what it wants."""
+    with pytest.raises(ValueError, match="'shop' is not a URL: give it as http://host"):
+        SiteSpider("shop")
+
+
 class AnotherSite(ServedInThread):
     """Three pages with an off-site link, a form that is not for crawlers, and no HTML."""
 
@@ -113,8 +121,8 @@ class AnotherSite(ServedInThread):
 
 def stored(path):
     """Return {URL: title} of the table that the spider `stored` fills, as far as it is there."""
-    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path)) as connection:
-        return dict(connection.execute("SELECT url, title FROM pages"))
+    with suppress(sqlite3.OperationalError):
+        return dict(query(path, "SELECT url, title FROM pages"))
     return {}
 
 

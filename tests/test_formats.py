@@ -3,17 +3,16 @@
 import os
 import re
 import shutil
-import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from hashlib import sha256
 
 import pytest
 
 from scrapy_bloom.bloom.header import PAGE
+from tests.crawl.engine import query
 from tests.test_refused_start import contents
 from tests.test_refused_start import run as start
 
-pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
@@ -61,23 +60,20 @@ def in_page_0(text):
 
 
 def by_sql(statement):
-    def change(path, _server):
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute(statement)
-
-    return change
+    return lambda path, _server: query(path, statement)
 
 
-def in_redis(name, text):
-    """Do the same in a string, or the fields of a hash."""
+def in_redis(name, text, after=None):
+    """Do the same in a string, or the fields of a hash, or put `after` there."""
+    after = text.replace(b"1", b"9") if after is None else after
 
     def change(_path, server):
         client, key = server.client(), f"{{formats}}{name}"
         if client.type(key) == b"string":
-            client.set(key, client.get(key).replace(text, text.replace(b"1", b"9")))
+            client.set(key, client.get(key).replace(text, after))
             return
         for field, value in client.hgetall(key).items():
-            client.hset(key, field, value.replace(text, text.replace(b"1", b"9")))
+            client.hset(key, field, value.replace(text, after))
 
     return change
 
@@ -99,6 +95,7 @@ FORMATS = {
     "feeds": (worker, FEEDS, VERSION, JOBDIR),
     "redis_filter": (worker, KEY, in_redis("", FORMAT), f"{USE} BLOOM_REDIS_KEY"),
     "redis_crawl": (worker, KEY, in_redis(":crawl", b"1:"), f"{USE} BLOOM_REDIS_KEY"),
+    "redis_crawl_before": (worker, KEY, in_redis(":crawl", b"1:", b""), USE.replace("9", "none")),
     "redis_delta": (worker, " formats", IDENTITY, f"{USE} BLOOM_DELTA_RESET"),
 }
 

@@ -52,6 +52,8 @@ def test_a_job_is_read_while_it_runs(tmp_path):
         wait_until(lambda: "Spider opened" in other._log.read_text())
         site.release()
         assert (run.end().status, other.end().status) == (0, 0)
+    (line,) = (each for each in run.lines("INFO") if "metrics:" in each)
+    assert line.endswith(f"http://127.0.0.1:{port}/metrics")
     (line,) = other.lines("WARNING")
     assert re.search(rf"WARNING: metrics: +off, 127.0.0.1:{port}: .*; give BLOOM_METRICS", line)
     assert run.lines("WARNING") == []

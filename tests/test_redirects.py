@@ -13,7 +13,6 @@ from tests.patience import wait_until
 from tests.redirecting_spider import BUSY, PAGES
 from tests.small_site import PACKAGE, Scrapy
 
-pytest_plugins = ["tests.redis.fixtures"]
 CANONICAL = "scrapy_bloom.CanonicalRequestFingerprinter"
 
 

@@ -310,8 +310,8 @@ AS_ANY_USER = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_overr
 @pytest.mark.slow
 @pytest.mark.skipif(IS_ROOT and not shutil.which("setpriv"), reason="root may write everything")
 def test_a_file_that_may_not_be_written_is_refused(job_once, tmp_path):
-    """With nothing left beside it that would keep the job refused when it may be again; the
-    filter of a killed job stays as it was, too."""
+    """Slow, since it makes two jobs: with nothing left beside it that would keep the job refused
+    when it may be again; the filter of a killed job stays as it was, too."""
     for folder in (job_once(tmp_path / how, how) for how in ("stopped", "killed")):
         path = folder / "job" / "requests.sqlite"
         path.chmod(0o400)

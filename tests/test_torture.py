@@ -1,6 +1,6 @@
 """A thousand crawls that die in every way: `make torture` (an hour or less).
 
-What it prints last are the totals; the last result stands in the README.
+What it prints last are the totals; the last result stands in docs/durability.md.
 """
 
 import itertools

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import time
-from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -62,13 +61,21 @@ class Adding:
         return [line for line in lines[:-1] if line.isdigit()], err.decode().splitlines()
 
 
-def killed_at_random(kind, capacity, folder, *, exact=False):
-    """Kill processes that add to filters; return seed, number of keys, and unknown ones."""
+@pytest.mark.parametrize(
+    ("kind", "capacity", "exact"),
+    [
+        (BloomFilter, 200_000, False),
+        (ScalableBloomFilter, 100, False),
+        (ScalableBloomFilter, 100, True),
+    ],
+)
+def test_killed_at_random_all_returned_keys_are_known(tmp_path, kind, capacity, exact):
+    """And with an exact table the number of keys is exact, too."""
     seed = seed_of("SEED")
     chance = random.Random(seed)
     added, unknown = 0, []
     for series in range(2):
-        path, keys, unreported = folder / str(series), [], []
+        path, keys, unreported = tmp_path / str(series), [], []
         for run in range(8):
             child = Adding(f"{kind.__name__}{'+exact' * exact}", capacity, path, f"{run}-")
             # from the making of the filter to the middle of an add
@@ -89,32 +96,17 @@ def killed_at_random(kind, capacity, folder, *, exact=False):
                         there = len(keys) + sum(key in found for key in unreported)
                         unknown += [f"{len(found)} are counted"] * (len(found) != there)
         added += len(keys)
-    return seed, added, unknown
-
-
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        partial(killed_at_random, BloomFilter, 200_000),
-        partial(killed_at_random, ScalableBloomFilter, 100),
-        partial(killed_at_random, ScalableBloomFilter, 100, exact=True),
-    ],
-    ids=["BloomFilter", "ScalableBloomFilter", "exact"],
-    indirect=True,
-)
-def test_killed_at_random_all_returned_keys_are_known(outcome):
-    """And with an exact table the number of keys is exact, too."""
-    seed, added, unknown = outcome
     print("seed", seed, "keys", added)
     assert added > 100
     assert unknown == []
 
 
-def killed_at_each_step(moment, folder, *, exact=False):
-    """Kill a process at each step; return the last one's steps, and what was wrong."""
+@pytest.mark.parametrize(("moment", "exact"), [("make", False), ("grow", False), ("grow", True)])
+def test_killed_while_a_layer_is_made_the_filter_opens(tmp_path, moment, exact):
+    """At whichever step: its name is synced after its pages and before a key goes in."""
     wrong = []
     for step in count():
-        path = folder / str(step)
+        path = tmp_path / str(step)
         child = Adding(f"ScalableBloomFilter{'+exact' * exact}", 100, path, "", step, moment)
         keys, steps = child.end()
         if child.status == 0:
@@ -128,25 +120,9 @@ def killed_at_each_step(moment, folder, *, exact=False):
             found.check()
             assert len(found.layers) >= 2
         assert len(keys) == (0 if moment == "make" else 100)
-    return steps, step, wrong
-
-
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        partial(killed_at_each_step, "make"),
-        partial(killed_at_each_step, "grow"),
-        partial(killed_at_each_step, "grow", exact=True),
-    ],
-    ids=["make", "grow", "grow exact"],
-    indirect=True,
-)
-def test_killed_while_a_layer_is_made_the_filter_opens(outcome):
-    """Its name is synced after its pages and before a key goes in."""
-    steps, survived, wrong = outcome
     assert wrong == []
-    assert survived == 2 * len(steps)
-    named = next(n for n, step in enumerate(steps) if step in ("link", "rename", "replace"))
+    assert step == 2 * len(steps)
+    named = next(n for n, name in enumerate(steps) if name in ("link", "rename", "replace"))
     assert "fsync file" in steps[:named]
     assert "pwrite" in steps[: steps.index("fsync file")]
     assert "pwrite" not in steps[steps.index("fsync file") :]

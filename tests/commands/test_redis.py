@@ -172,7 +172,7 @@ def worker(join):
 
 def test_a_crawl_has_the_same_figures_everywhere(there, redis_server, worker):
     """In top, workers and info: what the workers have counted, and each of them. What was lost with
-    two workers waits as others do, in a list of its own."""
+    two workers waits as others do, in a list of its own. The help of workers has each column."""
     record = "cmsgpack.pack({'0', 'shop', '2x', 0})"
     lost = f"redis.call('RPUSH', KEYS[1], {record})"
     redis_server.command("EVAL", lost, 1, f"{worker.key}:quarantined")
@@ -196,8 +196,11 @@ def test_a_crawl_has_the_same_figures_everywhere(there, redis_server, worker):
     text = there("top", "--once")
     assert re.match(rf"running, for \S+ s  {redis_server.url} {worker.key[1:-1]}$", text.lines[0])
     assert "in flight by worker" in text.out
-    for shown in (text, there("info"), there("workers")):
+    workers, helped = there("workers"), there("workers", "--help")
+    for shown in (text, there("info"), workers):
         assert worker.store.worker in shown.out
+    for head in re.split(r"\s{2,}", workers.lines[0])[1:]:
+        assert re.search(rf"^  {re.escape(head)}  ", helped.out, re.MULTILINE)
 
 
 def test_push_adds_what_is_new(there, worker):

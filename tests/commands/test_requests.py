@@ -1,7 +1,5 @@
 """What each command about requests answers, in text and with --json, to a job and to a crawl."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite import desk as orders
 from tests.contracts.test_desk import STARTS, CrawlPlace, JobPlace, failed
+from tests.crawl.engine import query
 from tests.stored import stored
 
 PAGE = f"{STARTS}w0"
@@ -193,8 +192,7 @@ def test_a_damaged_record_hides_no_other(run, tmp_path, detail):
     with stored(tmp_path / "requests.sqlite") as job:
         for each in (payload, b"request"):
             job.fail(FAILURES[0]._replace(url="", reason="login page"), each)
-    with closing(sqlite3.connect(tmp_path / "requests.sqlite")) as file, file:
-        file.execute("UPDATE request SET detail = ? WHERE id = 1", (detail,))
+    query(tmp_path, "UPDATE request SET detail = ? WHERE id = 1", detail)
     damaged, other = run(tmp_path, "failed", ".", "--json").json
     assert [each["reason"] for each in (damaged, other)] == ["unreadable", "login page"]
     assert damaged["url"] == PAGE

@@ -57,9 +57,10 @@ def test_compare_prints_the_running_share(run, tmp_path):
         assert f"from 1 to {most:,}" in refusal
 
 
+@pytest.mark.slow
 def test_plot_writes_pictures(run, tmp_path):
-    """PNG of 900 to 920, and SVG without a date that follows light and dark; another suffix is
-    refused. Slow: draws twice."""
+    """Slow, since it draws twice: PNG of 900 to 920, and SVG without a date that follows light and
+    dark; another suffix is refused."""
     pytest.importorskip("matplotlib")
     result = run(tmp_path, "plot", "memory", "memory.svg")
     assert (result.status, result.lines) == (0, ["wrote memory.svg"])

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import sqlite3
 import time
 from contextlib import closing
 
@@ -219,14 +218,12 @@ def test_the_round_counts_over_kills(run, tmp_path):
 def test_feeds_are_counted_with_what_is_not_in_their_files_yet(watched):
     """In batches that were stored and forgotten, too; a password is not shown."""
     feeds = {"s3://id:se/cret@bucket/%(batch_id)d": 10, "a@b": 0}
-    with closing(sqlite3.connect(watched / "requests.sqlite")) as connection, connection:
-        for number, (uri, size) in enumerate(feeds.items()):
-            feed = number, uri, json.dumps({"batch_item_count": size})
-            connection.execute("INSERT INTO feeds VALUES (?, 1, ?, ?, NULL, 'null')", feed)
-            rows = [(number, None), (number, 5)]
-            connection.executemany("INSERT INTO items VALUES (NULL, ?, ?, x'')", rows)
-        batch = "INSERT INTO batches VALUES (NULL, 0, ?, '', '', '', ?, 0, x'', '')"
-        connection.executemany(batch, [(4, 10), (5, 3)])
+    for number, (uri, size) in enumerate(feeds.items()):
+        feed = number, uri, json.dumps({"batch_item_count": size})
+        query(watched, "INSERT INTO feeds VALUES (?, 1, ?, ?, NULL, 'null')", *feed)
+        query(watched, "INSERT INTO items VALUES (NULL, ?1, NULL, x''), (NULL, ?1, 5, x'')", number)
+    batch = "(NULL, 0, ?, '', '', '', ?, 0, x'', '')"
+    query(watched, f"INSERT INTO batches VALUES {batch}, {batch}", 4, 10, 5, 3)
     figures, uri = JobStatus(watched).figures(), "s3://…bucket/%(batch_id)d"
     assert [tuple(each.values()) for each in figures["feeds"]] == [(uri, 44), ("a@b", 1)]
     assert f"feed             {uri}, 44 items" in lines("job", figures)

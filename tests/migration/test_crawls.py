@@ -2,7 +2,6 @@
 
 import os
 from signal import SIGINT
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +10,7 @@ from tests.commands.command_line import bloom, files_in
 from tests.migration.test_sources import FORMATS
 from tests.redis.server import Server, missing
 from tests.small_site import PAGES, SmallSite, crawl, crawl_until
-from tests.test_crawls import STOP_AT, scenarios
+from tests.test_crawls import STOP_AT
 
 STOCK = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 OURS = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
@@ -29,30 +28,25 @@ def rewrite(path, format_):
     return len(fingerprints)
 
 
-def stopped_cleanly(format_, scheduler, folder):
+@pytest.mark.parametrize(("format_", "scheduler"), [("text", "stock"), ("binary", "durable")])
+def test_job_stopped_cleanly_goes_on(tmp_path, format_, scheduler):
+    """No page is missed and none fetched twice; the import is done and told once."""
     settings = DURABLE if scheduler == "durable" else OURS
     with SmallSite() as site:
-        first = crawl_until(STOP_AT, site, folder, **STOCK)
+        first = crawl_until(STOP_AT, site, tmp_path, **STOCK)
         first.stop(SIGINT)
         site.release()
         first.end()
         between = site.answered.total()
-        seen = rewrite(folder / "job" / "requests.seen", format_)
-        second = crawl(site, folder, **settings).end()
-        third = crawl(site, folder, **settings).end()
-    return SimpleNamespace(**locals())
-
-
-@scenarios(stopped_cleanly, ("text", "stock"), ("binary", "durable"))
-def test_job_stopped_cleanly_goes_on(outcome):
-    """No page is missed and none fetched twice; the import is done and told once."""
-    assert STOP_AT <= outcome.between < len(PAGES)
-    second, third = outcome.second, outcome.third
+        seen = rewrite(tmp_path / "job" / "requests.seen", format_)
+        second = crawl(site, tmp_path, **settings).end()
+        third = crawl(site, tmp_path, **settings).end()
+    assert STOP_AT <= between < len(PAGES)
     assert (second.status, second.reason) == (0, "finished")
-    assert (outcome.site.missed, outcome.site.twice) == ([], [])
+    assert (site.missed, site.twice) == ([], [])
     assert second.lines("ERROR") == second.lines("WARNING") == []
     (line,) = [line for line in second.lines("INFO") if "Imported" in line]
-    assert f"Imported {outcome.seen:,} requests" in line
+    assert f"Imported {seen:,} requests" in line
     assert "Imported" not in third.log
     (line,) = [line for line in second.lines("INFO") if "The filter knows" in line]
     assert f"knows {int(second.stat('bloom/items'))} requests; pages probably lost: none;" in line
@@ -79,29 +73,6 @@ THEIR_FINGERPRINTS = {
 }
 
 
-def moved(source, folder):
-    """Crawl up to the middle, load what is left into Redis, and go on to the end."""
-    is_job = source == "job"
-    server = Server(folder)
-    theirs = {} if is_job else THEIR_FINGERPRINTS
-    place, *options = ["job"] if is_job else [server.url, "--spider", "small"]
-    options += [f"--set={name}={value}" for name, value in {**SHARED, **theirs}.items()]
-    began_with = JOB if is_job else {**THEIRS, "REDIS_URL": server.url}
-    try:
-        with SmallSite() as site:
-            first = crawl_until(STOP_AT, site, folder, job=is_job, **began_with)
-            first.stop(SIGINT)
-            site.release()
-            first.end()
-            between, before = site.answered.total(), left_by(server, folder)
-            found = bloom(folder, "load", place, server.url, "--key", KEY, *options)
-            after, ours = left_by(server, folder), {**SHARED, **theirs}
-            run = crawl(site, folder, job=False, BLOOM_REDIS_URL=server.url, **ours).end()
-    finally:
-        server.stop()
-    return SimpleNamespace(**locals())
-
-
 def left_by(server, folder):
     """Return what is in the job, and what scrapy-redis has."""
     found = files_in(folder / "job")
@@ -111,15 +82,34 @@ def left_by(server, folder):
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
-@scenarios(moved, ("job",), ("scrapy-redis",))
-def test_a_crawl_goes_on_in_redis(outcome):
-    """Nothing is missed or fetched again, and what was loaded is as it was."""
+@pytest.mark.parametrize("source", ["job", "scrapy-redis"])
+def test_a_crawl_goes_on_in_redis(tmp_path, source):
+    """Stopped in the middle and loaded, it misses nothing and fetches nothing again; what was
+    loaded is as it was."""
     pytest.importorskip("scrapy_redis")
-    assert STOP_AT <= outcome.between < len(PAGES)
-    assert outcome.found.status == 0, outcome.found.error
-    told = "for Redis" if outcome.is_job else "pending requests from scrapy-redis's 'small' at"
-    assert told in outcome.found.out
-    assert outcome.before
-    assert outcome.after == outcome.before
-    assert outcome.run.reason == "finished"
-    assert (outcome.site.missed, outcome.site.twice) == ([], [])
+    is_job = source == "job"
+    server = Server(tmp_path)
+    theirs = {} if is_job else THEIR_FINGERPRINTS
+    place, *options = ["job"] if is_job else [server.url, "--spider", "small"]
+    options += [f"--set={name}={value}" for name, value in {**SHARED, **theirs}.items()]
+    began_with = JOB if is_job else {**THEIRS, "REDIS_URL": server.url}
+    try:
+        with SmallSite() as site:
+            first = crawl_until(STOP_AT, site, tmp_path, job=is_job, **began_with)
+            first.stop(SIGINT)
+            site.release()
+            first.end()
+            between, before = site.answered.total(), left_by(server, tmp_path)
+            found = bloom(tmp_path, "load", place, server.url, "--key", KEY, *options)
+            after, ours = left_by(server, tmp_path), {**SHARED, **theirs}
+            run = crawl(site, tmp_path, job=False, BLOOM_REDIS_URL=server.url, **ours).end()
+    finally:
+        server.stop()
+    assert STOP_AT <= between < len(PAGES)
+    assert found.status == 0, found.error
+    told = "for Redis" if is_job else "pending requests from scrapy-redis's 'small' at"
+    assert told in found.out
+    assert before
+    assert after == before
+    assert run.reason == "finished"
+    assert (site.missed, site.twice) == ([], [])

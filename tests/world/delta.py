@@ -46,9 +46,6 @@ FAILING = ("status", "raising", "dropped", "error", "empty", "torn", "refused")
 SOUND = ("item", "moved", "keyed", "posted")
 FIRST_DAY = 1_800_000_000 + DAY
 LISTS = 2
-EACH = (1,)
-"""The details of each kind that a list has."""
-THROWN_AWAY = 2
 REFUSED = set()
 """The crawls and days on which the site has refused a page once."""
 
@@ -60,7 +57,7 @@ def links(path, day):
         failing = [f"status/{number}9"] if number == "2" else []
         return [f"item/{number}{n}" for n in (100, 101)] + failing
     number = int(number)
-    found = [f"{kind}/{number}{n}" for kind in (*FAILING, *SOUND) for n in EACH]
+    found = [f"{kind}/{number}1" for kind in (*FAILING, *SOUND)]
     found += [f"item/{number}{n}" for n in range(20, 20 + day)]  # what is new
     found += [f"poll/{n + 1}" for n in range(day)]
     found += ["item/7", "always/1", f"list/{number % LISTS + 1}"]
@@ -491,7 +488,7 @@ def digests(tell):
 def digest_kills(tell):
     """The same with SIGKILLs on each day: in commits, and from the third crawl on at any time."""
     chance = tell.chance
-    for number in range(max(2, tell.options.count)):
+    for number in range(tell.options.count):
         steps = []
         for last in [on(day) for day in (1, 2, 3, 4)] if number % 2 else each_day(1, 2, 3, 4):
             for _ in range(chance.randrange(1, 3)):
@@ -508,7 +505,7 @@ def digest_kills(tell):
 
 def thrown_away(tell):
     """The first crawl is killed, and its job thrown away, once with items for the end of it."""
-    for number in range(max(THROWN_AWAY, tell.options.count)):
+    for number in range(tell.options.count):
         at, seconds = tell.chance.randrange(15, 30), tell.chance.random() / 5
         first = {"JOBDIR": "job1", **({"FEEDS": FEEDS["zipped"]} if number % 2 else {})}
         killed, again = on(1, at, seconds, settings=first), {"JOBDIR": "job2"}

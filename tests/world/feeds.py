@@ -141,10 +141,9 @@ FEEDS = {
     "batch-%(batch_id)d.json": {"format": "json", "batch_item_count": 13},
     "few-%(batch_id)d.csv": {"format": "csv", "batch_item_count": 5},
     "shelf:batch-%(batch_id)d.csv": {"format": "csv", "batch_item_count": 29, "overwrite": True},
-    "books": {},
 }
 BOOKS = "books"
-"""What the pipeline has is checked as a feed is."""
+"""What stands beside them for the pipeline, which is checked as a feed is."""
 SMALL_BATCHES = "few-%(batch_id)d.csv"
 
 
@@ -155,7 +154,6 @@ def feeds_in(folder, names=FEEDS):
         if name.startswith("shelf:")
         else f"{folder}/{name}": dict(FEEDS[name])
         for name in names
-        if name != BOOKS
     }
 
 
@@ -177,12 +175,15 @@ def items_of(folder, name):
 
 
 def books_of(folder):
-    """Return what the pipeline has stored, and which of its pages the spider's state lacks."""
+    """Return what the pipeline has stored, and which of its pages the spider's state lacks, where
+    there is a job."""
     urls = [url for (url,) in query(folder / "books.sqlite", "SELECT url FROM books")]
-    state = folder / "job" / "spider.state"
+    job = folder / "job"
+    known, state = set(), job / "spider.state"
+    if state.exists():
+        known = pickle.loads(state.read_bytes()).get("numbers", known)
     numbers = {url.split()[0] for url in urls if not url.endswith("start")}
-    known = pickle.loads(state.read_bytes())["numbers"] if state.exists() else numbers
-    return Counter([*urls, *numbers - known])
+    return Counter([*urls, *(numbers - known if job.exists() else ())])
 
 
 def items_in(data, name):

@@ -1,8 +1,8 @@
 """What a power cut leaves of a job directory: what was synced, and of the rest anything.
 
 `Cut` notes, in the process of a crawl, what has been synced: contents by fsync, msync
-and SQLite's commits, names by the sync of their directory. `cut_power` makes of it, and
-of what the files hold, what a disk may have.
+and SQLite's commits, names by the sync of their directory. Its method `power` makes of that,
+and of what the files hold, what a disk may have.
 """
 
 import json
@@ -27,7 +27,7 @@ class Cut:
     """A power cut at sync `number` of a crawl in `folder`, over all of its runs: what is synced
     there is on the disk, or not yet. Notes below it, beside the job directory, what was synced."""
 
-    def __init__(self, folder, number=0, *, is_synced=True):
+    def __init__(self, folder, number, *, is_synced):
         self.folder, self.number, self.is_synced = folder, number, is_synced
         self.job, self.notes = folder / "job", folder / "synced"
         self.held = None
@@ -134,28 +134,22 @@ class Cut:
         part.rename(self.notes / name)
 
     def power(self, chance):
-        """Leave of the job what the disk may have; yield which commit is not there."""
-        cut_power(self.folder, chance)
+        """Replace the job directory by one that a power cut may have left; yield which commit is
+        not there."""
+        if not self.job.exists():
+            return
+        before = self.folder / f"job-before-{len(list(self.folder.glob('job-before*')))}"
+        self.job.rename(before)
+        restore(before, self.job, self.notes, chance)
+        shutil.rmtree(self.notes, ignore_errors=True)
+        # what is there now is what the disk has
+        self.notes.mkdir()
+        for path in [self.job, *self.job.rglob("*")]:
+            self.keep(path)
         if (noted := self.folder / "synced commits").exists():
-            found, commits = found_in(self.folder / "job")[1], int(noted.read_text())
+            found, commits = found_in(self.job)[1], int(noted.read_text())
             if found < commits:
                 yield f"commit {found}, and {commits} were synced"
-
-
-def cut_power(folder, chance):
-    """Replace the job directory by one that a power cut may have left."""
-    job, notes = folder / "job", folder / "synced"
-    before = folder / f"job-before-{len(list(folder.glob('job-before*')))}"
-    if not job.exists():
-        return
-    job.rename(before)
-    restore(before, job, notes, chance)
-    shutil.rmtree(notes, ignore_errors=True)
-    # what is there now is what the disk has
-    now = Cut(folder)
-    notes.mkdir()
-    for path in [job, *job.rglob("*")] if job.exists() else []:
-        now.keep(path)
 
 
 def restore(old, new, notes, chance):

@@ -323,9 +323,8 @@ def fork(function, log, *arguments):
         os._exit(status)
 
 
-def take(world, crawl, step, meanwhile=lambda: None):
-    """Take a step of a crawl to its end; return its run. Yields while it goes on, and calls
-    `meanwhile` then."""
+def take(world, crawl, step):
+    """Take a step of a crawl to its end; return its run. Yields while it goes on."""
     world.say(crawl, step.state)
     began, to_send, due = world.count(crawl), [*step.signals], inf
     settings = {**crawl.settings, **step.settings}
@@ -336,7 +335,6 @@ def take(world, crawl, step, meanwhile=lambda: None):
         if to_send and time.monotonic() >= due and run.sent(to_send[0]):
             to_send.pop(0)
             due = time.monotonic() + random.random() * 0.02
-        meanwhile()
         yield None
     return run
 
@@ -352,7 +350,7 @@ def tell(world, crawl, steps, look):
     return found
 
 
-def side_by_side(jobs, beside=3):
+def side_by_side(jobs, beside):
     """Run generators, `beside` at a time, until they yield something; return that."""
     waiting, running, results = iter(jobs), [], []
     while True:

@@ -33,7 +33,7 @@ STOPS = ((signal.SIGKILL,),) * 3 + ((signal.SIGINT,), (signal.SIGTERM,), FORCED)
 """How a run ends before its end; the last is Ctrl-C as often as it needs."""
 IN_JOB = ("all.jl", "all.csv", "all.json", "all.json.gz")
 """Feeds in the job directory, which a power cut may do without what was not synced."""
-FEW = ("all.jl", "over.json", "all.csv", "all.json.gz", "shelf:whole.json", SMALL_BATCHES, BOOKS)
+FEW = ("all.jl", "over.json", "all.csv", "all.json.gz", "shelf:whole.json", SMALL_BATCHES)
 """Feeds that need each call there is."""
 SIDES = ("before", "after")
 FAULTS = {
@@ -216,19 +216,22 @@ class Torturer(Teller):
     def __call__(self, name, pages, feeds, point="", **settings):
         """Return a crawl, with what each variant of it fetches and gives if nothing stops it."""
         crawl = self.crawl(name, pages, feeds, **settings)
-        if feeds not in self._whole:
+        key = crawl.pages, feeds
+        if key not in self._whole:
             folder = self.world.folder / f"whole{len(self._whole)}"
             settings = {"FEEDS": feeds_in(folder, feeds), "BLOOM_DROP_EARLY": False}
             whole = replace(crawl, name=folder.name, settings={**crawl.settings, **settings})
             run = self.world.start(whole, job=False).wait()
             assert run.reason == "finished", run.log
-            items = {name: items_of(folder, name) for name in feeds}
-            self._whole[feeds] = {*self.world.pages(whole)}, items
-        return Tortured(self.world, crawl, *self._whole[feeds], point)
+            checked = feeds if feeds is IN_JOB else (*feeds, BOOKS)
+            items = {name: items_of(folder, name) for name in checked}
+            self._whole[key] = {*self.world.pages(whole)}, items
+        return Tortured(self.world, crawl, *self._whole[key], point)
 
     def calls(self, pages):
         """Return the names of the points of a small crawl, in the order of its calls."""
-        return calls_of(self.world, self.crawl("calls", pages, FEW, BLOOM_CAPACITY=10), often)
+        crawl = self.crawl(f"calls{pages}", pages, FEW, BLOOM_CAPACITY=10)
+        return calls_of(self.world, crawl, often)
 
 
 def kills(torturer):
@@ -300,7 +303,7 @@ STORIES = {story.__name__: story for story in (kills, cuts, points, faults, shor
 def arguments(parser):
     parser.add_argument("--names", nargs="*", help="of kill points")
     parser.add_argument("--sides", nargs="*", choices=SIDES, default=SIDES, help="of them")
-    parser.add_argument("--feeds", nargs="*", choices=FEEDS, default=tuple(FEEDS))
+    parser.add_argument("--feeds", nargs="+", choices=FEEDS, default=tuple(FEEDS))
     parser.add_argument("--pages", type=int, help="of each crawl")
 
 
