@@ -65,6 +65,17 @@ def test_growth_comes_with_the_first_key_too_many(tmp_path, name, error_rate, pr
                 ]
 
 
+def test_a_filter_of_more_than_ten_layers_opens_as_it_was(tmp_path):
+    """The tenth comes after the ninth, whatever the names of the files begin with."""
+    made = []
+    for _ in range(2):
+        with ScalableBloomFilter(1, 1e-2, tmp_path / "bloom") as bloom_filter:
+            bloom_filter.update(map(str, range(1_500)))
+            made.append([len(layer) for layer in bloom_filter.layers])
+    assert made[0] == made[1]
+    assert len(made[0]) == 11
+
+
 def test_next_layer_follows_the_capacity_asked_for(tmp_path):
     """Reopened with a larger capacity, the filter grows to it at once when full."""
     with ScalableBloomFilter(1_000, 1e-3, tmp_path / "bloom") as bloom_filter:
