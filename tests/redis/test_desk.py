@@ -32,7 +32,8 @@ def pending(worker, **selected):
 @ORDERS
 @pytest.mark.parametrize("lobby", [0, 256])
 def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
-    """In each priority, parked or not; what is claimed stays, others stay in their order."""
+    """In each priority, parked or not; what is claimed stays, others stay in their order. The lobby
+    counts none of them any more."""
     lobby_from(monkeypatch, lobby)
     worker = join(capacity=2, **order)
     worker.send(("first", "second"), slot="claimed", priority=1)
@@ -56,6 +57,7 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
     worker.exchange()
     assert worker.store.is_quiet
     assert (worker.store.waiting, worker.store.nbytes) == (0, 0)
+    assert worker.client.call("bitcount", f"{worker.key}:lobby_counts") == 0
 
 
 @ORDERS
