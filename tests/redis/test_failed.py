@@ -2,9 +2,7 @@
 them, found again, and asked again."""
 
 import json
-import re
 from hashlib import sha1
-from pathlib import Path
 
 import msgpack
 import pytest
@@ -273,11 +271,7 @@ def test_stats_that_can_be_alerted_on(build, locked_server, key, caplog):
 
 def test_the_rights_in_the_documents_are_enough(own_server):
     """For a worker of a crawl with all there is: a budget, failed requests, a dictionary."""
-    text = (Path(__file__).parents[2] / "docs" / "workers.md").read_text()
-    rights = re.search(r"ACL SETUSER worker on >password (.*?)```", text, re.DOTALL)[1]
-    words = rights.replace("books:bloom", "key").replace("\\", "").split()
-    own_server.command("ACL", "SETUSER", "worker", "on", ">password", *words)
-    url = own_server.url.replace("//", "//worker:password@")
+    url = own_server.user("workers.md", "key", commands=False)
     worker = StoreWorker(url, "key")
     for number in range(300):
         worker.enqueue(f"{number}", slot=f"shop-{number}")
