@@ -16,7 +16,7 @@ from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis.worker_feeds import SyncedFeeds
-from tests.crawl.conftest import make, opened  # noqa: F401 - fixtures
+from tests.crawl.conftest import make  # noqa: F401 - a fixture
 from tests.crawl.engine import name_of, request
 from tests.fakes import raising
 from tests.redis.fixtures import open_scheduler
@@ -121,9 +121,8 @@ def reader(redis_server, key):
     store.close()
 
 
-def broken(*_):
-    """Stand in for a store that cannot be reached."""
-    raise SharedFilterError("no answer")
+broken = raising(SharedFilterError("no answer"))
+"""Stands in for a store that cannot be reached."""
 
 
 def test_marks_follow_the_commit_that_has_synced_their_items(begin, monkeypatch):
