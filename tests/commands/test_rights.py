@@ -22,8 +22,7 @@ def test_commands_on_a_crawl(run, join, tmp_path, redis_server, key):
     """All of them find it by the BLOOM_REDIS_KEY of its workers; the name of its keys in Redis is
     none."""
     worker = join()
-    worker.enqueue_all("12")
-    worker.exchange()
+    worker.send("12")
     worker.fail(worker.next())
     worker.exchange()
     worker.leave()

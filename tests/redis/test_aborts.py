@@ -126,8 +126,7 @@ def sets_a_budget(join, abort, before):
 def lets_fail(join, abort):
     """What an operator lets fail is where it was, or has failed."""
     worker = join()
-    worker.enqueue_all("abcd")
-    worker.exchange()
+    worker.send("abcd")
     worker.leave()
     worker = join()
 

@@ -167,8 +167,7 @@ def test_a_damaged_one_stops_no_other_from_being_dropped(join, redis_server):
     """It stays, in the list of quarantined ones, among delayed ones and in a lobby."""
     worker = join()
     worker.send("ab", slot="slot")
-    worker.enqueue("late", 1000, slot="slot")
-    worker.exchange()
+    worker.send(["late"], delay=1000, slot="slot")
     worker.leave()
     for command, name, *more in (
         ("LPUSH", "quarantined", "junk"),

@@ -243,8 +243,7 @@ def test_stats_that_can_be_alerted_on(build, locked_server, key, caplog):
     """Those of the crawl and of the worker; the last line has a command, and no password."""
     url = locked_server.url.replace("//", "//:hush@")
     other = StoreWorker(url, key)
-    other.enqueue_all("abcdef")
-    other.exchange()
+    other.send("abcdef")
     fail(other, other.next())
     other.exchange()
     other.leave()
@@ -281,8 +280,7 @@ def test_the_rights_in_the_documents_are_enough(own_server):
     worker.close()  # killed: its claims count in a budget that is new
     own_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
     worker = StoreWorker(url, "key", BLOOM_BUDGET={"*": 3, "shop-1": 1})
-    worker.enqueue("over", slot="shop-1")
-    worker.exchange()
+    worker.send(["over"], slot="shop-1")
     for urls in ((), ["*/over"]):
         assert worker.failed.retry(reasons=["capped"], urls=urls) == 0
     own_server.command("HDEL", f"{worker.key}:crawl", "dictionaries")

@@ -315,8 +315,7 @@ def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
     worker, held = join(), ["held"] * (max(jumps) < 0)
     worker.send(held, slot="held")
     worker.store.hold("held", 190, 1)
-    worker.enqueue("before", 100)
-    worker.exchange()
+    worker.send(["before"], delay=100)
     for jump in jumps:
         shift(worker, jump)
         worker.exchange()
@@ -327,8 +326,7 @@ def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
     assert 90 < worker.store.next_due <= 101
     assert 90 < CrawlReader(worker.client, worker.key).look().next_due <= 101
     assert join().state.waits.startswith("1 later, the next in 1 min")
-    worker.enqueue("after", 200)
-    worker.exchange()
+    worker.send(["after"], delay=200)
     for names in ["before"], ["after", *held]:
         let_pass(worker, 101)
         assert sorted(worker.take()[0]) == names
