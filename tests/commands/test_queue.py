@@ -124,8 +124,7 @@ def test_options_that_do_not_belong_are_refused(run, tmp_path):
 
 def of_slot(worker, slot, count):
     """Let so many requests of a slot wait."""
-    worker.enqueue_all((f"{slot}-{number}" for number in range(count)), slot=slot)
-    worker.exchange()
+    worker.send((f"{slot}-{number}" for number in range(count)), slot=slot)
 
 
 def next_slots(worker):

@@ -1,34 +1,14 @@
 """Each command as a user who has the rights that the documents name, and no others."""
 
-import re
-from pathlib import Path
-
 import pytest
 
 from scrapy_bloom import load_into_redis
 
-DOCS = Path(__file__).parents[2] / "docs"
 FILTER_COMMANDS = ["info", "verify", "check http://example.com/1", "export exported", "clear --yes"]
 CRAWL_COMMANDS = ["workers", "failed", "retry", "top --once", "push http://example.com/3"]
 CRAWL_COMMANDS += ["drop --yes", "queue count", "queue hold a", "queue drop --slot * --yes"]
 CRAWL_COMMANDS += FILTER_COMMANDS
 FILTER_ALONE, CRAWL = "scrapy.core.scheduler.Scheduler", "scrapy_bloom.RedisDurableScheduler"
-
-
-def rights(page):
-    """Return the words of the ACL in a document, for a worker and for `scrapy bloom`."""
-    text = (DOCS / page).read_text()
-    block, more = re.search(
-        r"ACL SETUSER worker on >password (.*?)```(.*?)(?:For seeds|To read a set)", text, re.DOTALL
-    ).groups()
-    return [*block.replace("\\\n", " ").split(), *re.findall(r"\+[a-z|]+", more)]
-
-
-def user(server, page, key):
-    """Return the URL for a user who may do what a document says, for crawls with `key`."""
-    words = [word.replace("books:bloom", key) for word in rights(page)]
-    server.command("ACL", "SETUSER", key, "reset", "on", ">password", *words)
-    return f"redis://{key}:password@127.0.0.1:{server.port}/0"
 
 
 def run_at(run, folder, command, url, key):
@@ -42,12 +22,11 @@ def test_commands_on_a_crawl(run, join, tmp_path, redis_server, key):
     """All of them find it by the BLOOM_REDIS_KEY of its workers; the name of its keys in Redis is
     none."""
     worker = join()
-    worker.enqueue_all("12")
-    worker.exchange()
+    worker.send("12")
     worker.fail(worker.next())
     worker.exchange()
     worker.leave()
-    url = user(redis_server, "workers.md", key)
+    url = redis_server.user("workers.md", key)
     for command in CRAWL_COMMANDS:
         refused = run_at(run, tmp_path, command, url, worker.key).refusal
         assert "give its BLOOM_REDIS_KEY, which has no braces" in refused
@@ -62,7 +41,7 @@ def test_commands_on_a_filter_alone(run, job, request, key, kind):
     """The same, where there is no queue; in a Cluster its shards are in many slots."""
     server = request.getfixturevalue(f"redis_{kind}")
     load_into_redis(job / "bloom", server.url, key)
-    url = server.url if kind == "cluster" else user(server, "redis.md", key)
+    url = server.url if kind == "cluster" else server.user("redis.md", key)
     for command in FILTER_COMMANDS:
         found = run_at(run, job.parent, command, url, key)
         assert found.status == command.startswith("check"), found.error
@@ -72,7 +51,7 @@ def test_commands_on_a_filter_alone(run, job, request, key, kind):
 def test_a_job_is_loaded(run, job, redis_server, key, page, scheduler):
     """Into a filter alone, and into a crawl."""
     options = ["-s", f"SCHEDULER={scheduler}", "-s", "BLOOM_CAPACITY=2000"]
-    url = user(redis_server, page, key)
+    url = redis_server.user(page, key)
     found = run(job.parent, "load", "job", url, "--key", key, *options)
     assert found.status == 0, found.error
     assert redis_server.names(key)

@@ -16,13 +16,12 @@ from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis.worker_feeds import SyncedFeeds
-from tests.commands.test_rights import DOCS, user
-from tests.crawl.conftest import make, opened  # noqa: F401 - fixtures
+from tests.crawl.conftest import make  # noqa: F401 - a fixture
 from tests.crawl.engine import name_of, request
 from tests.fakes import raising
 from tests.redis.fixtures import open_scheduler
+from tests.redis.server import DOCS
 
-pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 
@@ -122,9 +121,8 @@ def reader(redis_server, key):
     store.close()
 
 
-def broken(*_):
-    """Stand in for a store that cannot be reached."""
-    raise SharedFilterError("no answer")
+broken = raising(SharedFilterError("no answer"))
+"""Stands in for a store that cannot be reached."""
 
 
 def test_marks_follow_the_commit_that_has_synced_their_items(begin, monkeypatch):
@@ -232,7 +230,7 @@ def test_a_worker_needs_the_rights_that_the_documents_name(begin, redis_server, 
     text = (DOCS / "delta.md").read_text()
     more = re.search(r"needs these \[rights\].*?\n(.*?); for `delta list`", text, re.DOTALL)[1]
     words = more.replace("books:done", key).replace("`", "").replace(",", "").split()
-    url = user(redis_server, "workers.md", f"{key}-crawl")
+    url = redis_server.user("workers.md", f"{key}-crawl", commands=False)
     redis_server.command("ACL", "SETUSER", f"{key}-crawl", *words)
     worker = begin(url)
     worker.do("one", "two")

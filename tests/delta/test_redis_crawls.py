@@ -6,6 +6,7 @@ import os
 import pytest
 
 from tests.delta.test_crawls import (
+    AGAIN,
     KNOWN,
     PER_DAY,
     SEED,
@@ -19,9 +20,8 @@ from tests.delta.test_crawls import (
 from tests.seeded import told
 from tests.world.changes import item_of as dated
 from tests.world.changes import since
-from tests.world.delta import FAILING, REWRITTEN, details
+from tests.world.delta import REWRITTEN, details
 
-pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")]
 
 
@@ -33,14 +33,11 @@ def stories(redis_server):
         return tell("redis", "fleet_job", "fleet")
 
 
-SECOND = found_on(2) | pages(*FAILING) | {"status/29"}
-
-
 def test_a_crawl_skips_what_another_has_done_and_a_reset_forgets_it(stories):
     """On whatever machine, with the crawl in Redis or its filter only. The worker that begins a
     round forgets, and none that joins it later."""
     for scheduler in ("Scheduler", "RedisDurableScheduler"):
-        assert {*stories[scheduler][1]["asked"]} == SECOND
+        assert {*stories[scheduler][1]["asked"]} == AGAIN
     _, _, reset, late, third = stories["RedisDurableScheduler"]
     assert pages("item", "moved", "keyed", "posted") <= {*reset["asked"]}
     assert (late["reason"], late["asked"]) == ("bloom_over", [])
@@ -56,7 +53,7 @@ def test_the_last_second_of_a_killed_worker_is_fetched_again(stories):
     """By the next crawl: only what that worker has fetched."""
     killed, again, second = stories["jobless"]
     assert (killed["status"], again["reason"]) == (-9, "finished")
-    assert SECOND <= {*second["asked"]} <= SECOND | {*killed["asked"]}
+    assert AGAIN <= {*second["asked"]} <= AGAIN | {*killed["asked"]}
     assert {item_of(page) for page in details(2) - pages("error")} <= {*second["written"]}
 
 
@@ -64,7 +61,7 @@ def test_marks_of_feeds_that_are_stored_at_the_end_wait_in_the_job_of_their_work
     """Which is killed, started again with its JOBDIR, and stores them."""
     _, again, second = stories["jobbed"]
     assert again["reason"] in {"finished", "bloom_over"}
-    assert {*second["asked"]} == SECOND
+    assert {*second["asked"]} == AGAIN
 
 
 def test_a_crawl_compares_with_what_another_has_found(stories):
@@ -112,7 +109,6 @@ def test_of_a_sitemap_only_what_has_another_version_is_asked_for(days, story, to
 FULL = {f"{kind}/1" for kind in ("first", "index", "keyed", "always", "posted", "bare", "awaited")}
 FULL |= {"index/2", "page/3"}
 """What is fetched in full on each day; the last by a callback."""
-AGAIN = {"named/1", "dated/1", "gone/1"}
 
 
 @pytest.mark.parametrize("story", ["validators", "validators_redis"])
@@ -128,7 +124,7 @@ def test_a_page_that_has_not_changed_is_renewed_without_an_item(days, story):
             by_status[status].add(page)
         assert by_status[200] == FULL | changed | moved[0] | {"gone/1"}
         assert by_status[302] == {"moved/1"}
-        others = AGAIN | {"own/1"} | ({"target/1"} if day == 3 else set())
+        others = {"named/1", "dated/1", "gone/1", "own/1"} | ({"target/1"} if day == 3 else set())
         assert by_status[304] == {*PAGES} - changed | others
         items = FULL - {"index/1", "index/2", "page/3"} | changed | moved[0] | {"gone/1"}
         own = dated("own/1", day) + " again"

@@ -4,7 +4,6 @@ keeps its books."""
 import logging
 import os
 import time
-from contextlib import ExitStack
 from itertools import product
 from types import SimpleNamespace
 
@@ -143,7 +142,7 @@ def test_a_store_that_cannot_be_written_to_is_refused(monkeypatch, tmp_path):
     [({}, ["items.jl"], False), ({"JOBDIR": None}, ["items.jl"], False), ({}, [], True)],
 )
 def test_marks_are_in_the_store_when_the_spider_and_its_feeds_are_closed(
-    settings, feeds, is_known, tmp_path
+    opened, settings, feeds, is_known, tmp_path
 ):
     """Without the signal engine_stopped, which Scrapy may not send. A skipped request is told of,
     by Scrapy's signal for it, and by a stat."""
@@ -160,20 +159,18 @@ def test_marks_are_in_the_store_when_the_spider_and_its_feeds_are_closed(
     job.crawler.signals.connect(drop, signals.request_dropped)
     middleware = DeltaMiddleware.from_crawler(job.crawler)
     job.engine.scraper.spidermw.middlewares = [middleware]
-    with ExitStack() as stack:
-        stack.callback(job.drop)
-        Job.open(job)
-        job.engine._slot.scheduler = job.scheduler
-        job.send(signals.spider_opened)
-        job.start()
-        page = job.page("page")
-        response = job.response(page)
-        response.request = page
-        middleware.process_spider_input(response)
-        assert list(middleware.process_spider_output(response, [known] * is_known)) == []
-        job.item({"n": 1}, response)
-        job.done(page)
-        job.close()
+    Job.open(opened(job, later=True))
+    job.engine._slot.scheduler = job.scheduler
+    job.send(signals.spider_opened)
+    job.start()
+    page = job.page("page")
+    response = job.response(page)
+    response.request = page
+    middleware.process_spider_input(response)
+    assert list(middleware.process_spider_output(response, [known] * is_known)) == []
+    job.item({"n": 1}, response)
+    job.done(page)
+    job.close()
     store.look()
     assert store.holds == ("1 page" if is_known else "2 pages")  # it has become an index page
     assert dropped == [known] * is_known

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter, fingerprint
 
-from scrapy_bloom.commands import main
 from scrapy_bloom.delta import file_store
 from scrapy_bloom.delta.file_store import FACTS, FileDeltaStore, Row, UnfinishedWriteError
 from scrapy_bloom.delta.redis_store import RedisDeltaStore
@@ -33,7 +32,6 @@ NOON = 1_800_000_000.0
 KEY = b"k" * 20
 OTHER = FingerprinterIdentity("other", "other", [], []).to_text()
 
-pytest_plugins = ["tests.redis.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
 
@@ -442,31 +440,30 @@ def test_keys_of_others_stay(redis_server, key):
     redis_server.command("DEL", *foreign)
 
 
-def test_marks_in_redis_are_counted_listed_and_forgotten(redis_server, key, capsys):
+def test_marks_in_redis_are_counted_listed_and_forgotten(run, tmp_path, redis_server, key):
     """With the starts of their slices; another key is no delta store."""
     now, page = time.time(), fingerprint(Request("http://example.com/a"))
     identity = FingerprinterIdentity.of(RequestFingerprinter()).to_text()
     marked = memory(redis_server, key, now, identity=identity)
     marked.add([(page, now), (page, now - 5 * HOUR), (KEY, now - 5 * HOUR)])
 
-    def delta(*words):
-        status = main(["delta", *words, "-s", f"BLOOM_DELTA_DIR={key}"])
-        printed = capsys.readouterr()
-        return status, printed.out.splitlines() or printed.err.splitlines()
+    def delta(action, *words, status=0):
+        words = redis_server.url, *words, "-s", f"BLOOM_DELTA_DIR={key}"
+        found = run(tmp_path, "delta", action, *words)
+        assert found.status == status
+        return found
 
-    assert delta("count", redis_server.url) == (0, [f"{marked.name}: 3 marks in 2 slices"])
-    status, lines = delta("list", redis_server.url, "--older", "2h", "--json")
+    assert delta("count").lines == [f"{marked.name}: 3 marks in 2 slices"]
+    listed = delta("list", "--older", "2h", "--json").lines
     start = (now - 5 * HOUR) // HOUR * HOUR
-    found = {(each["key"], each["time"]) for each in map(json.loads, lines)}
+    found = {(each["key"], each["time"]) for each in map(json.loads, listed)}
     time_ = datetime.fromtimestamp(start, timezone.utc).isoformat()
-    assert (status, found) == (0, {(KEY.hex(), time_), (page.hex(), time_)})
-    assert delta("forget", redis_server.url, "http://example.com/a") == (0, ["forgot 1 page"])
+    assert found == {(KEY.hex(), time_), (page.hex(), time_)}
+    assert delta("forget", "http://example.com/a").lines == ["forgot 1 page"]
     assert not marked.known_until(page)
     assert marked.known_until(KEY)
-    _, lines = delta("forget", redis_server.url, "--older", "2h")
-    assert lines[0] == "forgot 1 slice"
+    assert delta("forget", "--older", "2h").lines[0] == "forgot 1 slice"
     assert not marked.known_until(KEY)
     marked.clear()
-    status, (line,) = delta("count", redis_server.url)
-    assert status == 2
-    assert "is no delta store: give the BLOOM_DELTA_DIR of its crawl" in line
+    refused = delta("count", status=2).refusal
+    assert "is no delta store: give the BLOOM_DELTA_DIR of its crawl" in refused

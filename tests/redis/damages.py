@@ -56,7 +56,7 @@ NUMBERS = [b"", b"nan", b"inf", b"-inf", b"-1", b"0", b"1e308", b"1" + b"0" * 20
     b"9" * 19, b"9223372036854775807", b"4294967296", b"x", b"\xff\0", b"null", b"[]", b'{"a":1}',
     b'{"time":"x"}', b"1.5", b"9" * 5000]  # fmt: skip
 FILLED = {
-    "string": ("SET", NUMBERS[:1]),
+    "string": ("SET", NUMBERS),
     "list": ("RPUSH", NUMBERS),
     "hash": ("HSET", [part for each in NUMBERS for part in (each, b"x")]),
     "set": ("SADD", NUMBERS),
@@ -151,6 +151,7 @@ def damage(client, chance, key):
         other = chance.choice([each for each in FILLED if each != kind])
         client.delete(key)
         command, given = FILLED[other]
+        given = [chance.choice(NUMBERS)] if command == "SET" else given
         client.execute_command(command, key, *given)
         return f"is a {other}"
     if kind == "hash":

@@ -243,32 +243,32 @@ class FleetTeller(Teller):
 def accidents(kinds, server, teller):
     """Yield crawls in which a worker is killed at random moments, or all are, or one is stopped
     for longer than its lease, or Redis restarted, with all it has or from an earlier state. Who is
-    killed and has a JOBDIR is started again with that."""
+    killed and has a JOBDIR is started again with that. No crawl ends before it had them all."""
     for number in range(teller.options.count):
         yield with_accidents(teller, f"{kinds.replace(' ', '-')}{number}", kinds.split(), server)
 
 
 def with_accidents(teller, name, kinds, server):
-    chance, kills = teller.chance, 0
-    server = server(teller)
-    fleet = teller.fleet(name, server)
+    chance, happened = teller.chance, Counter()
+    server, often = server(teller), {"BLOOM_REDIS_MAX_ATTEMPTS": 1000}
+    fleet = teller.fleet(name, server, spider=GatedTree, settings=often)
     jobs = [fleet.folder / f"job{n}" for n in range(WORKERS)] if kinds == ["kill"] else ()
     places = [in_a_job(folder) for folder in jobs] or [{}] * WORKERS
     place_of = {fleet.start(**place): place for place in places}
     if "back" in kinds:
         yield from until(lambda: fleet.has_begun(1))
         server.command("SAVE")
-    for _ in range(ACCIDENTS):
+    for number in range(ACCIDENTS):
         yield from pauses(chance.uniform(0.15, 0.9))
         if not (running := fleet.running):
             break
-        run, kind = chance.choice(running), chance.choice(kinds)
+        run, kind = chance.choice(running), kinds[number % len(kinds)]
+        happened[kind] += 1
         if kind == "kill":
             for each in running if chance.random() < 0.2 else [run]:
                 fleet.kill(each)
                 place = place_of.pop(each)
                 place_of[fleet.start(**place)] = place
-                kills += 1
         elif kind == "stop":
             os.kill(run.pid, signal.SIGSTOP)
             yield from pauses(LEASE * chance.uniform(1.3, 1.8))
@@ -278,7 +278,9 @@ def with_accidents(teller, name, kinds, server):
             server.stop()
             yield from pauses(chance.uniform(0.1, 0.5))
             server.start()
-    yield from fleet.end(kills=kills)
+    fleet.gate.touch()
+    kills = len(fleet.all) - len(fleet.workers)
+    yield from fleet.end(accidents=happened, kills=kills)
 
 
 def in_a_job(folder):

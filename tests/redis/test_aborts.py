@@ -7,11 +7,10 @@ from functools import partial
 import pytest
 
 from scrapy_bloom.crawl.choice import Filter
-from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.scripts import CHANGE, OPEN_CRAWL
 from tests.crawl.engine import name_of
 from tests.redis import workers
-from tests.redis.workers import LEASE, capped, findings_of
+from tests.redis.workers import LEASE, capped, failing_desk, findings_of
 from tests.seeded import seed_of
 
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -127,20 +126,15 @@ def sets_a_budget(join, abort, before):
 def lets_fail(join, abort):
     """What an operator lets fail is where it was, or has failed."""
     worker = join()
-    worker.enqueue_all("abcd")
-    worker.exchange()
+    worker.send("abcd")
     worker.leave()
     worker = join()
-    desk = RedisDesk(worker.client, worker.key)
-    run = desk._run
 
-    def run_again(script, *arguments):
+    def fail(script, arguments):
         if script is CHANGE:
             abort.run(worker, arguments, script)
-        return run(script, *arguments)
 
-    desk._run = run_again
-    desk.change(Filter(urls=["*/[ac]"]), "fail")
+    failing_desk(worker, fail).change(Filter(urls=["*/[ac]"]), "fail")
     failed = {name_of(each) for each in worker.failed.requests()}
     assert {*worker.drain()} | failed == {*"abcd"}
 

@@ -48,6 +48,17 @@ def test_a_start_waits_for_a_slow_server(own_server, key):
         made.check()
 
 
+def test_servers_are_counted_once(redis):
+    """However often connections are made, a server that is the same is one."""
+    with RedisClient(redis.url) as client:
+        for _ in range(3):
+            for number in range(20):
+                client.run(lua_script("return 1"), [f"{{{number}}}"])
+            assert client.servers == len(getattr(redis, "nodes", [redis]))
+            client._disconnect()
+            assert client.confirm()
+
+
 def test_what_redis_refuses_is_an_error_in_its_words(redis_server):
     """Errors of commands and scripts name the server and say what it said."""
     with RedisClient(redis_server.url) as client:

@@ -12,8 +12,7 @@ from scrapy_bloom.redis import worker as worker_module
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
 from tests.crawl.engine import request
-from tests.redis.test_later import hold, is_sound, of_slot, taken
-from tests.redis.workers import FIFO, LIFO, capped, fill, let_pass, lobby_from, talk
+from tests.redis.workers import FIFO, LIFO, capped, fill, findings_of, let_pass, lobby_from, talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 RETRY = 3600
@@ -43,14 +42,10 @@ def drained(worker):
     return names
 
 
-def desk(worker):
-    return RedisDesk(worker.client, worker.key)
-
-
 def counts(worker):
     """Return how many wait, and how many have failed, as all who count say it."""
     crawl = CrawlReader(worker.client, worker.key).require()
-    at_desk = desk(worker)
+    at_desk = worker.desk
     pending, kept = at_desk.count(Filter()).states, at_desk.count(Filter(KEPT), "reason")
     assert (pending.total(), kept.states.total()) == (crawl.waiting, crawl.failed)
     assert at_desk.reasons() == dict(kept.by)
@@ -64,16 +59,16 @@ def test_a_crawl_ends_without_what_waits_for_a_dead_host(join, orders):
     worker = join(capacity=30, **orders)
     names = [f"p{n}" for n in range(9)]
     for priority in (0, 3):
-        of_slot(worker, "dead", *(f"{each}{priority}" for each in names), priority=priority)
+        worker.send((f"{each}{priority}" for each in names), slot="dead", priority=priority)
     find_dead(worker)
-    of_slot(worker, "dead", "new")
-    of_slot(worker, "lives", "page")
+    worker.send(["new"], slot="dead")
+    worker.send(["page"], slot="lives")
     assert not worker.store.is_still
     assert drained(worker) == ["page"]
     assert worker.store.is_quiet
     assert (worker.store.waiting, worker.store.failed) == (0, 19)
     assert counts(worker) == (0, {"host": 19})
-    assert is_sound(worker)
+    assert findings_of(worker) == []
     let_pass(worker, RETRY + 1)
     worker.leave(over=True)  # its last call asks no dead host, though that is due
     late = join(capacity=30, **orders)
@@ -83,7 +78,7 @@ def test_a_crawl_ends_without_what_waits_for_a_dead_host(join, orders):
     late = join(capacity=30, **orders)
     assert not late.state.over
     assert len(drained(late)) == 19
-    assert is_sound(late)
+    assert findings_of(late) == []
 
 
 @pytest.mark.parametrize("end", ["answer", "retry", "probe"])
@@ -91,26 +86,26 @@ def test_a_verdict_ends(join, orders, end):
     """By an answer or an operator at once: a retry of some brings all of their slot back; and each
     hour one request is asked."""
     worker = join(capacity=9, **orders)
-    of_slot(worker, "dead", *"abcx")
+    worker.send("abcx", slot="dead")
     find_dead(worker)
-    assert desk(worker).held()["dead"] == pytest.approx(RETRY, abs=60)
-    assert desk(worker).change(Filter(KEPT, urls=["*/x"]), "drop").states.total() == 1
+    assert worker.desk.held()["dead"] == pytest.approx(RETRY, abs=60)
+    assert worker.desk.change(Filter(KEPT, urls=["*/x"]), "drop").states.total() == 1
     if end == "answer":
         worker.store.release("dead")
     elif end == "retry":
-        assert desk(worker).change(Filter(KEPT, urls=["*/b"]), "retry").states.total() == 1
+        assert worker.desk.change(Filter(KEPT, urls=["*/b"]), "retry").states.total() == 1
     else:
         let_pass(worker, RETRY + 1)
     worker.exchange()
-    names, requests = taken(worker)
+    names, requests = worker.take()
     assert len(names) == (1 if end == "probe" else 3)
     assert not worker.store.is_still
     if end == "probe":
         assert counts(worker) == (0, {"host": 2})
         worker.store.done(requests[0])
         worker.store.release("dead")
-        assert len(taken(worker)[0]) == 2
-    assert is_sound(worker)
+        assert len(worker.take()[0]) == 2
+    assert findings_of(worker) == []
 
 
 @pytest.mark.parametrize("slot_workers", [0, 1])
@@ -118,27 +113,27 @@ def test_two_workers_have_to_find_a_slot_dead(join, slot_workers):
     """The other one has its turn soon, also where a slot has one of its own."""
     one, two = (join(capacity=3, **FIFO, BLOOM_REDIS_SLOT_WORKERS=slot_workers) for _ in range(2))
     two.exchange()
-    of_slot(one, "dead", *"abcdef")
-    _, requests = taken(one, 3)
+    one.send("abcdef", slot="dead")
+    _, requests = one.take(3)
     for each in requests:
         one.store.done(each)
     for pause in (5, 60, 60):
-        hold(one, "dead", RETRY, DEAD)
-        assert pause - 1 < desk(one).held()["dead"] <= pause
+        one.hold("dead", RETRY, DEAD)
+        assert pause - 1 < one.desk.held()["dead"] <= pause
         assert one.next() is None
         assert counts(one) == (3, {})
         let_pass(one, pause + 0.5)
     assert one.next() is None  # it is the turn of the other
-    names, requests = taken(two, 2)
+    names, requests = two.take(2)
     assert names == ["d"]
     assert two.store.holds["dead"].times == SILENT
-    hold(two, "dead", 5, SILENT + 1)
-    hold(one, "dead", RETRY, DEAD)
+    two.hold("dead", 5, SILENT + 1)
+    one.hold("dead", RETRY, DEAD)
     two.fail(requests[0], "down")
     two.exchange()
     assert one.next() is None
     assert counts(one) == (0, {"host": 2, "down": 1})
-    assert is_sound(one)
+    assert findings_of(one) == []
 
 
 def test_a_probe_that_has_died_with_its_worker_is_asked_by_another(join):
@@ -146,29 +141,29 @@ def test_a_probe_that_has_died_with_its_worker_is_asked_by_another(join):
     one, two = join(capacity=1, **FIFO), join(capacity=1, **FIFO)
     for worker in (one, two):
         worker.store._policy = replace(worker.policy, longest_probe=180_000)
-    of_slot(one, "silent", *"abc")
-    hold(one, "silent", 5, SILENT + 1)
+    one.send("abc", slot="silent")
+    one.hold("silent", 5, SILENT + 1)
     let_pass(one, 5.5)
-    assert len(taken(one)[0]) == 1
+    assert len(one.take()[0]) == 1
     let_pass(one, 300)
     assert two.next() is None
     one.die()
-    assert len(taken(two)[0]) == 1
-    assert is_sound(two)
+    assert len(two.take()[0]) == 1
+    assert findings_of(two) == []
 
 
 @pytest.mark.parametrize("goes", ["dies", "pauses"])
 def test_the_word_of_a_worker_that_is_gone_does_not_count(join, goes):
     """Nor does a crawl wait for it, or for one that no host answers."""
     one, two = join(**FIFO), join(**FIFO)
-    of_slot(one, "dead", *"abcdefghi")
-    hold(two, "dead", 5, SILENT + 1)
+    one.send("abcdefghi", slot="dead")
+    two.hold("dead", 5, SILENT + 1)
     two.die()
     assert one.next() is not None
     three = join(**FIFO)
     three.exchange()
-    hold(one, "dead", RETRY, DEAD)
-    assert not desk(one).count(KEPT_HOST).states.total()
+    one.hold("dead", RETRY, DEAD)
+    assert not one.desk.count(KEPT_HOST).states.total()
     if goes == "dies":
         three.die()
     else:
@@ -177,7 +172,7 @@ def test_the_word_of_a_worker_that_is_gone_does_not_count(join, goes):
     one.store.hold("dead", RETRY, DEAD)
     for _ in range(5):
         one.exchange()
-    assert desk(one).count(KEPT_HOST).states.total() > 0
+    assert one.desk.count(KEPT_HOST).states.total() > 0
 
 
 def test_a_worker_hears_that_others_are_answered(join):
@@ -186,7 +181,7 @@ def test_a_worker_hears_that_others_are_answered(join):
     two.exchange()
     for slot, holders in (("own", [one]), ("both", [one, two]), ("not", [two])):
         for worker in holders:
-            hold(worker, slot, 5, SILENT + 1)
+            worker.hold(slot, 5, SILENT + 1)
     two.store._holds["own"] = one.store.holds["own"]
     for slot in ("own", "both", "not"):
         two.store.release(slot)
@@ -215,19 +210,19 @@ def test_who_is_cut_off_from_three_slots_takes_no_more_requests(build, told, mon
 def test_a_paused_worker_leaves_requests_to_others(join):
     """After the pause it asks for one at a time, until that ends."""
     one, two = join(capacity=4, **FIFO), join(capacity=9, **FIFO)
-    of_slot(one, "slot", *"abcdef")
+    one.send("abcdef", slot="slot")
     one.exchange()
     one.store.pause(RETRY)
     one.exchange()
     assert one.store.claims.all == {}
-    assert len(taken(two)[0]) == 6
-    of_slot(one, "slot", *"ghijkl")
+    assert len(two.take()[0]) == 6
+    one.send("ghijkl", slot="slot")
     assert one.next() is None
     one.store._paused_until -= RETRY
-    assert taken(one, 1)[0] == ["g"]
+    assert one.take(1)[0] == ["g"]
     assert one.store.claims.spare == 0
     one.store.pause(None)
-    assert taken(one)[0] == [*"hijkl"]
+    assert one.take()[0] == [*"hijkl"]
     for each in [*one.store.claims.dispatched]:
         one.store.done(each)
     fill(one, 1, 9)
@@ -244,18 +239,18 @@ def test_the_probe_of_a_worker_that_is_offline_says_nothing(join, silent_for):
     one, two = join(**FIFO), join(**FIFO)
     for worker in (one, two):
         worker.exchange()
-    hold(one, "dead", 60, SILENT + 5)
-    hold(two, "dead", silent_for, SILENT + 5)
-    assert desk(one).held()["dead"] <= silent_for
-    hold(one, "dead", RETRY, DEAD)
-    assert ("dead" in desk(one).dead()) == (silent_for > 1)
+    one.hold("dead", 60, SILENT + 5)
+    two.hold("dead", silent_for, SILENT + 5)
+    assert one.desk.held()["dead"] <= silent_for
+    one.hold("dead", RETRY, DEAD)
+    assert ("dead" in one.desk.dead()) == (silent_for > 1)
 
 
-def test_a_start_ends_verdicts_unless_others_are_at_work(build, join, key, told):
+def test_a_start_ends_verdicts_unless_others_are_at_work(build, join, told):
     """What waits counts in a budget that a crawl gets then, too."""
     budget = {"BLOOM_BUDGET": {"dead": 4}}
     worker = join(**FIFO)
-    of_slot(worker, "dead", *"abc")
+    worker.send("abc", slot="dead")
     find_dead(worker)
     other = build(**FIFO)
     assert counts(worker) == (0, {"host": 3})
@@ -269,7 +264,7 @@ def test_a_start_ends_verdicts_unless_others_are_at_work(build, join, key, told)
     talk(late)
     assert late.worker.store.claims.all == {}
     worker = join(**FIFO, **budget)
-    of_slot(worker, "dead", "d", "e")
+    worker.send("de", slot="dead")
     late.close("finished")  # it gives back what it has claimed
     assert len(drained(worker)) == 4
     assert capped(worker) == ["e"]
@@ -279,7 +274,7 @@ def test_a_start_ends_verdicts_unless_others_are_at_work(build, join, key, told)
 def test_what_is_delayed_or_quarantined_waits_for_its_dead_host(join, redis_server, late):
     """A crawl does not wait for it, unless it is delayed with more than twenty."""
     worker = join(**FIFO)
-    of_slot(worker, "dead", "lost")
+    worker.send(["lost"], slot="dead")
     pack = "return redis.call('RPUSH', KEYS[1], cmsgpack.pack({'0', 'dead', '0x', 0}))"
     redis_server.command("EVAL", pack, 1, f"{worker.key}:quarantined")
     for number in range(late):
@@ -287,26 +282,26 @@ def test_what_is_delayed_or_quarantined_waits_for_its_dead_host(join, redis_serv
     worker.send_all()
     find_dead(worker)
     assert worker.store.is_still == (late == 1)
-    assert desk(worker).count(KEPT_HOST).states.total() == 2 + late
+    assert worker.desk.count(KEPT_HOST).states.total() == 2 + late
     assert worker.store.later == (0 if late == 1 else late)
     worker.leave(over=True)
-    assert is_sound(join(**FIFO)) or late > 1
+    assert findings_of(join(**FIFO)) == [] or late > 1
 
 
 @pytest.mark.parametrize("first", [{"*": 3}, {"*/*": 3}, {}])
 def test_what_waits_for_a_dead_host_counts_in_a_new_round(join, first):
     """As in a job: the next start asks it."""
     worker = join(capacity=9, BLOOM_REDIS_ROUND="one", BLOOM_BUDGET=first)
-    of_slot(worker, "dead", *"abc")
+    worker.send("abc", slot="dead")
     find_dead(worker)
     assert drained(worker) == []
     worker.leave(over=True)
     worker = join(capacity=9, BLOOM_REDIS_ROUND="two", BLOOM_BUDGET=first or {"*": 3})
     RedisDesk(worker.client, worker.key, starts=True).revive(Filter(KEPT))
-    of_slot(worker, "dead", *"efgh")
+    worker.send("efgh", slot="dead")
     worker.exchange()
     assert sorted(drained(worker)) == [*"abc"]
-    assert is_sound(worker)
+    assert findings_of(worker) == []
 
 
 def test_a_page_whose_child_in_memory_waits_for_a_dead_host_keeps_no_crawl_open(build):

@@ -18,37 +18,32 @@ pytestmark = pytest.mark.usefixtures("few_shards")
 ORDERS = pytest.mark.parametrize("order", [FIFO, LIFO], ids=["oldest", "newest"])
 
 
-def send(worker, slot, pages, **options):
-    """Let `worker` push pages of a slot, and send them."""
-    worker.enqueue_all(pages, slot=slot, **options)
-    worker.exchange()
-
-
 def drop(worker, **selected):
     """Drop what is selected; return how many, and how many are delayed, in flight and unknown."""
-    found = RedisDesk(worker.client, worker.key).change(Filter(**selected), "drop")
+    found = worker.desk.change(Filter(**selected), "drop")
     return found.states.total(), found.states[State.DELAYED], found.in_flight, found.unknown
 
 
 def pending(worker, **selected):
     """Return how many are pending of what is selected."""
-    return RedisDesk(worker.client, worker.key).count(Filter(**selected)).by.total()
+    return worker.desk.count(Filter(**selected)).by.total()
 
 
 @ORDERS
 @pytest.mark.parametrize("lobby", [0, 256])
 def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
-    """In each priority, parked or not; what is claimed stays, others stay in their order."""
+    """In each priority, parked or not; what is claimed stays, others stay in their order. The lobby
+    counts none of them any more."""
     lobby_from(monkeypatch, lobby)
     worker = join(capacity=2, **order)
-    send(worker, "claimed", ("first", "second"), priority=1)
+    worker.send(("first", "second"), slot="claimed", priority=1)
     worker.exchange()
     for priority in (0, 1):
-        send(worker, "gone", (f"gone{n}-{priority}" for n in range(9)), priority=priority)
-    send(worker, "held", (f"held{n}" for n in range(5)))
+        worker.send((f"gone{n}-{priority}" for n in range(9)), slot="gone", priority=priority)
+    worker.send((f"held{n}" for n in range(5)), slot="held")
     worker.enqueue("late", 1000, slot="gone")
     worker.store.hold("held", 1000, 1)
-    send(worker, "stays", "abcdef")
+    worker.send("abcdef", slot="stays")
     assert drop(worker, slots=["gone", "claimed"]) == (19, 1, 2, 0)
     assert not worker.enqueue("gone1-0") or worker.exchange()
     assert pending(worker, slots=["gone"]) == 0
@@ -62,6 +57,7 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
     worker.exchange()
     assert worker.store.is_quiet
     assert (worker.store.waiting, worker.store.nbytes) == (0, 0)
+    assert worker.client.call("bitcount", f"{worker.key}:lobby_counts") == 0
 
 
 @ORDERS
@@ -69,7 +65,7 @@ def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):
     """Whatever is dropped."""
     monkeypatch.setattr(desk, "AT_ONCE", 3)
     worker = join(**order)
-    send(worker, "slot", (f"{n}" for n in range(20)))
+    worker.send((f"{n}" for n in range(20)), slot="slot")
     worker.leave()
     worker = join(capacity=40, **order)
     assert drop(worker, urls=["*[05]"])[0] == 4
@@ -88,7 +84,7 @@ def test_more_quarantined_requests_than_a_call_takes_are_all_looked_at(join, red
     quarantined = f"{worker.key}:quarantined"
     for turn in range(25):
         for slot, pages in (("stays", 8), ("goes", 2)):
-            send(worker, slot, (f"{slot}{turn}-{n}" for n in range(pages)))
+            worker.send((f"{slot}{turn}-{n}" for n in range(pages)), slot=slot)
             lists = f"{worker.key}:pending:0:{slot}", quarantined
             assert redis_server.command("EVAL", pack, 2, *lists, slot) == 1
     assert drop(worker, slots=["goes"])[0] == 50
@@ -102,10 +98,9 @@ def test_a_list_and_an_older_one(join, is_held):
     one is no request; what is behind it is counted, listed and dropped, where it is parked, too."""
     worker = join(**FIFO)
     call, own = worker.client._redis.execute_command, f"{worker.key}:pending:0:slot"
-    send(worker, "slot", "abcdefgh")
+    worker.send("abcdefgh", slot="slot")
     if is_held:
-        worker.store.hold("slot", 1000, 1)
-        worker.exchange()
+        worker.hold("slot", 1000, 1)
         call("ZADD", f"{worker.key}:parked", 1e15, "0:slot\0")
         call("ZREM", f"{worker.key}:parked", "0:slot")
     else:
@@ -171,9 +166,8 @@ def test_a_full_server_refuses_a_retry_and_lets_a_drop_pass(own_server, budget):
 def test_a_damaged_one_stops_no_other_from_being_dropped(join, redis_server):
     """It stays, in the list of quarantined ones, among delayed ones and in a lobby."""
     worker = join()
-    send(worker, "slot", "ab")
-    worker.enqueue("late", 1000, slot="slot")
-    worker.exchange()
+    worker.send("ab", slot="slot")
+    worker.send(["late"], delay=1000, slot="slot")
     worker.leave()
     for command, name, *more in (
         ("LPUSH", "quarantined", "junk"),
@@ -185,4 +179,4 @@ def test_a_damaged_one_stops_no_other_from_being_dropped(join, redis_server):
     assert redis_server.command("LLEN", f"{worker.key}:quarantined") == 1
     assert redis_server.command("LLEN", f"{worker.key}:lobby:0") == 2
     assert redis_server.command("ZCARD", f"{worker.key}:later") == 1
-    assert {each.url for each in RedisDesk(worker.client, worker.key).scan(Filter())} == {""}
+    assert {each.url for each in worker.desk.scan(Filter())} == {""}

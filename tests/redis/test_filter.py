@@ -5,7 +5,6 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from math import sqrt
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,6 @@ from scrapy_bloom.redis.layout import SHARDS
 from scrapy_bloom.redis.scripts import DELETE, MAKE_HEADER, MAKE_SHARD, READ_SHARD, TEST_AND_SET
 from tests.redis.fixtures import keys
 from tests.redis.server import lua_script
-
-TESTS = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -268,20 +265,13 @@ def test_deleting_removes_what_is_left(redis_server, join, key, lost):
     assert redis_server.names(key) == []
 
 
-def documented_rights(key):
-    """Return what docs/redis.md grants to a worker, for the filter at `key`."""
-    text = (TESTS.parent / "docs" / "redis.md").read_text(encoding="utf-8")
-    words = re.search(r"ACL SETUSER worker on >password((?:.*\\\n)*.*)", text)[1].split()
-    return [word.replace("books:bloom", key) for word in words if word != "\\"]
-
-
 def test_a_unix_socket_and_an_acl_user(tmp_path, join, own_server, key):
     """As redis-py reads the URL; the rights in the documents are enough."""
     path = tmp_path / "socket"
     own_server.restart(unixsocket=path)
-    own_server.command("ACL", "SETUSER", "bot", "on", ">p@ss", *documented_rights(key), "+get")
-    port = own_server.port
-    for url in (f"unix://bot:p%40ss@{path}?db=0", f"redis://bot:p%40ss@127.0.0.1:{port}"):
+    own = own_server.user("redis.md", key, commands=False).replace("password", "p%40ss")
+    own_server.command("ACL", "SETUSER", key, ">p@ss", "+get")
+    for url in (f"unix://{key}:p%40ss@{path}?db=0", own):
         own_server.url = url
         shared = join(own_server)
         assert {*map(shared.add, keys(0, 1_000))} == {url.startswith("redis")}

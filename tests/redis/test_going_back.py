@@ -76,6 +76,18 @@ def test_a_restart_from_an_older_snapshot(worker, own_server, told, is_early):
     assert offer(worker(), 0, 200) == [True] * 200
 
 
+def test_keys_that_are_put_back_while_the_connection_lasts(worker, own_server):
+    """Only the answers tell, by fewer keys than a shard has had: what was lost is new again."""
+    tested = worker()
+    offer(tested, 0, 100)
+    kept = {name: own_server.command("DUMP", name) for name in own_server.names()}
+    offer(tested, 100, 200)
+    for name, dump in kept.items():
+        own_server.command("RESTORE", name, 0, dump, "REPLACE")
+    assert offer(tested, 500, 520) == [False] * 20
+    assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+
+
 def test_a_restart_while_questions_are_asked_all_the_time(worker, own_server, told):
     """A worker whose every answer is fresh, since others are, notices it with the first."""
     tested = went_back(worker, own_server)
@@ -99,7 +111,7 @@ def test_a_filter_that_is_lost_as_a_whole_is_an_outage(worker, own_server, told)
     assert "is gone" in told()[0]
 
 
-def test_a_restart_in_an_outage(worker, own_server, told):
+def test_a_restart_in_an_outage(worker, own_server):
     """What was remembered meanwhile is in the filter afterwards, what Redis has lost is new."""
     tested = worker(BLOOM_REDIS_TIMEOUT=1)
     offer(tested, 0, 100)

@@ -3,7 +3,7 @@ list that slots with few requests share."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from itertools import count, islice, pairwise
+from itertools import count, pairwise
 from math import inf
 
 import pytest
@@ -25,39 +25,16 @@ from tests.redis.workers import (
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 
-def of_slot(worker, slot, *pages, **options):
-    """Let `worker` push pages of a slot, and send them."""
-    worker.enqueue_all(pages, slot=slot, **options)
-    worker.exchange()
-
-
-def hold(worker, slot, seconds, times):
-    """Let `worker` hold a slot, and tell the server."""
-    worker.store.hold(slot, seconds, times)
-    worker.exchange()
-
-
-def taken(worker, most=100):
-    """Return the names of the requests that `worker` gets, and these."""
-    requests = [*islice(iter(worker.next, None), most)]
-    return [name_of(request) for request in requests], requests
-
-
-def is_sound(worker):
-    """Return whether `verify` finds nothing wrong."""
-    return not findings_of(worker)
-
-
 def test_a_hundred_a_call(join):
     """Of many that are due at once the server moves some in each call."""
     worker, lefts = join(capacity=1), []
     worker.enqueue_all(map(str, range(250)), delay=1000)
     worker.send_all()
     let_pass(worker, 1000)
+    worker.store._observers.heard = lambda reply: lefts.append(reply.later)
     for _ in range(3):
-        worker.store._observers.heard = lambda reply: lefts.append(reply.later)
         worker.exchange()
-        assert is_sound(worker)
+        assert findings_of(worker) == []
     assert lefts[:3] == [150, 50, 0]
 
 
@@ -65,8 +42,8 @@ def test_what_comes_back_is_no_loss(join, redis_server):
     """Claims that were returned count for no death of a worker. A hold that begins while a call is
     open goes with the next one."""
     worker = join(capacity=8)
-    of_slot(worker, "held", *"abcdef")
-    taken(worker, 1)
+    worker.send("abcdef", slot="held")
+    worker.take(1)
     worker.store._call()
     worker.store.hold("held", inf, 1)
     worker.wait()
@@ -79,48 +56,48 @@ def test_what_comes_back_is_no_loss(join, redis_server):
 def test_workers_add_up_what_they_note_of_a_slot(join):
     """It does not hold the slot, a hold takes its place, and at 0 nothing is left of it."""
     one, other = join(), join()
-    of_slot(one, "slow", *"abcd")
+    one.send("abcd", slot="slow")
     for worker in (one, other, one):
         worker.store.hold("slow", -inf, FRESH)
-        hold(worker, "slow", -inf, FRESH)
+        worker.hold("slow", -inf, FRESH)
     assert one.store.holds["slow"].times == 6 * FRESH
-    assert len(taken(one)[0]) == 4
-    hold(other, "slow", 10, 1)
+    assert len(one.take()[0]) == 4
+    other.hold("slow", 10, 1)
     one.store.hold("slow", -inf, FRESH)
-    of_slot(one, "slow", "e")
+    one.send("e", slot="slow")
     assert one.next() is None
     assert one.store.holds["slow"].times == 1
     one.store.release("slow")
-    hold(one, "slow", -inf, -2)
+    one.hold("slow", -inf, -2)
     assert one.store.holds["slow"].times == -2
     for worker in (one, other):
-        hold(worker, "slow", -inf, 1)
+        worker.hold("slow", -inf, 1)
     one.exchange()
     assert "slow" not in one.store.holds
     assert not one.client._redis.exists(f"{one.key}:holds")
-    assert is_sound(one)
+    assert findings_of(one) == []
 
 
 @pytest.mark.parametrize("slots", [("held", "free"), ("free", "held")])
-def test_a_hold_of_a_quarantined_request(join, redis_server, slots):
+def test_a_hold_of_a_quarantined_request(join, slots):
     """It waits as any other; one of another slot is not kept up by it."""
     first = join()
     for slot in slots:
-        of_slot(first, slot, slot)
+        first.send([slot], slot=slot)
     first.leave()
     for _ in range(2):
         worker = join()
-        assert len(taken(worker)[0]) == 2
+        assert len(worker.take()[0]) == 2
         worker.die()
     worker = join()
-    hold(worker, "held", 1000, 1)
-    (page,), (request,) = taken(worker)
+    worker.hold("held", 1000, 1)
+    (page,), (request,) = worker.take()
     assert page == "free"
     worker.store.done(request)
     assert worker.next() is None
     assert not worker.store.is_still
     let_pass(worker, 1000)
-    assert taken(worker)[0] == ["held"]
+    assert worker.take()[0] == ["held"]
 
 
 @pytest.mark.parametrize("lobby", [0, 10**6])
@@ -135,13 +112,13 @@ def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
     worker.send_all()
     other.next()
     for number in range(3):
-        of_slot(other, f"free{number}", f"free{number}", f"free{number}-2")
-    names = {each for _ in range(4) for each in taken(other)[0]}
+        other.send([f"free{number}", f"free{number}-2"], slot=f"free{number}")
+    names = {each for _ in range(4) for each in other.take()[0]}
     assert {each for each in names if each.startswith("free")} == {
         f"free{number}{tail}" for number in range(3) for tail in ("", "-2")
     }
     assert redis_server.command("ZCARD", f"{other.key}:parked") >= 690
-    assert is_sound(worker)
+    assert findings_of(worker) == []
     redis_server.command("CONFIG", "RESETSTAT")
     worker.exchange()
     stats = redis_server.command("INFO", "commandstats")
@@ -150,14 +127,14 @@ def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
     let_pass(other, 1000)
     probes = []
     for _ in range(30):
-        found, requests = taken(other)
+        found, requests = other.take()
         probes += [each.partition("-")[0] for each in found]
         for request in requests:
             other.store.done(request)
         other.exchange()
     assert len(probes) == len({*probes})
     assert len(probes) >= 700 - len(before)
-    assert is_sound(worker)
+    assert findings_of(worker) == []
 
 
 def lists(server, worker):
@@ -276,8 +253,8 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
 def test_many_parked_slots_wake_bit_by_bit(join, redis_server, is_evicted):
     """Each call writes some of them only, since no other call is answered meanwhile."""
     worker = join()
-    of_slot(worker, "held", "a")
-    hold(worker, "held", 10, 1)
+    worker.send("a", slot="held")
+    worker.hold("held", 10, 1)
     assert worker.next() is None
     parked = {f"0:held{number}": 1e15 + number for number in range(5000)}
     worker.client._redis.zadd(f"{worker.key}:parked", parked)
@@ -297,11 +274,11 @@ def test_many_parked_slots_wake_bit_by_bit(join, redis_server, is_evicted):
 def test_the_status_of_what_waits(join):
     """How much of it is not due, when the next is, and how many slots are held."""
     worker = join()
-    of_slot(worker, "held", *"abc")
-    of_slot(worker, "over", *"xyz")
+    worker.send("abc", slot="held")
+    worker.send("xyz", slot="over")
     worker.enqueue("late", 5000)
     worker.store._unsent[-1].due -= 100  # a delay counts from the push, not from the call
-    hold(worker, "over", 400, 1)
+    worker.hold("over", 400, 1)
     let_pass(worker, 400)
     assert join().state.waits.endswith(" min")  # a hold that is over is none
     worker.store.hold("held", 900, 1)
@@ -319,7 +296,7 @@ def test_the_status_of_what_waits(join):
         worker.store.hold(slot, inf, 0)
     worker.exchange()
     let_pass(worker, 10_000)
-    assert taken(worker)[0] == ["late"]
+    assert worker.take()[0] == ["late"]
     assert worker.store.next_due == inf
 
 
@@ -336,25 +313,23 @@ def shift(worker, seconds):
 def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
     """A request is due when it was to be, and a hold as long; if the clock is ahead all is due."""
     worker, held = join(), ["held"] * (max(jumps) < 0)
-    of_slot(worker, "held", *held)
+    worker.send(held, slot="held")
     worker.store.hold("held", 190, 1)
-    worker.enqueue("before", 100)
-    worker.exchange()
+    worker.send(["before"], delay=100)
     for jump in jumps:
         shift(worker, jump)
         worker.exchange()
     if jumps[0] > 0:
-        assert taken(worker)[0] == ["before"]
+        assert worker.take()[0] == ["before"]
         return
     assert worker.next() is None
     assert 90 < worker.store.next_due <= 101
     assert 90 < CrawlReader(worker.client, worker.key).look().next_due <= 101
     assert join().state.waits.startswith("1 later, the next in 1 min")
-    worker.enqueue("after", 200)
-    worker.exchange()
+    worker.send(["after"], delay=200)
     for names in ["before"], ["after", *held]:
         let_pass(worker, 101)
-        assert sorted(taken(worker)[0]) == names
+        assert sorted(worker.take()[0]) == names
 
 
 # The lobby

@@ -30,9 +30,11 @@ def test_keys_have_the_bits_that_they_have_in_a_file(blocks, probes):
         assert first == (end if (shard * blocks) % SHARDS == 0 else end - 1)
         end = first + layer.shard_blocks(shard)
     assert end == blocks
-    shards = [Shard("key", number, header(layers=(layer,))) for number in range(SHARDS)]
+    made = header(layers=(layer,))
+    shards = [Shard("key", number, made) for number in range(SHARDS)]
     for number in range(300):
-        salted = SECRET + b"key %d" % number
+        key = b"key %d" % number
+        salted = SECRET + key
         selector = first_lanes(salted)[0]
         shard = shard_of(selector)
         lanes, origins = shards[shard].pack(salted, selector)
@@ -40,7 +42,7 @@ def test_keys_have_the_bits_that_they_have_in_a_file(blocks, probes):
         block = int.from_bytes(origins[:4], "little")
         assert 0 <= block < layer.shard_blocks(shard)
         origin = (layer.first_block(shard) + block) * sizing.BLOCK_BITS
-        expected = positions(SECRET, salted.removeprefix(SECRET), blocks, probes)
+        expected = positions(SECRET, key, blocks, probes)
         assert [origin + lane for lane in lanes[:probes]] == expected
 
 
@@ -103,15 +105,20 @@ def test_foreign_headers_are_refused(old, new, message):
 
 
 def test_a_shard_that_others_grew_is_understood():
-    """Layers that it did not know are full but for the newest; after a failover it has fewer."""
+    """Layers that it did not know are full but for the newest; after a failover it has fewer, which
+    an answer with fewer keys tells."""
     made = header()
     shard, share = Shard("key", 5, made), made.layer(0).share
     shard.learn_newest(1, 7)
     assert shard.counts == [7]
     shard.learn_newest(3, 9)
     assert shard.counts == [share, made.layer(1).share, 9]
+    told = ((2, 4), (3, 8), (3, 9), (4, 0))
+    assert [shard.has_lost(*each) for each in told] == [True, True, False, False]
     shard.learn_newest(2, 4)
     assert shard.counts == [share, 4]
+    shard.forget()
+    assert not shard.has_lost(1, 0)
 
 
 WRITTEN = (

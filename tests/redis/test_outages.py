@@ -13,7 +13,7 @@ import pytest
 
 from scrapy_bloom import RedisBloomDupeFilter, SharedFilterError
 from scrapy_bloom.redis import transport as transport_module
-from scrapy_bloom.redis.scripts import COMMIT
+from scrapy_bloom.redis.scripts import COMMIT, HEARTBEAT
 from scrapy_bloom.redis.transport import Transport
 from tests.patience import PATIENCE, wait_until
 from tests.redis.fixtures import lone_worker, offer
@@ -279,8 +279,9 @@ def test_a_lease_is_renewed_in_time_while_the_reactor_rests(monkeypatch):
     """Four times in a lease, for ten minutes: a callback may take long."""
     clock, beaten = [0], []
     monkeypatch.setattr(transport_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    transport = transport_of(lambda *_: beaten.append(clock[0]), 100)
+    transport = transport_of(lambda *told: beaten.append((clock[0], *told)), 100)
     for clock[0] in range(0, 1000, 5):
         transport._beat()
     transport.close()
-    assert beaten == [*range(25, 600, 25)]
+    told = HEARTBEAT, ["key"], "crawl", "worker", 100_000
+    assert beaten == [(at, *told) for at in range(25, 600, 25)]

@@ -57,8 +57,7 @@ COMMANDS = ("failed", "top --once", "push http://example.com/2", "retry", "clear
 def test_commands_wait_until_a_slot_has_moved(run, tmp_path, redis_cluster, key, moved):
     """Each says why it is refused, and none takes half a crawl for the whole."""
     worker = StoreWorker(redis_cluster.url, key)
-    worker.enqueue("page")
-    worker.exchange()
+    worker.send(["page"])
     move = Move(redis_cluster, worker.key)
     names = move.names()
     move.carry([name for name in names if MOVED[moved](worker.key, name)])

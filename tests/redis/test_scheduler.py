@@ -25,7 +25,7 @@ from scrapy_bloom.redis.status import FilterView
 from scrapy_bloom.redis.worker_feeds import SyncedFeeds
 from tests.crawl.engine import OtherSpider, TestSpider, name_of, request
 from tests.crawl.rounds import waited_for
-from tests.redis.server import wait_until
+from tests.patience import wait_until
 from tests.redis.workers import talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -208,6 +208,8 @@ def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis
     [
         ({"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}, "set DUPEFILTER_CLASS to"),
         ({"BLOOM_REDIS_LEASE": 0}, "BLOOM_REDIS_LEASE is 0"),
+        ({"BLOOM_REDIS_IDLE": -1}, "BLOOM_REDIS_IDLE is -1"),
+        ({"BLOOM_REDIS_MAX_ATTEMPTS": 0}, "BLOOM_REDIS_MAX_ATTEMPTS is 0"),
         ({"BLOOM_REDIS_SLOT_WORKERS": 2}, "BLOOM_REDIS_SLOT_WORKERS is 2"),
         ({"BLOOM_REPEAT_START": True}, "begin a new round with BLOOM_REDIS_ROUND"),
         ({"SCHEDULER_MEMORY_QUEUE": "queue.Queue"}, "SCHEDULER_MEMORY_QUEUE is queue.Queue"),

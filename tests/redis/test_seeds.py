@@ -50,7 +50,8 @@ class Crawl:
         where, of = where or self._redis, of or self.worker
         settings = {"BLOOM_REDIS_URL": where.url, "REDIS_URL": self._redis.url}
         crawler = get_crawler(Seeded, settings_dict={**settings, "CONCURRENT_REQUESTS": 5})
-        crawler.spider = Seeded.from_crawler(crawler, redis_key=self.name, **attributes)
+        named = self.name.replace(Seeded.name, "%(name)s")
+        crawler.spider = Seeded.from_crawler(crawler, redis_key=named, **attributes)
         where = RedisSettings.read(crawler.settings, "seeded")
         made = SeedList.of(crawler, where, of.key, of.dupefilter, of.settings)
         self.made.append(made)

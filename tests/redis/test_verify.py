@@ -33,8 +33,7 @@ def worker(rejoin, monkeypatch):
     worker.enqueue_all("xyz", slot="over")
     worker.enqueue_all("vw", slot="more")
     worker.enqueue("late", 5000, slot="late")
-    worker.enqueue_all(["h1", "h2"], slot="held", priority=5)
-    worker.exchange()
+    worker.send(["h1", "h2"], slot="held", priority=5)
     worker.fail(worker.next())
     worker.store.hold("held", 1000, 1)
     for _ in range(2):

@@ -4,6 +4,7 @@ import random
 from collections import Counter, deque
 from functools import partial
 from hashlib import sha1
+from itertools import islice
 
 from scrapy import Request, Spider
 from scrapy.settings import Settings
@@ -199,6 +200,16 @@ class StoreWorker:
         for name in names:
             self.enqueue(name, **options)
 
+    def send(self, names, **options):
+        """Push several requests that differ in nothing else, and tell the server."""
+        self.enqueue_all(names, **options)
+        self.exchange()
+
+    def hold(self, slot, seconds, times):
+        """Hold a slot, and tell the server."""
+        self.store.hold(slot, seconds, times)
+        self.exchange()
+
     def start(self, name, mark):
         self.enqueue(name, dont_filter=True)
         self.store.mark(mark)
@@ -215,14 +226,14 @@ class StoreWorker:
         return self.store.fail(request, FailedRequest.of(request, reason, **what))
 
     @property
-    def failed(self):
-        """What has failed in the crawl."""
-        return Failed(RedisDesk(self.client, self.key))
+    def desk(self):
+        """The desk of an operator of the crawl."""
+        return RedisDesk(self.client, self.key)
 
     @property
-    def failed_at_start(self):
-        """The same as a worker has it when it starts."""
-        return Failed(RedisDesk(self.client, self.key, starts=True))
+    def failed(self):
+        """What has failed in the crawl."""
+        return Failed(self.desk)
 
     def teach(self):
         """Store twenty pages, which make the crawl's first dictionary."""
@@ -256,6 +267,11 @@ class StoreWorker:
             self.exchange()
         return None
 
+    def take(self, most=100):
+        """Return the names of the next requests, and these."""
+        requests = [*islice(iter(self.next, None), most)]
+        return [name_of(request) for request in requests], requests
+
     def drain(self):
         """Fetch all that is left; return the names of the pages, as they came."""
         names = []
@@ -280,16 +296,6 @@ def store_pages(worker, first, count=20):
     worker.enqueue_all(f"catalogue/part/item-{first + number}.html" for number in range(count))
 
 
-def fail_all(worker, reason="down"):
-    """Let all that is pending fail; return the names, sorted."""
-    found = []
-    for request in iter(worker.next, None):
-        found.append(name_of(request))
-        worker.fail(request, reason)
-        worker.exchange()
-    return sorted(found)
-
-
 def capped(worker):
     """Return the names of the requests that are over a budget."""
     return [name_of(each) for each in worker.failed.requests(reasons=["capped"])]
@@ -304,6 +310,19 @@ def fill(worker, slots, each=1, **options):
     worker.exchange()
     worker.send_all()
     worker.store._leaving = False
+
+
+def failing_desk(worker, fail):
+    """Return a desk that calls `fail` with each script and its arguments before it runs it."""
+    desk = worker.desk
+    run = desk._run
+
+    def run_again(script, *arguments):
+        fail(script, arguments)
+        return run(script, *arguments)
+
+    desk._run = run_again
+    return desk
 
 
 def anywhere(chance):

@@ -54,23 +54,22 @@ def test_multiplicative_hash_depends_on_the_end_only(url):
     assert len(url) < 31 or positions == study.multiplicative_positions("y" + url[-31:])
 
 
-METHODS = [study.single_hash(1_000_000), study.classic_bloom(480_833, 3)]
 EXPECTED = [(1_000_000, 1, 0.0484), (480_833, 3, 0.0300)]
 
 
 def test_known_sizes_give_what_was_published():
     """100,000 distinct URLs: 4.84 % for one hash in 1,000,000 slots, 3.0 % for 480,833 bits
     and three hashes, growing from line 10,000 on as theory has it."""
-    names = [each.name for each in METHODS]
+    methods = [study.single_hash(1_000_000), study.classic_bloom(480_833, 3)]
     urls = (f"http://example.com/{n}" for n in range(100_000))
-    rows = [*study.compare([study.url_set(), *METHODS], urls, 10_000)]
+    rows = [*study.compare([study.url_set(), *methods], urls, 10_000)]
     assert [row.lines for row in rows] == list(range(10_000, 100_001, 10_000))
-    for name, (bits, hashes, share) in zip(names, EXPECTED, strict=True):
+    for method, (bits, hashes, share) in zip(methods, EXPECTED, strict=True):
         for row in rows:
             assert row.urls == row.lines
             expected = expected_false_positives(bits, hashes, row.urls)
-            assert abs(row.false_positives[name] - expected) < 5 * expected**0.5 + 5
-        assert rows[-1].share(name) == pytest.approx(share, abs=0.002)
+            assert abs(row.false_positives[method.name] - expected) < 5 * expected**0.5 + 5
+        assert rows[-1].share(method.name) == pytest.approx(share, abs=0.002)
     # the integral agrees with the sum it stands for
     for bits, hashes, urls in ((1_000_000, 1, 100_000), (480_833, 3, 100_000), (5000, 4, 3000)):
         total = sum((1 - 2.718281828459045 ** (-hashes * n / bits)) ** hashes for n in range(urls))
