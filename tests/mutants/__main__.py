@@ -27,6 +27,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
 
 from tests.mutants.changes import Change, of_lua, of_python
 from tests.mutants.reach import LUA, Reach
@@ -61,7 +62,7 @@ TESTS = {
 NOTICED, SURVIVED, SLOW, ACCEPTED = "noticed", "SURVIVED", "TIMED OUT", "accepted"
 LEAST, MOST_SLOW = 0.9, 0.05
 """The share of changes to be noticed, and that of those that make a test slow."""
-PRELOADED = "hypothesis scrapy.crawler scrapy.utils.test scrapy.extensions.feedexport redis"
+PRELOADED = "scrapy.crawler scrapy.utils.test scrapy.extensions.feedexport redis"
 
 
 class Copy:
@@ -130,6 +131,9 @@ class Copy:
                 del sys.modules[name]
         sys.path.insert(0, str(self.folder))
         os.environ["PYTHONPATH"] = str(self.folder)
+        # what fails need not fail in the simplest way, whose search takes minutes
+        settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate])
+        settings.load_profile("mutants")
         watch = Watch(self.took, times)
         return pytest.main([*self._options, "--basetemp=t", *tests], plugins=[watch])
 
