@@ -3,6 +3,7 @@
 import pytest
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
+from scrapy.extensions.feedexport import FeedExporter
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings, default_settings
 from scrapy.utils.misc import load_object
 
@@ -13,7 +14,13 @@ from scrapy_bloom import (
     RedisBloomDupeFilter,
     RedisDurableScheduler,
 )
+from scrapy_bloom.addon import OURS
 from scrapy_bloom.all_settings import SETTINGS
+from scrapy_bloom.crawl.holds import HoldMiddleware
+from scrapy_bloom.crawl.origins import AT_THE_ENGINES_END, ResponseOrigins
+from scrapy_bloom.delta.conditional import ConditionalMiddleware
+from scrapy_bloom.delta.middleware import DeltaMiddleware
+from scrapy_bloom.early.middleware import DropEarlyMiddleware
 from scrapy_bloom.redis.settings import REDIS_ROUND, REDIS_URL
 from scrapy_bloom.settings import BloomSettings
 
@@ -59,6 +66,56 @@ def test_a_url_of_redis_turns_on_what_workers_share():
         assert load_object(settings["SCHEDULER"]) is load_object(scheduler)
     settings = Settings({"SCHEDULER": "scrapy_bloom.RedisDurableScheduler"})
     assert load_object(updated(settings)) is RedisBloomDupeFilter
+
+
+PARTS = {
+    "hold": ("DOWNLOADER_MIDDLEWARES", HoldMiddleware, HoldMiddleware.order),
+    "origins": ("DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END),
+    "conditional": ("DOWNLOADER_MIDDLEWARES", ConditionalMiddleware, ConditionalMiddleware.order),
+    "early": ("SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order),
+    "delta": ("SPIDER_MIDDLEWARES", DeltaMiddleware, DeltaMiddleware.order),
+    "feeds": ("EXTENSIONS", OURS, 7),
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "hold early"),
+        ({"JOBDIR": "job"}, "hold origins early feeds"),
+        ({"JOBDIR": "job", "BLOOM_DURABLE_FEEDS": False}, "hold origins early"),
+        ({"JOBDIR": "job", "BLOOM_DURABLE": False}, "early"),
+        ({"BLOOM_REDIS_URL": "redis://x"}, "hold early feeds"),
+        ({"BLOOM_DELTA": True}, "hold origins early delta feeds"),
+        ({"BLOOM_DELTA_CONDITIONAL": True}, "hold conditional early"),
+    ],
+)
+def test_each_component_is_set_where_something_needs_it(given, expected):
+    """At its order, and our exporter at that of Scrapy's; others stay, and no other comes."""
+    settings = Settings(given)
+    settings.set("EXTENSIONS", {"other": 1, FeedExporter: 7}, "spider")
+    updated(settings)
+    found = {
+        (where, getattr(thing, "__name__", thing)): order
+        for where in ("DOWNLOADER_MIDDLEWARES", "SPIDER_MIDDLEWARES", "EXTENSIONS")
+        for thing, order in settings.getdict(where).items()
+        if order is not None and thing not in {"other", FeedExporter}
+    }
+    parts = [PARTS[name] for name in expected.split()]
+    assert found == {(where, getattr(t, "__name__", t)): order for where, t, order in parts}
+    extensions = settings.getdict("EXTENSIONS")
+    assert (extensions["other"], settings.getpriority("EXTENSIONS")) == (1, 30)
+    assert (extensions[FeedExporter] is None) == ("feeds" in expected)
+
+
+def test_a_shell_has_no_job():
+    """Whoever names one; Scrapy's scheduler would write into it."""
+    for priority in ("project", "cmdline"):
+        settings = Settings()
+        settings.set("DUPEFILTER_CLASS", "scrapy.dupefilters.BaseDupeFilter", "command")
+        settings.set("JOBDIR", "job", priority)
+        updated(settings)
+        assert settings["JOBDIR"] is None
 
 
 SCRAPYS = "scrapy.core.scheduler.Scheduler"

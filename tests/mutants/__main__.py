@@ -44,7 +44,8 @@ TESTS = {
     "feeds": "tests/crawl/test_feeds.py tests/crawl/test_kills.py tests/crawl/test_stories.py"
     " tests/crawl/test_session.py tests/crawl/test_shared_folders.py",
     "early": "tests/test_early.py tests/test_early_crawls.py",
-    "addon": "tests/test_addon.py tests/test_start_line.py tests/test_early.py",
+    "addon": "tests/test_addon.py tests/test_start_line.py tests/test_early.py"
+    " tests/test_one_page.py tests/crawl/test_feeds.py tests/delta/test_skipping.py",
     "delta": "tests/delta tests/contracts/test_delta_stores.py tests/commands/test_delta.py",
     "migration": "tests/migration tests/commands/test_filters.py",
     "commands": "tests/commands",
