@@ -23,15 +23,13 @@ from scrapy_bloom.sqlite import listing
 from scrapy_bloom.sqlite.request_store import coming_back
 from tests.contracts.places import send_again
 from tests.crawl.engine import STOCK, name_of, query, request, unserializable
-from tests.crawl.test_children import again, child, give, page_in_progress
+from tests.crawl.engine import unfiltered as child
+from tests.crawl.test_children import again, give, page_in_progress
 from tests.failures import Failed
 from tests.redis.workers import capped
 from tests.seeded import seed_of
 
-pytestmark = [
-    pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS"),
-    pytest.mark.usefixtures("few_shards"),
-]
+pytestmark = pytest.mark.usefixtures("few_shards")
 
 SEED = seed_of("BUDGET_SEED")
 STORIES = int(os.environ.get("BUDGET_STORIES", "4"))
