@@ -43,7 +43,7 @@ mutants: .venv/.mutants
 # the filter, the dupefilter and the scheduler with the oldest releases that we support
 oldest: .venv-oldest/.made
 	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal \
-		tests/bloom tests/fingerprints tests/crawl tests/test_dupefilter.py
+		tests/bloom tests/contracts tests/crawl tests/fingerprints tests/test_dupefilter.py
 
 # the same, crawls and more with pull requests of the next Scrapy, or with the tree in NEXT_SCRAPY
 next-scrapy:

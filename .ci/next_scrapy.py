@@ -18,6 +18,7 @@ COMMITS = {
 }
 ARCHIVE = "https://github.com/scrapy/scrapy/archive/{}.tar.gz"
 TESTS = [
+    "tests/contracts",
     "tests/crawl",
     "tests/delta",
     "tests/redis/test_scheduler.py",

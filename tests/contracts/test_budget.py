@@ -23,15 +23,13 @@ from scrapy_bloom.sqlite import listing
 from scrapy_bloom.sqlite.request_store import coming_back
 from tests.contracts.places import send_again
 from tests.crawl.engine import STOCK, name_of, query, request, unserializable
-from tests.crawl.test_children import again, child, give, page_in_progress
+from tests.crawl.engine import unfiltered as child
+from tests.crawl.test_children import again, give, page_in_progress
 from tests.failures import Failed
 from tests.redis.workers import capped
 from tests.seeded import seed_of
 
-pytestmark = [
-    pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS"),
-    pytest.mark.usefixtures("few_shards"),
-]
+pytestmark = pytest.mark.usefixtures("few_shards")
 
 SEED = seed_of("BUDGET_SEED")
 STORIES = int(os.environ.get("BUDGET_STORIES", "4"))
@@ -398,12 +396,16 @@ def test_random_stories(place, number):
         budget[chance.choice([*budget])] += chance.randrange(2)
         retries = chance.random() < 0.2
         job = place.open(BLOOM_BUDGET=budget, BLOOM_RETRY_FAILED=retries).started(f"s-{process}1")
-        for _ in range(5):
-            name = f"p-{len(pushed)}"
-            pushed.add(name)
+        new = [f"p-{len(pushed) + each}" for each in range(5)]
+        for name in new:
             push(job, name, slot="even" if "even" in keys_of(name) else "example.com")
+        pushed.update(new)
         for _ in range(chance.randrange(12)):
             if (popped := job.pop()) is None:
+                job.commit()
+                room = {key: budget[key] - len(asked[job.round.number, key]) for key in budget}
+                capped = {*new}.intersection(place.capped())
+                assert all(any(room[key] <= 0 for key in keys_of(name)) for name in capped)
                 break
             name = name_of(popped)
             for key in keys_of(name):

@@ -9,8 +9,6 @@ from scrapy_bloom.delta.file_store import FACTS, FileDeltaStore, Row
 from scrapy_bloom.delta.redis_store import SLICES, RedisDeltaStore
 from scrapy_bloom.delta.settings import Lifetime
 
-pytest_plugins = ["tests.redis.fixtures"]
-
 HOUR = 3600.0
 PERIOD = 8 * HOUR
 NOON = 1_800_000_000.0

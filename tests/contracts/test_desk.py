@@ -1,6 +1,5 @@
 """The contract of desks: of a job that is stopped, of one that runs, and of a crawl in Redis."""
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
@@ -17,9 +16,6 @@ from tests.crawl.engine import Job, name_of, unserializable
 from tests.crawl.rounds import RoundJob
 from tests.failures import Failed
 from tests.redis.workers import FIFO, StoreWorker
-
-pytest_plugins = ["tests.redis.fixtures"]
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 STARTS = "http://example.com/"
 

@@ -14,7 +14,6 @@ from scrapy_bloom.redis.filter import RedisBloomFilter
 from scrapy_bloom.seen import Seen
 from tests.fakes import raising
 
-pytest_plugins = ["tests.redis.fixtures"]
 FAILURES = [OSError("the disk is full"), MemoryError("none left"), BloomError("full")]
 
 

@@ -8,12 +8,10 @@ import pytest
 from scrapy import pqueues
 
 from scrapy_bloom.crawl.delays import NOT_BEFORE, SILENT
-from tests.crawl.conftest import opened  # noqa: F401 - a fixture
 from tests.crawl.engine import name_of
 from tests.crawl.test_holds import Clock, Crawl
 from tests.redis.workers import FIFO, LIFO, let_pass, lobby_from
 
-pytest_plugins = ["tests.redis.fixtures"]
 PROBE = 50
 KINDS = {"slots": pqueues.DownloaderAwarePriorityQueue, "line": pqueues.ScrapyPriorityQueue}
 
@@ -80,7 +78,7 @@ class CrawlPlace:
 
 
 @pytest.fixture(params=[*KINDS, "memory", "redis"])
-def make(request, tmp_path, monkeypatch, opened):  # noqa: F811
+def make(request, tmp_path, monkeypatch, opened):
     """Return a function that makes a place of each kind, which has such settings."""
 
     def make(settings=FIFO, lobby=256):

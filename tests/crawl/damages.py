@@ -26,7 +26,7 @@ from scrapy_bloom.crawl.failed_request import ATTEMPTS_KEY, FailedRequest
 from scrapy_bloom.crawl.records import State
 from scrapy_bloom.crawl.request_text import MARSHALLED, OBJECTS, PICKLED, Held, checksum, pack
 from scrapy_bloom.redis.codec import Packed
-from tests.crawl.engine import Job
+from tests.crawl.engine import DURABLE, Job
 from tests.redis import damages
 from tests.redis.damages import HEALTHIES, HEALTHY, KEY, SETTINGS, in_a_fork, junk
 from tests.redis.server import Server
@@ -39,10 +39,7 @@ FILE = "requests.sqlite"
 LOOKS = [line for line in damages.LOOKS if line != "workers"]
 CHANGES = ["load REDIS --key new", *damages.CHANGES[2:]]
 STATES = (State.PENDING, State.DELAYED, State.FAILED, State.CAPPED)
-DURABLE = {
-    "SCHEDULER": "scrapy_bloom.DurableScheduler",
-    "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
-}
+OURS = {"SCHEDULER": DURABLE, "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
 HUGE = 10**5000
 _NAMES = ("url", "method", "headers", "meta", "cb_kwargs", "priority", "callback", "_class")
 
@@ -193,7 +190,7 @@ def trial_of_job(folder, server, damage):
         wrong += faults(in_a_fork(folder, damages.run_commands, folder, lines, str(job)))
     again()
     before = (job / FILE).read_bytes()
-    text = in_a_fork(folder, lambda: damages.crawl(JOBDIR=str(job), **DURABLE))
+    text = in_a_fork(folder, lambda: damages.crawl(JOBDIR=str(job), **OURS))
     wrong += faults(text)
     if not fetched(text):
         if not any("ERROR" in line and str(job) in line for line in text.splitlines()):

@@ -138,6 +138,10 @@ def request(name, **options):
     return Request(f"http://example.com/{name}", **options)
 
 
+def unfiltered(name, **options):
+    return request(name, dont_filter=True, **options)
+
+
 def unserializable(name, **options):
     """Return a request that can only be kept in memory."""
     return request(name, meta={"function": lambda: None}, **options)

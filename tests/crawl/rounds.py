@@ -6,7 +6,7 @@ from scrapy import Request, signals
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet import reactor
 
-from tests.crawl.engine import Job, request
+from tests.crawl.engine import Job, unfiltered
 from tests.patience import PATIENCE
 
 
@@ -35,7 +35,7 @@ class RoundJob(Job):
 
     def started(self, *names):
         """Consume start requests for pages of these names; return self."""
-        self.start(*(request(name, dont_filter=True) for name in names))
+        self.start(*map(unfiltered, names))
         return self
 
     def starting(self, *things, middlewares=()):

@@ -1,19 +1,15 @@
 """The signal before_commit, and the pipeline of docs/pipelines.md that uses it."""
 
-import itertools
-import os
-import time
 from pathlib import Path
 
 import pytest
 from scrapy import signals
 from twisted.internet.defer import Deferred
 
+from scrapy_bloom.crawl.ledger import CommitHook
 from scrapy_bloom.signals import before_commit
 from tests.crawl.engine import query
 from tests.world.feeds import documented_pipeline
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
 def started(job, *names):
@@ -131,16 +127,26 @@ def test_the_signal_is_sent_from_the_first_start_request_to_the_last_commit(make
     assert handler
 
 
-def test_slow_handlers_space_the_commits(make_round, monkeypatch):
+@pytest.mark.parametrize("is_handler", [True, False])
+def test_slow_handlers_and_hooks_space_the_commits(make_round, monkeypatch, is_handler):
     """They take a twentieth of the time, whatever the number of requests."""
-    job, sent = started(make_round()), []
+    called, now = [], [1000]
+    monkeypatch.setattr("scrapy_bloom.crawl.ledger.monotonic", lambda: now[0])
+    job = started(make_round())
     job.scheduler.ledger._operations = 1
-    # each look at this clock is a second later than the one before
-    clock = itertools.count(time.monotonic() + 1000)
-    monkeypatch.setattr("scrapy_bloom.crawl.ledger.monotonic", lambda: next(clock))
-    job.crawler.signals.connect(handler := lambda: sent.append(1), before_commit)
-    job.pushed(*map(str, range(50)))
-    assert 2 <= len(sent) <= 4
+
+    def slow(*_):
+        called.append(now[0])
+        now[0] += 1
+
+    if is_handler:
+        job.crawler.signals.connect(slow, before_commit)
+    else:
+        job.scheduler.ledger.commit_hooks.append(hook := CommitHook())
+        hook.before_commit = slow
+    for number in range(50):
+        now[0] += 1
+        job.push(str(number))
+    assert called == [1001, 1021, 1041]
     job.close()
     assert len(make_round().scheduler) == 50
-    assert handler

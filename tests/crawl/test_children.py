@@ -8,13 +8,9 @@ from scrapy.http import Response
 
 from tests.contracts.places import send_again
 from tests.crawl.engine import ChangedSpider, name_of, query, request, unserializable
+from tests.crawl.engine import unfiltered as child
 from tests.crawl.rounds import waited_for
 from tests.failures import Failed
-
-
-def child(name, **options):
-    """Return what a callback yields without the filter."""
-    return request(name, dont_filter=True, **options)
 
 
 def in_memory(name):

@@ -2,7 +2,6 @@
 no start and no worker breaks, hangs or grows of it."""
 
 import json
-import os
 
 import pytest
 import scrapy
@@ -12,7 +11,6 @@ from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DAMAGES_SEED")
 pytestmark = [
-    pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS"),
     pytest.mark.skipif(bool(missing()), reason=str(missing())),
     pytest.mark.skipif(scrapy.version_info < (2, 15), reason="get_crawler needs a reactor there"),
 ]

@@ -17,8 +17,6 @@ from tests.crawl.engine import Job, request
 from tests.crawl.resting_site import Rest, RestingSite
 from tests.crawl.test_hold_crawls import start
 
-pytest_plugins = ["tests.redis.fixtures"]
-
 
 @pytest.fixture
 def clock(monkeypatch):
@@ -172,6 +170,7 @@ def test_what_is_due_never_is_due_at_no_time(new_job, tmp_path, queue):
 def test_what_is_delayed_is_shown(new_job, run, tmp_path, clock):
     """As a part of what is pending: start line, stats, top and info; and it can be read."""
     job = new_job().pushed("a", meta={delays.NOT_BEFORE: 41}).pushed("b")
+    assert not job.push("a")
     job.close("shutdown")
     assert job.stat("scheduler/pending") == 2
     assert job.stat("scheduler/later") == 1

@@ -4,13 +4,11 @@ what is asked again.
 Run as a module, this file crawls; with `--redis` its crawls are those of workers.
 """
 
-import atexit
 import json
-import os
 import re
 import socket
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,6 @@ from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.layout import in_one_slot
 from tests.failures import Failed
-from tests.redis.server import Server, missing
 from tests.seeded import told
 from tests.world.runner import ASYNCIO, SELECT, Crawl, Step, Teller, tell, tell_stories
 from tests.world.site import Reply, moved
@@ -160,22 +157,12 @@ class FailingSpider(scrapy.Spider):
         raise KeyError("an errback that has yielded")
 
 
-@dataclass
 class FailingTeller(Teller):
-    """Tells what fails in crawls, with a server if they are in Redis."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.redis = None
-        if self.options.redis:
-            folder = self.world.folder / "redis"
-            folder.mkdir()
-            self.redis = Server(folder)
-            atexit.register(self.redis.stop)
+    """Tells what fails in crawls."""
 
     def __call__(self, name, *steps, reactor=ASYNCIO, **settings):
         """Tell the story of a crawl."""
-        failed, url = Failed(self.world.folder / name / "job"), self.redis and self.redis.url
+        failed, url = Failed(self.world.folder / name / "job"), self.options.redis
         if url:
             settings |= {"BLOOM_REDIS_URL": url, "BLOOM_REDIS_KEY": name, "BLOOM_REDIS_LEASE": 1}
             settings["BLOOM_REDIS_TIMEOUT"] = 30.0  # a loaded machine is no outage
@@ -238,12 +225,10 @@ STORIES = {function.__name__: function for function in (mended, all_kinds)}
 
 def arguments(parser):
     """Add what only these stories know."""
-    parser.add_argument("--redis", action="store_true", help="share the crawls in Redis")
+    parser.add_argument("--redis", metavar="URL", help="share the crawls in Redis")
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")]
-
-IN_REDIS = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = pytest.mark.slow
 
 
 def crawl_of(story, *options):
@@ -280,10 +265,11 @@ BEHIND = children(ASKED_AGAIN) - children(pages("raising", "unfit"))
 """What is given only when they are asked again."""
 
 
-@pytest.mark.parametrize("options", [(), pytest.param(("--redis",), marks=IN_REDIS)])
-def test_what_the_spider_has_not_handled_fails_and_is_asked_again(options):
+@pytest.mark.parametrize("in_redis", [False, True])
+def test_what_the_spider_has_not_handled_fails_and_is_asked_again(request, in_redis):
     """Takes as long as three crawls do: for reasons that say why, each page once, and the crawl is
     finished all the same; a retry asks just those, and a start without one is a new round."""
+    options = ("--redis", request.getfixturevalue("redis_server").url) if in_redis else ()
     first, second, third = crawl_of("mended", *options)
     assert first["reason"] == "finished"
     assert first["failed"] == failing()
@@ -291,7 +277,7 @@ def test_what_the_spider_has_not_handled_fails_and_is_asked_again(options):
     (line,) = first["line"]
     assert f"{len(failing())} requests failed and stay in the " in line
     assert "5 status/503" in line
-    where = r"redis://[\d.:]+/0 --key" if options else r"\S*job"
+    where = r"redis://[\d.:]+/0 --key" if in_redis else r"\S*job"
     assert re.findall(rf"'scrapy bloom (\w+) {where}", line) == ["failed", "retry", "drop"]
     # one, and one retry, unless that was forbidden or is no matter of downloads
     attempts = [first["attempts"][f"{kind}/1"] for kind in ("closed", "dns", "stubborn", "raising")]

@@ -10,8 +10,6 @@ from tests.crawl.resting_site import Rest, RestingSite
 from tests.failures import Failed
 from tests.small_site import PACKAGE, Scrapy
 
-pytest_plugins = ["tests.redis.fixtures"]
-
 CONCURRENT = 8
 """Requests at once: so many may be on their way when a host refuses one, since Scrapy has more of a
 slot on their way than CONCURRENT_REQUESTS_PER_DOMAIN."""

@@ -234,7 +234,7 @@ def test_a_request_that_asks_nothing_lets_another_go(crawl, clock):
 
 def test_after_so_many_holds_in_a_row_pages_are_retried_as_ever(down, clock, caplog):
     """What is refused for ever fails, until an answer, or a time, comes."""
-    crawl = down(12, BLOOM_HOLD_TIMES=2)
+    crawl = down(12, BLOOM_HOLD_TIMES=2, BLOOM_HOLD_MAX=7)
     for _ in range(2):
         clock.now += crawl.left
         last = crawl.pop()
@@ -247,8 +247,8 @@ def test_after_so_many_holds_in_a_row_pages_are_retried_as_ever(down, clock, cap
     for page in pages[:3]:
         crawl.fails(page)
     crawl.again(pages[3], 429, "60")
-    assert crawl.left == 60
-    clock.now += 60
+    assert crawl.left == 7
+    clock.now += 7
     crawl.fails(crawl.pop())
     crawl.answer(crawl.pop(), 200)
     assert crawl.left is None
@@ -500,6 +500,8 @@ def test_who_uses_a_try():
         refusal = Refusal(is_probe=is_probe, is_in_flight=not is_probe, is_suspect=is_suspect)
         expected = (is_suspect, 3, 20) if is_probe else (False, 2, None)
         assert judge(2, refusal, MOST) == expected
+    pauses = [judge(times, Refusal(is_probe=True), MOST)[2] for times in range(1, 6)]
+    assert pauses == [10, 20, 40, 60, 60]
     suspect = Refusal(is_suspect=True)
     assert judge(2 * FRESH, suspect, MOST) == (True, 2 * FRESH, None)
     for times in (-3, 3 * FRESH, 5 * FRESH):

@@ -7,7 +7,7 @@ from scrapy import signals
 from scrapy.downloadermiddlewares.httpcache import HttpCacheMiddleware
 from scrapy.http import HtmlResponse
 
-from tests.crawl.engine import STOCK, Job, request
+from tests.crawl.engine import DURABLE, STOCK, Job, request
 
 
 class Late(HttpCacheMiddleware):
@@ -32,7 +32,7 @@ def cache_of(job):
     return middleware.storage
 
 
-@pytest.mark.parametrize("first", ["scrapy_bloom.DurableScheduler", STOCK])
+@pytest.mark.parametrize("first", [DURABLE, STOCK])
 @pytest.mark.parametrize("last", ["pickled_meta", "response_body", "request_headers"])
 def test_a_page_that_a_kill_has_cut_short_in_the_cache_is_asked_again(
     tmp_path, opened, monkeypatch, first, last
@@ -59,7 +59,7 @@ def test_a_page_that_a_kill_has_cut_short_in_the_cache_is_asked_again(
     monkeypatch.setattr(cache, "_open", open_or_die)
     with pytest.raises(KeyboardInterrupt):
         cache.store_response(spider, request("page"), page)
-    cache, spider = open_cache("second", "scrapy_bloom.DurableScheduler")
+    cache, spider = open_cache("second", DURABLE)
     assert cache.retrieve_response(spider, request("page")) is None
     cache.store_response(spider, request("page"), page)
     assert cache.retrieve_response(spider, request("page")).body == page.body

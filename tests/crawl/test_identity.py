@@ -108,7 +108,7 @@ def test_a_clean_stop_and_keys_from_elsewhere_leave_the_owner(tmp_path, make):
     assert numbers(tmp_path / "job") == (known, last)
 
 
-def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(tmp_path, make, crash):
+def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(make, crash):
     """What was pushed since the last commit is lost with the process, and new to the next one."""
     make().pushed("a").close()
     job = make()

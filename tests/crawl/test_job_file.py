@@ -26,7 +26,6 @@ from tests.stored import LIFO, UNREADABLE, put, records_in, taken
 from tests.world.points import Points
 from tests.world.runner import fork
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 forks = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
 
 

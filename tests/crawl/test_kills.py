@@ -16,9 +16,9 @@ import scrapy
 
 from tests.seeded import run_module, seed_of, told
 from tests.world.rounds import FED
+from tests.world.runner import CONCURRENCY
 
 SEED = seed_of("DURABLE_SEED")
-CONCURRENCY = 8
 IN_PROGRESS = 2 if scrapy.version_info >= (2, 15) else 4
 """Times as many requests as are downloaded at once; before Scrapy 2.15 more callbacks wait."""
 
@@ -34,7 +34,9 @@ def torture(*arguments, seed=SEED):
     totals = Counter({"crawls": len(reports)})
     for report in reports:
         totals.update({k: v for k, v in report.items() if isinstance(v, int)})
-    return {**totals, "wrong": {each["crawl"]: each["wrong"] for each in reports if each["wrong"]}}
+    wrong = {each["crawl"]: each["wrong"] for each in reports if each["wrong"]}
+    assert run.returncode == bool(wrong)  # 1 without a wrong crawl is a traceback
+    return {**totals, "wrong": wrong}
 
 
 @pytest.mark.slow
@@ -52,11 +54,12 @@ def test_random_stops_lose_no_page_and_leave_each_item_once():
 
 
 WAYS = {
-    "first of each kind of call": ("points --count 0 --pages 10 --sides after", 30),
-    "commits": ("points --count 6 --names sql\\ COMMIT --pages 8", 8),
-    "power cuts": ("cuts --count 15 --pages 20", 4),
-    "failing calls": ("faults --count 10", 0),
-    "disks that are too small": ("short --count 2 --pages 60", 0),
+    # how, and so many crawls or more, of which so many or more are killed
+    "first of each kind of call": ("points --count 0 --pages 10 --sides after", 30, 30),
+    "commits": ("points --count 6 --names sql\\ COMMIT --pages 8", 8, 8),
+    "power cuts": ("cuts --count 15 --pages 20", 5, 4),
+    "failing calls": ("faults --count 10", 10, 0),
+    "disks that are too small": ("short --count 2 --pages 60", 2, 0),
 }
 
 
@@ -64,9 +67,10 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_lost(way):
     """Two to forty crawls: where a run ends or dies, the next one has the rest."""
-    arguments, kills = WAYS[way]
+    arguments, crawls, kills = WAYS[way]
     result = torture(*shlex.split(arguments))
     assert result["wrong"] == {}
+    assert result["crawls"] >= crawls
     assert result["kills"] >= kills
     assert kills or not result["kills"]
 

@@ -20,8 +20,7 @@ from tests.crawl.test_hold_crawls import crawl_rests
 from tests.crawl.test_rounds import phases
 from tests.fakes import raising
 from tests.patience import wait_until
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+from tests.redis.workers import FIFO
 
 
 def push(job, name, **options):
@@ -208,9 +207,6 @@ def fail(job, *names):
         job.scheduler.ledger.fail(popped, FailedRequest.of(popped, "down"))
         job.done(popped)
     job.commit()
-
-
-FIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
 
 
 def test_what_is_retried_at_the_end_keeps_the_round_open(make_round, tmp_path):

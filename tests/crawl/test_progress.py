@@ -1,7 +1,6 @@
 """How far a job is, for alerts and for others to see."""
 
 import json
-import os
 import time
 
 import pytest
@@ -12,8 +11,6 @@ from scrapy_bloom.sqlite.progress import KEPT_SECONDS, Progress
 from scrapy_bloom.sqlite.status import JobStatus, job_view
 from tests.crawl.engine import query
 from tests.failures import fail_download
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 STATS = ("pending", "in_flight", "failed", "commits", "commit_seconds_max", "bytes")
 
@@ -61,7 +58,7 @@ def test_what_is_noted_stays_small(make_round, tmp_path, monkeypatch):
     assert noted(tmp_path / "job")[-1][0] == clock[0]
 
 
-def test_what_has_become_of_a_job(make_round, crash_round, tmp_path):
+def test_what_has_become_of_a_job(make_round, tmp_path):
     """Running, killed, stopped, finished with and without failed requests, and its round;
     the only commit of a short one counts."""
     folder = tmp_path / "job"

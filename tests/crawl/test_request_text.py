@@ -109,7 +109,8 @@ def test_all_fields_come_back(tested):
     require_round_trip(in_order(fields))
     left_out = unpack(pack(fields, SLOT), SLOT)
     assert exactly(unpack(pack(left_out, SLOT), SLOT)) == exactly(left_out)
-    unpack(pack(dict(reversed(fields.items())), SLOT), SLOT)
+    turned = unpack(pack(dict(reversed(fields.items())), SLOT), SLOT)
+    assert dict(exactly(turned)[1]) == dict(exactly(left_out)[1])
 
 
 STARTS = ["http://", "https://", "HTTP://", "http://u@", "data:,", ""]

@@ -1,6 +1,5 @@
 """When a round of a job begins, goes on and is over."""
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -9,14 +8,9 @@ from scrapy import signals
 from scrapy.exceptions import CloseSpider
 
 from scrapy_bloom.jobdir import session_of
-from tests.crawl.engine import STOCK, query, request, unserializable
+from tests.crawl.engine import STOCK, query, unserializable
+from tests.crawl.engine import unfiltered as start
 from tests.fakes import Engine
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
-
-
-def start(name):
-    return request(name, dont_filter=True)
 
 
 def finish(job, *names):

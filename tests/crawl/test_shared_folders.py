@@ -13,8 +13,6 @@ from tests.crawl.feed_jobs import FeedJob
 from tests.crawl.test_feeds import GOES_ON, numbers
 from tests.world.feeds import GZIP
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
-
 FEEDS = {"out.jl": "jsonlines"}
 
 

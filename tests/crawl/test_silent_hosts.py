@@ -465,7 +465,7 @@ def test_a_hold_in_a_row_outlives_a_kill_and_a_verdict_does_not(make_crawl, cloc
 
 @pytest.mark.parametrize("folder", ["job", None])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_request_that_knows_its_proxy_passes(make_crawl, clock, tmp_path, folder, is_first):
+def test_a_request_that_knows_its_proxy_passes(make_crawl, clock, folder, is_first):
     """While its host is held or dead, and the others wait as they are."""
     crawl = make_crawl(folder).pushed(*map(str, range(5)))
     proxied = [{"proxy": "http://proxy.example"}, None][:: 1 if is_first else -1]

@@ -1,6 +1,5 @@
 """`spider.state` after stops and kills of every kind, and whatever somebody puts into it."""
 
-import os
 import pickle
 
 import pytest
@@ -8,8 +7,6 @@ from scrapy import signals
 
 from tests.crawl.engine import STOCK, query
 from tests.crawl.test_rounds import phases
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Start requests in an unfinished round: each is taken once, and no other is left out."""
 
-import os
 import secrets
 import time
 from collections import Counter
@@ -11,13 +10,7 @@ from scrapy import Request
 from scrapy_bloom.crawl.start_requests import key_of
 from scrapy_bloom.sqlite.listing import stopped_job
 from tests.crawl.engine import name_of, query, request, unserializable
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
-
-
-def start(name, **options):
-    """Return what Spider.start() yields for a start URL."""
-    return request(name, dont_filter=True, **options)
+from tests.crawl.engine import unfiltered as start
 
 
 def test_taken_start_requests_are_left_out(make_round, crash_round, caplog):

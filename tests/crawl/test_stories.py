@@ -4,7 +4,6 @@ Hypothesis chooses the site and what happens; a set of numbers says what has to 
 """
 
 import json
-import os
 import time
 from itertools import count
 
@@ -16,19 +15,21 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from scrapy import signals
 
 from scrapy_bloom import DurableScheduler
+from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.ledger import CommitHook
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.signals import before_commit
+from scrapy_bloom.sqlite import desk as orders
+from scrapy_bloom.sqlite.desk import SqliteDesk
 from tests.crawl.engine import name_of, query, request
 from tests.crawl.feed_jobs import FeedJob
 from tests.crawl.test_children import give
+from tests.crawl.test_orders import carry_out, dropped, order
 from tests.crawl.test_rounds import phases
 from tests.failures import Failed
 from tests.fakes import raising
 from tests.world.feeds import feeds_in, items_of
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 START_ITEM = 1000
 GROWING = ("all.jl", "all.csv")
@@ -71,8 +72,8 @@ class Story(RuleBasedStateMachine):
         self.folder = folder / str(next(self.folders))
         self.folder.mkdir()
         self.job, self.is_over = None, False
-        self.final, self.kept = set(), set()
-        """Pages that are acknowledged, and those that have failed."""
+        self.final, self.kept, self.gone = set(), set(), set()
+        """Pages that are acknowledged, those that have failed, and those that were dropped."""
         self.state, self.committed_state = [], []
         """The pages that were parsed, as spider.state has them."""
         self.flushed = set()
@@ -146,6 +147,7 @@ class Story(RuleBasedStateMachine):
             last = {*found}
             found |= {n for n, parent in enumerate(self.parents) if parent is None}
             found |= {number_of(each) for n in last for each in self.links(n, 0)}
+            found -= self.gone
         return found
 
     def note_commit(self, acknowledged):
@@ -173,7 +175,7 @@ class Story(RuleBasedStateMachine):
         """The engine takes a request."""
         if (popped := self.job.pop()) is not None:
             number = number_of(popped)
-            assert number not in self.popped | self.final | self.kept
+            assert number not in self.popped | self.final | self.kept | self.gone
             assert "ab"[number % 2] not in self.held
             self.popped.add(number)
             self.in_progress.append(popped)
@@ -238,6 +240,20 @@ class Story(RuleBasedStateMachine):
         assert not self.job.scheduler.ledger.stopped
         for name in {*GROWING}.intersection(self.feeds):
             assert numbers_in(self.folder, name) == sorted(self.final)
+
+    @is_going_on
+    @rule(slots=st.sampled_from(["a", "b", "ab"]), action=st.sampled_from(["drop", "fail"]))
+    def drop(self, slots, action):
+        """An operator drops what is stored of these slots, for good or to be retried."""
+        desk, chosen = SqliteDesk(self.folder / "job"), Filter(slots=[*slots])
+        self.commit()
+        pages = {number_of(each) for each in desk.scan(chosen)}
+        if pages.isdisjoint(self.state):  # which have given something
+            answer = order(self.job, action, slots=(*slots,))
+            carry_out(self.job)
+            assert dropped(answer)[0] == len(pages)
+            assert desk.count(chosen).states.total() == 0
+            (self.gone if action == "drop" else self.kept).update(pages)
 
     # what becomes of a process
 
@@ -335,6 +351,7 @@ def test_each_page_and_each_item_comes_once(tmp_path, monkeypatch):
     lost; spider.state, holds and failed requests are those of the same commit."""
     now = time.time
     monkeypatch.setattr(DurableScheduler, "commit_seconds", 1000)
+    monkeypatch.setattr(orders, "AT_ONCE", 1)
     monkeypatch.setattr(time, "time", lambda: now() + Story.skipped_seconds)
     # to shrink what has failed takes minutes; it is told as it was found
     phases = [each for each in Phase if each not in (Phase.shrink, Phase.explain)]
