@@ -54,6 +54,7 @@ def test_a_url_of_redis_turns_on_what_workers_share():
     settings = Settings({"BLOOM_REDIS_URL": "redis://localhost"})
     assert load_object(updated(settings)) is RedisBloomDupeFilter
     assert load_object(settings["SCHEDULER"]) is RedisDurableScheduler
+    assert settings.getpriority("SCHEDULER") == SETTINGS_PRIORITIES["addon"]
     settings = Settings({"BLOOM_REDIS_URL": "redis://localhost", "BLOOM_DURABLE": False})
     assert load_object(updated(settings)) is RedisBloomDupeFilter
     assert settings["SCHEDULER"] == default_settings.SCHEDULER

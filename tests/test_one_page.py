@@ -2,6 +2,7 @@
 stands in the project's settings."""
 
 import os
+import re
 
 import pytest
 
@@ -110,7 +111,12 @@ def test_a_command_for_one_page_touches_no_job(project, settings, command):
     assert ("page" if command[0] == "fetch" else "http://example.com/a") in out
     assert is_unchanged
     assert "ERROR" not in log
-    assert log.count("a command for one page touches no job") == (command[0] != "shell"), log
+    is_shell = (
+        command[0] == "shell"
+    )  # where nothing is said, as its engine starts before its spider
+    assert log.count("a command for one page touches no job") == (not is_shell), log
+    told = re.findall("requests: +in memory", log)
+    assert len(told) == (not is_shell and settings != BY_HAND), log
 
 
 def test_a_command_for_one_page_warns_of_no_settings(project):

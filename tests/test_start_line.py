@@ -23,6 +23,11 @@ LINES = {
         FEED,
         [f"INFO filter: {IN_MEMORY}", f"INFO requests: {IN_MEMORY}"],
     ),
+    "memory alone": (
+        {"JOBDIR": ""},
+        (),
+        [f"INFO filter: {IN_MEMORY}", f"INFO requests: {IN_MEMORY}"],
+    ),
     "another scheduler": (
         {"SCHEDULER": SCHEDULER},
         FEED,

@@ -14,7 +14,7 @@ from ..crawl.settings import DURABLE, DURABLE_FEEDS
 from ..dupefilter import BloomDupeFilter, FilterDupeFilter
 from ..jobdir import JobDirectory
 from ..settings import wants_delta
-from ..startup import announce, fetches_one_page, is_component, is_shell
+from ..startup import announce, fetches_one_page, is_component
 from ..texts import feeds_named
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def tell(crawler: Crawler, exporter: str, *, is_durable: bool, shares: bool) -> 
         off = f"off, DUPEFILTER_CLASS is {_name(settings['DUPEFILTER_CLASS'])}"
         announce(crawler, "filter", off, is_in_the_way * "remove DUPEFILTER_CLASS")
     if not is_crawl:
-        if is_durable or is_shell(settings):
+        if is_durable:
             announce(crawler, "requests", "in memory")
         return
     why, way_out = "", ""

@@ -13,12 +13,13 @@ from pluggy import HookimplMarker
 PREFIX = os.environ["REACHED_PREFIX"]
 _file = os.open(os.environ["REACHED"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 _known = set()
+_write = os.write  # which a test may replace
 
 
 def _tell(name):
     test, _, _ = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")
     wide = test.partition("::")[0] if "REACHED_WIDE" in os.environ else test
-    os.write(_file, f"{wide}\t{name}\n".encode())
+    _write(_file, f"{wide}\t{name}\n".encode())
 
 
 def _call(frame, _event, _argument):
@@ -37,7 +38,7 @@ def pytest_runtest_logreport(report):
     """Write how long a phase of a test took; the fourth column says whether it failed."""
     took = f"{report.nodeid}\t{report.duration}\t{report.outcome}\n"
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        os.write(_file, f"time\t{took}".encode())
+        _write(_file, f"time\t{took}".encode())
     _known.clear()
     sys.settrace(_call)  # a test may have set another one
 
