@@ -291,7 +291,7 @@ def draw(chart: str, path: Path, curves: Sequence[Any]) -> None:
     axes = figure.add_subplot()
     axes.set_prop_cycle(**_STYLES)
     CHARTS[chart](axes, curves)
-    axes.grid(visible=True, which="major", color=_GRID, linewidth=0.6)
+    axes.grid(visible=True, color=_GRID, linewidth=0.6)
     if path.suffix == ".png":
         figure.savefig(path)
         return

@@ -36,6 +36,14 @@ def test_set_of_fingerprints_is_measured_right():
     assert used <= set_bytes(len(members)) <= used + 11 * len(members) + 1000
 
 
+def test_a_plan_has_a_table_only_where_it_is_exact():
+    """And refuses what cannot be, by its name."""
+    assert Plan(1_000, 0.01).table_bytes == 0
+    assert Plan(1_000, 0.01, exact=True).table_bytes > 0
+    with pytest.raises(ValueError, match="urls is 0"):
+        Plan(0, 0.01)
+
+
 def original(url, seed):
     """The hash function as it stands in the crawlers."""
     value = 0
