@@ -103,9 +103,10 @@ def test_the_same_tree_gives_the_same_bytes(built, unpacked, tmp_path):
     assert again.read_bytes() == first.read_bytes()
 
 
-def test_papers(built, unpacked):
+def test_papers(built, unpacked, tmp_path):
     """The recipe gets the sha256 of the source distribution, the notes are the changelog's section;
     another tag, or a version that is not in the changelog, is refused."""
+    unpacked = shutil.copytree(unpacked, tmp_path / "tree")
     shutil.copytree(built, unpacked / "dist")
     version = scrapy_bloom.__version__
     changelog = f"## [{version}] - 2026-01-01\n\n- [A](docs/a.md)\n  b.\n- More.\n\n## [0] -\n"

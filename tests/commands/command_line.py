@@ -62,8 +62,9 @@ class Result:
         """The message of a command that has failed, with one line and status 2."""
         assert self.status == 2, self.out + self.error
         (line,) = self.error.splitlines()
-        _, _, message = line.partition(": error: ")
+        program, _, message = line.partition(": error: ")
         assert message
+        assert "bloom" in program
         return message
 
 

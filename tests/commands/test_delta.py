@@ -205,7 +205,8 @@ def test_importing_what_deltafetch_has_remembered(run, tmp_path, odd):
     for days in (DAYS, ()):
         name = f"memory{days}"
         for source in ("spider.db", "urls.txt"):
-            assert run(tmp_path, "add", name, source, *days).status == 0
+            (added,) = run(tmp_path, "add", name, source, *days, "--json").json["files"]
+            assert added["file"] == source
         checked = run(tmp_path, "check", name, *(f"{URL}{end}" for end in ("", *"2xy3")), *DAYS)
         assert [line.split()[0] for line in checked.lines] == ["seen"] * 4 + ["new"]
         with closing(FileDeltaStore(tmp_path / name, Lifetime(30 * DAY))) as memory:

@@ -154,7 +154,7 @@ def test_slots_of_a_crawl_in_redis_are_held(there, join, monkeypatch, lobby):
     one.exchange()
     assert held() == {"a": None, "c": None}
     assert (next_slots(one), next_slots(other)) == ({"b": 2}, {})
-    assert "2 hosts held" in there("info").out
+    assert "2 hosts held" in there("info").fields["waiting"]
     assert queue("release", "--slot", "d").status == 1
     assert queue("release", "--slot", "[abc]").json["released"] == ["a", "c"]
     assert next_slots(other) == {"a": 4}

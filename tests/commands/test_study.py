@@ -29,6 +29,7 @@ def test_size_agrees_with_real_filters(run, tmp_path, kind, rate):
         assert figures["file_bytes"] == sum(path.stat().st_size for path in place.glob("*.bloom"))
     text = run(tmp_path, *arguments)
     assert "RFPDupeFilter" in text.out
+    assert kind != "filters" or re.search(r" 5  6 to 14  ", text.lines[4])
     assert [text.lines[3].split()[0], *text.lines[4].split()[:2]] == ["20_000", "1_000", "(grows)"]
     assert text.lines[-3].split()[:4] == ["with", "BLOOM_EXACT", "memory", "table,"]
     refusal = run(tmp_path, "size", "--urls", "5", "--error-rate", "2").refusal
