@@ -1,6 +1,5 @@
 """Real crawls of a small site, in processes of their own, stopped in every way and resumed."""
 
-import os
 import shutil
 from contextlib import suppress
 from signal import SIGINT, SIGKILL, SIGTERM
@@ -18,8 +17,6 @@ STOP_AT = 50
 ADDON = {"ADDONS": '{"scrapy_bloom.Addon": 300}', "DUPEFILTER_CLASS": None}
 # the exit statuses of a crawl that `open` refuses: older versions of Scrapy may call it a success
 REFUSED = {1} if version_info >= (2, 19) else {0, 1}
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
 @pytest.mark.parametrize("reactor", [ASYNCIO, SELECT])

@@ -13,8 +13,6 @@ from scrapy_bloom.atomic import make_directory, replace, replacing
 from scrapy_bloom.files import DirectoryLock, publish
 from tests.fakes import raising
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks need Linux or macOS")
-
 
 @pytest.mark.parametrize("with_links", [True, False])
 def test_published_file_replaces_nothing(tmp_path, monkeypatch, with_links):

@@ -1,6 +1,5 @@
 """What is of another format: refused in one line, and left as it is."""
 
-import os
 import re
 import shutil
 from contextlib import contextmanager
@@ -12,8 +11,6 @@ from scrapy_bloom.bloom.header import PAGE
 from tests.crawl.engine import query
 from tests.test_refused_start import contents
 from tests.test_refused_start import run as start
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
 def crawl(folder, url, settings_of, status=0):

@@ -53,8 +53,6 @@ BY_HAND = (
 NOBODY = 'BLOOM_REDIS_URL = "redis://127.0.0.1:1/0"\n'
 """A Redis that refuses whoever asks."""
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
-
 
 @pytest.fixture
 def project(tmp_path):

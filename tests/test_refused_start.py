@@ -18,8 +18,6 @@ from tests.patience import PATIENCE, wait_until
 from tests.processes import Process
 from tests.small_site import PACKAGE
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
-
 SPIDER = '''
 import os
 import sys

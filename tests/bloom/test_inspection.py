@@ -10,8 +10,6 @@ from scrapy_bloom.bloom.inspection import describe as describe_with
 from scrapy_bloom.bloom.inspection import verify
 from tests.test_refused_start import contents
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
-
 
 @pytest.fixture
 def path(tmp_path):

@@ -26,8 +26,6 @@ PAGE = 4096
 # may be started while a filter is open here
 NO_START = Lock()
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="files need Linux or macOS")
-
 
 class Adding:
     """A process that adds keys, has imported all it needs and is about to make its filter."""

@@ -10,8 +10,6 @@ from scrapy_bloom.bloom import layer_paths
 from scrapy_bloom.bloom.inspection import open_filter
 from scrapy_bloom.bloom.merging import merge
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
-
 
 def made(kind, path, keys, secret, capacity=3_000):
     """The path of a closed filter of these keys."""

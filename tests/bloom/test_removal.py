@@ -8,8 +8,6 @@ import pytest
 from scrapy_bloom import BloomFilter, FilterFileError, FilterLockedError, ScalableBloomFilter
 from scrapy_bloom.bloom.removal import remove, remove_filter
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
-
 
 @pytest.fixture
 def directory(tmp_path):

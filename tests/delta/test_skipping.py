@@ -34,8 +34,6 @@ NOON = 1_800_000_000.0
 LIST = Response("http://example.com/list", request=Request("http://example.com/list"))
 PAGE = Request("http://example.com/page", meta={"depth": 1})
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
-
 
 @pytest.fixture
 def crawler(make_dupefilter):

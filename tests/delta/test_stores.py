@@ -32,8 +32,6 @@ NOON = 1_800_000_000.0
 KEY = b"k" * 20
 OTHER = FingerprinterIdentity("other", "other", [], []).to_text()
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
-
 
 def key(number):
     return number.to_bytes(1, "big") * 20

@@ -16,8 +16,6 @@ STOCK = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 OURS = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
 DURABLE = {**OURS, "SCHEDULER": "scrapy_bloom.DurableScheduler"}
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
-
 
 def rewrite(path, format_):
     """Give a requests.seen the format of Scrapy up to 2.18, or from 2.19 on; return how many."""

@@ -1,6 +1,5 @@
 """Real crawls that share a filter in Redis, with scrapy-redis's scheduler and Scrapy's."""
 
-import os
 from signal import SIGINT
 
 import pytest
@@ -11,8 +10,6 @@ from tests.small_site import crawl as start_crawl
 
 HELD_AT = 40
 PASSWORD = "s3cret"
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
 @pytest.fixture
