@@ -274,8 +274,11 @@ def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority
     assert orders[0] == orders[1]
     assert len(orders[0]) == 24
     assert not (folder / "requests.queue").exists()
-    Job(folder, scheduler=STOCK, **options).open().pushed("later").close()
-    assert make(folder, **options).names() == ["later"]  # what it has left since is taken over, too
+    job = Job(folder, scheduler=STOCK, **options).open().pushed("later")
+    job.push("delayed", meta={"bloom_not_before": 1000})
+    job.close()
+    job = make(folder, **options)  # what it has left since is taken over, too
+    assert (job.names(), job.scheduler.ledger.store.later) == (["later"], 1)
 
 
 @pytest.mark.parametrize(
