@@ -68,7 +68,7 @@ class Adding:
     ],
 )
 def test_killed_at_random_all_returned_keys_are_known(tmp_path, kind, capacity, exact):
-    """And with an exact table the number of keys is exact, too."""
+    """In many processes; and with an exact table the number of keys is exact, too."""
     seed = seed_of("SEED")
     chance = random.Random(seed)
     added, unknown = 0, []
@@ -101,7 +101,7 @@ def test_killed_at_random_all_returned_keys_are_known(tmp_path, kind, capacity, 
 
 @pytest.mark.parametrize(("moment", "exact"), [("make", False), ("grow", False), ("grow", True)])
 def test_killed_while_a_layer_is_made_the_filter_opens(tmp_path, moment, exact):
-    """At whichever step: its name is synced after its pages and before a key goes in."""
+    """In a process for each step: its name is synced after its pages and before a key goes in."""
     wrong = []
     for step in count():
         path = tmp_path / str(step)

@@ -347,8 +347,8 @@ def number_of(request):
 
 
 def test_each_page_and_each_item_comes_once(tmp_path, monkeypatch):
-    """Whatever becomes of the process: what is acknowledged is not asked again, and nothing is
-    lost; spider.state, holds and failed requests are those of the same commit."""
+    """In many stories, some seconds: whatever becomes of the process, what is acknowledged is not
+    asked again, nothing is lost, and state, holds and failed requests are those of one commit."""
     now = time.time
     monkeypatch.setattr(DurableScheduler, "commit_seconds", 1000)
     monkeypatch.setattr(orders, "AT_ONCE", 1)

@@ -28,7 +28,7 @@ def rewrite(path, format_):
 
 @pytest.mark.parametrize(("format_", "scheduler"), [("text", "stock"), ("binary", "durable")])
 def test_job_stopped_cleanly_goes_on(tmp_path, format_, scheduler):
-    """No page is missed and none fetched twice; the import is done and told once."""
+    """Takes as long as three crawls: no page is missed or fetched twice, the import is told once."""
     settings = DURABLE if scheduler == "durable" else OURS
     with SmallSite() as site:
         first = crawl_until(STOP_AT, site, tmp_path, **STOCK)
@@ -82,8 +82,8 @@ def left_by(server, folder):
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.mark.parametrize("source", ["job", "scrapy-redis"])
 def test_a_crawl_goes_on_in_redis(tmp_path, source):
-    """Stopped in the middle and loaded, it misses nothing and fetches nothing again; what was
-    loaded is as it was."""
+    """Takes as long as two crawls: stopped in the middle and loaded, it misses nothing and fetches
+    nothing again; what was loaded is as it was."""
     pytest.importorskip("scrapy_redis")
     is_job = source == "job"
     server = Server(tmp_path)

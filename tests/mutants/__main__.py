@@ -40,7 +40,7 @@ TESTS = {
     " tests/test_early.py tests/delta/test_skipping.py",
     "crawl": "tests/crawl tests/contracts",
     "sqlite": "tests/crawl tests/contracts tests/commands/test_queue.py"
-    " tests/commands/test_requests.py tests/commands/test_top.py",
+    " tests/commands/test_requests.py tests/commands/test_top.py tests/migration/test_load.py",
     "feeds": "tests/crawl/test_feeds.py tests/crawl/test_kills.py tests/crawl/test_stories.py"
     " tests/crawl/test_session.py tests/crawl/test_shared_folders.py",
     "early": "tests/test_early.py tests/test_early_crawls.py",

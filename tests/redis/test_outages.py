@@ -87,8 +87,8 @@ def test_what_scrapy_redis_could_not_queue_in_an_outage_is_new_to_others(worker,
 
 @pytest.mark.parametrize("kind", ["stopped", "paused", "full"])
 def test_an_outage_closes_the_spider(worker, durable_server, next_turn, told, caplog, kind):
-    """After one ERROR line. What it has seen is replayed, a part with each request that is new
-    while the spider closes and the rest at close, when Redis answers again."""
+    """Some seconds after it began, with one ERROR line. What it has seen is replayed, a part with
+    each new request while the spider closes and the rest at close, when Redis answers again."""
     tested = worker()
     assert offer(tested, 0, 100) == [False] * 100
     with outage(durable_server, kind):

@@ -41,8 +41,8 @@ STORIES = [
 )
 @pytest.mark.parametrize("kinds", STORIES)
 def test_no_page_is_lost(join, redis_server, monkeypatch, kinds, numbers):
-    """Each is fetched, has failed or is over the budget of its slot, and each crawl ends. Some
-    slots, or all, share a lobby."""
+    """In several stories: each is fetched, has failed or is over the budget of its slot, and each
+    crawl ends. Some slots, or all, share a lobby."""
     monkeypatch.setattr(desk, "AT_ONCE", 3)
     for number in numbers:
         with monkeypatch.context() as patch:
