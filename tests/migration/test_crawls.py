@@ -28,7 +28,7 @@ def rewrite(path, format_):
 
 @pytest.mark.parametrize(("format_", "scheduler"), [("text", "stock"), ("binary", "durable")])
 def test_job_stopped_cleanly_goes_on(tmp_path, format_, scheduler):
-    """Takes as long as three crawls: no page is missed or fetched twice, the import is told once."""
+    """Takes as long as three crawls: no page is missed or fetched twice, and one line tells it."""
     settings = DURABLE if scheduler == "durable" else OURS
     with SmallSite() as site:
         first = crawl_until(STOP_AT, site, tmp_path, **STOCK)
