@@ -50,7 +50,8 @@ TESTS = {
     "migration": "tests/migration tests/commands/test_filters.py",
     "commands": "tests/commands",
     "redis": "tests/redis tests/contracts tests/delta/test_stores.py tests/migration/test_load.py"
-    " tests/test_dupefilter.py tests/crawl/test_damages.py",
+    " tests/test_dupefilter.py tests/crawl/test_damages.py tests/commands/test_redis.py"
+    " tests/commands/test_queue.py",
     "scrapy_private": "tests/test_private_names.py tests/test_crawls.py tests/crawl",
     "study": "tests/study tests/commands/test_study.py",
     "": "tests/test_a*.py tests/test_dupefilter.py tests/test_files.py"

@@ -99,6 +99,7 @@ def test_a_list_and_an_older_one(join, is_held):
     worker = join(**FIFO)
     call, own = worker.client._redis.execute_command, f"{worker.key}:pending:0:slot"
     worker.send("abcdefgh", slot="slot")
+    assert worker.store.nbytes == sum(map(len, call("LRANGE", own, 0, -1)))
     if is_held:
         worker.hold("slot", 1000, 1)
         call("ZADD", f"{worker.key}:parked", 1e15, "0:slot\0")

@@ -48,6 +48,8 @@ def test_it_waits_for_what_came_of_it(join):
     assert (found.reason, found.exception, found.attempts) == ("callback", "LookupError: x", 1)
     assert found.url == "http://example.com/page"
     assert worker.store.failed == 1
+    dispatched = f"{worker.key}:dispatched:{worker.store.worker}"
+    assert b"1" not in worker.client.call("smembers", dispatched)
     assert {claim.payload for claim in worker.store.claims.all.values()} != set()
 
 
