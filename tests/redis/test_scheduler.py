@@ -11,6 +11,7 @@ import pytest
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.extensions.feedexport import FeedExporter
+from scrapy.extensions.postprocessing import GzipPlugin
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 from twisted.internet.defer import Deferred
@@ -283,18 +284,19 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     feeds = {
         "ftp://example.com/items.json": {"format": "json"},
         str(tmp_path / "items.jsonl"): {"format": "jsonlines"},
+        "items.gz": {"format": "csv", "postprocessing": [GzipPlugin]},
     }
 
     def told(scheduler):
         return startup._parts[scheduler.crawler]
 
-    lost = "not durable in ftp://example.com/items.json: "
+    lost = "not durable in ftp://example.com/items.json, items.gz: "
     assert told(build(FEEDS=feeds))["items"] == (f"{lost}there is no JOBDIR", "set one")
     off = told(build(FEEDS=feeds, BLOOM_DURABLE_FEEDS=False))["items"]
     assert off == (f"{lost}BLOOM_DURABLE_FEEDS is False", "")
     settings = {"FEEDS": feeds, "JOBDIR": str(tmp_path / "job")}
     kept = build(**settings)
-    assert told(kept)["items"] == ("2 feeds with each item at least once", "")
+    assert told(kept)["items"] == ("3 feeds with each item at least once", "")
     with pytest.raises(FilterLockedError, match="is in use by process"):
         build(**settings)
 
