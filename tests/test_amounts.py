@@ -41,7 +41,14 @@ def test_times_have_units(value, expected):
 
 def test_durations():
     """In the two largest units."""
-    texts = {None: "-", 0.04: "0.0 s", 59: "59 s", 7500: "2 h 5 min", 90_000: "1 d 1 h"}
+    texts = {
+        None: "-",
+        0.04: "0.0 s",
+        59: "59 s",
+        60: "1 min 0 s",
+        7500: "2 h 5 min",
+        90_000: "1 d 1 h",
+    }
     assert {seconds: duration(seconds) for seconds in texts} == texts
 
 

@@ -16,7 +16,7 @@ from scrapy_bloom.texts import in_short
 @pytest.mark.parametrize(
     ("number", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (4_014_080, "4.01 MB"), (999_999, "1 MB"),
-     (10.7e9, "10.7 GB"), (5e15, "5 PB"), (4e18, "4 EB")],
+     (10.7e9, "10.7 GB"), (5e12, "5 TB"), (5e15, "5 PB"), (4e18, "4 EB")],
 )  # fmt: skip
 def test_bytes_have_units(number, text):
     """Three digits, decimal units."""
