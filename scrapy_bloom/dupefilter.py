@@ -161,8 +161,7 @@ class FilterDupeFilter(BaseDupeFilter):
         logger.info("%s", line, extra={"spider": self.crawler.spider})
 
     def abandon(self) -> None:
-        """Close the filter of a crawl that does not begin, without a log line or stats. What fails
-        there is not told: `refuse` must follow, and has the cause."""
+        """Close the filter of a start that `refuse` ends, without a log line, stats or an error."""
         with suppress(Exception):
             self._close_filter()
 

@@ -93,9 +93,10 @@ def close_spider(crawler: Crawler, reason: str) -> None:
 
     def go_on(closed: Any) -> None:
         # Scrapy's scraper looks whether it is done after each response, not after items of start()
+        look = get(crawler.engine, "scraper", "_check_if_closing")
         closing = get(crawler.engine, "scraper", "slot", "closing")
-        if closing and not closing.called:
-            get(crawler.engine, "scraper", "_check_if_closing")()
+        if look and closing and not closing.called:
+            look()
         if not closed.called:
             call_later(0.1, go_on, closed)
 
