@@ -1,7 +1,6 @@
 """The record of the requests that are dropped."""
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from scrapy_bloom.fingerprints.fast import META_KEY
 from scrapy_bloom.speed.known import known_urls
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "monitoring.md"
-
-posix = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
 def request(name, **options):
@@ -62,7 +59,6 @@ def test_each_dropped_request_is_recorded_with_why(make_dupefilter, tmp_path):
     assert first.keys() == json.loads(line).keys()
 
 
-@posix
 def test_what_is_held_back_is_told(make_dupefilter, tmp_path):
     """With the durable scheduler, whose rows come first; a resumed job appends."""
     path = tmp_path / "dropped.jsonl"
@@ -75,7 +71,6 @@ def test_what_is_held_back_is_told(make_dupefilter, tmp_path):
     assert reasons(path) == [("a", "held", None)] * 2
 
 
-@posix
 @pytest.mark.parametrize("holds_back", [False, True])
 def test_what_an_exact_filter_avoids_is_recorded(make_dupefilter, tmp_path, holds_back):
     """Each one, whether the filter is asked at once or when rows are safe; they are new."""

@@ -56,7 +56,6 @@ def recipe_budget():
     return ast.literal_eval(text)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 def test_the_budget_of_the_recipe_loses_nothing_of_a_stream(tmp_path, stream):
     """Each new URL of a documentation site is scheduled."""
     urls, seen = stream

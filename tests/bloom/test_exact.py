@@ -1,6 +1,5 @@
 """Filters with an exact table: what was not added is not found, whatever happens to them."""
 
-import os
 import random
 import re
 import sys
@@ -24,8 +23,6 @@ from tests.seeded import seed_of
 SECRET = bytes(range(16))
 KINDS = [BloomFilter, ScalableBloomFilter]
 SECTOR = 512
-
-files = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
 
 @pytest.fixture
@@ -199,7 +196,6 @@ def exact_file(path, keys, **options):
     return path
 
 
-@files
 @pytest.mark.parametrize("kind", KINDS)
 def test_mode_stays(tmp_path, kind):
     """One with a table keeps it, asked for or not; one without gets none."""
@@ -220,7 +216,6 @@ def test_mode_stays(tmp_path, kind):
     assert {p: p.read_bytes() for p in before} == before
 
 
-@files
 def test_new_key_touches_one_page_of_the_table(tmp_path):
     """And one of the bits: a filter larger than memory reads and writes no more for it."""
     path = exact_file(tmp_path / "exact", map(str, range(5_000)), capacity=10_000)
@@ -263,7 +258,6 @@ def snapshots(path, tested, keys):
         yield keys[:number], keys[number], content
 
 
-@files
 @pytest.mark.parametrize(("error_rate", "probes"), [(0.5, 6), (1e-15, 14)])
 def test_killed_at_any_line_of_an_add(tmp_path, error_rate, probes, small_buckets):
     """Returned keys are there, the one in progress as a whole or not, and the number is exact."""
@@ -287,7 +281,6 @@ def test_killed_at_any_line_of_an_add(tmp_path, error_rate, probes, small_bucket
     assert states > 4 * 20
 
 
-@files
 def test_power_cuts_cost_repetitions_and_no_page(tmp_path, seeded):
     """Whichever sectors reach the disk: what was never added is not known."""
     path, left = tmp_path / "filter", tmp_path / "left"
@@ -316,7 +309,6 @@ def test_power_cuts_cost_repetitions_and_no_page(tmp_path, seeded):
     assert repeated > 100
 
 
-@files
 def test_damage_is_found(tmp_path):
     """Buckets that chance does not explain, that count too many keys, a wrong number."""
     path = exact_file(tmp_path / "a.bloom", map(str, range(5_000)), capacity=5_000)

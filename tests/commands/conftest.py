@@ -1,13 +1,10 @@
 """What the tests of the subcommands share."""
 
-import os
-
 import pytest
 
 from tests.commands.command_line import SEEN
 
 # files of filters, and JOBDIR, need Linux or macOS; what is left are arguments and figures
-collect_ignore_glob = [] if os.name == "posix" else ["test_[!as]*.py"]
 
 
 @pytest.fixture

@@ -1,14 +1,11 @@
 """Jobs of `tests.crawl.engine` and `tests.crawl.rounds`, for the modules that ask for them."""
 
-import os
 import shutil
 
 import pytest
 
 from tests.crawl.engine import Job
 from tests.crawl.rounds import RoundJob
-
-collect_ignore_glob = [] if os.name == "posix" else ["*"]  # JOBDIR needs Linux or macOS
 
 
 @pytest.fixture

@@ -36,10 +36,7 @@ from tests.redis.server import missing
 from tests.redis.workers import waiting
 from tests.stored import stored
 
-pytestmark = [
-    pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS"),
-    pytest.mark.skipif(missing() is not None, reason=str(missing())),
-]
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 OURS = ScrapyRedisFingerprinter()
 SETTINGS = get_crawler(settings_dict={"BLOOM_CAPACITY": 1000}).settings
