@@ -53,7 +53,8 @@ def test_a_replaced_file_is_durable(tmp_path, monkeypatch):
     assert os.listdir("/dev/fd") == descriptors
     assert [*tmp_path.iterdir()] == [path]
     make_directory(tmp_path / "of" / "it")
-    assert calls == [*[False, "rename", True] * 2, True, False]
+    publish(str(path), tmp_path / "published")
+    assert calls == [*[False, "rename", True] * 2, True, False, True]
 
 
 @pytest.mark.parametrize("remove", [True, False])
@@ -83,6 +84,22 @@ def test_a_start_waits_for_those_who_test_its_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "sleep", lambda _: None)
     with tests[1], pytest.raises(FilterLockedError):
         DirectoryLock(tmp_path, "name")
+
+
+def test_a_copy_of_an_open_file_keeps_nobody_out(tmp_path, monkeypatch):
+    """Such as a process has that was just forked."""
+    lock, copies = files.lock, []
+
+    def lock_and_copy(file, **kind):
+        lock(file, **kind)
+        copies.append(os.dup(file.fileno()))
+
+    monkeypatch.setattr(files, "lock", lock_and_copy)
+    for _ in range(2):
+        DirectoryLock(tmp_path, "name").release()
+        assert not files.is_held(tmp_path / "name")
+    for each in copies:
+        os.close(each)
 
 
 def test_lock_file_that_is_removed_while_it_is_locked(tmp_path, monkeypatch):

@@ -237,12 +237,13 @@ def test_a_substitute_is_not_remembered(size):
 
 
 @pytest.mark.parametrize("fingerprinter", [RequestFingerprinter, ByCallback])
-def test_nothing_is_remembered_of_a_failure(monkeypatch, fingerprinter):
-    """A request that the filter failed on is not among the recent ones."""
+def test_nothing_is_remembered_of_a_failure(monkeypatch, fingerprinter, caplog):
+    """A request that the filter failed on is not among the recent ones; the log tells why."""
     tested = made(REQUEST_FINGERPRINTER_CLASS=fingerprinter)
     monkeypatch.setattr(tested, "_see", None)
     assert not tested.request_seen(Request("http://a.example/"))
     assert not tested._recent.urls
+    assert "The filter failed: 'NoneType' object is not callable" in caplog.text
 
 
 @pytest.mark.parametrize("attribute", ["method", "body", "meta", "url", "dont_filter"])
