@@ -357,6 +357,15 @@ def test_a_process_at_work_asks_what_has_room(place):
     assert (job.names(), place.capped()) == (["y"], ["b"])
 
 
+def test_a_start_tells_how_many_it_retries(place, caplog):
+    """Without those for which there is no room any more: they are capped."""
+    caplog.set_level("INFO")
+    Run(2, "ab", asked="ab", fails=True).take_place(place)
+    Run(2, "c", asked="c").take_place(place)
+    Run(2, "", asked="a", retries=True, capped="b").take_place(place)
+    assert "Retrying 1 request that had failed" in caplog.text
+
+
 def test_retried_requests_of_many_slots_have_the_room_of_their_slots(place):
     job = place.open(BLOOM_BUDGET={"*": 1}).started()
     for number in range(4):
