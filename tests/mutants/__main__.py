@@ -220,10 +220,11 @@ def main(target: Path, seed: str, sample: int, folder: Path) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser("python -m tests.mutants", description=__doc__)
     parser.add_argument("package", help="scrapy_bloom, a package or a module in it, or `lua`")
-    parser.add_argument("--seed", default="1")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sample", type=int, default=60)
     options = parser.parse_args()
-    os.environ |= {"SEED": options.seed, "SLOW_DAY": "all"}  # of random tests; and all run
+    seed = str(options.seed)
+    os.environ |= {"SEED": seed, "SLOW_DAY": "all"}  # of random tests; and all run
     target = LUA if options.package == "lua" else Path(options.package)
     with tempfile.TemporaryDirectory(prefix="mutants") as made:
-        sys.exit(main(target, options.seed, options.sample, Path(made)))
+        sys.exit(main(target, seed, options.sample, Path(made)))
