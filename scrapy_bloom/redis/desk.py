@@ -87,7 +87,7 @@ def elements_of(place: str, found: Sequence[Any]) -> Iterator[Element]:
             parts = rest, *((before, after) if has_nul else (b"", stored))
         elif kind == "capped":
             priority, _, pattern = before.partition(b" ")
-            parts = priority, rest, b"0" + after, pattern
+            parts = priority.partition(b"@")[0], rest, b"0" + after, pattern
         elif kind == "later":
             parts, due = stored[4:].split(b"\0", 2), more / 1000  # behind a hash
         number, slot, entry = parts[:3] if len(parts) > 2 else (b"",) * 3

@@ -55,8 +55,9 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              last one (`counts`)
     {KEY}:capped             sorted set: slots with requests over the budget, by the time of the
                              first (ms)
-    {KEY}:capped:SLOT        list: of each priority, with a space and the pattern that was full if
-                             it was not the slot, NUL and payload
+    {KEY}:capped:SLOT        list: of each priority, with an @ and when it is due (ms) if it is not,
+                             with a space and the pattern that was full if it was not the slot,
+                             NUL and payload
     {KEY}:start              set: marks of the start requests that were taken
     {KEY}:owners             hash: slot → who has it until when, if one worker may
 

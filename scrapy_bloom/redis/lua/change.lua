@@ -27,8 +27,8 @@ if action == 'retry' then
 else
   redis.call('SREM', key('starting'), '')
 end
-local counts, carried = unpack(redis.call('HMGET', key('crawl'), 'counts', 'carried'))
-carried = tonumber(carried or '') or 0
+local counts, carried, back = unpack(redis.call('HMGET', key('crawl'), 'counts', 'carried', 'back'))
+carried, back = tonumber(carried or '') or 0, tonumber(back or '') or 0
 
 -- include budget
 
@@ -68,8 +68,8 @@ if most == 'all' then
   return dropped
 end
 
--- Returns priority, slot, entry and the record of an element; the entry of a mark is empty, and that of
--- what cannot be read is missing.
+-- Returns priority, slot, entry, the record of an element, and when it is due (ms) if it says so; the
+-- entry of a mark is empty, and that of what cannot be read is missing.
 local function parsed(element, packed)
   if kind == 'pending' then return list_priority, named:match('^%Z*'), element end
   if kind == 'later' then return element:match('^(%Z*)%z(%Z*)%z(.*)$', 5) end
@@ -79,8 +79,8 @@ local function parsed(element, packed)
   end
   local first, second = element:match('^(%Z*)%z(.*)$')
   if kind == 'lobby' then return rest, first or '', second or element end
-  first = first and first:match('^%S*')
-  return first, rest, is_priority(first) and '0' .. second or nil
+  local priority, due = (first or ''):match('^([^@%s]*)@?(%d*)')
+  return priority, rest, is_priority(priority) and '0' .. second or nil, nil, tonumber(due)
 end
 
 local function remove(element)
@@ -90,7 +90,7 @@ local function remove(element)
 end
 
 -- Returns nil where a list has no room for more.
-local function retry(element, priority, slot, entry, record, pattern)
+local function retry(element, pattern, priority, slot, entry, record, due)
   if kind == 'capped' and not entry then
     redis.call('HSET', key('failed'), 'capped:' .. redis.sha1hex(element), element)
     remove(element)
@@ -104,18 +104,23 @@ local function retry(element, priority, slot, entry, record, pattern)
   if full == slot and kind == 'capped' then return nil end
   if counts_now and kind == 'failed' and is_now == '' then return 'l' end
   if full then
-    cap(priority, slot, entry:sub(2), full)
+    cap(priority, slot, entry:sub(2), full, due)
   else
     if counts_now then count(names) end
     redis.call('HSET', key('crawl'), 'over', '')
-    put('RPUSH', priority, slot, '0' .. entry:sub(2))
+    if due and due > now + back then
+      redis.call('HSET', key('crawl'), 'later', 1)
+      put_off(due, redis.sha1hex(redis.call('LLEN', list) .. element):sub(1, 4), priority, slot, entry)
+    else
+      put('RPUSH', priority, slot, '0' .. entry:sub(2))
+    end
   end
   remove(element)
   return not full and 'r' or kind == 'capped' and 's' or 'l'
 end
 
 local function change(element, verdict, packed)
-  local priority, slot, entry, record = parsed(element, packed)
+  local priority, slot, entry, record, due = parsed(element, packed)
   if entry == '' then
     if has_list(priority, slot) then join_ring(priority, slot) end
     redis.call('LPOP', list)
@@ -127,7 +132,7 @@ local function change(element, verdict, packed)
     end
     return 's'
   elseif action == 'retry' then
-    return retry(element, priority, slot, entry, record, verdict:sub(2))
+    return retry(element, verdict:sub(2), priority, slot, entry, record, due)
   end
   if kind ~= 'failed' and kind ~= 'capped' then count_less(1, #(entry or '')) end
   if action == 'fail' then

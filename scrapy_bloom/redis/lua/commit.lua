@@ -197,7 +197,7 @@ for at = first_entry, #ARGV, 11 do
         redis.call('HSET', key('failed'), payload, cmsgpack.pack({'0', slot, '0', 'unserializable', 0,
           worker, now, payload, tonumber(redis.call('HGET', key('crawl'), 'claims') or 0)}))
       else
-        cap(priority, slot, payload, over)
+        cap(priority, slot, payload, over, delay ~= '' and now + back + delay)
       end
       answer = over:byte() == 0 and 6 or 5
     end

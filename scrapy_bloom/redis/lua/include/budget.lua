@@ -53,10 +53,11 @@ local function full_of(names, room)
   end
 end
 
--- Keeps a request for which a name has no room.
-local function cap(priority, slot, payload, full)
+-- Keeps a request for which a name has no room, and when it is due (ms) if it is not.
+local function cap(priority, slot, payload, full, due)
   local list = key('capped:' .. slot)
   if redis.call('EXISTS', list) == 0 then redis.call('ZADD', key('capped'), now, slot) end
+  if due then priority = priority .. '@' .. due end
   if full:byte() == 0 then priority = priority .. ' ' .. full:sub(2) end
   redis.call('RPUSH', list, priority .. '\0' .. payload)
 end

@@ -61,12 +61,8 @@ end
 
 local function put_later(serial, priority, slot, entry, delay)
   note_later()
-  local member = struct.pack('>I4', serial) .. priority .. '\0' .. slot .. '\0' .. entry
-  local due = math.max(now + back + delay, tonumber(redis.call('ZSCORE', key('later'), member) or 0))
   firsts.later = nil
-  if redis.call('ZADD', key('later'), due, member) == 1 then
-    added, added_bytes = added + 1, added_bytes + #entry
-  end
+  put_off(now + back + delay, struct.pack('>I4', serial), priority, slot, entry)
 end
 
 -- A hold: until when, how many in a row, its pause (ms), in which priorities it is parked, silent_to.

@@ -76,3 +76,12 @@ local function put(command, priority, slot, entry, oldest_first)
   if is_new then join_ring(priority, slot) end
   redis.call(command, list, entry)
 end
+
+-- Makes an entry due at some time (ms), and no earlier if it is there; `hash` are four bytes.
+local function put_off(due, hash, priority, slot, entry)
+  local member = hash .. priority .. '\0' .. slot .. '\0' .. entry
+  due = math.max(due, tonumber(redis.call('ZSCORE', key('later'), member) or 0))
+  if redis.call('ZADD', key('later'), due, member) == 1 then
+    added, added_bytes = added + 1, added_bytes + #entry
+  end
+end
