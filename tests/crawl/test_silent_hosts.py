@@ -63,7 +63,7 @@ class World:
             queue._takes_turns = takes_turns  # since no slot has a load here
         self.crawl, self.clock, self.down = crawl, clock, down
         self.begin, self.serials, self.under_way = clock.now, count(), []
-        self.asked, self.answered, self.failed = [], {}, []
+        self.asked, self.answered, self.failed, self.retried = [], {}, [], 0
         self.last, self.page, self.latency = {}, None, lambda: 0.1
         for slot, number in pages.items():
             for page in range(number):
@@ -111,6 +111,7 @@ class World:
         elif isinstance(again, Request):
             assert self.crawl.scheduler.enqueue_request(again)
         elif (tries := request.meta.get("retry_times", 0) + 1) < TRIES:
+            self.retried += 1
             again = request.replace(dont_filter=True, priority=request.priority - 1)
             again.meta["retry_times"] = tries
             assert self.crawl.scheduler.enqueue_request(again)
@@ -146,6 +147,7 @@ def test_a_host_that_is_gone_is_asked_little_and_fails_as_one(make_crawl, clock,
     world = World(crawl, clock, {"up": 50, "gone": pages}, always(why, "gone")).run()
     assert (len(world.answered), world.failed) == (50, [])
     assert world.attempts("gone") <= 40
+    assert world.retried <= 4
     assert world.now - world.last["up"] < 180 + 8 * TIMEOUT * (why == "hangs")
     assert (len(crawl.scheduler), crawl.stat("scheduler/dead_hosts")) == (pages, 1)
     assert not crawl.scheduler.has_pending_requests()
@@ -349,6 +351,18 @@ def test_whatever_happens_no_page_of_a_host_that_answers_is_lost(monkeypatch, da
         assert sum("gone" not in url for url in world.answered) == 300
     finally:
         crawl.drop()
+
+
+def test_an_answer_ends_what_a_timeout_has_begun(make_crawl, clock, caplog):
+    """To ask one page at a time, of which no line tells."""
+    caplog.set_level("INFO")
+    crawl = make_crawl(None)
+    world = World(crawl, clock, {"one": 2}, within(0, 1, "hangs")).run(1)
+    for page in range(2, 202):
+        crawl.push(f"one-{page}", meta={"download_slot": "one"})
+    assert len(world.run().answered) == 202
+    assert world.now < 10
+    assert "answers again" not in caplog.text
 
 
 # --- hosts that refuse ---------------------------------------------------------------------

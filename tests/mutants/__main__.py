@@ -38,7 +38,7 @@ TESTS = {
     "fingerprints": "tests/fingerprints tests/test_audit.py tests/migration/test_sources.py",
     "speed": "tests/test_speed.py tests/test_streams.py tests/test_audit.py"
     " tests/test_early.py tests/delta/test_skipping.py",
-    "crawl": "tests/crawl tests/contracts",
+    "crawl": "tests/crawl tests/contracts tests/commands/test_top.py",
     "sqlite": "tests/crawl tests/contracts tests/commands/test_queue.py"
     " tests/commands/test_requests.py tests/commands/test_top.py tests/migration/test_load.py",
     "feeds": "tests/crawl/test_feeds.py tests/crawl/test_kills.py tests/crawl/test_stories.py"

@@ -64,6 +64,15 @@ def test_what_a_refused_call_has_counted_is_told_again(join):
     assert worker.client.call("hmget", f"{worker.key}:crawl", *names) == [b"3", b"2", b"1"]
 
 
+def test_who_has_nothing_left_asks_for_more_at_once(join):
+    """And not when its timer comes."""
+    worker = join()
+    worker.exchange()
+    worker.store._last_call -= 1
+    assert worker.store.next() is None
+    assert worker.store.calls == 2
+
+
 @pytest.mark.parametrize("away", [31, 90])
 def test_an_outage_fences_nobody(join, redis_server, away):
     """When no script has run for half a lease, all leases grow by that gap."""

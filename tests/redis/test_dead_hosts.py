@@ -173,6 +173,9 @@ def test_the_word_of_a_worker_that_is_gone_does_not_count(join, goes):
     for _ in range(5):
         one.exchange()
     assert one.desk.count(KEPT_HOST).states.total() > 0
+    join(**FIFO).exchange()  # it need not agree
+    one.hold("dead", RETRY, DEAD)
+    assert one.desk.held()["dead"] > RETRY - 60
 
 
 def test_a_worker_hears_that_others_are_answered(join):

@@ -281,12 +281,13 @@ def test_the_status_of_what_waits(join):
     worker.hold("over", 400, 1)
     let_pass(worker, 400)
     assert join().state.waits.endswith(" min")  # a hold that is over is none
-    worker.store.hold("held", 900, 1)
+    worker.store.hold("held", 900_000, 1)
     while worker.next() is not None:
         pass
     worker.exchange()
     crawl = CrawlReader(worker.client, worker.key).look()
     assert (crawl.later, crawl.held, crawl.waiting) == (1, 2, 6)
+    assert 899_900 < worker.desk.held()["held"] <= 900_000
     assert 4400 < crawl.next_due <= 4500
     found = join().state.waits
     assert found.startswith("1 later, the next in 1 h 14 min; 2 hosts held")
@@ -295,7 +296,7 @@ def test_the_status_of_what_waits(join):
     for slot in ("held", "over"):
         worker.store.hold(slot, inf, 0)
     worker.exchange()
-    let_pass(worker, 10_000)
+    let_pass(worker, 1_000_000)
     assert worker.take()[0] == ["late"]
     assert worker.store.next_due == inf
 

@@ -292,6 +292,7 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
 
     lost = "not durable in ftp://example.com/items.json, items.gz: "
     assert told(build(FEEDS=feeds))["items"] == (f"{lost}there is no JOBDIR", "set one")
+    assert "items" not in told(build(FEEDS={str(tmp_path / "b.jsonl"): {"format": "jsonlines"}}))
     off = told(build(FEEDS=feeds, BLOOM_DURABLE_FEEDS=False))["items"]
     assert off == (f"{lost}BLOOM_DURABLE_FEEDS is False", "")
     settings = {"FEEDS": feeds, "JOBDIR": str(tmp_path / "job")}

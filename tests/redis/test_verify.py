@@ -6,6 +6,8 @@ from functools import partial
 
 import pytest
 
+from scrapy import Request
+
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis.lifecycle import remove_queue
 from scrapy_bloom.redis.status import CrawlReader
@@ -31,6 +33,8 @@ def worker(rejoin, monkeypatch):
     fill(worker, 5, 5)
     store_pages(worker, 20, 3)
     worker.enqueue_all("xyz", slot="over")
+    names = worker.codec.budget.names("over", "http://example.com/lost", ())
+    worker.store.count(Request("http://example.com/lost"), "over", names, print)
     worker.enqueue_all("vw", slot="more")
     worker.enqueue("late", 5000, slot="late")
     worker.send(["h1", "h2"], slot="held", priority=5)
