@@ -5,7 +5,6 @@ import re
 from functools import partial
 
 import pytest
-
 from scrapy import Request
 
 from scrapy_bloom import SharedFilterError
