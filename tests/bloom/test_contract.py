@@ -38,17 +38,6 @@ def make(request, tmp_path):
         bloom_filter.close()
 
 
-def test_add_tells_whether_the_key_was_there(make):
-    """False for a new key, True for a known one: as in pybloom, not as in Redis."""
-    bloom_filter = make()
-    assert bloom_filter.add(b"key") is False
-    assert bloom_filter.add(b"key") is True
-    assert bloom_filter.add(b"other") is False
-    assert b"key" in bloom_filter
-    assert b"third" not in bloom_filter
-    assert len(bloom_filter) == 2
-
-
 def test_text_is_its_utf8(make):
     """A str and its UTF-8 bytes are the same key."""
     bloom_filter = make()
