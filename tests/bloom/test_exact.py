@@ -25,20 +25,6 @@ KINDS = [BloomFilter, ScalableBloomFilter]
 SECTOR = 512
 
 
-@pytest.fixture
-def seeded():
-    """A random generator, whose seed is printed."""
-    seed = seed_of("SEED")
-    print("seed", seed)
-    return random.Random(seed)
-
-
-@pytest.fixture
-def small_buckets(monkeypatch):
-    """Buckets of three keys, so that they overflow all the time."""
-    monkeypatch.setattr(sizing, "BUCKET_SLOTS", 3)
-
-
 # What was added, and nothing else
 
 
@@ -243,8 +229,10 @@ def snapshots(path, tested, keys):
 
 
 @pytest.mark.parametrize(("error_rate", "probes"), [(0.5, 6), (1e-15, 14)])
-def test_killed_at_any_line_of_an_add(tmp_path, error_rate, probes, small_buckets):
-    """Returned keys are there, the one in progress as a whole or not, and the number is exact."""
+def test_killed_at_any_line_of_an_add(tmp_path, monkeypatch, error_rate, probes):
+    """Returned keys are there, the one in progress as a whole or not, and the number is exact. The
+    buckets have room for three keys, so that they overflow all the time."""
+    monkeypatch.setattr(sizing, "BUCKET_SLOTS", 3)
     path, left = tmp_path / "filter", tmp_path / "left"
     states = 0
     with BloomFilter(40, error_rate, path, exact=True) as tested:
@@ -265,8 +253,11 @@ def test_killed_at_any_line_of_an_add(tmp_path, error_rate, probes, small_bucket
     assert states > 4 * 20
 
 
-def test_power_cuts_cost_repetitions_and_no_page(tmp_path, seeded):
+def test_power_cuts_cost_repetitions_and_no_page(tmp_path):
     """Whichever sectors reach the disk: what was never added is not known."""
+    seed = seed_of("SEED")
+    print("seed", seed)
+    chance = random.Random(seed)
     path, left = tmp_path / "filter", tmp_path / "left"
     keys = list(map(str, range(1_400)))
     with BloomFilter(1_000, 0.5, path, exact=True) as tested:
@@ -277,13 +268,13 @@ def test_power_cuts_cost_repetitions_and_no_page(tmp_path, seeded):
             states.append((start + 200, path.read_bytes()))
     repeated = 0
     for _ in range(60):
-        flushed, early = seeded.choice(states[:-1])
+        flushed, early = chance.choice(states[:-1])
         late = states[-1][1]
         sectors = [
-            (seeded.choice((early, late)))[n : n + SECTOR]
+            (chance.choice((early, late)))[n : n + SECTOR]
             for n in range(2 * PAGE, len(late), SECTOR)
         ]
-        torn = early[PAGE : PAGE + seeded.randrange(48)]
+        torn = early[PAGE : PAGE + chance.randrange(48)]
         left.write_bytes(early[:PAGE] + torn.ljust(PAGE, b"\0") + b"".join(sectors))
         with BloomFilter.open(left) as found:
             assert all(key in found for key in keys[:flushed])
