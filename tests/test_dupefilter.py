@@ -341,16 +341,6 @@ def test_no_page_is_lost(make_dupefilter, tmp_path, caplog, name):
         assert tested.filter.exact
 
 
-def test_a_job_without_a_table_gets_none(make_dupefilter, tmp_path):
-    """It is refused, with the reason and the remedy, and no file changes."""
-    make_dupefilter(JOBDIR=tmp_path).close("shutdown")
-    before = contents(tmp_path)
-    words = r"/bloom has no exact table.*only their bits.*new job"
-    with pytest.raises(IncompatibleFilterError, match=words):
-        make_dupefilter(JOBDIR=tmp_path, BLOOM_EXACT=True)
-    assert contents(tmp_path) == before
-
-
 def test_requests_seen_is_imported_exactly(make_dupefilter, tmp_path):
     """A job of Scrapy's RFPDupeFilter goes on with a table."""
     scrapys = make_dupefilter(
