@@ -3,7 +3,6 @@
 import os
 
 import scrapy
-from scrapy.utils.request import RequestFingerprinter
 
 if "FILE_SIZE_LIMIT" in os.environ:
     import resource
@@ -26,12 +25,3 @@ class SmallSpider(scrapy.Spider):
         yield {"page": f"{response.request.method} {response.url} {response.request.body.decode()}"}
         for method, url, body in response.json():
             yield response.follow(url, method=method, body=body)
-
-
-class PickyFingerprinter(RequestFingerprinter):
-    """Fails on some pages."""
-
-    def fingerprint(self, request):
-        if "/search" in request.url or request.method == "PUT":
-            raise LookupError(f"no idea of {request.url}")
-        return super().fingerprint(request)

@@ -183,15 +183,3 @@ def test_shell_fetches_the_same_url_twice(tmp_path):
     assert (run.status, run.lines("ERROR")) == (0, [])
     assert "[None, None, 200]" in run.log.splitlines()
     assert site.answered == {("GET", "/page/3", ""): 2}
-
-
-def test_failing_fingerprinter_costs_no_page(tmp_path):
-    """A fingerprinter that raises for some pages is logged once, and all are fetched once."""
-    picky = "tests.small_spider.PickyFingerprinter"
-    with SmallSite() as site:
-        run = crawl(site, tmp_path, REQUEST_FINGERPRINTER_CLASS=picky).end()
-    assert (run.status, run.reason) == (0, "finished")
-    assert (site.missed, site.twice) == ([], [])
-    (error,) = run.lines("ERROR")
-    assert "no idea of" in error
-    assert int(run.stat("bloom/fingerprint_errors")) > 20
