@@ -172,14 +172,3 @@ def test_a_close_waits_for_an_item_of_start_and_no_longer(tmp_path):
     run = Scrapy(tmp_path, "runspider", "slow.py", **ADDON, **limits).end()
     assert (run.status, run.reason) == (0, "bloom_full")
     assert version_info < (2, 19) or run.stat("item_scraped_count") == "1"
-
-
-def test_shell_fetches_the_same_url_twice(tmp_path):
-    """In the Scrapy shell the add-on leaves the shell's own dupefilter alone."""
-    with SmallSite() as site:
-        fetch = f"fetch('{site.url}/page/3')"
-        code = f"[{fetch}, {fetch}, response.status]"
-        run = Scrapy(tmp_path, "shell", "-c", code, **ADDON).end()
-    assert (run.status, run.lines("ERROR")) == (0, [])
-    assert "[None, None, 200]" in run.log.splitlines()
-    assert site.answered == {("GET", "/page/3", ""): 2}
