@@ -9,8 +9,6 @@ if "FILE_SIZE_LIMIT" in os.environ:
 
     limit = int(os.environ["FILE_SIZE_LIMIT"])
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-if "UMASK" in os.environ:
-    os.umask(int(os.environ["UMASK"], 8))
 
 
 class SmallSpider(scrapy.Spider):
