@@ -244,16 +244,6 @@ def test_files_are_private(tmp_path):
     assert stat.S_IMODE((tmp_path / "bloom").stat().st_mode) == 0o700
 
 
-def test_too_large_for_any_disk(tmp_path):
-    """A capacity beyond all disks fails at once and leaves nothing behind."""
-    for kind in (BloomFilter, ScalableBloomFilter):
-        with pytest.raises(OSError, match=r"cannot allocate .* smaller capacity"):
-            kind(10**16, 1e-6, tmp_path / "huge")
-    with pytest.raises(MemoryError, match="smaller capacity"):
-        BloomFilter(10**16, 1e-6)
-    assert not list(tmp_path.iterdir())
-
-
 def test_file_size_limit_is_a_clean_error(tmp_path):
     """It is an OSError, never a signal, and an existing filter goes on."""
     bloom_filter = ScalableBloomFilter(1_000, 1e-6, tmp_path / "bloom")
