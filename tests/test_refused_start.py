@@ -231,6 +231,7 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerp
         ({}, FINGERPRINTER),
         ({}, {"BLOOM_ERROR_RATE": "1e-9", "reactor": SELECT}),
         ({}, {"SCHEDULER_MEMORY_QUEUE": "no.X"}),
+        ({}, {"name": "renamed"}),
     ],
     ids=str,
 )
@@ -351,17 +352,6 @@ def test_a_feed_that_cannot_go_on_refuses_the_start(job_once, tmp_path, begun, b
     feed.write_text(whole)
     goes_on(tmp_path, **given, **own)
     assert len(feed.read_text().splitlines()) == 30
-
-
-def test_another_spider_is_refused(job_once, tmp_path):
-    """With both names: it would get pages whose callbacks are the first one's."""
-    folder = job_once(tmp_path)
-    error = refused(folder, name="renamed")
-    for told in ("'stateful'", "'renamed'", "JOBDIR of its own", "BLOOM_ANY_SPIDER"):
-        assert told in error
-    goes_on(folder, name="renamed", BLOOM_ANY_SPIDER=True)
-    # it belongs to that one now
-    assert run(folder, name="stateful")[0] == 1
 
 
 def test_other_crawls_of_the_process_go_on(tmp_path):
