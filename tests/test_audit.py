@@ -5,19 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
-from scrapy import Request
 
 from scrapy_bloom import audit
 from scrapy_bloom.crawl.overlay import Keeper
 from scrapy_bloom.fingerprints.fast import META_KEY
 from scrapy_bloom.speed.known import known_urls
+from tests.crawl.engine import request
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "monitoring.md"
-
-
-def request(name, **options):
-    """Return the request for a page of that name."""
-    return Request(f"http://example.com/{name}", **options)
 
 
 def recorded(path):
