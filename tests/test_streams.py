@@ -50,16 +50,11 @@ def test_stream_gets_scrapys_verdicts(make_dupefilter, stream):
     assert tested.crawler.stats.get_value("bloom/expected_false_positives") < 0.1
 
 
-def recipe_budget():
-    """Return the budget that the recipe gives each host."""
-    (text,) = re.findall(r"^BLOOM_BUDGET = (.*)$", RECIPES.read_text(), re.MULTILINE)
-    return ast.literal_eval(text)
-
-
 def test_the_budget_of_the_recipe_loses_nothing_of_a_stream(tmp_path, stream):
     """Each new URL of a documentation site is scheduled."""
     urls, seen = stream
-    job = Job(tmp_path / "job", BLOOM_BUDGET=recipe_budget()).open()
+    (budget,) = re.findall(r"^BLOOM_BUDGET = (.*)$", RECIPES.read_text(), re.MULTILINE)
+    job = Job(tmp_path / "job", BLOOM_BUDGET=ast.literal_eval(budget)).open()
     try:
         assert [job.scheduler.enqueue_request(Request(url)) for url in urls] == [
             not each for each in seen

@@ -39,15 +39,6 @@ def page_in_progress(job):
     return job.pop()
 
 
-def begun(make_round, *things):
-    """Return a job, and a page in progress that has given `things`, which is committed."""
-    job = make_round()
-    page = page_in_progress(job)
-    give(job, page, *things)
-    job.commit()
-    return job, page
-
-
 def again(job):
     """Return the page that is repeated, and everything before it."""
     while name_of(popped := job.pop()) != "page":
@@ -80,7 +71,9 @@ def test_children_are_given_once(make_round, crash_round, monkeypatch):
 
 def test_only_the_page_that_is_repeated_leaves_them_out(make_round, crash_round):
     """Another page may yield the same, and so may this one when it is fetched anew."""
-    _, page = begun(make_round, child("a"))
+    job = make_round()
+    give(job, page_in_progress(job), child("a"))
+    job.commit()
     resumed = crash_round().pushed("other", priority=10)
     other = resumed.pop()
     assert give(resumed, other, child("a")) == ["a"]

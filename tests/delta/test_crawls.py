@@ -29,14 +29,9 @@ def pages(*kinds):
     return {f"{kind}/{list_ + 1}1" for kind in kinds for list_ in range(LISTS)}
 
 
-def new_on(day):
-    """Return the details that the lists have from that day on."""
-    return {f"item/{list_ + 1}{19 + day}" for list_ in range(LISTS)}
-
-
 def found_on(day):
     """Return what is new on a day and fetched again on each."""
-    return ALWAYS | new_on(day) | {f"poll/{day}"}
+    return ALWAYS | {f"item/{list_ + 1}{19 + day}" for list_ in range(LISTS)} | {f"poll/{day}"}
 
 
 def item_of(page):
