@@ -21,12 +21,6 @@ def kept(worker):
     return {each: call("hget", f"{worker.key}:crawl", f"dictionary:{each}") for each in ids}
 
 
-def lose_all(worker):
-    """Let the server lose the dictionaries."""
-    fields = ["dictionaries", *(f"dictionary:{each}" for each in kept(worker))]
-    worker.client.call("hdel", f"{worker.key}:crawl", *fields)
-
-
 def deflated(worker):
     """Return whether each request that waits needs a dictionary."""
     names = worker.client._redis.keys(f"{worker.key}:pending:*")
@@ -54,7 +48,8 @@ def test_a_call_that_is_asked_changes_nothing(join, redis_server, key):
     """Not even the lease; the same call with the dictionary is done."""
     worker = join()
     worker.teach()
-    lose_all(worker)
+    lost = ["dictionaries", *(f"dictionary:{each}" for each in kept(worker))]
+    worker.client.call("hdel", f"{worker.key}:crawl", *lost)
     store_pages(worker, 20, 1)
     asked = []
 
