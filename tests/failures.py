@@ -8,6 +8,7 @@ from twisted.python.failure import Failure
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.records import KEPT
 from scrapy_bloom.sqlite.desk import SqliteDesk
+from tests.crawl.engine import name_of
 
 
 class Failed:
@@ -19,6 +20,10 @@ class Failed:
     def requests(self, **chosen):
         """Return their records, the oldest first."""
         return [each.failed for each in self.desk.scan(Filter(KEPT, **chosen))]
+
+    def names(self, **chosen):
+        """Return the names of their pages."""
+        return [name_of(each) for each in self.requests(**chosen)]
 
     def by_reason(self):
         """Return how many there are for each reason."""

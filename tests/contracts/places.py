@@ -84,7 +84,7 @@ class Place:
 
     def capped(self):
         """Return the names of what is over a budget, in order."""
-        return sorted(name_of(each) for each in self.failed.requests(reasons=["capped"]))
+        return sorted(self.failed.names(reasons=["capped"]))
 
 
 @pytest.fixture(params=["job", "redis"])

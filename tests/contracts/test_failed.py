@@ -20,11 +20,6 @@ from tests.stored import stored
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 
-def names(place):
-    """Return the names of the pages that have failed."""
-    return [name_of(each) for each in place.failed.requests()]
-
-
 def crawl_and_fail(place, *names):
     """Crawl a round whose pages of these names fail, and whose start page does not."""
     job = place.open().started("start", *names)
@@ -72,7 +67,7 @@ def test_a_request_fails_in_one_commit(place):
     job.commit()
     fail_download(job, job.pop(), error.DNSLookupError("no such name"))
     job.drop()
-    assert names(place) == []
+    assert place.failed.names() == []
     job = place.open().started("a")
     popped = job.pop()
     fail_download(job, popped, error.DNSLookupError("no such name"))
@@ -100,7 +95,7 @@ def test_what_is_known_of_a_failure(place):
     assert found[:6] == ("http://example.com/a", "POST", "login page", 200, None, 6)
     assert found.referer == referer
     assert place.failed.retry() == 1
-    assert names(place) == []
+    assert place.failed.names() == []
     job = place.open()
     job.push("a", method="POST")
     popped = job.pop()
@@ -139,7 +134,7 @@ def test_nothing_is_kept_where_that_is_off(place):
     job = place.open(BLOOM_KEEP_FAILED=False).pushed("a")
     fail_download(job, job.pop())
     job.close()
-    assert names(place) == []
+    assert place.failed.names() == []
 
 
 def test_only_the_spiders_own_word_counts(place):
@@ -180,7 +175,7 @@ def test_without_a_retry_the_next_start_is_a_new_round(place, dropped):
     assert place.failed.drop() == 1 if dropped else True
     for _ in range(2):
         assert place.open().started("start").finish() == ["start"]
-    assert names(place) == ([] if dropped else ["a"])
+    assert place.failed.names() == ([] if dropped else ["a"])
 
 
 def test_failed_requests_of_memory_are_counted_and_told(place, caplog):
@@ -188,7 +183,7 @@ def test_failed_requests_of_memory_are_counted_and_told(place, caplog):
     job = place.open().pushed("a", meta={"function": lambda: None})
     fail_download(job, job.pop())
     job.close()
-    assert names(place) == []
+    assert place.failed.names() == []
     assert job.stat("scheduler/failed_in_memory") == 1
     assert "1 request failed that cannot be serialized, and so cannot be kept" in caplog.text
 
@@ -232,7 +227,7 @@ def test_a_retry_that_is_killed_before_its_first_commit_is_not_lost(place, crash
     """With BLOOM_RETRY_FAILED they have failed until then, and then they are pending."""
     crawl_and_fail(place, "a")
     job = place.open(BLOOM_RETRY_FAILED=True)
-    assert names(place) == ["a"]
+    assert place.failed.names() == ["a"]
     job.commit()
     assert crash_round().names() == ["a"]
 

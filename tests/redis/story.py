@@ -337,7 +337,7 @@ class Story:
         assert self._join(**self.settings).state.over
 
     def _names_of(self, reason):
-        found = [name_of(each) for each in self.workers[0].failed.requests(reasons=[reason])]
+        found = self.workers[0].failed.names(reasons=[reason])
         assert not self.is_exact or len(found) == len({*found})
         return {*found}
 

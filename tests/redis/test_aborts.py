@@ -8,7 +8,6 @@ import pytest
 
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.redis.scripts import CHANGE, OPEN_CRAWL
-from tests.crawl.engine import name_of
 from tests.redis import workers
 from tests.redis.workers import LEASE, capped, failing_desk, findings_of
 from tests.seeded import seed_of
@@ -135,8 +134,8 @@ def lets_fail(join, abort):
             abort.run(worker, arguments, script)
 
     failing_desk(worker, fail).change(Filter(urls=["*/[ac]"]), "fail")
-    failed = {name_of(each) for each in worker.failed.requests()}
-    assert {*worker.drain()} | failed == {*"abcd"}
+    failed = worker.failed.names()
+    assert {*worker.drain(), *failed} == {*"abcd"}
 
 
 STORIES = {

@@ -197,7 +197,7 @@ def test_a_page_that_kills_its_workers(join):
             worker.die()
     assert sorted(alone[0]) == ["good", "poison"]
     assert (alone.count(["poison"]), alone.count(["good"])) == (2, 1)
-    assert [name_of(each) for each in worker.failed.requests()] == ["poison"]
+    assert worker.failed.names() == ["poison"]
     assert worker.store.is_quiet
 
 

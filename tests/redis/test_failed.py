@@ -24,11 +24,6 @@ def fail(worker, request, reason="callback"):
     return worker.fail(request, reason, exception=LookupError("x"))
 
 
-def names(worker):
-    """Return the names of the pages that have failed."""
-    return [name_of(each) for each in worker.failed.requests()]
-
-
 def test_it_waits_for_what_came_of_it(join):
     """All that the callback gave is there before the page counts as failed."""
     worker = join()
@@ -40,7 +35,7 @@ def test_it_waits_for_what_came_of_it(join):
     assert not fail(worker, request)
     worker.store.commit(())
     while worker.store.unsent:
-        assert names(worker) == []
+        assert worker.failed.names() == []
         if worker.sender.wait(1):
             worker.store.flush()
     worker.exchange()
@@ -64,7 +59,7 @@ def test_what_a_sleeper_has_lost_fails_with_another(join):
     assert fail(worker, request)
     assert not fail(worker, Request("http://example.com/in-memory"))
     worker.exchange()
-    assert names(worker) == []
+    assert worker.failed.names() == []
 
 
 def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join):
@@ -173,7 +168,7 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(opened, redis_server
     fail_download(other, page)
     other.commit()
     failed = Failed(other.scheduler.worker._desk)
-    assert sorted(map(name_of, failed.requests())) == ["other", "page"]
+    assert sorted(failed.names()) == ["other", "page"]
     assert other.scheduler.worker.store.failed == failed.retry() == 2
 
 
@@ -192,7 +187,7 @@ def test_equal_requests_that_fail_are_as_many(join):
     assert page_of(claims.dispatched[last]) == page_of(died_with)
     fail(other, last)
     other.exchange()
-    assert names(other) == ["page"] * 3
+    assert other.failed.names() == ["page"] * 3
     assert other.failed.retry() == 3
 
 
@@ -232,12 +227,12 @@ def test_each_start_asks_again_and_not_each_worker(build, join):
     worker.exchange()
     scheduler = build(BLOOM_RETRY_FAILED=True)
     talk(scheduler)
-    assert names(worker) == ["page"]
+    assert worker.failed.names() == ["page"]
     scheduler.close("shutdown")
     worker.exchange()
     worker.store.leave(over=True, seconds=1)
     talk(build(BLOOM_RETRY_FAILED=True))
-    assert names(worker) == []
+    assert worker.failed.names() == []
     assert not CrawlReader(worker.client, worker.key).look().over
 
 

@@ -298,7 +298,7 @@ def store_pages(worker, first, count=20):
 
 def capped(worker):
     """Return the names of the requests that are over a budget."""
-    return [name_of(each) for each in worker.failed.requests(reasons=["capped"])]
+    return worker.failed.names(reasons=["capped"])
 
 
 def fill(worker, slots, each=1, **options):
