@@ -104,7 +104,7 @@ READ = {
 """Names that are read, and not public in that place."""
 
 
-@pytest.mark.parametrize("name", [*REFUSED, *READ])
+@pytest.mark.parametrize("name", [*REFUSED, *READ, "engine._slot", "engine.scraper.slot"])
 def test_a_start_that_could_lose_a_page_is_refused(tmp_path, monkeypatch, name):
     """Before a file is made, with the name and the version."""
     if name.startswith("FeedExporter."):

@@ -166,7 +166,7 @@ RUNS = {
     ],
     "what is pending counts where the budget is new": [
         Run(None, pushed="abx", end="shutdown"),
-        Run({"*": 5, EARLY: 3}, pushed="cdey", asked="abcsx", capped="dey"),
+        Run({"*": 6, EARLY: 3}, pushed="cdeyz", asked="abcsxy", capped="dez"),
     ],
     "what has failed counts where the budget is new": [
         Run(None, "ab", asked="ab", fails=True, end="shutdown"),

@@ -63,3 +63,9 @@ def test_a_page_that_a_kill_has_cut_short_in_the_cache_is_asked_again(
     assert cache.retrieve_response(spider, request("page")) is None
     cache.store_response(spider, request("page"), page)
     assert cache.retrieve_response(spider, request("page")).body == page.body
+
+
+def test_a_downloader_without_middlewares_has_no_cache(make):
+    job = make(HTTPCACHE_ENABLED=True)
+    told = job.crawler.signals.send_catch_log(signals.spider_opened, spider=job.spider)
+    assert {result for _, result in told} == {None}
