@@ -391,6 +391,7 @@ def test_each_page_has_the_lastmod_of_its_entry():
     ]
     (file,) = parsed("sitemapindex", f"<sitemap><loc>{url}/s.xml</loc>{dates[0]}</sitemap>")
     assert (file.url, file.meta) == (f"{url}/s.xml", {"bloom_delta": False})
+    assert file.callback == spider._parse_sitemap
 
 
 def test_a_scrapy_that_hides_how_it_reads_sitemaps_is_told(monkeypatch, caplog):
