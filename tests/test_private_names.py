@@ -20,11 +20,11 @@ from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.holds import sent_again
 from scrapy_bloom.scrapy_private import slots
 from scrapy_bloom.scrapy_private.engine import EngineView
-from scrapy_bloom.scrapy_private.feeds import FeedExporterView
 from scrapy_bloom.scrapy_private.progress import scheduler_of
 from scrapy_bloom.scrapy_private.slots import slot_keys
 from tests import fakes
 from tests.crawl.engine import Job, name_of
+from tests.crawl.feed_jobs import FeedJob
 from tests.fakes import HAS_SCOPES
 
 TABLE = Path(__file__).parents[1].joinpath("CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -108,15 +108,15 @@ READ = {
 def test_a_start_that_could_lose_a_page_is_refused(tmp_path, monkeypatch, name):
     """Before a file is made, with the name and the version."""
     if name.startswith("FeedExporter."):
-        monkeypatch.delattr(FeedExporter, name.partition(".")[2])
-        with pytest.raises(JobDirectoryError, match=re.escape(name)):
-            FeedExporterView(FeedExporter.__new__(FeedExporter))
-        return
-    job = Job(tmp_path / "job", BLOOM_FAILED_KINDS=["download", "status", "ignored"])
+        job = FeedJob(tmp_path, {tmp_path / "items.jsonl": "jsonlines"})
+    else:
+        job = Job(tmp_path / "job", BLOOM_FAILED_KINDS=["download", "status", "ignored"])
     job.engine.downloader.middleware = SimpleNamespace(methods={"process_exception": []})
     if name in READ:
         job.engine._slot = None  # as before the spider is open
         monkeypatch.delattr(READ[name], name.rpartition(".")[2])
+    elif name.startswith("FeedExporter."):
+        monkeypatch.delattr(FeedExporter, name.partition(".")[2])
     else:
         take_away(job, name, monkeypatch)
     with pytest.raises(JobDirectoryError, match=re.escape(name)):
