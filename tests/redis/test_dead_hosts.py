@@ -12,7 +12,18 @@ from scrapy_bloom.redis import worker as worker_module
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
 from tests.crawl.engine import request
-from tests.redis.workers import FIFO, LIFO, capped, fill, findings_of, let_pass, lobby_from, talk
+from tests.redis.workers import (
+    COMMIT,
+    FIFO,
+    LIFO,
+    capped,
+    change_script,
+    fill,
+    findings_of,
+    let_pass,
+    lobby_from,
+    talk,
+)
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 RETRY = 3600
@@ -79,6 +90,25 @@ def test_a_crawl_ends_without_what_waits_for_a_dead_host(join, orders):
     assert not late.state.over
     assert len(drained(late)) == 19
     assert findings_of(late) == []
+
+
+def test_what_waits_for_dead_hosts_is_counted_bit_by_bit(join, monkeypatch):
+    """Two slots a call here, once a second; until it has all of them, the last count stands."""
+    fewer = [(f"{each}500", f"{each}2") for each in ("dead_lists(from, ", "#lists < ", "or 0) + ")]
+    change_script(monkeypatch, COMMIT, *fewer)
+    worker = join(capacity=1, **FIFO)
+    for slot in "abcde":
+        worker.store.hold(slot, RETRY, DEAD)
+        worker.send([slot], slot=slot)
+    worker.send("xy", slot="lives")
+    told = []
+    for number in range(8):
+        worker.client.call("delete", f"{worker.key}:progress")
+        worker.send([f"{number}"] * (number == 3), slot="a")
+        told += [(worker.store.waiting, worker.store.failed)]
+    assert {sum(each) for each in told} == {6, 7}
+    assert {failed for _, failed in told} <= {told[0][1], 5, 6}
+    assert told[-1] == (1, 6)
 
 
 @pytest.mark.parametrize("end", ["answer", "retry", "probe"])

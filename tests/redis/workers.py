@@ -375,8 +375,13 @@ def seeded(number):
 def lobby_from(monkeypatch, slots):
     """Let slots share a lobby from `slots` a priority, not 256, with three in it, not 15."""
     for script in (COMMIT, CHANGE):
-        for old, new in (("has_few = 256,", f"has_few = {slots},"), ("'u4'", "'u2'")):
-            assert old in script.text
-            monkeypatch.setitem(vars(script), "text", script.text.replace(old, new))
-        digest = sha1(script.text.encode(), usedforsecurity=False).hexdigest()
-        monkeypatch.setitem(vars(script), "digest", digest)
+        change_script(monkeypatch, script, ("has_few = 256,", f"has_few = {slots},"), ("'u4'", "'u2'"))
+
+
+def change_script(monkeypatch, script, *changes):
+    """Let a script have another text, with each old part in it as the new one."""
+    for old, new in changes:
+        assert old in script.text
+        monkeypatch.setitem(vars(script), "text", script.text.replace(old, new))
+    digest = sha1(script.text.encode(), usedforsecurity=False).hexdigest()
+    monkeypatch.setitem(vars(script), "digest", digest)
