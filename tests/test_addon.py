@@ -111,12 +111,15 @@ def test_each_component_is_set_where_something_needs_it(given, expected):
 
 def test_a_shell_has_no_job():
     """Whoever names one; Scrapy's scheduler would write into it."""
-    for priority in ("project", "cmdline"):
+    for by, interval in (("project", None), ("cmdline", None), ("cmdline", 0), ("cmdline", 1)):
         settings = Settings()
-        settings.set("DUPEFILTER_CLASS", "scrapy.dupefilters.BaseDupeFilter", "command")
-        settings.set("JOBDIR", "job", priority)
+        settings.set("JOBDIR", "job", by)
+        if interval is None:
+            settings.set("DUPEFILTER_CLASS", "scrapy.dupefilters.BaseDupeFilter", "command")
+        else:
+            settings.set("LOGSTATS_INTERVAL", interval, "command")
         updated(settings)
-        assert settings["JOBDIR"] is None
+        assert settings["JOBDIR"] == ("job" if interval else None)
 
 
 SCRAPYS = "scrapy.core.scheduler.Scheduler"
@@ -172,6 +175,9 @@ def test_a_request_that_waits_is_warned_of_once(tmp_path, caplog):
     *_, line = found = warnings_of(settings, caplog, schedule)
     assert "<GET http://a.example/1> has bloom_not_before" in line
     assert sum("bloom_not_before" in each for each in found) == 1
+    caplog.clear()
+    found = warnings_of(Settings({"JOBDIR": str(tmp_path)}), caplog, schedule)
+    assert not any("bloom_not_before" in each for each in found)
 
 
 def warnings_of(settings, caplog, then=lambda crawler: None):

@@ -168,7 +168,11 @@ REFUSED = [
     ("info verify clear failed", "job/requests.sqlite", "is one file of a job: give job"),
     ("info verify add clear failed", "urls.txt", "is one file, and no filter: give the JOBDIR"),
     ("info check verify merge clear", "half", "only the requests.sqlite of DurableScheduler: look"),
-    ("info check verify clear load", "seen", "import it with 'scrapy bloom add seen seen/req"),
+    (
+        "info check verify clear load",
+        "seen",
+        "only a requests.seen of Scrapy's RFPDupeFilter",
+    ),
     ("info check verify clear load merge", "nowhere", "(there is no nowhere/bloom/0.bloom): give"),
     ("info add export failed top", "http://example.com/", "'http…' is no URL of Redis: give "),
     ("workers", "job", "job is a job without workers: 'scrapy bloom top' shows it"),

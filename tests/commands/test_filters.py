@@ -39,6 +39,7 @@ def test_info_says_what_is_there(run, job):
     grown = run(job.parent, "info", "job")
     assert grown.fields["memory"].endswith(f" ({bits:.1f} bits a request)")
     assert grown.lines[-1].split()[:2] == ["4", "32,000"]
+    assert grown.lines[-6].split()[:4] == ["layer", "capacity", "items", "memory"]
     assert max(result.width, grown.width) <= 80
 
 

@@ -178,7 +178,9 @@ def test_what_is_held_and_capped_is_named(watched):
     for name, until in (("a.example.com", None), ("b", now + 3600), ("c", now + 60), ("d", 1)):
         hold = "INSERT INTO slot (name, until, times, pause) VALUES (?, ?, 1, NULL)"
         query(watched, hold, name, until)
-    query(watched, "INSERT INTO request VALUES (NULL, 1, 0, 0, 4, x'', NULL, 1, NULL)")
+    insert = "INSERT INTO request VALUES (NULL, 1, 0, 0, ?, x'', ?, 1, NULL)"
+    for state, due in ((4, None), (2, now + 3600)):
+        query(watched, insert, state, due)
     figures = JobStatus(watched).figures()
     assert figures["held"] == 3
     assert [*figures["held_slots"]] == ["a.example.com", "b", "c"]
@@ -188,7 +190,8 @@ def test_what_is_held_and_capped_is_named(watched):
     assert "held             a.example.com until its release\n" in text
     assert re.search(r"held             b for 3,\d{3} s$", text, re.MULTILINE)
     assert "and 1 more" in text
-    assert re.search(r"  capped +1$", text, re.MULTILINE)
+    assert len(re.findall(r"  capped +1$", text, re.MULTILINE)) == 2
+    assert re.search(r"^ *waiting +1 later, the next in ", text, re.MULTILINE)
 
 
 def test_the_round_counts_over_kills(run, tmp_path):

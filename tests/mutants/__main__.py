@@ -35,7 +35,8 @@ from tests.mutants.reach import LUA, Reach
 TESTS = {
     "bloom": "tests/bloom tests/contracts/test_seen.py tests/test_dupefilter.py"
     " tests/crawl/test_shared_folders.py",
-    "fingerprints": "tests/fingerprints tests/test_audit.py tests/migration/test_sources.py",
+    "fingerprints": "tests/fingerprints tests/test_audit.py tests/test_dupefilter.py"
+    " tests/migration/test_sources.py",
     "speed": "tests/test_speed.py tests/test_streams.py tests/test_audit.py"
     " tests/test_early.py tests/delta/test_skipping.py",
     "crawl": "tests/crawl tests/contracts tests/commands/test_top.py",

@@ -1,6 +1,7 @@
 """What RedisBloomDupeFilter has beside the contract of dupefilters, and for scrapy-redis."""
 
 import gzip
+import json
 from functools import partial
 from pathlib import Path
 
@@ -232,13 +233,14 @@ def test_clear_without_a_server_is_an_error_line(worker, own_server, caplog):
 @pytest.mark.parametrize("beside_queue", [False, True])
 def test_an_audit_records_what_is_dropped(worker, redis_server, key, tmp_path, beside_queue):
     """The answers are the same, and a closed dupefilter has one, too."""
-    options = {"BLOOM_AUDIT": str(tmp_path / "dropped.jsonl")}
+    options = {"BLOOM_AUDIT": str(tmp_path / "dropped.jsonl"), "BLOOM_URL_CACHE": 0}
     if beside_queue:
         tested = StoreWorker(redis_server.url, key, **options).dupefilter
     else:
         tested = worker(**options)
     request = Request("http://example.com/")
     assert [tested.request_seen(request.copy()) for _ in range(3)] == [False, True, True]
-    assert len((tmp_path / "dropped.jsonl").read_text().splitlines()) == 2
+    dropped = map(json.loads, (tmp_path / "dropped.jsonl").read_text().splitlines())
+    assert [each["reason"] for each in dropped] == ["held" if beside_queue else "filter"] * 2
     tested.close("finished")
     assert tested.request_seen(request) is False

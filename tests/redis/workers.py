@@ -375,7 +375,8 @@ def seeded(number):
 def lobby_from(monkeypatch, slots):
     """Let slots share a lobby from `slots` a priority, not 256, with three in it, not 15."""
     for script in (COMMIT, CHANGE):
-        change_script(monkeypatch, script, ("has_few = 256,", f"has_few = {slots},"), ("'u4'", "'u2'"))
+        from_slots = "has_few = 256,", f"has_few = {slots},"
+        change_script(monkeypatch, script, from_slots, ("'u4'", "'u2'"))
 
 
 def change_script(monkeypatch, script, *changes):
