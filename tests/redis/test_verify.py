@@ -9,6 +9,7 @@ from scrapy import Request
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis.lifecycle import remove_queue
+from scrapy_bloom.redis.scripts import VERIFY_PLACE
 from scrapy_bloom.redis.status import CrawlReader
 from scrapy_bloom.redis.verify import queue_findings
 from tests.redis.workers import FIFO, fill, findings_of, let_pass, lobby_from, store_pages
@@ -104,6 +105,8 @@ def test_a_sound_crawl_is_counted(worker):
     reader = CrawlReader(worker.client, worker.key)
     found, crawl = reader.pending(), reader.look()
     assert finding.sound
+    first = run(worker, "LINDEX {k}:slots:0 0").decode()  # added while the rest was read, perhaps
+    assert worker.client.run(VERIFY_PLACE, [worker.key], f"pending:0:{first}") == 0
     figures = [int(each) for each in re.findall(r"(\d+) (?:waiting|claimed|failed)", finding.text)]
     assert figures == [crawl.waiting, crawl.in_flight, crawl.failed]
     assert found.by_slot.total() + crawl.later + crawl.quarantined == crawl.waiting
