@@ -352,6 +352,7 @@ def test_requests_seen_is_imported_exactly(make_dupefilter, tmp_path):
     (tmp_path / "requests.queue" / "active.json").write_text("{}")
     tested = make_dupefilter(JOBDIR=tmp_path, **EXACT)
     assert tested.filter.exact
+    assert "RequestFingerprinter" in tested.filter.identity
     assert verdicts(tested, requests(0, 1_500)) == [True] * 300 + [False] * 1_200
 
 
