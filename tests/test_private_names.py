@@ -73,6 +73,8 @@ def take_away(job, name, monkeypatch):
     *path, last = name.split(".")
     if name in {"engine._spider_idle", "Downloader.get_slot_key"}:
         monkeypatch.delattr(getattr(fakes, path[0].title()), last)
+    elif path == ["FeedExporter"]:
+        monkeypatch.delattr(FeedExporter, last)
     elif name == "downloader.Slot.queue":
         engine.downloader.slots["example.com"] = SimpleNamespace(active=set())
     else:
@@ -115,8 +117,6 @@ def test_a_start_that_could_lose_a_page_is_refused(tmp_path, monkeypatch, name):
     if name in READ:
         job.engine._slot = None  # as before the spider is open
         monkeypatch.delattr(READ[name], name.rpartition(".")[2])
-    elif name.startswith("FeedExporter."):
-        monkeypatch.delattr(FeedExporter, name.partition(".")[2])
     else:
         take_away(job, name, monkeypatch)
     with pytest.raises(JobDirectoryError, match=re.escape(name)):

@@ -25,8 +25,12 @@ def test_bytes_have_units(number, text):
 
 def test_pages_and_rounding_are_readable():
     """Few digits, thousands separated, no false precision."""
-    assert [pages_text(n) for n in (0, 1e-12, 0.00123, 3.4, 1234.5, 5.6e7)] == [
-        "none", "none", "about 0.001", "about 3", "about 1,234", "about 6e+07",
+    assert [pages_text(n) for n in (0, 1e-12, 0.00123, 3.4, 9, 10, 1234.5, 999_999)] == [
+        "none", "none", "about 0.001", "about 3", "about 9", "about 10", "about 1,234",
+        "about 999,999",
+    ]  # fmt: skip
+    assert [pages_text(n) for n in (1e6, 1_000_000.5, 5.6e7)] == [
+        "about 1e+06", "about 1e+06", "about 6e+07",
     ]  # fmt: skip
     assert [in_short(rate) for rate in (0.0, 4.81e-7, 1e-16)] == ["0", "4.8e-07", "< 1e-15"]
     assert [round_up(n) for n in (1, 99, 101, 1_100_000, 1_210_001)] == [

@@ -4,8 +4,6 @@ import pytest
 
 from tests.commands.command_line import SEEN
 
-# files of filters, and JOBDIR, need Linux or macOS; what is left are arguments and figures
-
 
 @pytest.fixture
 def job(run, tmp_path):

@@ -171,7 +171,7 @@ REFUSED = [
     (
         "info check verify clear load",
         "seen",
-        "only a requests.seen of Scrapy's RFPDupeFilter",
+        "a requests.seen of Scrapy's RFPDupeFilter: import it with 'scrapy bloom add seen seen/req",
     ),
     ("info check verify clear load merge", "nowhere", "(there is no nowhere/bloom/0.bloom): give"),
     ("info add export failed top", "http://example.com/", "'http…' is no URL of Redis: give "),

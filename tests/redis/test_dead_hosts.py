@@ -10,10 +10,10 @@ from scrapy_bloom.crawl.delays import DEAD, SILENT
 from scrapy_bloom.crawl.records import KEPT
 from scrapy_bloom.redis import worker as worker_module
 from scrapy_bloom.redis.desk import RedisDesk
+from scrapy_bloom.redis.scripts import COMMIT
 from scrapy_bloom.redis.status import CrawlReader, CrawlStatus
 from tests.crawl.engine import request
 from tests.redis.workers import (
-    COMMIT,
     FIFO,
     LIFO,
     capped,
