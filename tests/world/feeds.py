@@ -9,6 +9,7 @@ import marshal
 import pickle
 import re
 from collections import Counter
+from hashlib import sha256
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -179,11 +180,19 @@ def books_of(folder):
     there is a job."""
     urls = [url for (url,) in query(folder / "books.sqlite", "SELECT url FROM books")]
     job = folder / "job"
-    known, state = set(), job / "spider.state"
-    if state.exists():
-        known = pickle.loads(state.read_bytes()).get("numbers", known)
     numbers = {url.split()[0] for url in urls if not url.endswith("start")}
-    return Counter([*urls, *(numbers - known if job.exists() else ())])
+    return Counter([*urls, *(numbers - state_of(job).get("numbers", {*()}) if job.exists() else ())])
+
+
+def state_of(job):
+    """Return the spider's state that the next start of a job has: what is committed, unless the
+    file is not the one that this replaces."""
+    path = job / "spider.state"
+    saved = path.read_bytes() if path.exists() else None
+    digest = saved and sha256(saved).digest()
+    for state, replaced in query(job / "requests.sqlite", "SELECT state, replaces FROM spider_state"):
+        saved = state if replaced == digest else saved
+    return pickle.loads(saved) if saved else {}
 
 
 def items_in(data, name):
