@@ -181,7 +181,8 @@ def books_of(folder):
     urls = [url for (url,) in query(folder / "books.sqlite", "SELECT url FROM books")]
     job = folder / "job"
     numbers = {url.split()[0] for url in urls if not url.endswith("start")}
-    return Counter([*urls, *(numbers - state_of(job).get("numbers", {*()}) if job.exists() else ())])
+    known = state_of(job).get("numbers", set()) if job.exists() else numbers
+    return Counter([*urls, *(numbers - known)])
 
 
 def state_of(job):
@@ -190,7 +191,7 @@ def state_of(job):
     path = job / "spider.state"
     saved = path.read_bytes() if path.exists() else None
     digest = saved and sha256(saved).digest()
-    for state, replaced in query(job / "requests.sqlite", "SELECT state, replaces FROM spider_state"):
+    for state, replaced in query(job, "SELECT state, replaces FROM spider_state"):
         saved = state if replaced == digest else saved
     return pickle.loads(saved) if saved else {}
 
