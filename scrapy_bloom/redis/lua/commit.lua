@@ -537,6 +537,7 @@ if is_due and has_later then
     redis.call('HSET', key('crawl'), 'host', host .. ' ' .. next_count)
   end
 end
+if still then host = math.max(host, kept) end  -- all that is kept waits for dead hosts
 local failed = redis.call('HLEN', key('failed')) + host
 waiting = math.max(0, waiting - host)
 if is_due then
