@@ -305,7 +305,7 @@ def test_a_start_ends_verdicts_unless_others_are_at_work(build, join, told):
 
 @pytest.mark.parametrize("late", [1, 21])
 def test_what_is_delayed_or_quarantined_waits_for_its_dead_host(join, redis_server, late):
-    """A crawl does not wait for it, unless it is delayed with more than twenty."""
+    """A crawl does not wait for it: it has failed, unless it is delayed with more than twenty."""
     worker = join(**FIFO)
     worker.send(["lost"], slot="dead")
     pack = "return redis.call('RPUSH', KEYS[1], cmsgpack.pack({'0', 'dead', '0x', 0}))"
@@ -316,7 +316,8 @@ def test_what_is_delayed_or_quarantined_waits_for_its_dead_host(join, redis_serv
     find_dead(worker)
     assert worker.store.is_still == (late == 1)
     assert worker.desk.count(KEPT_HOST).states.total() == 2 + late
-    assert worker.store.later == (0 if late == 1 else late)
+    told = worker.store.waiting, worker.store.later, worker.store.failed
+    assert told == (0, 0, 3) if late == 1 else told[1] == late
     worker.leave(over=True)
     assert findings_of(join(**FIFO)) == [] or late > 1
 
