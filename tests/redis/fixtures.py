@@ -58,8 +58,8 @@ _keys = count()
 
 @pytest.fixture
 def key():
-    """A key that nobody has used."""
-    return f"key{next(_keys)}"
+    """A key that nobody has used, nor one that begins with it."""
+    return f"key{next(_keys)}."
 
 
 @pytest.fixture

@@ -282,6 +282,7 @@ class Story:
         if self.strikes("dead", 0.3):
             self.desk.change(Filter(KEPT, reasons=["host"], slots=[slot]), "retry")
             self.promised[slot] = 0
+            self.by_hand.pop(slot, None)
         for kind, reason in (("fail", "callback"), ("budgets", "capped")):
             if self.strikes(kind, 0.5):
                 Failed(self.desk).retry(reasons=[reason])
