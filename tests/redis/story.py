@@ -307,6 +307,7 @@ class Story:
                 self.server.command("RESTORE", name, 0, dump)
         self.snapshot = None
         self.promised.clear()
+        self.by_hand.clear()
 
     def _let_leases_run_out(self):
         """Do that to those under whose names no worker goes on."""
@@ -346,6 +347,7 @@ class Story:
         for slot in {*self.promised, "s0"}:
             self.desk.hold([slot], None)
         self.promised.clear()
+        self.by_hand.clear()
         for _ in range(200):
             self.let_pass(LONG)
             self._let_leases_run_out()
