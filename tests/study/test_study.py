@@ -130,6 +130,7 @@ def test_charts_of_error_rates():
     the best. They show what `sizing` sizes with."""
     axes, points = charted("error-by-bits", [1, 14])
     assert (axes.get_xlabel(), axes.get_yscale()) == ("bits per item", "log")
+    assert "k probes" in axes.get_title()
     for probes in (1, 14):
         curve = [(n / 2, error_rate(n / 2, probes)) for n in range(4, 81)]
         assert points[f"k = {probes}"] == curve
