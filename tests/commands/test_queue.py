@@ -88,6 +88,7 @@ def test_a_trap_is_seen_by_path_and_by_parameter(run, tmp_path):
     assert " ".join(more) == "and 1 more (--limit N, or all with --json)"
     found = run(tmp_path, "queue", "count", "job", "--by", "parameter", "--json").json["by"]
     assert {each["parameter"]: each["pending"] for each in found} == {"day": 60, "p": 10, "n": 10}
+    assert found[0]["example"] == first.format(0)
 
 
 def test_what_cannot_be_read_is_told(run, tmp_path):
