@@ -289,3 +289,13 @@ def test_the_rights_in_the_documents_are_enough(own_server):
     assert own_server.command("HGET", f"{worker.key}:crawl", "dictionaries")
     assert worker.failed.by_reason() == {"callback": 1, "capped": 1}
     worker.leave()
+
+
+def test_of_very_many_the_reasons_of_the_first_are_told(join):
+    """The rest is `others`."""
+    worker = join(capacity=9)
+    worker.send("abcde")
+    assert all(fail(worker, request) for request in [*iter(worker.next, None)])
+    worker.exchange()
+    assert worker.desk.reasons(3) == {"callback": 3, "others": 2}
+    assert worker.desk.reasons() == {"callback": 5}
