@@ -8,8 +8,10 @@ import re
 import resource
 import sqlite3
 import tracemalloc
+from datetime import datetime, timedelta
 from functools import partial
 from io import BytesIO
+from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -321,6 +323,19 @@ def test_what_was_rolled_back_is_not_counted_when_a_feed_is_completed(tmp_path, 
     a.scheduler.ledger.stop(OSError("disk is full"))
     a.close("bloom_error")
     assert query(tmp_path / "job", "SELECT counted FROM slot") == counted
+
+
+@pytest.mark.parametrize("batches", [{}, {"batch_item_count": 2}])
+def test_a_time_in_a_name_is_that_of_the_first_start(tmp_path, job, monkeypatch, batches):
+    """A job that is resumed goes on with its file, or its batch."""
+    hours = (timedelta(hours=number) for number in count())
+    clock = SimpleNamespace(now=lambda tz: datetime.now(tz) + next(hours))
+    monkeypatch.setattr(feedexport, "datetime", clock)
+    feeds = {f"{'%(batch_id)d-' * bool(batches)}%(time)s.jl": {"format": "jsonlines", **batches}}
+    job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
+    job(feeds).pages(p2={"n": 2}, p3={"n": 3}).finish()
+    found = [numbers(path) for path in sorted(tmp_path.glob("*.jl"))]
+    assert found == ([[1, 2], [3]] if batches else [[1, 2, 3]])
 
 
 BATCHED = {"a%(batch_id)d.jl": {"format": "jsonlines", "batch_item_count": 1}}
