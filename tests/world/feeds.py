@@ -100,7 +100,7 @@ class Shelf(BlockingFeedStorage):
 
     def __init__(self, uri, *, feed_options=None):
         self.path = Path(uri.removeprefix("shelf:"))
-        self.mode = "wb" if (feed_options or {}).get("overwrite") else "ab"
+        self.mode = "wb" if feed_options.get("overwrite") else "ab"
 
     def _store_in_thread(self, file):
         file.seek(0)
