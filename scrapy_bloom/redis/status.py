@@ -135,15 +135,16 @@ class CrawlReader:
         if not is_in_one_slot(self._key):
             return None
         told = self._client.run(CRAWL_STATUS, [self._key], *COUNTED)
-        crawl, now, leases, failed, quarantined, notes, nbytes, later, due, held, slots, dead = told
+        crawl, now, leases, failed, quarantined, notes, nbytes, later, due, held, *rest = told
         if crawl[0] is None:
             return None
+        slots, dead, host = rest
         lease, round_, start_done, over, began, done, waiting, *counted = crawl
         require_whole(self._client, self._key, round_, began)
         workers: list[WorkerView] = []
         sizes = [nbytes]
         capped = self.capped(sizes) if slots else {}
-        host = sum(count for *_, count in self.parked(sizes, "dead")) if dead else 0
+        host += sum(count for *_, count in self.parked(sizes, "dead")) if dead else 0
         names = [*pairs_of(leases)]
         for first in range(0, len(names), _WORKERS_AT_ONCE):
             group = names[first : first + _WORKERS_AT_ONCE]
@@ -225,7 +226,8 @@ class CrawlReader:
             if len(seen) == most:
                 others = self._client.call("hlen", f"{self._key}:failed") - len(seen)
                 break
-        host = sum(count for *_, count in self.parked([], "dead"))
+        host = self._client.run(CRAWL_STATUS, [self._key])[-1]
+        host += sum(count for *_, count in self.parked([], "dead"))
         counts = Counter(seen.values())
         counts += Counter({CAPPED: sum(self.capped([]).values()), HOST: host})
         return dict(counts.most_common()) | ({"others": others} if others > 0 else {})

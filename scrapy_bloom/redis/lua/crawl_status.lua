@@ -2,8 +2,9 @@
 -- ARGV: names of the workers' counts.
 -- Returns {fields of the crawl, time (ms), workers with their leases, failed, quarantined, progress,
 -- bytes of the keys or -1, requests that are not due, in how many ms the next of them is or '', slots
--- that are held, slots with requests over the budget, one list of a dead slot}; without each worker's
--- and each slot's part.
+-- that are held, slots with requests over the budget, one list of a dead slot, quarantined and delayed
+-- requests that count as failed, since all of them are of dead slots}; without each worker's and each
+-- slot's part.
 
 -- include key
 -- include slice
@@ -18,9 +19,12 @@ for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'qu
   weigh(key(name))
 end
 local later, due, held = waits()
+local quarantined, late = redis.call('LLEN', key('quarantined')), 0
+if is_dead('later') then later, due, late = 0, '', later end
+if is_dead('quarantined') then quarantined, late = 0, late + quarantined end
 return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over', 'began', 'done',
     'waiting', unpack(ARGV)),
   now, workers, redis.call('HLEN', key('failed')),
-  redis.call('LLEN', key('quarantined')), slice(key('progress'), 0, 59),
+  quarantined, slice(key('progress'), 0, 59),
   unknown and -1 or bytes, later, due, held, redis.call('ZCARD', key('capped')),
-  redis.call('ZRANGEBYSCORE', key('parked'), '-inf', '(0', 'LIMIT', 0, 1)}
+  redis.call('ZRANGEBYSCORE', key('parked'), '-inf', '(0', 'LIMIT', 0, 1), late}
