@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -97,15 +98,11 @@ class RedisClient:
         if self._clustered and int(redis.__version__.partition(".")[0]) < 6:
             options["cluster_error_retry_attempts"] = 0
         kind = redis.RedisCluster if self._clustered else redis.Redis
+        make = partial(kind.from_url, url.replace(_CLUSTER, "", 1), **options)
+        deadline = time.monotonic() + patience
         try:
-            self._redis: Any = kind.from_url(url.replace(_CLUSTER, "", 1), **options)
-            try:
-                deadline = time.monotonic() + patience
-                while not self._answers(redis.TimeoutError, deadline):
-                    pass
-            except BaseException:
-                self._redis.close()
-                raise
+            while not self._is_made(make, redis.TimeoutError, deadline):
+                pass
         except self._errors as error:
             raise self._unusable(error) from error
         except (ValueError, TypeError):  # an option; its text may quote a secret
@@ -226,14 +223,21 @@ class RedisClient:
                 self._set_confirmed(since)
                 return answer, doubtful
 
-    def _answers(self, timeout: type[Exception], deadline: float) -> bool:
-        """Return False if that takes too long, and raise it after the deadline."""
+    def _is_made(self, make: Callable[[], Any], timeout: type[Exception], deadline: float) -> bool:
+        """Make the client; return False if a server takes too long to answer, and raise it after
+        the deadline. The client of a Cluster asks its nodes when it is made."""
+        client = None
         try:
-            self._redis.ping()
-        except timeout:
-            if time.monotonic() > deadline:
-                raise
-            return False
+            client = make()
+            client.ping()
+        except BaseException as error:
+            if client is not None:
+                client.close()
+            is_slow = isinstance(error, timeout) or isinstance(error.__cause__, timeout)
+            if is_slow and time.monotonic() <= deadline:
+                return False
+            raise
+        self._redis: Any = client
         return True
 
     def _is_reached(self) -> bool:

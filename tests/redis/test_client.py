@@ -33,15 +33,18 @@ def test_urls_are_shown_without_secrets(url, shown):
     assert "hush" not in public_url(url)
 
 
-def test_a_start_waits_for_a_slow_server(own_server, key):
+@pytest.mark.parametrize("kind", ["server", "cluster"])
+def test_a_start_waits_for_a_slow_server(request, key, kind):
     """Also with a short lease, which leaves little time for each answer."""
+    slow = request.getfixturevalue(f"own_{kind}")
 
     def pause():
-        own_server.pause()
-        Timer(0.3, own_server.resume).start()
+        for each in getattr(slow, "nodes", [slow]):
+            each.pause()
+            Timer(0.3, each.resume).start()
 
     pause()
-    with RedisClient(own_server.url, PATIENCE, 0.05) as client:
+    with RedisClient(slow.url, PATIENCE, 0.05) as client:
         pause()
         made = RedisBloomFilter(client, key, 1_000, 1e-6)
         assert not made.add(b"key")
