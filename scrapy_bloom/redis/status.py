@@ -217,8 +217,8 @@ class CrawlReader:
 
     def reasons(self, most: int | None = MOST_TOLD) -> dict[str, int]:
         """Return how many requests have failed for each reason, most first; of more than `most`
-        those that it has not looked at as `others`. Cost: a call for 200 of them, and of the slots
-        with capped ones."""
+        those that it has not looked at as `others`. Cost: a call, and one for 200 of them, and of
+        the slots with capped ones."""
         seen: dict[bytes, str] = {}
         others = 0
         for page, parts in chain.from_iterable(map(pairs_of, self._pieces("failed", "1"))):

@@ -50,8 +50,11 @@ def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
         return
     name = f"{client.name} {key}:crawl"
     counts, wrong = check.places(), check.wrong
-    waiting = sum(counts[kind] for kind in ("later", "quarantined", "lobby:", "pending:"))
-    failed = counts["failed"] + counts["capped:"] + counts["dead:"]
+    # a place of which the crawl tells nothing has requests of dead hosts alone
+    late = {"later": crawl.later, "quarantined": crawl.quarantined}
+    kinds = ["lobby:", "pending:", *filter(late.get, late)]
+    waiting = sum(counts[kind] for kind in kinds)
+    failed = sum(counts[kind] for kind in ("failed", "capped:", "dead:", *late.keys() - kinds))
     check.books()
     check.texts()
     if not crawl.living and waiting < crawl.waiting:

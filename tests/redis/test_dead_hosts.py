@@ -323,7 +323,11 @@ def test_what_is_delayed_or_quarantined_waits_for_its_dead_host(join, redis_serv
     assert told == (0, 0, 3)
     counts(worker)
     worker.leave(over=True)
-    assert findings_of(join(**FIFO)) == []
+    last = join(**FIFO)
+    assert findings_of(last) == []
+    last.die()
+    redis_server.command("HINCRBY", f"{last.key}:crawl", "waiting", 2)
+    assert "0 requests wait, and 1 should" in findings_of(last)[0]
 
 
 @pytest.mark.parametrize("first", [{"*": 3}, {"*/*": 3}, {}])
