@@ -236,9 +236,9 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerp
     ids=str,
 )
 def test_a_refused_start_changes_no_file(job_once, tmp_path, own, bad):
-    """One ERROR line, no traceback, status 1; the next, correct start goes on with the
-    spider's state and every page. So it is with a damaged filter, and with the queues of Scrapy's
-    own scheduler, which are not opened before."""
+    """One ERROR line, no traceback, status 1; the next, correct start, or that of another spider
+    with BLOOM_ANY_SPIDER, goes on with the spider's state and every page. So it is with a damaged
+    filter, and with the queues of Scrapy's own scheduler, which are not opened before."""
     folder = job_once(tmp_path, **own)
     path = folder / "job" / "bloom" / "0.bloom"
     whole = path.read_bytes()
@@ -248,7 +248,7 @@ def test_a_refused_start_changes_no_file(job_once, tmp_path, own, bad):
         path.write_bytes(whole)
     else:
         refused(folder, **own, **bad)
-    goes_on(folder, **own)
+    goes_on(folder, **own, **({**bad, "BLOOM_ANY_SPIDER": "1"} if "name" in bad else {}))
     state = (folder / "job" / "spider.state").read_bytes()
     assert b"pages" in state
     assert bytes([30]) in state or bytes([31]) in state  # the start page is sent again
