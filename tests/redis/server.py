@@ -144,16 +144,18 @@ class Server:
         with self.client() as client:
             return sorted(key.decode() for key in client.scan_iter(f"*{part}*", count=1000))
 
-    def user(self, page, key, *, commands=True):
+    def user(self, page, key, *, commands=True, seeds=""):
         """Return the URL for a user who has the rights that a document names for `key`: those of a
-        worker, and of `scrapy bloom` unless not `commands`."""
-        block, more = re.search(
-            r"ACL SETUSER worker on >password (.*?)```(.*?)(?:For seeds|To read a set)",
+        worker, and of `scrapy bloom` unless not `commands`; or who may but take `seeds` there."""
+        block, more, others = re.search(
+            r"ACL SETUSER worker on >password (.*?)```(.*?)(?:For seeds(.*?)\n-|To read a set)",
             (DOCS / page).read_text(encoding="utf-8"),
             re.DOTALL,
         ).groups()
         words = block.replace("books:bloom", key).replace("\\\n", " ").split()
         words += re.findall(r"\+[a-z|]+", more) if commands else []
+        if seeds:
+            words = re.findall(r"[+~][^\s`]+", others.replace("books:start_urls", seeds))
         self.command("ACL", "SETUSER", key, "reset", "on", ">password", *words)
         return f"redis://{key}:password@127.0.0.1:{self.port}/0"
 

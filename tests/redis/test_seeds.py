@@ -3,6 +3,7 @@
 import json
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 
 import msgpack
 import pytest
@@ -41,14 +42,14 @@ class Crawl:
     """A crawl, its worker, and the list of seeds of its spider, which may be on another server."""
 
     def __init__(self, worker, redis, key):
-        self.worker, self._redis = worker, redis
+        self.worker, self._redis, self.lists = worker, redis, redis
         self.name, self.made = f"{key}:seeded", []
         self.call = worker.client.call
 
     def seed_list(self, *, where=None, of=None, **attributes):
         """Return a list of seeds without a thread, which keeps no notes."""
         where, of = where or self._redis, of or self.worker
-        settings = {"BLOOM_REDIS_URL": where.url, "REDIS_URL": self._redis.url}
+        settings = {"BLOOM_REDIS_URL": where.url, "REDIS_URL": self.lists.url}
         crawler = get_crawler(Seeded, settings_dict={**settings, "CONCURRENT_REQUESTS": 5})
         named = self.name.replace(Seeded.name, "%(name)s")
         crawler.spider = Seeded.from_crawler(crawler, redis_key=named, **attributes)
@@ -134,6 +135,17 @@ def test_every_seed_is_moved_once(crawl, kind):
     assert crawl.call("exists", f"{crawl.worker.key}:start") == 0
     assert pending(crawl.worker) == shops(23)
     assert [crawl.call("exists", crawl.beside(name)) for name in ("taken", "workers")] == [0, 0]
+
+
+def test_the_rights_in_the_documents_are_enough_for_a_list(own_server, crawl):
+    """On a server of its own, of any kind, with what makes no request, too."""
+    crawl.lists = SimpleNamespace(url=own_server.user("workers.md", "list", seeds=crawl.name))
+    for url, *words in zip(shops(3), ["RPUSH", "SADD", "ZADD"], strict=True):
+        for seed in (url, b"[]"):
+            own_server.command(*words, crawl.name, *[1] * (words == ["ZADD"]), seed)
+        move_all(crawl.seed_list())
+    assert pending(crawl.worker) == shops(3)
+    assert own_server.names() == [crawl.beside("unreadable")]
 
 
 def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(crawl, redis):
