@@ -95,6 +95,18 @@ def test_memory_does_not_grow_with_what_is_pending(make):
     assert grown < 500_000  # requests themselves would take five times as much
 
 
+def test_new_rows_take_the_room_of_old_ones(make, tmp_path):
+    """The file grows with the most requests that ever waited at once, not with those of a crawl."""
+    job, pages = make(), set()
+    for turn in range(9):
+        job.pushed(*(f"{turn}-{number}" for number in range(200))).commit()
+        pages |= {*query(tmp_path / "job", "PRAGMA page_count")}
+        assert len(job.names()) == 200
+        job.commit()
+    ((count,),) = pages
+    assert count > 20
+
+
 @pytest.mark.parametrize("where", ["_slot.inprogress", "scraper.slot.active", "downloader.active"])
 def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
     """A timer stores a request, and one of three sets is enough for its row to stay."""
