@@ -24,7 +24,7 @@ from scrapy_bloom.redis.layout import in_one_slot
 from scrapy_bloom.redis.push import push
 from scrapy_bloom.redis.status import CrawlReader
 from tests.patience import PATIENCE
-from tests.redis.server import Cluster, Server
+from tests.redis.server import Cluster, Move, Server
 from tests.world.runner import REACTORS, Crawl, Run, Teller, World, tell_stories
 from tests.world.tree import KINDS, DownloaderMiddleware, TreeSpider, answer, kind_of, pause
 
@@ -242,8 +242,9 @@ class FleetTeller(Teller):
 
 def accidents(kinds, server, teller):
     """Yield crawls in which a worker is killed at random moments, or all are, or one is stopped
-    for longer than its lease, or Redis restarted, with all it has or from an earlier state. Who is
-    killed and has a JOBDIR is started again with that. No crawl ends before it had them all."""
+    for longer than its lease, or while the crawl moves to another node of a Cluster, or Redis is
+    restarted, with all it has or from an earlier state. Who is killed and has a JOBDIR is started
+    again with that. No crawl ends before it had them all."""
     for number in range(teller.options.count):
         yield with_accidents(teller, f"{kinds.replace(' ', '-')}{number}", kinds.split(), server)
 
@@ -273,6 +274,14 @@ def with_accidents(teller, name, kinds, server):
             os.kill(run.pid, signal.SIGSTOP)
             yield from pauses(LEASE * chance.uniform(1.3, 1.8))
             os.kill(run.pid, signal.SIGCONT)
+        elif kind == "move":
+            yield from until(lambda: fleet.has_begun(1))  # a start would be refused
+            move = Move(server, in_one_slot(name))
+            move.carry(move.names()[::2])
+            fleet.kill(run)
+            yield from pauses(chance.uniform(0.1, 1.5))
+            move.finish()
+            place_of[fleet.start()] = place_of.pop(run)
         else:
             yield from until(lambda: fleet.has_begun(1))  # a start needs Redis
             server.stop()
@@ -449,7 +458,7 @@ def once(story, teller):
 _ONCE = (wiped, close_on_error, stopped, cut_off, idle, start_urls)
 STORIES = {
     "kills": partial(accidents, "kill", lambda teller: teller.server),
-    "cluster": partial(accidents, "kill stop", lambda teller: teller.cluster),
+    "cluster": partial(accidents, "kill stop move", lambda teller: teller.cluster),
     "restarts": partial(accidents, "stop restart", durable_server),
     "goes_back": partial(accidents, "back kill", lambda teller: teller.serve()),
     **{story.__name__: partial(once, story) for story in _ONCE},

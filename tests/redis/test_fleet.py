@@ -50,10 +50,10 @@ def test_no_page_is_lost_by_kills(reports):
     assert report["accidents"].keys() == {"kill"}
 
 
-@pytest.mark.parametrize("name", ["kill-stop0", "stop-restart0", "back-kill0"])
+@pytest.mark.parametrize("name", ["kill-stop-move0", "stop-restart0", "back-kill0"])
 def test_no_page_is_lost_where_workers_sleep_or_redis_restarts(reports, name):
     """Workers that were stopped for longer than their lease go on as new ones; Redis is restarted
-    with what it had, or an earlier state; and a Cluster of three serves a crawl, too."""
+    with what it had, or an earlier state; a Cluster moves a crawl while one of them is killed."""
     report = reports[name]
     assert_whole(report)
     assert report["accidents"].keys() == {*name[:-1].split("-")}
