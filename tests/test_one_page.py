@@ -109,9 +109,8 @@ def test_a_command_for_one_page_touches_no_job(project, settings, command):
     assert ("page" if command[0] == "fetch" else "http://example.com/a") in out
     assert is_unchanged
     assert "ERROR" not in log
-    is_shell = (
-        command[0] == "shell"
-    )  # where nothing is said, as its engine starts before its spider
+    # nothing is said in a shell, whose engine starts before its spider
+    is_shell = command[0] == "shell"
     assert log.count("a command for one page touches no job") == (not is_shell), log
     told = re.findall("requests: +in memory", log)
     assert len(told) == (not is_shell and settings != BY_HAND), log

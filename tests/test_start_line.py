@@ -11,23 +11,15 @@ SCHEDULER = "scrapy.core.scheduler.Scheduler"
 FEED = ("-o", "items.jsonl")
 FILTER = "INFO filter: job/bloom, which knows 0 requests"
 ON = [FILTER, "INFO requests: job/requests.sqlite, 0 requests pending"]
-IN_MEMORY = "in memory (there is no JOBDIR)"
+NO_JOB = [f"INFO {part}: in memory (there is no JOBDIR)" for part in ("filter", "requests")]
 NOT_DURABLE = "requests: not durable,"
 LOST = "items: not durable in"
 REMOVE_IT = f"SCHEDULER is {SCHEDULER}; remove SCHEDULER"
 NO_FILTER = "without scrapy-bloom's filter; remove DUPEFILTER_CLASS"
 LINES = {
     "feeds": ({}, FEED, [*ON, "INFO items: 1 feed with each item once"]),
-    "memory": (
-        {"JOBDIR": ""},
-        FEED,
-        [f"INFO filter: {IN_MEMORY}", f"INFO requests: {IN_MEMORY}"],
-    ),
-    "memory alone": (
-        {"JOBDIR": ""},
-        (),
-        [f"INFO filter: {IN_MEMORY}", f"INFO requests: {IN_MEMORY}"],
-    ),
+    "memory": ({"JOBDIR": ""}, FEED, NO_JOB),
+    "memory alone": ({"JOBDIR": ""}, (), NO_JOB),
     "another scheduler": (
         {"SCHEDULER": SCHEDULER},
         FEED,

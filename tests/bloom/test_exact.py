@@ -7,12 +7,7 @@ from math import sqrt
 
 import pytest
 
-from scrapy_bloom import (
-    BloomError,
-    BloomFilter,
-    IncompatibleFilterError,
-    ScalableBloomFilter,
-)
+from scrapy_bloom import BloomError, BloomFilter, IncompatibleFilterError, ScalableBloomFilter
 from scrapy_bloom.bloom import exact_table, layers, sizing
 from scrapy_bloom.bloom.file import BitStore, read_header
 from scrapy_bloom.bloom.hashing import positions

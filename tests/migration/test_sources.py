@@ -20,13 +20,7 @@ from scrapy_bloom import (
 )
 from scrapy_bloom.migration import scrapy_redis, sources
 from scrapy_bloom.migration.scrapy_redis import RedisSet
-from scrapy_bloom.migration.sources import (
-    SeenFile,
-    UrlList,
-    form_of_seen,
-    import_into,
-    source_in,
-)
+from scrapy_bloom.migration.sources import SeenFile, UrlList, form_of_seen, import_into, source_in
 from scrapy_bloom.redis.client import RedisClient
 from tests.commands.command_line import URLS
 

@@ -28,16 +28,7 @@ from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.periods import DAY
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
-from tests.world.runner import (
-    ASYNCIO,
-    REACTORS,
-    SETTINGS,
-    Crawl,
-    Step,
-    Teller,
-    tell,
-    tell_stories,
-)
+from tests.world.runner import ASYNCIO, REACTORS, SETTINGS, Crawl, Step, Teller, tell, tell_stories
 from tests.world.site import Reply, moved
 from tests.world.tree import OfCrawler
 
