@@ -161,9 +161,11 @@ def test_what_is_promised_and_off_is_said_with_the_way_out(tmp_path, caplog, set
     assert warnings_of(shell, caplog) == []
 
 
-def test_a_request_that_waits_is_warned_of_once(tmp_path, caplog):
-    """Of those that Scrapy's scheduler sends at once, the first."""
-    settings = Settings({"JOBDIR": str(tmp_path), "SCHEDULER": SCRAPYS})
+@pytest.mark.parametrize("name", ["job", ""])
+def test_a_request_that_waits_is_warned_of_once(tmp_path, caplog, name):
+    """Of those that Scrapy's scheduler sends at once, the first, in a job and without one."""
+    jobdir = {"JOBDIR": name and str(tmp_path / name)}
+    settings = Settings({**jobdir, "SCHEDULER": SCRAPYS})
 
     def schedule(crawler):
         for number, meta in enumerate(({}, {"bloom_not_before": 9}, {"bloom_not_before": 9})):
@@ -176,7 +178,7 @@ def test_a_request_that_waits_is_warned_of_once(tmp_path, caplog):
     assert "<GET http://a.example/1> has bloom_not_before" in line
     assert sum("bloom_not_before" in each for each in found) == 1
     caplog.clear()
-    found = warnings_of(Settings({"JOBDIR": str(tmp_path)}), caplog, schedule)
+    found = warnings_of(Settings(jobdir), caplog, schedule)
     assert not any("bloom_not_before" in each for each in found)
 
 

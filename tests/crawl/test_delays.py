@@ -6,14 +6,12 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
-from scrapy import signals
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 
-from scrapy_bloom.addon import Addon
 from scrapy_bloom.crawl import delays, ledger_scheduler
 from scrapy_bloom.sqlite.listing import stopped_job
 from scrapy_bloom.sqlite.status import JobStatus
-from tests.crawl.engine import Job, request
+from tests.crawl.engine import request
 from tests.crawl.resting_site import Rest, RestingSite
 from tests.crawl.test_hold_crawls import start
 
@@ -187,19 +185,6 @@ def test_what_is_delayed_is_shown(new_job, run, tmp_path, clock):
     assert job.names() == ["b"]
     clock.now += 42
     assert job.names() == ["a"]
-
-
-def test_another_scheduler_does_not_know_the_key(caplog):
-    """One WARNING, however many requests have it."""
-    crawler = Job(None, "scrapy.core.scheduler.Scheduler").crawler
-    addon = Addon.from_crawler(crawler)
-    addon._spider_opened(crawler.spider)
-    for _ in range(2):
-        each = request("a", meta={delays.NOT_BEFORE: 5})
-        crawler.signals.send_catch_log(
-            signals.request_scheduled, request=each, spider=crawler.spider
-        )
-    assert len([r for r in caplog.records if delays.NOT_BEFORE in r.getMessage()]) == 1
 
 
 @pytest.mark.parametrize("place", ["", "JOBDIR", "BLOOM_REDIS_URL"])
