@@ -5,7 +5,6 @@ import mmap
 import os
 import resource
 import signal
-import stat
 import sys
 from contextlib import suppress
 from functools import partial
@@ -234,14 +233,6 @@ def test_failed_close_is_not_clean(tmp_path, monkeypatch, kind):
         assert not found.clean
         assert len(found) == pytest.approx(len(KEYS), rel=0.02)
         assert all(key in found for key in KEYS)
-
-
-def test_files_are_private(tmp_path):
-    """The secret in the header is for the owner's eyes only."""
-    ScalableBloomFilter(1_000, 1e-6, tmp_path / "bloom").close()
-    for path in (tmp_path / "bloom").iterdir():
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE((tmp_path / "bloom").stat().st_mode) == 0o700
 
 
 def test_file_size_limit_is_a_clean_error(tmp_path):

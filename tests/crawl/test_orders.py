@@ -1,7 +1,6 @@
 """Pending requests that an operator drops: on a stopped job, and by orders to a running one."""
 
 import json
-import os
 import time
 from math import inf
 
@@ -263,15 +262,3 @@ def test_a_running_crawl_holds_and_drops_what_is_ordered(run, tmp_path):
         assert run(tmp_path, *drop).json == answer
         assert crawl.end().reason == "finished"
         assert len(site.pages("slow")) == 4
-
-
-def test_orders_are_for_their_owner_alone(tmp_path):
-    """The directory and the orders in it, whatever the umask."""
-    before = os.umask(0)
-    try:
-        give(JobDirectory(tmp_path), HoldOrder(["slot"]))
-    finally:
-        os.umask(before)
-    orders = JobDirectory(tmp_path).orders
-    made = [orders, *orders.iterdir()]
-    assert [path.stat().st_mode & 0o777 for path in made] == [0o700, 0o600]

@@ -8,6 +8,8 @@ import stat
 import pytest
 
 from scrapy_bloom import FeedError
+from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.sqlite.desk import HoldOrder, give
 from tests.crawl.engine import Job
 from tests.crawl.feed_jobs import FeedJob
 from tests.crawl.test_feeds import GOES_ON, numbers
@@ -35,8 +37,8 @@ def mode(path):
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_feeds_and_job_in_a_folder_of_many(tmp_path, start, umask):
-    """What only the crawl has a use for is for its owner alone; a feed has the mode of any new
-    file, or that which it had."""
+    """What only the crawl has a use for is for its owner alone, as there are cookies in requests
+    and a secret in the filter; a feed has the mode of any new file, or that which it had."""
     names = ("new.jl", "new.jl.gz", "old.jl.gz")
     feeds = {each: {"format": "jsonlines"} for each in names}
     feeds["new.jl.gz"]["postprocessing"] = feeds["old.jl.gz"]["postprocessing"] = [GZIP]
@@ -45,11 +47,12 @@ def test_feeds_and_job_in_a_folder_of_many(tmp_path, start, umask):
     before = os.umask(umask)
     try:
         job = start(tmp_path, feeds, BLOOM_AUDIT=tmp_path / "audit").pages(p1={"n": 1})
-        folders = [tmp_path / "job" / "feeds", tmp_path / "job" / "bloom"]
-        private = [tmp_path / "audit", tmp_path / "job" / "requests.sqlite", *folders]
+        give(JobDirectory(tmp_path / "job"), HoldOrder(["slot"]))
+        folders = [tmp_path / "job" / name for name in ("feeds", "bloom", "orders")]
+        private = [tmp_path / "audit", *(tmp_path / "job").glob("requests.sqlite*"), *folders]
         private += [path for folder in folders for path in folder.iterdir()]
-        assert len(private) > 6
-        assert [oct(mode(path)) for path in private if mode(path) & 0o077] == []
+        assert len(private) > 10
+        assert {mode(path) - 0o100 * path.is_dir() for path in private} == {0o600}
         job.finish()
     finally:
         os.umask(before)
