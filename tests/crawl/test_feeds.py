@@ -326,14 +326,18 @@ def test_what_was_rolled_back_is_not_counted_when_a_feed_is_completed(tmp_path, 
 
 
 @pytest.mark.parametrize("batches", [{}, {"batch_item_count": 2}])
-def test_a_time_in_a_name_is_that_of_the_first_start(tmp_path, job, monkeypatch, batches):
-    """A job that is resumed goes on with its file, or its batch."""
+@pytest.mark.parametrize("name", ["time", "mark"])
+def test_a_uri_is_evaluated_once_a_round(tmp_path, job, monkeypatch, batches, name):
+    """Times and spider arguments differ after a resume, which goes on with its file, or batch."""
     hours = (timedelta(hours=number) for number in count())
     clock = SimpleNamespace(now=lambda tz: datetime.now(tz) + next(hours))
     monkeypatch.setattr(feedexport, "datetime", clock)
-    feeds = {f"{'%(batch_id)d-' * bool(batches)}%(time)s.jl": {"format": "jsonlines", **batches}}
-    job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
-    job(feeds).pages(p2={"n": 2}, p3={"n": 3}).finish()
+    uri = f"{'%(batch_id)d-' * bool(batches)}%({name})s.jl"
+    for mark, pages in ("first", {"p1": {"n": 1}}), ("second", {"p2": {"n": 2}, "p3": {"n": 3}}):
+        a = job({uri: {"format": "jsonlines", **batches}}, later=True)
+        a.spider.mark = mark
+        a.open(GOES_ON).pages(**pages)
+        a.close("shutdown") if mark == "first" else a.finish()
     found = [numbers(path) for path in sorted(tmp_path.glob("*.jl"))]
     assert found == ([[1, 2], [3]] if batches else [[1, 2, 3]])
 
@@ -422,17 +426,6 @@ def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job
     assert numbers(path) == [1, 2, 5]
     assert numbers(tmp_path / "b.jl") == [3, 4]
     assert job({}).scheduler.round.number == 2
-
-
-def test_a_uri_is_evaluated_once_a_round(tmp_path, job):
-    """Times and spider arguments differ after a resume."""
-    feeds = {str(tmp_path / "%(mark)s.jl"): "jsonlines"}
-    for mark in ("first", "second"):
-        a = job(feeds, later=True)
-        a.spider.mark = mark
-        a.open(GOES_ON).pages(**{mark: {"n": len(mark)}}).close("shutdown")
-    assert numbers(tmp_path / "first.jl") == [5, 6]
-    assert not (tmp_path / "second.jl").exists()
 
 
 @pytest.mark.parametrize("uri", ["a.jl", "a.json"])
