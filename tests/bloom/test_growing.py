@@ -89,12 +89,13 @@ def test_next_layer_follows_the_capacity_asked_for(tmp_path):
         bloom_filter.check()
 
 
-def test_expected_false_positives_counts_all_layers():
+@pytest.mark.parametrize(("error_rate", "exact"), [(0.05, False), (0.5, True)])
+def test_expected_false_positives_counts_all_layers(error_rate, exact):
     """The sum over new keys of the error rate that each of them met, by hand."""
-    bloom_filter = ScalableBloomFilter(1_000, 0.05)
+    bloom_filter = ScalableBloomFilter(1_000, error_rate, exact=exact)
     by_hand = 0.0
     for i in range(12_000):
-        if i % 50 == 0:
+        if i % 20 == 0:
             rate = bloom_filter.current_error_rate
         if not bloom_filter.add(b"%d" % i):
             by_hand += rate
