@@ -1,5 +1,6 @@
-"""An engine that only keeps its books."""
+"""An engine that only keeps its books, and what fails or does harm."""
 
+import os
 from collections import defaultdict, deque
 from types import SimpleNamespace
 
@@ -58,3 +59,13 @@ def raising(error):
         raise error
 
     return fails
+
+
+class Evil:
+    """Makes a directory where it is unpickled, once unless `often`."""
+
+    def __init__(self, path, *, often=False):
+        self.path, self.often = str(path), often
+
+    def __reduce__(self):
+        return os.makedirs, (self.path, 0o777, self.often)

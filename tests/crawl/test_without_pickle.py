@@ -1,7 +1,6 @@
 """BLOOM_PICKLE = False: no stored request is pickled or unpickled."""
 
 import logging
-import os
 import pickle
 import sqlite3
 from contextlib import closing
@@ -21,20 +20,11 @@ from scrapy_bloom.redis.codec import RedisCodec
 from scrapy_bloom.sqlite.listing import stopped_job
 from tests.crawl.engine import STOCK
 from tests.failures import Failed
+from tests.fakes import Evil
 from tests.test_refused_start import contents
 
 SLOT = "a.example"
 URL = "http://a.example/"
-
-
-class Evil:
-    """Makes a directory where it is unpickled."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return os.makedirs, (self.path, 0o777, True)
 
 
 @pytest.fixture
@@ -72,7 +62,7 @@ def test_what_is_not_plain_waits_in_memory(make, no_pickle, told):
 def test_a_job_of_pickles(make, tmp_path, caplog, told, queue):
     """They are counted; without pickle all fail, with one line, until they may be read."""
     options = {"SCHEDULER_DISK_QUEUE": queue} if queue else {}
-    value = complex(1, 2) if queue else Evil(tmp_path / "evil")
+    value = complex(1, 2) if queue else Evil(tmp_path / "evil", often=True)
     job = make(**options).pushed("plain").pushed("one", "two", cb_kwargs={"value": value})
     assert job.stat("scheduler/pickled") == 2
     job.close("shutdown")

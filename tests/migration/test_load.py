@@ -30,7 +30,7 @@ from scrapy_bloom.redis.load import load_job, load_scrapy_redis
 from scrapy_bloom.redis.push import Pusher
 from scrapy_bloom.redis.status import CrawlReader, FilterView
 from scrapy_bloom.redis.taken_starts import mark_of
-from tests.fakes import raising
+from tests.fakes import Evil, raising
 from tests.patience import PATIENCE
 from tests.redis.server import missing
 from tests.redis.workers import waiting
@@ -227,16 +227,6 @@ def job(tmp_path):
 
 class Gone:
     """Is lost when the job is loaded."""
-
-
-class Evil:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
 
 
 def test_requests_of_a_job_keep_what_they_are(join, redis, client, key, job, tmp_path, monkeypatch):
