@@ -22,16 +22,6 @@ class Late(HttpCacheMiddleware):
         super().spider_opened(spider)
 
 
-def cache_of(job):
-    """Open the job beside a cache; return the storage of that, when the crawl has started."""
-    middleware = Late.from_crawler(job.crawler)
-    job.engine.downloader.middleware = SimpleNamespace(middlewares=[middleware])
-    job.open()
-    job.crawler.signals.send_catch_log(signals.spider_opened, spider=job.spider)
-    job.crawler.signals.send_catch_log(signals.engine_started)
-    return middleware.storage
-
-
 @pytest.mark.parametrize("first", [DURABLE, STOCK])
 @pytest.mark.parametrize("last", ["pickled_meta", "response_body", "request_headers"])
 def test_a_page_that_a_kill_has_cut_short_in_the_cache_is_asked_again(
@@ -42,8 +32,14 @@ def test_a_page_that_a_kill_has_cut_short_in_the_cache_is_asked_again(
     page = HtmlResponse("http://example.com/page", body=b"<p>page</p>")
 
     def open_cache(name, scheduler):
+        """Open a job beside a cache; return its storage, when the crawl has started, and spider."""
         job = opened(Job(tmp_path / name, scheduler=scheduler, **options), later=True)
-        return cache_of(job), job.spider
+        middleware = Late.from_crawler(job.crawler)
+        job.engine.downloader.middleware = SimpleNamespace(middlewares=[middleware])
+        job.open()
+        job.crawler.signals.send_catch_log(signals.spider_opened, spider=job.spider)
+        job.crawler.signals.send_catch_log(signals.engine_started)
+        return middleware.storage, job.spider
 
     cache, spider = open_cache("first", first)
     if first != STOCK:
