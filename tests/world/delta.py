@@ -321,13 +321,7 @@ class DeltaTeller(Teller):
             for step in steps
         ]
 
-        def look(run, step, answers):
-            return seen(run, step) | {
-                "asked": [answer.page for answer in answers],
-                "answers": [[answer.page, answer.status] for answer in answers],
-            }
-
-        yield {"crawl": name, "runs": (yield from tell(self.world, crawl, given, look))}
+        yield {"crawl": name, "runs": (yield from tell(self.world, crawl, given, seen))}
 
     def prepared(self, step):
         """Return what is done first in each process of a crawl."""
@@ -372,12 +366,14 @@ def die_in_a_commit(step):
     DeltaCrawl.before_commit, DeltaCrawl.after_commit = before_commit, after_commit
 
 
-def seen(run, step):
-    """Return what a run has left."""
+def seen(run, step, answers):
+    """Return what a run was answered, and what it has left."""
     folder = run.folder
     return {
         "status": run.status,
         "reason": run.reason,
+        "asked": [answer.page for answer in answers],
+        "answers": [[answer.page, answer.status] for answer in answers],
         "items": pages_in(folder / f"{step.feed}.jsonl") if run.reason else [],
         "feed": step.feed,
         "written": written_in(folder),
