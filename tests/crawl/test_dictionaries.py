@@ -4,6 +4,7 @@ import random
 import re
 import tracemalloc
 import zlib
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -137,13 +138,6 @@ def test_proposals_come_with_more_requests():
 SECRET = "hush"
 
 
-class Account:
-    """An object of a spider."""
-
-    def __init__(self):
-        self.password = SECRET
-
-
 SECRETS = {
     "authorization": {"headers": {"Authorization": f"Basic {SECRET}"}},
     "cookies": {"cookies": [{"name": "a", "value": SECRET}]},
@@ -161,7 +155,7 @@ SECRETS = {
     "user without a scheme": {"meta": {"via": [f"user:{SECRET}@proxy.example:8080"]}},
     "user in a URL of the meta": {"cb_kwargs": {"from": (f"x http://u:{SECRET}@a.example/",)}},
     "user in bytes": {"meta": {b"depth": f"user:{SECRET}@a.example".encode()}},
-    "attribute of an object": {"meta": {"account": Account()}},
+    "attribute of an object": {"meta": {"account": SimpleNamespace(password=SECRET)}},
 }
 
 
