@@ -158,18 +158,12 @@ def feeds_in(folder, names=FEEDS):
     }
 
 
-def paths_of(folder, name):
-    """Return the files of a feed, in no order."""
-    pattern = name.removeprefix("shelf:").replace("%(batch_id)d", "*")
-    return [*folder.glob(pattern + ("-stored" if name.startswith("shelf:") else ""))]
-
-
 def items_of(folder, name):
     """Return the items of a feed, with how often each is there, if it is well-formed."""
     if name == BOOKS:
         return books_of(folder)
-    found = Counter()
-    for path in paths_of(folder, name):
+    found, pattern = Counter(), name.removeprefix("shelf:").replace("%(batch_id)d", "*")
+    for path in folder.glob(pattern + ("-stored" if name.startswith("shelf:") else "")):
         for item in items_in(path.read_bytes(), name):
             found[json.dumps({key: str(value) for key, value in item.items()}, sort_keys=True)] += 1
     return found

@@ -191,7 +191,10 @@ class World:
         process.start()
         if after is not None:
             after()
-        write_stats(folder, crawler.stats.get_stats() if crawler.stats else {})
+        stats = crawler.stats.get_stats() if crawler.stats else {}
+        # a kill leaves all of it or nothing
+        (folder / "stats.new").write_text(json.dumps(stats, default=str))
+        (folder / "stats.new").replace(folder / "stats.json")
         logging.shutdown()
 
     def _log(self, crawl):
@@ -218,13 +221,6 @@ class World:
     def pages(self, crawl):
         """Return the pages that were answered so far, in order, but for errors of the server."""
         return [answer.page for answer in self.answers(crawl) if answer.is_good]
-
-
-def write_stats(folder, stats):
-    """Write what a run tells of itself; a kill leaves all of it or nothing."""
-    new = folder / "stats.new"
-    new.write_text(json.dumps(stats, default=str))
-    new.replace(folder / "stats.json")
 
 
 class Run:
