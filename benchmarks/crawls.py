@@ -19,6 +19,7 @@ from sidebyside import forked, seconds_of
 from scrapy_bloom import NewLinkExtractor, follow_new
 from tests.web_server import ServedInThread
 from tests.world.runner import preload
+from tests.world.tree import OfCrawler
 
 preload()  # once, for all forks
 
@@ -44,21 +45,14 @@ TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 LINKS = 'a:not([href^="mailto:"])'  # which are errors
 
 
-class Answers:
+class Answers(OfCrawler):
     """A download handler that answers at once; once the spider's `filled` is set, if it has one,
     but for requests with a flag."""
 
     lazy = False
 
-    def __init__(self, crawler):
-        self._spider = crawler.spider
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler)
-
     async def download_request(self, request, spider=None):
-        filled = getattr(self._spider, "filled", None)
+        filled = getattr(self.crawler.spider, "filled", None)
         if filled and not request.flags:
             await filled.wait()
             await asyncio.sleep(0.001)
