@@ -12,14 +12,13 @@ from threading import Lock
 
 import pytest
 
-import scrapy_bloom
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
+from tests.commands.command_line import environment
 from tests.patience import PATIENCE
 from tests.processes import Process
 from tests.seeded import seed_of
 
 CHILD = Path(__file__).resolve().with_name("adding_process.py")
-PACKAGE = Path(scrapy_bloom.__file__).resolve().parent.parent
 PAGE = 4096
 
 # a process that is just being started has copies of this one's files, locks and all, so none
@@ -31,11 +30,10 @@ class Adding:
     """A process that adds keys, has imported all it needs and is about to make its filter."""
 
     def __init__(self, *arguments):
-        path = os.pathsep.join([str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])
         with NO_START:
             self.process = Process(
                 [CHILD, *arguments],
-                env={**os.environ, "PYTHONPATH": path},
+                env=environment(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
