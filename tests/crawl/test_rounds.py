@@ -8,6 +8,7 @@ from scrapy import signals
 from scrapy.exceptions import CloseSpider
 
 from scrapy_bloom.jobdir import session_of
+from scrapy_bloom.sqlite.listing import stopped_job
 from tests.crawl.engine import STOCK, query, unserializable
 from tests.crawl.engine import unfiltered as start
 from tests.fakes import Engine
@@ -26,12 +27,16 @@ def phases(folder):
 
 
 def test_each_start_after_a_finished_round_is_a_new_one(make_round, tmp_path):
-    """People crawl daily with one JOBDIR: start pages come each time, others once."""
-    for number in (1, 2, 3):
+    """People crawl daily with one JOBDIR: start pages come each time, others once. The table of
+    those that were taken has the last round's, which `check` alone needs when that is over."""
+    for number, names in enumerate(("ab", "bcd", "ab"), 1):
         job = make_round()
         assert (job.round.number, job.round.is_resumed) == (number, False)
-        assert finish(job, "a", "b") == ["a", "b"]
+        assert finish(job, *names) == [*names]
         assert phases(tmp_path / "job") == [(number, "over")]
+        with stopped_job(tmp_path / "job" / "requests.sqlite") as left:
+            assert [*left.taken_start_requests()] == []
+        assert len(query(tmp_path / "job", "SELECT * FROM taken_start_requests")) == len(names)
 
 
 @pytest.mark.parametrize("reason", ["finished", "bloom_full"])

@@ -8,8 +8,7 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom.crawl.start_requests import key_of
-from scrapy_bloom.sqlite.listing import stopped_job
-from tests.crawl.engine import name_of, query, request, unserializable
+from tests.crawl.engine import name_of, request, unserializable
 from tests.crawl.engine import unfiltered as start
 
 
@@ -198,17 +197,6 @@ def test_a_store_that_fails_ends_the_crawl_and_not_start(make_round, next_turn):
     assert job.engine.closed == ["bloom_error"]
     job.drop()
     assert make_round().start(start("a"), start("b")) == ["a", "b"]
-
-
-def test_what_the_table_holds_is_gone_with_the_next_round(make_round, tmp_path):
-    """`check` alone needs those of a round that is over."""
-    for names in (["a", "b"], ["b", "c", "d"]):
-        job = make_round()
-        assert job.start(*map(start, names)) == names
-        job.finish()
-        with stopped_job(tmp_path / "job" / "requests.sqlite") as left:
-            assert [*left.taken_start_requests()] == []
-        assert len(query(tmp_path / "job", "SELECT * FROM taken_start_requests")) == len(names)
 
 
 def test_the_scrapy_of_older_middlewares_is_served(make_round):
