@@ -54,17 +54,6 @@ WRITING = {"retry", "load", "export", "push"}
 WITHOUT_PLACE = {"size", "compare", "plot"}
 
 
-def make_table(folder):
-    """Marks of an hour to 40 days ago, and of a clock that was ahead."""
-    now = time.time()
-    ages = (-90, 0.04, 7, 8, 20, 40)
-    for age in ages:
-        table = FileDeltaStore(folder, Lifetime(30 * DAY), lambda age=age: now - min(age, 0) * DAY)
-        table.add([(fingerprint(Request(f"{PAGE}{age}")), now - age * DAY)])
-        table.add([Row(b"k" * 20, None, b"d" * 16)])
-        table.close()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A directory with one of each kind, which no test changes."""
@@ -89,7 +78,12 @@ def folder(tmp_path_factory):
     for name in ("one.bloom", "7.bloom"):
         BloomFilter(100, 1e-3, folder / name).close()
     (folder / "urls.txt").write_text("http://example.com/\n")
-    make_table(folder / "table")
+    path, now = folder / "table", time.time()
+    for age in (-90, 0.04, 7, 8, 20, 40):  # in days: an hour to 40, and of a clock that was ahead
+        table = FileDeltaStore(path, Lifetime(30 * DAY), lambda age=age: now - min(age, 0) * DAY)
+        table.add([(fingerprint(Request(f"{PAGE}{age}")), now - age * DAY)])
+        table.add([Row(b"k" * 20, None, b"d" * 16)])
+        table.close()
     return folder
 
 
