@@ -123,14 +123,11 @@ def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
     assert rows() == []
 
 
-class Odd:
-    """Cannot be pickled."""
-
-    def __reduce__(self):
-        raise ZeroDivisionError
+ODD = type("Odd", (), {"__reduce__": raising(ZeroDivisionError)})()
+"""Cannot be pickled."""
 
 
-@pytest.mark.parametrize("options", [{"meta": {"odd": Odd()}}, {"priority": 10**30}])
+@pytest.mark.parametrize("options", [{"meta": {"odd": ODD}}, {"priority": 10**30}])
 def test_what_cannot_be_stored_stays_in_memory(make, crash, options):
     """Whatever its serialization raises; with dont_filter no filter has its fingerprint, else that
     of a killed job has none before it is done."""
