@@ -8,6 +8,7 @@ import shlex
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,7 @@ class Worker:
         self._failures = Failures(crawler)
         self.feeds = WorkerFeeds(crawler)
         self._timer: CallLaterResult | None = None
-        self._outage_since = self._reminded = 0.0
+        self._outage_since, self._reminded = 0.0, -inf
         self._quiet_since = 0.0
         self._stats_set = 0.0
         self._is_open = self._is_cut_off = False

@@ -231,7 +231,7 @@ def test_who_is_cut_off_from_three_slots_takes_no_more_requests(build, told, mon
     """They have answered others in the last ten minutes, and not this worker since."""
     worker = build().worker
     worker._note_answered(["long", "ago"])
-    later = worker_module.monotonic() + 601
+    later = worker_module.monotonic() + 600
     monkeypatch.setattr(worker_module, "monotonic", lambda: later)
     for slots in ["one", "example.com"], ["two"], ["three"]:
         assert told(logging.ERROR) == []

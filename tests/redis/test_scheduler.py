@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import threading
+from math import inf
 from queue import SimpleQueue
 from time import monotonic
 
@@ -14,12 +15,14 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.extensions.postprocessing import GzipPlugin
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
+from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
 from scrapy_bloom.errors import FilterLockedError, JobDirectoryError
 from scrapy_bloom.jobdir import session_of
 from scrapy_bloom.redis import worker as worker_module
+from scrapy_bloom.redis.call import Policy
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.lifecycle import open_crawl
 from scrapy_bloom.redis.status import FilterView
@@ -87,12 +90,13 @@ def test_a_refused_worker_leaves_nothing(build, tmp_path, monkeypatch):
 
 def test_a_url_is_enough(build, redis_server, key, join):
     """With BLOOM_REDIS_URL the add-on has it built. What another worker has seen is counted when
-    the answer comes, what cannot be stored is handed out first, and a close leaves no thread."""
+    the answer comes, what cannot be stored is handed out first, and a close leaves no
+    thread and no timer."""
     other = join()
     other.enqueue("seen")
     other.drain()
     other.leave()
-    before = threading.active_count()
+    before = threading.active_count(), reactor.getDelayedCalls()
     scheduler = build()
     assert type(scheduler) is RedisDurableScheduler
     assert scheduler.has_pending_requests()
@@ -112,10 +116,12 @@ def test_a_url_is_enough(build, redis_server, key, join):
     assert redis_server.command("ZCARD", f"{{{key}}}:workers") == 1
     scheduler.close("finished")
     assert redis_server.command("ZCARD", f"{{{key}}}:workers") == 0
-    assert threading.active_count() == before
+    assert (threading.active_count(), reactor.getDelayedCalls()) == before
+    assert stats["scheduler/calls"] == scheduler.worker.store.calls
 
 
 STARTS = ["start1", "start2", "start3"]
+ONE_AT_A_TIME = {"CONCURRENT_REQUESTS": 1, "CONCURRENT_REQUESTS_PER_DOMAIN": 0, "DOWNLOAD_DELAY": 4}
 
 
 def run_start(scheduler, *requests, to_the_end=True):
@@ -149,6 +155,14 @@ def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server,
     run_start(scheduler)
     done = redis_server.command("HGET", f"{{{key}}}:crawl", "start_done")
     assert done == (b"1" if running else b"")
+
+
+@pytest.mark.parametrize(("given", "most", "keeps"), [({}, 16, 5000), (ONE_AT_A_TIME, 2, 8000)])
+def test_scrapys_settings_say_how_much_a_worker_claims(build, given, most, keeps):
+    """In all, and of a slot, and for how long (ms) it owns this with BLOOM_REDIS_SLOT_WORKERS."""
+    store = build(BLOOM_REDIS_SLOT_WORKERS=1, **given).worker.store
+    assert store._policy == Policy(60_000, most, (True, False), keeps, 5, 0)
+    assert store._wanted == given.get("CONCURRENT_REQUESTS", 16)
 
 
 def test_start_that_fails_in_old_middlewares_is_over(build):
@@ -249,12 +263,13 @@ def test_a_server_without_persistence_or_memory_is_named(
     scheduler = build(BLOOM_REDIS_URL=own_server.url, BLOOM_REDIS_TIMEOUT=0.5)
     talk(scheduler)
     assert ["keeps nothing on a disk" in line for line in told()] == [True] * (value == "")
-    own_server.command("CONFIG", "SET", "maxmemory", "1")
-    for pause in (60, 0):
+    for memory, pause in ((1, inf), (1, inf), (1, 0), (0, 0), (0, 0)):
+        own_server.command("CONFIG", "SET", "maxmemory", memory)
         monkeypatch.setattr(worker_module, "REMINDER_SECONDS", pause)
         scheduler.worker.store._call()
         assert scheduler.worker._transport.wait(10)
-    assert sum("has no memory left (maxmemory)" in line for line in told()) == 2
+    for text, times in (("has no memory left (maxmemory)", 2), ("answers again.", 1)):
+        assert sum(text in line for line in told()) == times
     assert scheduler.stats.get_value("bloom/outages") == 1
     own_server.stop()
     scheduler.close("shutdown")
@@ -423,19 +438,25 @@ def test_a_worker_of_the_round_before_does_not_end_the_next(build, comes):
         workers.append(build(BLOOM_REDIS_ROUND="2"))
         run_start(workers[1], *STARTS)
     assert fetch(*workers) == STARTS
+    assert waiting.stats.get_value("scheduler/start_skipped") == 1
     assert not any(each.has_pending_requests() for each in workers)
     close_idle(workers[-1])
     assert build(BLOOM_REDIS_ROUND="2").worker._state.over
 
 
-def test_a_worker_waits_anew_after_each_request(build, monkeypatch):
-    """For BLOOM_REDIS_IDLE seconds of a crawl at rest."""
-    scheduler = build(BLOOM_REDIS_IDLE=10)
+def test_a_worker_waits_anew_after_each_request(build, told, monkeypatch):
+    """For BLOOM_REDIS_IDLE seconds of a crawl at rest. One that comes then says what it finds."""
+    scheduler = build(BLOOM_REDIS_IDLE=10, BLOOM_REDIS_ROUND="1")
     with pytest.raises(DontCloseSpider):
         scheduler.worker._spider_idle()
     scheduler.enqueue_request(request("page", meta={"bloom_not_before": 99}))
     talk(scheduler)
     assert scheduler.crawler.engine.woken  # and then once more when it is due
+    for round_, others in (("2", "1 other worker"), ("", "2 other workers")):
+        parts = startup._parts[build(BLOOM_REDIS_ROUND=round_).crawler]
+        assert f", with {others}, 1 later, the next in 1 min" in parts["requests"][0]
+        assert parts["filter"][0].endswith(", which knows 1 request")
+        assert sum("in round '1', which is not over" in line for line in told()) == 1
     later = monotonic() + 11
     monkeypatch.setattr(worker_module, "monotonic", lambda: later)
     with pytest.raises(DontCloseSpider):
