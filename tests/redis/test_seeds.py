@@ -50,6 +50,7 @@ class Crawl:
         """Return a list of seeds without a thread, which keeps no notes."""
         where, of = where or self._redis, of or self.worker
         settings = {"BLOOM_REDIS_URL": where.url, "REDIS_URL": self.lists.url}
+        settings |= {"BLOOM_REDIS_TIMEOUT": 9, "REDIS_ENCODING": "latin-1"}
         crawler = get_crawler(Seeded, settings_dict={**settings, "CONCURRENT_REQUESTS": 5})
         named = self.name.replace(Seeded.name, "%(name)s")
         crawler.spider = Seeded.from_crawler(crawler, redis_key=named, **attributes)
@@ -58,6 +59,7 @@ class Crawl:
         self.made.append(made)
         made._in_reactor = lambda function: function()
         assert made._keeps == 60  # by so many seconds a server may go back
+        assert made._client.patience == made._crawl_client.patience == 9
         made._keeps = 0
         made.move = partial(made._move, of.dupefilter.shared)
         return made
@@ -133,6 +135,7 @@ def test_every_seed_is_moved_once(crawl, kind):
         move_all(one, other)
     assert one.is_empty
     assert crawl.call("exists", f"{crawl.worker.key}:start") == 0
+    assert crawl.call("zcard", f"{crawl.worker.key}:workers") == 1
     assert pending(crawl.worker) == shops(23)
     assert [crawl.call("exists", crawl.beside(name)) for name in ("taken", "workers")] == [0, 0]
 
@@ -151,8 +154,12 @@ def test_the_rights_in_the_documents_are_enough_for_a_list(own_server, crawl):
 def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(crawl, redis):
     """What was refused for that is pushed with the next call, once."""
     seeds = crawl.seed_list(
-        make_request_from_data=lambda data: Request(data.decode()), redis_batch_size=60
+        make_request_from_data=lambda data: Request(data.decode()),
+        redis_batch_size=60,
+        fetch_data=None,
+        spider_idle_start_time=0,
     )
+    assert seeds._spider.fetch_data(60) == []  # by which the spider would take some itself
     with RedisClient(redis.url) as client:
         other = RedisBloomFilter.open(client, crawl.worker.key)
         numbers = count()
@@ -162,6 +169,7 @@ def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(crawl, redis):
         crawl.push(*shops(60))
         move_all(seeds)
         assert pending(crawl.worker) == expected
+    assert seeds._spider.spider_idle_start_time > 1e9
 
 
 def test_seeds_of_a_worker_that_dies_are_taken_by_another(crawl, monkeypatch):
@@ -316,11 +324,12 @@ SEEDS = [
 def test_seeds_are_read_as_scrapy_redis_reads_them(crawl, seed):
     """A URL, or an object with url, method and meta, and a form in all else."""
     spiders = pytest.importorskip("scrapy_redis.spiders")
-    theirs = spiders.RedisSpider("theirs", redis_encoding="utf-8")
-    wanted = theirs.make_request_from_data(seed.encode())
-    found = crawl.seed_list()._request_from(seed.encode())
-    assert found.to_dict() == wanted.to_dict()
-    assert type(found) is FormRequest
+    for encoding, own in (("utf-8", {"redis_encoding": "utf-8"}), ("latin-1", {})):
+        theirs = spiders.RedisSpider("theirs", redis_encoding=encoding)
+        wanted = theirs.make_request_from_data(seed.encode(encoding))
+        found = crawl.seed_list(**own)._request_from(seed.encode(encoding))
+        assert found.to_dict() == wanted.to_dict()
+        assert type(found) is FormRequest
 
 
 def test_what_makes_no_request_is_kept(crawl, caplog):
@@ -347,13 +356,19 @@ def test_what_makes_no_request_is_kept(crawl, caplog):
     assert pending(crawl.worker) == ["http://example.com/x/a", "http://example.com/x/b"]
 
 
-def test_what_is_no_list_is_said(crawl):
-    """By its name and kind."""
-    seeds = crawl.seed_list()
-    seeds._client.patience = 0.1
+def test_what_is_no_list_is_said(crawl, caplog, monkeypatch):
+    """By its name and kind, which ends the work. Outages before it are told once each."""
+    monkeypatch.setattr(seeds, "POLL_SECONDS", 0.01)
+    taking, broken = crawl.seed_list(), []
+    taking._client.patience = 0.1
     crawl.call("set", crawl.name, "x")
-    with pytest.raises(SharedFilterError, match=f"{crawl.name} is a string, and no list"):
-        seeds.move()
+    look, outage = taking._look, raising(SharedFilterError("down"))
+    looks = iter([outage, outage, tuple, outage, look])
+    taking._look = lambda: next(looks)()
+    taking.open(lambda function, *told: function(*told), bool, broken.append)
+    taking._thread.join(PATIENCE)
+    assert f"{crawl.name} is a string, and no list" in str(broken[0])
+    assert sum("wait: down" in line for line in caplog.messages) == 2
 
 
 def test_a_lease_by_a_clock_that_was_ahead_is_shortened(crawl):
