@@ -307,9 +307,12 @@ def test_figures_of_a_crawl(tmp_path, own_server, worker):
     of_job |= {"file_bytes", "log_bytes", *(f"round_{name}" for name in COUNTED)}
     assert (job - crawl, crawl - job) == (of_job, {"memory_bytes", "workers"})
     assert job | crawl == {*Figures.__annotations__}
-    noted = dict.fromkeys((*COUNTED, "pending", "failed", "done", "added"), 0) | {"time": 1}
-    own_server.command("RPUSH", f"{worker.key}:progress", json.dumps(noted))
-    assert watch.figures()["pages_per_second"] is not None
+    noted = dict.fromkeys((*COUNTED, "pending", "failed", "done", "added"), 0)
+    own_server.command("DEL", f"{worker.key}:progress")
+    for at in (9000, 4000):
+        note = json.dumps({**noted, "time": at, "pages": at})
+        own_server.command("RPUSH", f"{worker.key}:progress", note)
+    assert watch.figures()["pages_per_second"] == 1000
     own_server.command("ACL", "SETUSER", "default", "-memory")
     figures = watch.figures()
     assert (figures["memory_bytes"], figures["in_flight"]) == (None, 1)

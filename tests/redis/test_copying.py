@@ -52,6 +52,7 @@ def test_there_and_back(redis, key, tmp_path, shared, capacity, error_rate, coun
         local.update(keys(0, count))
         known = [key for key in keys(0, 2 * count) if key in local]
         before = [layer._store.bits.copy() for layer in local.layers]
+        shapes = [layer.header._replace(created="") for layer in local.layers]
         secret, items = local.secret, len(local)
     assert load_into_redis(tmp_path / "local", redis.url, key) == items
     moved = shared(redis, key)
@@ -63,6 +64,8 @@ def test_there_and_back(redis, key, tmp_path, shared, capacity, error_rate, coun
     with ScalableBloomFilter.open(tmp_path / "copy") as copy:
         assert len(copy) == items
         assert [layer._store.bits for layer in copy.layers] == before
+        assert [layer.header._replace(created="") for layer in copy.layers] == shapes
+        assert {layer.header.created for layer in copy.layers} == {moved.header.created}
         assert [key for key in keys(0, 2 * count) if key in copy] == known
     fresh = [key for key in keys(count, count + 500) if not moved.add(key)]
     assert len(fresh) >= 500 * (1 - error_rate) - 80

@@ -1,6 +1,8 @@
 """Requests of a crawl in Redis that an operator changes, while its workers go on."""
 
-from itertools import product
+from functools import partial
+from itertools import count, product
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,15 +64,23 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
 
 @ORDERS
 def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):
-    """Whatever is dropped."""
+    """Whatever is dropped. Where workers are at work, pauses are four times as long as calls."""
     monkeypatch.setattr(desk, "AT_ONCE", 3)
+    rests, clock = [], SimpleNamespace(perf_counter=partial(next, count()))
+    clock.sleep = rests.append
+    monkeypatch.setattr(desk, "time", clock)
     worker = join(**order)
     worker.send((f"{n}" for n in range(20)), slot="slot")
     worker.leave()
     worker = join(capacity=40, **order)
     assert drop(worker, urls=["*[05]"])[0] == 4
     left = [n for n in range(20) if n % 5]
+    assert {*rests} == {0}
     assert [*map(int, worker.drain())] == (left if order is FIFO else left[::-1])
+    worker.send(["more"], delay=1000)
+    rests.clear()
+    assert drop(worker, urls=["*/more"])[0] == 1
+    assert rests == [4]
 
 
 def test_more_quarantined_requests_than_a_call_takes_are_all_looked_at(join, redis_server):

@@ -297,5 +297,5 @@ def test_of_very_many_the_reasons_of_the_first_are_told(join):
     worker.send("abcde")
     assert all(fail(worker, request) for request in [*iter(worker.next, None)])
     worker.exchange()
-    assert worker.desk.reasons(3) == {"callback": 3, "others": 2}
+    assert worker.desk.reasons(4) == {"callback": 4, "others": 1}
     assert worker.desk.reasons() == {"callback": 5}

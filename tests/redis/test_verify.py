@@ -36,7 +36,7 @@ def worker(rejoin, monkeypatch):
     names = worker.codec.budget.names("over", "http://example.com/lost", ())
     worker.store.count(Request("http://example.com/lost"), "over", names, print)
     worker.enqueue_all("vw", slot="more")
-    worker.enqueue("late", 5000, slot="late")
+    worker.enqueue("late", 500_000, slot="late")
     worker.send(["h1", "h2"], slot="held", priority=5)
     worker.fail(worker.next())
     worker.store.hold("held", 1000, 1)
@@ -112,7 +112,7 @@ def test_a_sound_crawl_is_counted(worker):
     assert found.by_slot.total() + crawl.later + crawl.quarantined == crawl.waiting
     assert found.counts[5] == {"held": 2}
     assert (crawl.later, crawl.held, crawl.quarantined) == (1, 1, 1)
-    assert 4900 < crawl.next_due <= 5000
+    assert 499_900 < crawl.next_due <= 500_000
     worker.die()
     assert "has a worker (1 worker is dead" in next(queue_findings(worker.client, worker.key)).text
 
@@ -139,7 +139,7 @@ def test_what_was_evicted_is_no_end(worker, rejoin, lost):
         assert drain(worker, 0) == waiting - 2  # one is late, and one was handed out before
         return
     for each in (worker, rejoin()):
-        drain(each, 3000)
+        drain(each, 300_000)
         assert each.is_gone
         assert not each.store.is_quiet
 
