@@ -11,7 +11,7 @@ import pytest
 from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import lines
 from scrapy_bloom.crawl.choice import Counts
-from scrapy_bloom.crawl.figures import Figures, with_rates
+from scrapy_bloom.crawl.figures import Figures, rates_of, with_rates
 from scrapy_bloom.crawl.stats import COUNTED
 from scrapy_bloom.errors import RequestFileError, SharedFilterError
 from scrapy_bloom.jobdir import JobDirectory
@@ -122,6 +122,7 @@ def test_the_time_left_is_said_when_pending_has_fallen_for_a_minute(watched, pen
     assert figures["seconds_left"] == left
     (line,) = (line for line in lines("job", figures, 80) if "time left" in line)
     assert f"  {told}" in line
+    assert rates_of([(n, {"pages": n * n}) for n in range(60)]) == {"pages": 59 + 49}  # of ten s
 
 
 def test_what_reads_many_rows_is_asked_rarely(watched, monkeypatch):

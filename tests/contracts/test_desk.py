@@ -175,11 +175,8 @@ def test_the_chosen_ones(place, chosen, expected):
         counts = desk.count(chosen, by)
         assert counts.by.total() == counts.states.total() == len(expected)
         assert counts.by.keys() == {getattr(each, by) for each in records}
-    assert (
-        counts.states[State.DELAYED]
-        == ("later" in expected)
-        == sum(each.due is not None for each in records)
-    )
+    delayed = sum(each.due is not None for each in records)
+    assert counts.states[State.DELAYED] == ("later" in expected) == delayed
     assert desk.change(chosen, "drop").states == counts.states
     assert desk.change(chosen, "drop").states.total() == 0
     others = {*names(RECORDS), *WAITING_NAMES} - {*expected}

@@ -111,7 +111,7 @@ def test_what_is_known_of_a_failure(place):
     ("meta", "attempts"),
     [
         ({ATTEMPTS_KEY: "twice", "retry_times": None}, 1),
-        ({ATTEMPTS_KEY: 10**30, "retry_times": -4}, 1),
+        ({ATTEMPTS_KEY: 2**31, "retry_times": -4}, 1),
         ({ATTEMPTS_KEY: [], "retry_times": 2}, 3),
     ],
 )

@@ -43,7 +43,7 @@ def test_times(clock, value, seconds):
 
 
 @pytest.mark.parametrize(
-    "value", [math.nan, math.inf, -math.inf, 10**400, True, "5", None, datetime(2027, 1, 15)]
+    "value", [math.nan, math.inf, -1e12, 1e12, 10**400, True, "5", None, datetime(2027, 1, 15)]
 )
 def test_what_is_no_time(new_job, caplog, value):
     """One ERROR, and the request is asked at once."""
@@ -91,7 +91,7 @@ def test_a_timer_wakes_the_engine(new_job, clock, reactor):
     assert reactor.timers == []
     job.push("a", meta={delays.NOT_BEFORE: 1000})
     assert job.pop() is None
-    assert [timer.seconds for timer in reactor.timers] == [pytest.approx(60, abs=1)]
+    assert [timer.seconds for timer in reactor.timers] == [pytest.approx(60, abs=0.5)]
     job.push("b", meta={delays.NOT_BEFORE: 10})
     assert job.pop() is None
     (timer,) = reactor.timers

@@ -15,6 +15,7 @@ from scrapy.http import Response
 from twisted.internet import error as twisted
 from twisted.web.client import ResponseFailed
 
+from scrapy_bloom.crawl import hosts
 from scrapy_bloom.crawl.delays import DEAD, SILENT
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.sqlite.status import job_view
@@ -289,6 +290,19 @@ def test_a_request_with_a_proxy_says_nothing_of_the_host(make_crawl):
     assert crawl.left == 5
     crawl.answer(request.replace(meta={}))
     assert crawl.scheduler.holds == {}
+
+
+def test_who_has_answered_lately_is_remembered(clock, monkeypatch):
+    """All of the last ten minutes, and of others as many as before."""
+    monkeypatch.setattr(hosts, "MOST_HEARD", 3)
+    found = hosts.Hosts(60)
+    for after, names, known in (
+        *((0, "abc", "abc"), (600, "d", "d"), (0, "efg", "defg")),
+        *((601, "hi", "defghi"), (0, "jkl", "hijkl")),
+    ):
+        clock.now += after
+        assert not any(map(found.hears, names))
+        assert found.likely == {*known}
 
 
 # --- offline -----------------------------------------------------------------------------

@@ -263,10 +263,8 @@ class Story:
 
     def _drop(self):
         some = {"urls": [f"*/x*{self.chance.randrange(10)}"]}
-        chosen, way = (
-            self.chance.choice([{"slots": ["x"]}, some]),
-            self.chance.choice(["drop", "fail"]),
-        )
+        chosen = self.chance.choice([{"slots": ["x"]}, some])
+        way = self.chance.choice(["drop", "fail"])
         found = self.desk.change(Filter(**chosen), way).states.total()
         self.dropped += found * (way == "drop")
 

@@ -11,16 +11,7 @@ import pytest
 from scrapy_bloom.crawl.holds import FRESH
 from scrapy_bloom.redis.status import CrawlReader
 from tests.crawl.engine import name_of
-from tests.redis.workers import (
-    FIFO,
-    LIFO,
-    PASS,
-    fill,
-    findings_of,
-    let_pass,
-    lobby_from,
-    seeded,
-)
+from tests.redis.workers import FIFO, LIFO, PASS, fill, findings_of, let_pass, lobby_from, seeded
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 

@@ -73,13 +73,8 @@ def test_layers_double_under_the_bound():
     made = header(50_000, 1e-3)
     layers = [made.layer(number) for number in range(10)]
     assert [layer.capacity for layer in layers] == [50_000 * 2**n for n in range(10)]
-    assert (
-        sum(
-            sizing.error_rate_at(layer.blocks, layer.probes, SHARDS * layer.share)
-            for layer in layers
-        )
-        <= 1e-3
-    )
+    rates = (sizing.error_rate_at(each.blocks, each.probes, SHARDS * each.share) for each in layers)
+    assert sum(rates) <= 1e-3
     sizes = [header(2**31).layer(number).shard_blocks(0) * 4096 for number in range(6)]
     assert max(sizes) <= 2**28
     assert sizes[-1] >= 2**27

@@ -11,6 +11,7 @@ from time import monotonic
 import pytest
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
+from scrapy.exporters import JsonLinesItemExporter
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.extensions.postprocessing import GzipPlugin
 from scrapy.utils.misc import build_from_crawler
@@ -294,6 +295,10 @@ def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
     redis_server.command("DEL", f"{{{key}}}:priorities")
 
 
+class OwnExporter(JsonLinesItemExporter):
+    """May write when it likes."""
+
+
 def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     """What is stored at the end is kept there; without a JOBDIR it is named."""
     feeds = {
@@ -307,7 +312,16 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
 
     lost = "not durable in ftp://example.com/items.json, items.gz: "
     assert told(build(FEEDS=feeds))["items"] == (f"{lost}there is no JOBDIR", "set one")
-    assert "items" not in told(build(FEEDS={str(tmp_path / "b.jsonl"): {"format": "jsonlines"}}))
+    lines = {"format": "jsonlines"}
+    local = [str(tmp_path / "b.jsonl"), f"file://{tmp_path}/c.jsonl", "stdout://"]
+    assert "items" not in told(build(FEEDS=dict.fromkeys(local, lines)))
+    for uri, options in (
+        *((local[0], lines), (local[1], lines), (local[2], lines), ("ftp://example.com/a", lines)),
+        *(("a.gz", {**lines, "postprocessing": [GzipPlugin]}), ("a.own", {"format": "own"})),
+        ("%(batch_id)d", {**lines, "batch_item_count": 9}),
+    ):
+        feeds_of = build(FEEDS={uri: options}, FEED_EXPORTERS={"own": OwnExporter}).worker.feeds
+        assert feeds_of.are_synced == (uri in local[:2])
     off = told(build(FEEDS=feeds, BLOOM_DURABLE_FEEDS=False))["items"]
     assert off == (f"{lost}BLOOM_DURABLE_FEEDS is False", "")
     settings = {"FEEDS": feeds, "JOBDIR": str(tmp_path / "job")}
