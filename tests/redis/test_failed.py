@@ -168,7 +168,7 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(opened, redis_server
     fail_download(other, page)
     other.commit()
     failed = Failed(other.scheduler.worker._desk)
-    assert sorted(failed.names()) == ["other", "page"]
+    assert (sorted(failed.names()), other.stat("scheduler/reclaimed")) == (["other", "page"], 3)
     assert other.scheduler.worker.store.failed == failed.retry() == 2
 
 

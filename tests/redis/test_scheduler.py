@@ -206,8 +206,11 @@ def test_a_worker_with_seeds_is_not_at_rest(build, redis_server, own_server, key
     assert not scheduler.has_pending_requests()
 
 
-def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis_server, key):
-    """If its worker dies, only another run of start() gives it again."""
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_start_is_not_through_while_a_start_request_lives_in_memory(
+    build, redis_server, key, is_fenced
+):
+    """If its worker dies, or is fenced, only another run of start() gives it again."""
     scheduler = build()
     run_start(scheduler, request("page", meta={"function": lambda: None}))
     in_progress = scheduler.crawler.engine._slot.inprogress
@@ -216,7 +219,11 @@ def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis
     for is_through in (b"", b"1"):
         talk(scheduler)
         assert redis_server.command("HGET", f"{{{key}}}:crawl", "start_done") == is_through
-        in_progress.discard(popped)
+        if is_fenced:
+            redis_server.command("ZREM", f"{{{key}}}:workers", scheduler.worker.store.worker)
+        else:
+            in_progress.discard(popped)
+    assert scheduler.stats.get_value("scheduler/fenced", 0) == is_fenced
 
 
 @pytest.mark.parametrize(
@@ -441,7 +448,9 @@ def test_a_worker_of_the_round_before_does_not_end_the_next(build, comes):
     assert fetch(waiting) == STARTS
     last = build(BLOOM_REDIS_ROUND="1")
     run_start(last, *STARTS)
+    assert (waiting.worker.begins_round, last.worker.begins_round) == (True, False)
     assert not last.has_pending_requests()
+    assert last.stats.get_value("scheduler/start_skipped") is None
     close_idle(last)
     stopped = build(BLOOM_REDIS_ROUND="2")
     run_start(stopped, *STARTS[:1], to_the_end=False)
