@@ -103,7 +103,7 @@ def test_an_outage_closes_the_spider(worker, durable_server, next_turn, told, ca
     wait_for_an_attempt(tested)
     assert len(tested.uncommitted) == 250
     assert offer(tested, 350, 352) == [False] * 2
-    assert 0 < len(tested.uncommitted) < 250
+    assert len(tested.uncommitted) == 50
     assert len(told(logging.ERROR)) == 1
     assert "Redis answers again: " not in caplog.text
     tested.close("bloom_error")
