@@ -153,7 +153,7 @@ def test_slots_of_a_crawl_in_redis_are_held(there, join, monkeypatch, lobby):
     # as if the answer to a probe of its own had come
     one.store.release("a")
     one.exchange()
-    assert held() == {"a": None, "c": None}
+    assert (held(), {*one.held}) == ({"a": None, "c": None}, {"a"})
     assert (next_slots(one), next_slots(other)) == ({"b": 2}, {})
     assert "2 hosts held" in there("info").fields["waiting"]
     assert queue("release", "--slot", "d").status == 1

@@ -39,6 +39,7 @@ def test_a_lost_lease_is_fenced(join):
     assert beat(sleeper) == b"fenced"
     again = other.next()
     assert again.url == request.url
+    assert other.dupefilter.request_seen(again)  # also as what a redirect leads to
     assert beat(sleeper) == b"fenced"
     assert join().state.workers == 1
     sleeper.enqueue("child")

@@ -215,6 +215,7 @@ def test_start_is_not_through_while_a_start_request_lives_in_memory(
     """If its worker dies, or is fenced, only another run of start() gives it again."""
     scheduler = build()
     run_start(scheduler, request("page", meta={"function": lambda: None}))
+    assert scheduler.ledger.has_begun  # to tell handlers of before_commit
     in_progress = scheduler.crawler.engine._slot.inprogress
     popped = scheduler.next_request()
     in_progress.add(popped)

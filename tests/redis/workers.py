@@ -122,7 +122,7 @@ class StoreWorker:
             crawler.settings, crawler.spider, crawler.engine.downloader.get_slot_key
         )
         self.sender = InlineSender(attempt or self.call)
-        self.heard, self.full = [], Counter()
+        self.heard, self.full, self.held = [], Counter(), []
         self.fences, self.capped, self.is_gone = 0, 0, False
         self.policy = Policy(
             int(self.settings.lease * 1000),
@@ -146,7 +146,7 @@ class StoreWorker:
             self.codec,
             self.policy,
             capacity=capacity,
-            observers=Observers(*heard, nothing),
+            observers=Observers(*heard, self.held.append),
             round_=self.state.round,
         )
         self.store.start_done = True
