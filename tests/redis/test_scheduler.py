@@ -36,14 +36,6 @@ from tests.redis.workers import talk
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 
-def let_die(scheduler):
-    """Release the job of a worker as the end of its process does."""
-    scheduler.worker.feeds._file.close(clean=True)
-    if scheduler.ledger._timer is not None:
-        scheduler.ledger._timer.cancel()
-    session_of(scheduler.crawler).abandon()
-
-
 def test_another_spider_is_refused(build, key, redis_server):
     """Nothing in Redis changes. A crawl that knows no name takes that of the first one."""
     first = build()
@@ -209,9 +201,7 @@ def test_a_worker_with_seeds_is_not_at_rest(build, redis_server, own_server, key
 
 
 @pytest.mark.parametrize("is_fenced", [False, True])
-def test_start_is_not_through_while_a_start_request_lives_in_memory(
-    build, redis_server, key, is_fenced
-):
+def test_start_is_not_through_while_one_lives_in_memory(build, redis_server, key, is_fenced):
     """If its worker dies, or is fenced, only another run of start() gives it again."""
     scheduler = build()
     run_start(scheduler, request("page", meta={"function": lambda: None}))
@@ -305,10 +295,6 @@ def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
     redis_server.command("DEL", f"{{{key}}}:priorities")
 
 
-class OwnExporter(JsonLinesItemExporter):
-    """May write when it likes."""
-
-
 def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     """What is stored at the end is kept there; without a JOBDIR it is named."""
     feeds = {
@@ -325,12 +311,13 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     lines = {"format": "jsonlines"}
     local = [str(tmp_path / "b.jsonl"), f"file://{tmp_path}/c.jsonl", "stdout://"]
     assert "items" not in told(build(FEEDS=dict.fromkeys(local, lines)))
+    own = type("OwnExporter", (JsonLinesItemExporter,), {})
     for uri, options in (
         *((local[0], lines), (local[1], lines), (local[2], lines), ("ftp://example.com/a", lines)),
         *(("a.gz", {**lines, "postprocessing": [GzipPlugin]}), ("a.own", {"format": "own"})),
         ("%(batch_id)d", {**lines, "batch_item_count": 9}),
     ):
-        feeds_of = build(FEEDS={uri: options}, FEED_EXPORTERS={"own": OwnExporter}).worker.feeds
+        feeds_of = build(FEEDS={uri: options}, FEED_EXPORTERS={"own": own}).worker.feeds
         assert feeds_of.are_synced == (uri in local[:2])
     off = told(build(FEEDS=feeds, BLOOM_DURABLE_FEEDS=False))["items"]
     assert off == (f"{lost}BLOOM_DURABLE_FEEDS is False", "")
@@ -375,7 +362,10 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
         worker.worker.store.start_done = True
         if ends == "killed":
             talk(worker)
-            let_die(worker)
+            worker.worker.feeds._file.close(clean=True)  # as the end of the process does
+            if worker.ledger._timer is not None:
+                worker.ledger._timer.cancel()
+            session_of(worker.crawler).abandon()
             worker.worker._transport.close()
             return []
         worker.worker.idle_checks.has_closed = ends == "finished"
