@@ -584,7 +584,7 @@ def test_all_workers_need_the_same_budget(join, redis_server):
     for _ in range(2):  # two of them run start()
         worker.start("over", b"mark")
     worker.exchange()
-    assert capped(worker) == ["c", "over"]
+    assert (capped(worker), worker.capped) == (["c", "over"], 2)
     before = redis_server.command("HGETALL", f"{worker.key}:crawl")
     for other in ({}, {"*": 3}, {"*": 2, "a": 1}):
         with pytest.raises(SharedFilterError, match=r'BLOOM_BUDGET = {"\*": 2}, and this one has'):

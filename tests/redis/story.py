@@ -155,6 +155,7 @@ class Story:
             self.promised[slot] = max(self.promised[slot], until)
 
     def _heard(self, worker, reply):
+        assert worker.store.claims.spare <= worker.store._capacity
         for claim in reply.claimed:
             name = name_of(worker.codec.load(claim))
             assert self.now >= self.not_before.get(name, 0), f"{name} is early"

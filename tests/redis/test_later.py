@@ -18,13 +18,15 @@ pytestmark = pytest.mark.usefixtures("few_shards")
 
 def test_a_hundred_a_call(join):
     """Of many that are due at once the server moves some in each call."""
-    worker, lefts = join(capacity=1), []
+    worker, lefts = join(capacity=0), []
     worker.enqueue_all(map(str, range(250)), delay=1000)
     worker.send_all()
     let_pass(worker, 1000)
+    all_there = worker.store.waiting, worker.store.nbytes
     worker.store._observers.heard = lambda reply: lefts.append(reply.later)
     for _ in range(3):
         worker.exchange()
+        assert (worker.store.waiting, worker.store.nbytes) == all_there
         assert findings_of(worker) == []
     assert lefts[:3] == [150, 50, 0]
 
@@ -44,7 +46,8 @@ def test_what_comes_back_is_no_loss(join, redis_server):
     assert {entry[:1] for entry in entries} == {b"0"}
 
 
-def test_workers_add_up_what_they_note_of_a_slot(join):
+@pytest.mark.parametrize("times", [1, 0])
+def test_workers_add_up_what_they_note_of_a_slot(join, times):
     """It does not hold the slot, a hold takes its place, and at 0 nothing is left of it."""
     one, other = join(), join()
     one.send("abcd", slot="slow")
@@ -53,11 +56,11 @@ def test_workers_add_up_what_they_note_of_a_slot(join):
         worker.hold("slow", -inf, FRESH)
     assert one.store.holds["slow"].times == 6 * FRESH
     assert len(one.take()[0]) == 4
-    other.hold("slow", 10, 1)
+    other.hold("slow", 10, times)
     one.store.hold("slow", -inf, FRESH)
     one.send("e", slot="slow")
     assert one.next() is None
-    assert one.store.holds["slow"].times == 1
+    assert one.store.holds["slow"].times == times
     one.store.release("slow")
     one.hold("slow", -inf, -2)
     assert one.store.holds["slow"].times == -2
@@ -84,11 +87,14 @@ def test_a_hold_of_a_quarantined_request(join, slots):
     worker.hold("held", 1000, 1)
     (page,), (request,) = worker.take()
     assert page == "free"
+    size = 1 + len(worker.store.claims.dispatched[request].payload)
     worker.store.done(request)
     assert worker.next() is None
     assert not worker.store.is_still
+    assert (worker.store.waiting, worker.store.nbytes) == (1, size)
     let_pass(worker, 1000)
     assert worker.take()[0] == ["held"]
+    assert 0 < worker.desk.held()["held"] <= 180
 
 
 @pytest.mark.parametrize("lobby", [0, 10**6])
@@ -161,7 +167,8 @@ def test_owners_leave_in_time(join, redis_server):
     owners = f"{worker.key}:owners"
     old = """
         for at = 1, 4000 do
-          redis.call('HSET', KEYS[1], 'old' .. at, cmsgpack.pack({'w', 1}))
+          local till = at % 800 == 0 and 1e15 or 1
+          redis.call('HSET', KEYS[1], 'old' .. at, cmsgpack.pack({'w', till}))
         end
     """
     redis_server.command("EVAL", old, 1, owners)
@@ -170,6 +177,9 @@ def test_owners_leave_in_time(join, redis_server):
             worker.enqueue(f"{slot}", slot=f"s{slot}")
         assert len(worker.drain()) == 100
     assert redis_server.command("HLEN", owners) < 2500
+    assert all(redis_server.command("HMGET", owners, *(f"old{at}" for at in range(800, 4001, 800))))
+    worker.leave(over=True)
+    assert not redis_server.command("EXISTS", owners)
 
 
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
@@ -179,18 +189,22 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
     chance = seeded(seed)
     lobby_from(monkeypatch, chance.choice([0, 5, 256]))
     waiting, claimed, returning, names = defaultdict(list), {}, [], map(str, count())
+    sizes = {}
     worker, pages = join(capacity=chance.randrange(2, 9), **kind), chance.choice([20, 60, 200])
     store = worker.store
     build, settle = store._batch, store._settle
 
     def answered(entry, *_):
-        waiting[entry.packed.slot].append(name_of(worker.codec.load(entry.packed)))
+        waiting[entry.packed.slot].append(page := name_of(worker.codec.load(entry.packed)))
+        sizes[page] = 1 + len(entry.packed.payload)
 
     def heard(reply):
         for claim in reply.claimed:
             page = name_of(worker.codec.load(claim))
             assert page == waiting[claim.slot].pop(-1 if kind is LIFO else 0), waiting
             claimed[claim.number] = claim.slot, page
+        left = [sizes[page] for pages in waiting.values() for page in pages]
+        assert (reply.waiting, reply.waiting_bytes) == (len(left), sum(left))
 
     def batch(action):
         built = build(action)
@@ -237,7 +251,6 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
         worker.exchange()
     worker.exchange()
     assert store.is_quiet
-    assert store.waiting == store.nbytes == 0
 
 
 @pytest.mark.parametrize("is_evicted", [False, True])
@@ -301,7 +314,7 @@ def shift(worker, seconds):
     worker.client.call("hincrby", f"{worker.key}:crawl", "heard", -1000 * seconds)
 
 
-@pytest.mark.parametrize("jumps", [[-3600, -86_400], [-3600, 3600], [3600, -3600]])
+@pytest.mark.parametrize("jumps", [[-3600, -86_400], [-3600, 3600], [-3600, 40], [3600, -3600]])
 def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
     """A request is due when it was to be, and a hold as long; if the clock is ahead all is due."""
     worker, held = join(), ["held"] * (max(jumps) < 0)
@@ -318,10 +331,12 @@ def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
     assert 90 < worker.store.next_due <= 101
     assert 90 < CrawlReader(worker.client, worker.key).look().next_due <= 101
     assert join().state.waits.startswith("1 later, the next in 1 min")
+    back = worker.client.call("hget", f"{worker.key}:crawl", "back")
     worker.send(["after"], delay=200)
     for names in ["before"], ["after", *held]:
         let_pass(worker, 101)
         assert sorted(worker.take()[0]) == names
+    assert worker.client.call("hget", f"{worker.key}:crawl", "back") == back
 
 
 # The lobby
@@ -365,7 +380,7 @@ def test_a_worker_gets_its_share_of_a_slot_from_the_lobby(join, redis_server, mo
     fill(worker, 2, 3)
     replies = []
     worker.store._observers.heard = replies.append
-    worker.exchange()
+    assert worker.next() is not None
     shares = Counter(claim.slot for claim in replies[0].claimed)
     assert shares == {"s0": most, "s1": most}
     assert not redis_server.command("EXISTS", f"{worker.key}:owners")
@@ -393,16 +408,21 @@ def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server, lobby):
     assert "other" in {claim.slot for claim in worker.store.claims.all.values()}
 
 
-def test_damage_in_a_lobby_stops_no_crawl(join, redis_server, lobby):
+def test_damage_stops_no_crawl(join, redis_server, lobby):
     """What cannot be read has failed, and the crawl goes on."""
     worker = join()
     fill(worker, 2)
-    redis_server.command("RPUSH", f"{worker.key}:lobby:0", "damaged")
-    redis_server.command("HINCRBY", f"{worker.key}:crawl", "waiting", 1)
+    damaged = [("RPUSH", "lobby:0"), ("RPUSH", "quarantined"), ("HSET", "claims:damaged", 7)]
+    damaged += (("ZADD", name, 1) for name in ("later", "parked", "workers"))
+    for command, name, *more in damaged:
+        redis_server.command(command, f"{worker.key}:{name}", *more, "damaged")
+    for field, more in ("later", 1), ("waiting", 3):
+        redis_server.command("HINCRBY", f"{worker.key}:crawl", field, more)
     assert len(worker.drain()) == 2
-    assert worker.store.failed == 1
     worker.exchange()
-    assert worker.store.is_quiet
+    assert (worker.store.failed, worker.store.waiting, worker.store.is_quiet) == (4, 0, True)
+    names = (f"{worker.key}:{name}" for _, name, *_ in damaged[:-1])
+    assert not worker.client._redis.exists(*names)
 
 
 def test_a_slot_of_one_worker_in_a_lobby(join, redis_server, lobby):
