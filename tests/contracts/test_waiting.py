@@ -161,7 +161,7 @@ def test_one_request_goes_first(make, seconds, lobby):
 @pytest.mark.parametrize("settings", [LIFO, FIFO], ids=["newest first", "oldest first"])
 def test_the_last_in_line_takes_turns_with_the_first(make, settings):
     """When one request asks whether a hold may end, since those beside the refused ones may be as
-    broken; not where slots share a line."""
+    broken; not where slots share a line, or where none is to be asked alone any more."""
     place, asked = make(settings), []
     place.push("abcd")
     for times in range(1, 5):
@@ -170,6 +170,10 @@ def test_the_last_in_line_takes_turns_with_the_first(make, settings):
         asked += place.taken()
     orders = ("dcba", "abcd") if place.is_line else ("adbc", "dacb")
     assert asked == [*orders[settings is FIFO]]
+    place.release("a")
+    place.hold("a", 0.0, 5)
+    place.push("wxyz")
+    assert place.taken() == [*("wxyz" if settings is FIFO else "zyxw")]
 
 
 def test_a_silent_host_has_time_for_each_probe_and_the_hold_that_was_set_last(make):

@@ -153,7 +153,7 @@ def test_slots_take_turns(join):
             worker.store.next()
     slots = [claim.slot for claim in worker.store.claims.all.values()]
     assert sorted(slots) == ["a"] * 8 + ["b"] * 3
-    assert {*slots[:4]} == {"a", "b"}
+    assert sorted(slots[:4]) == [*"aabb"]
 
 
 @pytest.mark.parametrize("is_dead", [True, False])
@@ -372,11 +372,11 @@ def test_a_push_says_that_redis_has_gone_back(join, redis_server, monkeypatch):
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_who_leaves_gives_back(join, is_killed):
     """At once, in its place, without a loss; what was not sent is sent first, however much."""
-    one, other = join(capacity=8), join(capacity=8)
+    one, other = join(capacity=4), join(capacity=4)
     for name in "12345":
         one.enqueue(name)
         one.store.done(one.next())
-    one.enqueue_all("abcdefgh")
+    one.enqueue_all("abcd")
     one.next()
     if is_killed:
         one.die()
@@ -384,7 +384,7 @@ def test_who_leaves_gives_back(join, is_killed):
         one.enqueue_all((f"low{number}" for number in range(120)), priority=-1)
         assert one.store.leave(over=False, seconds=5)
         assert one.store.unsent == 0
-    assert [name_of(other.next()) for _ in range(8)] == [*"hgfedcba"]
+    assert [name_of(other.next()) for _ in range(4)] == [*"dcba"]
 
 
 def test_what_was_let_pass_is_sent_past_the_filter(join):

@@ -365,11 +365,11 @@ def test_slots_with_lists_and_the_lobby_share_what_is_claimed(join, lobby):
     """As if each of its entries were a slot, up to a thousand more than there are lists."""
     worker = join(capacity=1)
     fill(worker, 30, 10)
+    fill(worker, 120)  # those that are new are in the lobby alone
     worker.enqueue("last", priority=-1)
-    first = worker.drain()[:90]
-    shares = Counter(page.partition("-")[0] for page in first)
-    assert len(shares) == 30
-    assert max(shares.values()) < 10
+    slots = [int(page.partition("-")[0]) for page in worker.drain()[:180]]
+    assert (len({*slots}), max(Counter(slots).values())) == (120, 3)
+    assert sum(slot >= 30 for slot in slots[:60]) == pytest.approx(60 * 180 / 210, abs=2)
 
 
 @pytest.mark.parametrize("most", [1, 3])

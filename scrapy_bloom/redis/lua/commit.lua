@@ -46,7 +46,7 @@
 
 local first_failed = 25 + 2 * ARGV[21]
 local first_entry = first_failed + 6 * ARGV[16]
-local brings = first_entry <= #ARGV
+local brings = ARGV[first_entry]
 local function words(text) return string.gmatch(text, '%S+') end
 
 -- include find_crawl
@@ -389,6 +389,7 @@ local function claim_from_lobby(priority, most)
   return left
 end
 
+local has_many = redis.call('EXISTS', key('lobby_counts')) == 1  -- or had, at some time
 for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
   local ring, lobby = key('slots:' .. priority), key('lobby:' .. priority)
   local oldest_first, pop, at = true, 'LPOP', 0
@@ -397,8 +398,6 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
   repeat
     taken = 0
     local left, in_lobby = redis.call('LLEN', ring), redis.call('LLEN', lobby)
-    local has_many = in_lobby > 0 or left >= many_slots
-      or oldest_first and redis.call('EXISTS', key('lobby_counts')) == 1
     if wanted > 0 and in_lobby > 0 then
       -- each of its entries counts as a slot; rounded up in some calls, down in others
       local share = math.min(in_lobby, left + 1000)
@@ -406,7 +405,7 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       taken = claim_from_lobby(priority, math.floor(share + number * 0.618 % 1))
       left = redis.call('LLEN', ring)
     end
-    local share = math.max(1, math.ceil(wanted / math.max(1, left)))
+    local share = math.ceil(wanted / left)
     while wanted > 0 and left > 0 and looks > 0 do
       left, looks = left - 1, looks - 1
       local named = redis.call('RPOPLPUSH', ring, ring)
@@ -423,7 +422,7 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
         if redis.call('LINDEX', list, at) == '' then
           join_ring(priority, slot)
           redis.call(pop, list)
-          room, taken = 0, taken + 1
+          taken = taken + 1
         end
       elseif oldest_first and has_many and has_list(priority, slot .. '\0') then
         room = 0
