@@ -98,10 +98,12 @@ def test_the_end_of_a_crawl(join, redis_server):
     other.exchange()
     assert not other.store.is_still
     one.store.done(request)
+    one.store.hold("empty", 99, 1)
     for each in (one, other):
         each.exchange()
         assert each.store.is_quiet
     one.leave(over=True)
+    assert other.desk.hold(["empty"], None) == 1
     assert join().state.over
     other.send(["late"])
     assert not join().state.over

@@ -71,24 +71,25 @@ def test_a_crawl_ends_without_what_waits_for_a_dead_host(join, orders):
     names = [f"p{n}" for n in range(9)]
     for priority in (0, 3):
         worker.send((f"{each}{priority}" for each in names), slot="dead", priority=priority)
+    worker.send(["few"], slot="dead", priority=1)
     find_dead(worker)
     worker.send(["new"], slot="dead")
     worker.send(["page"], slot="lives")
     assert not worker.store.is_still
     assert drained(worker) == ["page"]
     assert worker.store.is_quiet
-    assert (worker.store.waiting, worker.store.failed) == (0, 19)
-    assert counts(worker) == (0, {"host": 19})
+    assert (worker.store.waiting, worker.store.failed) == (0, 20)
+    assert counts(worker) == (0, {"host": 20})
     assert findings_of(worker) == []
     let_pass(worker, RETRY + 1)
     worker.leave(over=True)  # its last call asks no dead host, though that is due
     late = join(capacity=30, **orders)
     assert late.state.over
-    assert RedisDesk(late.client, late.key, starts=True).revive(Filter(KEPT)) == 19
-    assert counts(late) == (19, {})
+    assert RedisDesk(late.client, late.key, starts=True).revive(Filter(KEPT)) == 20
+    assert counts(late) == (20, {})
     late = join(capacity=30, **orders)
     assert not late.state.over
-    assert len(drained(late)) == 19
+    assert len(drained(late)) == 20
     assert findings_of(late) == []
 
 
@@ -208,13 +209,14 @@ def test_the_word_of_a_worker_that_is_gone_does_not_count(join, goes):
     assert one.desk.held()["dead"] > RETRY - 60
 
 
-def test_a_worker_hears_that_others_are_answered(join):
-    """Once, of slots that it has held alone."""
-    one, two = join(**FIFO), join(**FIFO)
+def test_a_worker_hears_that_others_are_answered(join, redis_server):
+    """Once, of slots that the others have not held; one that is gone hears nothing."""
+    one, two, gone = (join(**FIFO) for _ in range(3))
     two.exchange()
-    for slot, holders in (("own", [one]), ("both", [one, two]), ("not", [two])):
+    for slot, holders in (("own", [one, gone]), ("both", [one, two]), ("not", [two])):
         for worker in holders:
             worker.hold(slot, 5, SILENT + 1)
+    gone.leave()
     two.store._holds["own"] = one.store.holds["own"]
     for slot in ("own", "both", "not"):
         two.store.release(slot)
@@ -225,6 +227,7 @@ def test_a_worker_hears_that_others_are_answered(join):
         heard += one.store.last.answered
     assert heard == ["own"]
     assert two.store.last.answered == []
+    assert not redis_server.names(gone.store.worker)
 
 
 def test_who_is_cut_off_from_three_slots_takes_no_more_requests(build, told, monkeypatch):

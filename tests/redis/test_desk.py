@@ -52,6 +52,7 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
     worker.exchange()
     assert worker.store.waiting == 11
     assert drop(worker, slots=["h*"])[0] == 5
+    assert not worker.client.call("zcard", f"{worker.key}:parked")
     worker.store.release("held")
     names = [each for each in worker.drain() if len(each) == 1]
     assert names == ([*"abcdef"] if order is FIFO else [*"fedcba"])
@@ -123,11 +124,14 @@ def test_a_list_and_an_older_one(join, is_held):
     assert findings_of(worker) == []
     if is_held:
         assert drop(worker, urls=["*/h"])[0] == 1
+        worker.exchange()  # its priority has no others
+        worker.send(["new"], slot="slot")
         assert findings_of(worker) == []
         worker.store.release("slot")
         assert name_of(worker.next()) == "a"
     count = pending(worker)
     assert drop(worker, slots=["slot"])[0] == count > 0
+    assert call("HMGET", f"{worker.key}:crawl", "waiting", "waiting_bytes") == [b"0", b"0"]
     assert findings_of(worker) == []
     assert pending(worker) == 0
 

@@ -8,6 +8,7 @@ from math import inf
 
 import pytest
 
+from scrapy_bloom.crawl.delays import DEAD
 from scrapy_bloom.crawl.holds import FRESH
 from scrapy_bloom.redis.status import CrawlReader
 from tests.crawl.engine import name_of
@@ -253,14 +254,15 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
     assert store.is_quiet
 
 
-@pytest.mark.parametrize("is_evicted", [False, True])
-def test_many_parked_slots_wake_bit_by_bit(join, redis_server, is_evicted):
+@pytest.mark.parametrize(("is_evicted", "times"), [(False, 1), (True, 1), (True, DEAD)])
+def test_many_parked_slots_wake_bit_by_bit(join, redis_server, is_evicted, times):
     """Each call writes some of them only, since no other call is answered meanwhile."""
     worker = join()
     worker.send("a", slot="held")
-    worker.hold("held", 10, 1)
+    worker.hold("held", 10, times)
     assert worker.next() is None
-    parked = {f"0:held{number}": 1e15 + number for number in range(5000)}
+    till, lists = (-1e15, 1) if times == DEAD else (1e15, 5000)
+    parked = {f"0:held{number or ''}": till + number for number in range(lists)}
     worker.client._redis.zadd(f"{worker.key}:parked", parked)
     if is_evicted:
         redis_server.command("DEL", f"{worker.key}:holds")

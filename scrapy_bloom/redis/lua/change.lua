@@ -53,13 +53,13 @@ if most == 'all' then
   local dropped = 0
   for _, each in ipairs({named .. '\0', named}) do
     list = list_of(list_priority, each)
-    local count = redis.call('LLEN', list)
-    if count > 0 then
-      if redis.call('LPOS', list, '') then count = count - 1 end
+    local length = redis.call('LLEN', list)
+    if length > 0 then
+      local count = redis.call('LPOS', list, '') and length - 1 or length
       -- the mean of some, since to read all of them takes long
       local some, bytes = redis.call('LRANGE', list, 0, 49), 0
       for _, entry in ipairs(some) do bytes = bytes + #entry end
-      count_less(count, math.floor(bytes / #some * count))
+      count_less(count, math.floor(bytes * length / #some))
       redis.call('UNLINK', list)
       forget_list(each)
       dropped = dropped + count
