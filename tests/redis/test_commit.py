@@ -7,7 +7,6 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.redis.call import Reply
 from scrapy_bloom.redis.push import Pusher
 from scrapy_bloom.redis.scripts import HEARTBEAT
 from scrapy_bloom.redis.status import CrawlReader
@@ -251,23 +250,15 @@ def test_many_claims_come_back_in_portions(join, redis_server, leaves):
         with_many_claims(worker, 600)
     for worker in workers:
         worker.leave() if leaves else worker.die()
-
-    def attempt(arguments):
-        answer = finder.call(arguments)
-        portions.append(Reply(answer).reclaimed)
-        return answer
-
-    finder.sender._attempt = attempt
+    finder.store._observers.heard = lambda reply: portions.append(reply.reclaimed)
     for _ in range(10):
         finder.exchange()
         assert not finder.store.is_still
     assert max(portions) < 400
     assert leaves or sum(portions) == 1200
     assert finder.store.waiting + len(finder.store.claims.all) == 1200
-    losses = {
-        redis_server.command("LINDEX", name, 0)[:1]
-        for name in redis_server.names(f"{worker.key}:pending")
-    }
+    names = redis_server.names(f"{worker.key}:pending")
+    losses = {redis_server.command("LINDEX", name, 0)[:1] for name in names}
     assert losses == ({b"0"} if leaves else {b"1"})
     assert not any(redis_server.names(each.store.worker) for each in workers)
 

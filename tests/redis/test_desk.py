@@ -52,7 +52,6 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
     worker.exchange()
     assert worker.store.waiting == 11
     assert drop(worker, slots=["h*"])[0] == 5
-    assert not worker.client.call("zcard", f"{worker.key}:parked")
     worker.store.release("held")
     names = [each for each in worker.drain() if len(each) == 1]
     assert names == ([*"abcdef"] if order is FIFO else [*"fedcba"])

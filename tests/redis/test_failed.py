@@ -29,8 +29,7 @@ def test_it_waits_for_what_came_of_it(join):
     worker = join()
     worker.enqueue("page")
     request = worker.next()
-    for number in range(60):
-        worker.enqueue(f"child{number}")
+    worker.enqueue_all(f"child{number}" for number in range(60))
     assert fail(worker, request)
     assert not fail(worker, request)
     worker.store.commit(())
@@ -95,6 +94,8 @@ def test_a_record_of_a_later_version_is_read(join, redis_server):
     assert found == FailedRequest(url, "GET", "strange", None, None, 5, 9.0, None)
     assert worker.failed.by_reason() == {"strange": 1}
     assert worker.failed.retry() == 1
+    found = worker.client.call("hmget", f"{worker.key}:crawl", "waiting", "waiting_bytes")
+    assert found == [b"1", b"%d" % len(payload)]
 
 
 WHOLE = ["0", "a", "0x", "strange", 5, "host:1", 9000, "{}"]
