@@ -43,6 +43,7 @@ def test_what_comes_back_is_no_loss(join, redis_server):
     worker.wait()
     worker.exchange()
     assert worker.client.call("hkeys", f"{worker.key}:holds") == [b"held"]
+    assert worker.client.call("scard", f"{worker.key}:dispatched:{worker.store.worker}") == 1
     entries = redis_server.command("LRANGE", f"{worker.key}:pending:0:held", 0, -1)
     assert {entry[:1] for entry in entries} == {b"0"}
 
