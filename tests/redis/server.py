@@ -147,16 +147,17 @@ class Server:
 
     def user(self, page, key, *, commands=True, seeds=""):
         """Return the URL for a user who has the rights that a document names for `key`: those of a
-        worker, and of `scrapy bloom` unless not `commands`; or who may but take `seeds` there."""
+        worker, and of `scrapy bloom` unless not `commands`; or only those to take `seeds`."""
         block, more, others = re.search(
             r"ACL SETUSER worker on >password (.*?)```(.*?)(?:For seeds(.*?)\n-|To read a set)",
             (DOCS / page).read_text(encoding="utf-8"),
             re.DOTALL,
         ).groups()
-        words = block.replace("books:bloom", key).replace("\\\n", " ").split()
-        words += re.findall(r"\+[a-z|]+", more) if commands else []
         if seeds:
             words = re.findall(r"[+~][^\s`]+", others.replace("books:start_urls", seeds))
+        else:
+            words = block.replace("books:bloom", key).replace("\\\n", " ").split()
+            words += re.findall(r"\+[a-z|]+", more) if commands else []
         self.command("ACL", "SETUSER", key, "reset", "on", ">password", *words)
         return f"redis://{key}:password@127.0.0.1:{self.port}/0"
 

@@ -255,7 +255,7 @@ def test_many_claims_come_back_in_portions(join, redis_server, leaves):
         finder.exchange()
         assert not finder.store.is_still
     assert max(portions) < 400
-    assert leaves or sum(portions) == 1200
+    assert (700 if leaves else 1199) < sum(portions) <= 1200  # each gives back some as it leaves
     assert finder.store.waiting + len(finder.store.claims.all) == 1200
     names = redis_server.names(f"{worker.key}:pending")
     losses = {redis_server.command("LINDEX", name, 0)[:1] for name in names}

@@ -250,6 +250,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
         worker.exchange()
     worker.exchange()
     assert store.is_quiet
+    assert store.waiting == store.nbytes == 0
 
 
 @pytest.mark.parametrize(("is_evicted", "times"), [(False, 1), (True, 1), (True, DEAD)])

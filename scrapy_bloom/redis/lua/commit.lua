@@ -389,7 +389,7 @@ local function claim_from_lobby(priority, most)
   return left
 end
 
-local has_many = redis.call('EXISTS', key('lobby_counts')) == 1  -- or had, at some time
+local has_many = redis.call('EXISTS', key('lobby_counts')) == 1  -- slots, now or earlier
 for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
   local ring, lobby = key('slots:' .. priority), key('lobby:' .. priority)
   local oldest_first, pop, at = true, 'LPOP', 0
