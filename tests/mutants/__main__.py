@@ -50,9 +50,9 @@ TESTS = {
     "delta": "tests/delta tests/contracts/test_delta_stores.py tests/commands/test_delta.py",
     "migration": "tests/migration tests/commands/test_filters.py",
     "commands": "tests/commands",
-    "redis": "tests/redis tests/contracts tests/delta/test_stores.py tests/migration/test_load.py"
-    " tests/test_dupefilter.py tests/crawl/test_damages.py tests/commands/test_redis.py"
-    " tests/commands/test_queue.py",
+    "redis": "tests/redis/test_[!f]*.py tests/redis/test_f[!l]*.py tests/contracts"
+    " tests/delta/test_stores.py tests/migration/test_load.py tests/test_dupefilter.py"
+    " tests/crawl/test_damages.py tests/commands/test_redis.py tests/commands/test_queue.py",
     "scrapy_private": "tests/test_private_names.py tests/test_crawls.py tests/crawl"
     " tests/delta/test_skipping.py",
     "study": "tests/study tests/commands/test_study.py",
@@ -62,7 +62,8 @@ TESTS = {
     " tests/bloom/test_file.py tests/bloom/test_growing.py tests/crawl/test_job_file.py"
     " tests/crawl/test_shared_folders.py tests/study tests/commands/test_study.py",
 }
-"""The tests of each package, the last of them of the modules beside the packages."""
+"""The tests of each package, the last of them of the modules beside the packages. Without
+`test_fleet`, whose crawls would run for minutes where they cannot end."""
 NOTICED, SURVIVED, SLOW, ACCEPTED = "noticed", "SURVIVED", "TIMED OUT", "accepted"
 LEAST, MOST_SLOW = 0.9, 0.05
 """The share of changes to be noticed, and that of those that make a test slow."""
