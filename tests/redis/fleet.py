@@ -419,7 +419,12 @@ def seeded_spider():
     """Return the spider of the crawls as one of scrapy-redis's."""
     from scrapy_redis.spiders import RedisMixin
 
+    inherited = TreeSpider.custom_settings
+    pipelines = inherited["ITEM_PIPELINES"] | {"scrapy_redis.pipelines.RedisPipeline": 2}
+
     class SeededSpider(RedisMixin, TreeSpider):
+        custom_settings = inherited | {"ITEM_PIPELINES": pipelines}
+
         @classmethod
         def from_crawler(cls, crawler, *args, **kwargs):
             self = super().from_crawler(crawler, *args, **kwargs)
@@ -433,7 +438,8 @@ def seeded_spider():
 
 
 def start_urls(teller):
-    """A spider of scrapy-redis takes seeds from its list, whoever of the workers lives."""
+    """A spider of scrapy-redis takes seeds from its list, whoever of the workers lives, and the
+    pipeline of scrapy-redis stores what it finds."""
     fleet = teller.fleet("start_urls", spider=seeded_spider())
     settings = {"REDIS_URL": teller.server.url, "MAX_IDLE_TIME_BEFORE_CLOSE": 3}
     first, _ = fleet.start(**settings), fleet.start(**settings)
@@ -447,7 +453,9 @@ def start_urls(teller):
     fleet.kill(first)
     fleet.start(**settings)
     yield from to_the_end(fleet)
-    yield fleet.report(left=teller.server.names("tree:start_urls"))
+    stored = map(json.loads, teller.server.command("LRANGE", "tree:items", 0, -1))
+    missing = items_of(fleet.reference) - {item["number"] for item in stored}
+    yield fleet.report(left=teller.server.names("tree:start_urls"), not_stored=sorted(missing))
 
 
 def once(story, teller):

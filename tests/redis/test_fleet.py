@@ -103,11 +103,13 @@ def test_workers_wait_for_seeds(reports):
 
 @pytest.mark.skipif(not HAS_SCRAPY_REDIS, reason="scrapy-redis is not installed")
 def test_seeds_of_scrapy_redis_are_taken_from_their_list(reports):
-    """Its spiders need no setting; no seed is lost with a worker that is killed."""
+    """Its spiders need no setting; no seed is lost with a worker that is killed, and no item that
+    its pipeline stores."""
     report = reports["start_urls"]
     assert_whole(report)
     assert report["more"] == [f"pushed/{number}" for number in range(1000, 1060)]
     assert report["left"] == []
+    assert report["not_stored"] == []
 
 
 def test_an_outage_may_close_workers(reports):
