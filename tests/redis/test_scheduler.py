@@ -79,6 +79,8 @@ def test_a_refused_worker_leaves_nothing(build, tmp_path, monkeypatch):
         patch.setattr(RedisClient, "close", lambda self: clients.discard(self) or close(self))
         with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 60, and this one has 30"):
             build(BLOOM_REDIS_LEASE=30, **where)
+        assert clients == set()
+        build(**where).close("shutdown")
     assert clients == set()
     build(**where)
 
@@ -108,6 +110,13 @@ def test_a_url_is_enough(build, redis_server, key, join):
     stats = scheduler.stats.get_stats()
     assert stats["scheduler/enqueued/redis"] == stats["scheduler/dequeued/redis"] == 1
     assert (stats["dupefilter/filtered"], stats["scheduler/unserializable"]) == (2, 2)
+    scheduler.enqueue_request(request("late", meta={"bloom_not_before": 99}))
+    talk(scheduler)
+    assert scheduler.next_request() is None  # and wakes the engine then
+    scheduler.worker._stats_set = -inf
+    scheduler.worker._timer.cancel()
+    scheduler.worker._tick()
+    assert stats["scheduler/later"] == 1
     assert redis_server.command("ZCARD", f"{{{key}}}:workers") == 1
     scheduler.close("finished")
     assert redis_server.command("ZCARD", f"{{{key}}}:workers") == 0
