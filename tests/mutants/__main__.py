@@ -52,7 +52,8 @@ TESTS = {
     "commands": "tests/commands",
     "redis": "tests/redis/test_[!f]*.py tests/redis/test_f[!l]*.py tests/contracts"
     " tests/delta/test_stores.py tests/migration/test_load.py tests/test_dupefilter.py"
-    " tests/crawl/test_damages.py tests/commands/test_redis.py tests/commands/test_queue.py",
+    " tests/crawl/test_damages.py tests/commands/test_redis.py tests/commands/test_queue.py"
+    " tests/test_one_page.py",
     "scrapy_private": "tests/test_private_names.py tests/test_crawls.py tests/crawl"
     " tests/delta/test_skipping.py",
     "study": "tests/study tests/commands/test_study.py",
