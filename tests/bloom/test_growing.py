@@ -234,7 +234,7 @@ def test_check_notices_a_layer_that_was_left_too_early(tmp_path):
 @pytest.mark.parametrize(
     ("other", "what"),
     [
-        ({}, "its secret differs"),
+        ({}, "its secret differs; restore"),  # and is not told
         ({"identity": "theirs", "secret": SECRET}, "its identity differs"),
         ({"exact": True, "secret": SECRET}, "its exact table differs"),
     ],

@@ -42,6 +42,14 @@ def test_error_rate_grows_with_the_keys():
     assert rates[-1] == pytest.approx(1)
 
 
+def test_an_exact_table_compares_some_64_remainders():
+    """At its capacity, each of which may be that of another key: see docs/exactness.md."""
+    full = *sizing.shape(10**6, 1e-6), 10**6
+    wrong = sizing.error_rate_at(*full) * 64 * 2.0**-64
+    exact = sizing.error_rate_at(*full, sizing.pages_in_table(10**6))
+    assert exact == pytest.approx(wrong, rel=0.01)
+
+
 @pytest.mark.parametrize("pages", [0, 2])
 def test_expected_false_positives_is_the_integral(pages):
     """Simpson's rule agrees with a sum over every key, and parts add up, with an exact table or
