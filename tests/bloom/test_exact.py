@@ -34,8 +34,9 @@ def test_parts_of_two_remainders_are_none():
     assert tested.holds(0, b"12345678")
     assert tested.holds(0, b"abcdefgh")
     assert not tested.holds(0, b"5678abcd")
-    tested.add(0, b"5678abcd")
-    assert tested.holds(0, b"5678abcd")
+    for remainder in (b"5678abcd", b"dddddddd"):
+        tested.add(0, remainder)
+        assert tested.holds(0, remainder)
 
 
 @pytest.mark.parametrize("error_rate", [0.5, 1e-6])
