@@ -10,6 +10,7 @@ import pytest
 
 from scrapy_bloom.crawl.delays import DEAD
 from scrapy_bloom.crawl.holds import FRESH
+from scrapy_bloom.redis import request_store
 from scrapy_bloom.redis.status import CrawlReader
 from tests.crawl.engine import name_of
 from tests.redis.workers import FIFO, LIFO, PASS, fill, findings_of, let_pass, lobby_from, seeded
@@ -361,8 +362,10 @@ def test_a_counter_that_is_too_high_goes_down(join, redis_server, lobby):
     assert lists(redis_server, worker) == {"lobby:0"}
 
 
-def test_slots_with_lists_and_the_lobby_share_what_is_claimed(join, lobby):
+def test_slots_with_lists_and_the_lobby_share_what_is_claimed(join, lobby, monkeypatch):
     """As if each of its entries were a slot, up to a thousand more than there are lists."""
+    for pause in ("BUSY_SECONDS", "POLL_SECONDS"):  # no call but for what comes and goes
+        monkeypatch.setattr(request_store, pause, inf)
     worker = join(capacity=1)
     fill(worker, 30, 10)
     fill(worker, 120)  # those that are new are in the lobby alone
