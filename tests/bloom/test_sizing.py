@@ -34,14 +34,6 @@ def test_error_rate_is_the_poisson_mixture(blocks, probes, keys):
     assert sizing.error_rate_at(blocks, probes, keys) == pytest.approx(total, rel=1e-9)
 
 
-def test_error_rate_grows_with_the_keys():
-    """From an empty filter, which has none, to a full one, which errs always."""
-    rates = [sizing.error_rate_at(10, 14, keys) for keys in (0, 1, 1_000, 10_000, 100_000, 10**7)]
-    assert rates[0] == 0
-    assert rates == sorted(rates)
-    assert rates[-1] == pytest.approx(1)
-
-
 @pytest.mark.parametrize("pages", [0, 2])
 def test_expected_false_positives_is_the_integral(pages):
     """Simpson's rule agrees with a sum over every key, and parts add up, with an exact table or
