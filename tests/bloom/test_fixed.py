@@ -57,6 +57,7 @@ def test_copy_is_independent(tmp_path, exact):
         ({"error_rate": 1e-3}, "different (blocks|probes)"),
         ({"secret": bytes(16)}, "different secret cannot"),
         ({"identity": "theirs"}, r"different identity \('' and 'theirs'\)"),
+        ({"exact": True}, "exact filters cannot be joined"),
     ],
 )
 @pytest.mark.parametrize("kind", [BloomFilter, ScalableBloomFilter])
