@@ -22,7 +22,6 @@ from scrapy_bloom.delta.conditional import ConditionalMiddleware
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.early.middleware import DropEarlyMiddleware
 from scrapy_bloom.redis.settings import REDIS_ROUND, REDIS_URL
-from scrapy_bloom.settings import BloomSettings
 
 
 def updated(settings):
@@ -193,13 +192,6 @@ def warnings_of(settings, caplog, then=lambda crawler: None):
     then(crawler)
     records = [r for r in caplog.records if r.name.startswith("scrapy_bloom.")]
     return [" ".join(r.getMessage().split()) for r in records if r.levelname == "WARNING"]
-
-
-@pytest.mark.parametrize("value", [1e7, "10,000,000", "0.01G"])
-def test_amounts_are_taken_as_people_write_them(value):
-    """Whatever way `scrapy bloom size --urls` takes, settings do; BLOOM_URL_CACHE may be 0."""
-    found = BloomSettings.read(Settings({"BLOOM_CAPACITY": value, "BLOOM_URL_CACHE": "0"}))
-    assert (found.capacity, found.url_cache) == (10_000_000, 0)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)

@@ -15,8 +15,6 @@ SELECT = "twisted.internet.selectreactor.SelectReactor"
 STOP_AT = 50
 # the add-on alone, with nobody having set a dupefilter
 ADDON = {"ADDONS": '{"scrapy_bloom.Addon": 300}', "DUPEFILTER_CLASS": None}
-# the exit statuses of a crawl that `open` refuses: older versions of Scrapy may call it a success
-REFUSED = {1} if version_info >= (2, 19) else {0, 1}
 
 
 @pytest.mark.parametrize("reactor", [ASYNCIO, SELECT])
@@ -96,23 +94,6 @@ def test_killed_crawl_keeps_its_filter_and_says_what_was_lost(tmp_path):
     assert site.twice == []
     assert (third.status, third.reason) == (0, "finished")
     assert third.lines("WARNING") == []
-
-
-def test_second_process_on_the_same_job_is_refused(tmp_path):
-    """It ends with status 1 and one ERROR line that names the holder, which goes on."""
-    with SmallSite() as site:
-        first = crawl_until(STOP_AT, site, tmp_path)
-        second = crawl(site, tmp_path).end()
-        answered = site.answered.total()
-        site.release()
-        first.end()
-    assert second.status in REFUSED
-    (error,) = [line for line in second.lines("ERROR") if "scrapy_bloom" in line]
-    assert f"in use by process {first.process.pid};" in error
-    assert str(tmp_path / "job") in error
-    assert answered == STOP_AT
-    assert (first.status, first.reason) == (0, "finished")
-    assert (site.missed, site.twice) == ([], [])
 
 
 def test_full_filter_closes_the_spider_and_a_larger_one_resumes(tmp_path):

@@ -25,7 +25,6 @@ from scrapy_bloom.delta import file_store, redis_store
 from scrapy_bloom.redis import layout
 from scrapy_bloom.sqlite import schema
 from tests import processes
-from tests.redis.server import Server, missing
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -65,18 +64,12 @@ def in_documents(pattern):
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory):
+def started(tmp_path_factory, redis_server):
     """What becomes of crawls with the settings and the spiders of the pages, in a process of
     their own."""
-    if reason := missing():
-        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("settings")
-    server = Server(folder)
-    try:
-        given = {"redis": server.url, "settings": settings_snippets(), "spiders": spiders()}
-        done = python(["-m", "tests.documents_crawls"], folder, input=json.dumps(given))
-    finally:
-        server.stop()
+    given = {"redis": redis_server.url, "settings": settings_snippets(), "spiders": spiders()}
+    done = python(["-m", "tests.documents_crawls"], folder, input=json.dumps(given))
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -36,13 +36,6 @@ def verdicts(tested, offered):
     return [tested.request_seen(request) for request in offered]
 
 
-@pytest.fixture
-def errors(caplog):
-    """Return a function that lists the ERROR messages so far."""
-    caplog.set_level(logging.DEBUG)
-    return lambda: [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
-
-
 @pytest.fixture(params=["memory", "job"])
 def jobdir(request, tmp_path):
     """Return the JOBDIR of a crawl without one, and with."""
@@ -89,14 +82,15 @@ def test_a_request_is_seen_once_it_was_offered(make_dupefilter, place):
 
 
 @pytest.fixture
-def refused(make_dupefilter, errors):
+def refused(make_dupefilter, told):
     """Return a function that gives the message of a refusal, which is its one ERROR line."""
 
     def refused(kind, **settings):
         with pytest.raises(kind) as raised:
             make_dupefilter(**settings)
-        assert errors() == [str(raised.value)]
-        assert "\n" not in errors()[0]
+        (line,) = told(logging.ERROR)
+        assert line == str(raised.value)
+        assert "\n" not in line
         return str(raised.value)
 
     return refused
@@ -196,7 +190,7 @@ def test_log_is_that_of_scrapys_dupefilter(make_dupefilter, caplog, recwarn, deb
 
 
 @pytest.mark.parametrize("answer", [None, bytearray(b"x"), LookupError("no idea")])
-def test_failing_fingerprinter_is_replaced(make_dupefilter, place, errors, monkeypatch, answer):
+def test_failing_fingerprinter_is_replaced(make_dupefilter, place, told, monkeypatch, answer):
     """By Scrapy's where it raises or gives no bytes, by the raw URL where that fails as well; it is
     logged once, counted each time, and the spider goes on."""
 
@@ -212,7 +206,7 @@ def test_failing_fingerprinter_is_replaced(make_dupefilter, place, errors, monke
     paths = ["bad/1", "good", "bad/2", "bad/1#part", "bad/2?b=1&a=2", "bad/2?a=2&b=1", "good"]
     offered = [Request(f"http://example.com/{path}") for path in paths]
     assert verdicts(tested, offered) == [False, False, False, True, False, True, True]
-    (line,) = errors()
+    (line,) = told(logging.ERROR)
     assert "http://example.com/bad/1" in line
     assert tested.crawler.stats.get_value("bloom/fingerprint_errors") == 5
     assert tested.crawler.engine.closed == []
@@ -220,13 +214,11 @@ def test_failing_fingerprinter_is_replaced(make_dupefilter, place, errors, monke
     monkeypatch.setattr("scrapy.utils.request.canonicalize_url", no_url)
     offered = [Request(f"http://example.com/bad{n}") for n in range(3)]
     assert verdicts(tested, offered + offered) == [False] * 3 + [True] * 3
-    assert errors() == [line]
+    assert told(logging.ERROR) == [line]
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.EIO, "I/O error"), MemoryError()], ids=repr)
-def test_failing_filter_is_replaced_by_memory(
-    make_dupefilter, closed, errors, monkeypatch, failure
-):
+def test_failing_filter_is_replaced_by_memory(make_dupefilter, closed, told, monkeypatch, failure):
     """A filter that fails is logged once; memory answers for it, and the spider is closed
     once, on the next turn of the reactor. What was to be released stays held."""
     tested, held = make_dupefilter(), make_dupefilter()
@@ -247,8 +239,8 @@ def test_failing_filter_is_replaced_by_memory(
     assert verdicts(tested, requests(0, 12)) == [True] * 10 + [False] * 2
     assert verdicts(held, requests(0, 6)) == [True] * 5 + [False]
     assert closed(tested) == ["bloom_error"]
-    assert len(errors()) == 2
-    assert all((str(failure) or "MemoryError") in line for line in errors())
+    assert len(told(logging.ERROR)) == 2
+    assert all((str(failure) or "MemoryError") in line for line in told(logging.ERROR))
 
 
 class FailingStats(MemoryStatsCollector):
@@ -281,7 +273,7 @@ def test_failing_stats_do_not_reach_the_scheduler(make_dupefilter, monkeypatch, 
 # BLOOM_ON_FULL
 
 
-def test_full_filter_closes_the_spider(make_dupefilter, closed, errors, jobdir):
+def test_full_filter_closes_the_spider(make_dupefilter, closed, told, jobdir):
     """The capacity is the end; what still comes is added, and the filter does not grow."""
     settings = {"BLOOM_ON_FULL": "close", "JOBDIR": jobdir}
     tested = make_dupefilter(BLOOM_CAPACITY=50, **settings)
@@ -294,7 +286,7 @@ def test_full_filter_closes_the_spider(make_dupefilter, closed, errors, jobdir):
     assert closed(tested) == ["bloom_full"]
     tested.close("bloom_full")
     assert tested.crawler.stats.get_value("bloom/layers") == 1
-    (line,) = errors()
+    (line,) = told(logging.ERROR)
     assert "the 50 requests of BLOOM_CAPACITY" in line
     assert "Set a larger BLOOM_CAPACITY to resume the job." in line
     # the first new request finds the filter of a job still full, or has room in it

@@ -1,7 +1,6 @@
 """Redirects to what is the page of a request that led to them."""
 
 import json
-import logging
 import signal
 from collections import Counter
 
@@ -118,7 +117,7 @@ def test_a_page_that_refreshes_itself_does_so_once(make_dupefilter, fingerprinte
     assert verdicts == [False, False, False, True]
 
 
-def test_a_scrapy_that_hides_its_engine_drops_such_redirects_with_a_line(make_dupefilter, caplog):
+def test_a_scrapy_that_hides_its_engine_drops_such_redirects_with_a_line(make_dupefilter, told):
     """With the setting alone, where no page is promised; the add-on's start is refused."""
     tested = make_dupefilter(
         lambda crawler: vars(crawler.engine.downloader).pop("active"),
@@ -128,12 +127,11 @@ def test_a_scrapy_that_hides_its_engine_drops_such_redirects_with_a_line(make_du
     source = Request("http://a.example/a")
     assert not tested.request_seen(source)
     assert redirected(tested, source, source.url)[0]
-    found = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    (line,) = (each for each in found if "engine.downloader.active" in each)
+    (line,) = (each for each in told() if "engine.downloader.active" in each)
     assert line.endswith(": redirects to a page that led to them are dropped")
 
 
-def test_a_key_counts_for_a_redirect_and_not_for_children(make_dupefilter, caplog):
+def test_a_key_counts_for_a_redirect_and_not_for_children(make_dupefilter, told):
     """The key of a request stands for its redirect, too, which is fetched. A child with the meta
     of its response is a page of its own; one WARNING says so. What a callback sets counts,
     whatever else is in the meta."""
@@ -151,8 +149,8 @@ def test_a_key_counts_for_a_redirect_and_not_for_children(make_dupefilter, caplo
     assert [tested.request_seen(child) for child in children] == [False] * 3
     assert all("bloom_fingerprint" not in child.meta for child in children)
     assert tested.request_seen(Request("http://a.example/1"))
-    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "bloom_fingerprint" in warning.getMessage()
+    (warning,) = told()
+    assert "bloom_fingerprint" in warning
 
 
 SELECT = "twisted.internet.selectreactor.SelectReactor"

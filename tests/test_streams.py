@@ -40,16 +40,6 @@ def disagreements(dupefilter, urls, seen):
     ]
 
 
-def test_stream_gets_scrapys_verdicts(make_dupefilter, stream):
-    """With default settings each line gets the verdict that Scrapy's dupefilter gave."""
-    urls, seen = stream
-    tested = make_dupefilter()
-    assert disagreements(tested, urls, seen) == []
-    tested.close("finished")
-    assert tested.crawler.stats.get_value("bloom/items") == seen.count(False)
-    assert tested.crawler.stats.get_value("bloom/expected_false_positives") < 0.1
-
-
 def test_the_budget_of_the_recipe_loses_nothing_of_a_stream(tmp_path, stream):
     """Each new URL of a documentation site is scheduled."""
     urls, seen = stream

@@ -13,7 +13,7 @@ from tests.delta.test_crawls import check as check_days
 from tests.delta.test_crawls import check_digests, check_fleet, item_of
 from tests.delta.test_crawls import pages as error_pages
 from tests.delta.test_crawls import tell as day_after_day
-from tests.redis.server import PACKAGES, Server, inside
+from tests.redis.server import PACKAGES, inside
 from tests.redis.test_fleet import assert_whole, fleet
 from tests.world.delta import details
 
@@ -107,7 +107,7 @@ def test_a_thousand_kills_of_many_workers():
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_workers_on_each_server(package, tmp_path, monkeypatch):
+def test_workers_on_each_server(package, request, monkeypatch):
     """Killed, stopped, and on a Cluster, and servers that restart; and thirty fleets of three that
     share a delta store."""
     if not (server := inside(package)):
@@ -115,10 +115,6 @@ def test_workers_on_each_server(package, tmp_path, monkeypatch):
     monkeypatch.setenv("REDIS_SERVER", server)
     for report in fleet("kills", "cluster", "restarts", "goes_back", "--count", 5).values():
         assert_whole(report)
-    server = Server(tmp_path)
-    monkeypatch.setenv("DELTA_REDIS", server.url)
-    try:
-        for runs in day_after_day("fleet", "--count", 30).values():
-            check_fleet(runs)
-    finally:
-        server.stop()
+    monkeypatch.setenv("DELTA_REDIS", request.getfixturevalue("own_server").url)
+    for runs in day_after_day("fleet", "--count", 30).values():
+        check_fleet(runs)

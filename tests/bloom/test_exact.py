@@ -295,18 +295,3 @@ def test_damage_is_found(tmp_path):
         assert not finding.sound
         assert re.search(message, finding.text), finding.text
         assert path.read_bytes() == damaged
-
-
-# Joining
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_exact_filters_are_not_joined(kind):
-    """Whichever of the two has a table; the one that should get the keys stays as it was."""
-    ours, theirs, plain = (kind(1_000, 1e-3, secret=SECRET, exact=exact) for exact in (1, 1, 0))
-    theirs.add("theirs")
-    for a, b in ((ours, theirs), (ours, plain), (plain, theirs)):
-        with pytest.raises(IncompatibleFilterError, match="exact filters cannot be joined"):
-            a.update_from(b)
-        assert len(a) == 0
-        assert "theirs" not in a

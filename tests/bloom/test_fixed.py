@@ -7,18 +7,6 @@ from scrapy_bloom import BloomError, BloomFilter, IncompatibleFilterError, Scala
 SECRET = bytes(range(16))
 
 
-@pytest.mark.parametrize("kind", [BloomFilter, ScalableBloomFilter])
-def test_filter_that_does_not_grow_takes_too_many(kind):
-    """And the estimate tells what that costs."""
-    bloom_filter = kind(10_000, 1e-4)
-    bloom_filter.growing = False
-    bloom_filter.update(b"%d" % i for i in range(10_000))
-    assert bloom_filter.current_error_rate <= 1e-4
-    bloom_filter.update(b"%d" % i for i in range(10_000, 30_000))
-    assert bloom_filter.current_error_rate > 1e-2
-    assert all(b"%d" % i in bloom_filter for i in range(30_000))
-
-
 def test_fixed_filter_does_not_grow_on_reopening(tmp_path):
     """A file with a smaller capacity than asked is refused, a larger one is fine."""
     BloomFilter(10_000, 1e-4, tmp_path / "a").close()
@@ -69,6 +57,7 @@ def test_copy_is_independent(tmp_path, exact):
         ({"error_rate": 1e-3}, "different (blocks|probes)"),
         ({"secret": bytes(16)}, "different secret cannot"),
         ({"identity": "theirs"}, r"different identity \('' and 'theirs'\)"),
+        ({"exact": True}, "exact filters cannot be joined"),
     ],
 )
 @pytest.mark.parametrize("kind", [BloomFilter, ScalableBloomFilter])

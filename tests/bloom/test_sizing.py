@@ -34,14 +34,6 @@ def test_error_rate_is_the_poisson_mixture(blocks, probes, keys):
     assert sizing.error_rate_at(blocks, probes, keys) == pytest.approx(total, rel=1e-9)
 
 
-def test_error_rate_grows_with_the_keys():
-    """From an empty filter, which has none, to a full one, which errs always."""
-    rates = [sizing.error_rate_at(10, 14, keys) for keys in (0, 1, 1_000, 10_000, 100_000, 10**7)]
-    assert rates[0] == 0
-    assert rates == sorted(rates)
-    assert rates[-1] == pytest.approx(1)
-
-
 def test_an_exact_table_compares_some_64_remainders():
     """At its capacity, each of which may be that of another key: see docs/exactness.md."""
     full = *sizing.shape(10**6, 1e-6), 10**6

@@ -120,20 +120,6 @@ def test_no_command_changes_what_it_only_reads(run, folder, name, request):
     assert answered == ANSWERED[name]
 
 
-@pytest.mark.parametrize(
-    "command", ["merge other alone", "merge other table", "add other seen/requests.seen"]
-)
-def test_what_is_copied_stays_as_it_is(run, folder, tmp_path, command):
-    """The sources of what writes elsewhere."""
-    copy, (name, _, source) = tmp_path / "copy", command.split()
-    shutil.copytree(folder, copy)
-    if name == "merge":
-        shutil.copytree(copy / source, copy / "other")
-    before = files_in(copy / source.partition("/")[0])
-    assert run(copy, *command.split()).status == 0
-    assert files_in(copy / source.partition("/")[0]) == before
-
-
 ARGUMENTS = {
     "check": "PLACE http://example.com/",
     "add": "PLACE urls.txt",

@@ -89,9 +89,9 @@ def test_tables_fit_a_terminal(run, tmp_path):
 @pytest.mark.skipif(not os.path.exists("/dev/stdin"), reason="pipes have names on Unix only")
 @pytest.mark.parametrize("packed", [bytes, gzip.compress], ids=["plain", "gzip"])
 def test_compare_loses_nothing_of_a_pipe(run, tmp_path, packed):
-    """`scrapy bloom compare <(zcat list.gz)` reads all of it, from the first byte on; a mark of an
-    editor makes no other URL, and what holds no URL is refused."""
-    lines = packed(b"\xef\xbb\xbfhttp://a.example/1\nhttp://a.example/1\n")
+    """`scrapy bloom compare <(zcat list.gz)` reads all of it, from the first byte on; what an
+    editor leaves makes no other URL, and what holds no URL is refused."""
+    lines = packed(b"\xef\xbb\xbfhttp://a.example/1\r\nhttp://a.example/1\n")
     (row,) = bloom(tmp_path, "compare", "/dev/stdin", "--json", stdin=lines).json["rows"]
     assert (row["lines"], row["urls"]) == (2, 1)
     nothing = run(tmp_path, "compare", "-", stdin=packed(b"nonsense\n"))

@@ -334,6 +334,7 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(place, caplog):
         caplog.clear()
         place.open(**budget, BLOOM_RETRY_FAILED=True).started().close()
         assert "such as http://example.com/c (callback parse, slot 'example.com')" in caplog.text
+    assert (place.failed.retry(reasons=["unser*"]), place.failed.retry()) == (0, 0)
     assert place.failed.drop() == 1
     caplog.clear()
     place.open(**budget).close()

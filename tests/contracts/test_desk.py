@@ -12,8 +12,7 @@ from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.records import KEPT, State
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.sqlite.desk import SqliteDesk
-from tests.crawl.engine import Job, name_of, unserializable
-from tests.crawl.rounds import RoundJob
+from tests.crawl.engine import Job, name_of
 from tests.failures import Failed
 from tests.redis.workers import FIFO, StoreWorker
 
@@ -261,23 +260,6 @@ def test_the_verdict_on_a_host_ends_at_once(place, with_dead_host, how):
     assert (desk.held(), [*desk.scan(Filter(KEPT))]) == ({}, [])
     assert sorted(names(desk.scan(Filter()))) == sorted(WAITING_NAMES)
     assert {*place.names()} == {*WAITING_NAMES} - {"later"}
-
-
-def test_what_could_not_be_serialized_is_not_asked_again(tmp_path):
-    """It is listed, and can be forgotten, also in a later round."""
-    for pages in (["capped"], []):
-        job = RoundJob(tmp_path, BLOOM_BUDGET={"*": 0}).open()
-        job.start()
-        for name in pages:
-            job.scheduler.enqueue_request(unserializable("lost"))
-            job.push(name)
-        job.close("finished")
-        job.drop()
-    assert job.round.number == 2
-    desk = Failed(tmp_path)
-    assert desk.by_reason() == {"unserializable": 1, "capped": 1}
-    assert desk.retry(reasons=["unser*"]) == 0
-    assert (desk.retry(), desk.drop()) == (1, 1)
 
 
 def test_what_is_in_flight_stays_as_it_is(tmp_path):

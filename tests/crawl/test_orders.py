@@ -181,23 +181,6 @@ def test_a_change_of_a_stopped_job_leaves_the_rest(make, tmp_path, is_killed, qu
     assert [query(folder, each) for each in rest] == before
 
 
-def test_drop_on_a_stopped_job(make, run, tmp_path):
-    """Needs --yes; what is dropped stays seen. Orders that stand come first."""
-    job = make()
-    for number in range(6):
-        push(job, f"{'ab'[number % 2]}-{number}")
-    job.close("shutdown")
-    standing = give(JobDirectory(tmp_path / "job"), Order(Filter(slots=("b",)), "drop"))
-    command = ["queue", "drop", "job", "--slot", "a", "--url", "*/a-[02]"]
-    refusal = run(tmp_path, *command).refusal
-    assert "2 pending requests of job would be dropped for good: say so with --yes" in refusal
-    assert run(tmp_path, *command, "--yes").out == "job: dropped 2 pending requests\n"
-    assert dropped(standing) == (3, 0)
-    job = make()
-    assert not push(job, "a-0")
-    assert job.names() == ["a-4"]
-
-
 def fail(job, *names):
     """Let the next requests fail, which are of these names."""
     for name in names:

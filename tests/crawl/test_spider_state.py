@@ -6,7 +6,6 @@ import pytest
 from scrapy import signals
 
 from tests.crawl.engine import STOCK, query
-from tests.crawl.test_rounds import phases
 
 
 @pytest.fixture
@@ -109,19 +108,6 @@ def test_a_state_that_cannot_be_pickled_is_one_error(make_round, caplog, state_f
     job.spider.state = {"n": 2}
     job.close()
     assert pickle.loads(state_file.read_bytes()) == {"n": 2}
-
-
-def test_a_commit_that_fails_at_the_end_keeps_its_state(make_round, tmp_path):
-    """The requests are repeated in the same round, and their callbacks change the state then."""
-    job = committed(make_round().started("a"), 1)
-    job.names()
-    job.spider.state["n"] = 2
-    job.round.file._connection.execute("PRAGMA query_only = 1")
-    job.close()
-    job.drop()
-    assert phases(tmp_path / "job") == [(1, "running")]
-    job = make_round()
-    assert (job.names(), job.spider.state) == (["a"], {"n": 1})
 
 
 def test_without_the_extension_nothing_is_kept(make_round, state_file):

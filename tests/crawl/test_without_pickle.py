@@ -10,12 +10,11 @@ from msgpack import ExtType
 from scrapy import FormRequest
 from scrapy.settings import Settings
 
-from scrapy_bloom import BloomError, JobDirectoryError, RequestFileError
+from scrapy_bloom import JobDirectoryError, RequestFileError
 from scrapy_bloom.crawl import codec as codecs
 from scrapy_bloom.crawl.codec import Codec, Stored, stored_fields
 from scrapy_bloom.crawl.failed_request import ATTEMPTS_KEY, FailedRequest
 from scrapy_bloom.crawl.request_text import MARSHALLED, OBJECTS, PICKLED, checksum, pack
-from scrapy_bloom.migration.scrapy_redis import _loads
 from scrapy_bloom.redis.codec import RedisCodec
 from scrapy_bloom.sqlite.listing import stopped_job
 from tests.crawl.engine import STOCK
@@ -187,7 +186,7 @@ def test_scrapys_own_queue_is_refused(make, tmp_path):
 
 
 def test_load_refuses_pickles(make, tmp_path):
-    """Those of a job, and those of scrapy-redis."""
+    """Those of a job; those of scrapy-redis are refused in test_load.py."""
     make().pushed("object", meta={"value": Evil(tmp_path / "evil")}).close()
     codec = RedisCodec(Settings({"BLOOM_PICKLE": False}))
     with (
@@ -195,10 +194,6 @@ def test_load_refuses_pickles(make, tmp_path):
         pytest.raises(RequestFileError, match="BLOOM_PICKLE is False"),
     ):
         list(left.requests(codec.dump_fields))
-    for serializer in (None, "pickle", pickle):
-        with pytest.raises(BloomError, match="stored by pickle, and BLOOM_PICKLE is False"):
-            _loads(Settings({"BLOOM_PICKLE": False, "SCHEDULER_SERIALIZER": serializer}))
-    assert _loads(Settings({"BLOOM_PICKLE": False, "SCHEDULER_SERIALIZER": "json"}))
 
 
 def test_objects_that_are_not_there_are_damage():

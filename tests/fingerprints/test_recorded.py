@@ -1,7 +1,6 @@
 """Whose fingerprints a job holds: what may change between two runs of it, and what may not."""
 
 import json
-import logging
 from hashlib import sha1
 
 import pytest
@@ -62,12 +61,6 @@ def run(make_dupefilter, tmp_path):
     return run
 
 
-@pytest.fixture
-def warnings(caplog):
-    """Return a function that lists the warnings of the package so far."""
-    return lambda: [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-
-
 @pytest.mark.parametrize(
     ("first", "second", "match"),
     [
@@ -107,22 +100,22 @@ LONG_NAME = of_name("Long" * 2_000)
     ],
     ids=range(12),
 )
-def test_equal_fingerprints_resume_silently(run, warnings, first, second):
+def test_equal_fingerprints_resume_silently(run, told, first, second):
     """What counts is the fingerprints and the `identity`, of any length and any characters, not the
     class that makes them."""
     assert [run(first), run(second)] == [False, True]
-    assert warnings() == []
+    assert told() == []
 
 
 @pytest.mark.parametrize(
     ("first", "second"), [(RequestFingerprinter, UPGRADED), (FAILS_ON_EDGE, RequestFingerprinter)]
 )
-def test_edge_cases_that_differ_are_warned_of(run, warnings, first, second):
+def test_edge_cases_that_differ_are_warned_of(run, told, first, second):
     """As after an upgrade of w3lib: one line, and the crawl goes on."""
     run(first)
-    assert warnings() == []
+    assert told() == []
     assert run(second) is True
-    (warning,) = warnings()
+    (warning,) = told()
     assert "w3lib" in warning
     assert "fetched once more" in warning
 

@@ -8,7 +8,6 @@ import pytest
 from scrapy_bloom.migration.sources import SeenFile
 from tests.commands.command_line import bloom, files_in
 from tests.migration.test_sources import FORMATS
-from tests.redis.server import Server, missing
 from tests.small_site import PAGES, SmallSite, crawl, crawl_until
 from tests.test_crawls import STOP_AT
 
@@ -79,30 +78,25 @@ def left_by(server, folder):
     return {**found, **{name: server.command("DUMP", name) for name in names}}
 
 
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.mark.parametrize("source", ["job", "scrapy-redis"])
-def test_a_crawl_goes_on_in_redis(tmp_path, source):
+def test_a_crawl_goes_on_in_redis(tmp_path, own_server, source):
     """Takes as long as two crawls: stopped in the middle and loaded, it misses nothing and fetches
     nothing again; what was loaded is as it was."""
     pytest.importorskip("scrapy_redis")
     is_job = source == "job"
-    server = Server(tmp_path)
     theirs = {} if is_job else THEIR_FINGERPRINTS
-    place, *options = ["job"] if is_job else [server.url, "--spider", "small"]
+    place, *options = ["job"] if is_job else [own_server.url, "--spider", "small"]
     options += [f"--set={name}={value}" for name, value in {**SHARED, **theirs}.items()]
-    began_with = JOB if is_job else {**THEIRS, "REDIS_URL": server.url}
-    try:
-        with SmallSite() as site:
-            first = crawl_until(STOP_AT, site, tmp_path, job=is_job, **began_with)
-            first.stop(SIGINT)
-            site.release()
-            first.end()
-            between, before = site.answered.total(), left_by(server, tmp_path)
-            found = bloom(tmp_path, "load", place, server.url, "--key", KEY, *options)
-            after, ours = left_by(server, tmp_path), {**SHARED, **theirs}
-            run = crawl(site, tmp_path, job=False, BLOOM_REDIS_URL=server.url, **ours).end()
-    finally:
-        server.stop()
+    began_with = JOB if is_job else {**THEIRS, "REDIS_URL": own_server.url}
+    with SmallSite() as site:
+        first = crawl_until(STOP_AT, site, tmp_path, job=is_job, **began_with)
+        first.stop(SIGINT)
+        site.release()
+        first.end()
+        between, before = site.answered.total(), left_by(own_server, tmp_path)
+        found = bloom(tmp_path, "load", place, own_server.url, "--key", KEY, *options)
+        after, ours = left_by(own_server, tmp_path), {**SHARED, **theirs}
+        run = crawl(site, tmp_path, job=False, BLOOM_REDIS_URL=own_server.url, **ours).end()
     assert STOP_AT <= between < len(PAGES)
     assert found.status == 0, found.error
     told = "for Redis" if is_job else "pending requests from scrapy-redis's 'small' at"

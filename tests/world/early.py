@@ -174,18 +174,11 @@ class RuleSpider(CrawlSpider):
         yield {"url": without_fragment(response.url)}
 
 
-class PlainRuleSpider(RuleSpider):
-    rules = (
-        Rule(LinkExtractor(allow=r"/\d*[02468]\b"), "parse_page", follow=True),
-        Rule(LinkExtractor(deny="outside"), "parse_page", follow=True),
-    )
-
-
-class NewRuleSpider(RuleSpider):
-    rules = (
-        Rule(NewLinkExtractor(allow=r"/\d*[02468]\b"), "parse_page", follow=True),
-        Rule(NewLinkExtractor(deny="outside"), "parse_page", follow=True),
-    )
+def by_rules(extractor):
+    """Return the spider whose rules have such extractors."""
+    extractors = extractor(allow=r"/\d*[02468]\b"), extractor(deny="outside")
+    rules = tuple(Rule(each, "parse_page", follow=True) for each in extractors)
+    return type("RuleSpider", (RuleSpider,), {"rules": rules})
 
 
 @dataclass(frozen=True)
@@ -235,7 +228,7 @@ VARIANTS = {
     ),
     "wider identity": Variant(**MIXED, settings={**CANONICAL, **ONE}, is_late=True),
     "killed": Variant(AsyncSpider, settings=JOB, kills=(7, 20, 1, 30)),
-    "new rules": Variant(PlainRuleSpider, early_spider=NewRuleSpider),
+    "new rules": Variant(by_rules(LinkExtractor), early_spider=by_rules(NewLinkExtractor)),
 }
 BASE = {
     "DOWNLOADER_MIDDLEWARES": {Answers: 595},
