@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +69,7 @@ class DurableFeeds(CommitHook):
         self._given_up: list[tuple[Feed, FeedError]] = []
         self._is_open = False
         self._origins = origins_of(exporter.crawler)
-        self._stores: set[Deferred[None]] = set()
-        """Full batches that are being stored."""
+        self._stores: set[Deferred[None]] = set()  # full batches that are being stored
         self._failed: list[str] = []
         self._follows_kept = round_.follows_kept
         # the feeds of a round that waited in vain for failed requests are complete
@@ -138,14 +137,13 @@ class DurableFeeds(CommitHook):
             self.recover()
             self._commit()
             if self._follows_kept:
-                shutil.rmtree(self._directory, ignore_errors=True)
+                self._remove_parts()
             self._is_open = True
-            await self._wait_for_stores()
+            await maybe_deferred_to_future(DeferredList([*self._stores]))
             await self._close([working for working in self._feeds if working.is_left])
             going_on = {working.feed.template for working in self._feeds if not working.is_left}
-            for template in self.templates:
-                if template not in going_on:
-                    self._begin(template)
+            for template in [uri for uri in self.templates if uri not in going_on]:
+                self._begin(template)
             self._commit()
         # whatever it is, nothing may be acknowledged; Twisted may hold back a Ctrl-C
         except BaseException as error:  # noqa: BLE001
@@ -254,9 +252,6 @@ class DurableFeeds(CommitHook):
         self._stores.add(stored)
         stored.addBoth(lambda _: self._stores.discard(stored))
 
-    async def _wait_for_stores(self) -> None:
-        await maybe_deferred_to_future(DeferredList([*self._stores]))
-
     async def finish(self) -> None:
         """Complete the feeds in place, store the others, and end the round if it waits for nothing
         else. Errors are logged."""
@@ -264,13 +259,13 @@ class DurableFeeds(CommitHook):
             return
         try:
             self._commit()
-            await self._wait_for_stores()
+            await maybe_deferred_to_future(DeferredList([*self._stores]))
             self._failed.clear()
             await self._close([*self._feeds])
             may_end = not self._failed and self._round.is_to_be_stored
             if may_end and self._round.file.is_empty and self._round.feeds_stored():
                 self._feeds.clear()
-                shutil.rmtree(self._directory, ignore_errors=True)
+                self._remove_parts()
             self.all_stored = not self._failed
             if self._failed:
                 failed = counted(len(self._failed), "feed"), ", ".join(self._failed)
@@ -333,6 +328,13 @@ class DurableFeeds(CommitHook):
         self._crawler.stats.inc_value(f"feedexport/{end}_count/{type(slot.storage).__name__}")
         await self._crawler.signals.send_catch_log_async(signals.feed_slot_closed, slot=slot)
         return end == "success"
+
+    def _remove_parts(self) -> None:
+        """Remove the part files, and their directory if nothing else is in it."""
+        with suppress(OSError):
+            for part in (p for p in self._directory.glob("*.part") if p.stem.isdecimal()):
+                part.unlink()
+            self._directory.rmdir()
 
     def _save(self, batch: Batch) -> None:
         """Make the state of a batch durable."""

@@ -59,9 +59,7 @@ class FeedFile:
         with file:
             self._read(file, length)
             if self.length < length:
-                raise FeedError(
-                    f"{self.path} has {self.length:,} bytes, and had {length:,} at least"
-                )
+                raise FeedError(f"{self.path} has {self.length:,} bytes, and had {length:,}")
             if length and self.digest != digest:
                 raise FeedError(f"the first {length:,} bytes of {self.path} are others now")
             if not _is_beginning(file.fileno(), length, ending):

@@ -478,10 +478,22 @@ def test_what_a_kill_has_left_is_no_part_of_a_feed(tmp_path, job, monkeypatch):
     assert numbers(tmp_path / "a.jl.gz") == [1]
     assert {path.name for path in tmp_path.iterdir()} == {"a.jl.gz", "job"}
     with monkeypatch.context() as patch:
-        patch.setattr("shutil.rmtree", lambda *_, **__: None)
+        patch.setattr(DurableFeeds, "_remove_parts", lambda _: None)
         job(ZIPPED).finish()
     job(ZIPPED).pages(p2={"n": 2}).close()
     assert numbers(tmp_path / "a.jl.gz") == [2]
+
+
+@pytest.mark.parametrize("item", [{"n": 2}, Shy(n=2)], ids=["finished", "but for a failed page"])
+def test_what_else_lies_beside_the_part_files_stays(tmp_path, job, item):
+    """A feed of this job, and what is not the job's."""
+    feeds, folder = {"job/feeds/a.jl": "jsonlines", "b.json": "json"}, tmp_path / "job" / "feeds"
+    folder.mkdir(parents=True)
+    (folder / "2025.jl.part").write_text("precious")
+    job(feeds).pages(p1={"n": 1}, p2=item).close()
+    job(feeds, GOES_ON)
+    assert {path.name for path in folder.iterdir()} == {"a.jl", "2025.jl.part"}
+    assert numbers(folder / "a.jl")[0] == 1
 
 
 def test_a_new_feed_is_on_the_disk_with_its_name(tmp_path, job, monkeypatch):
