@@ -14,7 +14,7 @@ from ..errors import FeedError
 from ..files import sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
 AT_ONCE = 1 << 20
 """Bytes read or written at a time."""
@@ -24,16 +24,16 @@ PAGE = 4096
 class FeedFile:
     """The file at `path`, whose first `length` bytes are right.
 
-    `open` cuts off later bytes if `check` has recognised them as this job's, or if the file is to
-    be `emptied`; nothing else is cut or overwritten. FeedError is raised if another program writes
-    to it. A `private` file is for its owner alone, and so is its directory.
+    `open` cuts off later bytes if `check` has recognised all of them as this job's, or if the file
+    is to be `emptied`; nothing else is cut or overwritten. FeedError is raised if another program
+    writes to it. A `private` file is for its owner alone, and so is its directory.
     """
 
     def __init__(self, path: Path, *, emptied: bool = False, private: bool = False) -> None:
         self.path = path
         self._private = private
         self.length = 0
-        self._may_cut = emptied
+        self._cut_sizes: Container[int] = range(sys.maxsize) if emptied else ()
         self._hash = blake2b(digest_size=16, usedforsecurity=False)
         self._file = -1
 
@@ -57,6 +57,7 @@ class FeedFile:
                 raise FeedError(f"{self.path} is not there any more") from None
             return
         with file:
+            size = os.fstat(file.fileno()).st_size
             self._read(file, length)
             if self.length < length:
                 raise FeedError(f"{self.path} has {self.length:,} bytes, and had {length:,}")
@@ -65,7 +66,7 @@ class FeedFile:
             if not _is_beginning(file.fileno(), length, ending):
                 more = os.fstat(file.fileno()).st_size - length
                 raise FeedError(f"the last {more:,} bytes of {self.path} are not from this job")
-        self._may_cut = True
+        self._cut_sizes = (size,)  # others may write to it before it is opened
 
     def _read(self, file: IO[bytes], end: int) -> None:
         for data in chunks(file, end):
@@ -82,7 +83,7 @@ class FeedFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         file = privately(self.path, flags) if self._private else os.open(self.path, flags, 0o666)
         try:
-            if self._may_cut:
+            if os.fstat(file).st_size in self._cut_sizes:
                 os.ftruncate(file, self.length)
             if is_new:
                 sync_directory(self.path.parent)
@@ -90,16 +91,14 @@ class FeedFile:
             os.close(file)
             raise
         self._file = file
-        self._may_cut = False
+        self._cut_sizes = ()
 
     def append(self, chunks: Iterable[bytes]) -> None:
         """Append all of `chunks` durably, or none if that raises OSError or FeedError."""
         self.open()
         if (size := os.fstat(self._file).st_size) != self.length:
-            raise FeedError(
-                f"{self.path} has {size:,} bytes, and this job has left it with"
-                f" {self.length:,}: another program writes to it"
-            )
+            what = f"{self.path} has {size:,} bytes, not {self.length:,}"
+            raise FeedError(f"{what}: another program writes to it")
         after, length = self._hash.copy(), self.length
         try:
             for data in _joined(chunks):

@@ -287,8 +287,16 @@ def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job
     a.close("bloom_error")
     assert (tmp_path / "a.jl").read_bytes() == b'{"n": 1}\nmore\n'
     (tmp_path / "a.jl").write_bytes(b'{"n": 1}\n')
-    job({"a.jl": "jsonlines"})
+    job({"a.jl": "jsonlines"}).close("shutdown")
     assert numbers(tmp_path / "a.jl") == [1, 2]
+    b = job({"a.jl": "jsonlines"}, later=True)
+    Job.open(b)  # and a pipeline is slow to open
+    with (tmp_path / "a.jl").open("a") as file:
+        file.write("more\n")
+    b.send(signals.spider_opened)
+    assert (tmp_path / "a.jl").read_bytes() == b'{"n": 1}\n{"n": 2}\nmore\n'
+    b.pages(p3={"n": 3})
+    assert b.scheduler.ledger.stopped
 
 
 @pytest.mark.parametrize(
