@@ -78,15 +78,16 @@ class WaitingFeed(OpenFeed):
     # -- a batch -------------------------------------------------------------------
 
     def check_stored(self, batch: Batch) -> None:
-        """Raise FeedError if the file in which `batch` was stored has changed since."""
+        """Raise FeedError if the file in which `batch` was stored has changed since. Cost: reads
+        the file."""
         stored = batch.stored
         overwrites = self.options.get("overwrite")
         if "versions" not in stored or (overwrites and "is_replaced" not in stored):
             return
-        file = FeedFile(Path(stored["path"]))
-        file.keep()
-        if [file.length, file.digest.hex()] not in stored["versions"]:
-            raise FeedError(f"{file.path} is not as this job has left it")
+        version = _version(Path(stored["path"]))
+        if version not in stored["versions"]:
+            raise FeedError(f"{stored['path']} is not as this job has left it")
+        stored["versions"] = [version]
 
     def unstored(self, batch: Batch) -> int | None:
         """Return how many items of `batch` are to be stored, None if nothing is to be done."""
@@ -156,19 +157,16 @@ class WaitingFeed(OpenFeed):
         path = Path(stored.get("path") or local_path(storage)).resolve()
         make_directory(path.parent)
         if "path" not in stored:
-            before = FeedFile(path)
-            if not self.options.get("overwrite"):
-                before.keep()
-            stored |= {"path": str(path), "base": before.length}
-            stored["versions"] = [[before.length, before.digest.hex()]]
+            before = [0, ""] if self.options.get("overwrite") else _version(path)
+            stored |= {"path": str(path), "base": before[0], "versions": [before]}
         with replacing(path, _mode_of(path), stored["token"]) as file:
             with suppress(FileNotFoundError), path.open("rb") as base:
                 file.writelines(chunks(base, stored["base"]))
             self._write(batch, file)
             file.close()
-            after = FeedFile(Path(file.name))
-            after.keep()
-            stored["versions"] = [stored["versions"][-1], [after.length, after.digest.hex()]]
+            after = _version(Path(file.name))
+            self.check_stored(batch)  # others may have written to it meanwhile
+            stored["versions"] = [*stored["versions"][-1:], after]
             save(batch)
         stored["versions"] = stored["versions"][-1:]
         stored["is_replaced"] = True
@@ -198,6 +196,13 @@ class _Watched:
         count = self._file.write(data)
         self.has_failed = False
         return count
+
+
+def _version(path: Path) -> list[Any]:
+    """Return the length and the hash of the file at `path`. Cost: reads it."""
+    file = FeedFile(path)
+    file.keep()
+    return [file.length, file.digest.hex()]
 
 
 def _mode_of(path: Path) -> int:

@@ -299,6 +299,27 @@ def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job
     assert b.scheduler.ledger.stopped
 
 
+def test_what_others_write_to_a_feed_that_waits_is_not_replaced(tmp_path, job, caplog):
+    """Neither while it is first made, nor later; without that the job goes on."""
+    feeds, path = {"a.own": "own"}, tmp_path / "a.own"
+    path.touch()
+
+    class Overtaken(world_feeds.OwnExporter):
+        def finish_exporting(self):
+            path.write_bytes(before + b"more\n")
+
+    for number in (1, 2):
+        before = path.read_bytes()
+        a = job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number}})
+        a.exporter.exporters["own"] = Overtaken
+        a.close("shutdown")
+        assert path.read_bytes() == before + b"more\n"
+        path.write_bytes(before)
+        job(feeds).close("shutdown")
+    assert numbers(path) == [1, 2]
+    assert caplog.text.count("1 feed could not be stored: ") == 2
+
+
 @pytest.mark.parametrize(
     ("owner", "name"),
     [(DurableFeeds, "recover"), (DurableFeeds, "before_commit"), (Outbox, "add_item")],
@@ -471,25 +492,27 @@ def test_a_storage_that_fails_is_tried_again(run, tmp_path, job, caplog, batch):
     assert numbers(tmp_path / "shelf" / "1.jl") == [1]
 
 
-ZIPPED = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP], "overwrite": True}}
+ZIPPED = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP]}}
 
 
 def test_what_a_kill_has_left_is_no_part_of_a_feed(tmp_path, job, monkeypatch):
-    """The whole feed was written beside its place and did not come to it, or the process died
-    before the folder of the part files was removed."""
-    a = job(ZIPPED, GOES_ON).pages(p1={"n": 1})
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", raising(OSError("no space left")))
-        patch.setattr(Path, "unlink", lambda *_, **__: None)
-        a.close("shutdown")
+    """The whole feed was written beside its place and did not come to it, once and again, or the
+    process died before the part files were removed."""
+    for number in (1, 2):
+        a = job(ZIPPED, GOES_ON).pages(**{f"p{number}": {"n": number}})
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", raising(OSError("no space left")))
+            if number == 2:
+                patch.setattr(Path, "unlink", lambda *_, **__: None)
+            a.close("shutdown")
     job(ZIPPED).close("shutdown")
-    assert numbers(tmp_path / "a.jl.gz") == [1]
+    assert numbers(tmp_path / "a.jl.gz") == [1, 2]
     assert {path.name for path in tmp_path.iterdir()} == {"a.jl.gz", "job"}
     with monkeypatch.context() as patch:
         patch.setattr(DurableFeeds, "_remove_parts", lambda _: None)
         job(ZIPPED).finish()
-    job(ZIPPED).pages(p2={"n": 2}).close()
-    assert numbers(tmp_path / "a.jl.gz") == [2]
+    job(ZIPPED).pages(p3={"n": 3}).close()
+    assert numbers(tmp_path / "a.jl.gz") == [1, 2, 3]
 
 
 @pytest.mark.parametrize("item", [{"n": 2}, Shy(n=2)], ids=["finished", "but for a failed page"])
