@@ -244,9 +244,10 @@ class DurableFeeds(CommitHook):
         """Store a full batch while the crawl goes on."""
 
         async def store() -> None:
-            # not in the commit that has made it full
+            # not in the commit that has made it full, nor where none can record it: see `finish`
             await give_turn()
-            await self._store(working, batch)
+            if not self.ledger.stopped:
+                await self._store(working, batch)
 
         stored = deferred_from_coro(store())
         self._stores.add(stored)

@@ -649,6 +649,19 @@ def test_full_batches_of_a_removed_feed_are_stored_once(tmp_path, job, monkeypat
     assert [numbers(tmp_path / str(number)) for number in (1, 2)] == [[1], [2]]
 
 
+def test_a_full_batch_is_not_stored_while_that_cannot_be_recorded(tmp_path, job, next_turn):
+    """A crawl that has failed waits for its downloads, and may be killed meanwhile."""
+    feeds = {str(tmp_path / "%(batch_id)d.json"): {"format": "json", "batch_item_count": 1}}
+    a = job(feeds, GOES_ON)
+    a.done(a.page("1", {"n": 1}))
+    a.scheduler.ledger.commit()
+    a.scheduler.ledger.stop(OSError("disk is full"))
+    next_turn()
+    a.drop()
+    job(feeds).finish()
+    assert numbers(tmp_path / "1.json") == [1]
+
+
 def test_many_batches_at_once_and_after_each_other(tmp_path, job, next_turn):
     """Few files are open, and of those that are stored nothing is kept but a number."""
     open_files = len([*Path("/proc/self/fd").iterdir()])
