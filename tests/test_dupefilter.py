@@ -63,9 +63,10 @@ def closed(next_turn):
     return closed
 
 
-def test_a_request_is_seen_once_it_was_offered(make_dupefilter, place):
+def test_a_request_is_seen_once_it_was_offered(make_dupefilter, place, told):
     """New requests are new, known ones are seen, in whatever form they come again, and a run after
-    the clean end of another knows them, too, unless they were in memory."""
+    the clean end of another knows them, too, unless they were in memory; not those of a spider's
+    `closed()`, which nothing fetches, and which are no failure."""
     tested = make_dupefilter(**place)
     assert verdicts(tested, requests(0, 100)) == [False] * 100
     assert verdicts(tested, requests(0, 101)) == [True] * 100 + [False]
@@ -74,6 +75,8 @@ def test_a_request_is_seen_once_it_was_offered(make_dupefilter, place):
     assert not tested.request_seen(Request("http://example.com/7?b=1&a=2"))
     assert tested.request_seen(Request("http://example.com/7?a=2&b=1"))
     tested.close("finished")
+    assert verdicts(tested, requests(101, 102)) == [False]
+    assert told(logging.ERROR) == []
     is_kept = place.get("JOBDIR") != ""
     assert verdicts(make_dupefilter(**place), requests(0, 102)) == [is_kept] * 101 + [False]
 

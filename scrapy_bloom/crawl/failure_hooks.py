@@ -143,7 +143,7 @@ class Failures:
             )
         if in_memory := self._crawler.stats.get_value(IN_MEMORY):
             self._warn(
-                "%(requests)s failed that cannot be serialized, and so cannot be kept",
+                "%(requests)s failed that cannot be stored, and so cannot be kept",
                 requests=counted(in_memory, "request"),
             )
 

@@ -63,9 +63,7 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._running)
 
-    def keep(
-        self, request: Request, fingerprints: Iterable[bytes], *, comes_again: bool = False
-    ) -> None:
+    def keep(self, request: Request, fingerprints: Iterable[bytes], *, comes_again: bool) -> None:
         """Record that `request` is in the memory queue. If it `comes_again`, no filter drops it
         when the request that has yielded it is repeated."""
         is_new = id(request) not in self._known

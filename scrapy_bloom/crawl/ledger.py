@@ -175,15 +175,14 @@ class Ledger:
             self.reasons[request] = self._marked.setdefault(request, failed).reason
 
     def cannot_schedule(self, request: Request, error: Exception) -> None:
-        """Drop `request`; the requests that may have yielded it stay in the job."""
+        """Count `request` as failed, and leave it out: it may raise again at each repetition."""
         logger.error(
-            "Cannot schedule %(request)s: %(error)s. The requests in progress stay in the job, and"
-            " are repeated when it is resumed.",
+            "Cannot schedule %(request)s, which is left out: %(error)s. Mend what makes it.",
             {"request": request, "error": error},
             exc_info=error,
             extra={"spider": self._crawler.spider},
         )
-        self.in_flight.keep(request, [])
+        self._crawler.stats.inc_value(IN_MEMORY)
         if not request.dont_filter:
             self._dupefilter.forget(request)
 

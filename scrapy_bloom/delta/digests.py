@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence, Set
-from datetime import date, time, timedelta
-from enum import Enum
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
-from json import JSONEncoder
-from numbers import Number
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from itemadapter import ItemAdapter
-from scrapy.utils.python import global_object_name
 
+from ..crawl.forms import as_json
 from ..errors import message_of
 from .marks import CHANGED, NEW, UNCHANGED
 
@@ -60,7 +54,7 @@ class Digests:
         fields: dict[str, Any] = {}
         try:
             fields = {k: v for k, v in ItemAdapter(item).items() if k not in self._without}
-            text = _json(fields)
+            text = as_json(fields)
         except Exception as error:  # noqa: BLE001 - classes of others
             self._tell_of_unstable(fields, response, error)
             so_far.update(os.urandom(BYTES))
@@ -118,34 +112,9 @@ def _hash() -> blake2b:
     return blake2b(digest_size=BYTES, usedforsecurity=False)
 
 
-def _form(value: Any) -> Any:
-    """Return the form of a value that is not JSON, the same in each process. Raises TypeError for
-    one that has none."""
-    if ItemAdapter.is_item(value) or isinstance(value, Mapping):
-        return {**(value if isinstance(value, Mapping) else ItemAdapter(value))}
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        form: Any = bytes(value).hex()
-    elif isinstance(value, Set):
-        form = sorted(map(_json, value))
-    elif isinstance(value, Sequence):
-        return [*value]
-    elif isinstance(value, (date, time)):
-        form = value.isoformat()
-    elif isinstance(value, (Number, timedelta, UUID, PurePath)):
-        form = str(value)
-    elif isinstance(value, Enum):
-        form = value.name
-    else:
-        raise TypeError(f"it is of {global_object_name(type(value))}")
-    return {type(value).__name__: form}
-
-
-_json = JSONEncoder(sort_keys=True, separators=(",", ":"), default=_form).encode
-
-
 def _is_stable(value: Any) -> bool:
     try:
-        _json(value)
+        as_json(value)
     except Exception:  # noqa: BLE001 - see add
         return False
     return True

@@ -181,9 +181,13 @@ class DurableFeeds(CommitHook):
         try:
             for working in self._feeds:
                 if not working.is_left and filters[working.feed.template].accepts(item):
-                    feed, exported = working.feed.id, working.export(item)
+                    feed, exported, digest = working.feed.id, working.export(item), None
+                    if is_start_item:
+                        from ..crawl.forms import digest_of
+
+                        digest = digest_of(item, exported, working.options["fields"])
                     try:
-                        self.outbox.add_item(feed, origin, exported, is_start_item=is_start_item)
+                        self.outbox.add_item(feed, origin, exported, digest)
                     except (sqlite3.Error, OSError, OverflowError, MemoryError) as error:
                         self.ledger.stop(error)
                         return

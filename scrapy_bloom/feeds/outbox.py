@@ -13,7 +13,6 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -157,10 +156,9 @@ class Outbox:
         self.written.clear()
         self.changed.clear()
 
-    def add_item(self, feed: int, request: Request, item: bytes, *, is_start_item: bool) -> None:
-        """Insert an item of `request`; one of `start()` only if earlier runs have not taken it."""
-        if is_start_item:
-            digest = blake2b(item, digest_size=16, usedforsecurity=False).digest()
+    def add_item(self, feed: int, request: Request, item: bytes, digest: bytes | None) -> None:
+        """Insert an item of `request`; one of `start()`, by `digest`, if no earlier run took it."""
+        if digest is not None:
             met = self._file.execute(
                 "UPDATE start_items SET again = again + 1"
                 " WHERE feed = ? AND digest = ? AND again < taken",

@@ -76,7 +76,7 @@ class RedisStore:
     it are answered. `next` returns claimed requests that the server knows as dispatched.
     """
 
-    failures: tuple[type[Exception], ...] = (SharedFilterError,)
+    failures: tuple[type[Exception], ...] = (SharedFilterError, MemoryError)
 
     def __init__(
         self,

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -14,7 +13,7 @@ from ..crawl.delays import NOT_BEFORE
 from ..crawl.failed_request import TIMES_KEYS
 from ..crawl.ledger import CommitHook
 from ..crawl.origins import origins_of
-from ..crawl.request_text import DEFAULTS, ORDER
+from ..crawl.request_text import DEFAULTS
 from ..scrapy_private.engine import EngineView
 from ..scrapy_private.middlewares import OutputFilter
 
@@ -153,10 +152,11 @@ class RepeatedChildren(OutputFilter, CommitHook):
         return self._file.execute(MEET, (parent, digest)).rowcount == 1
 
     def _digest(self, parent: int, request: Request) -> bytes:
+        from ..crawl.forms import digest_of
+
         described = {**DEFAULTS, **self._store.codec.fields(request)}
         # another page may be the first to yield the parent again
-        other = {"depth"} if parent < ROWLESS else ()
-        meta = described["meta"].items()
-        described["meta"] = {k: value for k, value in meta if k not in VOLATILE.union(other)}
-        ordered = {key: described.pop(key) for key in ORDER if key in described} | described
-        return blake2b(repr(ordered).encode("utf-8", "backslashreplace"), digest_size=16).digest()
+        left_out = VOLATILE.union({"depth"} if parent < ROWLESS else ())
+        described["meta"] = {k: v for k, v in described["meta"].items() if k not in left_out}
+        described["headers"] = [*described["headers"].items()]
+        return digest_of(described, sorted(described.items()))

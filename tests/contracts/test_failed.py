@@ -15,6 +15,7 @@ from tests.crawl.engine import name_of, request
 from tests.crawl.engine import unfiltered as start
 from tests.crawl.test_rounds import phases
 from tests.failures import Failed, SpeechlessError, fail_download
+from tests.fakes import raising
 from tests.stored import stored
 
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -185,7 +186,27 @@ def test_failed_requests_of_memory_are_counted_and_told(place, caplog):
     job.close()
     assert place.failed.names() == []
     assert job.stat("scheduler/failed_in_memory") == 1
-    assert "1 request failed that cannot be serialized, and so cannot be kept" in caplog.text
+    assert "1 request failed that cannot be stored, and so cannot be kept" in caplog.text
+
+
+@pytest.mark.parametrize("error", [AttributeError, MemoryError])
+def test_what_raises_while_it_is_scheduled_is_left_out(place, caplog, monkeypatch, error):
+    """It is told, counted and not seen, and what has yielded it is done; what is no fault of its
+    own keeps that pending."""
+    job, is_its_own = place.open().started("page"), error is AttributeError
+    job.commit()
+    page = job.pop()
+    for part, name in ((job.scheduler.ledger.store, "push"), (job.scheduler.df, "request_seen")):
+        with monkeypatch.context() as patch:
+            patch.setattr(part, name, raising(error("no idea")))
+            assert not job.push("a")
+    assert job.push("a") is is_its_own
+    job.done(page)
+    assert job.names() == ["a"] * is_its_own
+    job.close("finished" if is_its_own else "bloom_error")
+    assert ("Cannot schedule <GET http://example.com/a>, which" in caplog.text) is is_its_own
+    assert ("2 requests failed that cannot be stored" in caplog.text) is is_its_own
+    assert place.open().names() == ["page"] * (not is_its_own)
 
 
 def test_a_long_exception_is_cut():

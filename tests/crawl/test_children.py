@@ -48,11 +48,19 @@ def again(job):
 
 def test_children_are_given_once(make_round, crash_round, monkeypatch):
     """The k-th with a fingerprint is left out only if the job has k of them, whatever Scrapy
-    measures or their time, in whatever order a release has its keys. The filter has the others."""
-    measured = [{"download_latency": n, "bloom_not_before": -n, "depth": 1} for n in (1, 2)]
+    measures or their time, in whatever order a release has its keys, or a process the values of a
+    set. The filter has the others."""
+    measured = [
+        {"download_latency": n, "bloom_not_before": -n, "depth": 1, "tags": tags}
+        for n, tags in ((1, {0, 8}), (2, {8, 0}))
+    ]
+    headers, odd = {"Referer": "http://example.com"}, {"has no form": {1: 1, "a": 1}}
     job = make_round()
     page = page_in_progress(job)
-    first = [child("a", meta=measured[0]), child("b"), child("b")]
+    first = [
+        child("a", meta=measured[0], headers=headers),
+        *(child("b", cb_kwargs=odd) for _ in "bb"),
+    ]
     assert give(job, page, *first) == ["a", "b", "b"]
     job.commit()
     give(job, page, child("c"))  # is lost with the process
@@ -60,8 +68,8 @@ def test_children_are_given_once(make_round, crash_round, monkeypatch):
     monkeypatch.setattr(Request, "attributes", Request.attributes[::-1])
     page = again(resumed)
     # what is in no fingerprint tells children apart that come in another order
-    given = [child("a", cb_kwargs={"n": 2}), *(child(name) for name in "dcbbb")]
-    given += [child("a", meta=measured[1]), request("a")]
+    given = [child("a", cb_kwargs={"n": 2}), *(child(name, cb_kwargs=odd) for name in "dcbbb")]
+    given += [child("a", meta=measured[1], headers=headers), request("a")]
     assert give(resumed, page, *given) == ["a", "d", "c", "b", "a"]
     assert resumed.stat("scheduler/children_skipped") == 3
     monkeypatch.undo()

@@ -42,13 +42,13 @@ class Crawl:
         """The engine gets a request that has a row."""
         self.start(self.new(stored=True))
 
-    def keep(self, number, **options):
+    def keep(self, number, *, comes_again=False):
         """A callback yields a request that cannot be stored, or nobody knows who does."""
-        page = self.new(origin=one_of([None, *self.running], number), **options)
+        page = self.new(origin=one_of([None, *self.running], number), comes_again=comes_again)
         for running in self.running:
             running.arrived.add(page)
         self.queue.append(page)
-        self.books.keep(page, [b"child"], **options)
+        self.books.keep(page, [b"child"], comes_again=comes_again)
 
     def keep_unfiltered(self, number):
         """The same for one that the filter does not hold back when it comes again."""

@@ -142,24 +142,6 @@ def test_what_cannot_be_stored_stays_in_memory(make, crash, options):
     assert job.engine.closed == []
 
 
-def test_a_request_that_cannot_be_pushed_is_forgotten(make, crash, caplog, monkeypatch):
-    """`enqueue_request` does not raise, and what the request came from stays in the job."""
-    job = make().pushed("parent")
-    parent = job.pop()
-    assert not job.push("a", meta={"download_slot": 5})
-    assert "Cannot schedule <GET http://example.com/a>" in caplog.text
-    assert job.push("a")
-    job.done(parent)
-    job.commit()
-    assert sorted(crash().names()) == ["a", "parent"]
-    parent = job.pop()
-    monkeypatch.setattr(job.scheduler.df, "request_seen", raising(RuntimeError("no idea")))
-    assert not job.push("child")
-    job.done(parent)
-    job.commit()
-    assert sorted(crash().names()) == ["a", "parent"]
-
-
 def refused(folder, **options):
     """Return the error with which a job does not open."""
     job = Job(folder, **options)
