@@ -369,7 +369,8 @@ class Sitemaps(SitemapSpider):
 
 
 def test_each_page_has_the_lastmod_of_its_entry():
-    """As Scrapy reads it, from files that are read in turns; files are always fetched."""
+    """As Scrapy reads it, from files that are read in turns; one without an entry, that of a
+    page which links to it. Files are always fetched."""
     spider, url = Sitemaps.from_crawler(get_crawler()), "http://example.com"
     link = f'<xhtml:link rel="alternate" href="{url}/b%20c/de"/>'
     dates = [f"<lastmod>2026-01-0{day}</lastmod>" for day in (1, 2)]
@@ -389,6 +390,11 @@ def test_each_page_has_the_lastmod_of_its_entry():
         (f"{url}/b%20c/de", versions[0]),
         (f"{url}/none", {}),
     ]
+    links = "".join(link.replace("b%20c/", end) for end in ("", "e/"))
+    names = (("en", dates[0]), ("de", dates[1]), ("e/de", ""))
+    own = [f"<url><loc>{url}/{name}</loc>{date}{links}</url>" for name, date in names]
+    found = {each.url: each.meta for each in parsed("urlset", *own)}
+    assert found == {f"{url}/en": versions[0], f"{url}/de": versions[1], f"{url}/e/de": {}}
     (file,) = parsed("sitemapindex", f"<sitemap><loc>{url}/s.xml</loc>{dates[0]}</sitemap>")
     assert (file.url, file.meta) == (f"{url}/s.xml", {"bloom_delta": False})
     assert file.callback == spider._parse_sitemap
