@@ -112,13 +112,14 @@ class RedisDeltaStore:
         self.client.call("set", f"{self._key}:identity", f"{FORMAT}:{self.lifetime.identity}")
 
     def known_until(self, key: bytes, period: float | None = None) -> float:
-        """Return the time until which `key` is sure to count as marked in the last `period`
-        seconds, at most those of the store, or up to a slice before; 0 if it does not. Cost: a
-        round trip."""
-        if not self.client.run(DELTA_KNOWS, self._names(period), key):
+        """Return the time until which `key` is sure to count as marked in the last seconds: those
+        of the store, or up to a slice before; with a shorter `period` in that, or up to a slice
+        less. 0 if it does not. Cost: a round trip."""
+        if not self._is_in(self._names(period), key):
             return 0.0
-        width = self._width
-        return (self.clock() // width + 1) * width if width else inf
+        width, now = self._width, self.clock()
+        until = (now // width + 1) * width if width else inf
+        return until if period is None else now
 
     def fact(self, key: bytes, name: str) -> bytes | None:
         """Return one of the FACTS about the page of `key`, None without it. Cost: a round trip."""
@@ -259,12 +260,12 @@ class RedisDeltaStore:
         width, longest = self._width, self.lifetime.period
         if longest is None:
             return [self._name(0)]
-        if period is None or period > longest:
-            period = longest
+        # a slice counts for a shorter period if all of it lies there: a page is not fetched late
+        reach = longest if period is None or period >= longest else period - width
         now = self.clock()
         newest = int(now // width)
         numbers = range(newest, newest - SLICES - 2, -1)
-        return [self._name(n) for n in numbers if (n + 1) * width + period >= now]
+        return [self._name(n) for n in numbers if (n + 1) * width + reach >= now]
 
     def _there(self) -> list[str]:
         return [name for name in self._names() if self.client.call("exists", name)]
