@@ -383,7 +383,7 @@ class FileDeltaStore:
                 (end,) = connection.execute(_END, (last, _LOOKED_AT)).fetchone()
                 removed += connection.execute(
                     "DELETE FROM pages WHERE key > ? AND key <= ? AND time < ?"
-                    " AND NOT (? AND COALESCE(digest, version, validators) IS NOT NULL)",
+                    " AND NOT (? AND COALESCE(digest, version, validators, x'') > x'')",
                     (last, end, when, keep_facts),
                 ).rowcount
             last = end

@@ -241,7 +241,7 @@ def test_a_store_is_for_its_owner_alone(tmp_path, umask):
 def test_an_expired_row_stays_for_an_eighth_of_the_period(tmp_path, period, looks):
     """Of the longest that a crawl has asked for; rows that are not done, or have a fact, stay."""
     facts = [row(number, NOON, **{fact: b"fact"}) for number, fact in enumerate(FACTS, 3)]
-    store(tmp_path).add([(key(1), NOON), row(2, None, digest=b"d" * 16), *facts])
+    store(tmp_path).add([row(1, NOON, validators=b""), row(2, None, digest=b"d" * 16), *facts])
     opened(tmp_path, NOON, period).close()
     for hours, is_there in looks:
         opened(tmp_path, NOON + hours * HOUR).close()
