@@ -217,14 +217,15 @@ class RedisDeltaStore:
         return known
 
     def drop_older(self, seconds: float) -> tuple[int, list[Slice]]:
-        """Remove the slices that ended more than `seconds` ago, and the versions of pages that are
-        in no later one; return 0, and them."""
+        """Remove the slices that ended more than `seconds` ago, and the facts of pages that are in
+        no later one; return 0, and them."""
         dropped = self._slices(self.clock() - seconds)
         later = [each.name for each in self._slices(None) if each not in dropped]
         for each in dropped:
             for keys in self._scanned("sscan", each.name):
                 if gone := [key for key in keys if not self._is_in(later, key)]:
-                    self.client.call("hdel", self._facts["version"], *gone)
+                    for name in self._facts.values():
+                        self.client.call("hdel", name, *gone)
             self.client.call("unlink", each.name)
         return 0, dropped
 

@@ -127,12 +127,13 @@ def test_what_is_there_is_listed_forgotten_and_cleared(opened, kind):
         dropped = store.drop_older(HOUR)
     with opened(NOON + 5 * HOUR) as store:
         assert (dropped, store.known_until(ONE) > 0) == ((0, []), True)
-        store.add([Row(key, NOON, None, b"v" * 8) for key in (ONE, TWO)])
+        store.add([Row(key, NOON, *FULL) for key in (ONE, TWO)])
         store.add([(TWO, NOON + 4 * HOUR)])
         count, slices = store.drop_older(2 * HOUR)
         assert count + len(slices) == 1
-        assert (store.known_until(ONE), store.fact(ONE, "version")) == (0, None)
-        assert store.fact(TWO, "version") == b"v" * 8
+        assert not store.known_until(ONE)
+        assert [store.fact(ONE, name) for name in FACTS] == [None] * 3
+        assert [store.fact(TWO, name) for name in FACTS] == [*FULL]
         store.add([Row(TWO, NOON, *FULL)])
         store.clear()
     with opened() as store:
