@@ -123,9 +123,12 @@ class Pages:
     def validators_of(self, request: Request) -> list[bytes]:
         """Return the values of VALIDATORS for a page that an earlier round has done, empty for none
         of a kind. Raises as the store does."""
-        found = self.store.fact(key := self.key_of(request), "validators") or b""
-        is_own = found.startswith(self._owner_of(request))  # another URL may share the key
-        return found[HASH_BYTES:].split(b"\n") if is_own and key not in self.marks else []
+        keys = self._keys_of(request)
+        found, *others = {self.store.fact(key, "validators") or b"" for key in keys}
+        # another URL may share the key, and the source of a new redirect has others, or none
+        is_own = not others and found.startswith(self._owner_of(request))
+        is_own = is_own and not any(key in self.marks for key in keys)
+        return found[HASH_BYTES:].split(b"\n") if is_own else []
 
     def _owner_of(self, request: Request) -> bytes:
         return short_hash(self._fingerprinter.fingerprint(request))
