@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, NoReturn
 from ..amounts import counted
 from ..atomic import make_directory, privately
 from ..errors import FilterFileError, IncompatibleFilterError
+from ..fingerprints import FingerprinterIdentity
 from ..sqlite_file import connect, statements
 from .settings import Lifetime
 
@@ -77,6 +78,14 @@ class Row(NamedTuple):
     digest: bytes | None = None
     version: bytes | None = None
     validators: bytes | None = None
+
+
+def is_same(one: str, other: str) -> bool:
+    """Return True if two fingerprinters, as text, have the same fingerprints of common URLs."""
+    with suppress(ValueError):
+        found = map(FingerprinterIdentity.from_text, {one, other})
+        return len({(each.identity, *each.plain) for each in found}) == 1
+    return one == other
 
 
 class UnfinishedWriteError(FilterFileError):
@@ -227,7 +236,7 @@ class FileDeltaStore:
                 stack.enter_context(closing(store)).look()
             found = [store for store in stores if store.total]
             for store in found[1:]:
-                if store.identity != found[0].identity:
+                if not is_same(store.identity, found[0].identity):
                     raise IncompatibleFilterError(
                         f"{store.directory} has marks of another fingerprinter than"
                         f" {self.directory}: give delta stores of one REQUEST_FINGERPRINTER_CLASS"

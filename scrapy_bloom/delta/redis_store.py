@@ -20,7 +20,7 @@ from ..amounts import counted
 from ..errors import IncompatibleFilterError
 from ..redis.client import RedisClient
 from ..redis.scripts import DELTA_ADD, DELTA_KNOWS
-from .file_store import FACTS, Row
+from .file_store import FACTS, Row, is_same
 from .settings import Lifetime
 
 FORMAT = 1
@@ -99,7 +99,7 @@ class RedisDeltaStore:
 
     def look(self) -> None:
         """Raise IncompatibleFilterError if the store is of another format or fingerprinter."""
-        if self.identity not in ("", self.lifetime.identity):
+        if (identity := self.identity) and not is_same(identity, self.lifetime.identity):
             raise IncompatibleFilterError(
                 f"{self.name} has marks of another fingerprinter (REQUEST_FINGERPRINTER_CLASS):"
                 " set that back, or use another BLOOM_DELTA_DIR, or start afresh with"

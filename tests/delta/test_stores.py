@@ -422,6 +422,19 @@ def test_an_interrupted_clearing_is_refused_to_others_and_can_be_finished(
     assert memory(redis, key, NOON, identity="another").holds == "0 slices"
 
 
+def test_a_fingerprinter_with_the_same_fingerprints_goes_on(run, tmp_path, redis_server, key):
+    """In Redis, too; and what two such have marked can be merged."""
+    shared = {"DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter", "BLOOM_DELTA": "item"}
+    shared |= {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_DELTA_DIR": key}
+    for number, name in enumerate(("scrapy.utils.request.", "scrapy_bloom.Fast")):
+        settings = {"REQUEST_FINGERPRINTER_CLASS": f"{name}RequestFingerprinter"}
+        with closing(started(**shared, **settings)._store) as found:
+            found.open()
+        with closing(crawled(tmp_path / str(number), **settings)._store) as found:
+            found.add([(bytes([number]) * 20, NOON)])
+    assert run(tmp_path, "merge", "0/memory", "1/memory").lines == ["0/memory has 2 pages now"]
+
+
 def test_keys_of_others_stay(redis_server, key):
     """Whatever stands among the names of the slices."""
     marked = memory(redis_server, key, NOON)
