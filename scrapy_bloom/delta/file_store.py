@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, NoReturn
 from ..amounts import counted
 from ..atomic import make_directory, privately
 from ..errors import FilterFileError, IncompatibleFilterError
+from ..fingerprints import FingerprinterIdentity
 from ..sqlite_file import connect, statements
 from .settings import Lifetime
 
@@ -79,8 +80,20 @@ class Row(NamedTuple):
     validators: bytes | None = None
 
 
+def is_same(one: str, other: str) -> bool:
+    """Return True if two fingerprinters, as text, have the same fingerprints of common URLs."""
+    with suppress(ValueError):
+        found = map(FingerprinterIdentity.from_text, {one, other})
+        return len({(each.identity, *each.plain) for each in found}) == 1
+    return one == other
+
+
 class UnfinishedWriteError(FilterFileError):
     """A writer was killed, and its journal is there."""
+
+
+class ForeignFileError(FilterFileError):
+    """The file is another program's, or of another version, and none that may be removed."""
 
 
 class FileDeltaStore:
@@ -227,7 +240,7 @@ class FileDeltaStore:
                 stack.enter_context(closing(store)).look()
             found = [store for store in stores if store.total]
             for store in found[1:]:
-                if store.identity != found[0].identity:
+                if not is_same(store.identity, found[0].identity):
                     raise IncompatibleFilterError(
                         f"{store.directory} has marks of another fingerprinter than"
                         f" {self.directory}: give delta stores of one REQUEST_FINGERPRINTER_CLASS"
@@ -240,7 +253,7 @@ class FileDeltaStore:
                 self._change(_MERGE, chain.from_iterable(each.marks() for each in filled))
 
     def clear(self) -> None:
-        """Remove all rows; a file that is damaged, whole."""
+        """Remove all rows; a file that is damaged, whole. Raises ForeignFileError."""
         self._empty(self.lifetime.identity)
 
     def findings(self) -> str:
@@ -333,14 +346,14 @@ class FileDeltaStore:
         tables = statements(connection)
         if not tables and not application:
             return False
-        if application != APPLICATION_ID or tables != {*_MAKE[1:]}:
-            raise sqlite3.DatabaseError("it is another program's")
-        row = connection.execute("SELECT version, identity, longest FROM meta").fetchone()
-        version, self.identity, longest = row or (None, "", None)
+        if application != APPLICATION_ID:
+            raise self._foreign()
+        version, *rest = connection.execute("SELECT * FROM meta").fetchone() or (VERSION,)
         if version != VERSION:
-            raise sqlite3.DatabaseError(
-                f"it has version {version!r}, and this scrapy-bloom knows {VERSION}"
-            )
+            raise self._foreign(f"has version {version!r}, and this scrapy-bloom knows {VERSION}")
+        if tables != {*_MAKE[1:]} or not rest:
+            raise sqlite3.DatabaseError("its tables are not whole")
+        self.identity, longest, _ = rest
         self.longest = inf if longest is None else float(longest)
         return True
 
@@ -383,7 +396,7 @@ class FileDeltaStore:
                 (end,) = connection.execute(_END, (last, _LOOKED_AT)).fetchone()
                 removed += connection.execute(
                     "DELETE FROM pages WHERE key > ? AND key <= ? AND time < ?"
-                    " AND NOT (? AND COALESCE(digest, version, validators) IS NOT NULL)",
+                    " AND NOT (? AND COALESCE(digest, version, validators, x'') > x'')",
                     (last, end, when, keep_facts),
                 ).rowcount
             last = end
@@ -404,6 +417,10 @@ class FileDeltaStore:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
 
+    def _foreign(self, what: str = "is another program's") -> ForeignFileError:
+        remedy = "move it away, or choose another BLOOM_DELTA_DIR"
+        return ForeignFileError(f"{self.path} cannot be read (it {what}): {remedy}")
+
     @contextmanager
     def _naming(self) -> Iterator[None]:
         """Turn SQLite's errors into FilterFileError with the name of the file and a remedy."""
@@ -420,6 +437,10 @@ class FileDeltaStore:
                 f"{self.path}: {error}; remove the cause, then start again"
             ) from error
         except (sqlite3.Error, TypeError, ValueError) as error:
+            with self.path.open("rb") as file:
+                application = file.read(72)[68:]
+            if application not in (bytes(4), APPLICATION_ID.to_bytes(4, "big")):
+                raise self._foreign() from None
             raise FilterFileError(
                 f"{self.path} cannot be read ({error}): restore it from a backup, choose another"
                 " BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"

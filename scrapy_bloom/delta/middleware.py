@@ -17,7 +17,7 @@ from ..crawl.failed_request import item_refused
 from ..crawl.ledger_scheduler import LedgerScheduler
 from ..crawl.origins import origins_of
 from ..early.links import has_left_out
-from ..errors import SharedFilterError, message_of
+from ..errors import BloomError, SharedFilterError, message_of
 from ..fingerprints import FingerprinterIdentity
 from ..periods import DAY
 from ..redis.settings import RedisSettings
@@ -27,7 +27,7 @@ from ..settings import BloomSettings
 from ..sqlite.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
-from .file_store import FileDeltaStore, UnfinishedWriteError
+from .file_store import FileDeltaStore, ForeignFileError, UnfinishedWriteError
 from .marks import CHANGED, NEW, UNCHANGED
 from .settings import DELTA_DIGEST, DeltaSettings, Lifetime
 from .skipping import Skipping
@@ -91,8 +91,7 @@ class DeltaMiddleware(_Watch):
         self._store = self._store_of(Lifetime(settings.period, self._identity.to_text()))
         if isinstance(self._store, FileDeltaStore) and not settings.read_only:
             self._store.require_writable()
-        if not settings.reset:
-            self._check()
+        self._check()
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -265,19 +264,21 @@ class DeltaMiddleware(_Watch):
         """Raise BloomError unless this crawl can use the delta store."""
         try:
             self._store.look()
-        except UnfinishedWriteError:
-            if self._settings.read_only:
+        except BloomError as error:
+            if self._settings.reset and not isinstance(error, ForeignFileError):
+                return
+            if self._settings.read_only or not isinstance(error, UnfinishedWriteError):
                 raise
             self._is_unfinished = True  # the crawl rolls that back when it begins
             return
-        self._require_fingerprinter()
+        if not self._settings.reset:
+            self._require_fingerprinter()
 
     def _require_fingerprinter(self) -> None:
         store = self._store
-        if isinstance(store, FileDeltaStore):
-            fresh = "a new BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
-            if warning := self._identity.require_same(store.identity, store.name, fresh):
-                self._logger.warning("%s", warning)
+        fresh = "a new BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
+        if warning := self._identity.require_same(store.identity, store.name, fresh):
+            self._logger.warning("%s", warning)
 
     def _store_of(self, lifetime: Lifetime) -> FileDeltaStore | RedisDeltaStore:
         """Return the delta store: in Redis with a shared filter, else in its directory."""

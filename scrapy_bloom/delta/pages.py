@@ -72,7 +72,7 @@ class Outcome:
     is_unmodified: bool = False
     """True if the server has said so, and there is no callback."""
     validators: bytes | None = None
-    """Those of the response, as they are stored."""
+    """Those of the response, as they are stored; empty where no earlier ones are its."""
 
     def leads_to(self, request: Request, response: Response) -> None:
         """Record that the callback of `response` has yielded `request`."""
@@ -113,18 +113,22 @@ class Pages:
     def begin(self, request: Request, response: Response | None = None) -> Outcome:
         """Record that the `response` to `request` has reached the callback."""
         outcome = self._outcomes[request] = Outcome(is_unmodified=request.callback is unmodified)
-        if self.settings.conditional and response is not None and response.status == 200:
+        asks = self.settings.conditional and may_be_conditional(request)
+        if asks and response is not None and not outcome.is_unmodified:
             values = [response.headers.get(name) or b"" for name in VALIDATORS.values()]
-            if any(values) and may_be_conditional(request):
-                outcome.validators = self._owner_of(request) + b"\n".join(values)
+            has_any = any(values) and response.status == 200
+            outcome.validators = self._owner_of(request) + b"\n".join(values) if has_any else b""
         return outcome
 
     def validators_of(self, request: Request) -> list[bytes]:
         """Return the values of VALIDATORS for a page that an earlier round has done, empty for none
         of a kind. Raises as the store does."""
-        found = self.store.fact(key := self.key_of(request), "validators") or b""
-        is_own = found.startswith(self._owner_of(request))  # another URL may share the key
-        return found[HASH_BYTES:].split(b"\n") if is_own and key not in self.marks else []
+        keys = self._keys_of(request)
+        found, *others = {self.store.fact(key, "validators") or b"" for key in keys}
+        # another URL may share the key, and the source of a new redirect has others, or none
+        is_own = not others and found.startswith(self._owner_of(request))
+        is_own = is_own and not any(key in self.marks for key in keys)
+        return found[HASH_BYTES:].split(b"\n") if is_own else []
 
     def _owner_of(self, request: Request) -> bytes:
         return short_hash(self._fingerprinter.fingerprint(request))

@@ -20,7 +20,7 @@ from ..amounts import counted
 from ..errors import IncompatibleFilterError
 from ..redis.client import RedisClient
 from ..redis.scripts import DELTA_ADD, DELTA_KNOWS
-from .file_store import FACTS, Row
+from .file_store import FACTS, Row, is_same
 from .settings import Lifetime
 
 FORMAT = 1
@@ -99,7 +99,7 @@ class RedisDeltaStore:
 
     def look(self) -> None:
         """Raise IncompatibleFilterError if the store is of another format or fingerprinter."""
-        if self.identity not in ("", self.lifetime.identity):
+        if (identity := self.identity) and not is_same(identity, self.lifetime.identity):
             raise IncompatibleFilterError(
                 f"{self.name} has marks of another fingerprinter (REQUEST_FINGERPRINTER_CLASS):"
                 " set that back, or use another BLOOM_DELTA_DIR, or start afresh with"
@@ -112,13 +112,14 @@ class RedisDeltaStore:
         self.client.call("set", f"{self._key}:identity", f"{FORMAT}:{self.lifetime.identity}")
 
     def known_until(self, key: bytes, period: float | None = None) -> float:
-        """Return the time until which `key` is sure to count as marked in the last `period`
-        seconds, at most those of the store, or up to a slice before; 0 if it does not. Cost: a
-        round trip."""
-        if not self.client.run(DELTA_KNOWS, self._names(period), key):
+        """Return the time until which `key` is sure to count as marked in the last seconds: those
+        of the store, or up to a slice before; with a shorter `period` in that, or up to a slice
+        less. 0 if it does not. Cost: a round trip."""
+        if not self._is_in(self._names(period), key):
             return 0.0
-        width = self._width
-        return (self.clock() // width + 1) * width if width else inf
+        width, now = self._width, self.clock()
+        until = (now // width + 1) * width if width else inf
+        return until if period is None else now
 
     def fact(self, key: bytes, name: str) -> bytes | None:
         """Return one of the FACTS about the page of `key`, None without it. Cost: a round trip."""
@@ -216,14 +217,15 @@ class RedisDeltaStore:
         return known
 
     def drop_older(self, seconds: float) -> tuple[int, list[Slice]]:
-        """Remove the slices that ended more than `seconds` ago, and the versions of pages that are
-        in no later one; return 0, and them."""
+        """Remove the slices that ended more than `seconds` ago, and the facts of pages that are in
+        no later one; return 0, and them."""
         dropped = self._slices(self.clock() - seconds)
         later = [each.name for each in self._slices(None) if each not in dropped]
         for each in dropped:
             for keys in self._scanned("sscan", each.name):
                 if gone := [key for key in keys if not self._is_in(later, key)]:
-                    self.client.call("hdel", self._facts["version"], *gone)
+                    for name in self._facts.values():
+                        self.client.call("hdel", name, *gone)
             self.client.call("unlink", each.name)
         return 0, dropped
 
@@ -259,12 +261,12 @@ class RedisDeltaStore:
         width, longest = self._width, self.lifetime.period
         if longest is None:
             return [self._name(0)]
-        if period is None or period > longest:
-            period = longest
+        # a slice counts for a shorter period if all of it lies there: a page is not fetched late
+        reach = longest if period is None or period >= longest else period - width
         now = self.clock()
         newest = int(now // width)
         numbers = range(newest, newest - SLICES - 2, -1)
-        return [self._name(n) for n in numbers if (n + 1) * width + period >= now]
+        return [self._name(n) for n in numbers if (n + 1) * width + reach >= now]
 
     def _there(self) -> list[str]:
         return [name for name in self._names() if self.client.call("exists", name)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class SitemapSpider(spiders.SitemapSpider):
-    """Scrapy's SitemapSpider, with the `lastmod` of each page as its `bloom_delta_version`. Sitemap
-    files are always fetched."""
+    """Scrapy's SitemapSpider, with the `lastmod` of each page as its `bloom_delta_version`: of its
+    own entry, else of the first that links to it. Sitemap files are always fetched."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -29,12 +29,16 @@ class SitemapSpider(spiders.SitemapSpider):
     def _parse_sitemap(self, response: Response) -> Iterable[Request]:
         versions: dict[str, str] = {}
 
-        def noted(entries: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-            for entry in self.sitemap_filter(entries):
-                for url in (entry["loc"], *(entry.get("alternate") or ())):
+        def noted(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+            # the entry of a page may come after a link to it
+            found = [*self.sitemap_filter(entries)]
+            for entry in found:
+                loc, version = entry["loc"], entry.get("lastmod", "")
+                for url in (loc, *(entry.get("alternate") or ())):
                     with suppress(ValueError):
-                        versions[safe_url_string(url)] = entry.get("lastmod", "")
-                yield entry
+                        name = safe_url_string(url)
+                        versions[name] = version if url == loc else versions.get(name, version)
+            return found
 
         # callbacks of two files may run in turns, so each has a filter of its own
         parser = copy(self)

@@ -113,8 +113,8 @@ FULL |= {"index/2", "page/3"}
 
 @pytest.mark.parametrize("story", ["validators", "validators_redis"])
 def test_a_page_that_has_not_changed_is_renewed_without_an_item(days, story):
-    """Of a redirect, a start page, an index page, one without validators and one whose mark is gone
-    all is fetched; a page with conditions of its own gets its 304."""
+    """Of a new redirect, a start page, an index page, one without validators and one whose mark is
+    gone all is fetched; a page with conditions of its own gets its 304."""
     first = days[story][0]
     for day, run in enumerate(days[story][1:], 2):
         changed = {page for page in PAGES if since(page, day) > since(page, day - 1)}

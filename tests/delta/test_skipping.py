@@ -224,7 +224,7 @@ def test_a_version_that_this_round_has_stored_does_not_count(crawler, store, sta
     found = Response(request.url, status=status, headers={"ETag": "x"})
     pages.begin(request, found).is_complete = True
     (row,) = rows = pages.done(request)
-    assert (row.validators is None) is (status != 200)
+    assert bool(row.validators) is (status == 200)
     store.add(rows)
     store.open()
     skipping = Skipping(crawler, pages, 100)
@@ -234,21 +234,25 @@ def test_a_version_that_this_round_has_stored_does_not_count(crawler, store, sta
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_what_has_become_an_index_page_is_not_conditional(crawler, store, read_only):
+@pytest.mark.parametrize("then", [("x", 200, 1), ("", 200, 1), ("", 200, 0), ("x", 404, 0)])
+def test_what_has_become_an_index_page_or_has_no_validators_is_not_conditional(
+    crawler, store, read_only, then
+):
     """Though it still has the validators of the round that has marked it."""
     pages, skipping = skipping_of(crawler, store)
     request = PAGE.copy()
-    response = Response(request.url, headers={"ETag": "x"}, request=request)
-    for links, expected in ((0, [b"x", b""]), (1, [b"x", b""] if read_only else [])):
-        pages.settings = pages.settings.but(conditional=True, read_only=read_only and links > 0)
+    for is_later, (tag, status, links) in enumerate((("x", 200, 0), then)):
+        response = Response(request.url, status, headers={"ETag": tag}, request=request)
+        expected = [] if is_later and not read_only else [b"x", b""]
+        pages.settings = pages.settings.but(conditional=True, read_only=read_only and is_later > 0)
         outcome = pages.begin(request, response)
         outcome.is_complete, outcome.items = True, 1
         if links:
             outcome.leads_to(Request("http://example.com/2"), response)
         store.add(pages.done(request))
         store.open()
-        assert bool([*pages.marks]) is (not (read_only and links))
-        if not links:
+        assert bool([*pages.marks]) is (not (read_only and is_later))
+        if not is_later:
             assert skipping.validators_of(request) == []  # they are those of this round
         pages.marks.clear()
         assert skipping.validators_of(request) == expected
@@ -369,7 +373,8 @@ class Sitemaps(SitemapSpider):
 
 
 def test_each_page_has_the_lastmod_of_its_entry():
-    """As Scrapy reads it, from files that are read in turns; files are always fetched."""
+    """As Scrapy reads it, from files that are read in turns; one without an entry, that of a
+    page which links to it. Files are always fetched."""
     spider, url = Sitemaps.from_crawler(get_crawler()), "http://example.com"
     link = f'<xhtml:link rel="alternate" href="{url}/b%20c/de"/>'
     dates = [f"<lastmod>2026-01-0{day}</lastmod>" for day in (1, 2)]
@@ -389,6 +394,11 @@ def test_each_page_has_the_lastmod_of_its_entry():
         (f"{url}/b%20c/de", versions[0]),
         (f"{url}/none", {}),
     ]
+    links = "".join(link.replace("b%20c/", end) for end in ("", "e/"))
+    names = (("en", dates[0]), ("de", dates[1]), ("e/de", ""))
+    own = [f"<url><loc>{url}/{name}</loc>{date}{links}</url>" for name, date in names]
+    found = {each.url: each.meta for each in parsed("urlset", *own)}
+    assert found == {f"{url}/en": versions[0], f"{url}/de": versions[1], f"{url}/e/de": {}}
     (file,) = parsed("sitemapindex", f"<sitemap><loc>{url}/s.xml</loc>{dates[0]}</sitemap>")
     assert (file.url, file.meta) == (f"{url}/s.xml", {"bloom_delta": False})
     assert file.callback == spider._parse_sitemap

@@ -178,27 +178,43 @@ def test_many_rows_are_read_and_removed_a_part_at_a_time(tmp_path, monkeypatch):
     assert found.count == len(rows_in(tmp_path)) == 1251
 
 
-@pytest.mark.parametrize("what", ["text", "another program's", "of a later version", "torn"])
-def test_a_table_that_cannot_be_read_is_refused_and_can_be_cleared(tmp_path, what):
-    """And left as it is until then."""
+@pytest.mark.parametrize(
+    ("what", "is_ours"),
+    [
+        ("torn", True),
+        ("zeros", True),
+        ("DROP TABLE pages", True),
+        ("text", False),
+        ("DROP TABLE pages; DROP TABLE meta; PRAGMA application_id=0; CREATE TABLE t (x)", False),
+        ("UPDATE meta SET version = 2", False),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused_and_can_be_cleared(run, tmp_path, what, is_ours):
+    """And left as it is until then; for good if another program or version has made it."""
     store(tmp_path).add((number.to_bytes(20, "big"), NOON) for number in range(500))
     path = tmp_path / "memory" / "delta.sqlite"
-    if what == "text":
-        path.write_text("no database, but long enough to be one" * 9)
-    elif what == "torn":
-        path.write_bytes(path.read_bytes()[:4096] + bytes(12000))
+    pieces = {"torn": path.read_bytes()[:4096], "zeros": b"", "text": b"no database" * 99}
+    if what in pieces:
+        path.write_bytes(pieces[what] + bytes(12000))
     else:
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
-            another = what == "another program's"
-            database.execute("DROP TABLE pages" if another else "UPDATE meta SET version = 2")
+            database.executescript(what)
     before = files_in(tmp_path)
-    with pytest.raises(FilterFileError, match=r"delta\.sqlite cannot be read .* BLOOM_DELTA_RESET"):
+    remedy = "with BLOOM_DELTA_RESET" if is_ours else "move it away, or choose another BLOOM_DELTA"
+    with pytest.raises(FilterFileError, match=rf"delta\.sqlite cannot be read \(.*{remedy}"):
         store(tmp_path).look()
+    if is_ours:
+        crawled(tmp_path, BLOOM_DELTA_RESET=True)
+    else:
+        with pytest.raises(FilterFileError, match=remedy):
+            crawled(tmp_path, BLOOM_DELTA_RESET=True)
+        assert remedy in run(tmp_path, "clear", "memory", "--yes").refusal
     assert files_in(tmp_path) == before
-    store(tmp_path).clear()
-    assert not opened(tmp_path).known_until(key(1))
-    store(tmp_path).add([(key(1), NOON)])
-    assert opened(tmp_path).known_until(key(1))
+    if is_ours:
+        store(tmp_path).clear()
+        assert not opened(tmp_path).known_until(key(1))
+        store(tmp_path).add([(key(1), NOON)])
+        assert opened(tmp_path).known_until(key(1))
 
 
 def test_a_file_that_is_still_empty_is_none(tmp_path):
@@ -241,7 +257,7 @@ def test_a_store_is_for_its_owner_alone(tmp_path, umask):
 def test_an_expired_row_stays_for_an_eighth_of_the_period(tmp_path, period, looks):
     """Of the longest that a crawl has asked for; rows that are not done, or have a fact, stay."""
     facts = [row(number, NOON, **{fact: b"fact"}) for number, fact in enumerate(FACTS, 3)]
-    store(tmp_path).add([(key(1), NOON), row(2, None, digest=b"d" * 16), *facts])
+    store(tmp_path).add([row(1, NOON, validators=b""), row(2, None, digest=b"d" * 16), *facts])
     opened(tmp_path, NOON, period).close()
     for hours, is_there in looks:
         opened(tmp_path, NOON + hours * HOUR).close()
@@ -420,6 +436,19 @@ def test_an_interrupted_clearing_is_refused_to_others_and_can_be_finished(
         memory(redis, key, NOON, identity="another")
     memory(redis, key, NOON).clear()
     assert memory(redis, key, NOON, identity="another").holds == "0 slices"
+
+
+def test_a_fingerprinter_with_the_same_fingerprints_goes_on(run, tmp_path, redis_server, key):
+    """In Redis, too; and what two such have marked can be merged."""
+    shared = {"DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter", "BLOOM_DELTA": "item"}
+    shared |= {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_DELTA_DIR": key}
+    for number, name in enumerate(("scrapy.utils.request.", "scrapy_bloom.Fast")):
+        settings = {"REQUEST_FINGERPRINTER_CLASS": f"{name}RequestFingerprinter"}
+        with closing(started(**shared, **settings)._store) as found:
+            found.open()
+        with closing(crawled(tmp_path / str(number), **settings)._store) as found:
+            found.add([(bytes([number]) * 20, NOON)])
+    assert run(tmp_path, "merge", "0/memory", "1/memory").lines == ["0/memory has 2 pages now"]
 
 
 def test_keys_of_others_stay(redis_server, key):

@@ -76,7 +76,8 @@ async def answer(asked):
     if is_conditional or (kind == "target" and "if-none-match" in found):
         return Reply(304, headers=validators)
     if kind == "index":
-        return Reply(body=json.dumps(links(kind, asked.number)).encode(), headers=validators)
+        found = links(kind, asked.number) + ["target/1"] * (day == 1)  # its mark is its own then
+        return Reply(body=json.dumps(found).encode(), headers=validators)
     return Reply(body=b"x" * (8000 if kind == "page" else 1), headers=validators)
 
 
