@@ -14,7 +14,7 @@ from scrapy import Request
 from ..amounts import counted, in_bytes
 from ..crawl.figures import rates_of
 from ..errors import BloomError
-from ..migration.sources import open_list, url_in
+from ..migration.sources import open_list, require_imported, url_in
 from ..redis.client import RedisClient, public_url
 from ..redis.copying import load_into_redis, save_from_redis
 from ..redis.layout import in_one_slot
@@ -86,13 +86,15 @@ def _loaded_lines(loaded: Loaded, source: str, where: str) -> Iterator[str]:
 
 
 def export(session: Context) -> None:
-    """Copy a filter in Redis into a job directory that has none yet."""
+    """Copy a filter in Redis into a job directory that has none yet, and no requests.seen."""
     options = session.options
     key = session.key(options.url)
-    path = Target.find(options.place).require(Kind.NEW, Kind.FILTER).path
+    target = Target.find(options.place).require(Kind.NEW, Kind.FILTER)
+    if target.job is not None:
+        require_imported(target.job, (), "export into a directory without one")
     with session.shared_filter(options.url) as shared:
         found = shared.key
-    items = save_from_redis(options.url, found, path)
+    items = save_from_redis(options.url, found, target.path)
     _print_copied(session, items, f"{public_url(options.url)} {key}", options.place)
 
 

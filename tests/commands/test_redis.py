@@ -58,6 +58,11 @@ def test_filter_moves_there_and_back(run, there, job, redis_server, key):
     assert there("verify").status == there("export", "new").status == 0
     assert run(folder, "check", "new", URL).status == run(folder, "verify", "new").status == 0
     assert "is there already" in there("export", "new").refusal
+    (folder / "old").mkdir()
+    (folder / "old" / "requests.seen").write_bytes(b"\0\x14" + b"x" * 20)
+    refusal = there("export", "old").refusal  # with a filter, no crawl would import that
+    assert "old holds a requests.seen, which a crawl imports only while" in refusal
+    assert [each.name for each in (folder / "old").iterdir()] == ["requests.seen"]
     assert "--yes" in there("clear").refusal
     redis_server.command("DEL", key)  # what is left of it is cleared, too
     assert there("clear", "--yes").status == 0
