@@ -17,6 +17,7 @@ from ..errors import BloomError
 from ..migration.sources import open_list, require_imported, url_in
 from ..redis.client import RedisClient, public_url
 from ..redis.copying import load_into_redis, save_from_redis
+from ..redis.filter import stored_header
 from ..redis.layout import in_one_slot
 from ..redis.load import Loaded, load_job, load_scrapy_redis
 from ..redis.push import push as push_into
@@ -110,6 +111,8 @@ def push(session: Context) -> None:
     key = in_one_slot(session.key(options.url))
     settings = session.crawler.settings
     with RedisClient(options.url) as client:
+        if header := stored_header(client, key):
+            session.require_fingerprinter(header.identity, f"{client.name} {key[1:-1]}")
         new, seen, over = push_into(
             client,
             key,

@@ -210,7 +210,8 @@ def test_a_crawl_has_the_same_figures_everywhere(there, redis_server, worker):
 
 def test_push_adds_what_is_new(there, worker):
     """From arguments and standard input, with a priority and a callback, what the filter lacks and
-    the crawl's budget has room for."""
+    the crawl's budget has room for; nothing under a fingerprint that no worker asks for."""
+    assert "run it in the job's project" in there("push", URL, *OURS).refusal
     words = ["http://example.com/1", "-", "--priority", 9, "--callback", "parse"]
     pushed = there("push", *words, stdin="http://example.com/seed\nhttp://example.com/more\n")
     assert pushed.out == "pushed 1 request, 1 were seen before, 1 are over the budget\n"
