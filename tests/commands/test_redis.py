@@ -219,6 +219,17 @@ def test_push_adds_what_is_new(there, worker):
     assert ("http://example.com/seed", 9, True) in found
 
 
+@pytest.mark.parametrize("line", [r"broken line", r"http://e.com/\xff"])
+def test_push_stops_at_a_line_that_is_no_url(there, worker, line):
+    """The error shows it, what was pushed before it is told, and no worker stays."""
+    urls = "".join(f"http://a.example/{number}\n" for number in range(120))
+    bad = line.encode().replace(rb"\xff", b"\xff")
+    result = there("push", "-", stdin=urls.encode() + bad + b"\nhttp://a.example/after\n")
+    assert f"'{line}' has no fingerprint" in result.refusal
+    assert result.out == "pushed 120 requests, 0 were seen before\n"
+    assert "push:" not in there("workers").out
+
+
 def test_info_tells_how_far_the_crawl_is(there, worker):
     """Its state, what is in flight and how long, its speed, its memory, and what has failed."""
     request = worker.next()
