@@ -77,6 +77,9 @@ def _loaded_lines(loaded: Loaded, source: str, where: str) -> Iterator[str]:
         f"copied {counted(loaded.items, 'item')} and {counted(loaded.pending, 'pending request')}"
         f" from {source} to {where}, for RedisDurableScheduler"
     )
+    if loaded.skipped:
+        skipped = counted(loaded.skipped, "member")
+        yield f"  {skipped} of the set skipped, the first is {loaded.first_skipped}"
     if loaded.failed:
         yield f"  {source} keeps {counted(loaded.failed, 'failed request')}"
     if loaded.items_left:

@@ -128,6 +128,18 @@ def test_set_of_scrapy_redis_is_imported(run, redis_server, key, tmp_path):
     assert run(tmp_path, "check", "job", URL, *OURS).status == 0
 
 
+def test_what_is_no_fingerprint_of_scrapy_redis_is_told(run, redis_server, key, tmp_path):
+    """By load as by add: so many members are not in the filter."""
+    by = ["--spider", "small", *THEIRS, *OURS, "-s", f"SCHEDULER_DUPEFILTER_KEY={key}:seen"]
+    with RedisClient(redis_server.url) as client:
+        client.call("sadd", f"{key}:seen", "ab" * 20, "zz")
+    result = run(tmp_path, "load", *[redis_server.url] * 2, "--key", key, *by)
+    assert result.lines[0].startswith("copied 1 item and 0 pending requests")
+    assert result.lines[1:] == [
+        "  1 member of the set skipped, the first is b'zz': not hexadecimal"
+    ]
+
+
 @pytest.mark.parametrize("key", ["{x}", "x}", "%(spider)s:bloom"])
 def test_key_that_no_crawl_has_gets_no_filter(run, job, redis_server, key):
     """A filter is not copied to where nobody would look for it."""
