@@ -346,7 +346,7 @@ CHARTS: dict[str, Callable[[Axes, Sequence[Any]], None]] = {
 def error_rate(bits_per_item: float, probes: int) -> float:
     """Return the error rate of a large filter with so many bits an item."""
     keys = _KEYS_PER_BLOCK_AT_LEAST * sizing.BLOCK_BITS
-    blocks = round(keys * bits_per_item / sizing.BLOCK_BITS)
+    blocks = round(keys * bits_per_item / sizing.BLOCK_BITS) or 1
     return sizing.error_rate_at(blocks, probes, keys)
 
 

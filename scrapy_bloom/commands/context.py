@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
@@ -195,19 +195,26 @@ def fingerprints_of(session: Context, identity: str, name: str) -> Iterator[tupl
     """Yield the URLs that were given, with their fingerprints. `name` and `identity` are those of
     the filter or the delta store. Raises BloomError."""
     options = session.options
-    fingerprinter = session.fingerprinter
     session.require_fingerprinter(identity, name)
-    for line in _lines_of(options.urls):
+    for url, fingerprint, _ in requests_of(session, method=options.method, body=options.body):
+        yield url, fingerprint
+
+
+def requests_of(session: Context, **attributes: Any) -> Iterator[tuple[str, bytes, Request]]:
+    """Yield the URLs that were given, with the fingerprints of requests that have these attributes,
+    and those requests. Raises BloomError."""
+    fingerprinter = session.fingerprinter
+    for line in _lines_of(session.options.urls):
         try:
             url = url_in(line)
             if not url:
                 continue
-            request = Request(url, method=options.method, body=options.body)
+            request = Request(url, **attributes)
             fingerprint = fingerprinter.fingerprint(request)
         except Exception as error:
             shown = in_brief(line.decode(errors="backslashreplace").strip())
             raise BloomError(f"'{shown}' has no fingerprint: {in_brief(str(error))}") from error
-        yield url, fingerprint
+        yield url, fingerprint, request
 
 
 def _lines_of(urls: list[str]) -> Iterator[bytes]:

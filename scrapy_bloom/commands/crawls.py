@@ -14,9 +14,10 @@ from scrapy import Request
 from ..amounts import counted, in_bytes
 from ..crawl.figures import rates_of
 from ..errors import BloomError
-from ..migration.sources import open_list, url_in
+from ..migration.sources import require_imported
 from ..redis.client import RedisClient, public_url
 from ..redis.copying import load_into_redis, save_from_redis
+from ..redis.filter import stored_header
 from ..redis.layout import in_one_slot
 from ..redis.load import Loaded, load_job, load_scrapy_redis
 from ..redis.push import push as push_into
@@ -25,7 +26,7 @@ from ..redis.status import CrawlReader, total_bytes
 from ..sqlite.status import job_view
 from ..startup import is_component
 from ..texts import in_brief, waiting_text
-from .context import Context, aligned, table
+from .context import Context, aligned, requests_of, table
 from .target import Kind, Target
 
 PATIENCE = 30.0
@@ -76,6 +77,9 @@ def _loaded_lines(loaded: Loaded, source: str, where: str) -> Iterator[str]:
         f"copied {counted(loaded.items, 'item')} and {counted(loaded.pending, 'pending request')}"
         f" from {source} to {where}, for RedisDurableScheduler"
     )
+    if loaded.skipped:
+        skipped = counted(loaded.skipped, "member")
+        yield f"  {skipped} of the set skipped, the first is {loaded.first_skipped}"
     if loaded.failed:
         yield f"  {source} keeps {counted(loaded.failed, 'failed request')}"
     if loaded.items_left:
@@ -86,13 +90,15 @@ def _loaded_lines(loaded: Loaded, source: str, where: str) -> Iterator[str]:
 
 
 def export(session: Context) -> None:
-    """Copy a filter in Redis into a job directory that has none yet."""
+    """Copy a filter in Redis into a job directory that has none yet, and no requests.seen."""
     options = session.options
     key = session.key(options.url)
-    path = Target.find(options.place).require(Kind.NEW, Kind.FILTER).path
+    target = Target.find(options.place).require(Kind.NEW, Kind.FILTER)
+    if target.job is not None:
+        require_imported(target.job, (), "export into a directory without one")
     with session.shared_filter(options.url) as shared:
         found = shared.key
-    items = save_from_redis(options.url, found, path)
+    items = save_from_redis(options.url, found, target.path)
     _print_copied(session, items, f"{public_url(options.url)} {key}", options.place)
 
 
@@ -102,16 +108,28 @@ def _print_copied(session: Context, items: int, source: str, where: str) -> None
 
 
 def push(session: Context) -> None:
-    """Push URLs into a crawl with RedisDurableScheduler, as GET requests, unless it has seen them.
-    Run it in the crawl's project. What was interrupted can be run again."""
+    """Push URLs into a crawl with RedisDurableScheduler, as GET requests, unless it has seen them,
+    up to the first that is none. Run it in the crawl's project. What was interrupted can be run
+    again."""
     options = session.options
     key = in_one_slot(session.key(options.url))
     settings = session.crawler.settings
+    wrong: list[BloomError] = []
+
+    def requests() -> Iterator[Request]:
+        try:
+            for _, _, request in requests_of(session, priority=options.priority):
+                yield request
+        except BloomError as error:
+            wrong.append(error)
+
     with RedisClient(options.url) as client:
+        if header := stored_header(client, key):
+            session.require_fingerprinter(header.identity, f"{client.name} {key[1:-1]}")
         new, seen, over = push_into(
             client,
             key,
-            _requests(options.urls, options.priority),
+            requests(),
             settings=settings,
             fingerprinter=session.fingerprinter,
             callback=options.callback,
@@ -119,6 +137,8 @@ def push(session: Context) -> None:
     line = f"pushed {counted(new, 'request')}, {seen:,} were seen before"
     line += f", {over:,} are over the budget" if over else ""
     session.print({"new": new, "seen": seen, "capped": over}, [line])
+    for error in wrong:
+        raise BloomError(f"{error}; mend that, and push all again: what is there is left out")
 
 
 def workers(session: Context) -> None:
@@ -214,14 +234,3 @@ def _worker_lines(workers: Sequence[Mapping[str, Any]]) -> list[str]:
         ]
         rows.append(row)
     return table(rows)
-
-
-def _requests(urls: list[str], priority: int) -> Iterator[Request]:
-    for name in urls:
-        if name != "-":
-            yield Request(name, priority=priority)
-            continue
-        with open_list(None) as lines:
-            for line in lines:
-                if url := url_in(line):
-                    yield Request(url, priority=priority)

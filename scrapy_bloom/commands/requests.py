@@ -17,7 +17,7 @@ from ..crawl.records import KEPT, State
 from ..errors import BloomError
 from ..periods import seconds as seconds_of
 from ..redis.codec import is_storable_slot
-from ..texts import held_for, in_brief, in_utc
+from ..texts import escaped, held_for, in_brief, in_utc
 from .context import Context, table
 
 SHOWN = 20
@@ -253,17 +253,18 @@ def _kept(session: Context) -> Filter:
 
 def _write_urls(session: Context, found: Sequence[FailedRequest]) -> None:
     """Write their URLs, one a line, to a new file or to standard output."""
-    lines = [each.url for each in found if each.url]
+    urls = [each.url for each in found if each.url]
     if session.options.output == "-":
-        session.print_lines(lines)
+        session.print(urls, urls)
         return
     path = Path(session.options.output)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
+            file.writelines(f"{escaped(url)}\n" for url in urls)
     except FileExistsError:
         raise BloomError(f"{path} is there already: remove it, or name another file") from None
-    session.print_lines([f"wrote {counted(len(lines), 'URL')} to {path}"])
+    line = f"wrote {counted(len(urls), 'URL')} to {path}"
+    session.print({"file": str(path), "urls": len(urls)}, [line])
 
 
 def _failed_lines(name: str, found: Sequence[FailedRequest]) -> Iterator[str]:

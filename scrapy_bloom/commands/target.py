@@ -55,9 +55,9 @@ class Target:
         path = Path(name)
         if not path.is_dir() and (path.exists() or path.suffix == ".bloom"):
             return cls(name, _kinds_of_file(path), path)
-        if (path / TABLE).exists():
-            return cls(name, frozenset({Kind.DELTA_STORE}), path)
         job = JobDirectory(path)
+        if (path / TABLE).exists() and not (job.has_filter or job.requests.exists()):
+            return cls(name, frozenset({Kind.DELTA_STORE}), path)
         if layer_path(path, 0).exists():
             job = JobDirectory(path.parent)
             if path != job.filter:
@@ -65,8 +65,10 @@ class Target:
         return cls(name, _kinds_of_job(job), job.filter, job)
 
     def require(self, *takes: Kind) -> Target:
-        """Return this if it is of a kind that is taken; else raise BloomError: what it is, and what
-        to give instead."""
+        """Return this if it is of a kind that is taken, or the delta store in a job, if that is the
+        first kind; else raise BloomError: what it is, and what to give instead."""
+        if self.job and takes[0] is Kind.DELTA_STORE and (self.job.path / TABLE).exists():
+            return Target(self.name, frozenset({Kind.DELTA_STORE}), self.job.path)
         if self.kinds.isdisjoint(takes):
             first, *others = takes
             hidden = {*Kind} if first is Kind.NEW else {Kind.LAYER, Kind.NEW}

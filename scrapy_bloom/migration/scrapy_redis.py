@@ -23,7 +23,7 @@ SET_KEY = "%(spider)s:dupefilter"
 _AT_ONCE = 1_000
 _STACKS = ("LifoQueue", "SpiderStack")
 _PICKLES = {"pickle", "marshal", "scrapy_redis.picklecompat"}
-_NEEDED = {"url", "priority", "meta", "dont_filter"}
+_NEEDED = {"url": str, "priority": int, "meta": dict, "dont_filter": object}
 _COMMANDS = {"zset": ("zcard", "zrange"), "list": ("llen", "lrange"), "none": ("zcard", "zrange")}
 _BATCH = 10_000
 _is_hexadecimal = re.compile(rb"(?:[0-9a-fA-F]{2})+").fullmatch
@@ -151,9 +151,12 @@ class RedisQueue:
     def _read(self, data: bytes) -> dict[str, Any]:
         try:
             fields: dict[str, Any] = self._loads(data)
-            missing = _NEEDED - fields.keys()
+            missing = _NEEDED.keys() - fields.keys()
             if missing:
                 raise ValueError(f"it has no {', '.join(sorted(missing))}")
+            for name, kind in _NEEDED.items():
+                if not isinstance(fields[name], kind):
+                    raise ValueError(f"its {name} is of type {type(fields[name]).__name__}")
             return fields
         except Exception as error:
             raise BloomError(

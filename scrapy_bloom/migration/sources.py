@@ -244,19 +244,25 @@ def source_in(path: Path, fingerprinter: RequestFingerprinterProtocol) -> Source
     return SeenFile(path) if fingerprints else UrlList(path, fingerprinter)
 
 
-def make_filter(
-    job: JobDirectory, sources: Sequence[Source], settings: BloomSettings, identity: str
-) -> ScalableBloomFilter:
-    """Make the filter of `job`, which has none, with room for all of `sources`. Raises
-    JobDirectoryError where it would keep the job's own requests.seen from being imported; what
-    making a filter raises."""
-    files = [source.path for source in sources if isinstance(source, SeenFile)]
+def require_imported(job: JobDirectory, files: Sequence[Path], remedy: str) -> None:
+    """Raise JobDirectoryError, with the `remedy`, where a filter of `job`, which has none, would
+    keep its own requests.seen from being imported: that is none of `files`."""
     is_needed = job.has_only_seen_file and job.seen_file.stat().st_size
     if is_needed and not any(path.samefile(job.seen_file) for path in files):
         raise JobDirectoryError(
             f"{job.path} holds a requests.seen, which a crawl imports only while there is no"
-            f" filter: import it as well (scrapy bloom add {job.path} {job.seen_file} …)"
+            f" filter: {remedy}"
         )
+
+
+def make_filter(
+    job: JobDirectory, sources: Sequence[Source], settings: BloomSettings, identity: str
+) -> ScalableBloomFilter:
+    """Make the filter of `job`, which has none, with room for all of `sources`. Raises what
+    `require_imported` and making a filter raise."""
+    files = [source.path for source in sources if isinstance(source, SeenFile)]
+    add = f"scrapy bloom add {job.path} {job.seen_file} …"
+    require_imported(job, files, f"import it as well ({add})")
     job.make()
     with job.locked():
         return settings.open_filter(job.filter, identity, sum(each.keys for each in sources))

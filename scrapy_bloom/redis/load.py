@@ -45,12 +45,15 @@ LEASE = 15.0
 @dataclass(frozen=True)
 class Loaded:
     """The result of a load: items of the filter and pending requests that were copied; failed
-    requests, and items that no feed has, which were not."""
+    requests, items that no feed has, and members of a set that are no fingerprints, which were
+    not."""
 
     items: int
     pending: int
     failed: int = 0
     items_left: int = 0
+    skipped: int = 0
+    first_skipped: str | None = None
 
 
 def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSettings) -> Loaded:
@@ -141,7 +144,8 @@ def load_scrapy_redis(
                 f"{queue.name} or {queue.set_key} has changed meanwhile: stop the workers of"
                 " scrapy-redis, and load it again"
             )
-    return Loaded(items, pending)
+    skipped, first = (seen.skipped, seen.first_skipped or None) if seen else (0, None)
+    return Loaded(items - skipped, pending, skipped=skipped, first_skipped=first)
 
 
 @contextmanager

@@ -124,9 +124,10 @@ def push(
     opened = open_crawl(client, key, shared.generation, workers)
     codec.budget = budget_in(opened.budget)
     pusher = Pusher(shared, workers, codec, "push")
-    pushed = pusher.push(entries)
-    pusher.leave()
-    return pushed
+    try:
+        return pusher.push(entries)
+    finally:
+        pusher.leave()
 
 
 def entry_of(

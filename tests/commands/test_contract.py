@@ -29,6 +29,7 @@ ANSWERED = {
     "half": JOB,
     **dict.fromkeys(("job/bloom/0.bloom", "alone", "unclean", "one.bloom", "7.bloom"), FILTER),
     "table": FILTER | {"delta count", "delta list"},
+    "both": FILTER | JOB | {"delta count", "delta list"},
     "seen": set(),
     "crawl": FILTER | JOB | {"workers"},
 }
@@ -84,6 +85,8 @@ def folder(tmp_path_factory):
         table.add([(fingerprint(Request(f"{PAGE}{age}")), now - age * DAY)])
         table.add([Row(b"k" * 20, None, b"d" * 16)])
         table.close()
+    shutil.copytree(folder / "job", folder / "both")
+    shutil.copy(path / "delta.sqlite", folder / "both")
     return folder
 
 
@@ -179,6 +182,15 @@ def test_what_is_not_taken_is_refused_by_name(run, folder, commands, name, messa
         assert message in result.refusal
         assert "hush" not in result.error
     assert files_in(folder) == before
+
+
+def test_a_job_that_has_its_marks_in_it_is_the_job(run, folder, tmp_path):
+    """To all commands but `delta`: clear takes the filter, and leaves the marks."""
+    shutil.copytree(folder / "both", tmp_path / "both")
+    assert run(tmp_path, "info", "both").fields["pending"] == "1 request"
+    assert "removed both/bloom/0.bloom" in run(tmp_path, "clear", "both", "--yes").lines
+    assert "holds no Bloom filter" in run(tmp_path, "clear", "both", "--yes").refusal
+    assert run(tmp_path, "delta", "count", "both").lines == ["both: 6 pages and 1 digest"]
 
 
 @pytest.mark.parametrize("command", ["failed", "retry", "drop --yes", "top", "push http://e.com/1"])

@@ -58,6 +58,11 @@ def test_filter_moves_there_and_back(run, there, job, redis_server, key):
     assert there("verify").status == there("export", "new").status == 0
     assert run(folder, "check", "new", URL).status == run(folder, "verify", "new").status == 0
     assert "is there already" in there("export", "new").refusal
+    (folder / "old").mkdir()
+    (folder / "old" / "requests.seen").write_bytes(b"\0\x14" + b"x" * 20)
+    refusal = there("export", "old").refusal  # with a filter, no crawl would import that
+    assert "old holds a requests.seen, which a crawl imports only while" in refusal
+    assert [each.name for each in (folder / "old").iterdir()] == ["requests.seen"]
     assert "--yes" in there("clear").refusal
     redis_server.command("DEL", key)  # what is left of it is cleared, too
     assert there("clear", "--yes").status == 0
@@ -121,6 +126,18 @@ def test_set_of_scrapy_redis_is_imported(run, redis_server, key, tmp_path):
     result = run(tmp_path, *add, "--key", key, *OURS)
     assert f"{redis_server.url} {key}: 1 added, 0 were known" in result.out
     assert run(tmp_path, "check", "job", URL, *OURS).status == 0
+
+
+def test_what_is_no_fingerprint_of_scrapy_redis_is_told(run, redis_server, key, tmp_path):
+    """By load as by add: so many members are not in the filter."""
+    by = ["--spider", "small", *THEIRS, *OURS, "-s", f"SCHEDULER_DUPEFILTER_KEY={key}:seen"]
+    with RedisClient(redis_server.url) as client:
+        client.call("sadd", f"{key}:seen", "ab" * 20, "zz")
+    result = run(tmp_path, "load", *[redis_server.url] * 2, "--key", key, *by)
+    assert result.lines[0].startswith("copied 1 item and 0 pending requests")
+    assert result.lines[1:] == [
+        "  1 member of the set skipped, the first is b'zz': not hexadecimal"
+    ]
 
 
 @pytest.mark.parametrize("key", ["{x}", "x}", "%(spider)s:bloom"])
@@ -205,12 +222,24 @@ def test_a_crawl_has_the_same_figures_everywhere(there, redis_server, worker):
 
 def test_push_adds_what_is_new(there, worker):
     """From arguments and standard input, with a priority and a callback, what the filter lacks and
-    the crawl's budget has room for."""
+    the crawl's budget has room for; nothing under a fingerprint that no worker asks for."""
+    assert "run it in the job's project" in there("push", URL, *OURS).refusal
     words = ["http://example.com/1", "-", "--priority", 9, "--callback", "parse"]
     pushed = there("push", *words, stdin="http://example.com/seed\nhttp://example.com/more\n")
     assert pushed.out == "pushed 1 request, 1 were seen before, 1 are over the budget\n"
     found = [(each.url, each.priority, bool(each.callback)) for each in iter(worker.next, None)]
     assert ("http://example.com/seed", 9, True) in found
+
+
+@pytest.mark.parametrize("line", [r"broken line", r"http://e.com/\xff"])
+def test_push_stops_at_a_line_that_is_no_url(there, worker, line):
+    """The error shows it, what was pushed before it is told, and no worker stays."""
+    urls = "".join(f"http://a.example/{number}\n" for number in range(120))
+    bad = line.encode().replace(rb"\xff", b"\xff")
+    result = there("push", "-", stdin=urls.encode() + bad + b"\nhttp://a.example/after\n")
+    assert f"'{line}' has no fingerprint" in result.refusal
+    assert result.out == "pushed 120 requests, 0 were seen before\n"
+    assert "push:" not in there("workers").out
 
 
 def test_info_tells_how_far_the_crawl_is(there, worker):

@@ -148,7 +148,9 @@ def test_failed_requests_are_listed_retried_and_forgotten(make):
     told = place("info").out
     assert "8 failed requests ('scrapy bloom failed')" in told or "failed     8 requests" in told
     assert place("failed --url */[01] -o -").lines == [f"{STARTS}0", f"{STARTS}1"]
+    assert place("failed --url */[01] -o - --json").json == [f"{STARTS}0", f"{STARTS}1"]
     assert place("failed -o urls.txt").lines == ["wrote 8 URLs to urls.txt"]
+    assert place("failed -o two.txt --json").json == {"file": "two.txt", "urls": 8}
     assert len(Path("urls.txt").read_text().splitlines()) == MANY + 1
     assert "is there already" in place("failed -o urls.txt").refusal
     retried = place("retry --reason download/*")
@@ -161,14 +163,14 @@ def test_failed_requests_are_listed_retried_and_forgotten(make):
 
 
 HOSTILE = FailedRequest(
-    "http://example.com/\x1b]0;owned\x07",
+    "http://example.com/\x1b]0;owned\x07\n",
     "GET",
     "login \x1b[2J\u202e\u200f\ufeffpage",
     200,
     "LookupError: \x9b31m\nhttp://example.com/faked",
     *(1, 1795286400.0, None),
 )
-SHOWN_URL, SHOWN_REASON = r"/\x1b]0;owned\x07", r"login \x1b[2J\u202e\u200f\ufeffpage"
+SHOWN_URL, SHOWN_REASON = r"/\x1b]0;owned\x07\n", r"login \x1b[2J\u202e\u200f\ufeffpage"
 
 
 def test_pages_do_not_write_to_the_terminal(make, monkeypatch):
@@ -185,6 +187,8 @@ def test_pages_do_not_write_to_the_terminal(make, monkeypatch):
         out = place(command).out
         assert [char for char in out.replace("\n", "") if not char.isprintable()] == []
         assert [text for text in shown if text not in out] == []
+    place("failed -o urls.txt")
+    assert Path("urls.txt").read_bytes() == rf"http://example.com{SHOWN_URL}".encode() + b"\n"
     (found,) = place("failed --json").json
     assert (found["url"], found["reason"]) == (HOSTILE.url, HOSTILE.reason)
     refusal = place.run(Path(), "failed", "\x1b[2Jjob").refusal

@@ -70,7 +70,8 @@ def test_plot_writes_pictures(run, tmp_path):
     assert "<dc:date>" not in picture
     inks = {"#000000", "#ffffff", "#d9d9d9", "#cccccc"}  # the last, around the legend, is for both
     assert {*re.findall(r'style="[^"]*(#\w{6})', picture)} <= inks
-    assert run(tmp_path, "plot", "error-by-bits", "bits.png", "--probes", 4).status == 0
+    bits = ["--bits", 1e-9, 16]  # of the first all bits are set
+    assert run(tmp_path, "plot", "error-by-probes", "bits.png", *bits).status == 0
     size = (tmp_path / "bits.png").read_bytes()[16:24]
     assert size == b"\0\0\x03\x84\0\0\x03\x98"
     assert ".png or .svg" in run(tmp_path, "plot", "memory", "memory.pdf").refusal

@@ -175,6 +175,12 @@ def test_what_cannot_be_loaded_is_refused(client, key, left, monkeypatch):
     with pytest.raises(BloomError, match=r"cannot be read .*run the command in the crawl's proj"):
         left()
     client.call("zrem", f"{key}:requests", b"nonsense")
+    for name, value in {"url": 5, "meta": None}.items():
+        odd = pickle.dumps({**Request("http://example.com/").to_dict(), name: value})
+        client.call("zadd", f"{key}:requests", {odd: 5})
+        with pytest.raises(BloomError, match=f"its {name} is of type {type(value).__name__}"):
+            left()
+        client.call("zrem", f"{key}:requests", odd)
     with monkeypatch.context() as evicting:
         evicting.setattr(RedisClient, "evicting", lambda _: "allkeys-lru")
         with pytest.raises(SharedFilterError, match="set maxmemory-policy to noeviction"):

@@ -349,8 +349,12 @@ def test_who_pushes_gives_back_as_a_worker_does(join):
 
 
 def test_a_push_says_that_redis_has_gone_back(join, redis_server, monkeypatch):
-    """Before its last call: what it has pushed may be forgotten."""
+    """Before its last call: what it has pushed may be forgotten. One that fails leaves, too."""
     worker = join()
+    urls = [f"http://example.com/{number}" for number in range(60)]
+    with pytest.raises(ValueError, match="Missing scheme"):
+        worker.push_from_outside(*urls, "nonsense")
+    assert not CrawlReader(worker.client, worker.key).look().workers
     leave = Pusher.leave
 
     def leave_later(self):

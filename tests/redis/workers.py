@@ -217,7 +217,7 @@ class StoreWorker:
     def push_from_outside(self, *urls, **options):
         """Push as the command does; return how many were pushed, seen and capped."""
         settings = Settings({"BLOOM_REDIS_LEASE": self.settings.lease})
-        requests = [Request(url, **options) for url in urls]
+        requests = (Request(url, **options) for url in urls)
         others = {"settings": settings, "fingerprinter": RequestFingerprinter()}
         return push(self.client, self.key, requests, **others)
 
