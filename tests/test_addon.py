@@ -85,7 +85,7 @@ PARTS = {
         ({"JOBDIR": "job"}, "hold origins early feeds"),
         ({"JOBDIR": "job", "BLOOM_DURABLE_FEEDS": False}, "hold origins early"),
         ({"JOBDIR": "job", "BLOOM_DURABLE": False}, "early"),
-        ({"BLOOM_REDIS_URL": "redis://x"}, "hold early feeds"),
+        ({"BLOOM_REDIS_URL": "redis://x"}, "hold origins early feeds"),
         ({"BLOOM_DELTA": True}, "hold origins early delta feeds"),
         ({"BLOOM_DELTA_CONDITIONAL": True}, "hold conditional early"),
     ],

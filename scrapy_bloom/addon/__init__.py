@@ -74,11 +74,10 @@ class Addon:
         if _is_durable(settings):
             add("DOWNLOADER_MIDDLEWARES", HoldMiddleware, HoldMiddleware.order)
         has_durable_job = bool(settings.get("JOBDIR")) and _is_durable(settings)
-        needs_origins = has_durable_job or wants_delta(settings)
-        if needs_origins:
+        if has_durable_job or wants_delta(settings) or _shares(settings):
             add("DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END)
-        if (needs_origins or _shares(settings)) and DURABLE_FEEDS.read(settings):
-            _replace_feed_exporter(settings)
+            if DURABLE_FEEDS.read(settings):
+                _replace_feed_exporter(settings)
         add("SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order)
         if wants_delta(settings):
             from ..delta.middleware import DeltaMiddleware

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
-from scrapy.exceptions import NotConfigured
 from twisted.python.failure import Failure
 
-from ..settings import wants_delta
 from .start_requests import StartFilter
 
 if TYPE_CHECKING:
@@ -73,10 +71,7 @@ class ResponseOrigins:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the middleware. Raises NotConfigured without JOBDIR and BLOOM_DELTA, which need
-        origins."""
-        if not (crawler.settings.get("JOBDIR") or wants_delta(crawler.settings)):
-            raise NotConfigured
+        """Return the middleware."""
         return cls(crawler)
 
     def process_response(self, request: Request, response: Response) -> Response:

@@ -38,7 +38,7 @@ from .codec import RedisCodec, is_storable_slot
 from .desk import RedisDesk
 from .layout import in_one_slot
 from .lifecycle import NO_BUDGET, CrawlState, budget_in, gone, open_crawl
-from .request_store import Observers, RedisStore
+from .request_store import MOST_CLAIMED, Observers, RedisStore
 from .scripts import NEW
 from .seeds import SeedList
 from .settings import RedisSettings, WorkerSettings
@@ -136,7 +136,7 @@ class Worker:
             dupefilter,
             codec,
             _policy(crawler, settings, codec.queues),
-            capacity=max(1, crawler.settings.getint("CONCURRENT_REQUESTS")),
+            capacity=crawler.settings.getint("CONCURRENT_REQUESTS") or MOST_CLAIMED,
             observers=Observers(
                 self.start_requests.heard,
                 self._on_fenced,
@@ -290,6 +290,8 @@ class Worker:
         if monotonic() - self._stats_set >= STATS_SECONDS:
             self._stats_set = monotonic()
             self._set_stats()
+        if self._engine.is_closing:
+            self.store.pause(inf)  # what is not sent yet goes to other workers
         if not self.ledger.stopped:
             self.store.flush(hungry=not self.store.pending)
         with suppress(RuntimeError):  # there is no reactor in a script
@@ -396,13 +398,15 @@ class Worker:
 
 
 def _policy(crawler: Crawler, settings: WorkerSettings, queues: QueueSettings) -> Policy:
-    concurrency = crawler.settings.getint("CONCURRENT_REQUESTS")
-    per_domain = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
+    concurrency = crawler.settings.getint("CONCURRENT_REQUESTS") or MOST_CLAIMED
+    per_domain = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN")
+    slots = crawler.settings.getdict("DOWNLOAD_SLOTS").values()
+    per_slot = [per_domain, *(each.get("concurrency", per_domain) for each in slots)]
     grace = max(SLOT_GRACE_SECONDS, 2 * crawler.settings.getfloat("DOWNLOAD_DELAY"))
     return Policy(
         lease=int(settings.lease * 1000),
         # the next ones of a slot are there when the first are done
-        claims_per_slot=2 * max(1, per_domain),
+        claims_per_slot=2 * (max(per_slot) if all(per_slot) else concurrency),
         newest_first=queues.newest_first,
         keeps_slot=int(1000 * grace) * settings.slot_workers,
         max_attempts=settings.max_attempts,

@@ -34,6 +34,11 @@ class EngineProgress(EngineView):
             or request in working.downloader.active
         )
 
+    @property
+    def is_closing(self) -> bool:
+        """True as soon as the spider closes: the engine asks for no more requests then."""
+        return get(self._engine, "_slot", "closing") is not None
+
     def with_callbacks(self) -> Iterator[Request]:
         """Yield the requests whose callback or errback runs, or whose items are in pipelines."""
         yield from self._engine.scraper.slot.active

@@ -162,12 +162,20 @@ def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server,
     assert done == (b"1" if running else b"")
 
 
-@pytest.mark.parametrize(("given", "most", "keeps"), [({}, 16, 5000), (ONE_AT_A_TIME, 2, 8000)])
+@pytest.mark.parametrize(
+    ("given", "most", "keeps"),
+    [
+        ({}, 16, 5000),
+        (ONE_AT_A_TIME, 2, 8000),
+        ({"DOWNLOAD_SLOTS": {"fast": {"concurrency": 12}, "slow": {"delay": 3}}}, 24, 5000),
+        ({"CONCURRENT_REQUESTS": 0, "DOWNLOAD_SLOTS": {"any": {"concurrency": 0}}}, 400, 5000),
+    ],
+)
 def test_scrapys_settings_say_how_much_a_worker_claims(build, given, most, keeps):
     """In all, and of a slot, and for how long (ms) it owns this with BLOOM_REDIS_SLOT_WORKERS."""
     store = build(BLOOM_REDIS_SLOT_WORKERS=1, **given).worker.store
     assert store._policy == Policy(60_000, most, (True, False), keeps, 5, 0)
-    assert store._wanted == given.get("CONCURRENT_REQUESTS", 16)
+    assert store._wanted == (given.get("CONCURRENT_REQUESTS", 16) or 200)
 
 
 def test_start_that_fails_in_old_middlewares_is_over(build):
@@ -208,6 +216,21 @@ def test_a_worker_with_seeds_is_not_at_rest(build, redis_server, own_server, key
     worker._seeds._thread.join()
     worker._seeds._move(scheduler.df.shared)
     assert not scheduler.has_pending_requests()
+
+
+def test_a_worker_that_closes_leaves_to_others_what_it_has_not_sent(build):
+    """At once, though a page of its own takes long."""
+    closing, other = build(), build()
+    for number in range(9):
+        closing.enqueue_request(request(f"page{number}"))
+    talk(closing)
+    sent = closing.next_request()
+    closing.crawler.engine._slot.inprogress.add(sent)
+    closing.crawler.engine._slot.closing = Deferred()
+    closing.worker._timer.cancel()
+    closing.worker._tick()
+    talk(closing)
+    assert len({*fetch(other)} - {name_of(sent)}) == 8
 
 
 @pytest.mark.parametrize("is_fenced", [False, True])
