@@ -143,10 +143,8 @@ class HoldMiddleware:
         if own_meta is not None:
             request.meta.pop("dont_cache", None)
             request.meta.update(own_meta)
-        scheduler = self._scheduler
-        if scheduler is not None and "cached" in response.flags:
-            self._ask_another(scheduler, request)
-        elif scheduler is not None and self._is_refusal(request, response):
+        scheduler, is_cached = self._scheduler, "cached" in response.flags
+        if scheduler is not None and not is_cached and self._is_refusal(request, response):
             if goes_back is None:  # it is the answer of another middleware
                 goes_back = self._note_refusal(scheduler, request, response)
             if goes_back and scheduler.has_dispatched(request):
@@ -155,8 +153,7 @@ class HoldMiddleware:
         return response
 
     def process_exception(self, request: Request, exception: Exception) -> Request | None:
-        """Return a copy of a `request` that a host has not answered, unless it uses a try. Let
-        another one ask whether a hold may end, if `request` was to and its host has not got it."""
+        """Return a copy of a `request` that a host has not answered, unless it uses a try."""
         scheduler = self._scheduler
         if scheduler is None:
             return None
@@ -164,8 +161,10 @@ class HoldMiddleware:
         slot = self._slot_of(request)
         hold = scheduler.holds.get(slot, NO_HOLD)
         if kind is None or request.meta.get("proxy"):
-            self._ask_another(scheduler, request)
+            if kind is not None and scheduler.probes.get("") is request:
+                scheduler.pause(PAUSES[-1], self._hosts.likely - {slot})  # it uses a try
             return None
+        scheduler.probes.pop(slot, None)
         if not slot or (not hold.times and hold.until > monotonic()):
             return None  # a file, or by hand
         timeout, is_probe = request.meta.get("download_timeout"), scheduler.is_probe(request, slot)
@@ -324,13 +323,6 @@ class HoldMiddleware:
         if hold.times < GIVEN_UP or hold.until > monotonic():
             self._open(scheduler, slot, max(hold.times, GIVEN_UP))
 
-    def _ask_another(self, scheduler: HoldingScheduler, request: Request) -> None:
-        """Let other requests be sent if `request`, unknown to the host, was to end a hold."""
-        if scheduler.holds:
-            slot = self._slot_of(request)
-            if scheduler.is_probe(request, slot):
-                self._open(scheduler, slot, scheduler.holds[slot].times)
-
     def _open(self, scheduler: HoldingScheduler, slot: str, times: int) -> None:
         """End the hold of `slot`, but not the row of its holds."""
         scheduler.release(slot)
@@ -432,12 +424,12 @@ class LocalHolds:
 
     def _set(self, slot: str, hold: Hold) -> None:
         self.holds[slot] = hold
-        if hold.until > monotonic():
-            passes = hold.times >= SILENT and slot in self._proxied
-            for queue in self.queues:
-                (queue.release if passes else queue.hold)(slot)
-            if hold.until < inf:
-                heappush(self._ends, (hold.until, slot))
+        is_over = hold.until <= monotonic()
+        passes = is_over or (hold.times >= SILENT and slot in self._proxied)
+        for queue in self.queues:
+            (queue.release if passes else queue.hold)(slot)
+        if not is_over and hold.until < inf:
+            heappush(self._ends, (hold.until, slot))
         self.keep(slot)
 
 

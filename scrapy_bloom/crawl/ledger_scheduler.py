@@ -119,6 +119,7 @@ class LedgerScheduler(BaseScheduler):
         self._slot_of = slot_keys(crawler)
         self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
+        self.probes: dict[str, Request] = {}
         if crawler.settings.getbool("HTTPCACHE_ENABLED"):
             crawler.signals.connect(self._mend_cache, signals.spider_opened)
 
@@ -163,6 +164,7 @@ class LedgerScheduler(BaseScheduler):
 
     def hold(self, slot: str, seconds: float, times: int) -> None:
         """Hold `slot` (protocols.Holds). What the downloader has not sent of it goes back."""
+        self.probes.pop(slot, None)
         with self._guarded():
             self._holds_of.hold(slot, seconds, times)
         self.send_back(slot)
@@ -173,6 +175,7 @@ class LedgerScheduler(BaseScheduler):
 
     def release(self, slot: str) -> None:
         """End the hold of `slot`, if there is one."""
+        self.probes.pop(slot, None)
         with self._guarded():
             self._holds_of.release(slot)
         self._engine.wake()
@@ -185,6 +188,7 @@ class LedgerScheduler(BaseScheduler):
     def pause(self, seconds: float | None, likely: Collection[str] = ()) -> None:
         """Dispatch nothing for so many seconds, then one request until the next call, first of the
         slots that are `likely` to answer; with None end that."""
+        self.probes.pop("", None)
         if seconds is None:
             self._gate.release("")
         else:
@@ -260,6 +264,8 @@ class LedgerScheduler(BaseScheduler):
             if ledger.stopped:
                 return None
             ledger.before_next()
+        if self.probes:
+            self._end_probes()
         if self._gate.holds and (left := self._gate.next_end) is not None and left > 0:
             self._alarm.set(left)
             return None
@@ -275,9 +281,27 @@ class LedgerScheduler(BaseScheduler):
             hold = self.holds.get(self._slot_of(request), NO_HOLD) if self.holds else NO_HOLD
             # a hold by hand that is over, of which a worker has not heard yet, is none
             self._held_times[request] = hold.times if hold.times > 0 else -1
-            self._gate.admit("")
+            if hold.times > 0 and hold.until > monotonic() and not hold.lets_pass(request):
+                self.probes[self._slot_of(request)] = request
+            if self._gate.holds and self._gate.admit(""):
+                self.probes[""] = request
             self._count("scheduler/dequeued", medium)
         return request
+
+    def _end_probes(self) -> None:
+        """Let another request ask in place of each that the engine is done with: a middleware has
+        ignored, replaced or answered it. Cost: O(n) with n requests in progress."""
+        for slot, probe in [*self.probes.items()]:
+            if self._engine.is_in_progress(probe):
+                continue
+            del self.probes[slot]
+            hold = self.holds.get(slot, NO_HOLD)
+            if not slot:
+                self._gate.hold("", 0.0, SILENT)
+            elif hold.times == self._held_times.get(probe):
+                if hold.times < SILENT:  # of the others a release would say that they answer
+                    self.release(slot)
+                self.hold(slot, 0.0, hold.times)
 
     def _may_be_dispatched(self, request: Request) -> bool:
         """Make durable what has to be before `request` is dispatched; return False if that fails.

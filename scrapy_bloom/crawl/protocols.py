@@ -53,6 +53,10 @@ class Holds(Protocol):
 class HoldingScheduler(Holds, Protocol):
     """The scheduler, as the middleware that holds slots sees it."""
 
+    probes: dict[str, Request]
+    """By slot, empty for a pause: the request that asks whether that is over, until something is
+    done to it. If the engine is done with it sooner, another one asks."""
+
     @property
     def is_paused(self) -> bool:
         """True from the first `pause` until the end of it."""

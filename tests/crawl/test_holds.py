@@ -224,9 +224,12 @@ def test_a_request_that_asks_nothing_lets_another_go(crawl, clock):
     crawl.push("three")
     crawl.again(crawl.pop(), 429, "60")
     clock.now += 60
-    crawl.answer(crawl.pop(), 200, None, ["cached"])
+    first = crawl.pop()
+    crawl.answer(first, 200, None, ["cached"])
+    crawl.done(first)
     second = crawl.pop()
     crawl.middleware.process_exception(second, IgnoreRequest())
+    crawl.done(second)
     third = crawl.pop()
     crawl.again(third, 429)
     assert (crawl.left, crawl.scheduler.holds["example.com"].times) == (10, 2)

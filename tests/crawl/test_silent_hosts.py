@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from scrapy import Request, pqueues, signals
+from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 from twisted.internet import error as twisted
 from twisted.web.client import ResponseFailed
@@ -102,6 +103,12 @@ class World:
         middleware, slot = self.crawl.middleware, request.meta["download_slot"]
         if why in DOWN:
             again = middleware.process_exception(request, DOWN[why][1]())
+        elif why == "forbidden":
+            middleware.process_exception(request, IgnoreRequest())
+            self.crawl.done(request)
+            return
+        elif why == "rewritten":  # by a middleware that is asked before ours
+            again = request.replace(url=f"{request.url}000")
         else:
             response = Response(request.url, 503 if why else 200, headers=REFUSED.get(why, {}))
             request.meta["download_latency"] = 0.1
@@ -271,9 +278,9 @@ def test_five_attempts_without_an_answer_hold_a_slot(make_crawl, clock, why, kin
     assert (crawl.left, again is not None) == (5, kind == "page")
 
 
-def test_a_request_with_a_proxy_says_nothing_of_the_host(make_crawl):
+def test_a_request_with_a_proxy_says_nothing_of_the_host(make_crawl, clock):
     """Neither by its failure nor by its answer; nor is it sent back."""
-    crawl = make_crawl().pushed(*map(str, range(30)))
+    crawl = make_crawl(DOWNLOAD_TIMEOUT=180).pushed(*map(str, range(30)))
     sent = crawl.pop()
     for _ in range(9):
         request = crawl.pop()
@@ -290,6 +297,15 @@ def test_a_request_with_a_proxy_says_nothing_of_the_host(make_crawl):
     assert crawl.left == 5
     crawl.answer(request.replace(meta={}))
     assert crawl.scheduler.holds == {}
+    # nor does it tell whether the machine is offline
+    crawl.scheduler.pause(0)
+    request = crawl.pop()
+    request.meta["proxy"] = "http://proxy.example"
+    assert crawl.middleware.process_exception(request, twisted.ConnectError()) is None
+    crawl.done(request)
+    assert crawl.pop() is None
+    clock.now += 60
+    assert crawl.pop() is not None
 
 
 def test_who_has_answered_lately_is_remembered(clock, monkeypatch):
@@ -365,6 +381,20 @@ def test_whatever_happens_no_page_of_a_host_that_answers_is_lost(monkeypatch, da
         assert sum("gone" not in url for url in world.answered) == 300
     finally:
         crawl.drop()
+
+
+@pytest.mark.parametrize("slots", ["a", "abcd"])
+@pytest.mark.parametrize(("why", "pages"), [("forbidden", 100), ("rewritten", 200)])
+def test_a_request_that_never_reaches_its_host_lets_another_one_ask(
+    make_crawl, clock, slots, why, pages
+):
+    """Soon after the host, or the machine, is back, however long a download may take."""
+    crawl, down = make_crawl(DOWNLOAD_TIMEOUT=9000), within(0.5, 600)
+    world = World(crawl, clock, dict.fromkeys(slots, 200), None)
+    world.down = lambda slot, now: why if world.page % 2 else down(slot, now)
+    world.run()
+    assert (len(world.answered), world.failed) == (pages * len(slots), [])
+    assert world.now < 600 + 200
 
 
 def test_an_answer_ends_what_a_timeout_has_begun(make_crawl, clock, caplog):

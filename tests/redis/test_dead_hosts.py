@@ -183,6 +183,26 @@ def test_a_probe_that_has_died_with_its_worker_is_asked_by_another(join):
     assert findings_of(two) == []
 
 
+def test_a_probe_that_never_reaches_its_host_leaves_that_to_another(build, join):
+    """And no worker hears that the host has answered."""
+    one, two = join(**FIFO), build(**FIFO)
+    two.worker.store._policy = replace(one.policy, longest_probe=180_000)
+    one.hold("example.com", 5, SILENT + 1)
+    one.send("abc")
+    let_pass(one, 5.5)
+    in_progress, urls = two.crawler.engine._slot.inprogress, set()
+    for _ in range(3):
+        talk(two)
+        in_progress.add(two.next_request())
+        talk(two)
+        assert two.next_request() is None
+        urls.add(in_progress.pop().url)
+        two.next_request()
+    assert len(urls) == 3
+    one.exchange()
+    assert one.store.last.answered == []
+
+
 @pytest.mark.parametrize("goes", ["dies", "pauses"])
 def test_the_word_of_a_worker_that_is_gone_does_not_count(join, goes):
     """Nor does a crawl wait for it, or for one that no host answers."""
