@@ -210,9 +210,10 @@ def whole_job(job: JobDirectory, *, resets: bool = False) -> Iterator[RequestFil
         if owner is not None:
             _require_owned(job, file, owner)
         # one without an owner was imported, or made by hand
-        if file is not None and (owner is not None or not job.has_filter):
-            if not resets or file.query("SELECT 1 FROM rounds WHERE phase NOT LIKE 'over%'"):
-                _require_layers(job, file)
+        is_own = file is not None and (owner is not None or not job.has_filter)
+        running = "SELECT 1 FROM rounds WHERE phase NOT LIKE 'over%'"
+        if file is not None and is_own and (not resets or file.query(running)):
+            _require_layers(job, file)
         yield file
 
 
