@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from contextlib import suppress
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from scrapy.utils.request import referer_str
@@ -39,8 +42,22 @@ FILES = 10
 
 
 def check(crawler: Crawler) -> None:
-    """Raise ValueError for a bad setting."""
-    AUDIT.read(crawler.settings)
+    """Raise ValueError for a bad setting, or a file that cannot be written. Changes nothing."""
+    if path := AUDIT.read(crawler.settings):
+        _require_writable(path)
+
+
+def _require_writable(path: str) -> None:
+    try:
+        try:
+            os.close(privately(path, os.O_WRONLY | os.O_APPEND))
+        except FileNotFoundError:
+            TemporaryFile(dir=Path(path).absolute().parent).close()
+    except OSError as error:
+        raise ValueError(
+            f"BLOOM_AUDIT is {path!r}, which cannot be written:"
+            f" {error.strerror}; choose another path"
+        ) from error
 
 
 def attach(dupefilter: FilterDupeFilter) -> None:
@@ -60,13 +77,8 @@ class Audit:
         self._is_known = known_urls(dupefilter).is_known
         self._uncommitted: dict[bytes, Request] = {}
         """New requests by uncommitted fingerprint, which an exact filter tests later."""
-        try:
-            self._handler = _Handler(path)
-        except OSError as error:
-            raise ValueError(
-                f"BLOOM_AUDIT is {path!r}, which cannot be written:"
-                f" {error.strerror}; choose another path"
-            ) from error
+        _require_writable(path)
+        self._handler = _Handler(path)
 
     def request_seen(self, request: Request) -> bool:
         """Return the answer of the dupefilter, and log the request if it is True."""

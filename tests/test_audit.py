@@ -108,7 +108,8 @@ def test_files_are_rotated(make_dupefilter, tmp_path, monkeypatch, caplog):
     assert len([r for r in caplog.records if "BLOOM_AUDIT" in r.getMessage()]) == 1
 
 
-def test_a_file_that_cannot_be_made_is_refused_by_name(make_dupefilter):
+def test_a_file_that_cannot_be_made_is_refused_by_name(make_dupefilter, tmp_path):
     """At the start."""
     with pytest.raises(ValueError, match=r"BLOOM_AUDIT is 'nowhere/dropped\.jsonl', which"):
-        make_dupefilter(BLOOM_AUDIT="nowhere/dropped.jsonl")
+        make_dupefilter(BLOOM_AUDIT="nowhere/dropped.jsonl", JOBDIR=tmp_path / "job")
+    assert [*tmp_path.glob("job/*")] == []

@@ -246,6 +246,16 @@ def test_failing_filter_is_replaced_by_memory(make_dupefilter, closed, told, mon
     assert all((str(failure) or "MemoryError") in line for line in told(logging.ERROR))
 
 
+def test_what_a_filter_could_not_grow_for_is_released(make_dupefilter, monkeypatch):
+    """Into the layer that is full: the next start of the job does not fetch that page again."""
+    held = make_dupefilter(BLOOM_CAPACITY=3)
+    keeper = Keeper(held, requests_survive=True)
+    verdicts(held, requests(0, 5))
+    monkeypatch.setattr(ScalableBloomFilter, "_grow", raising(OSError(errno.ENOSPC, "full")))
+    keeper.release(keeper.uncommitted)
+    assert (len(keeper.uncommitted), len(held.filter)) == (0, 5)
+
+
 class FailingStats(MemoryStatsCollector):
     """Refuses to set a value while `failing`."""
 

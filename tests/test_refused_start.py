@@ -226,8 +226,10 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerp
     ("own", "bad"),
     [
         (OF_SCRAPY, {"BLOOM_CAPACITY": "none"}),
-        (OF_SCRAPY, "damaged"),
-        ({}, "damaged"),
+        (OF_SCRAPY, "truncated"),
+        ({}, "truncated"),
+        ({}, "missing"),
+        ({"BLOOM_CAPACITY": "20"}, "missing"),
         ({}, FINGERPRINTER),
         ({}, {"BLOOM_ERROR_RATE": "1e-9", "reactor": SELECT}),
         ({}, {"SCHEDULER_MEMORY_QUEUE": "no.X"}),
@@ -238,13 +240,17 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerp
 def test_a_refused_start_changes_no_file(job_once, tmp_path, own, bad):
     """One ERROR line, no traceback, status 1; the next, correct start, or that of another spider
     with BLOOM_ANY_SPIDER, goes on with the spider's state and every page. So it is with a damaged
-    filter, and with the queues of Scrapy's own scheduler, which are not opened before."""
+    filter, or without its newest layer, and with the queues of Scrapy's own scheduler, which are
+    not opened before."""
     folder = job_once(tmp_path, **own)
-    path = folder / "job" / "bloom" / "0.bloom"
+    path = max((folder / "job" / "bloom").glob("*.bloom"))
+    assert path.name == f"{'BLOOM_CAPACITY' in own:d}.bloom"
     whole = path.read_bytes()
-    if bad == "damaged":
-        path.write_bytes(whole[:-4096])
-        assert "0.bloom is truncated" in refused(folder, **own)
+    if isinstance(bad, str):
+        path.unlink()
+        if bad == "truncated":
+            path.write_bytes(whole[:-4096])
+        assert f"{path.name} is {bad}" in refused(folder, **own)
         path.write_bytes(whole)
     else:
         refused(folder, **own, **bad)

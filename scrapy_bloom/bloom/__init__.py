@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BloomError, FilterFileError
-from ..files import DirectoryLock, require_file_locks
+from ..files import DirectoryLock, require_file_locks, sync_directory
 from . import sizing
 from .file import BitStore, read_header, refuse_writing
 from .header import Header, new_header, require_wanted
@@ -239,6 +239,7 @@ def make_directory(path: Path) -> bool:
                 f"{path} is not a directory; a growing filter needs one, choose another path"
             ) from None
         return False
+    sync_directory(path.parent)
     return True
 
 

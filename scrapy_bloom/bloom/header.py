@@ -30,7 +30,7 @@ SCHEME = "mmh3-x64-128/block-32768/lanes-16/1"
 TABLE_SCHEME = "blake2b-64/bucket-63/1"
 """Name and version of the layout of exact_table.py."""
 SECRET_BYTES = 16
-REMEDY = "restore it from a backup, or move it away to start an empty filter"
+REMEDY = "restore it from a backup, or start a new filter (a job: a new JOBDIR)"
 
 CHECKSUM_BYTES = 32
 _HEADER_ROOM = PAGE - len(MAGIC) - CHECKSUM_BYTES

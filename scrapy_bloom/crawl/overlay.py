@@ -7,6 +7,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..bloom import ScalableBloomFilter
@@ -60,6 +61,8 @@ class Keeper:
             self._release(fingerprint)
         except Exception as error:  # noqa: BLE001 - as in request_seen
             self._dupefilter.see_despite(error, fingerprint)
+            with suppress(Exception):  # it does not grow any more, and takes it
+                self._release(fingerprint)
 
     def forget(self, request: Request) -> None:
         """Remove the uncommitted fingerprint of `request`, which could not be stored."""

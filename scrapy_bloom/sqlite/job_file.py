@@ -14,6 +14,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from ..atomic import replacing
+from ..bloom import layer_path
 from ..bloom.owner import stored_owner
 from ..errors import FilterFileError, JobDirectoryError, RequestFileError
 from ..files import open_regular
@@ -33,6 +34,10 @@ UNFINISHED = (
 )
 DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """What reading a damaged file raises."""
+_LAYERS = (
+    "SELECT CASE WHEN json_valid(figures) THEN json_extract(figures, '$.filter_layers') END"
+    " FROM progress ORDER BY time DESC LIMIT 1"
+)
 _NONE = type(None)
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "figures", "phase", "reason", "spider", "unreleased"), (str,)),
@@ -190,10 +195,11 @@ def check_header(path: Path) -> bool:
 
 
 @contextmanager
-def whole_job(job: JobDirectory) -> Iterator[RequestFile | None]:
+def whole_job(job: JobDirectory, *, resets: bool = False) -> Iterator[RequestFile | None]:
     """Give the request file of `job`, read-only, None if it has none yet. Raises RequestFileError,
     and JobDirectoryError if its filter belongs to another request file, or to later commits than
-    those of the file: requests that only the filter has would never be fetched."""
+    those of the file: requests that only the filter has would never be fetched; or if it has fewer
+    layers than noted, but where each round `resets` it and a kill leaves a part of the last."""
     owner, file, path = stored_owner(job.filter), None, job.requests
     with ExitStack() as stack:
         with _refusing(path):
@@ -203,6 +209,11 @@ def whole_job(job: JobDirectory) -> Iterator[RequestFile | None]:
                 file.name = str(path)
         if owner is not None:
             _require_owned(job, file, owner)
+        # one without an owner was imported, or made by hand
+        is_own = file is not None and (owner is not None or not job.has_filter)
+        running = "SELECT 1 FROM rounds WHERE phase NOT LIKE 'over%'"
+        if file is not None and is_own and (not resets or file.query(running)):
+            _require_layers(job, file)
         yield file
 
 
@@ -219,6 +230,16 @@ def _require_owned(job: JobDirectory, found: RequestFile | None, owner: Owner) -
         f" {job.requests.name}-wal, which belongs to it, or both from one copy of the stopped job,"
         " or use a new JOBDIR"
     )
+
+
+def _require_layers(job: JobDirectory, found: RequestFile) -> None:
+    for (noted,) in found.query(_LAYERS):
+        for number in range(noted if isinstance(noted, int) else 0):
+            if not (path := layer_path(job.filter, number)).exists():
+                raise JobDirectoryError(
+                    f"{path} is missing: pages that the job has seen would be fetched again."
+                    " Restore it from a backup, or use a new JOBDIR"
+                )
 
 
 @contextmanager

@@ -68,6 +68,7 @@ class Progress(CommitHook):
             self._note()
 
     def _begin_round(self) -> None:
+        self._noted = 0.0  # its filter may be another
         self._of_earlier_starts = tuple(-now for now in counts_of(self._crawler).values())
 
     def _count(self) -> None:

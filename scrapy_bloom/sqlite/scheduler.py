@@ -32,6 +32,7 @@ from ..jobdir import JobDirectory, session_of
 from ..scrapy_private.feeds import FeedExporterView
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
+from ..settings import wants_delta
 from ..startup import announce, fetches_one_page, is_component, refuse
 from ..texts import waiting_text
 from .job_file import MAX_BYTES, RequestFile, check_header, named, whole_job
@@ -323,7 +324,7 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
     if job.is_locked:
         with job.locked():  # refuses, unless that has just ended
             pass
-    with whole_job(job) as file:
+    with whole_job(job, resets=wants_delta(crawler.settings)) as file:
         spider = file.spider if file else ""
         require_same_spider(str(job.path), spider, crawler, "give each spider a JOBDIR of its own")
         if feeds is not None:
