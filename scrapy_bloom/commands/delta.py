@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
 
 from ..amounts import counted, in_bytes
 from ..bloom.inspection import Finding
 from ..delta.file_store import FileDeltaStore
-from ..delta.importing import is_deltafetchs, marks_in
+from ..delta.importing import DeltafetchFile, is_deltafetchs
 from ..delta.redis_store import RedisDeltaStore, Slice
 from ..delta.settings import DELTA_DAYS, DELTA_DIR, KEY_BYTES, Lifetime, key_of_fingerprint
 from ..errors import BloomError, FilterFileError
 from ..fingerprints import FingerprinterIdentity
-from ..migration.sources import source_in
 from ..periods import DAY, seconds
 from ..texts import in_utc
 from .context import Context, Known, Place, Printed, fingerprints_of, table
+from .sources import source_called, told_skipped, warn_of_pending
 from .target import Kind, Target
 
 Store = FileDeltaStore | RedisDeltaStore
@@ -73,22 +73,32 @@ class DeltaPlace(Place):
 
     def add(self) -> Printed:
         """Import what the files hold; it is made if it is missing."""
-        fingerprinter = self.session.fingerprinter
-        identity = FingerprinterIdentity.of(fingerprinter).to_text()
-        now, figures = time.time(), []
-        with closing(store_at(self.session, self.target.path, identity)) as store:
+        session, names = self.session, self.session.options.files
+        identity = FingerprinterIdentity.of(session.fingerprinter).to_text()
+        now, figures, lines = time.time(), [], []
+        with ExitStack() as stack:
+            store = stack.enter_context(closing(store_at(session, self.target.path, identity)))
             store.roll_back()
             store.look()
-            self.session.require_fingerprinter(store.identity, self.name)
-            for path in map(Path, self.session.options.files):
-                if is_deltafetchs(path):
-                    marks = dict(marks_in(path, now))
+            session.require_fingerprinter(store.identity, self.name)
+            sources = [
+                DeltafetchFile(path, now)
+                if is_deltafetchs(path := Path(name))
+                else source_called(session, name, stack)
+                for name in names
+            ]
+            warn_of_pending(names)
+            for source in sources:
+                if isinstance(source, DeltafetchFile):
+                    marks = source.marks
                 else:
-                    batches = source_in(path, fingerprinter).batches()
-                    marks = {key_of_fingerprint(key): now for keys, _ in batches for key in keys}
+                    keys = (key for keys, _ in source.batches() for key in keys)
+                    marks = {key_of_fingerprint(key): now for key in keys}
                 store.add(marks.items())
-                figures.append({"file": str(path), "keys": len(marks)})
-        lines = [f"{e['file']}: {e['keys']:,} keys, which may be known already" for e in figures]
+                skipped = {"skipped": source.skipped, "first_skipped": source.first_skipped or None}
+                figures.append({"file": source.name, "keys": len(marks), **skipped})
+                lines += [f"{source.name}: {len(marks):,} keys, which may be known already"]
+                lines += told_skipped(source)
         return {"place": self.name, "files": figures}, lines
 
     def merge(self) -> Printed:

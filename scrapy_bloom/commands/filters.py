@@ -25,11 +25,8 @@ from ..bloom.removal import remove
 from ..delta.importing import is_deltafetchs
 from ..errors import BloomError
 from ..fingerprints import FingerprinterIdentity, fingerprinter_in
-from ..jobdir import JobDirectory
-from ..migration.scrapy_job import why_unclean
-from ..migration.scrapy_redis import RedisSet
-from ..migration.sources import Imported, Source, import_into, make_filter, source_in
-from ..redis.client import REDIS_SCHEMES, RedisClient, public_url
+from ..migration.sources import Source, import_into, make_filter
+from ..redis.client import RedisClient, public_url
 from ..redis.filter import delete_filter, stored_header
 from ..redis.layout import in_one_slot
 from ..redis.lifecycle import remove_queue
@@ -39,8 +36,9 @@ from ..settings import BloomSettings
 from ..sqlite.status import JobState, JobView, job_view
 from ..texts import in_percent, in_short, waiting_text
 from .context import Context, Known, Place, Printed, aligned, fingerprints_of, table
-from .crawls import PATIENCE, queue_in
+from .crawls import queue_in
 from .delta import DeltaPlace
+from .sources import source_called, told_skipped, warn_of_pending
 from .target import Kind, Target
 
 _ON_DISK = (Kind.FILTER, Kind.FILE)
@@ -200,8 +198,8 @@ class FilterPlace(Place):
             return DeltaPlace(session, replace(target, path=Path(self.name))).add()
         figures = []
         with ExitStack() as stack:
-            sources = [_source(session, name, stack) for name in options.files]
-            _warn_of_pending(options.files)
+            sources = [source_called(session, name, stack) for name in options.files]
+            warn_of_pending(options.files)
             bloom_filter = self._open(sources)
             stack.callback(bloom_filter.close)
             session.require_fingerprinter(bloom_filter.identity, target.name)
@@ -209,7 +207,8 @@ class FilterPlace(Place):
                 with progress(source.name, source.size, source.unit) as show:
                     imported = import_into(bloom_filter, source, show)
                 figures.append({"file": source.name, **asdict(imported)})
-                session.print_now(_lines(source, imported))
+                told = f"{source.name}: {imported.added:,} added, {imported.known:,} were known"
+                session.print_now([told, *told_skipped(source)])
             items = len(bloom_filter)
         line = f"{self.name} holds {counted(items, 'item')} now"
         return {"place": self.name, "items": items, "files": figures}, [line]
@@ -247,37 +246,6 @@ class FilterPlace(Place):
             if left := [path.name for path in others if path.exists()]:
                 lines.append(f"{job.path} still holds {', '.join(left)}")
         return lines
-
-
-def _source(session: Context, name: str, stack: ExitStack) -> Source:
-    """Return the source called `name`; its connection, if it has one, lives in `stack`."""
-    if not name.startswith(REDIS_SCHEMES):
-        return source_in(Path(name), session.fingerprinter)
-    if not session.options.key:
-        raise BloomError(
-            "a set in Redis needs --key, its name (in scrapy-redis that of the spider and"
-            " ':dupefilter')"
-        )
-    client = stack.enter_context(RedisClient(name, PATIENCE))
-    return RedisSet(client, session.options.key, session.fingerprinter)
-
-
-def _warn_of_pending(names: list[str]) -> None:
-    """Warn of a requests.seen with requests that were lost while they were pending."""
-    for path in map(Path, names):
-        job = JobDirectory(path.parent)
-        if path == job.seen_file and (reason := why_unclean(job)):
-            sys.stderr.write(
-                f"{job.path} was not stopped cleanly ({reason}): {path} also holds what was"
-                " pending then, and that will not be fetched\n"
-            )
-
-
-def _lines(source: Source, imported: Imported) -> Iterator[str]:
-    yield f"{source.name}: {imported.added:,} added, {imported.known:,} were known"
-    if imported.skipped:
-        skipped = counted(imported.skipped, source.noun)
-        yield f"  {skipped} skipped, the first is {imported.first_skipped}"
 
 
 def _info_lines(

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-from ..errors import BloomError
+from ..errors import BloomError, message_of
+from ..migration.sources import Source
 from .settings import KEY_BYTES, key_of_text
 
 
@@ -16,23 +17,27 @@ def is_deltafetchs(path: Path) -> bool:
     return bool(dbm.whichdb(str(path)))
 
 
-def marks_in(path: Path, now: float) -> Iterator[tuple[bytes, float]]:
-    """Yield the marks in the dbm file at `path` with their times, `now` for an invalid time. Raises
-    BloomError.
+class DeltafetchFile(Source):
+    """The dbm file at `path`: `marks` are the times by their keys, `now` for an invalid time.
+    Raises BloomError.
 
     A key of 20 bytes may be a fingerprint, one of 40 digits a fingerprint of an older release; all
     keys may be a `deltafetch_key`.
     """
-    try:
-        with closing(dbm.open(str(path), "r")) as database:
-            for key in database.keys():  # noqa: SIM118 - a dbm is no mapping
-                for each in _keys(key if isinstance(key, bytes) else key.encode()):
-                    yield each, _time(database[key], now)
-    except dbm.error as error:
-        raise BloomError(
-            f"{path} cannot be read here ({error}): this Python may lack the dbm module that has"
-            " written it"
-        ) from error
+
+    def __init__(self, path: Path, now: float) -> None:
+        self.name = str(path)
+        self.marks: dict[bytes, float] = {}
+        try:
+            with closing(dbm.open(self.name, "r")) as database:
+                for key in database.keys():  # noqa: SIM118 - a dbm is no mapping
+                    for each in _keys(key if isinstance(key, bytes) else key.encode()):
+                        self.marks[each] = _time(database[key], now)
+        except Exception as error:  # each module of dbm has errors of its own
+            raise BloomError(
+                f"{path} cannot be read here ({message_of(error)}): it is damaged, or this Python"
+                " lacks the dbm module that has written it"
+            ) from error
 
 
 def _keys(key: bytes) -> Iterator[bytes]:

@@ -215,3 +215,30 @@ def test_importing_what_deltafetch_has_remembered(run, tmp_path, odd):
         info = run(tmp_path, "info", name, "--json").json
         assert 0 < info["table"]["oldest"] <= info["table"]["newest"] <= time.time()
         assert run(tmp_path, "info", name).status == 0
+
+
+def test_an_import_tells_what_it_skips_and_is_made_whole_or_not_at_all(run, tmp_path):
+    """As one into a filter: where one of its sources cannot be read, nothing is imported; and no
+    password is shown."""
+    make(tmp_path / "memory", 1)
+    (tmp_path / "urls.txt").write_text(f"{URL}x\nnonsense\n")
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "torn.dir").write_text("'key', (0, 5")
+    (tmp_path / "torn.dat").touch()
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "requests.seen").write_text(key_of("y").hex())
+    before = files_in(tmp_path)
+    for source, told in (
+        ("empty.txt", "empty.txt holds no URL (it is empty)"),
+        ("torn", "torn cannot be read here"),
+        ("redis://user:secretpw@127.0.0.1:1/0", "redis://127.0.0.1:1/0"),
+    ):
+        refusal = run(tmp_path, "add", "memory", "urls.txt", source, "--key", "x").refusal
+        assert told in refusal
+        assert "secretpw" not in refusal
+        assert files_in(tmp_path) == before
+    added = run(tmp_path, "add", "memory", "urls.txt", "job/requests.seen")
+    assert "  1 line skipped, the first is line 2, b'nonsense'" in added.lines[1]
+    assert "job was not stopped cleanly" in added.error
+    (found,) = run(tmp_path, "add", "memory", "urls.txt", "--json").json["files"]
+    assert (found["keys"], found["skipped"], found["first_skipped"][:6]) == (1, 1, "line 2")

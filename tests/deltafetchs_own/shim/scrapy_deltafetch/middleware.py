@@ -10,7 +10,7 @@ from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.delta.file_store import FileDeltaStore
-from scrapy_bloom.delta.importing import is_deltafetchs, marks_in
+from scrapy_bloom.delta.importing import DeltafetchFile, is_deltafetchs
 from scrapy_bloom.delta.marks import Marks, Temporary
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
@@ -47,7 +47,7 @@ class DeltaFetch:
             memory.clear()
         elif is_deltafetchs(path := Path(self.dir) / f"{spider.name}.db"):
             memory.clear()
-            memory.add(marks_in(path, time.time()))
+            memory.add(DeltafetchFile(path, time.time()).marks.items())
         memory.open()
         marks = Marks(Temporary())
         self.pages = Pages(self.crawler, marks, DeltaSettings(mode="item"), memory)
