@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import socket
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 
-from .errors import BloomError
+from .errors import BloomError, encodable
 from .settings import OFF, Setting, Values, require
 from .startup import announce, fetches_one_page
 
@@ -38,7 +39,10 @@ METRICS: Setting[tuple[str, range] | None] = Setting(
     Values("a port such as 9410, or a range '9410-9419', also after an address and ':'", _address),
     "The port at which Prometheus reads the stats",
 )
-COUNTERS = re.compile(r"(bloom|downloader|dupefilter|httpcache|scheduler|spider_exceptions)/")
+COUNTERS = re.compile(
+    r"(bloom|downloader|dupefilter|httpcache|httpcompression|offsite|robotstxt|scheduler"
+    r"|spider_exceptions)/|.*/max_reached$"
+)
 """Beginnings of stats that only grow in a process, but for GAUGES. So do those with `count`."""
 GAUGES = re.compile(
     r"bloom/(items|layers|.*bytes|fill_ratio|error_rate|expected_false_positives|.*_days)"
@@ -65,7 +69,8 @@ def attach(dupefilter: FilterDupeFilter) -> None:
     if address is not None and not fetches_one_page(crawler):
         shared = getattr(dupefilter, "shared", None)  # in Redis
         crawl = crawler.settings.get("JOBDIR") or "" if shared is None else shared.key.strip("{}")
-        labels = {"spider": getattr(crawler.spider, "name", ""), "crawl": str(crawl)}
+        spider = getattr(crawler.spider, "name", "")
+        labels = {"spider": encodable(str(spider)), "crawl": encodable(str(crawl))}
         dupefilter._metrics = metrics = Metrics(crawler, *address, labels)
         crawler.signals.connect(metrics.open, signals.spider_opened)
 
@@ -100,12 +105,14 @@ class Metrics:
         """Yield a metric for each stat that is a number; of `a_count/b`, `b` is a label."""
         found: dict[tuple[str, str], dict[str, float]] = {}
         stats = {**dict.fromkeys(FROM_ZERO, 0), **self._crawler.stats.get_stats()}
-        for stat, value in zip(map(str, stats), stats.values(), strict=True):
+        for key, value in stats.items():
+            stat = encodable(str(key))
             if isinstance(value, (int, float)) and not stat.startswith("scheduler/capped/"):
                 name, count, of = re.split(r"[_/](count)(?:/|$)|$", stat, maxsplit=1)
                 grows = count or (COUNTERS.match(stat) and not GAUGES.fullmatch(stat))
                 name = "scrapy_" + re.sub(r"\W+", "_", name, flags=re.ASCII)
-                found.setdefault((name, "counter" if grows else "gauge"), {})[of] = value
+                with suppress(OverflowError):  # no other stat is hidden by it
+                    found.setdefault((name, "counter" if grows else "gauge"), {})[of] = float(value)
         for (name, kind), values in found.items():
             metric = self._client.Metric(name, "a stat of the crawl", kind)
             for of, number in values.items():

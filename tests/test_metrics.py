@@ -87,6 +87,23 @@ def test_each_stat_is_one_sample():
     ]
 
 
+def test_a_stat_that_cannot_be_told_hides_no_other(make_dupefilter):
+    """Nor does half a character in its name, or in that of the spider. Counts of Scrapy's own
+    middlewares are counters."""
+    port, counts = free_port(), ("offsite/filtered", "robotstxt/forbidden", "retry/max_reached")
+    name = lambda crawler: setattr(crawler.spider, "name", "s\udcff")  # noqa: E731
+    dupefilter = make_dupefilter(name, BLOOM_METRICS=port)
+    for stat in ("a_count/\udcff", *counts):
+        dupefilter.crawler.stats.set_value(stat, 2)
+    dupefilter.crawler.stats.set_value("huge", 10**400)
+    dupefilter._metrics.open()
+    found, labels = scrape(port)
+    assert labels["spider"] == r"s\udcff"
+    assert found["scrapy_a_total"] == {r"\udcff": 2}
+    for stat in counts:
+        assert found[f"scrapy_{stat.replace('/', '_')}_total"] == {"": 2}
+
+
 def test_gauges_are_documented_stats():
     """The pattern for them names stats that there are."""
     stats = re.findall(r"`((?:bloom|scheduler)/\w+)`", TEXT[ROOT / "docs" / "stats.md"])
