@@ -235,9 +235,7 @@ def make_directory(path: Path) -> bool:
         path.mkdir(mode=0o700)
     except FileExistsError:
         if not path.is_dir():
-            raise FilterFileError(
-                f"{path} is not a directory; a growing filter needs one, choose another path"
-            ) from None
+            raise FilterFileError(f"{path} is not a directory; choose another path") from None
         return False
     sync_directory(path.parent)
     return True
