@@ -215,10 +215,10 @@ def test_workers_get_what_leads_back_to_itself(tmp_path, redis_server, key):
 def test_a_chain_goes_on_after_a_kill(tmp_path):
     """Slow, since it waits for a hold: what has led to a redirect is in the job."""
     crawl = start(tmp_path, JOB, busy=1)
-    wait_until(lambda: (tmp_path / "asked").exists() and asked(tmp_path)["/endless"] > 3)
+    wait_until(lambda: (tmp_path / "asked").exists() and asked(tmp_path)["/endless"] > 9)
     crawl.stop(signal.SIGKILL)
     assert crawl.end().status == -signal.SIGKILL
     crawl = start(tmp_path, JOB, busy=1).end()
     assert items(tmp_path) == sorted([*PAGES, "/shared"]), crawl.log
     assert asked(tmp_path)["/shared"] <= 2
-    assert 21 <= asked(tmp_path)["/endless"] <= 22
+    assert 21 <= asked(tmp_path)["/endless"] <= 25
