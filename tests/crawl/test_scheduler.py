@@ -72,6 +72,7 @@ def test_a_priority_may_have_a_name(make, tmp_path, folder):
     job = make(folder and tmp_path / folder)
     for name, priority in ("a", Importance.LOW), ("b", 0), ("c", Importance.HIGH):
         assert job.push(name, priority=priority)
+    assert len(job.scheduler.dqs or ()) == 3 * bool(folder)
     if folder:
         job.close()
         job = make(SCHEDULER_DISK_QUEUE="scrapy.squeues.MarshalFifoDiskQueue")
