@@ -14,7 +14,7 @@ from scrapy_bloom.bloom.hashing import first_lanes
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.filter import RedisBloomFilter, delete_filter
 from scrapy_bloom.redis.layout import shard_of
-from tests.redis.fixtures import keys, offer
+from tests.redis.fixtures import keys
 
 SECRET = b"that of the test"
 
@@ -112,23 +112,6 @@ def test_a_filter_of_which_a_part_is_gone_is_not_saved(redis_server, key, tmp_pa
     with pytest.raises(SharedFilterError, match=f"{name} in Redis at .* is gone, or a part of it"):
         save_from_redis(redis_server.url, key, tmp_path / "saved")
     assert [path.name for path in tmp_path.iterdir()] == ["local"]
-
-
-def test_a_job_goes_on_in_redis_and_returns(make_dupefilter, redis_server, key, tmp_path):
-    """With the same settings: what any dupefilter has seen stays seen."""
-    shared = {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": key}
-    shared |= {"DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter"}
-
-    def offered(folder, seen, **settings):
-        tested = make_dupefilter(JOBDIR=tmp_path / folder, BLOOM_CAPACITY=5_000, **settings)
-        assert offer(tested, 0, seen + 100) == [True] * seen + [False] * 100
-        tested.close("shutdown")
-
-    offered("one", 0)
-    load_into_redis(tmp_path / "one" / "bloom", redis_server.url, key)
-    offered("one", 100, **shared)
-    save_from_redis(redis_server.url, key, tmp_path / "two" / "bloom")
-    offered("two", 200)
 
 
 def test_nothing_is_written_over_and_no_job_that_runs_is_loaded(redis_server, key, tmp_path, local):
