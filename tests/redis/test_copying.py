@@ -12,7 +12,7 @@ from scrapy_bloom import (
 )
 from scrapy_bloom.bloom.hashing import first_lanes
 from scrapy_bloom.redis.client import RedisClient
-from scrapy_bloom.redis.filter import RedisBloomFilter, delete_filter
+from scrapy_bloom.redis.filter import RedisBloomFilter
 from scrapy_bloom.redis.layout import shard_of
 from tests.redis.fixtures import keys
 
@@ -139,17 +139,3 @@ def test_what_fails_on_the_way_leaves_nothing(own_server, key, tmp_path):
         load_into_redis(tmp_path / "local", own_server.url, key)
     own_server.command("CONFIG", "SET", "maxmemory", "0")
     assert own_server.names() == []
-
-
-def test_a_filter_that_is_being_loaded_is_refused(redis_server, key, local, shared):
-    """A worker does not start on half a filter, nor on one whose loading was killed."""
-    load_into_redis(local, redis_server.url, key)
-    redis_server.command("HSET", key, "ready", "loading")
-    match = r"being loaded.*remove it with 'scrapy bloom clear"
-    with pytest.raises(SharedFilterError, match=match):
-        shared(redis_server, key)
-    with RedisClient(redis_server.url) as client:
-        assert delete_filter(client, key)
-    assert redis_server.names(key) == []
-    load_into_redis(local, redis_server.url, key)
-    assert len(shared(redis_server, key)) == 10
