@@ -62,13 +62,17 @@ def test_a_job_is_read_while_it_runs(tmp_path):
 
 
 def test_workers_of_one_machine_share_a_range(make_dupefilter, redis_server, key):
-    """Each takes the first port that is free, and has the key as its crawl."""
+    """Each takes the first port that is free, and has the key as its crawl. Nothing listens when a
+    crawl of a process is over, which may go on with another one."""
     port = free_port()
     settings = {"BLOOM_METRICS": f"127.0.0.1:{port}-{port + 1}", "BLOOM_REDIS_KEY": key}
     for number in range(2):
         worker = make_dupefilter(BLOOM_REDIS_URL=redis_server.url, **settings)
         worker._metrics.open()
         assert scrape(port + number)[1]["crawl"] == key
+    worker.close("finished")
+    with pytest.raises(OSError, match="refused"):
+        scrape(port + 1)
 
 
 def test_each_stat_is_one_sample():
@@ -110,17 +114,6 @@ def test_gauges_are_documented_stats():
     gauges = {stat for stat in stats if GAUGES.fullmatch(stat)}
     assert len(gauges) == 16
     assert "bloom/delta_oldest_days" in gauges
-
-
-def test_nothing_listens_when_a_crawl_of_a_process_is_over(make_dupefilter):
-    """The process may go on with another one."""
-    port = free_port()
-    dupefilter = make_dupefilter(BLOOM_METRICS=port)
-    dupefilter._metrics.open()
-    assert scrape(port)[1]["spider"] == "spider"
-    dupefilter.close("finished")
-    with pytest.raises(OSError, match="refused"):
-        scrape(port)
 
 
 def test_it_is_off(make_dupefilter):

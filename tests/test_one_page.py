@@ -61,9 +61,7 @@ def project(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "items.jsonl").write_text('{"url": "http://example.com/c"}\n')
-    job = Job(tmp_path / "job").open()
-    for name in "abc":
-        job.push(name)
+    job = Job(tmp_path / "job").open().pushed(*"abc")
     job.done(job.pop())
     job.close("shutdown")
     (tmp_path / "job" / "spider.state").write_bytes(b"\x80\x04}.")

@@ -179,8 +179,7 @@ def worker(join):
     worker.store._counted = lambda: (12, 7, 3, 0)
     for number in range(9):
         worker.enqueue(str(number), priority=number % 2, slot="shop")
-    worker.exchange()
-    worker.exchange()
+    worker.exchange(2)
     worker.next()
     worker.next()
     worker.store.done(worker.next())

@@ -277,8 +277,7 @@ def test_top_bears_what_cannot_be_read_for_a_while(run, watched, monkeypatch, er
 def worker(join, own_server):
     """A worker of a crawl on a server of its own, with a request that waits."""
     worker = join(url=own_server.url)
-    worker.enqueue("page")
-    worker.exchange()
+    worker.send(["page"])
     return worker
 
 

@@ -568,8 +568,7 @@ def test_workers_count_together(join):
     other.enqueue_all("xy", slot=EARLY)
     worker.exchange()
     other.exchange()
-    other.enqueue_all("ez0", slot="example.com")
-    other.exchange()
+    other.send("ez0", slot="example.com")
     full = {EARLY.encode(): 2, EARLY: 1, "example.com": 1}
     assert (worker.full, other.full) == ({EARLY.encode(): 1}, full)
     assert worker.push_from_outside(*(request(each).url for each in "zaf1")) == (0, 2, 2)
@@ -608,14 +607,12 @@ def test_a_budget_that_is_new_counts_what_is_pending_claimed_and_later(join, red
     dead.enqueue_all("abc", priority=9)
     dead.next()
     dead.exchange()
-    dead.enqueue("later", 1000, slot="host299")
-    dead.exchange()
+    dead.send(["later"], delay=1000, slot="host299")
     dead.die()
     worker = join_with(join, {"*": 5, "host7": 1, "host299": 2, "*/*r": 1}, *"def")
     for each in (7, 8, 299):
         worker.enqueue(f"{each}", slot=f"host{each}")
-    worker.enqueue("far")
-    worker.exchange()
+    worker.send(["far"])
     assert sorted(capped(worker)) == ["299", "7", "f", "far", "z"]
     worker.leave()
     join()

@@ -111,9 +111,7 @@ def test_many_that_are_due_at_once_come_in_groups(
 ):
     """A hundred at once, for a while in each turn, also if the engine asks for none."""
     monkeypatch.setattr(ledger_scheduler, "TURN_SECONDS", seconds)
-    job = new_job()
-    for number in range(250):
-        job.push(str(number), meta={delays.NOT_BEFORE: 10})
+    job = new_job().pushed(*map(str, range(250)), meta={delays.NOT_BEFORE: 10})
     store = job.scheduler.ledger.store
     clock.now += 10
     assert job.pop() is not None

@@ -316,8 +316,7 @@ def test_a_failing_database_closes_the_spider_and_keeps_the_job(
         monkeypatch.setattr(SqliteRecords, "push", raising(MemoryError))
     else:
         job.scheduler.ledger.store._file._connection.execute(f"PRAGMA {limit}")
-    for number in range(300):
-        job.push(str(number), body="x" * 1000)
+    job.pushed(*map(str, range(300)), body="x" * 1000)
     monkeypatch.undo()
     job.done(popped)
     job.commit()

@@ -68,8 +68,8 @@ class World:
         self.asked, self.answered, self.failed, self.retried = [], {}, [], 0
         self.last, self.page, self.latency = {}, None, lambda: 0.1
         for slot, number in pages.items():
-            for page in range(number):
-                crawl.push(f"{slot}-{page}", meta={"download_slot": slot})
+            names = (f"{slot}-{page}" for page in range(number))
+            crawl.pushed(*names, meta={"download_slot": slot})
 
     @property
     def now(self):
@@ -402,8 +402,7 @@ def test_an_answer_ends_what_a_timeout_has_begun(make_crawl, clock, caplog):
     caplog.set_level("INFO")
     crawl = make_crawl(None)
     world = World(crawl, clock, {"one": 2}, within(0, 1, "hangs")).run(1)
-    for page in range(2, 202):
-        crawl.push(f"one-{page}", meta={"download_slot": "one"})
+    crawl.pushed(*(f"one-{page}" for page in range(2, 202)), meta={"download_slot": "one"})
     assert len(world.run().answered) == 202
     assert world.now < 10
     assert "answers again" not in caplog.text

@@ -129,8 +129,7 @@ def test_a_field_of_another_type_is_damage(make, tmp_path, run, pickles):
 def test_in_redis(join, tmp_path):
     """A worker without pickle fails what another has pickled; a retry gives it back to that one."""
     first = join()
-    first.enqueue("object", meta={"value": Evil(tmp_path / "evil")})
-    first.exchange()
+    first.send(["object"], meta={"value": Evil(tmp_path / "evil")})
     first.leave()
     strict = join(BLOOM_PICKLE=False)
     assert strict.next() is None

@@ -13,9 +13,8 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 from w3lib.url import canonicalize_url
 
-import scrapy_bloom
 from scrapy_bloom import FastRequestFingerprinter
-from scrapy_bloom.fingerprints import FingerprinterIdentity, default
+from scrapy_bloom.fingerprints import default
 from scrapy_bloom.fingerprints import fast as module
 from scrapy_bloom.fingerprints.fast import (
     agrees_with_scrapy,
@@ -170,18 +169,6 @@ def test_hostile_urls_take_linear_time():
             started = process_time()
             canonical_url(start + unit * 50_000 + "\x00")
             assert process_time() - started < 2
-
-
-def test_fast_fingerprinter_is_public():
-    """It can be named in REQUEST_FINGERPRINTER_CLASS, and is built without a crawler too. A job
-    can go from Scrapy's default to it and back, without a warning."""
-    assert scrapy_bloom.FastRequestFingerprinter is FastRequestFingerprinter
-    request = Request("http://a.example/?b=1&a=2")
-    for fingerprinter in (FastRequestFingerprinter(), FastRequestFingerprinter.from_crawler(None)):
-        assert fingerprinter.fingerprint(request) == scrapy_fingerprint(request)
-    default = FingerprinterIdentity.of(RequestFingerprinter())
-    fast = FingerprinterIdentity.of(FastRequestFingerprinter())
-    assert (fast.identity, fast.plain, fast.edge) == (default.identity, default.plain, default.edge)
 
 
 def test_the_default_and_nothing_else_is_the_default(monkeypatch):

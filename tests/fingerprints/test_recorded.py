@@ -7,7 +7,12 @@ import pytest
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_bloom import IncompatibleFilterError, ScalableBloomFilter, ScrapyRedisFingerprinter
+from scrapy_bloom import (
+    FastRequestFingerprinter,
+    IncompatibleFilterError,
+    ScalableBloomFilter,
+    ScrapyRedisFingerprinter,
+)
 from scrapy_bloom.fingerprints import FingerprinterIdentity, fingerprinter_in
 from tests.fakes import raising
 
@@ -97,8 +102,9 @@ LONG_NAME = of_name("Long" * 2_000)
         *((each, each) for each in map(with_identity, [*TEXTS, ("a", "tuple"), None])),
         (RequestFingerprinter, of_name("Renamed")),
         (of_name("Renamed"), RequestFingerprinter),
+        (RequestFingerprinter, FastRequestFingerprinter),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_equal_fingerprints_resume_silently(run, told, first, second):
     """What counts is the fingerprints and the `identity`, of any length and any characters, not the

@@ -129,7 +129,7 @@ def test_an_interrupted_load_is_run_again(client, key, left, monkeypatch, call):
         except Killed:
             with pytest.raises(BloomError, match="is being loaded"):
                 left()
-            with pytest.raises(BloomError, match="is being loaded"):
+            with pytest.raises(BloomError, match=r"loaded.*remove it with 'scrapy bloom clear"):
                 FilterView(client, key)
             monkeypatch.setattr(loading.CrawlReader, "look", lambda _: None)
             patch.undo()

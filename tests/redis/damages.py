@@ -106,8 +106,7 @@ def make(server):
     dead.next()
     one.store.hold("held.example.com", 1000, 0)
     one.store.hold("other.example.com", 1, 1)
-    one.exchange()
-    one.exchange()
+    one.exchange(2)
     client = server.client()
     packed = "cmsgpack.pack({'0', 'alone.example.com', '2' .. ARGV[1], 0})"
     payload = one.codec.dump(Request("http://alone.example.com/")).payload

@@ -57,8 +57,7 @@ def test_what_a_refused_call_has_counted_is_told_again(join):
     worker.exchange()
     worker.store._counted = lambda: (3, 2, 1, 0)
     worker.die()
-    worker.exchange()
-    worker.exchange()
+    worker.exchange(2)
     assert worker.fences == 1
     names = ("pages", "items", "duplicates")
     assert worker.client.call("hmget", f"{worker.key}:crawl", *names) == [b"3", b"2", b"1"]
@@ -138,8 +137,7 @@ def test_order(join, starts):
     assert worker.drain() == ["high", "new", "old", *order, "low"]
     for name, priority in (("low2", -1), ("high2", 3)):
         worker.enqueue(name, priority=priority)
-        for _ in range(3):
-            worker.exchange()
+        worker.exchange(3)
     assert [name_of(worker.next()) for _ in range(2)] == ["high2", "low2"]
 
 
@@ -469,8 +467,7 @@ def test_full_memory_is_drained(own_server):
     held, left = len(one.store.claims.all), waiting(one.client, one.key).total()
     own_server.command("CONFIG", "SET", "maxmemory", "1")
     one.store.done(request)
-    one.exchange()
-    one.exchange()
+    one.exchange(2)
     assert one.store.last.full
     assert len(one.store.claims.all) == held - 1
     assert own_server.command("HLEN", f"{one.key}:claims:{one.store.worker}") == held - 1

@@ -12,9 +12,9 @@ from scrapy_bloom import (
 )
 from scrapy_bloom.bloom.hashing import first_lanes
 from scrapy_bloom.redis.client import RedisClient
-from scrapy_bloom.redis.filter import RedisBloomFilter, delete_filter
+from scrapy_bloom.redis.filter import RedisBloomFilter
 from scrapy_bloom.redis.layout import shard_of
-from tests.redis.fixtures import keys, offer
+from tests.redis.fixtures import keys
 
 SECRET = b"that of the test"
 
@@ -114,23 +114,6 @@ def test_a_filter_of_which_a_part_is_gone_is_not_saved(redis_server, key, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["local"]
 
 
-def test_a_job_goes_on_in_redis_and_returns(make_dupefilter, redis_server, key, tmp_path):
-    """With the same settings: what any dupefilter has seen stays seen."""
-    shared = {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": key}
-    shared |= {"DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter"}
-
-    def offered(folder, seen, **settings):
-        tested = make_dupefilter(JOBDIR=tmp_path / folder, BLOOM_CAPACITY=5_000, **settings)
-        assert offer(tested, 0, seen + 100) == [True] * seen + [False] * 100
-        tested.close("shutdown")
-
-    offered("one", 0)
-    load_into_redis(tmp_path / "one" / "bloom", redis_server.url, key)
-    offered("one", 100, **shared)
-    save_from_redis(redis_server.url, key, tmp_path / "two" / "bloom")
-    offered("two", 200)
-
-
 def test_nothing_is_written_over_and_no_job_that_runs_is_loaded(redis_server, key, tmp_path, local):
     """A key or a directory that is there is refused and left alone."""
     with ScalableBloomFilter(1_000, 1e-3, tmp_path / "open"), pytest.raises(FilterLockedError):
@@ -156,17 +139,3 @@ def test_what_fails_on_the_way_leaves_nothing(own_server, key, tmp_path):
         load_into_redis(tmp_path / "local", own_server.url, key)
     own_server.command("CONFIG", "SET", "maxmemory", "0")
     assert own_server.names() == []
-
-
-def test_a_filter_that_is_being_loaded_is_refused(redis_server, key, local, shared):
-    """A worker does not start on half a filter, nor on one whose loading was killed."""
-    load_into_redis(local, redis_server.url, key)
-    redis_server.command("HSET", key, "ready", "loading")
-    match = r"being loaded.*remove it with 'scrapy bloom clear"
-    with pytest.raises(SharedFilterError, match=match):
-        shared(redis_server, key)
-    with RedisClient(redis_server.url) as client:
-        assert delete_filter(client, key)
-    assert redis_server.names(key) == []
-    load_into_redis(local, redis_server.url, key)
-    assert len(shared(redis_server, key)) == 10

@@ -40,8 +40,7 @@ def orders(request, monkeypatch):
 def find_dead(worker, slot="dead"):
     """Let `worker` say that a slot is dead, and meet its lists."""
     worker.store.hold(slot, RETRY, DEAD)
-    for _ in range(20):
-        worker.exchange()
+    worker.exchange(20)
     assert worker.next() is None
 
 
@@ -221,8 +220,7 @@ def test_the_word_of_a_worker_that_is_gone_does_not_count(join, goes):
         three.store.pause(60)
         three.exchange()
     one.store.hold("dead", RETRY, DEAD)
-    for _ in range(5):
-        one.exchange()
+    one.exchange(5)
     assert one.desk.count(KEPT_HOST).states.total() > 0
     join(**FIFO).exchange()  # it need not agree
     one.hold("dead", RETRY, DEAD)
@@ -333,8 +331,7 @@ def test_what_is_delayed_or_quarantined_waits_for_its_dead_host(join, redis_serv
     worker.send(["lost"], slot="dead")
     pack = "return redis.call('RPUSH', KEYS[1], cmsgpack.pack({'0', 'dead', '0x', 0}))"
     redis_server.command("EVAL", pack, 1, f"{worker.key}:quarantined")
-    for number in range(late):
-        worker.enqueue(f"late{number}", 1000, slot="dead")
+    worker.enqueue_all((f"late{number}" for number in range(late)), delay=1000, slot="dead")
     worker.send_all()
     find_dead(worker)
     assert worker.store.is_still == (late == 1)

@@ -146,8 +146,7 @@ def test_a_full_server_refuses_a_retry_and_lets_a_drop_pass(own_server, budget):
         worker.exchange()
     worker.enqueue("e", slot="dead")
     worker.store.hold("dead", 3600, DEAD)
-    for _ in range(2):
-        worker.exchange()
+    worker.exchange(2)
     worker.leave()
     if budget is not None:
         worker = StoreWorker(own_server.url, "crawl", BLOOM_BUDGET=budget)

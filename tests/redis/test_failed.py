@@ -176,8 +176,7 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(opened, redis_server
 def test_equal_requests_that_fail_are_as_many(join):
     """Each of three is asked again, and is the same one after a worker has died with it."""
     worker, other = join(), join()
-    for _ in range(3):
-        worker.enqueue("page", dont_filter=True)
+    worker.enqueue_all(["page"] * 3, dont_filter=True)
     for _ in range(2):
         fail(worker, worker.next())
     worker.exchange()
@@ -284,8 +283,7 @@ def test_the_rights_in_the_documents_are_enough(own_server):
     own_server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
     worker.enqueue_all("abc")
     fail(worker, worker.next())
-    for _ in range(2):
-        worker.exchange()
+    worker.exchange(2)
     assert len(worker.codec.dictionaries.texts) == 1
     assert own_server.command("HGET", f"{worker.key}:crawl", "dictionaries")
     assert worker.failed.by_reason() == {"callback": 1, "capped": 1}

@@ -98,19 +98,6 @@ def test_a_restart_while_questions_are_asked_all_the_time(worker, own_server, to
     assert len(told()) == 1
 
 
-def test_a_filter_that_is_lost_as_a_whole_is_an_outage(worker, own_server, told):
-    """Where Redis has nothing any more, what a worker remembers is all there is, and stays."""
-    tested = worker(BLOOM_REDIS_TIMEOUT=1)
-    offer(tested, 0, 100)
-    own_server.restart()
-    for _ in range(2):
-        later(tested)
-        assert offer(tested, 0, 100) == [True] * 100
-    assert told() == []
-    assert offer(tested, 100, 101) == [False]
-    assert "is gone" in told()[0]
-
-
 def test_a_restart_in_an_outage(worker, own_server):
     """What was remembered meanwhile is in the filter afterwards, what Redis has lost is new."""
     tested = worker(BLOOM_REDIS_TIMEOUT=1)

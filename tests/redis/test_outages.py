@@ -184,15 +184,20 @@ def test_an_answer_that_was_lost_is_no_wrong_answer(worker, own_server, monkeypa
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, told, restarts):
-    """It answers nothing: new requests are new, seen ones seen, and the message says why."""
+    """It answers nothing: new requests are new, seen ones seen, and the message says why. What a
+    worker remembers is all there is, and stays; nothing is told before something is new."""
     tested = worker()
     assert offer(tested, 0, 100) == [False] * 100
     own_server.restart() if restarts else own_server.command("FLUSHALL")
+    for _ in range(2):
+        tested._shared.client.confirmed_until = 0.0  # as long as an answer stands for, at most
+        assert offer(tested, 0, 100) == [True] * 100
+    assert told() == []
     assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
     assert offer(tested, 0, 200) == [True] * 200
     next_turn()
     assert tested.crawler.engine.closed == ["bloom_error"]
-    assert "gone" in told(logging.ERROR)[0]
+    assert "is gone" in told(logging.ERROR)[0]
 
 
 def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):

@@ -440,8 +440,7 @@ def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, key):
     assert not any(each in FilterView(worker.client, key).filter for each in prints)
     assert not any(worker.dupefilter.request_seen(each) for each in (done, in_progress))
     worker.store.commit(prints)  # fetched once more, and now all that came of them is there
-    worker.exchange()
-    worker.exchange()
+    worker.exchange(2)
     stored = FilterView(worker.client, key).filter
     assert all(each in stored for each in prints)
     assert len(stored) == 4

@@ -110,8 +110,7 @@ def move_all(*seed_lists):
 
 def pending(worker):
     """Return the URLs of the requests that a worker gets, sorted."""
-    worker.exchange()
-    worker.exchange()
+    worker.exchange(2)
     return sorted(request.url for request in iter(worker.next, None))
 
 

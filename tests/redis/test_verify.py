@@ -40,8 +40,7 @@ def worker(rejoin, monkeypatch):
     worker.send(["h1", "h2"], slot="held", priority=5)
     worker.fail(worker.next())
     worker.store.hold("held", 1000, 1)
-    for _ in range(2):
-        worker.exchange()
+    worker.exchange(2)
     worker.taken = worker.next()
     payload = worker.codec.dump(worker.taken).payload
     worker.client._redis.eval(QUARANTINED, 1, f"{worker.key}:quarantined", payload)

@@ -241,12 +241,13 @@ class StoreWorker:
         self.exchange()
         assert len(self.codec.dictionaries.texts) == 1
 
-    def exchange(self):
-        """Make a call, and take its answer."""
-        self.store.commit(())
-        if not self.sender.busy:
-            self.store._call()
-        self.wait()
+    def exchange(self, times=1):
+        """Make a call, and take its answer, so many times."""
+        for _ in range(times):
+            self.store.commit(())
+            if not self.sender.busy:
+                self.store._call()
+            self.wait()
 
     def send_all(self):
         """Make calls until nothing waits for one."""
