@@ -89,9 +89,7 @@ def test_scrapys_scheduler_stops_and_resumes(site, crawl):
     """Takes as long as two crawls: pending requests are in the job, seen ones in Redis, nothing is
     missed or fetched twice, and duplicates are dropped early."""
     first = crawl(held=True)
-    first.stop(SIGINT)
-    site.release()
-    first.end()
+    site.stop(first, SIGINT)
     second = crawl().end()
     assert (first.reason, second.reason) == ("shutdown", "finished")
     assert (site.missed, site.twice) == ([], [])
