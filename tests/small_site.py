@@ -101,6 +101,12 @@ class SmallSite(ServedInThread):
         """Answer those who wait, and all who come."""
         self._limit = None
 
+    def stop(self, run, signal):
+        """Let a crawl that waits get a signal, go on and end."""
+        run.stop(signal)
+        self.release()
+        run.end()
+
     @property
     def missed(self):
         """The pages that were never answered with 200."""

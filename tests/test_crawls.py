@@ -37,9 +37,7 @@ def test_stopped_crawl_resumes_and_misses_nothing(tmp_path, signal, reactor):
     """Over a stop by signal and a resumption no page is missed and none fetched twice."""
     with SmallSite() as site:
         first = crawl_until(STOP_AT, site, tmp_path, TWISTED_REACTOR=reactor)
-        first.stop(signal)
-        site.release()
-        first.end()
+        site.stop(first, signal)
         between = site.answered.total()
         second = crawl(site, tmp_path, TWISTED_REACTOR=reactor).end()
     assert (first.reason, second.reason) == ("shutdown", "finished")

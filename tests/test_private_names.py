@@ -112,7 +112,7 @@ def test_a_start_that_could_lose_a_page_is_refused(tmp_path, monkeypatch, name):
     if name.startswith("FeedExporter."):
         job = FeedJob(tmp_path, {tmp_path / "items.jsonl": "jsonlines"})
     else:
-        job = Job(tmp_path / "job", BLOOM_FAILED_KINDS=["download", "status", "ignored"])
+        job = Job(tmp_path / "job", BLOOM_FAILED_KINDS="download, status, ignored")
     job.engine.downloader.middleware = SimpleNamespace(methods={"process_exception": []})
     if name in READ:
         job.engine._slot = None  # as before the spider is open

@@ -3,14 +3,12 @@
 import pytest
 from scrapy import exceptions
 from scrapy.http import Response
-from scrapy.settings import Settings
 from twisted.internet import defer, error
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseFailed
 
 import scrapy_bloom
 from scrapy_bloom.crawl.failed_request import ATTEMPTS_KEY, FailedRequest, download_reason
-from scrapy_bloom.crawl.settings import FAILED_KINDS
 from tests.crawl.engine import name_of, request
 from tests.crawl.engine import unfiltered as start
 from tests.crawl.test_rounds import phases
@@ -270,12 +268,6 @@ def test_a_round_goes_on_at_the_start_that_can_read_what_it_has_kept(make_round)
     job = make_round()
     assert (job.round.number, job.start(start("a")), job.finish()) == (3, [], ["b"])
     assert make_round().start(start("a")) == ["a"]
-
-
-@pytest.mark.parametrize("text", ["download, item", ["download", "item"]])
-def test_what_counts_can_be_chosen(text):
-    """In Python and on the command line."""
-    assert FAILED_KINDS.read(Settings({"BLOOM_FAILED_KINDS": text})) == {"download", "item"}
 
 
 @pytest.mark.parametrize(

@@ -346,10 +346,10 @@ def test_a_change_that_fails_half_way_changes_nothing(tmp_path, monkeypatch):
 
 def test_merging(tmp_path):
     """Mark and facts of the later row stay, or the store's own; what one has forgotten, the other
-    may know; nothing is merged of another fingerprinter, and no source is changed."""
+    may know; no source is changed."""
 
-    def made(name, *rows, identity="one"):
-        with closing(store(tmp_path / name, identity=identity)) as found:
+    def made(name, *rows):
+        with closing(store(tmp_path / name)) as found:
             found.add(rows)
             return found.directory
 
@@ -366,9 +366,6 @@ def test_merging(tmp_path):
     later = {1: (NOON, b"o"), 3: (NOON, b"t"), 4: (NOON, b"t")}
     assert found == {**later, 2: (None, b"o"), 5: (NOON, b"-")}
     assert files_in(tmp_path / "two") == before
-    made("other", row(2, None, **facts["tw"]), identity="other")
-    with pytest.raises(IncompatibleFilterError, match="another fingerprinter than"):
-        store(tmp_path / "other").merge([two])
 
 
 # In Redis

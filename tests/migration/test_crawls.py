@@ -31,9 +31,7 @@ def test_job_stopped_cleanly_goes_on(tmp_path, format_, scheduler):
     settings = DURABLE if scheduler == "durable" else OURS
     with SmallSite() as site:
         first = crawl_until(STOP_AT, site, tmp_path, **STOCK)
-        first.stop(SIGINT)
-        site.release()
-        first.end()
+        site.stop(first, SIGINT)
         between = site.answered.total()
         seen = rewrite(tmp_path / "job" / "requests.seen", format_)
         second = crawl(site, tmp_path, **settings).end()
@@ -90,9 +88,7 @@ def test_a_crawl_goes_on_in_redis(tmp_path, own_server, source):
     began_with = JOB if is_job else {**THEIRS, "REDIS_URL": own_server.url}
     with SmallSite() as site:
         first = crawl_until(STOP_AT, site, tmp_path, job=is_job, **began_with)
-        first.stop(SIGINT)
-        site.release()
-        first.end()
+        site.stop(first, SIGINT)
         between, before = site.answered.total(), left_by(own_server, tmp_path)
         found = bloom(tmp_path, "load", place, own_server.url, "--key", KEY, *options)
         after, ours = left_by(own_server, tmp_path), {**SHARED, **theirs}

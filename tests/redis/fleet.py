@@ -183,14 +183,12 @@ def pauses(seconds):
         yield None
 
 
-def to_the_end(fleet, seconds=PATIENCE):
+def to_the_end(fleet):
     """Yield None until all workers have ended; kill those who never do."""
-    until = time.monotonic() + seconds
-    while fleet.running:
-        if time.monotonic() > until:
-            for run in fleet.running:
-                run.kill()
-        yield None
+    for _ in range(2):
+        yield from until(lambda: not fleet.running)
+        for run in fleet.running:
+            run.kill()
 
 
 def until(condition):

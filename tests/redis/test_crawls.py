@@ -1,11 +1,12 @@
 """Real crawls that share a filter in Redis, with scrapy-redis's scheduler and Scrapy's."""
 
+from functools import partial
 from signal import SIGINT
 
 import pytest
 
 from tests.patience import wait_until
-from tests.small_site import PAGES, SmallSite
+from tests.small_site import PAGES, SmallSite, crawl_until
 from tests.small_site import crawl as start_crawl
 
 HELD_AT = 40
@@ -28,10 +29,11 @@ def site():
 
 @pytest.fixture
 def crawl(server, site, tmp_path):
-    """Return a function that starts a crawl of `site`, by default with Scrapy's scheduler."""
+    """Return a function that starts a crawl of `site`, by default with Scrapy's scheduler, which
+    the site keeps waiting if it is to be `held`."""
     runs = []
 
-    def start(SCHEDULER="scrapy.core.scheduler.Scheduler", **settings):  # noqa: N803
+    def start(SCHEDULER="scrapy.core.scheduler.Scheduler", held=False, **settings):  # noqa: N803
         settings |= {
             "job": SCHEDULER.startswith("scrapy."),
             "SCHEDULER": SCHEDULER,
@@ -41,7 +43,8 @@ def crawl(server, site, tmp_path):
         if settings["job"]:
             settings["BLOOM_REDIS_URL"] = server.with_password
             settings["ADDONS"] = '{"scrapy_bloom.Addon": 300}'
-        runs.append(start_crawl(site, tmp_path, **settings))
+        begin = partial(crawl_until, HELD_AT) if held else start_crawl
+        runs.append(begin(site, tmp_path, **settings))
         return runs[-1]
 
     yield start
@@ -65,9 +68,7 @@ def test_workers_that_share_a_queue_fetch_every_page_once(server, site, crawl):
         "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
         "REDIS_URL": server.with_password,
     }
-    site.hold_at(HELD_AT)
-    first = crawl(**settings)
-    site.wait_held()
+    first = crawl(held=True, **settings)
     runs = [first, *(crawl(**settings) for _ in range(2))]
     for run in runs[1:]:
         wait_until(lambda run=run: "Spider opened" in run._log.read_text())
@@ -87,12 +88,8 @@ def test_workers_that_share_a_queue_fetch_every_page_once(server, site, crawl):
 def test_scrapys_scheduler_stops_and_resumes(site, crawl):
     """Takes as long as two crawls: pending requests are in the job, seen ones in Redis, nothing is
     missed or fetched twice, and duplicates are dropped early."""
-    site.hold_at(HELD_AT)
-    first = crawl()
-    site.wait_held()
-    first.stop(SIGINT)
-    site.release()
-    first.end()
+    first = crawl(held=True)
+    site.stop(first, SIGINT)
     second = crawl().end()
     assert (first.reason, second.reason) == ("shutdown", "finished")
     assert (site.missed, site.twice) == ([], [])
@@ -104,9 +101,7 @@ def test_scrapys_scheduler_stops_and_resumes(site, crawl):
 def test_redis_killed_under_a_crawl(server, site, crawl):
     """Takes as long as two crawls: the spider closes with bloom_error; when Redis is back, no page
     of the job is missed."""
-    site.hold_at(HELD_AT)
-    first = crawl(BLOOM_REDIS_TIMEOUT=0.5)
-    site.wait_held()
+    first = crawl(held=True, BLOOM_REDIS_TIMEOUT=0.5)
     server.stop()
     site.release()
     first.end()

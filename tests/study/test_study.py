@@ -36,14 +36,6 @@ def test_set_of_fingerprints_is_measured_right():
     assert set_bytes(len(members)) == pytest.approx(used + 11 * len(members), abs=1000)
 
 
-def test_a_plan_has_a_table_only_where_it_is_exact():
-    """And refuses what cannot be, by its name."""
-    assert Plan(1_000, 0.01).table_bytes == 0
-    assert Plan(1_000, 0.01, exact=True).table_bytes == 3 * 4096
-    with pytest.raises(ValueError, match="urls is 0"):
-        Plan(0, 0.01)
-
-
 def original(url, seed):
     """The hash function as it stands in the crawlers."""
     value = 0
@@ -152,7 +144,8 @@ def test_charts_of_error_rates():
 
 
 def test_chart_of_memory():
-    """What a filter takes in memory, which is the same with BLOOM_EXACT, beside a set."""
+    """What a filter takes in memory, which is the same with BLOOM_EXACT, beside a set. What cannot
+    be planned is refused by its name."""
     axes, points = charted("memory", [1e-2, 1e-6])
     urls = [10 ** (n / 4) for n in range(16, 37)]
     assert points.pop("RFPDupeFilter") == [(n, set_bytes(round(n))) for n in urls]
@@ -165,3 +158,5 @@ def test_chart_of_memory():
     assert [*axes.get_yticks()] == [10**n for n in range(4, 12)]
     assert axes.get_xscale() == axes.get_yscale() == "log"
     assert axes.get_legend() is not None
+    with pytest.raises(ValueError, match="urls is 0"):
+        Plan(0, 0.01)

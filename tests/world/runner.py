@@ -198,11 +198,9 @@ class World:
         logging.shutdown()
 
     def _log(self, crawl):
-        try:
-            # without the line that the site is just writing
-            return (self.folder / f"{crawl.name}.asked").read_text().rpartition("\n")[0]
-        except FileNotFoundError:
-            return ""
+        path = self.folder / f"{crawl.name}.asked"
+        # without the line that the site is just writing
+        return path.read_text().rpartition("\n")[0] if path.exists() else ""
 
     def count(self, crawl):
         """Return how often `crawl` was answered so far."""
@@ -274,10 +272,8 @@ class Run:
     @property
     def stats(self):
         """The stats of a run that came to its end."""
-        try:
-            return json.loads((self.folder / "stats.json").read_text())
-        except FileNotFoundError:
-            return {}
+        path = self.folder / "stats.json"
+        return json.loads(path.read_text()) if path.exists() else {}
 
     @property
     def reason(self):
@@ -287,10 +283,8 @@ class Run:
     @property
     def log(self):
         """What this and earlier runs of the crawl have logged."""
-        try:
-            return (self.folder / "log").read_text()
-        except FileNotFoundError:  # killed before it began
-            return ""
+        path = self.folder / "log"
+        return path.read_text() if path.exists() else ""  # killed before it began
 
     def lines(self, text):
         """Return the lines of the log that have this in them."""
