@@ -309,12 +309,6 @@ def test_the_status_of_what_waits(join):
 AHEAD = PASS.replace("- ARGV[1]", "+ ARGV[1]").replace("-ARGV[1]", "ARGV[1]")
 
 
-def shift(worker, seconds):
-    """Set the clock of a crawl, as its keys tell it, by so much."""
-    worker.client._redis.eval(AHEAD, 1, worker.key, -1000 * seconds)
-    worker.client.call("hincrby", f"{worker.key}:crawl", "heard", -1000 * seconds)
-
-
 @pytest.mark.parametrize("jumps", [[-3600, -86_400], [-3600, 3600], [-3600, 40], [3600, -3600]])
 def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
     """A request is due when it was to be, and a hold as long; if the clock is ahead all is due."""
@@ -322,8 +316,9 @@ def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
     worker.send(held, slot="held")
     worker.store.hold("held", 190, 1)
     worker.send(["before"], delay=100)
-    for jump in jumps:
-        shift(worker, jump)
+    for jump in jumps:  # of the clock, as the keys of the crawl tell it
+        worker.client._redis.eval(AHEAD, 1, worker.key, -1000 * jump)
+        worker.client.call("hincrby", f"{worker.key}:crawl", "heard", -1000 * jump)
         worker.exchange()
     if jumps[0] > 0:
         assert worker.take()[0] == ["before"]
