@@ -199,7 +199,7 @@ def whole_job(job: JobDirectory, *, resets: bool = False) -> Iterator[RequestFil
     """Give the request file of `job`, read-only, None if it has none yet. Raises RequestFileError,
     and JobDirectoryError if its filter belongs to another request file, or to later commits than
     those of the file: requests that only the filter has would never be fetched; or if it has fewer
-    layers than noted, but where each round `resets` it and a kill leaves a part of the last."""
+    layers than noted, but where each round `resets` it: a kill may leave a part of it then."""
     owner, file, path = stored_owner(job.filter), None, job.requests
     with ExitStack() as stack:
         with _refusing(path):
@@ -211,8 +211,7 @@ def whole_job(job: JobDirectory, *, resets: bool = False) -> Iterator[RequestFil
             _require_owned(job, file, owner)
         # one without an owner was imported, or made by hand
         is_own = file is not None and (owner is not None or not job.has_filter)
-        running = "SELECT 1 FROM rounds WHERE phase NOT LIKE 'over%'"
-        if file is not None and is_own and (not resets or file.query(running)):
+        if file is not None and is_own and not resets:
             _require_layers(job, file)
         yield file
 
