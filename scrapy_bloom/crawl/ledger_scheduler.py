@@ -290,7 +290,7 @@ class LedgerScheduler(BaseScheduler):
 
     def _end_probes(self) -> None:
         """Let another request ask in place of each that the engine is done with: a middleware has
-        ignored, replaced or answered it. Cost: O(n) with n requests in progress."""
+        ignored, replaced or answered it. Cost: O(n) with n probes."""
         for slot, probe in [*self.probes.items()]:
             if self._engine.is_in_progress(probe):
                 continue

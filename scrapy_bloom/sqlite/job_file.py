@@ -210,8 +210,7 @@ def whole_job(job: JobDirectory, *, resets: bool = False) -> Iterator[RequestFil
         if owner is not None:
             _require_owned(job, file, owner)
         # one without an owner was imported, or made by hand
-        is_own = file is not None and (owner is not None or not job.has_filter)
-        if file is not None and is_own and not resets:
+        if file is not None and (owner is not None or not job.has_filter) and not resets:
             _require_layers(job, file)
         yield file
 
