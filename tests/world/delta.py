@@ -26,6 +26,7 @@ from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
+from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.periods import DAY
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
 from tests.world.runner import ASYNCIO, REACTORS, SETTINGS, Crawl, Step, Teller, tell, tell_stories
@@ -281,7 +282,7 @@ class Day(Step):
     """A start on a day, for site and clock."""
 
     day: int = 1
-    dies_undelivered: bool = False  # when the round is over, with its marks in the job only
+    dies_in: tuple = ()  # a method and its class; what was marked is in the job only
     dies_at: int | None = None  # by SIGKILL, in the commit that acknowledges so many requests
     is_committed: bool = False  # whether that commit comes about
 
@@ -335,8 +336,8 @@ class DeltaTeller(Teller):
             DeltaMiddleware.clock = staticmethod(lambda: FIRST_DAY + (step.day - 1) * DAY)
             if step.dies_at is not None:
                 die_in_a_commit(step)
-            if step.dies_undelivered:
-                DeltaCrawl._close = lambda self: os._exit(9)
+            if step.dies_in:
+                setattr(*step.dies_in, lambda self: os._exit(9))
                 DeltaCrawl.least_seconds = inf
 
         return before
@@ -436,9 +437,12 @@ def days(tell):
     yield tell("ro", [on(1), on(2, 9, settings=test), on(2, settings=test), on(2)])
     yield tell("links", two, spider=LinksSpider, BLOOM_DELTA="success")
     # a process dies when the round is over, before its marks are in the store
-    died = [on(1, dies_undelivered=True), on(2)]
+    died = [on(1, dies_in=(DeltaCrawl, "_close")), on(2)]
     gzipped = {"items.gz": {"format": "json", "postprocessing": [GzipPlugin], "overwrite": True}}
     yield tell("undelivered", died)
+    # another dies when the new round is in the job, before its first request
+    opening = on(2, dies_in=(DurableFeeds, "_remove_parts"))
+    yield tell("opening", [on(1), opening, on(2)])
     yield tell("gzipped", [replace(day, settings={"FEEDS": gzipped}) for day in (on(1, 20), *died)])
 
 
