@@ -139,7 +139,6 @@ class DurableFeeds(CommitHook):
             if self._follows_kept:
                 self._remove_parts()
             self._is_open = True
-            await maybe_deferred_to_future(DeferredList([*self._stores]))
             await self._close([working for working in self._feeds if working.is_left])
             going_on = {working.feed.template for working in self._feeds if not working.is_left}
             for template in [uri for uri in self.templates if uri not in going_on]:
@@ -264,8 +263,6 @@ class DurableFeeds(CommitHook):
             return
         try:
             self._commit()
-            await maybe_deferred_to_future(DeferredList([*self._stores]))
-            self._failed.clear()
             await self._close([*self._feeds])
             may_end = not self._failed and self._round.is_to_be_stored
             if may_end and self._round.file.is_empty and self._round.feeds_stored():
@@ -287,7 +284,9 @@ class DurableFeeds(CommitHook):
             )
 
     async def _close(self, feeds: Iterable[OpenFeed]) -> None:
-        """Store the batches of `feeds`, and forget those of an earlier round."""
+        """Store the batches of `feeds`, behind full ones, and forget those of an earlier round."""
+        await maybe_deferred_to_future(DeferredList([*self._stores]))
+        self._failed.clear()
         for working in feeds:
             are_stored = [await self._store(working, each) for each in [*working.feed.batches]]
             self._commit()
