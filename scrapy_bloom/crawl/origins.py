@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from scrapy import Request, signals
 from twisted.python.failure import Failure
 
+from ..scrapy_private.progress import EngineProgress
 from .start_requests import StartFilter
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _origins: WeakKeyDictionary[Crawler, WeakKeyDictionary[Response, Request | None]
 
 
 def origins_of(crawler: Crawler) -> WeakKeyDictionary[Response, Request | None]:
-    """Return the requests of the engine by response, None for a response that answers several."""
+    """Return the requests of the engine by response, None for one that answers several at once."""
     return _origins.setdefault(crawler, WeakKeyDictionary())
 
 
@@ -67,7 +68,7 @@ class ResponseOrigins:
     sent: `response.request` may be another."""
 
     def __init__(self, crawler: Crawler) -> None:
-        self._origins = origins_of(crawler)
+        self._crawler, self._origins = crawler, origins_of(crawler)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -76,6 +77,9 @@ class ResponseOrigins:
 
     def process_response(self, request: Request, response: Response) -> Response:
         """Record the request that `response` answers."""
-        if self._origins.setdefault(response, request) is not request:
-            self._origins[response] = None
+        former = self._origins.setdefault(response, request)
+        if former is not request:
+            # a middleware has it from `engine.download_async()`, or from a page that is done
+            is_over = former and not EngineProgress(self._crawler).is_in_progress(former)
+            self._origins[response] = request if is_over else None
         return response

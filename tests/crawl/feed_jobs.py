@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scrapy import signals
+from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
@@ -60,8 +60,8 @@ class FeedJob(RoundJob):
         self.send(signals.item_scraped, item=item, response=response)
 
     def response(self, request):
-        """Return the answer to a request, as it has come to the engine."""
-        response = Response(request.url)
+        """Return the answer to a request, and to one of a middleware, as the engine has it."""
+        response = self.origins.process_response(Request("data:,"), Response(request.url))
         return self.origins.process_response(request, response)
 
     def page(self, name, *items):

@@ -78,11 +78,19 @@ class Pipeline:
 
 
 class Ignoring:
-    """Does not want one kind of request."""
+    """Does not want one kind of request, and downloads the page of another one itself."""
 
-    def process_request(self, request):
+    @classmethod
+    def from_crawler(cls, crawler):
+        cls.crawler = crawler
+        return cls()
+
+    async def process_request(self, request):
         if "/ignored/" in request.url:
             raise IgnoreRequest("not now")
+        own = request.replace(meta=request.meta | {"own": True})
+        is_own = "own" in request.meta or not request.url.endswith("/raising/2")
+        return None if is_own else await self.crawler.engine.download_async(own)
 
 
 class FailingSpider(scrapy.Spider):
@@ -128,9 +136,8 @@ class FailingSpider(scrapy.Spider):
         kind, number = response.url.split("/")[-2:]
         page = f"{kind}/{number}"
         if page == "plain/0":
-            for each in [*REASONS, *OTHERS]:
-                for number in NUMBERS:
-                    yield self.request(f"{each}/{number}")
+            for each in sorted(pages(*REASONS, *OTHERS)):
+                yield self.request(each)
         is_down = response.body == b"down"
         yield {"page": page, "part": 1}
         if kind == "marked" and is_down:
@@ -172,15 +179,13 @@ class FailingTeller(Teller):
 
         def look(run, _step, answers):
             found = {"/".join(each.url.split("/")[-2:]): each for each in failed.requests()}
+            items = map(json.loads, (run.folder / "items.jsonl").open())
             return {
                 "reason": run.reason,
                 "asked": Counter(answer.page for answer in answers),
                 "failed": {page: each.reason for page, each in found.items()},
                 "attempts": {page: each.attempts for page, each in found.items()},
-                "items": Counter(
-                    f"{item['page']}:{item['part']}"
-                    for item in map(json.loads, (run.folder / "items.jsonl").open())
-                ),
+                "items": Counter(f"{item['page']}:{item['part']}" for item in items),
                 "stat": run.stats.get("scheduler/failed"),
                 "line": run.lines("failed and stay")[-1:],
             }
@@ -240,13 +245,10 @@ def crawl_of(story, *options):
 
 def failing(**others):
     """Return the pages that fail while the site is down, and their reasons."""
-    found = {"status/9": "status/503"}
-    for kind, reason in (REASONS | others).items():
-        for number in NUMBERS:
-            # what fails of a page that has moved is the one that it has moved to
-            page = f"status/{number}7" if kind == "moved" else f"{kind}/{number}"
-            found[page] = reason
-    return found
+    found = {page: reason for kind, reason in (REASONS | others).items() for page in pages(kind)}
+    # what fails of a page that has moved is the one that it has moved to
+    targets = {f"status/{number}7": found.pop(f"moved/{number}") for number in NUMBERS}
+    return {"status/9": "status/503"} | found | targets
 
 
 def children(pages):
