@@ -129,6 +129,9 @@ def open_regular(path: Path, *, read_only: bool = False, create: bool = False) -
             what, remedy = "a symbolic link", "give the path of the file itself"
         elif error.errno == errno.EISDIR:
             what, remedy = "a directory", "give the path of a file in it"
+        elif error.errno == errno.ENOTDIR:
+            above = next(each for each in path.parents if each.exists())
+            what, remedy = f"not to be had: {above} is no directory", "move that away"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             access = "reading" if read_only else "reading and writing"
             what = f"not to be opened for {access} ({error.strerror})"

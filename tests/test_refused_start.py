@@ -80,9 +80,8 @@ if __name__ == "__main__":
     process = AsyncCrawlerProcess(
         {"ADDONS": {"scrapy_bloom.Addon": 300}, "JOBDIR": sys.argv[1], "BLOOM_CAPACITY": "none"}
     )
-    process.crawl(StatefulSpider)
-    process.crawl(OtherSpider)
-    process.crawl(OtherSpider)
+    for spider in (StatefulSpider, OtherSpider, OtherSpider):
+        process.crawl(spider)
     process.start()
     print("bootstrap failed:", process.bootstrap_failed)
 '''
@@ -102,18 +101,11 @@ def start(folder, *arguments, reactor=ASYNCIO, name="stateful", before=(), **set
         **settings,
     }
     options = [f"--set={name}={value}" for name, value in settings.items()]
-    command = ["-m", "scrapy", "runspider", "spider.py", *options, *arguments]
-    if before:
-        command = [*before, sys.executable, *command]
-    return (subprocess.Popen if before else Process)(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    launch, first = (subprocess.Popen, [*before, sys.executable]) if before else (Process, ())
+    command = [*first, "-m", "scrapy", "runspider", "spider.py", *options, *arguments]
+    pipe, env = subprocess.PIPE, {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    streams = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": subprocess.STDOUT}
+    return launch(command, cwd=folder, env=env, text=True, **streams)
 
 
 def run(folder, *arguments, **settings):
@@ -174,10 +166,9 @@ def job_once(tmp_path_factory):
         folder = tmp_path_factory.mktemp(how)
         if how == "killed":
             kill(folder, **settings)
-            return folder
-        status, log = run(folder, "-a", "stop_at=10", **settings)
-        assert status == 0, log
-        assert (folder / "job" / "spider.state").stat().st_size > 10
+        else:
+            status, log = run(folder, "-a", "stop_at=10", **settings)
+            assert (status, (folder / "job" / "spider.state").stat().st_size > 10) == (0, True), log
         return folder
 
     def job(folder, how="stopped", **settings):
@@ -260,6 +251,15 @@ def test_a_refused_start_changes_no_file(job_once, tmp_path, own, bad):
     assert bytes([30]) in state or bytes([31]) in state  # the start page is sent again
 
 
+@pytest.mark.parametrize(("place", "own"), [("job", {}), ("job/bloom", OF_SCRAPY)])
+def test_a_file_in_the_place_of_a_directory_refuses_the_start(tmp_path, place, own):
+    """It is left where it is, and named."""
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("mine")
+    assert f": {place} is no directory; move that away" in refused(tmp_path, **own)
+    assert (tmp_path / place).read_text() == "mine"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="names need not be UTF-8 there alone")
 def test_a_job_directory_may_have_any_name(tmp_path):
     """One that is no UTF-8, too, as with Scrapy's scheduler; a log in UTF-8 takes it."""
@@ -290,17 +290,15 @@ def test_a_killed_job_without_its_log_is_refused(job_once, tmp_path, gone):
     """A copy that lacks what was committed last does not end as `finished` with a part of the
     pages: it is left as it is, and goes on with what is missing put back."""
     killed = job_once(tmp_path, "killed")
-    job, away = killed / "job", killed / "away"
-    away.mkdir()
-    paths = sorted(job.glob(gone))
-    assert paths
-    for path in paths:
-        path.rename(away / path.name)
+    whole = {path: path.read_bytes() for path in (killed / "job").glob(gone)}
+    assert whole
+    for path in whole:
+        path.unlink()
     error = refused(killed)
     for told in ("requests.sqlite", str(Path("job") / "bloom"), "-wal", "new JOBDIR"):
         assert told in error
-    for path in paths:
-        (away / path.name).rename(path)
+    for path, content in whole.items():
+        path.write_bytes(content)
     log = goes_on(killed)
     # the tenth page was not done, and perhaps the ninth one's item
     found = re.search(r"'response_received_count': (\d+)", log)

@@ -138,11 +138,6 @@ class ScalableBloomFilter(Layered):
         return tuple(map(BloomFilter._of, reversed(self._newest_first)))
 
     @property
-    def capacities(self) -> list[int]:
-        """The capacities of the layers, oldest first."""
-        return [layer.capacity for layer in reversed(self._newest_first)]
-
-    @property
     def expected_false_positives(self) -> float:
         """Expected number of new keys taken for known ones so far, over all layers. Cost: a few
         ms a layer."""

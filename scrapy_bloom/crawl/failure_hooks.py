@@ -72,10 +72,8 @@ class Failures:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._retries, self._keeps = (
-            RETRY_FAILED.read(crawler.settings),
-            KEEP_FAILED.read(crawler.settings),
-        )
+        self._retries = RETRY_FAILED.read(crawler.settings)
+        self._keeps = KEEP_FAILED.read(crawler.settings)
         self._ledger: Ledger | None = None
         self._kept: Kept | None = None
         self._retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}

@@ -93,8 +93,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
         """Record that `request` is in memory only."""
         if request in self._in_memory:
             return
-        parent = self._parent_in_memory(request)
-        if parent is not None:
+        if (parent := self._parent_in_memory(request)) is not None:
             self._in_memory[request] = parent
             self._alike[parent] += 1
 
