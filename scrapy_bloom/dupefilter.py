@@ -371,7 +371,9 @@ class BloomDupeFilter(FilterDupeFilter):
             session_of(self.crawler).end(self)
 
     def abandon(self) -> None:
-        """Close the filter of a crawl whose start is refused, and abandon the job."""
+        """Close the filter of a refused start, a killed job's as such, and abandon the job."""
+        for layer in self._seen.filter._newest_first if self._seen is not None else ():
+            layer.ends_as = b"" if layer.clean else layer.found
         super().abandon()
         session_of(self.crawler).abandon()
 
@@ -427,8 +429,7 @@ class BloomDupeFilter(FilterDupeFilter):
 def _has_pending(job: Path) -> bool:
     """Return True if DurableScheduler has left requests. Changes nothing and never raises."""
     with suppress(BloomError):
-        view = import_module("scrapy_bloom.sqlite.status").job_view(job)
-        return bool(view.unfinished)
+        return bool(import_module("scrapy_bloom.sqlite.status").job_view(job).unfinished)
     return False
 
 

@@ -192,15 +192,17 @@ def fail(*_):
     raise sqlite3.OperationalError("disk I/O error")
 
 
-BitStore.close = scheduler.SqliteRecords = fail
+scheduler.SqliteRecords = fail
 '''
 
 
-def test_a_refusal_whose_filter_cannot_be_closed_leaves_the_state(tmp_path, job_once):
-    """One line has the cause, and Scrapy, which would close the spider, empties no file."""
-    state = job_once(tmp_path) / "job" / "spider.state"
+@pytest.mark.parametrize(("how", "of"), [("stopped", "spider.state"), ("killed", "bloom/0.bloom")])
+def test_a_refusal_of_an_open_job_leaves_the_state(tmp_path, job_once, how, of):
+    """One line has the cause, and Scrapy, which would close the spider, empties no file, also if
+    the filter cannot be closed; that of a killed job stays one."""
+    state = job_once(tmp_path, how) / "job" / of
     before = state.read_bytes()
-    (tmp_path / "disk.py").write_text(DISK)
+    (tmp_path / "disk.py").write_text(DISK + "BitStore.close = fail\n" * (how == "stopped"))
     status, log = run(tmp_path, EXTENSIONS='{"disk.Failing": 0}')
     assert status == 1, log
     (error,) = lines(log, "ERROR")

@@ -34,7 +34,7 @@ class BitStore:
     `bits` is a little-endian bitarray over the memory or the mapped file, `table` the exact table
     behind the bits, or None. `flush` and `close` write `count` and `expected_false_positives` to
     the file. `clean` is False if an opened file had not been closed, so that its keys were
-    recounted.
+    recounted; `found` is its state page as it was then.
 
     A file belongs to the process that opened it. A forked process may read it and sees additions;
     it neither changes the file nor keeps it locked.
@@ -57,6 +57,7 @@ class BitStore:
         self.count = self._accounted = 0
         self._expected_false_positives = 0.0
         self.clean = True
+        self.found = self.ends_as = b""
         self._memory = memory
         self._lock = lock
         end = offset + header.blocks * PAGE
@@ -150,12 +151,12 @@ class BitStore:
                         " until that has finished"
                     )
                 header = _read_header(file, path)
-                state = State.from_page(os.pread(file.fileno(), PAGE, PAGE))
+                state = State.from_page(page := os.pread(file.fileno(), PAGE, PAGE))
                 access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
                 memory = mmap.mmap(file.fileno(), header.file_bytes, access=access)
             store = cls(header, memory, 2 * PAGE, path, locked)
             store.set_count(state.keys, state.expected_false_positives)
-            store.clean = state.clean
+            store.clean, store.found = state.clean, page
             if not read_only:
                 store._write_state(clean=False)
             if not state.clean:
@@ -174,8 +175,7 @@ class BitStore:
     @property
     def load(self) -> LayerLoad:
         """Shape and number of keys, for the sums over the layers of a growing filter."""
-        table_pages = self.header.table_pages
-        return LayerLoad(self.blocks, self.probes, self.count, table_pages=table_pages)
+        return LayerLoad(self.blocks, self.probes, self.count, table_pages=self.header.table_pages)
 
     @property
     def expected_false_positives(self) -> float:
@@ -222,7 +222,7 @@ class BitStore:
             self._write_state(clean=False)
 
     def close(self) -> None:
-        """Sync, mark as cleanly closed and unlock; a second call does nothing.
+        """Sync, mark as cleanly closed or as what it `ends_as`, unlock; a second call does nothing.
 
         `bits` is unusable afterwards, also if the disk fails; then the file counts as not closed.
         """
@@ -252,8 +252,8 @@ class BitStore:
 
     def _write_state(self, *, clean: bool) -> None:
         pid = 0 if clean else os.getpid()
-        state = State(self.count, self.expected_false_positives, clean, pid)
-        self._memory[PAGE : PAGE + OWNER_AT] = state.to_page()[:OWNER_AT]
+        page = State(self.count, self.expected_false_positives, clean, pid).to_page()
+        self._memory[PAGE : PAGE + OWNER_AT] = (self.ends_as or page)[:OWNER_AT]
         self._memory.flush(PAGE, PAGE)
 
 
