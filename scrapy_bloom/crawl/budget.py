@@ -30,6 +30,7 @@ class Budget:
         }
         self.counted: dict[Name, int] = {}
         self.changed: set[Name] = set()
+        self._told: set[str] = set()
         self.stored: Callable[[Name], int] = lambda name: 0
         self.pattern_of: Callable[[str], str] = lambda url: ""
         """Returns the pattern that counts a URL, an empty text without one."""
@@ -50,10 +51,8 @@ class Budget:
     def full(self, names: Iterable[Name]) -> Name | None:
         """Return the first of `names` that has no room, None if all have."""
         others = self._limits.get("*", inf)
-        for name in names:
-            if self._count(name) >= self._limits.get(name, others):
-                return name
-        return None
+        full = (name for name in names if self._count(name) >= self._limits.get(name, others))
+        return next(full, None)
 
     def count(self, names: Iterable[Name]) -> None:
         """Count a request under all `names`."""
@@ -74,7 +73,9 @@ class Budget:
         key = name if full in self._limits else "*"
         for stat in ("scheduler/capped", f"scheduler/capped/{key}"):
             crawler.stats.inc_value(stat)
-        if crawler.stats.get_value(stat, 1) == 1:
+        # a collector that keeps no stats answers with the default
+        if crawler.stats.get_value(stat, 1 + (key in self._told)) == 1:
+            self._told.add(key)
             told = "BLOOM_BUDGET has no room left for %(key)r: what is over it is capped"
             logger.info(told, {"key": key}, extra={"spider": crawler.spider})
 
