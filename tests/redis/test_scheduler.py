@@ -153,13 +153,18 @@ def run_start(scheduler, *requests, to_the_end=True):
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server, key, running):
-    """Ctrl-C cancels start(), and one that cleans up may just return: others run it."""
-    scheduler = build()
+def test_start_that_takes_a_stop_for_its_end_is_not_through(build, running):
+    """Ctrl-C cancels start(), and one that cleans up may just return: others run it. When one is
+    through, no crawl waits for a worker that is still in it."""
+    slow, scheduler = build(), build()
+    run_start(slow, *STARTS[:2], to_the_end=False)
     scheduler.crawler.engine.running = running
-    run_start(scheduler)
-    done = redis_server.command("HGET", f"{{{key}}}:crawl", "start_done")
-    assert done == (b"1" if running else b"")
+    run_start(scheduler, *STARTS)
+    assert fetch(slow, scheduler) == STARTS
+    assert build().worker._state.start_done is running
+    assert scheduler.has_pending_requests() is not running
+    close_idle(scheduler)
+    assert build().worker._state.over is running
 
 
 @pytest.mark.parametrize(

@@ -152,12 +152,8 @@ def test_the_rights_in_the_documents_are_enough_for_a_list(own_server, crawl):
 
 def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(crawl, redis):
     """What was refused for that is pushed with the next call, once."""
-    seeds = crawl.seed_list(
-        make_request_from_data=lambda data: Request(data.decode()),
-        redis_batch_size=60,
-        fetch_data=None,
-        spider_idle_start_time=0,
-    )
+    own = {"fetch_data": None, "make_request_from_data": lambda data: Request(data.decode())}
+    seeds = crawl.seed_list(redis_batch_size=60, spider_idle_start_time=0, **own)
     assert seeds._spider.fetch_data(60) == []  # by which the spider would take some itself
     with RedisClient(redis.url) as client:
         other = RedisBloomFilter.open(client, crawl.worker.key)
@@ -208,9 +204,8 @@ def test_many_seeds_of_workers_that_died_come_back_in_portions(crawl):
     crawl.run_out()
     found, place = set(), 0
     while len(found) < len(urls):
-        elements, _, place, _ = other._client.run(
-            TAKE_START_URLS, other._keys, 90, 3_600_000, "other", place
-        )
+        what = TAKE_START_URLS, other._keys, 90, 3_600_000, "other", place
+        elements, _, place, _ = other._client.run(*what)
         assert len(elements) <= 90
         assert found.isdisjoint(element for _, element in elements)
         found |= {element for _, element in elements}
@@ -236,12 +231,10 @@ def test_a_seed_is_in_its_list_or_noted_wherever_the_script_fails(crawl):
 def test_seeds_of_a_lost_answer_are_taken_again(crawl, monkeypatch):
     """When the lease has run out under which they were noted: the worker goes on with another."""
     seeds = crawl.seed_list()
-    run, insist = seeds._client.run, seeds._client.insist
+    run, insist = (client := seeds._client).run, client.insist
     crawl.push(*shops(10))
     with monkeypatch.context() as patch:
-        patch.setattr(
-            seeds._client, "insist", lambda *what: run(*what) and (insist(*what)[0], True)
-        )
+        patch.setattr(client, "insist", lambda *what: run(*what) and (insist(*what)[0], True))
         assert seeds.move()
     crawl.run_out()
     move_all(seeds)

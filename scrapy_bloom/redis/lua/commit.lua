@@ -510,7 +510,7 @@ if rests then
     end
   end
 end
-rests = rests and redis.call('EXISTS', key('starting'), key('busy')) == 0
+rests = rests and redis.call('EXISTS', key(found[3] == '1' and 'busy' or 'starting'), key('busy')) == 0
 still = still and rests
 if still and ARGV[17] == 'over' and in_round and found[3] == '1' then
   redis.call('HSET', key('crawl'), 'over', 1)
