@@ -239,10 +239,11 @@ def test_a_worker_that_closes_leaves_to_others_what_it_has_not_sent(build):
 
 
 @pytest.mark.parametrize("is_fenced", [False, True])
-def test_start_is_not_through_while_one_lives_in_memory(build, redis_server, key, is_fenced):
-    """If its worker dies, or is fenced, only another run of start() gives it again."""
+def test_start_is_not_through_while_one_lives_in_memory(build, redis_server, key, is_fenced, told):
+    """Without its worker only another run of start() gives it again; none repeats a login."""
     scheduler = build()
-    run_start(scheduler, request("page", meta={"function": lambda: None}))
+    meta = {"function": lambda: None, "bloom_repeat_start": True}
+    run_start(scheduler, *(request(name, meta=meta) for name in ("page", "page")))
     assert scheduler.ledger.has_begun  # to tell handlers of before_commit
     in_progress = scheduler.crawler.engine._slot.inprogress
     popped = scheduler.next_request()
@@ -255,6 +256,7 @@ def test_start_is_not_through_while_one_lives_in_memory(build, redis_server, key
         else:
             in_progress.discard(popped)
     assert scheduler.stats.get_value("scheduler/fenced", 0) == is_fenced
+    assert sum("bloom_repeat_start is for jobs. Have each" in line for line in told()) == 1
 
 
 @pytest.mark.parametrize(
