@@ -31,6 +31,7 @@ from .codec import RedisCodec
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
 from .push import Pusher, entry_of
+from .request_store import MOST_CLAIMED
 from .scripts import TAKE_START_URLS
 from .settings import RedisSettings, WorkerSettings, scrapy_redis_url
 
@@ -89,7 +90,7 @@ class SeedList:
         self._dupefilter = dupefilter
         self._settings = settings
         self._codec = RedisCodec(crawler.settings, spider, stats=crawler.stats)
-        concurrency = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
+        concurrency = crawler.settings.getint("CONCURRENT_REQUESTS") or MOST_CLAIMED
         self._keeps = KEPT_SECONDS
         self._name = secrets.token_hex(8)
         """Under which this worker has a lease beside the list."""
