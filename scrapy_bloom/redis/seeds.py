@@ -131,7 +131,7 @@ class SeedList:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more seeds. Those that are noted are taken again by another worker."""
+        """Take no more seeds. Those that are noted are taken again by another worker at once."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(POLL_SECONDS)
@@ -159,8 +159,9 @@ class SeedList:
                         "Seeds of %(list)s wait: %(error)s", {"list": self._list, "error": error}
                     )
                 is_down = True
-        if self._pusher is not None:
-            with suppress(SharedFilterError):
+        with suppress(SharedFilterError):
+            self._client.call("hdel", self._keys[-1], self._name)
+            if self._pusher is not None:
                 self._pusher.leave()
 
     def _move(self, shared: RedisBloomFilter) -> bool:
