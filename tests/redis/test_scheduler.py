@@ -318,13 +318,12 @@ def test_a_server_without_persistence_or_memory_is_named(
 
 
 def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
-    """The worker closes, and does not wait for it to be otherwise."""
+    """The worker closes, and does not wait for it to be otherwise, nor for an answer."""
     scheduler = build()
     talk(scheduler)
     transport = scheduler.worker._transport
     told = SimpleQueue()
     transport._in_reactor = lambda function, *arguments: told.put((function, arguments))
-    redis_server.command("DEL", f"{{{key}}}:priorities")
     redis_server.command("SET", f"{{{key}}}:priorities", "x")
     scheduler.worker.store._call()
     function, (error,) = told.get(timeout=60)
@@ -332,6 +331,7 @@ def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
     assert "WRONGTYPE" in str(error)
     assert scheduler.ledger.stopped
     transport._thread.join(60)
+    assert not transport.wait(inf)
     redis_server.command("DEL", f"{{{key}}}:priorities")
 
 
