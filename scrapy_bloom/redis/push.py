@@ -77,7 +77,8 @@ class Pusher:
 
     def _call(self, entries: list[Entry], action: str = "", holds: Sequence[Holding] = ()) -> Reply:
         self._number += 1
-        batch = Call(self._number, entries, self._dictionaries, action, holds=holds)
+        # -1: no other worker waits for what hosts answer this one, which asks none
+        batch = Call(self._number, entries, self._dictionaries, action, wanted=-1, holds=holds)
         client, key = self._filter.client, self._filter.key
         while True:
             arguments = batch.encode(self._worker, self._policy, self._filter)

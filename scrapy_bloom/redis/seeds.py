@@ -31,6 +31,7 @@ from .codec import RedisCodec
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
 from .push import Pusher, entry_of
+from .request_store import MOST_CLAIMED
 from .scripts import TAKE_START_URLS
 from .settings import RedisSettings, WorkerSettings, scrapy_redis_url
 
@@ -89,7 +90,7 @@ class SeedList:
         self._dupefilter = dupefilter
         self._settings = settings
         self._codec = RedisCodec(crawler.settings, spider, stats=crawler.stats)
-        concurrency = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
+        concurrency = crawler.settings.getint("CONCURRENT_REQUESTS") or MOST_CLAIMED
         self._keeps = KEPT_SECONDS
         self._name = secrets.token_hex(8)
         """Under which this worker has a lease beside the list."""
@@ -130,7 +131,7 @@ class SeedList:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more seeds. Those that are noted are taken again by another worker."""
+        """Take no more seeds. Those that are noted are taken again by another worker at once."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(POLL_SECONDS)
@@ -158,8 +159,9 @@ class SeedList:
                         "Seeds of %(list)s wait: %(error)s", {"list": self._list, "error": error}
                     )
                 is_down = True
-        if self._pusher is not None:
-            with suppress(SharedFilterError):
+        with suppress(SharedFilterError):
+            self._client.call("hdel", self._keys[-1], self._name)
+            if self._pusher is not None:
                 self._pusher.leave()
 
     def _move(self, shared: RedisBloomFilter) -> bool:

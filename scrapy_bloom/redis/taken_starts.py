@@ -11,7 +11,7 @@ from scrapy import Request
 from scrapy.utils.defer import deferred_from_coro
 
 from ..crawl.settings import REPEAT_START
-from ..crawl.start_requests import AT_ONCE, StartRequests, give_turn, key_of
+from ..crawl.start_requests import AT_ONCE, REPEAT_KEY, StartRequests, give_turn, key_of
 from ..scrapy_private.progress import start_again
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class SharedStartRequests(StartRequests):
         self._began_as: tuple[str, str] | None = None
         self._is_through = False
         self._is_running = False
-        self._has_passed = False
+        self._has_passed = self._has_told_of_repeats = False
         self.failed = False
         """True if start() has raised an error."""
 
@@ -116,6 +116,13 @@ class SharedStartRequests(StartRequests):
             self.offered = thing
             self._met[key] += 1
             self._mark = mark_of(key, self._met[key])
+            if thing.meta.get(REPEAT_KEY) and not self._has_told_of_repeats:
+                self._has_told_of_repeats = True
+                self._log.warning(
+                    "%s is sent once, by one worker: bloom_repeat_start is for jobs. Have each"
+                    " worker log in by itself, as in a downloader middleware.",
+                    thing,
+                )
         return False
 
     def _take(self, mark: bytes) -> None:

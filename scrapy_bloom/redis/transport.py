@@ -75,8 +75,8 @@ class Transport:
 
     def wait(self, seconds: float) -> bool:
         """Wait until no call is open, and pass each answer on at once; return whether all came. The
-        reactor waits as well."""
-        deadline = time.monotonic() + seconds
+        reactor waits as well, but for no answer after an error of the script."""
+        deadline = time.monotonic() + (seconds if self._thread.is_alive() else 0.0)
         while self.busy and wait([self._answer], max(0.0, deadline - time.monotonic())).done:
             self._pass_on()
         return not self.busy

@@ -9,7 +9,7 @@ from scrapy import Request
 
 from ..amounts import counted
 from ..crawl.settings import REPEAT_START
-from ..crawl.start_requests import StartRequests, key_of
+from ..crawl.start_requests import REPEAT_KEY, StartRequests, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from .rounds import Round
 
 logger = logging.getLogger("scrapy_bloom.durable.start_requests")
-
-REPEAT_KEY = "bloom_repeat_start"
-"""The meta key of a start request that is sent at each start of the process."""
 
 
 class LocalStartRequests(StartRequests):

@@ -153,13 +153,18 @@ def run_start(scheduler, *requests, to_the_end=True):
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server, key, running):
-    """Ctrl-C cancels start(), and one that cleans up may just return: others run it."""
-    scheduler = build()
+def test_start_that_takes_a_stop_for_its_end_is_not_through(build, running):
+    """Ctrl-C cancels start(), and one that cleans up may just return: others run it. When one is
+    through, no crawl waits for a worker that is still in it."""
+    slow, scheduler = build(), build()
+    run_start(slow, *STARTS[:2], to_the_end=False)
     scheduler.crawler.engine.running = running
-    run_start(scheduler)
-    done = redis_server.command("HGET", f"{{{key}}}:crawl", "start_done")
-    assert done == (b"1" if running else b"")
+    run_start(scheduler, *STARTS)
+    assert fetch(slow, scheduler) == STARTS
+    assert build().worker._state.start_done is running
+    assert scheduler.has_pending_requests() is not running
+    close_idle(scheduler)
+    assert build().worker._state.over is running
 
 
 @pytest.mark.parametrize(
@@ -234,10 +239,11 @@ def test_a_worker_that_closes_leaves_to_others_what_it_has_not_sent(build):
 
 
 @pytest.mark.parametrize("is_fenced", [False, True])
-def test_start_is_not_through_while_one_lives_in_memory(build, redis_server, key, is_fenced):
-    """If its worker dies, or is fenced, only another run of start() gives it again."""
+def test_start_is_not_through_while_one_lives_in_memory(build, redis_server, key, is_fenced, told):
+    """Without its worker only another run of start() gives it again; none repeats a login."""
     scheduler = build()
-    run_start(scheduler, request("page", meta={"function": lambda: None}))
+    meta = {"function": lambda: None, "bloom_repeat_start": True}
+    run_start(scheduler, *(request(name, meta=meta) for name in ("page", "page")))
     assert scheduler.ledger.has_begun  # to tell handlers of before_commit
     in_progress = scheduler.crawler.engine._slot.inprogress
     popped = scheduler.next_request()
@@ -250,6 +256,7 @@ def test_start_is_not_through_while_one_lives_in_memory(build, redis_server, key
         else:
             in_progress.discard(popped)
     assert scheduler.stats.get_value("scheduler/fenced", 0) == is_fenced
+    assert sum("bloom_repeat_start is for jobs. Have each" in line for line in told()) == 1
 
 
 @pytest.mark.parametrize(
@@ -311,13 +318,12 @@ def test_a_server_without_persistence_or_memory_is_named(
 
 
 def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
-    """The worker closes, and does not wait for it to be otherwise."""
+    """The worker closes, and does not wait for it to be otherwise, nor for an answer."""
     scheduler = build()
     talk(scheduler)
     transport = scheduler.worker._transport
     told = SimpleQueue()
     transport._in_reactor = lambda function, *arguments: told.put((function, arguments))
-    redis_server.command("DEL", f"{{{key}}}:priorities")
     redis_server.command("SET", f"{{{key}}}:priorities", "x")
     scheduler.worker.store._call()
     function, (error,) = told.get(timeout=60)
@@ -325,6 +331,7 @@ def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
     assert "WRONGTYPE" in str(error)
     assert scheduler.ledger.stopped
     transport._thread.join(60)
+    assert not transport.wait(inf)
     redis_server.command("DEL", f"{{{key}}}:priorities")
 
 

@@ -8,7 +8,7 @@
 --   4      number of the call
 --   5      '1' while the worker runs start()
 --   6      '1' if start() has ended
---   7      claims wanted; -1 while no host answers the worker
+--   7      claims wanted; -1 while no host answers the worker, or if it asks none
 --   8      most claims of a slot
 --   9      slots, and the worker's claims in each, as text with NUL
 --   10     '1' for each kind whose newest request is next: others, start requests
@@ -510,7 +510,7 @@ if rests then
     end
   end
 end
-rests = rests and redis.call('EXISTS', key('starting'), key('busy')) == 0
+rests = rests and redis.call('EXISTS', key(found[3] == '1' and 'busy' or 'starting'), key('busy')) == 0
 still = still and rests
 if still and ARGV[17] == 'over' and in_round and found[3] == '1' then
   redis.call('HSET', key('crawl'), 'over', 1)
