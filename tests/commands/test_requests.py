@@ -105,8 +105,7 @@ def test_a_story(make):
         elif "--json" in command:
             assert (found.status, found.json) == (0, expected), command
         else:
-            assert found.status == 0
-            assert found.lines == place.lines(*expected)
+            assert (found.status, found.lines) == (0, place.lines(*expected))
     top, info = place("top --json").json, place("info --json").json
     assert {name: top[name] for name in FIGURES} == FIGURES
     assert top["failed_by_reason"] == {"http": 1}
@@ -193,8 +192,7 @@ def test_pages_do_not_write_to_the_terminal(make, monkeypatch):
     assert Path("urls.txt").read_bytes() == rf"http://example.com{SHOWN_URL}".encode() + b"\n"
     (found,) = place("failed --json").json
     assert (found["url"], found["reason"]) == (HOSTILE.url, HOSTILE.reason)
-    refusal = place.run(Path(), "failed", "\x1b[2Jjob").refusal
-    assert r"\x1b[2Jjob holds no requests" in refusal
+    assert r"\x1b[2Jjob holds no requests" in place.run(Path(), "failed", "\x1b[2Jjob").refusal
 
 
 @pytest.mark.parametrize("detail", ["{", "{}", '{"reason": 1}', "[" * 100_000, 5, b"\0", None])
