@@ -221,7 +221,7 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerp
         (OF_SCRAPY, {"BLOOM_CAPACITY": "none"}),
         (OF_SCRAPY, "truncated"),
         ({}, "truncated"),
-        ({}, "missing"),
+        ({"BLOOM_DELTA": "item"}, "missing"),
         ({"BLOOM_CAPACITY": "20"}, "missing"),
         ({}, FINGERPRINTER),
         ({}, {"BLOOM_ERROR_RATE": "1e-9", "reactor": SELECT}),

@@ -43,7 +43,7 @@ class DeltaPlace(Place):
                 "bytes": store.nbytes,
             }
         days = None if store.longest == inf else store.longest / DAY
-        kept = "for ever" if days is None else f"for {days:g} days"
+        kept = "for ever" if days is None else f"for {days:g} days" if days else "as crawls ask"
         parts = [counted(store.count, "page")]
         parts += [counted(store.digests, "digest")] if store.digests else []
         lines = [f"{self.target.path}, a delta store: {' and '.join(parts)}, kept {kept}"]
@@ -122,7 +122,8 @@ class DeltaPlace(Place):
 def store_at(session: Context, directory: Path, identity: str = "") -> FileDeltaStore:
     """Return the delta store in `directory`, with the settings of the project."""
     period = DELTA_DAYS.read(session.crawler.settings)
-    return FileDeltaStore(directory, Lifetime(period, identity))
+    # of what is added without a period the crawls say how long it is kept
+    return FileDeltaStore(directory, Lifetime(period or (0.0 if identity else None), identity))
 
 
 def written(when: float) -> str:

@@ -22,6 +22,7 @@ from ..bloom.inspection import Description, Finding, describe, open_filter
 from ..bloom.inspection import verify as findings_in
 from ..bloom.merging import merge as merge_filters
 from ..bloom.removal import remove
+from ..bloom.sizing import check_error_rate
 from ..delta.importing import is_deltafetchs
 from ..errors import BloomError
 from ..fingerprints import FingerprinterIdentity, fingerprinter_in
@@ -221,6 +222,7 @@ class FilterPlace(Place):
         assert job is not None
         settings = BloomSettings.read(self.session.crawler.settings)
         rate = settings.error_rate if options.error_rate is None else options.error_rate
+        check_error_rate(rate, "--error-rate")
         capacity = options.capacity or settings.capacity
         settings = settings.but(capacity=capacity, error_rate=rate)
         identity = FingerprinterIdentity.of(self.session.fingerprinter).to_text()

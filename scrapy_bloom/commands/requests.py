@@ -263,6 +263,9 @@ def _write_urls(session: Context, found: Sequence[FailedRequest]) -> None:
             file.writelines(f"{escaped(url)}\n" for url in urls)
     except FileExistsError:
         raise BloomError(f"{path} is there already: remove it, or name another file") from None
+    except BaseException:
+        path.unlink(missing_ok=True)  # a part of the list would pass for all of it
+        raise
     line = f"wrote {counted(len(urls), 'URL')} to {path}"
     session.print({"file": str(path), "urls": len(urls)}, [line])
 

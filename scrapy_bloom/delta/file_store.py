@@ -403,8 +403,11 @@ class FileDeltaStore:
         return removed
 
     def _count(self) -> None:
-        query = "SELECT COUNT(*), COUNT(time), COUNT(digest), MIN(time), MAX(time) FROM pages"
-        ((self.total, self.count, self.digests, self.oldest, self.newest),) = self._query(query)
+        counts = "COUNT(*), COUNT(time), COUNT(digest), MIN(time), MAX(time), MIN(digest)"
+        (found,) = self._query(f"SELECT {counts} FROM pages")  # noqa: S608 - no input
+        self.total, self.count, self.digests, self.oldest, self.newest, digest = found
+        if isinstance(self.newest, (str, bytes)) or isinstance(digest, (str, int, float)):
+            raise sqlite3.DatabaseError("a time or a digest has another type")
         self.nbytes = self.path.stat().st_size
 
     @contextmanager

@@ -53,6 +53,7 @@ _ROUND = "(SELECT number FROM rounds) - (state = 5)"
 """Of a request that fails: an earlier one where the round has not counted it in its budget."""
 FAIL = f"UPDATE request SET state = 3, due = ?, round = {_ROUND}, detail = ? WHERE id = ?"  # noqa: S608 - no input
 _IN = "IN (SELECT value FROM json_each(?))"
+_LAST = "SELECT last, (SELECT MAX(due) FROM request WHERE state > 0 AND state = 3) AS due FROM job"
 ASK = (
     "UPDATE request SET state = 5, due = CASE state WHEN 4 THEN due END, detail = NULL"
     " WHERE (state = 4 OR round < (SELECT number FROM rounds)) AND id"
@@ -274,8 +275,9 @@ class SqliteDesk:
         order = Order(chosen, action)
         if self._job.is_locked:
             with reading(self._job.requests) as connection:
-                ((end,),) = connection.execute("SELECT last FROM job")
-            order = order._replace(end=end, time=time.time())
+                ((end, due),) = connection.execute(_LAST)
+            # the clock may have been set back since the last has failed
+            order = order._replace(end=end, time=max(time.time(), due or 0.0))
         if (found := self._give(order)) is None:
             return None
         states = {State(int(state)): count for state, count in found["states"].items()}

@@ -35,8 +35,8 @@ UNFINISHED = (
 DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """What reading a damaged file raises."""
 _LAYERS = (
-    "SELECT CASE WHEN json_valid(figures) THEN json_extract(figures, '$.filter_layers') END"
-    " FROM progress ORDER BY time DESC LIMIT 1"
+    "SELECT MAX(time), CASE WHEN json_valid(figures) THEN json_extract(figures, '$.filter_layers')"
+    " END FROM progress WHERE NOT ? OR EXISTS (SELECT 1 FROM rounds WHERE phase NOT LIKE 'over%')"
 )
 _NONE = type(None)
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -199,7 +199,7 @@ def whole_job(job: JobDirectory, *, resets: bool = False) -> Iterator[RequestFil
     """Give the request file of `job`, read-only, None if it has none yet. Raises RequestFileError,
     and JobDirectoryError if its filter belongs to another request file, or to later commits than
     those of the file: requests that only the filter has would never be fetched; or if it has fewer
-    layers than noted, but where each round `resets` it: a kill may leave a part of it then."""
+    layers than noted, but between rounds that `resets` it: a kill may leave a part of it then."""
     owner, file, path = stored_owner(job.filter), None, job.requests
     with ExitStack() as stack:
         with _refusing(path):
@@ -210,8 +210,8 @@ def whole_job(job: JobDirectory, *, resets: bool = False) -> Iterator[RequestFil
         if owner is not None:
             _require_owned(job, file, owner)
         # one without an owner was imported, or made by hand
-        if file is not None and (owner is not None or not job.has_filter) and not resets:
-            _require_layers(job, file)
+        if file is not None and (owner is not None or not job.has_filter):
+            _require_layers(job, file, resets)
         yield file
 
 
@@ -230,8 +230,8 @@ def _require_owned(job: JobDirectory, found: RequestFile | None, owner: Owner) -
     )
 
 
-def _require_layers(job: JobDirectory, found: RequestFile) -> None:
-    for (noted,) in found.query(_LAYERS):
+def _require_layers(job: JobDirectory, found: RequestFile, resets: bool) -> None:
+    for _, noted in found.query(_LAYERS, (resets,)):
         for number in range(noted if isinstance(noted, int) else 0):
             if not (path := layer_path(job.filter, number)).exists():
                 raise JobDirectoryError(

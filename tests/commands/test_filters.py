@@ -13,7 +13,7 @@ from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.commands import filters
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration import sources
-from tests.commands.command_line import SEEN, URLS, on_terminal
+from tests.commands.command_line import SEEN, URLS, files_in, on_terminal
 from tests.fakes import raising
 
 
@@ -153,8 +153,8 @@ def test_new_filter_has_room_for_all_that_comes(run, tmp_path, urls):
 
 def test_add_refuses_what_it_cannot_take(run, job):
     """Missing files, directories, a server without a key, and another fingerprinter: a filter full
-    of fingerprints that its crawl does not make would know nothing."""
-    before = (job / "bloom" / "0.bloom").read_bytes()
+    of fingerprints that its crawl does not make would know nothing. Nothing is made or changed."""
+    before = files_in(job.parent)
     other = "--set=REQUEST_FINGERPRINTER_CLASS=scrapy_bloom.ScrapyRedisFingerprinter"
     for words, message in (
         (["missing.txt"], "missing.txt is not a file"),
@@ -164,12 +164,12 @@ def test_add_refuses_what_it_cannot_take(run, job):
     ):
         assert message in run(job, "add", job, *words).refusal
     for place, option, message in (
-        ("new", "--capacity=1e15", "cannot allocate"),
-        ("new", "--error-rate=2", "error_rate is 2.0"),
+        (".", "--capacity=1e15", "cannot allocate"),
+        ("new/in/new", "--error-rate=0", "--error-rate is 0.0"),
         ("urls.txt/job", "--json", "Not a directory"),
     ):
         assert message in run(job.parent, "add", place, "urls.txt", option).refusal
-    assert (job / "bloom" / "0.bloom").read_bytes() == before
+    assert files_in(job.parent) == before
 
 
 def test_add_imports_what_scrapy_has_seen(run, tmp_path, urls, make_dupefilter):
