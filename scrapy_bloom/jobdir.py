@@ -90,7 +90,7 @@ class JobDirectory:
     @property
     def has_only_seen_file(self) -> bool:
         """True for a job that has run with Scrapy's RFPDupeFilter so far."""
-        return self.seen_file.exists() and not self.has_filter
+        return self.seen_file.exists() and not self.has_filter and not self.requests.exists()
 
 
 _ATTRIBUTE = "scrapy_bloom_session"

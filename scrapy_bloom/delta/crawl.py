@@ -128,16 +128,19 @@ class DeltaCrawl(CommitHook):
 
     def _begin(self) -> None:
         """Continue the round, or begin one: add the marks of the last one to the delta store, and
-        reset the filter."""
+        reset the filter. DurableScheduler commits what that writes, with the round."""
         settings, round_ = self._settings, self._round
         dupefilter = getattr(scheduler_of(self._crawler), "df", None)
         if self._is_new and isinstance(dupefilter, BloomDupeFilter):
             reset_filter(dupefilter)
+            # what waits for dead hosts is asked in this round, and no duplicate of it
+            for request in getattr(self._ledger and self._ledger.store, "waiting", tuple)():
+                if not request.dont_filter:
+                    dupefilter.filter.add(dupefilter.fingerprint(request))
         if round_ is not None and not round_.is_resumed:
             if not settings.read_only and (settings.reset or self._add(self.marks)):
                 self.marks.clear()
             self.marks.forget_verdicts()
-            round_.commit()
         if settings.read_only:
             self.store.look()
         else:
@@ -215,13 +218,13 @@ class DeltaCrawl(CommitHook):
 
     def _close(self) -> None:
         """Add the job's marks to the delta store, if all feeds have the items, and delete those of
-        a round that is over. Called before the job is closed; never raises."""
+        a round that is over, and cannot go on. Called before the job is closed; never raises."""
         round_, ledger = self._round, self._ledger
         assert round_ is not None
         assert ledger is not None
         has_items = round_.is_over or self._feeds is None or self._feeds.all_stored
         try:
-            if has_items and not ledger.failed and self._add(self.marks) and round_.is_over:
+            if has_items and not ledger.failed and self._add(self.marks) and round_.cannot_go_on:
                 self.marks.clear()
                 round_.commit()
             self.store.close()
@@ -274,3 +277,4 @@ def reset_filter(dupefilter: BloomDupeFilter) -> None:
         remove_filter(job.filter)
         seen.filter = dupefilter.open_in(job)
         dupefilter.loses_requests = False
+        dupefilter.forget_recent()

@@ -24,7 +24,7 @@ from ..redis.settings import RedisSettings
 from ..scrapy_private.middlewares import OutputFilter, put_before_engine
 from ..scrapy_private.progress import scheduler_of
 from ..settings import BloomSettings
-from ..sqlite.rounds import feeds_of
+from ..sqlite.rounds import feeds_of, round_opened
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
 from .file_store import FileDeltaStore, ForeignFileError, UnfinishedWriteError
@@ -78,6 +78,7 @@ class DeltaMiddleware(_Watch):
         self.skipping: Skipping | None = None
         """What knows the pages of earlier rounds, None before the spider is open."""
         self._skipped = 0
+        self._is_open = False
         self._is_unfinished = False
         """True if the delta store could not be read yet, since a writer of it was killed."""
         self._awaited = {signals.spider_closed}
@@ -114,7 +115,8 @@ class DeltaMiddleware(_Watch):
             refuse(crawler, error)
         announce(crawler, "between crawls", settings.mode or "compared")
         for signal, handler in (
-            (signals.spider_opened, self._spider_opened),
+            (round_opened, self._open),
+            (signals.spider_opened, self._open),  # without DurableScheduler
             (signals.request_scheduled, self._request_scheduled),
             (signals.item_scraped, self._item_scraped),
             (signals.item_error, self._page_failed),
@@ -166,8 +168,10 @@ class DeltaMiddleware(_Watch):
 
     # -- signals -------------------------------------------------------------------------
 
-    def _spider_opened(self) -> None:
-        crawler = self._crawler
+    def _open(self) -> None:
+        if self._is_open:
+            return
+        crawler, self._is_open = self._crawler, True
         try:
             if self._is_unfinished:
                 self._store.open()

@@ -128,8 +128,6 @@ class DurableFeeds(CommitHook):
         try:
             # before the commit hooks that make durable what the feeds write
             self.ledger.commit_hooks.insert(0, self)
-            if self._follows_kept:
-                self._round.begin()  # in the commit that forgets its feeds
             for feed, error in self._given_up:
                 why = error.__cause__ or error
                 self._logger.warning("Feed %s stays as it is: %s", feed.template, why)

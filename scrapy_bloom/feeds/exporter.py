@@ -131,8 +131,6 @@ class DurableFeedExporter(FeedExporter):
         if durable.has_any:
             round_.awaits_feeds = True
             session_of(self.crawler).begin(self)
-            # behind DeltaCrawl, which empties the filter before a new round is committed
-            self.crawler.signals.connect(self.open_spider, signals.spider_opened)
 
     # -- refused items -------------------------------------------------------------
 

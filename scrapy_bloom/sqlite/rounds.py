@@ -1,5 +1,5 @@
-"""The rounds of a job: each lasts from the first start request until no requests are left and all
-feeds are stored, over any number of starts of the process."""
+"""The rounds of a job: each lasts from the start of a process until no requests are left and all
+feeds are stored, over any number of starts."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ ANY_KEPT = (
 )
 GO_ON = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
 REOPEN = f"{GO_ON} AND {WAITS}"
+round_opened = object()
+"""Signal: a round has begun, or goes on, and no commit has that yet."""
 
 
 class Round:
     """The current round of a job, `number` from 1; `is_resumed` if an earlier start of the process
     has begun it.
 
-    It begins with the first call of `Spider.start()`, and ends when start() is exhausted, no
-    requests are left, and all feeds are stored, whatever the reason of the close. Then a new round
-    begins, unless a kept request (failed, capped or unreadable) is pending again: then the round
-    that is over is `RUNNING` again. What has waited for dead hosts is asked in the new one.
+    It begins when the job is opened, and ends when start() is exhausted, no requests are left, and
+    all feeds are stored, whatever the reason of the close. Then a new round begins, unless a kept
+    request (failed, capped or unreadable) is pending again: then the round that is over is
+    `RUNNING` again. What has waited for dead hosts is asked in the new one.
 
     The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round. They
     write through `file`, which stays open until the job's session closes, and make that durable
@@ -67,7 +69,6 @@ class Round:
         self.number = 1
         # requests of Scrapy's scheduler belong to a round, too
         self._phase = OVER if file.is_empty else RUNNING
-        self._has_begun = False
         for self.number, self._phase, of_crawl in file.query("SELECT * FROM rounds"):
             if self._phase == KEPT and of_crawl == crawl and goes_on:
                 self._phase = RUNNING
@@ -83,16 +84,17 @@ class Round:
         return self._phase in (OVER, KEPT)
 
     @property
+    def cannot_go_on(self) -> bool:
+        """True if the round has ended, and no kept request can make it go on."""
+        return self._phase == OVER
+
+    @property
     def is_to_be_stored(self) -> bool:
         """True if the round ends as soon as all feeds are stored."""
         return self._phase == TO_BE_STORED
 
     def begin(self) -> None:
-        """Record, once, that start() runs now, or that a request comes before it. Raises
-        sqlite3.Error."""
-        if self._has_begun:
-            return
-        self._has_begun = True
+        """Record, once, that the job is open. Raises sqlite3.Error."""
         if self.is_to_be_stored and not self.awaits_feeds and self.file.is_empty:
             self._leave()
             self.number += 1

@@ -40,7 +40,7 @@ from .progress import Progress, waiting_in
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore, coming_back
-from .rounds import KEPT, REOPEN, Round, feeds_of
+from .rounds import KEPT, REOPEN, Round, feeds_of, round_opened
 from .spider_state import KeptSpiderState
 from .taken_starts import LocalStartRequests
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
-    from ..crawl.budget import Budget, Name
+    from ..crawl.budget import Name
     from .desk import Orders
     from .rounds import RoundFeeds
     from .scrapy_queues import ScrapyQueues
@@ -97,8 +97,6 @@ class DurableScheduler(LedgerScheduler):
         self._spider_state: KeptSpiderState | None = None
         self._orders: Orders | None = None
         self._next_look = Alarm(self._look_for_orders)
-        self._begins_round = False
-        """True until the commit that begins a round, with the counts of its budget."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -146,7 +144,7 @@ class DurableScheduler(LedgerScheduler):
         self.spider = spider
         try:
             if self._job is not None and isinstance(self.df, BloomDupeFilter):
-                self.ledger = self._open_job(self._job, self.df)
+                self._open_job(self._job, self.df)
                 self._next_look.set(ORDERS_SECONDS)
         except Exception as error:  # noqa: BLE001 - see from_crawler
             if isinstance(self.df, BloomDupeFilter):
@@ -177,16 +175,10 @@ class DurableScheduler(LedgerScheduler):
         ledger = self.ledger
         if ledger is None or self._budget is None:
             return True
-        if self._begins_round or self._store.is_uncommitted(request):
+        if self._store.is_uncommitted(request):
             # what a budget has counted is committed before
             ledger.commit()
-            self._begins_round = False
         return not ledger.stopped
-
-    def _names_in(self, budget: Budget, request: Request) -> list[Name]:
-        if self.round is not None:
-            self.round.begin()  # a handler of spider_opened may be the first
-        return super()._names_in(budget, request)
 
     def _cap(self, request: Request, delay: float | None, full: Name) -> None:
         """Count `request`, for which `full` has no room, and keep it in a job."""
@@ -206,11 +198,7 @@ class DurableScheduler(LedgerScheduler):
     def _count_pending(self) -> int:
         return len(self) - self._store.of_dead_hosts
 
-    def _begin_round(self) -> None:
-        self._begins_round = True
-        self._store.records.begin_round()
-
-    def _open_job(self, job: JobDirectory, dupefilter: BloomDupeFilter) -> Ledger:
+    def _open_job(self, job: JobDirectory, dupefilter: BloomDupeFilter) -> None:
         crawler, settings = self.crawler, self.crawler.settings
         assert self.spider is not None
         self._log = logging.LoggerAdapter(logger, {"spider": self.spider})
@@ -230,7 +218,7 @@ class DurableScheduler(LedgerScheduler):
             records = SqliteRecords(file, slots, newest_first, self._budget)
             self._failures.retry(records, partial(records.retry, "3"))
             states = "4, 5" if RETRY_FAILED.read(settings) else "5"
-            self._failures.tell(ASKING_CAPPED, asked := records.retry(states))
+            self._failures.tell(ASKING_CAPPED, records.retry(states))
             self._file, note = file, keeper.note_commit
             self._store = store = SqliteStore(
                 crawler, file, records, queues, note, self._local_holds
@@ -250,7 +238,7 @@ class DurableScheduler(LedgerScheduler):
             session.closers.insert(0, ledger.close)
             self.round = Round(file, ledger.commit)
             records.round = partial(getattr, self.round, "number")
-            self.round.at_begin.append(self._begin_round)
+            self.round.at_begin.append(records.begin_round)
             self._start_requests.open(dupefilter.fingerprint, self.round, ledger)
             self._spider_state = KeptSpiderState.of(crawler, file)
             if self._spider_state is not None:
@@ -265,14 +253,15 @@ class DurableScheduler(LedgerScheduler):
             pending = f"{counted(len(records) + records.delayed, 'request')} pending"
             waits = waiting_text(*waiting_in(file.query))
             announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
-            if asked or (self._budget is not None and self._budget.changed):
-                # a kill must not leave the choice to another retry, after requests of this one
-                ledger.commit()
+            # in one commit: what is asked again, the round for which it is, and an empty filter
+            self.ledger = ledger
+            self.round.begin()
+            crawler.signals.send_catch_log(round_opened)
+            ledger.commit()
         except BaseException:
             with suppress(Exception):
                 file.close(clean=False)
             raise
-        return ledger
 
     def _look_for_orders(self) -> None:
         """Carry out a part of what an operator has ordered, and look again."""

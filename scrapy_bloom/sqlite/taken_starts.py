@@ -46,7 +46,6 @@ class LocalStartRequests(StartRequests):
     def _begin(self) -> bool:
         self._ledger.has_begun = True
         with self._ledger.guarded():
-            self._round.begin()
             # not in memory, which would grow with the start requests
             self._file.execute(
                 "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"

@@ -59,7 +59,6 @@ class Crawl(Job):
 
     def open(self):
         super().open()
-        self.engine._slot.scheduler = self.scheduler
         for each in (self.scheduler._local_holds, self.scheduler._gate):
             each._longest_probe = self.crawler.settings.getfloat("DOWNLOAD_TIMEOUT")
         self.middleware = HoldMiddleware.from_crawler(self.crawler)

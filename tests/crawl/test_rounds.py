@@ -7,7 +7,6 @@ import pytest
 from scrapy import signals
 from scrapy.exceptions import CloseSpider
 
-from scrapy_bloom.jobdir import session_of
 from scrapy_bloom.sqlite.listing import stopped_job
 from tests.crawl.engine import STOCK, query, unserializable
 from tests.crawl.engine import unfiltered as start
@@ -107,45 +106,12 @@ def test_a_job_that_knows_no_rounds(make_round, pending):
     assert make_round().round.number == 2
 
 
-FEEDS = "the feeds"
-
-
-def awaiting(job):
-    """Let a job's round wait for feeds; return what is called at its end."""
-    ended = []
-    job.round.awaits_feeds = True
-    session_of(job.crawler).begin(FEEDS)
-    job.round.at_end.append(
-        lambda: ended.append(job.round.file.execute("DELETE FROM spider_state"))
-    )
-    return ended
-
-
-def test_feeds_that_were_not_stored_keep_the_round(make_round, crash_round):
-    """They come first at the next start, and then the next round begins. If they fail once more the
-    round goes on with nothing to do; where there are none any more, nothing is waited for."""
+def test_feeds_that_are_gone_keep_no_round(make_round, crash_round):
+    """The next start, without them, waits for nothing."""
     job = make_round()
-    awaiting(job)
+    job.round.awaits_feeds = True
     finish(job, "a")
-    resumed, without = crash_round(), crash_round()
-    assert (resumed.round.number, resumed.round.is_to_be_stored) == (1, True)
-    ended = awaiting(resumed)
-    resumed.round.feeds_stored()
-    assert len(ended) == 1
-    assert (resumed.round.number, resumed.round.is_resumed) == (2, False)
-    assert resumed.start(start("a")) == ["a"]
-    resumed.close("shutdown")
-    assert phases(Path(resumed.crawler.settings["JOBDIR"])) == [(2, "running")]
+    without = crash_round()
+    assert (without.round.number, without.round.is_resumed) == (2, False)
     assert finish(without, "a") == ["a"]
     assert phases(Path(without.crawler.settings["JOBDIR"])) == [(2, "over")]
-    session_of(job.crawler).end(FEEDS)
-    for stored in (False, True):
-        job = make_round()
-        ended = awaiting(job)
-        assert job.round.is_to_be_stored
-        assert finish(job, "a") == []
-        if stored:
-            job.round.feeds_stored()
-        session_of(job.crawler).end(FEEDS)
-        assert len(ended) == stored
-    assert make_round().round.number == 2

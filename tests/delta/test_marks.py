@@ -2,11 +2,15 @@
 
 import logging
 import re
+import sys
 import time
 from types import SimpleNamespace
 
 import pytest
+from scrapy import signals
 
+from scrapy_bloom.bloom.removal import remove_filter
+from scrapy_bloom.crawl.delays import DEAD
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
@@ -18,6 +22,7 @@ from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis.worker_feeds import SyncedFeeds
 from tests.crawl.conftest import make  # noqa: F401 - a fixture
 from tests.crawl.engine import name_of, request
+from tests.crawl.rounds import RoundJob
 from tests.fakes import raising
 from tests.redis.fixtures import open_scheduler
 from tests.redis.server import DOCS
@@ -33,7 +38,6 @@ def test_marks_stay_in_the_job_until_the_store_has_taken_them(tmp_path, make):  
     waiting = SimpleNamespace(is_in_place=False, all_stored=False)
     for names, fails in (*(("1", True), ("2", True)), *((n, False) for n in ("3", "45", "", "67"))):
         job = make()
-        job.engine.scheduler = job.scheduler
         store = FileDeltaStore(tmp_path / "memory", Lifetime())
         if fails:
             store.add = raising(OSError("the disk is full"))
@@ -41,8 +45,7 @@ def test_marks_stay_in_the_job_until_the_store_has_taken_them(tmp_path, make):  
         delta = DeltaCrawl(job.crawler, marking, store)
         found = len([*delta.marks])
         delta._feeds = waiting if names == "67" else None
-        if len(names) > 1:
-            job.scheduler.round.begin()
+        job.scheduler._start_requests.exhausted = len(names) == 1
         request = job.pushed(*names).pop()
         delta.pages.begin(request).is_complete = True
         job.done(request)
@@ -239,3 +242,35 @@ def test_a_worker_needs_the_rights_that_the_documents_name(begin, redis_server, 
     assert worker.store.nbytes > 0
     worker.close()
     assert len([*reader.marks(None)]) == 2
+
+
+def test_a_new_round_comes_with_an_empty_filter(tmp_path, opened, monkeypatch):
+    """In one commit, wherever the process dies: what the last one has seen is asked again, by the
+    first handler, too; what waits for a dead host, once."""
+
+    def start():
+        job = RoundJob(tmp_path / "job", BLOOM_DELTA="success", BLOOM_DELTA_DIR=tmp_path.name)
+        job.crawler.signals.connect(lambda: job.push("c"), signals.spider_opened, weak=False)
+        middleware = DeltaMiddleware.from_crawler(job.crawler)
+        job.engine.scraper.spidermw.middlewares = [middleware]
+        return opened(job, later=True, alone=True).open()
+
+    def remove_and_die(directory):
+        remove_filter(directory)
+        sys.exit()
+
+    monkeypatch.chdir(tmp_path)
+    job = start().started().pushed("a", "b")
+    assert sorted(job.names()) == [*"abc"]
+    job.push("d", meta={"download_slot": "gone"})
+    job.scheduler.hold("gone", 3600, DEAD)
+    job.close()
+    (tmp_path / "job" / "requests.seen").write_text("of a job that was taken over")
+    with monkeypatch.context() as patch:
+        patch.setattr("scrapy_bloom.delta.crawl.remove_filter", remove_and_die)
+        with pytest.raises(SystemExit):
+            start()
+    for is_resumed in (False, True):
+        job = start()
+        assert (job.round.number, job.round.is_resumed) == (2, is_resumed)
+    assert sorted(job.pushed(*"abd").names()) == [*"abcd"]

@@ -158,7 +158,6 @@ def test_marks_are_in_the_store_when_the_spider_and_its_feeds_are_closed(
     middleware = DeltaMiddleware.from_crawler(job.crawler)
     job.engine.scraper.spidermw.middlewares = [middleware]
     Job.open(opened(job, later=True))
-    job.engine._slot.scheduler = job.scheduler
     job.send(signals.spider_opened)
     job.start()
     page = job.page("page")

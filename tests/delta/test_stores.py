@@ -151,7 +151,7 @@ def test_what_a_killed_writer_has_begun_is_rolled_back_by_the_next(run, tmp_path
     with pytest.raises(UnfinishedWriteError, match="has the journal of a writer that was killed"):
         store(tmp_path).look()
     assert files_in(tmp_path) == before
-    crawled(tmp_path)._spider_opened()
+    crawled(tmp_path)._open()
     assert "BLOOM_DELTA is off in this crawl: the fingerprinter of this job was" in caplog.text
     for command in ("delta forget memory --older 9999d", "add memory urls.txt"):
         die_in_a_write(tmp_path)

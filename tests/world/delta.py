@@ -467,10 +467,11 @@ def digests(tell):
     """What has changed from day to day: with skipping or not, in one job or many."""
     expired = {**COMPARE, "BLOOM_DELTA": "item", "BLOOM_DELTA_DAYS": 0.5}
     test = each_day(3, JOBDIR="test", BLOOM_DELTA_READ_ONLY=True)
+    retried = each_day(1, BLOOM_RETRY_FAILED=True)
     for name, days, settings in (
         ("compared", [on(day) for day in (1, 2, 3, 4)], {**COMPARE, "job": False}),
         ("expired", each_day(1, 2, 3, 4, FEEDS={}), expired),
-        ("skipped", each_day(1, 2), {**COMPARE, "BLOOM_DELTA": "item"}),
+        ("skipped", [*each_day(1), *retried, *each_day(2)], {**COMPARE, "BLOOM_DELTA": "item"}),
         ("left_out", [*each_day(1, 2), *test, *each_day(3, 4)], LEAVE_OUT),
     ):
         yield tell(name, days, spider=DigestSpider, **settings)
