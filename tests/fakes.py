@@ -37,7 +37,7 @@ class Engine:
         )
         self.woken = 0
         self._slot = SimpleNamespace(
-            inprogress=set(), nextcall=SimpleNamespace(schedule=self._wake)
+            inprogress=set(), nextcall=SimpleNamespace(schedule=self._wake), scheduler=None
         )
         self._throttler_waiting = set()
         self.closed = []

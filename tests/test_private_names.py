@@ -132,7 +132,6 @@ def test_any_other_is_missed_in_one_line(tmp_path, monkeypatch, caplog, name):
     with caplog.at_level(logging.WARNING):
         for expected in "cba":
             job = Job(tmp_path / "job")
-            job.engine._slot.scheduler = object()
             take_away(job, name, monkeypatch)
             job.open().pushed(*"abc").scheduler.hold("example.com", 60, 0)
             job.scheduler.release("example.com")

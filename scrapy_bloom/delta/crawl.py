@@ -41,6 +41,7 @@ from ..dupefilter import BloomDupeFilter
 from ..errors import message_of
 from ..jobdir import session_of
 from ..scrapy_private.progress import scheduler_of
+from ..sqlite.listing import waiting
 from ..sqlite.rounds import feeds_of
 from ..startup import is_component
 from .marks import Marks, Temporary
@@ -103,6 +104,7 @@ class DeltaCrawl(CommitHook):
             self._is_new = self._worker.begins_round
             self._round = self._worker.feeds.round
         elif self._round is not None:
+            self._round.begin()
             self._is_new = not self._round.is_resumed
         else:
             self._is_new = not getattr(scheduler, "has_pending_requests", bool)()
@@ -128,15 +130,17 @@ class DeltaCrawl(CommitHook):
 
     def _begin(self) -> None:
         """Continue the round, or begin one: add the marks of the last one to the delta store, and
-        reset the filter. DurableScheduler commits what that writes, with the round."""
+        reset the filter. The commit that begins the round has that, too."""
         settings, round_ = self._settings, self._round
-        dupefilter = getattr(scheduler_of(self._crawler), "df", None)
+        scheduler: Any = scheduler_of(self._crawler)
+        dupefilter = getattr(scheduler, "df", None)
         if self._is_new and isinstance(dupefilter, BloomDupeFilter):
             reset_filter(dupefilter)
-            # what waits for dead hosts is asked in this round, and no duplicate of it
-            for request in getattr(self._ledger and self._ledger.store, "waiting", tuple)():
-                if not request.dont_filter:
-                    dupefilter.filter.add(dupefilter.fingerprint(request))
+            if self._ledger is not None:
+                # what waits for dead hosts is asked in this round, and no duplicate of it
+                for request in waiting(scheduler.round.file, scheduler.ledger.store.codec):
+                    if not request.dont_filter:
+                        dupefilter.filter.add(dupefilter.fingerprint(request))
         if round_ is not None and not round_.is_resumed:
             if not settings.read_only and (settings.reset or self._add(self.marks)):
                 self.marks.clear()
@@ -222,9 +226,10 @@ class DeltaCrawl(CommitHook):
         round_, ledger = self._round, self._ledger
         assert round_ is not None
         assert ledger is not None
-        has_items = round_.is_over or self._feeds is None or self._feeds.all_stored
+        feeds = self._feeds
+        has_items = feeds is None or feeds.all_stored or not feeds.has_any
         try:
-            if has_items and not ledger.failed and self._add(self.marks) and round_.cannot_go_on:
+            if has_items and not ledger.failed and self._add(self.marks) and round_.is_over:
                 self.marks.clear()
                 round_.commit()
             self.store.close()

@@ -59,7 +59,7 @@ class WorkerFeeds(CommitHook):
             return
         self._file = RequestFile.open(self._job.worker_feeds)
         self._round = Round(self._file, self._commit, crawl, goes_on=not late)
-        begins = not (over and self._round.is_over)
+        begins = not over or self._round.is_resumed
         parts = self._job.worker_parts
         ledger.named = partial(named, self._job.worker_feeds)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +22,11 @@ from .rounds import OVER
 from .schema import DEAD_SLOTS, HOLDS, REASON
 
 if TYPE_CHECKING:
+    from scrapy import Request
+
     from ..crawl.choice import By
+    from ..crawl.codec import Codec
+    from .job_file import RequestFile
     from .schema import Query
 
 T = TypeVar("T")
@@ -72,6 +76,14 @@ def part_of(states: Iterable[State]) -> str:
         "NOT INDEXED WHERE" if State.PENDING in states else "INDEXED BY other WHERE state > 0 AND"
     )
     return f"{_ROW} {index} state IN ({listed}) AND id > ? AND id <= ? ORDER BY id LIMIT ?"
+
+
+def waiting(file: RequestFile, codec: Codec) -> Iterator[Request]:
+    """Yield what is pending or delayed, and can be read. Cost: reads all. Raises sqlite3.Error."""
+    rows = "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state IN (0, 2)"
+    for row in file.iterate(rows, ()):
+        with suppress(Exception):  # of any class, by its own code
+            yield codec.load(Stored(*row))
 
 
 class Listing:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from math import inf
 from operator import attrgetter
 from pathlib import Path
@@ -184,13 +183,6 @@ class SqliteStore:
             slot = encodable(self._slot_of(request))
             self.records.add_lost(slot, lost(request, slot))
             raise
-
-    def waiting(self) -> Iterator[Request]:
-        """Yield what is pending or delayed and can be read. Cost: reads all."""
-        rows = "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state IN (0, 2)"
-        for row in self._file.iterate(rows, ()):
-            with suppress(Exception):  # of any class, by its own code
-                yield self.codec.load(Stored(*row))
 
     def take_due(self) -> bool:
         """Make up to 100 requests pending that are due. Return True if there are more."""

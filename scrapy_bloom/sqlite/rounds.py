@@ -29,17 +29,16 @@ ANY_KEPT = (
 )
 GO_ON = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
 REOPEN = f"{GO_ON} AND {WAITS}"
-round_opened = object()
-"""Signal: a round has begun, or goes on, and no commit has that yet."""
+round_opened = object()  # signal: a round has begun, or goes on, and no commit has that yet
 
 
 class Round:
     """The current round of a job, `number` from 1; `is_resumed` if an earlier start of the process
     has begun it.
 
-    It begins when the job is opened, and ends when start() is exhausted, no requests are left, and
-    all feeds are stored, whatever the reason of the close. Then a new round begins, unless a kept
-    request (failed, capped or unreadable) is pending again: then the round that is over is
+    It begins when the spider is opened, and ends when start() is exhausted, no requests are left,
+    and all feeds are stored, whatever the reason of the close. Then a new round begins, unless a
+    kept request (failed, capped or unreadable) is pending again: then the round that is over is
     `RUNNING` again. What has waited for dead hosts is asked in the new one.
 
     The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round. They
@@ -67,6 +66,8 @@ class Round:
         self.at_begin: list[Callable[[], object]] = []
         self.at_end: list[Callable[[], None]] = []
         self.number = 1
+        self.then: Callable[[], object] = lambda: None  # in the transaction of `begin`
+        self._has_begun = False
         # requests of Scrapy's scheduler belong to a round, too
         self._phase = OVER if file.is_empty else RUNNING
         for self.number, self._phase, of_crawl in file.query("SELECT * FROM rounds"):
@@ -80,11 +81,6 @@ class Round:
 
     @property
     def is_over(self) -> bool:
-        """True if the round has ended, with or without requests to retry."""
-        return self._phase in (OVER, KEPT)
-
-    @property
-    def cannot_go_on(self) -> bool:
         """True if the round has ended, and no kept request can make it go on."""
         return self._phase == OVER
 
@@ -94,7 +90,11 @@ class Round:
         return self._phase == TO_BE_STORED
 
     def begin(self) -> None:
-        """Record, once, that the job is open. Raises sqlite3.Error."""
+        """Record, once, that the spider is open, or that a request comes before it. Raises
+        sqlite3.Error."""
+        if self._has_begun:
+            return
+        self._has_begun = True
         if self.is_to_be_stored and not self.awaits_feeds and self.file.is_empty:
             self._leave()
             self.number += 1
@@ -104,6 +104,7 @@ class Round:
             for function in self.at_begin:
                 function()
         self._enter(RUNNING)
+        self.then()
 
     def complete(self) -> None:
         """Record that start() is exhausted and no requests are left. Raises sqlite3.Error."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from scrapy import signals
 from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
@@ -175,8 +176,8 @@ class DurableScheduler(LedgerScheduler):
         ledger = self.ledger
         if ledger is None or self._budget is None:
             return True
-        if self._store.is_uncommitted(request):
-            # what a budget has counted is committed before
+        if not ledger.commits or self._store.is_uncommitted(request):
+            # what a budget has counted is committed before, and so is its round
             ledger.commit()
         return not ledger.stopped
 
@@ -198,6 +199,15 @@ class DurableScheduler(LedgerScheduler):
     def _count_pending(self) -> int:
         return len(self) - self._store.of_dead_hosts
 
+    def _begin(self, request: Request | None = None) -> bool:
+        """Begin the round, or go on with it: the spider is open, or sends a `request` before."""
+        if vars(self).get("enqueue_request") == self._begin:
+            del vars(self)["enqueue_request"]
+        assert self.ledger is not None and self.round is not None  # noqa: PT018
+        with self.ledger.guarded():
+            self.round.begin()
+        return request is not None and self.enqueue_request(request)
+
     def _open_job(self, job: JobDirectory, dupefilter: BloomDupeFilter) -> None:
         crawler, settings = self.crawler, self.crawler.settings
         assert self.spider is not None
@@ -218,7 +228,7 @@ class DurableScheduler(LedgerScheduler):
             records = SqliteRecords(file, slots, newest_first, self._budget)
             self._failures.retry(records, partial(records.retry, "3"))
             states = "4, 5" if RETRY_FAILED.read(settings) else "5"
-            self._failures.tell(ASKING_CAPPED, records.retry(states))
+            self._failures.tell(ASKING_CAPPED, asked := records.retry(states))
             self._file, note = file, keeper.note_commit
             self._store = store = SqliteStore(
                 crawler, file, records, queues, note, self._local_holds
@@ -253,11 +263,14 @@ class DurableScheduler(LedgerScheduler):
             pending = f"{counted(len(records) + records.delayed, 'request')} pending"
             waits = waiting_text(*waiting_in(file.query))
             announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
-            # in one commit: what is asked again, the round for which it is, and an empty filter
             self.ledger = ledger
-            self.round.begin()
-            crawler.signals.send_catch_log(round_opened)
-            ledger.commit()
+            self.round.then = partial(crawler.signals.send_catch_log, round_opened)
+            vars(self)["enqueue_request"] = self._begin
+            crawler.signals.connect(self._begin, signals.spider_opened)
+            if asked or (self._budget is not None and self._budget.changed):
+                # a kill must not leave the choice to another retry, after requests of this one
+                self._begin()
+                ledger.commit()
         except BaseException:
             with suppress(Exception):
                 file.close(clean=False)

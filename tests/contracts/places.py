@@ -8,7 +8,7 @@ from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.desk import RedisDesk
 from scrapy_bloom.redis.layout import in_one_slot
 from tests.crawl.conftest import crash_round, make_round, opened  # noqa: F401 - fixtures
-from tests.crawl.engine import name_of
+from tests.crawl.engine import Job, name_of
 from tests.crawl.rounds import RoundJob
 from tests.failures import Failed
 from tests.redis.workers import FIFO, talk
@@ -72,10 +72,12 @@ class Place:
         self._keep, self._make, self._desk = keep, make, desk
         self.round = 0
 
-    def open(self, **settings):
+    def open(self, *, only_scheduler=False, **settings):
         """Start a process, in a new round if that is possible and it retries nothing."""
         self.round += not settings.get("BLOOM_RETRY_FAILED")
-        return self._keep(self._make(**FIFO, BLOOM_REDIS_ROUND=str(self.round), **settings))
+        settings = {**FIFO, "BLOOM_REDIS_ROUND": str(self.round), **settings}
+        job = self._keep(self._make(**settings), later=True)
+        return Job.open(job) if only_scheduler else job.open()
 
     @property
     def failed(self):

@@ -84,7 +84,8 @@ class Run:
             assert place.failed.retry(**self.retried)
         limits = {"*": self.budget} if isinstance(self.budget, int) else self.budget
         budget = {} if limits is None else {"BLOOM_BUDGET": limits}
-        job = place.open(BLOOM_RETRY_FAILED=self.retries, **budget)
+        opens = {"only_scheduler": self.starts is None, "BLOOM_RETRY_FAILED": self.retries}
+        job = place.open(**opens, **budget)
         push(job, *self.first)
         if self.starts is not None:
             job.started(*self.starts)
@@ -176,6 +177,12 @@ RUNS = {
         Run(1, pushed="a", asked="s", end="shutdown"),
         Run(None, pushed="bcd", end="shutdown", retried=CAPPED),
         Run(5, pushed="ef", asked="abcde"),
+    ],
+    "starts that come to nothing leave the counts": [
+        Run(2, pushed="ab", asked="as"),
+        Run(2, None, end="shutdown"),
+        Run(2, None, end="commit"),
+        Run(2, asked="s", retried=CAPPED),
     ],
     "what comes before start() counts in the new round": [
         Run(2, pushed="ab", asked="as"),
@@ -346,12 +353,12 @@ def test_a_process_at_work_asks_what_has_room(place):
     job = place.open(BLOOM_BUDGET={EARLY: 1, LATE: 1}).started().pushed(*"abxy")
     assert sorted(job.names()) == ["a", "x"]
     assert retry_at_work(place, job) == 0
-    job.pushed("0").close("shutdown")
-    job = place.open(BLOOM_BUDGET={EARLY: 1, LATE: 2})
+    job.close("shutdown")
+    job = place.open(only_scheduler=True, BLOOM_BUDGET={EARLY: 1, LATE: 2})
     job.commit()
     assert retry_at_work(place, job) == 1
     job.commit()
-    assert (sorted(job.names()), place.capped()) == (["0", "y"], ["b"])
+    assert (job.names(), place.capped()) == (["y"], ["b"])
 
 
 def test_a_start_tells_how_many_it_retries(place, caplog):

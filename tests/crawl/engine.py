@@ -60,7 +60,8 @@ class Job:
 
     def open(self):
         self.scheduler = build_from_crawler(self._scheduler_class, self.crawler)
-        self.engine._slot.scheduler = self.scheduler
+        if hasattr(self.engine._slot, "scheduler"):
+            self.engine._slot.scheduler = self.scheduler
         self.scheduler.open(self.spider)
         return self
 

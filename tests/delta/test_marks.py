@@ -35,7 +35,7 @@ def test_marks_stay_in_the_job_until_the_store_has_taken_them(tmp_path, make):  
     the round goes on: it does not skip its own pages, also when it is resumed; a reset is due when
     a round begins. A feed that is not stored has no items yet."""
     told = []
-    waiting = SimpleNamespace(is_in_place=False, all_stored=False)
+    waiting = SimpleNamespace(is_in_place=False, all_stored=False, has_any=True)
     for names, fails in (*(("1", True), ("2", True)), *((n, False) for n in ("3", "45", "", "67"))):
         job = make()
         store = FileDeltaStore(tmp_path / "memory", Lifetime())
@@ -249,17 +249,12 @@ def test_a_new_round_comes_with_an_empty_filter(tmp_path, opened, monkeypatch):
     first handler, too; what waits for a dead host, once."""
 
     def start():
-        job = RoundJob(tmp_path / "job", BLOOM_DELTA="success", BLOOM_DELTA_DIR=tmp_path.name)
+        job = RoundJob(tmp_path / "job", BLOOM_DELTA="success", BLOOM_DELTA_DIR=str(tmp_path))
         job.crawler.signals.connect(lambda: job.push("c"), signals.spider_opened, weak=False)
         middleware = DeltaMiddleware.from_crawler(job.crawler)
         job.engine.scraper.spidermw.middlewares = [middleware]
         return opened(job, later=True, alone=True).open()
 
-    def remove_and_die(directory):
-        remove_filter(directory)
-        sys.exit()
-
-    monkeypatch.chdir(tmp_path)
     job = start().started().pushed("a", "b")
     assert sorted(job.names()) == [*"abc"]
     job.push("d", meta={"download_slot": "gone"})
@@ -267,10 +262,11 @@ def test_a_new_round_comes_with_an_empty_filter(tmp_path, opened, monkeypatch):
     job.close()
     (tmp_path / "job" / "requests.seen").write_text("of a job that was taken over")
     with monkeypatch.context() as patch:
-        patch.setattr("scrapy_bloom.delta.crawl.remove_filter", remove_and_die)
+        patch.setattr(delta_crawl, "remove_filter", lambda it: sys.exit(remove_filter(it)))
         with pytest.raises(SystemExit):
             start()
     for is_resumed in (False, True):
         job = start()
         assert (job.round.number, job.round.is_resumed) == (2, is_resumed)
+        job.commit()
     assert sorted(job.pushed(*"abd").names()) == [*"abcd"]
