@@ -36,7 +36,7 @@ DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, Ar
 """What reading a damaged file raises."""
 _LAYERS = (
     "SELECT MAX(time), CASE WHEN json_valid(figures) THEN json_extract(figures, '$.filter_layers')"
-    " END FROM progress WHERE NOT ? OR EXISTS (SELECT 1 FROM rounds WHERE phase NOT LIKE 'over%')"
+    " END FROM progress WHERE NOT ? OR EXISTS (SELECT 1 FROM rounds WHERE phase = 'running')"
 )
 _NONE = type(None)
 _TYPES: dict[str, tuple[type, ...]] = {

@@ -244,29 +244,29 @@ def test_a_worker_needs_the_rights_that_the_documents_name(begin, redis_server, 
     assert len([*reader.marks(None)]) == 2
 
 
-def test_a_new_round_comes_with_an_empty_filter(tmp_path, opened, monkeypatch):
-    """In one commit, wherever the process dies: what the last one has seen is asked again, by the
-    first handler, too; what waits for a dead host, once."""
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_new_round_comes_with_an_empty_filter(tmp_path, opened, monkeypatch, waits):
+    """In one commit: wherever the process dies, only what waits for a dead host passes for seen."""
 
     def start():
         job = RoundJob(tmp_path / "job", BLOOM_DELTA="success", BLOOM_DELTA_DIR=str(tmp_path))
-        job.crawler.signals.connect(lambda: job.push("c"), signals.spider_opened, weak=False)
-        middleware = DeltaMiddleware.from_crawler(job.crawler)
-        job.engine.scraper.spidermw.middlewares = [middleware]
+        if waits:
+            job.crawler.signals.connect(lambda: job.push("c"), signals.spider_opened, weak=False)
+        job.engine.scraper.spidermw.middlewares = [DeltaMiddleware.from_crawler(job.crawler)]
         return opened(job, later=True, alone=True).open()
 
-    job = start().started().pushed("a", "b")
-    assert sorted(job.names()) == [*"abc"]
-    job.push("d", meta={"download_slot": "gone"})
-    job.scheduler.hold("gone", 3600, DEAD)
-    job.close()
+    job = start().started().pushed(*"abc")
+    job.pushed(*"d" * waits, meta={"download_slot": "gone"}).scheduler.hold("gone", 3600, DEAD)
+    job.round.awaits_feeds = not waits
+    assert sorted(job.finish())[-3:] == [*"abc"]
     (tmp_path / "job" / "requests.seen").write_text("of a job that was taken over")
     with monkeypatch.context() as patch:
-        patch.setattr(delta_crawl, "remove_filter", lambda it: sys.exit(remove_filter(it)))
+        patch.setattr(delta_crawl, "remove_filter", lambda it: sys.exit(waits or remove_filter(it)))
         with pytest.raises(SystemExit):
             start()
     for is_resumed in (False, True):
         job = start()
-        assert (job.round.number, job.round.is_resumed) == (2, is_resumed)
+        found = job.round.number, job.round.is_resumed, len(job.scheduler)
+        assert found == (2, is_resumed, 2 * waits)
         job.commit()
-    assert sorted(job.pushed(*"abd").names()) == [*"abcd"]
+    assert sorted(job.pushed(*"abcd").names()) == [*"abcd"]
