@@ -210,7 +210,7 @@ class FilterDupeFilter(BaseDupeFilter):
             {"capacity": self._settings.capacity, "remedy": self.remedy_when_full},
             extra={"spider": self.crawler.spider},
         )
-        self._seen.filter.growing = False
+        self._seen.filter.growing = None
         self.close_spider("bloom_full")
 
     def close_spider(self, reason: str) -> None:
@@ -245,7 +245,7 @@ class FilterDupeFilter(BaseDupeFilter):
                 identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
                 self.use(self._seen_in(self._open_filter(settings, identity)))
             if self._is_full:
-                self.filter.growing = False
+                self.filter.growing = None
             self.watches_each_new = settings.on_full == "close"
             self._recognise_redirects()
             for part in parts:
@@ -407,6 +407,7 @@ class BloomDupeFilter(FilterDupeFilter):
 
     def see_despite(self, error: Exception, fingerprint: bytes) -> bool:
         """Return the answer for a fingerprint on which the filter failed, and close the spider."""
+        self.close_if_full()
         if not self._closing:
             job_logger.error(
                 "The filter failed: %(error)s. Closing the spider; until then new requests are"
@@ -419,8 +420,7 @@ class BloomDupeFilter(FilterDupeFilter):
         if self._seen is None:
             return False
         with suppress(Exception):
-            # a filter that could not grow still takes keys beyond its capacity
-            self._seen.filter.growing = False
+            self._seen.filter.growing = None  # it still takes what its error rate allows
             return self._see(fingerprint)
         self._seen.add_unchecked(fingerprint)
         return False

@@ -40,7 +40,7 @@ class ScalableBloomFilter(Layered):
     Raises as BloomFilter does.
     """
 
-    growing = True
+    growing: bool | None = True
 
     def __init__(
         self,

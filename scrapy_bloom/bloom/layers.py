@@ -56,8 +56,8 @@ class Layered:
     would be counted again.
     """
 
-    growing = False
-    """While False, the newest layer takes more keys than its capacity."""
+    growing: bool | None = False
+    """If not, the newest layer takes any number of keys; with None up to its error rate."""
 
     false_positives_avoided = 0
     """Number of new keys, since the filter was opened, whose bits were set but which the exact
@@ -81,7 +81,7 @@ class Layered:
         """Add `key`; return True if it was present already, or by a false positive.
 
         Raises TypeError if the filter is read-only, OSError or MemoryError if it cannot grow,
-        BloomError if its exact table is full and it may not grow. The key is not added then.
+        BloomError if it is full and may not grow. The key is not added then.
         """
         if type(key) is not bytes:
             key = to_bytes(key)
@@ -108,7 +108,7 @@ class Layered:
             if self.growing:
                 self._grow()
                 return Layered.add(self, key)
-            newest.require_room()
+            newest.require_room(is_bound=self.growing is None)
         if newest is not layer:
             bits = newest.bits
             o = selector * newest.blocks >> 32 << BLOCK_SHIFT

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 100
 """Start requests that are skipped, or sent, before the reactor has a turn."""
-
 REPEAT_KEY = "bloom_repeat_start"
 """The meta key of a start request that is sent at each start of a job."""
-
 KEY_PREFIX = bytes(4)
 """The first bytes of each key of a start request, and of one in 2**32 fingerprints."""
 

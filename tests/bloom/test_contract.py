@@ -82,7 +82,7 @@ def test_it_is_a_set(kind, exact, capacity, error_rate, moves, in_file, tmp_path
                 tested = opened()
                 assert tested.clean
             elif move == "add" and len(known) == room and key not in known:
-                with pytest.raises(BloomError, match="all that the exact table"):
+                with pytest.raises(BloomError, match="all that a filter for"):
                     tested.add(key)
             elif move == "add":
                 assert tested.add(key) is (key in known)
