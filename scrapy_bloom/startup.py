@@ -52,13 +52,11 @@ def fetches_one_page(crawler: Crawler) -> bool:
 
 
 def is_shell(settings: BaseSettings) -> bool:
-    """Return True in the Scrapy shell, the only command that sets DUPEFILTER_CLASS and turns off
-    LOGSTATS_INTERVAL. A project may have set one of them with a higher priority."""
+    """Return True in the Scrapy shell, and in `scrapy bench`: no other command sets any of these,
+    of which a project may set some with a higher priority."""
     command = SETTINGS_PRIORITIES["command"]
-    return settings.getpriority("DUPEFILTER_CLASS") == command or (
-        settings.getpriority("LOGSTATS_INTERVAL") == command
-        and settings.getfloat("LOGSTATS_INTERVAL") == 0
-    )
+    names = "DUPEFILTER_CLASS", "LOGSTATS_INTERVAL", "REMOTE_CONTROL_ENABLED", "KEEP_ALIVE"
+    return any(settings.getpriority(name) == command for name in names)
 
 
 def is_public(found: object, name: str) -> bool:

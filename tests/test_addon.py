@@ -110,15 +110,13 @@ def test_each_component_is_set_where_something_needs_it(given, expected):
 
 def test_a_shell_has_no_job():
     """Whoever names one; Scrapy's scheduler would write into it."""
-    for by, interval in (("project", None), ("cmdline", None), ("cmdline", 0), ("cmdline", 1)):
+    names = "DUPEFILTER_CLASS", "LOGSTATS_INTERVAL", "REMOTE_CONTROL_ENABLED", "KEEP_ALIVE"
+    for name in (*names, "LOG_ENABLED"):
         settings = Settings()
-        settings.set("JOBDIR", "job", by)
-        if interval is None:
-            settings.set("DUPEFILTER_CLASS", "scrapy.dupefilters.BaseDupeFilter", "command")
-        else:
-            settings.set("LOGSTATS_INTERVAL", interval, "command")
+        settings.set("JOBDIR", "job", "cmdline")
+        settings.set(name, "scrapy.dupefilters.BaseDupeFilter", "command")
         updated(settings)
-        assert settings["JOBDIR"] == ("job" if interval else None)
+        assert settings["JOBDIR"] == (None if name in names else "job")
 
 
 SCRAPYS = "scrapy.core.scheduler.Scheduler"

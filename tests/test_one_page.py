@@ -49,6 +49,7 @@ LOCAL = 'ADDONS = {"scrapy_bloom.Addon": 300}\nJOBDIR = "job"\n'
 BY_HAND = (
     'SCHEDULER = "scrapy_bloom.DurableScheduler"\n'
     'DUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"\nJOBDIR = "job"\nBLOOM_DELTA = None\n'
+    "LOGSTATS_INTERVAL = 30.0\n"
 )
 NOBODY = 'BLOOM_REDIS_URL = "redis://127.0.0.1:1/0"\n'
 """A Redis that refuses whoever asks."""
