@@ -226,6 +226,7 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerp
         ({}, FINGERPRINTER),
         ({}, {"BLOOM_ERROR_RATE": "1e-9", "reactor": SELECT}),
         ({}, {"SCHEDULER_MEMORY_QUEUE": "no.X"}),
+        ({}, {"BLOOM_DURABLE": "no"}),
         ({}, {"name": "renamed"}),
     ],
     ids=str,

@@ -19,7 +19,7 @@ from ..jobdir import JobDirectory
 from ..settings import wants_delta
 from ..sqlite.rounds import feeds_of
 from ..sqlite.scheduler import DurableScheduler
-from ..startup import fetches_one_page, is_component, is_shell
+from ..startup import fetches_one_page, is_component, is_shell, refuse
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -41,7 +41,11 @@ class Addon:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the add-on of `crawler`; when the spider opens, it logs which parts are off."""
+        """Return the add-on of `crawler`, which logs what is off, or refuse a bad setting."""
+        try:
+            _ = DURABLE.read(crawler.settings), DURABLE_FEEDS.read(crawler.settings)
+        except ValueError as error:
+            refuse(crawler, error)
         self = cls()
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
         return self
@@ -62,14 +66,12 @@ class Addon:
             bool(settings.get("BLOOM_REDIS_URL"))
             or is_component(settings.get("SCHEDULER"), "RedisDurableScheduler")
         )
+        prefix = f"scrapy_bloom.{'Redis' * shares}"
         if is_free:
-            name = "RedisBloomDupeFilter" if shares else "BloomDupeFilter"
-            settings.set("DUPEFILTER_CLASS", f"scrapy_bloom.{name}", "addon")
-        if settings.getpriority("SCHEDULER") == 0 and DURABLE.read(settings):
-            if shares:
-                settings.set("SCHEDULER", "scrapy_bloom.RedisDurableScheduler", "addon")
-            elif is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter):
-                settings.set("SCHEDULER", "scrapy_bloom.DurableScheduler", "addon")
+            settings.set("DUPEFILTER_CLASS", f"{prefix}BloomDupeFilter", "addon")
+        is_ours = shares or is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter)
+        if is_ours and settings.getpriority("SCHEDULER") == 0 and DURABLE.read(settings):
+            settings.set("SCHEDULER", f"{prefix}DurableScheduler", "addon")
         add = settings.setdefault_in_component_priority_dict
         if _is_durable(settings):
             add("DOWNLOADER_MIDDLEWARES", HoldMiddleware, HoldMiddleware.order)
