@@ -38,7 +38,8 @@ from scrapy_bloom.dupefilter import FilterDupeFilter
 from scrapy_bloom.early.links import has_left_out
 from scrapy_bloom.scrapy_private.middlewares import output_methods
 from scrapy_bloom.speed.known import known_urls
-from tests.crawl.engine import Job, TestSpider
+from tests.crawl.engine import TestSpider
+from tests.crawl.rounds import RoundJob
 from tests.fakes import raising
 from tests.fingerprinters import (
     DiscardingFingerprinter,
@@ -54,7 +55,7 @@ CANONICAL = "scrapy_bloom.CanonicalRequestFingerprinter"
 FILTERED = "dupefilter/filtered"
 
 
-class Crawl(Job):
+class Crawl(RoundJob):
     """A crawl that has started, with its spider middlewares; only the engine is a fake."""
 
     def __init__(self, prepare=lambda crawl: None, **options):

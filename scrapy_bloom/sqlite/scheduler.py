@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 from scrapy.core.scheduler import Scheduler
@@ -199,14 +199,14 @@ class DurableScheduler(LedgerScheduler):
     def _count_pending(self) -> int:
         return len(self) - self._store.of_dead_hosts
 
-    def _begin(self, request: Request | None = None) -> bool:
+    def _begin(self, request: Request | None = None) -> Any:
         """Begin the round, or go on with it: the spider is open, or sends a `request` before."""
         if vars(self).get("enqueue_request") == self._begin:
             del vars(self)["enqueue_request"]
         assert self.ledger is not None and self.round is not None  # noqa: PT018
         with self.ledger.guarded():
             self.round.begin()
-        return request is not None and self.enqueue_request(request)
+        return request and self.enqueue_request(request)
 
     def _open_job(self, job: JobDirectory, dupefilter: BloomDupeFilter) -> None:
         crawler, settings = self.crawler, self.crawler.settings

@@ -174,9 +174,8 @@ def test_items_of_unchanged_pages_are_in_no_feed(digests):
 
 
 def check_digests(runs, *, in_time=True):
-    """Each day has the verdicts and the items of a crawl that was not killed. Of a kill that was
-    not `in_time`, the round may have been over: then there is another one, in which nothing has
-    changed; so there is if what a kill had left was done before the next one."""
+    """Each day has the verdicts and items of a crawl that was not killed. A kill that was not
+    `in_time` may come when a round is over, or nearly: then nothing has changed in the next one."""
     for day, expected in enumerate(PER_DAY, 1):
         mine = [run for run in runs if run["feed"].endswith(f"-{day}")]
         first, *more = ends = [run for run in mine if run["reason"] is not None]
