@@ -201,8 +201,8 @@ class BitStore:
         return sizing.estimate_keys(self.probes, self.block_counts())
 
     def require_room(self, *, is_bound: bool) -> None:
-        """Raise BloomError if the exact table is full, or the error rate, which then `is_bound`,
-        reached. Cost: 0.1 ms for that."""
+        """Raise BloomError if the exact table is full, or, if the error rate `is_bound`, where that
+        is reached, at a cost of 0.1 ms."""
         is_full = self.table is not None and self.count >= table_limit(self.table.pages)
         if is_full or (is_bound and self.load.error_rate >= self.header.error_rate):
             raise BloomError(

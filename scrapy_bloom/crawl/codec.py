@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshal
 import pickle
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -178,13 +178,11 @@ class Codec:
             _require_loaded(fields["_class"])
         return request_from_dict(fields, spider=self._spider)
 
-    def loads_any(self, rows: Iterable[tuple[Any, ...]]) -> bool:
-        """Return True if any of these slots and payloads can be loaded. Cost: up to the first."""
+    def readable(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[Request]:
+        """Yield the requests of these slots and payloads that can be loaded."""
         for row in rows:
-            with suppress(Exception):
-                self.load(Stored(*row))
-                return True
-        return False
+            with suppress(Exception):  # of any class, by its own code
+                yield self.load(Stored(*row))
 
     def again(self, stored: Stored, failed: FailedRequest) -> Stored:
         """Return a stored request that has `failed`, with all its retries, and past a cache. A

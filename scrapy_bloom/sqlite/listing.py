@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -79,11 +79,9 @@ def part_of(states: Iterable[State]) -> str:
 
 
 def waiting(file: RequestFile, codec: Codec) -> Iterator[Request]:
-    """Yield what is pending or delayed, and can be read. Cost: reads all. Raises sqlite3.Error."""
+    """Return what is pending or delayed, and can be read. Cost: reads all. Raises sqlite3.Error."""
     rows = "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state IN (0, 2)"
-    for row in file.iterate(rows, ()):
-        with suppress(Exception):  # of any class, by its own code
-            yield codec.load(Stored(*row))
+    return codec.readable(file.iterate(rows, ()))
 
 
 class Listing:

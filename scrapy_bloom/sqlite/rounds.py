@@ -1,5 +1,5 @@
-"""The rounds of a job: each lasts from the start of a process until no requests are left and all
-feeds are stored, over any number of starts."""
+"""The rounds of a job: each lasts from the opening of the spider until no requests are left and all
+feeds are stored, over any number of starts of the process."""
 
 from __future__ import annotations
 

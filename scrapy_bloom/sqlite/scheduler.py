@@ -354,6 +354,7 @@ def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool
     the requests of such a round, up to the first one."""
     codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
     retry = RETRY_FAILED.read(crawler.settings)
-    return bool(file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))) and codec.loads_any(
-        coming_back(file, budget_of(crawler.settings), retry=retry)
-    )
+    if not file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,)):
+        return False
+    rows = coming_back(file, budget_of(crawler.settings), retry=retry)
+    return next(codec.readable(rows), None) is not None
