@@ -103,8 +103,9 @@ class DeltaCrawl(CommitHook):
         if self._worker is not None:
             self._is_new = self._worker.begins_round
             self._round = self._worker.feeds.round
-        elif self._round is not None:
-            self._round.begin()
+        elif self._round is not None and self._ledger is not None:
+            with self._ledger.guarded():
+                self._round.begin()
             self._is_new = not self._round.is_resumed
         else:
             self._is_new = not getattr(scheduler, "has_pending_requests", bool)()

@@ -72,12 +72,12 @@ class Place:
         self._keep, self._make, self._desk = keep, make, desk
         self.round = 0
 
-    def open(self, *, only_scheduler=False, **settings):
-        """Start a process, in a new round if that is possible and it retries nothing."""
+    def open(self, *, unopened=False, **settings):
+        """Start a process, maybe `unopened`, in a new round if it can be and nothing is retried."""
         self.round += not settings.get("BLOOM_RETRY_FAILED")
         settings = {**FIFO, "BLOOM_REDIS_ROUND": str(self.round), **settings}
         job = self._keep(self._make(**settings), later=True)
-        return Job.open(job) if only_scheduler else job.open()
+        return Job.open(job) if unopened else job.open()
 
     @property
     def failed(self):

@@ -84,8 +84,7 @@ class Run:
             assert place.failed.retry(**self.retried)
         limits = {"*": self.budget} if isinstance(self.budget, int) else self.budget
         budget = {} if limits is None else {"BLOOM_BUDGET": limits}
-        opens = {"only_scheduler": self.starts is None, "BLOOM_RETRY_FAILED": self.retries}
-        job = place.open(**opens, **budget)
+        job = place.open(unopened=self.starts is None, BLOOM_RETRY_FAILED=self.retries, **budget)
         push(job, *self.first)
         if self.starts is not None:
             job.started(*self.starts)
@@ -354,7 +353,7 @@ def test_a_process_at_work_asks_what_has_room(place):
     assert sorted(job.names()) == ["a", "x"]
     assert retry_at_work(place, job) == 0
     job.close("shutdown")
-    job = place.open(only_scheduler=True, BLOOM_BUDGET={EARLY: 1, LATE: 2})
+    job = place.open(unopened=True, BLOOM_BUDGET={EARLY: 1, LATE: 2})
     job.commit()
     assert retry_at_work(place, job) == 1
     job.commit()

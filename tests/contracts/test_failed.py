@@ -235,7 +235,7 @@ def test_a_request_that_cannot_be_read_is_tried_again_at_each_start(make_round, 
 def test_a_start_that_did_not_open_leaves_the_round_as_it_was(place):
     """It can still be gone on with."""
     crawl_and_fail(place, "a")
-    place.open(only_scheduler=True).close("shutdown")
+    place.open(unopened=True).close("shutdown")
     place.failed.retry()
     job = place.open()
     assert (job.round.number, job.round.is_resumed) == (1, True)

@@ -270,3 +270,5 @@ def test_a_new_round_comes_with_an_empty_filter(tmp_path, opened, monkeypatch, w
         assert found == (2, is_resumed, 2 * waits)
         job.commit()
     assert sorted(job.pushed(*"abcd").names()) == [*"abcd"]
+    monkeypatch.setattr(type(job.round), "_enter", raising(job.scheduler.ledger.store.failures[0]))
+    assert start().scheduler.ledger.stopped  # its round cannot begin

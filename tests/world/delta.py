@@ -441,8 +441,7 @@ def days(tell):
     gzipped = {"items.gz": {"format": "json", "postprocessing": [GzipPlugin], "overwrite": True}}
     yield tell("undelivered", died)
     # another dies when the new round is in the job, before its first request
-    opening = on(2, dies_in=(DurableFeeds, "_remove_parts"))
-    yield tell("opening", [on(1), opening, on(2)])
+    yield tell("opening", [on(1), on(2, dies_in=(DurableFeeds, "_remove_parts")), on(2)])
     yield tell("gzipped", [replace(day, settings={"FEEDS": gzipped}) for day in (on(1, 20), *died)])
 
 
