@@ -19,8 +19,7 @@ DELTA = {**OURS, "BLOOM_DELTA": "item"}
 
 
 class Site(ServedInThread):
-    """Pages of `size` bytes, with a sitemap and an index page; on the second day one in a hundred
-    of them has changed."""
+    """Pages of `size` bytes, a sitemap and an index page; on the second day one in 100 changes."""
 
     def __init__(self, pages, size):
         self.pages = pages

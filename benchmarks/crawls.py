@@ -90,8 +90,7 @@ class LinkSpider(Spider):
 
 def crawl(spider: type, settings: dict, *, job: bool = True, **attributes: Any) -> Any:
     """Crawl in a forked process, with a new JOBDIR or without; return what the spider has handed
-    to its `answer`, or the stats COUNTED and `seconds` of CPU time.
-    """
+    to its `answer`, or the stats COUNTED and `seconds` of CPU time."""
 
     def work(answer):
         gc.unfreeze()  # a collection takes as long as in any crawl
@@ -108,8 +107,7 @@ def crawl(spider: type, settings: dict, *, job: bool = True, **attributes: Any) 
 
 
 def crawl_links(site: str, way: str, settings: dict, pages: int = 0, **options: Any) -> dict:
-    """Crawl so many pages of a site, or all, breadth first; add `each`, the milliseconds of a
-    page."""
+    """Crawl so many pages of a site, or all, breadth first; add milliseconds a page as `each`."""
     settings = {**BREADTH_FIRST, "CLOSESPIDER_PAGECOUNT": pages, **settings}
     host = site.split("/")[2].partition(":")[0]
     found = crawl(

@@ -42,8 +42,7 @@ def shop(number: int, slot: int) -> tuple[str, str | None]:
 
 
 def one_site(number: int, slot: int) -> tuple[str, str | None]:
-    """The same of a page of one large site in folders of very different sizes; further slots are
-    mirrors."""
+    """The same of one large site, with folders of very different sizes; other slots are mirrors."""
     chance = random.Random(number)
     folder = FOLDERS[int(len(FOLDERS) * chance.random() ** 3)]
     kind = chance.choice(["struct", "trait", "fn", "page", "enum", "page"])
@@ -52,8 +51,7 @@ def one_site(number: int, slot: int) -> tuple[str, str | None]:
 
 
 def the_web(number: int, slot: int) -> tuple[str, str | None]:
-    """The same of a page of many sites that have nothing in common; links between them have no
-    referer."""
+    """The same of many sites that have nothing in common; links between them have no referer."""
     chance = random.Random(slot)
     host = f"www.{chance.choice(WORDS)}{slot}.{chance.choice(['com', 'org', 'co.uk'])}"
     chance = random.Random(number)

@@ -178,8 +178,7 @@ def become(order):
 
 
 def end_after(does):
-    """Call `does`, end the process with the status that Python's own end would have, and free
-    nothing."""
+    """Call `does`, end with the status that Python's own end would have, and free nothing."""
     status = 1
     try:
         does()
@@ -203,8 +202,7 @@ def end_after(does):
 
 
 def preload():
-    """Import what Scrapy, the command and crawls import; no reactor, which is each
-    process's own."""
+    """Import what Scrapy, the command and crawls import, but the reactor, each process's own."""
     from importlib import import_module
     from pkgutil import walk_packages
 

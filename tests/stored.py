@@ -53,8 +53,7 @@ BOOKS = {
 
 
 def wrong_books(job):
-    """Return what is wrong in the file of a killed job when it is opened, of which this makes a
-    copy."""
+    """Return what is wrong, when it is opened, in a copy of the file of a killed job."""
     if not (job / "requests.sqlite").exists():
         return []
     with tempfile.TemporaryDirectory() as folder:

@@ -63,9 +63,8 @@ def fetch(project, code, cache, sha256="", number=""):
 
 
 def run(suite, arm, jobs, tests, options=(), without=(), environment=os.environ):
-    """Run `tests` (files or node ids), some node ids left out, and return the outcome of
-    each by its node id: passed, skipped, or failed. Raises RuntimeError if pytest could not
-    run them."""
+    """Run `tests` (files or node ids), some node ids left out; return the outcome of each by its
+    node id: passed, skipped, or failed. Raises RuntimeError if pytest could not run them."""
     if not tests:
         return {}
     print(f"\n== {suite.name}, {arm.name}", flush=True)

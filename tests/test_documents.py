@@ -65,8 +65,7 @@ def in_documents(pattern):
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory, redis_server):
-    """What becomes of crawls with the settings and the spiders of the pages, in a process of
-    their own."""
+    """What becomes of crawls with the pages' settings and spiders, in a process of their own."""
     folder = tmp_path_factory.mktemp("settings")
     given = {"redis": redis_server.url, "settings": settings_snippets(), "spiders": spiders()}
     done = python(["-m", "tests.documents_crawls"], folder, input=json.dumps(given))

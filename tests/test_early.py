@@ -504,8 +504,7 @@ def test_what_counts_beside_the_url():
 
 
 def test_the_addon_puts_it_next_to_the_spider():
-    """Unless somebody has put it elsewhere, or taken it out; and what `start` yields is not
-    dropped."""
+    """Unless it was put elsewhere, or taken out; and what `start` yields is not dropped."""
     path = "scrapy_bloom.DropEarlyMiddleware"
     for own in ({OwnBaseSpiderMiddleware: 543}, {path: 50}, {DropEarlyMiddleware: None}):
         crawler = get_crawler(settings_dict={"ADDONS": ADDON, "SPIDER_MIDDLEWARES": own})
@@ -727,8 +726,7 @@ def test_follow_new_looks_at_a_link_when_it_is_due():
 
 
 def test_two_crawls_of_a_process_know_their_own():
-    """The links of a response are looked up in the crawl that it belongs to; one that no callback
-    got belongs to none."""
+    """Links of a response are looked up in its crawl; one that no callback got belongs to none."""
     one, other = Crawl().see("b"), Crawl()
     extractor, body = NewLinkExtractor(), "<a href=b>b</a>"
     pages = [(one.page(body), 0), (other.page(body), 1), (one.page(body), 0)]

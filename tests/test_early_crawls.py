@@ -19,8 +19,7 @@ COUNTED_OTHERWISE = {"depth limit", "new rules"}
 def test_pages_and_items_are_those_of_scrapy():
     """In many crawls: however a spider comes to its requests, with middlewares that rewrite URLs,
     fragments, `verbatim_url`, retries, redirects and fingerprinters of all kinds. Each page is
-    fetched as often as without, or at least once where the crawl was killed, and each item is as
-    often in the feed."""
+    fetched, and each item in the feed, as often as without, or at least once if it was killed."""
     # with Scrapy 2.14 or scopes two crawls without the add-on differ, too, where the order counts
     has_one = scrapy.version_info >= (2, 15) and not HAS_SCOPES
     ordered = {name for name, each in VARIANTS.items() if each.settings.items() >= ONE.items()}

@@ -237,8 +237,7 @@ def test_account_counts_what_came_twice_and_what_never_came(tmp_path):
 
 @pytest.mark.slow
 def test_the_demo_leaves_nothing_behind_when_it_is_interrupted(tmp_path):
-    """Slow, since the demo crawls for a while: a closed terminal ends it, its site and its crawl;
-    its files are gone."""
+    """Slow, since the demo crawls: a closed terminal ends it, site and crawl; no file stays."""
     environment = {
         **os.environ,
         "TMPDIR": str(tmp_path),

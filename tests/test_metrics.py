@@ -117,8 +117,7 @@ def test_gauges_are_documented_stats():
 
 
 def test_it_is_off(make_dupefilter):
-    """Unless a port is given, and in a command for one page: `scrapy fetch` has a `start` of its
-    own."""
+    """Unless a port is given, and in commands for one page: `scrapy fetch` has its own `start`."""
 
     def prepare(crawler):
         start = {"__module__": "", "start": SimpleNamespace(__module__="scrapy.commands.fetch")}

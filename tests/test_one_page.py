@@ -102,8 +102,7 @@ SHELL = ("shell", "-c", "response.url")
     ],
 )
 def test_a_command_for_one_page_touches_no_job(project, settings, command):
-    """Neither requests nor filter, state, feeds and what is remembered between crawls change;
-    one line says so."""
+    """Neither requests nor filter, state, feeds nor the memory of past crawls; a line says so."""
     out, log, is_unchanged = run(project, *command, settings=settings)
     assert ("page" if command[0] == "fetch" else "http://example.com/a") in out
     assert is_unchanged

@@ -233,9 +233,8 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerp
 )
 def test_a_refused_start_changes_no_file(job_once, tmp_path, own, bad):
     """One ERROR line, no traceback, status 1; the next, correct start, or that of another spider
-    with BLOOM_ANY_SPIDER, goes on with the spider's state and every page. So it is with a damaged
-    filter, or without its newest layer, and with the queues of Scrapy's own scheduler, which are
-    not opened before."""
+    with BLOOM_ANY_SPIDER, goes on with state and every page. So with a damaged filter, or without
+    its newest layer, and with the queues of Scrapy's own scheduler, which are not opened before."""
     folder = job_once(tmp_path, **own)
     path = max((folder / "job" / "bloom").glob("*.bloom"))
     assert path.name == f"{'BLOOM_CAPACITY' in own:d}.bloom"

@@ -189,9 +189,8 @@ class Own(BloomDupeFilter):
 
 
 def test_other_fingerprints_decide_alone():
-    """Nothing is answered from memory where fingerprints are not known, as with an object that
-    somebody has changed. A subclass is asked, and its call of the class's method has the same
-    answers."""
+    """Nothing is answered from memory where fingerprints are not known, as with a changed object. A
+    subclass is asked, and its call of the class's method has the same answers."""
     changed, own = RequestFingerprinter(), {"fingerprint": HeaderFingerprinter.fingerprint}
     changed._fingerprint = HeaderFingerprinter().fingerprint
     subclass = type("Subclass", (RequestFingerprinter,), own)()
@@ -220,9 +219,8 @@ class FailingOnceFingerprinter(ByCallback):
 
 @pytest.mark.parametrize("size", [0, 65_536])
 def test_a_substitute_is_not_remembered(size):
-    """It is not what the fingerprinter says of the page: the verdicts are those without a memory
-    of recent URLs. A scheduler that asks for the fingerprint of a new request makes nobody work
-    it out."""
+    """It is not what the fingerprinter says: verdicts are those without a memory of recent URLs. A
+    scheduler that asks for the fingerprint of a new request makes nobody work it out."""
     tested = made(REQUEST_FINGERPRINTER_CLASS=FailingOnceFingerprinter, BLOOM_URL_CACHE=size)
     request = Request("http://a.example/not-yet")
     assert [tested.request_seen(request.copy()) for _ in range(3)] == [False, False, True]

@@ -108,8 +108,7 @@ def test_a_thousand_kills_of_many_workers():
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_workers_on_each_server(package, request, monkeypatch):
-    """Killed, stopped, and on a Cluster, and servers that restart; and thirty fleets of three that
-    share a delta store."""
+    """Killed, stopped, on a Cluster, with restarts; and 30 fleets of three share a delta store."""
     if not (server := inside(package)):
         pytest.skip(f"the package {package} is not installed")
     monkeypatch.setenv("REDIS_SERVER", server)

@@ -1,5 +1,4 @@
-"""One contract for the fixed and the growing filter, in memory and in files, without and
-with an exact table."""
+"""One contract for the fixed and the growing filter, in memory and in files, exact or not."""
 
 import subprocess
 import sys

@@ -27,8 +27,7 @@ SECRET = bytes(range(16))
 @pytest.mark.parametrize(("error_rate", "probes"), [(0.3, 6), (1e-15, 14)])
 @pytest.mark.parametrize("name", [None, "bloom"])
 def test_growth_comes_with_the_first_key_too_many(tmp_path, name, error_rate, probes):
-    """It is the first in the next layer, of twice the capacity and half the error rate; known keys
-    make none."""
+    """It goes to a layer of twice the capacity and half the error rate; known keys make none."""
     path = name and tmp_path / name
     with ScalableBloomFilter(50, error_rate, path) as bloom_filter:
         assert bloom_filter.layers[0].header.probes == probes

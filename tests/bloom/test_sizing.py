@@ -44,8 +44,7 @@ def test_an_exact_table_compares_some_64_remainders():
 
 @pytest.mark.parametrize("pages", [0, 2])
 def test_expected_false_positives_is_the_integral(pages):
-    """Simpson's rule agrees with a sum over every key, and parts add up, with an exact table or
-    without one."""
+    """Simpson's rule agrees with a sum over every key, and parts add up, exact or not."""
     blocks, probes = sizing.shape(5_000, 1e-3)
     by_key = sum(sizing.error_rate_at(blocks, probes, n + 0.5, pages) for n in range(5_000))
 

@@ -91,9 +91,8 @@ def test_project_settings_apply(run, job, project):
 
 @pytest.mark.slow
 def test_what_cannot_be_written_or_read_gets_one_line(job):
-    """Slow, since it starts shells and Scrapy: a full disk is named; without any output a command
-    does its work, and `scrapy bloom … | head` ends quietly. A standard input that is missing is
-    named."""
+    """Slow, since it starts shells and Scrapy: a full disk and a missing standard input are named;
+    without any output a command does its work, and `scrapy bloom … | head` ends quietly."""
     rows = [("--nonsense >&-", 2, "unrecognized"), (">&- 2>&-", 0, "")]
     rows += [(">/dev/full", 2, "No space left")] if os.path.exists("/dev/full") else []
     for output, status, error in rows:

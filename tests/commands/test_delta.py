@@ -218,8 +218,7 @@ def test_importing_what_deltafetch_has_remembered(run, tmp_path, odd):
 
 
 def test_an_import_tells_what_it_skips_and_is_made_whole_or_not_at_all(run, tmp_path):
-    """As one into a filter: where one of its sources cannot be read, nothing is imported; and no
-    password is shown."""
+    """As one into a filter: if a source cannot be read none is imported; no password is shown."""
     make(tmp_path / "memory", 1)
     (tmp_path / "urls.txt").write_text(f"{URL}x\nnonsense\n")
     (tmp_path / "empty.txt").touch()

@@ -67,8 +67,7 @@ def test_running_job_is_inspected_and_left_alone(run, job):
 
 
 def test_check_answers_through_the_jobs_fingerprinter(run, job):
-    """Equal pages are recognised however their URL is written, new ones give status 1; and what it
-    cannot read is named."""
+    """However a URL is written its page is known, a new one gives status 1; bad ones are named."""
     result = run(job, "check", job, "http://example.com/a?y=2&x=1#top", SEEN[2])
     assert (result.status, [line[:4] for line in result.lines]) == (0, ["seen", "seen"])
     result = run(job, "check", job, *SEEN, "http://example.com/new")
@@ -214,8 +213,7 @@ UNUSABLE = {
 
 @pytest.mark.parametrize("kind", UNUSABLE)
 def test_a_list_that_is_none_is_refused(run, tmp_path, urls, kind):
-    """One line says what is in it, and no filter is made, whatever else was to be imported; nor is
-    anything compared."""
+    """One line says what is in it; no filter is made, nor anything compared, whatever comes."""
     data, what = UNUSABLE[kind]
     (tmp_path / "list").write_bytes(data)
     for files in (["list"], ["urls.txt", "list"]):

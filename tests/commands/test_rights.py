@@ -19,8 +19,7 @@ def run_at(run, folder, command, url, key):
 
 
 def test_commands_on_a_crawl(run, join, tmp_path, redis_server, key):
-    """All of them find it by the BLOOM_REDIS_KEY of its workers; the name of its keys in Redis is
-    none."""
+    """All find it by its workers' BLOOM_REDIS_KEY; the name of its keys in Redis is none."""
     worker = join()
     worker.send("12")
     worker.fail(worker.next())

@@ -390,8 +390,7 @@ FIVES = "*/*-*[05]"
 
 @pytest.mark.parametrize("number", range(STORIES))
 def test_random_stories(place, number):
-    """Over kills, stops and retries each slot and the pattern get what a growing budget allows, and
-    nothing is lost."""
+    """Over kills and retries slots and pattern get what a growing budget allows; none is lost."""
     print("BUDGET_SEED", SEED)
     chance = random.Random(f"{SEED} {number}")
     budget = {key: chance.randrange(6) for key in ("even", "*", FIVES)}

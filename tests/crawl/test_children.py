@@ -97,8 +97,7 @@ def test_only_the_page_that_is_repeated_leaves_them_out(make_round, crash_round)
 
 
 def test_pages_in_memory_that_are_alike(make_round, crash_round):
-    """What came of one is forgotten with the last of them, since each may be repeated, or with the
-    round."""
+    """What came of one goes with the last of them, for each may be repeated, or with the round."""
     job = make_round()
     page = page_in_progress(job)
     give(job, page, in_memory("m"), in_memory("m"))

@@ -297,8 +297,7 @@ def test_what_the_spider_has_not_handled_fails_and_is_asked_again(request, in_re
 
 
 def test_items_and_ignored_requests_count_if_they_are_named():
-    """Takes as long as two crawls do: robots.txt is no failure, and a cache does not answer with
-    the old error."""
+    """Takes as long as two crawls: robots.txt is no failure; a cache gives no old error."""
     first, second = crawl_of("all_kinds")
     assert first["failed"] == failing(dropped="item", ignored="ignored")
     assert second["failed"] == REFUSED | dict.fromkeys(pages("ignored"), "ignored")

@@ -264,8 +264,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("options", [{}, {"postprocessing": [GZIP]}])
 def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, caplog, change, options):
-    """With a message that names ways out; the file stays as it is. Without the feed the job goes
-    on, and says so."""
+    """With ways out, and it stays as it is. Without the feed the job goes on, and says so."""
     path = tmp_path / "a.jl"
     feeds = {"a.jl": {"format": "jsonlines", **options}}
     job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
@@ -442,8 +441,7 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
 
 @pytest.mark.parametrize("uri", ["a.jl", "a.jl.gz", "shelf:a"])
 def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job, caplog, uri):
-    """An added one begins in the middle of the round. -O removes nothing that the round has
-    written."""
+    """An added one begins within the round. -O removes nothing that the round has written."""
     caplog.set_level(logging.INFO)
     options = {"format": "jsonlines", "overwrite": True}
     path = tmp_path / ("a.jl" if ":" in uri else uri)
@@ -764,8 +762,7 @@ def test_what_overwrites_is_stored_as_a_whole():
 
 
 def test_without_a_job_it_is_scrapys(tmp_path, caplog):
-    """Put there by hand. Refused items are told of and counted by page: there is nothing to keep
-    their pages in."""
+    """Put there by hand. Refused items are told and counted by page: no job keeps their pages."""
     crawler = get_crawler(settings_dict={"FEEDS": {str(tmp_path / "a.jl"): {"format": "jl"}}})
     crawler.engine = Engine()
     exporter = DurableFeedExporter.from_crawler(crawler)

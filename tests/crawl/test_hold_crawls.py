@@ -69,8 +69,7 @@ def test_a_host_that_refuses_for_ever_is_given_up(tmp_path):
 
 @pytest.mark.slow
 def test_all_workers_leave_a_host_alone(tmp_path, redis_server):
-    """Starts five: what is on their way is refused, and then one request at a time; others go on
-    meanwhile."""
+    """Starts five: what is on its way is refused, then one request at a time; others go on."""
     rest, pages = Rest(1.5, after=10), {"rests": 100, "busy": 40}
     with RestingSite({"rests": rest}) as site:
         rest.goes_on = lambda: len(site.pages("busy")) < pages["busy"]

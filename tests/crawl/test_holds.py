@@ -277,8 +277,7 @@ def test_a_page_that_asks_for_time_again_and_again_fails_in_the_end(make_crawl, 
     [*(({key: value}, {}, 60) for key, value in OWN_WAY), ({}, {}, 60), ({}, NOT_RETRIED, None)],
 )
 def test_who_asks_to_see_the_status_gets_it(make_crawl, meta, settings, left):
-    """A request or a spider. The host rests all the same, unless the status is not retried and so
-    an answer."""
+    """A request or a spider. The host rests all the same, unless the status counts as an answer."""
     crawl = make_crawl(**settings)
     if not meta and not settings:
         crawl.spider.handle_httpstatus_list = [429]
@@ -368,8 +367,7 @@ def test_a_hold_goes_on_after_a_kill(make_crawl, clock, queue):
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)
 @pytest.mark.parametrize("jump", [-1e6, 1e6])
 def test_clocks_that_jump_block_no_slot_longer_than_its_hold(make_crawl, clock, jump, queue):
-    """While a crawl runs they change nothing; a release frees what was put off also where the clock
-    is set back twice."""
+    """While a crawl runs they change nothing; after two a release frees what was put off."""
     crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed("a", "b")
     crawl.again(crawl.pop(), 429, "60")
     for _ in range(2):

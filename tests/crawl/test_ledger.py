@@ -53,8 +53,7 @@ def test_the_timer_goes_on_while_requests_are_in_flight(job, timers):
 
 
 def test_five_hundred_requests_are_a_commit(job):
-    """Pushed or handed out: what a crash repeats is bounded, and so are the rows of a crawl, whose
-    timers may be late."""
+    """Pushed or handed out: what a crash repeats is bounded, as rows are, if timers are late."""
     assert (DurableScheduler.commit_operations, DurableScheduler.commit_seconds) == (500, 0.1)
     job.pushed(*map(str, range(499)))
     assert job.rows() == 0

@@ -35,8 +35,7 @@ def plan(connection, statement):
 
 
 def test_a_state_is_found_by_its_index(connection):
-    """What is pending, of which there may be millions, is not looked at; the oldest is first
-    without a sort."""
+    """What is pending, maybe millions, is not looked at; the oldest is first without a sort."""
     listed = [listing.all_of(state) for state in OTHERS]
     others = listing.part_of(KEPT), records.MOVE_DUE, status.COUNT_KEPT, progress.COUNT_DELAYED
     for statement in (*listed, *map(listing.groups_of, OTHERS), *others):
@@ -68,8 +67,7 @@ def test_a_request_is_changed_by_its_number(connection):
 
 
 def test_what_is_damaged_is_an_error_of_the_file(connection):
-    """And never one that a crawl does not know; a delayed request without a time is listed like one
-    that is due."""
+    """And never one that a crawl does not know; a delayed one without a time is listed as due."""
     connection.execute("UPDATE request SET slot = 9 WHERE state = 3")
     connection.execute("UPDATE request SET due = NULL WHERE state = 2 AND id % 2")
     found = listing.Listing(connection.execute, is_running=True)

@@ -1,5 +1,4 @@
-"""Starts of a job while commands look at it, and other programs: set SEED to repeat the moments of
-the kills."""
+"""Starts of a job while commands and other programs look at it: SEED repeats when it is killed."""
 
 import os
 import random

@@ -35,8 +35,7 @@ class Curious(DurableFeedExporter):
 
 
 def test_a_job_closes_in_one_order(tmp_path):
-    """Functions, newest first, the store, the lock; when the last part has ended. One that raises
-    keeps nothing open."""
+    """Functions, newest first, store, lock; when the last part ended. An error keeps none open."""
     crawler = get_crawler(settings_dict={"JOBDIR": str(tmp_path / "job")})
     session, closed = session_of(crawler), []
 
@@ -69,8 +68,7 @@ def test_a_crawler_that_is_thrown_away_has_no_job(tmp_path):
 
 
 def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path, monkeypatch):
-    """Its file is open until then, with what belongs to the round, and closed before another
-    process can have it."""
+    """Its file is open until then, with what is the round's, and closed before another has it."""
     job, folder = FeedJob(tmp_path, {tmp_path / "items.json": "json"}).open(), tmp_path / "job"
     directory, store = session_of(job.crawler).directory, job.scheduler.ledger.store
     close, closed = store.close, []

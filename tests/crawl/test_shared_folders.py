@@ -71,8 +71,7 @@ def test_an_audit_is_no_link(tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"postprocessing": [GZIP]}], ids=["in place", "stored"])
 def test_a_copied_job_has_feeds_of_its_own(tmp_path, start, options):
-    """Copied with all that is beside it, it goes on with the feed beside it, and the original with
-    its own."""
+    """Copied with all that is beside it, each of the two goes on with the feed beside it."""
     first, second = tmp_path / "first", tmp_path / "second"
     name = "out.jl.gz" if options else "out.jl"
     feeds = {name: {"format": "jsonlines", **options}}

@@ -224,8 +224,7 @@ def test_a_host_that_other_workers_have_not_found_dead_is_told_of_once(make_craw
     ],
 )
 def test_the_last_hosts_are_dead_after_an_hour(make_crawl, clock, pages, down, dead, least, most):
-    """With a probe a minute until then, since it may be the machine: one that comes back before
-    loses nothing."""
+    """With a probe a minute until then: one that comes back, as the machine may, loses nothing."""
     world = World(make_crawl(), clock, pages, down).run(20_000)
     assert (len(world.answered), world.failed) == (sum(pages.values()) - dead, [])
     assert least <= world.now < most
@@ -461,8 +460,7 @@ def test_a_limit_loses_no_page(one, rate, says, latency):
 def test_a_host_is_given_up_after_a_while_and_a_page_that_is_left_alone_at_once(
     one, pages, end, lost, most
 ):
-    """Nothing tells a broken page from a host that is down but its others. If it answers again it
-    loses none."""
+    """Only its others tell a broken page from a host that is down. One that is back loses none."""
     world = one(pages, within(0, end, "busy")).run()
     assert (len(world.answered), len(world.failed)) == (pages - lost, lost)
     assert most - 10 <= world.now <= most

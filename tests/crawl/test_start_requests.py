@@ -43,8 +43,7 @@ SESSIONS = [
 
 @pytest.mark.parametrize("sessions", SESSIONS)
 def test_sessions_are_told_apart_in_any_order(make_round, crash_round, sessions):
-    """Start requests for one page are another each by whose they are, in any order, and equal ones
-    by their number."""
+    """Start requests for one page differ by whose they are, in any order, equal ones by number."""
 
     def requests(job):
         for options in sessions:

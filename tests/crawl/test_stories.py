@@ -133,8 +133,7 @@ class Story(RuleBasedStateMachine):
         )
 
     def links(self, number, depth):
-        """Yield what the callback of a page does: its children, and links to pages that are
-        filtered."""
+        """Yield what a page's callback does: its children, and links to pages that are filtered."""
         for child, parent in enumerate(self.parents):
             is_filtered = parent is not None and not self.kinds[child] & 1
             if parent == number or (is_filtered and parent < number):

@@ -9,8 +9,7 @@ from scrapy_bloom.crawl import hosts
 
 class WaitingSpider(scrapy.Spider):
     """Asks for pages as `-a pages=` says in JSON, {name: how many}: of download slots of one
-    `-a site=`, or of sites. `-a rules=` are other values for names of the rules, `-a meta=` is for
-    each request."""
+    `-a site=` or of sites. `-a rules=` are other values of rules, `-a meta=` is of all requests."""
 
     name = "waiting"
     site, rules, meta = "", "{}", "{}"

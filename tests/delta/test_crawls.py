@@ -66,8 +66,7 @@ def test_the_second_crawl_fetches_lists_what_is_new_and_what_was_not_done(storie
 
 
 def test_skipped_and_marked_pages_are_counted(stories):
-    """In the stats, and in words at the end; one line tells of an index page that asks to be
-    skipped."""
+    """In stats, and in words at the end; a line tells of an index page that asks to be skipped."""
     _, second, third = stories["onejob"]
     assert {*third["asked"]} == found_on(3)
     assert "poll/1" not in third["asked"]
@@ -117,8 +116,7 @@ def test_a_reset_forgets_what_was_done_before(stories):
 
 
 def test_a_page_whose_links_are_known_is_a_list(stories):
-    """It is fetched again, and so what is new on it is found. So is what another middleware makes
-    a list."""
+    """It is fetched again, so what is new on it is found; so is what a middleware makes a list."""
     first, second = [{*run["asked"]} for run in stories["links"]]
     lists = {"links/1", "links/2", "links/3"}
     assert first == lists | {"item/1", "item/2", "item/3", "item/5"}

@@ -169,8 +169,7 @@ def test_marks_follow_the_commit_that_has_synced_their_items(begin, monkeypatch)
 
 
 def test_marks_wait_for_a_store_that_does_not_answer(begin, caplog, reader):
-    """Tried again at longer and longer intervals, and at the close: none is lost. Of a test crawl
-    there are none."""
+    """Tried again, less and less often, and at the close: none is lost. A test crawl has none."""
     test_crawl = begin(read_only=True)
     test_crawl.do("one", "two")
     test_crawl.close()

@@ -121,8 +121,7 @@ def test_what_a_request_asks_for(meta, wish):
 
 
 def test_keys_of_the_spider_are_no_fingerprints():
-    """Text and bytes are the same, and deltafetch's name for it does; a number does not count, and
-    that is said."""
+    """Text and bytes are the same, and deltafetch's name does; a number does not, which is said."""
     assert given_key({"bloom_delta_key": "x"}) == given_key({"deltafetch_key": b"x"})
     assert given_key({"bloom_delta_key": "x" * 20}) == key_of_text("x" * 20) != b"x" * 20
     assert key_of_fingerprint(b"x" * 20) == b"x" * 20

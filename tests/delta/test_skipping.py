@@ -1,5 +1,4 @@
-"""What is skipped, counts as done, or is asked for only if it has changed, on an engine that only
-keeps its books."""
+"""What is skipped, is done, or is asked for if it has changed; the engine only keeps its books."""
 
 import logging
 import os
@@ -216,8 +215,7 @@ def test_a_version_or_a_key_that_is_no_text_is_told_once(crawler, store, caplog,
 
 @pytest.mark.parametrize("status", [200, 404])
 def test_a_version_that_this_round_has_stored_does_not_count(crawler, store, status):
-    """A page that is asked for once more in the round is fetched; a response that is not 200 has no
-    validators."""
+    """A page that is asked for once more in the round is fetched; only a 200 has validators."""
     pages = pages_of(crawler, store, "success", conditional=True)
     request = PAGE.replace(meta={"bloom_delta_version": "1"})
     found = Response(request.url, status=status, headers={"ETag": "x"})

@@ -29,8 +29,7 @@ from tests.small_site import Scrapy
 
 @dataclass(frozen=True, eq=False)
 class Project:
-    """A project whose source distribution has tests: how they are run, and the settings that turn
-    it on."""
+    """A project whose source has tests: how they are run, and the settings that turn it on."""
 
     name: str
     sha256: str

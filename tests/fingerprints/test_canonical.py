@@ -144,8 +144,7 @@ def test_both_ways_agree(url, fragment):
 
 
 def test_identity_holds_the_settings():
-    """A job is not resumed with other settings; the same names in another order, or as text, are
-    the same."""
+    """A job is not resumed with other settings; the same in another order, or as text, go on."""
     queries = [{"query_params": value} for value in (["a"], ["b"], True)]
     different = [{}, {"scheme": True}, {"path_params": ["a"]}, *queries]
     assert len({make(**settings).identity for settings in different}) == len(different)

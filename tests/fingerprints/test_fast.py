@@ -157,8 +157,7 @@ metas = st.dictionaries(
     metas,
 )
 def test_any_request(url, method, body, meta):
-    """Any request that can be built has Scrapy's fingerprint, and what the fast way accepts w3lib
-    makes the same of."""
+    """Any request has Scrapy's fingerprint, and w3lib makes the same of what the fast way takes."""
     assert_same(url, method, body=body, meta=meta)
 
 

@@ -70,8 +70,7 @@ LOOPED.part = LOOPED
 
 
 def test_a_word_is_taken():
-    """It is that of the class, and those of all that it holds, in whatever order they ask one
-    another."""
+    """It is that of the class, and of all that it holds, in whatever order they ask one another."""
     silent = (Word(), holding(HeaderFingerprinter), holding("text"), LOOPED)
     assert [reads_of(each) for each in silent] == [set()] * 4  # the class asks nothing
     assert reads_of(holding(FastRequestFingerprinter())) == READ_BY_OURS

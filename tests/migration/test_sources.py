@@ -202,8 +202,7 @@ def test_what_is_behind_a_torn_one(tmp_path, monkeypatch, whole):
 
 
 def test_fingerprints_of_any_length_are_read(tmp_path):
-    """A fingerprinter of one's own may give other and unequal lengths. Lines may end as an editor
-    has left them."""
+    """A user's fingerprinter may give unequal lengths. Lines may end as an editor has left them."""
     odd, short = [b"x" * (1 + n % 64) for n in range(999)], [bytes([n % 9]) * 16 for n in range(99)]
     for data, expected in (
         (text(digests(9)).replace(b"\n", b"\r\n"), (digests(9), 0)),

@@ -42,8 +42,7 @@ def fill(shared, start, stop):
 
 
 def test_a_key_is_known_once_it_was_added(redis, join):
-    """To this process, to another one, and after growing by several layers. A str is the key of its
-    UTF-8 bytes."""
+    """To this process, to another, and after growing by some layers. A str is its UTF-8 bytes."""
     one, other = join(redis, 100), join(redis, 100)
     assert not any(map(one.add, keys(0, 400)))
     assert all(map(one.add, keys(0, 400)))
@@ -116,9 +115,8 @@ def test_memory_for_each_request(redis_server, join):
 
 
 def test_a_new_key_takes_one_round_trip_and_a_known_one_none(redis_server, join, key, monkeypatch):
-    """By the server's own count, over any number of layers; a process that does not know of new
-    ones asks a shard once more. What it has forgotten that it knows it asks again. Who only looks
-    changes nothing."""
+    """By the server's own count, over any number of layers; who does not know of new ones asks a
+    shard once more, and who has forgotten a key asks again. Who only looks changes nothing."""
 
     def reads():
         # from a socket, which is how many requests came
@@ -216,8 +214,7 @@ def test_a_filter_that_vanished_is_no_answer(redis_server, join, lost):
 
 
 def test_a_filter_made_anew_is_not_the_old_one(redis, join):
-    """For those who used the old one, it is gone, and they cannot delete it; who has deleted it
-    knows no key of it."""
+    """For who used the old one it is gone and stays so; who has deleted it knows no key of it."""
     old, maker = join(redis), join(redis)
     old.add(b"key")
     assert maker.add(b"key")

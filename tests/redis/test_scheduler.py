@@ -86,9 +86,8 @@ def test_a_refused_worker_leaves_nothing(build, tmp_path, monkeypatch):
 
 
 def test_a_url_is_enough(build, redis_server, key, join):
-    """With BLOOM_REDIS_URL the add-on has it built. What another worker has seen is counted when
-    the answer comes, what cannot be stored is handed out first, and a close leaves no thread
-    and no timer."""
+    """With BLOOM_REDIS_URL the add-on has it built. What another worker has seen counts with the
+    answer, what cannot be stored is handed out first, and a close leaves no thread and no timer."""
     other = join()
     other.enqueue("seen")
     other.drain()

@@ -326,8 +326,7 @@ def test_seeds_are_read_as_scrapy_redis_reads_them(crawl, seed):
 
 
 def test_what_makes_no_request_is_kept(crawl, caplog):
-    """With notes that cannot be read. One line says where; the others are moved, and the spider's
-    own method is asked."""
+    """Also unreadable notes. A line says where; others are moved, a spider's method is asked."""
     seeds = crawl.seed_list()
     damaged = [b"", b"\x93\x01\xa1x", b"\x92\xa1x\x01", b"\xdd" * 9]
     for number, note in enumerate(damaged):

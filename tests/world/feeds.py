@@ -170,8 +170,7 @@ def items_of(folder, name):
 
 
 def books_of(folder):
-    """Return what the pipeline has stored, and which of its pages the spider's state lacks, where
-    there is a job."""
+    """Return what the pipeline has stored, and which pages the spider's state of a job lacks."""
     urls = [url for (url,) in query(folder / "books.sqlite", "SELECT url FROM books")]
     job = folder / "job"
     numbers = {url.split()[0] for url in urls if not url.endswith("start")}

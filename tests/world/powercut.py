@@ -134,8 +134,7 @@ class Cut:
         part.rename(self.notes / name)
 
     def power(self, chance):
-        """Replace the job directory by one that a power cut may have left; yield which commit is
-        not there."""
+        """Replace the job by what a power cut may have left; yield which commit is not there."""
         if not self.job.exists():
             return
         before = self.folder / f"job-before-{len(list(self.folder.glob('job-before*')))}"
