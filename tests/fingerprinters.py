@@ -7,6 +7,8 @@ from weakref import WeakKeyDictionary
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import RequestFingerprinter
 
+from tests.world.tree import OfCrawler
+
 
 def _inner(crawler, setting):
     return build_from_crawler(
@@ -14,7 +16,7 @@ def _inner(crawler, setting):
     )
 
 
-class PageFingerprinter:
+class PageFingerprinter(OfCrawler):
     """Adds what the callback needs, and parameters in the meta, to the fingerprint of another one.
 
     As in scrapy-poet the first request for a callback decides about all of them, requests are
@@ -28,10 +30,6 @@ class PageFingerprinter:
         self._crawler = crawler
         self._callback_cache = {}
         self._request_cache = WeakKeyDictionary()
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler)
 
     def _needs(self, request):
         callback = request.callback or self._crawler.spider.parse
@@ -49,17 +47,13 @@ class PageFingerprinter:
         return self._request_cache[request]
 
 
-class DiscardingFingerprinter:
+class DiscardingFingerprinter(OfCrawler):
     """Takes parameters out of URLs, unless the meta says not to, and then asks another one."""
 
     bloom_reads = ("meta:dud",)
 
     def __init__(self, crawler):
         self._fallback_request_fingerprinter = _inner(crawler, "DISCARDING_FALLBACK")
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler)
 
     def fingerprint(self, request):
         if request.meta.get("dud", True):
