@@ -1,5 +1,4 @@
-"""Whole crawls, each in a forked process, with what they crawl: a folder, the demo's site, or
-answers that are made in the process."""
+"""Whole crawls in forked processes, of a folder, the demo's site, or answers made in them."""
 
 import asyncio
 import gc

@@ -1,5 +1,4 @@
-"""Other people's tests, as their source distributions have them, and runs of them with an add-on
-and a JOBDIR in every crawler."""
+"""Other people's tests from their source distributions, run with an add-on and a JOBDIR."""
 
 import hashlib
 import json

@@ -148,8 +148,7 @@ NOT_DURABLE = "requests: not durable, SCHEDULER is {}; remove SCHEDULER"
     ],
 )
 def test_what_is_promised_and_off_is_said_with_the_way_out(tmp_path, caplog, settings, expected):
-    """In a warning for each part, by the settings of the project that keep it off; the command line
-    is held by test_start_line.py."""
+    """A warning for each part, by settings of a project; test_start_line.py has command lines."""
     settings = Settings({"JOBDIR": str(tmp_path), **settings})
     assert warnings_of(settings, caplog) == expected
     caplog.clear()

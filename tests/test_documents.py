@@ -52,8 +52,7 @@ def in_code(pattern):
 
 
 def in_documents(pattern):
-    """Return {name: pages} for the names of this kind in the documents, but not in the changelog,
-    which also has names that are gone."""
+    """Return {name: pages} for names of this kind in all documents but the changelog."""
     found = defaultdict(set)
     for path, text in TEXT.items():
         if path.name == "CHANGELOG.md":

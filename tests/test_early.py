@@ -519,8 +519,7 @@ def test_the_addon_puts_it_next_to_the_spider():
 
 
 def test_the_first_duplicate_is_logged(caplog):
-    """As the scheduler does, with the remark that others are not; also by the method for the sync
-    output of older releases."""
+    """As the scheduler does, and that others are not; also by the sync method of older releases."""
     tested = Crawl().see("")
     known, item, other = Request(f"{SITE}#a"), {"item": 1}, Request(f"{SITE}other")
     with caplog.at_level(logging.DEBUG, "scrapy_bloom.dupefilter"):
@@ -536,8 +535,7 @@ def test_the_first_duplicate_is_logged(caplog):
     "options", [{}, {"REFERRER_POLICY": "no-referrer"}, {"REFERER_ENABLED": 0}]
 )
 def test_each_duplicate_is_logged_on_demand(caplog, options):
-    """With DUPEFILTER_DEBUG the lines are those of the scheduler, referer included, also of
-    links that would not become requests."""
+    """With DUPEFILTER_DEBUG lines are the scheduler's, with referer, also of links left out."""
 
     def lines(wanted):
         tested = Crawl(BLOOM_DROP_EARLY=wanted, DUPEFILTER_DEBUG=True, **options).see("b")

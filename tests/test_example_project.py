@@ -134,8 +134,7 @@ def known(running, pattern):
 
 @pytest.mark.slow
 def test_lists_and_details(served, tmp_path):
-    """Slow, since it crawls hundreds of pages: the spider `catalogue` yields each detail of
-    each list, and nothing else."""
+    """Slow, since it crawls hundreds of pages: `catalogue` yields each detail of each list once."""
     entries = scraped("catalogue", tmp_path / "entries.jsonl", "-a", f"start={served.url}")
     found = [canonicalize_url(entry["url"]) for entry in entries]
     assert sorted(found) == sorted(known(served, r"/api\?.*name=.*"))
@@ -143,8 +142,7 @@ def test_lists_and_details(served, tmp_path):
 
 @pytest.mark.slow
 def test_a_second_crawl_fetches_what_is_new(served, tmp_path):
-    """Slow, since these are two crawls: the spider `news` yields each article once, but for those
-    that it asks for each time."""
+    """Slow, since it is two crawls: `news` yields each article once, but those it always asks."""
     arguments = ("-a", f"start={served.url}", "-s", f"BLOOM_DELTA_DIR={tmp_path}/m")
     first, second = (
         [article["url"] for article in scraped("news", tmp_path / f"{name}.jsonl", *arguments)]

@@ -59,8 +59,7 @@ def test_a_replaced_file_is_durable(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("remove", [True, False])
 def test_directory_is_locked_until_it_is_released(tmp_path, monkeypatch, remove):
-    """Another one is refused with the holder's name meanwhile, at once, and gets it afterwards;
-    releasing twice is fine."""
+    """Another is refused with the holder, at once, and gets it later; to release twice is fine."""
     monkeypatch.setattr(files, "sleep", raising(AssertionError))
     lock = DirectoryLock(tmp_path, "name")
     with pytest.raises(FilterLockedError, match=f"in use by process {os.getpid()}, which is"):

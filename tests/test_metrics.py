@@ -92,8 +92,7 @@ def test_each_stat_is_one_sample():
 
 
 def test_a_stat_that_cannot_be_told_hides_no_other(make_dupefilter):
-    """Nor does half a character in its name, or in that of the spider. Counts of Scrapy's own
-    middlewares are counters."""
+    """Nor does half a character in a name, or the spider's. Counts of middlewares are counters."""
     port, counts = free_port(), ("offsite/filtered", "robotstxt/forbidden", "retry/max_reached")
     name = lambda crawler: setattr(crawler.spider, "name", "s\udcff")  # noqa: E731
     dupefilter = make_dupefilter(name, BLOOM_METRICS=port)

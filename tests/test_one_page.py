@@ -1,5 +1,4 @@
-"""Commands for one page (`scrapy parse`, `fetch`, `view`, `shell`) touch no job, though JOBDIR
-stands in the project's settings."""
+"""Commands for one page (`parse`, `fetch`, `view`, `shell`) touch no job, though JOBDIR is set."""
 
 import os
 import re
@@ -70,8 +69,7 @@ def project(tmp_path):
 
 
 def run(project, *command, settings):
-    """Run a command for one page, with these settings, to its end; return its output, its log, and
-    whether all files are what they were."""
+    """Run a command for one page to its end; return output, log, and if no file has changed."""
     with (project / "project" / "settings.py").open("a") as file:
         file.write(settings)
     before = contents(project)

@@ -68,8 +68,7 @@ def served(tmp_path):
 
 
 class Postgres:
-    """A server in a folder that it removes, open to a socket in there alone. It refuses to run as
-    root, so for root it is `nobody`'s."""
+    """A server in a folder that it removes, on a socket in there; for root it runs as `nobody`."""
 
     def __init__(self, folder):
         self.folder, self.user = folder, {}

@@ -16,8 +16,7 @@ CANONICAL = "scrapy_bloom.CanonicalRequestFingerprinter"
 
 
 def redirected(tested, source, url, reason=302):
-    """Return whether the redirect of `source` to `url`, made as Scrapy does while the
-    source is in the engine, is seen."""
+    """Return whether the redirect of `source`, which is in the engine, to `url` is seen, and it."""
     meta = {
         "redirect_times": source.meta.get("redirect_times", 0) + 1,
         "redirect_urls": [*source.meta.get("redirect_urls", []), source.url],

@@ -47,8 +47,7 @@ def made(**options):
 
 @pytest.mark.parametrize("size", [0, 1, 100])
 def test_memory_is_bounded(size):
-    """It never holds more than its size, and all of it until it is full; a few huge URLs cannot
-    fill the memory of the process."""
+    """It never holds more than its size, and fills up; a few huge URLs cannot fill the memory."""
     recent = RecentKeys(size)
     recent.add("y" * (LONGEST_URL + 1))
     for number in range(1_000):
@@ -70,8 +69,7 @@ def test_memory_is_bounded(size):
     ids=["all fit", "few do not", "half", "often"],
 )
 def test_no_cliff_when_more_urls_come_than_fit(urls, share):
-    """The share of hits falls smoothly with the number of URLs that are asked for in turn, of which
-    others come after a while."""
+    """The share of hits falls smoothly with the number of URLs in turn, with others in between."""
     recent, found = RecentKeys(1_000), 0
     for number in range(50):
         for place, url in enumerate(urls):

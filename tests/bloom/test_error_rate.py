@@ -30,8 +30,7 @@ def real_urls() -> list[str]:
 
 @pytest.mark.parametrize("error_rate", [1e-2, 1e-3, 1e-4])
 def test_error_rate_on_real_urls(error_rate):
-    """At most the one asked for and three deviations, at capacity and grown to sixteen times that;
-    and no known key is missing."""
+    """At most the one asked for and three deviations, full or grown; no known key is missing."""
     urls = real_urls()
     known, probes = urls[: len(urls) // 2], urls[len(urls) // 2 :]
     secret = bytes(16)  # three deviations are exceeded in one of 300 filters

@@ -24,8 +24,7 @@ SECTOR = 512
 
 
 def test_parts_of_two_remainders_are_none():
-    """Eight bytes across two slots are no key, and do not hide it behind them; nor are empty ones,
-    as a crash leaves them."""
+    """Bytes across two slots are no key and do not hide one behind them; nor are empty ones."""
     memory = BitStore.in_memory(BloomFilter(100, 0.5, exact=True).header)
     tested = memory.table
     assert not tested.holds(0, bytes(8))

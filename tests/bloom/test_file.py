@@ -44,8 +44,7 @@ def refused(path: Path, match: str | None = None) -> list[FilterFileError]:
 
 
 def test_every_damaged_byte_of_page_0_is_refused(path):
-    """Page 0 is checksummed over all its bytes, whichever bit of it flips: each sixteenth of them,
-    from another one on in each run."""
+    """Page 0 is checksummed, whichever bit flips: each 16th byte, another first one each run."""
     start = seed_of("SEED")
     print("seed", start)
     sound = path.read_bytes()

@@ -62,8 +62,7 @@ def test_copy_is_independent(tmp_path, exact):
 )
 @pytest.mark.parametrize("kind", [BloomFilter, ScalableBloomFilter])
 def test_filters_of_other_origin_do_not_join(kind, other, what):
-    """The refusal tells what differs, and never the secret; also where the other has more layers,
-    the filter is as it was."""
+    """It tells what differs, and never the secret; with more layers, too, ours is as it was."""
     arguments = {"capacity": 30_000, "error_rate": 1e-3 / 2, "secret": SECRET}
     ours, theirs = kind(**arguments), kind(**{**arguments, **other})
     theirs.update(map(str, range(31_000)))

@@ -100,8 +100,7 @@ def test_damage_is_found(path, damage, message):
 
 
 def test_torn_state_is_no_reason_for_mistrust(path):
-    """It is recounted when the filter is opened; the finding says so. There is one for each file,
-    and one for the series."""
+    """It is counted again at an opening, which is told. Each file has a finding, the series one."""
     file = path / "0.bloom"
     data = bytearray(file.read_bytes())
     data[4096] ^= 1

@@ -82,8 +82,7 @@ def begun(folder, *arguments, **options):
 
 
 def on_terminal(folder, *arguments, until=b""):
-    """Run a command on a terminal, and interrupt it when that shows `until`; return its exit status
-    and all that was shown."""
+    """Run a command on a terminal, interrupt it when that shows `until`; return status and text."""
     import fcntl
     import pty
     import termios

@@ -90,8 +90,7 @@ def urls(tmp_path):
 
 
 def test_held_filter_is_not_changed(run, job):
-    """Adding to a filter that is in use, or removing it, is refused with the holder; so is making
-    one in a job that is in use."""
+    """Adding to a filter in use, removing it, making one in a used job: each names the holder."""
     used = f"in use by process {os.getpid()}"
     with ScalableBloomFilter.open(job / "bloom"):
         for arguments in (["add", job, "../urls.txt"], ["clear", job, "--yes"]):

@@ -251,8 +251,7 @@ def test_ctrl_c_leaves_a_terminal_at_the_beginning_of_a_line(watched):
 
 @pytest.mark.parametrize("error", [RequestFileError, SharedFilterError])
 def test_top_bears_what_cannot_be_read_for_a_while(run, watched, monkeypatch, error):
-    """As when its file is just opened or closed: five times in a row, however often that happens.
-    Who asks once is told at once."""
+    """As when its file is opened: five times in a row, however often; who asks once is told."""
     monkeypatch.setattr(top, "SECONDS", 0.0)
     figures = JobStatus(watched).figures()
     unreadable = [error("is locked")] * top.PATIENCE

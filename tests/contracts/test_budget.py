@@ -233,8 +233,7 @@ def test_a_bad_budget_is_refused_with_one_line(value):
 
 
 def test_what_is_over_the_budget_is_capped(place, caplog):
-    """It stays seen, and keeps no round open; what is full is named in the list of what has failed,
-    in the stats, and once in the log."""
+    """It stays seen, and keeps no round open; list, stats and, once, the log name what is full."""
     caplog.set_level("INFO")
     limits = {"*": 3, "b.example": 1, EARLY: 1, "*.example/": 9}
     job = place.open(BLOOM_BUDGET=json.dumps(limits)).started("start")
@@ -560,8 +559,7 @@ def asked(worker):
 
 
 def test_workers_count_together(join):
-    """In one call slot and pattern, or none; also URLs that are pushed by hand, whatever the
-    settings of that command say."""
+    """In one call slot and pattern, or none; also URLs that are pushed with other settings."""
     limits = {"example.com": 3, EARLY: 2, "*": 1}
     worker, other = join_with(join, limits, *"abc"), join_with(join, limits, "d", slot=EARLY)
     other.enqueue_all("xy", slot=EARLY)

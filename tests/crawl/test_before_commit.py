@@ -22,8 +22,7 @@ def started(job, *names):
 def test_a_database_that_is_gone_costs_a_repetition(
     make_round, next_turn, caplog, monkeypatch, tmp_path, at_the_end
 ):
-    """The commit acknowledges nothing, the spider is closed with reason bloom_error, and the next
-    start fetches those pages again."""
+    """It acknowledges nothing, the spider closes with bloom_error, and those pages come again."""
     monkeypatch.chdir(tmp_path)
     pipeline_class = documented_pipeline()
 

@@ -479,8 +479,7 @@ def test_what_is_retried_goes_on_with_the_feeds_of_its_round(tmp_path, job, uri)
 
 @pytest.mark.parametrize("batch", [None, 1])
 def test_a_storage_that_fails_is_tried_again(run, tmp_path, job, caplog, batch):
-    """By the next start, which does nothing else if that was all that was missing; a full batch at
-    the end of the crawl, too."""
+    """By the next start, which does nothing else if that was all; so is a full batch at the end."""
     options = {"format": "jsonlines", "overwrite": True, "batch_item_count": batch}
     feeds = {f"shelf:{tmp_path}/shelf/%(batch_id)d.jl": options}
     (tmp_path / "shelf").write_text("no directory")

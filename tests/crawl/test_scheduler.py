@@ -307,8 +307,7 @@ def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
 def test_a_failing_database_closes_the_spider_and_keeps_the_job(
     make, crash, next_turn, caplog, monkeypatch, limit
 ):
-    """One ERROR line, `bloom_error`, and no more acknowledgements; without memory SQLite may have
-    taken the whole transaction back."""
+    """One ERROR line, `bloom_error`, none acknowledged; SQLite without memory may roll all back."""
     job = make().pushed(*"abc")
     job.commit()
     popped = job.pop()

@@ -93,8 +93,7 @@ def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("exporter", [Quiet, Curious])
 def test_an_exporter_may_override_the_close(tmp_path, exporter):
-    """Of one that does not close them the feeds wait for the next start, and the job is free; one
-    may ask for the reason."""
+    """Without it feeds wait for the next start, and the job is free; one may ask for the reason."""
     extensions = {"scrapy.extensions.feedexport.FeedExporter": None, exporter: 0}
     job = FeedJob(tmp_path, {tmp_path / "items.json": "json"}, EXTENSIONS=extensions)
     job.exporter = job.crawler.get_extension(exporter)

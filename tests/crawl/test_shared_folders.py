@@ -97,8 +97,7 @@ def test_a_moved_job_goes_on_with_its_feed(tmp_path, start):
 
 @pytest.mark.parametrize("place", ["first/copy", "second/job"])
 def test_a_copy_without_a_feed_of_its_own_is_refused(tmp_path, start, place):
-    """A job that was copied without its feed does not start: the feed is the original's, which goes
-    on as if nothing had been."""
+    """A job copied without its feed does not start: that is the original's, which goes on."""
     first, copy = tmp_path / "first", tmp_path / place
     start(first).pages(p1={"n": 1}).close("shutdown")
     before = (first / "out.jl").read_bytes()

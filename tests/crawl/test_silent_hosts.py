@@ -1,5 +1,4 @@
-"""Hosts that do not answer, on a scheduler, a job and a clock: how often each is asked, what fails,
-and when a crawl ends."""
+"""Hosts that do not answer, on a job and a clock: how often each is asked, what fails, the end."""
 
 from collections import Counter
 from functools import partial
@@ -57,8 +56,7 @@ def make_crawl(tmp_path, clock, opened):
 
 
 class World:
-    """Crawls the pages of slots, as far as Scrapy would, with its retries. `down(slot, now)` says
-    what an attempt fails with, or nothing."""
+    """Crawls with Scrapy's retries; `down(slot, now)` is what an attempt fails with, or None."""
 
     def __init__(self, crawl, clock, pages, down, *, takes_turns=True):
         for queue in crawl.scheduler._local_holds.queues:
@@ -166,8 +164,7 @@ def test_a_host_that_is_gone_is_asked_little_and_fails_as_one(make_crawl, clock,
 @pytest.mark.parametrize("takes_turns", [True, False])
 @pytest.mark.parametrize("count", [2, 7])
 def test_several_hosts_are_dead_at_once(make_crawl, clock, count, takes_turns):
-    """While others answer: that is not the machine, in the order of any release of Scrapy. They
-    are counted without a job, too."""
+    """While others answer it is not the machine, in the order of any Scrapy; also without a job."""
     crawl, gone = make_crawl(None), [f"gone{n}" for n in range(count)]
     pages = {**dict.fromkeys(gone, 20), "up": 300, "other": 300}
     world = World(crawl, clock, pages, always("refused", *gone), takes_turns=takes_turns)
@@ -265,8 +262,7 @@ EVIDENCE = [
 @pytest.mark.parametrize("why", EVIDENCE, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("kind", ["page", "image", "wanted"])
 def test_five_attempts_without_an_answer_hold_a_slot(make_crawl, clock, why, kind):
-    """Also those that do not come from the scheduler, such as robots.txt and images, or whose
-    spider wants to have its failures."""
+    """Also those past the scheduler, as robots.txt and images, or whose spider wants failures."""
     crawl = make_crawl().pushed(*map(str, range(9)), meta={"dont_retry": kind == "wanted"})
     for _ in range(4):
         crawl.middleware.process_exception(Request("http://example.com/robots.txt"), why())

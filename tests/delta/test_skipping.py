@@ -88,8 +88,7 @@ def test_a_page_that_is_asked_for_once_more_keeps_its_key(crawler, store):
 
 
 def test_a_store_that_fails_is_left_alone_for_a_while(crawler, caplog, monkeypatch):
-    """Each look may wait for it, and the crawl with that: it is asked again after a pause, and what
-    is asked for meanwhile is fetched in full."""
+    """A look may wait for it: it is asked after a pause, and until then all is fetched in full."""
     asked = []
 
     class Locked:
@@ -141,8 +140,7 @@ def test_a_store_that_cannot_be_written_to_is_refused(monkeypatch, tmp_path):
 def test_marks_are_in_the_store_when_the_spider_and_its_feeds_are_closed(
     opened, settings, feeds, is_known, tmp_path
 ):
-    """Without the signal engine_stopped, which Scrapy may not send. A skipped request is told of,
-    by Scrapy's signal for it, and by a stat."""
+    """Without engine_stopped, which may not come. A skip is told by Scrapy's signal and a stat."""
     known, dropped = Request("http://example.com/known"), []
     store = FileDeltaStore(tmp_path / "memory", Lifetime())
     store.add([(fingerprint(known), time.time())])

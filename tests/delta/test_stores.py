@@ -1,5 +1,4 @@
-"""What only one kind of delta store has: the table, against a plain dict with a clock that goes as
-it likes, and slices in Redis."""
+"""What one kind of delta store has: a table, against a dict with an odd clock, slices in Redis."""
 
 import json
 import multiprocessing

@@ -61,8 +61,7 @@ def left(folder):
 
 
 def crawl(folder):
-    """Run the project whole without ours, then with ours and a kill; print what came of it, and
-    return the faults, a line each."""
+    """Run the project without ours, then with ours and a kill; print it, and return the faults."""
     with Magazine() as site:
         # the same URLs for both runs, since they are in the results
         whole, killed = folder / "whole", folder / "killed"

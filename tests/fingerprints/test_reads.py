@@ -94,8 +94,7 @@ def test_a_word_is_taken():
     ],
 )
 def test_one_that_says_nothing_is_enough(hold):
-    """Wherever a fingerprinter keeps another one that it may ask, be it Scrapy's own after somebody
-    has changed the object."""
+    """Wherever one keeps another that it may ask, be it Scrapy's own in a changed object."""
     subclass = InheritingFingerprinter.__new__(InheritingFingerprinter)
     for part in (HeaderFingerprinter(), subclass, CHANGED_DEFAULT):
         with pytest.raises(ValueError, match=rf"the fingerprinter is .*{type(part).__name__}"):

@@ -107,8 +107,7 @@ LONG_NAME = of_name("Long" * 2_000)
     ids=range(13),
 )
 def test_equal_fingerprints_resume_silently(run, told, first, second):
-    """What counts is the fingerprints and the `identity`, of any length and any characters, not the
-    class that makes them."""
+    """The fingerprints and the `identity`, of any length and characters, count, not their class."""
     assert [run(first), run(second)] == [False, True]
     assert told() == []
 

@@ -19,8 +19,7 @@ JOBS, ADDON = os.environ["INJECT_JOBS"], os.environ["INJECT_ADDON"]
 
 
 class _AfterCrawler(importlib.abc.MetaPathFinder):
-    """Patches scrapy.crawler when somebody imports it: to import it here would change what
-    the tests of a bare process see."""
+    """Patches scrapy.crawler when it is imported: an import here would change what tests see."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "scrapy.crawler":

@@ -266,8 +266,7 @@ def test_requests_of_a_job_keep_what_they_are(join, redis, client, key, job, tmp
 
 
 def test_what_waits_in_a_job_goes_on_to_wait(join, redis, client, key, job):
-    """Delayed requests, and those of slots on hold: until the same time, or until their release;
-    what it is over for is due."""
+    """Delayed ones and those on hold: until the same time or their release; what is over is due."""
     slots = {"named": time() + 1000, "over": time() - 1000, "by hand": None}
     with stored(job.requests) as found:
         for slot, until in slots.items():

@@ -131,8 +131,7 @@ def test_new_ones_are_told_from_known_ones(make):
 
 
 def test_source_is_told_by_its_content(tmp_path):
-    """Names say nothing: fingerprints and URLs are told apart by how the file begins. Other files
-    are refused, with what is there instead."""
+    """Names say nothing: a file's beginning does. Others are refused, with what is in there."""
     seen, listed = tmp_path / "urls.txt", tmp_path / "requests.seen"
     seen.write_bytes(b"\0\x14" + b"x" * 20)
     listed.write_text("http://example.com/\n")

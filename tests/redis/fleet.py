@@ -1,5 +1,4 @@
-"""Crawls by several workers, forked from one process, that die in every way: stories of
-tests/world/runner.py."""
+"""Crawls by workers forked from one process that die in every way: stories of world/runner.py."""
 
 import atexit
 import gzip
@@ -335,8 +334,7 @@ def close_on_error(teller):
 
 
 def stopped(teller):
-    """Two workers close themselves after some pages, one is stopped with SIGINT, and two others go
-    on at once; nothing is in memory."""
+    """Two workers close themselves, one gets SIGINT, two others go on; nothing is in memory."""
     kinds = {"kinds": tuple(kind for kind in KINDS if kind != "unserializable"), "pages": 150}
     first, fleet = (teller.fleet(name, **kinds) for name in ("undisturbed", "stopped"))
     yield from teller.undisturbed(first)

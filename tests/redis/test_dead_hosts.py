@@ -114,8 +114,7 @@ def test_what_waits_for_dead_hosts_is_counted_bit_by_bit(join, monkeypatch):
 
 @pytest.mark.parametrize("end", ["answer", "retry", "probe"])
 def test_a_verdict_ends(join, orders, end):
-    """By an answer or an operator at once: a retry of some brings all of their slot back; and each
-    hour one request is asked."""
+    """At once, by an answer or a retry of some, which brings all back; each hour one is asked."""
     worker = join(capacity=9, **orders)
     worker.send("abcx", slot="dead")
     find_dead(worker)

@@ -1,5 +1,4 @@
-"""Requests of a crawl in Redis that have failed: kept in the call that would have acknowledged
-them, found again, and asked again."""
+"""Failed requests of a crawl in Redis: kept in the call that acknowledges, found, asked again."""
 
 import json
 from hashlib import sha1
@@ -110,8 +109,7 @@ ODD = [
 
 @pytest.mark.parametrize("record", DAMAGED + ODD, ids=range(len(DAMAGED + ODD)))
 def test_a_damaged_record_is_in_nobodys_way(join, redis_server, record):
-    """It is listed, as unreadable if it has other parts, and dropped; the next start joins, and
-    what is healthy is asked again."""
+    """It is listed, as unreadable or not, and dropped; the next start asks the others."""
     worker = join()
     worker.enqueue("page")
     fail(worker, worker.next())

@@ -1,5 +1,4 @@
-"""What waits on a real server: requests that are not due, slots that are held, and the lobby, the
-list that slots with few requests share."""
+"""What waits on a real server: delayed requests, held slots, and the lobby of small slots."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -34,8 +33,7 @@ def test_a_hundred_a_call(join):
 
 
 def test_what_comes_back_is_no_loss(join, redis_server):
-    """Claims that were returned count for no death of a worker. A hold that begins while a call is
-    open goes with the next one."""
+    """Returned claims count for no death of a worker. A hold during a call goes with the next."""
     worker = join(capacity=8)
     worker.send("abcdef", slot="held")
     worker.take(1)

@@ -59,8 +59,7 @@ def test_another_spider_is_refused(build, key, redis_server):
 
 
 def test_a_refused_worker_leaves_nothing(build, tmp_path, monkeypatch):
-    """No connection, and its job directory not there, or free for the next crawl of the process;
-    also one that is closed before it opens."""
+    """No connection, and no job directory, or a free one; also one that closes before it opens."""
     with pytest.raises(SharedFilterError):
         build(BLOOM_REDIS_URL="redis://127.0.0.1:1/0", JOBDIR=str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()

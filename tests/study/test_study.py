@@ -1,5 +1,4 @@
-"""What a number of URLs takes, ways to remember them, and charts of it, against counts made
-independently and against theory."""
+"""What URLs take, ways to remember them, and charts, against independent counts and theory."""
 
 import gzip
 import sys
@@ -19,8 +18,7 @@ SAMPLE = [line for line in gzip.decompress(URLS.read_bytes()).decode().split("\n
 
 
 def test_set_of_fingerprints_is_measured_right():
-    """The formula gives the size of real sets, before and after each step of their growth, and what
-    the allocator was asked for."""
+    """Real sets have the size of the formula, around each step, and were allocated that much."""
     members = set()
     empty, last = sys.getsizeof(members), 0
     for n in range(1, 200_000):

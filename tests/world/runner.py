@@ -330,8 +330,7 @@ def take(world, crawl, step):
 
 
 def tell(world, crawl, steps, look):
-    """Take the steps of a crawl, each when the one before it is over; return what `look` says of
-    each run, its step, and its answers."""
+    """Take the steps of a crawl in turn; return what `look` says of run, step and answers."""
     found = []
     for step in steps:
         began = world.count(crawl)
