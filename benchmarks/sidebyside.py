@@ -158,12 +158,11 @@ def redis_server(kind: str = "Server") -> Iterator[Any]:
     """Start a server, or a Cluster, and stop it at the end."""
     from tests.redis import server
 
-    with tempfile.TemporaryDirectory() as folder:
-        started = getattr(server, kind)(Path(folder))
-        try:
-            yield started
-        finally:
-            started.stop()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        getattr(server, kind)(Path(folder)) as started,
+    ):
+        yield started
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -190,26 +190,22 @@ def test_the_compose_file(tmp_path):
     assert worker["environment"]["BLOOM_REDIS_URL"] == "redis://redis:6379/0"
     command = worker["command"].replace("$$", "$").replace("/jobs/", f"{tmp_path}/")
     configuration = dict(zip(options[::2], options[1::2], strict=True))
-    redis = server.Server(tmp_path, **{name[2:]: value for name, value in configuration.items()})
+    configuration = {name[2:]: value for name, value in configuration.items()}
     environment = {
         **os.environ,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": str(PROJECT.parent),
-        "BLOOM_REDIS_URL": redis.url,
     }
     options = {"cwd": PROJECT, "stderr": subprocess.PIPE, "text": True}
-    try:
-        with AnotherSite() as site:
-            environment["START"] = f"{site.url}/"
-            crawls = [
-                subprocess.Popen(
-                    shlex.split(command), env={**environment, "HOSTNAME": f"worker{n}"}, **options
-                )
-                for n in range(worker["deploy"]["replicas"])
-            ]
-            errors = [crawl.communicate(timeout=PATIENCE)[1] for crawl in crawls]
-    finally:
-        redis.stop()
+    with server.Server(tmp_path, **configuration) as redis, AnotherSite() as site:
+        environment |= {"BLOOM_REDIS_URL": redis.url, "START": f"{site.url}/"}
+        crawls = [
+            subprocess.Popen(
+                shlex.split(command), env={**environment, "HOSTNAME": f"worker{n}"}, **options
+            )
+            for n in range(worker["deploy"]["replicas"])
+        ]
+        errors = [crawl.communicate(timeout=PATIENCE)[1] for crawl in crawls]
     assert [crawl.returncode for crawl in crawls] == [0, 0, 0], errors
     assert sorted(site.asked) == [("GET", path) for path in ("/", "/one", "/two")]
     lines = [line for feed in tmp_path.glob("*.jsonl") for line in feed.read_text().splitlines()]

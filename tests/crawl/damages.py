@@ -238,22 +238,18 @@ def main():
     options = parser.parse_args()
     preload()
     chance = random.Random(options.seed)
-    with tempfile.TemporaryDirectory(prefix="damages-") as name:
+    with tempfile.TemporaryDirectory(prefix="damages-") as name, Server(Path(name)) as server:
         folder = Path(name)
-        server = Server(folder)
-        try:
-            text = in_a_fork(folder, make_job, folder)
-            assert "Traceback" not in text, text
-            dump = damages.made(server, folder)
-            for name in chance.sample([*PAYLOADS], min(options.payloads, len(PAYLOADS))):
-                payload = PAYLOADS[name]
-                tell(name, trial_of_job(folder, server, partial(craft, payload=payload)))
-                tell(name, trial_of_redis(folder, server, dump, payload))
-            for number in range(options.damages):
-                damage = partial((damage_row, damage_bytes)[number % 2], seed=options.seed + number)
-                tell(number, trial_of_job(folder, server, damage))
-        finally:
-            server.stop()
+        text = in_a_fork(folder, make_job, folder)
+        assert "Traceback" not in text, text
+        dump = damages.made(server, folder)
+        for name in chance.sample([*PAYLOADS], min(options.payloads, len(PAYLOADS))):
+            payload = PAYLOADS[name]
+            tell(name, trial_of_job(folder, server, partial(craft, payload=payload)))
+            tell(name, trial_of_redis(folder, server, dump, payload))
+        for number in range(options.damages):
+            damage = partial((damage_row, damage_bytes)[number % 2], seed=options.seed + number)
+            tell(number, trial_of_job(folder, server, damage))
 
 
 def tell(number, wrong):

@@ -162,11 +162,8 @@ def _environment(project, folder):
     if not project.needs_redis:
         yield os.environ
         return
-    server = Server(folder)
-    try:
+    with Server(folder) as server:
         yield {**os.environ, "REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(server.port)}
-    finally:
-        server.stop()
 
 
 if __name__ == "__main__":

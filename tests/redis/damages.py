@@ -288,16 +288,12 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     options = parser.parse_args()
     preload()
-    with tempfile.TemporaryDirectory(prefix="damages-") as name:
+    with tempfile.TemporaryDirectory(prefix="damages-") as name, Server(Path(name)) as server:
         folder = Path(name)
-        server = Server(folder)
-        try:
-            dump = made(server, folder)
-            for number in range(options.damages):
-                told = trial(server, dump, random.Random(options.seed + number), folder)
-                print(json.dumps({"number": number, **told}), flush=True)
-        finally:
-            server.stop()
+        dump = made(server, folder)
+        for number in range(options.damages):
+            told = trial(server, dump, random.Random(options.seed + number), folder)
+            print(json.dumps({"number": number, **told}), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,11 +24,8 @@ def _of(kind, scope="function", **options):
     def serve(tmp_path_factory):
         if reason := missing():
             pytest.skip(reason)
-        server = kind(tmp_path_factory.mktemp("redis"), **options)
-        try:
+        with kind(tmp_path_factory.mktemp("redis"), **options) as server:
             yield server
-        finally:
-            server.stop()
 
     return serve
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import count
 from pathlib import Path
 from socketserver import ThreadingTCPServer
@@ -74,7 +74,7 @@ def free_port():
             return port
 
 
-class Server:
+class Server(AbstractContextManager):
     """One redis-server; `options` are those of its configuration file."""
 
     def __init__(self, folder, **options):
@@ -172,6 +172,9 @@ class Server:
         self.process.kill()
         self.process.wait()
 
+    def __exit__(self, *_):
+        self.stop()
+
 
 class Replica(Server):
     """A server that follows `primary` when it is told to."""
@@ -179,12 +182,6 @@ class Replica(Server):
     def __init__(self, primary, folder):
         super().__init__(folder)
         self._primary = primary
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stop()
 
     def follow(self):
         """Become a copy of the primary, and stay one."""
@@ -231,7 +228,7 @@ class Name(ThreadingTCPServer):
                     ends[end].sendall(data)
 
 
-class Cluster:
+class Cluster(AbstractContextManager):
     """A Redis Cluster of three primaries."""
 
     def __init__(self, folder, **options):
@@ -269,6 +266,9 @@ class Cluster:
     def stop(self):
         for node in self.nodes:
             node.stop()
+
+    def __exit__(self, *_):
+        self.stop()
 
 
 class Move:
