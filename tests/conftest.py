@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tracemalloc
 from contextlib import suppress
 from datetime import date
 from functools import partial
@@ -119,6 +120,21 @@ def run(monkeypatch, capsys):
         return Result(subprocess.CompletedProcess(arguments, status, out, error))
 
     return run
+
+
+@pytest.fixture(params=[0o000, 0o077])
+def umask(request):
+    """The umask of a test: none, or that of a user who lets nobody in."""
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+@pytest.fixture
+def traced():
+    """Return tracemalloc, which is stopped in the end."""
+    yield tracemalloc
+    tracemalloc.stop()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import random
 import re
-import tracemalloc
 import zlib
 from types import SimpleNamespace
 
@@ -58,7 +57,7 @@ def test_the_newest_deflates_and_each_inflates(numbers, page):
     assert {known.inflate(each, SLOT) for each in deflated.values() if each} <= {text}
 
 
-def test_long_texts_stay_as_they_are_and_bombs_are_refused():
+def test_long_texts_stay_as_they_are_and_bombs_are_refused(traced):
     """Deflated they would take too much work, and inflated too much memory."""
     known = learned(1)
     longest = bytes(LONGEST)
@@ -67,13 +66,10 @@ def test_long_texts_stay_as_they_are_and_bombs_are_refused():
     bomb = zlib.compressobj(9, zlib.DEFLATED, -15)
     stream = bomb.compress(bytes(20_000_000)) + bomb.flush()
     payload = bytes.fromhex(next(iter(known.texts))) + bytes(2) + stream
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match="does not end where it should"):
-            known.inflate(payload, SLOT)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    traced.start()
+    with pytest.raises(ValueError, match="does not end where it should"):
+        known.inflate(payload, SLOT)
+    _, peak = traced.get_traced_memory()
     assert peak < 1_000_000
 
 

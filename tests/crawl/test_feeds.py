@@ -7,7 +7,6 @@ import os
 import re
 import resource
 import sqlite3
-import tracemalloc
 from datetime import datetime, timedelta
 from functools import partial
 from io import BytesIO
@@ -82,16 +81,13 @@ def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job, l
     assert numbers(path) == [1, 0, 2]
 
 
-def test_many_items_of_one_request_wait_on_the_disk(tmp_path, job):
+def test_many_items_of_one_request_wait_on_the_disk(tmp_path, job, traced):
     """They take no memory there, and leave it when they are in the file."""
     a, text = job({"a.jl": "jsonlines"}), "x" * 20_000
     page = a.page("1", {"n": 0, "text": text})
-    tracemalloc.start()
-    try:
-        a.items(page, *({"n": n, "text": text} for n in range(1, 500)))
-        grown, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    traced.start()
+    a.items(page, *({"n": n, "text": text} for n in range(1, 500)))
+    grown, _ = traced.get_traced_memory()
     assert grown < 2_000_000
     a.done(page)
     a.commit()

@@ -1,7 +1,6 @@
 """The text of a stored request: all fields come back, with their types and their order."""
 
 import struct
-import tracemalloc
 from contextlib import suppress
 from enum import IntEnum
 from itertools import cycle, product
@@ -271,32 +270,26 @@ def deep(head, tail=b"\xc0", levels=100_000):
     ],
     ids=lambda text: repr(text[:12]),
 )
-def test_what_is_no_text(text):
+def test_what_is_no_text(text, traced):
     """It is refused at once, in time and memory of its length."""
     began = process_time()
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match="its text is damaged"):
-            unpack(text, SLOT)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    traced.start()
+    with pytest.raises(ValueError, match="its text is damaged"):
+        unpack(text, SLOT)
+    _, peak = traced.get_traced_memory()
     assert process_time() - began < 1
     assert peak < 1_500_000 + 20 * len(text)
 
 
-def test_a_text_is_short_and_leaves_no_buffer():
+def test_a_text_is_short_and_leaves_no_buffer(traced):
     """Six bytes and what slot and URL do not say; one of 20 MB leaves as little memory."""
     request = Request(URL, headers={"Referer": f"http://{SLOT}/b"}, meta={"depth": 3})
     fields = {**in_order(request.to_dict()), "callback": "parse"}
     assert require_round_trip(fields) == b"\x97\0\x03\xa5parse\xc0\xa6/b?c=d\x12\xa0"
-    tracemalloc.start()
-    try:
-        pack(Request(URL, body=bytes(20_000_000)).to_dict(), SLOT)
-        pack(Request(URL).to_dict(), SLOT)
-        now, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    traced.start()
+    pack(Request(URL, body=bytes(20_000_000)).to_dict(), SLOT)
+    pack(Request(URL).to_dict(), SLOT)
+    now, _ = traced.get_traced_memory()
     assert now < 2_000_000
 
 

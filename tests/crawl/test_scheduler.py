@@ -5,7 +5,6 @@ import logging
 import re
 import shutil
 import sys
-import tracemalloc
 from enum import IntEnum
 from functools import partial
 from itertools import pairwise
@@ -80,16 +79,15 @@ def test_a_priority_may_have_a_name(make, tmp_path, folder):
     assert job.names() == ["c", "b", "a"]
 
 
-def test_memory_does_not_grow_with_what_is_pending(make):
+def test_memory_does_not_grow_with_what_is_pending(make, traced):
     """Thousands more pending requests take no more memory than a page cache does."""
     job = make()
     for number in range(3_000):
         if number == 500:
-            tracemalloc.start()
+            traced.start()
         job.push(str(number), dont_filter=True)
     job.commit()
-    grown, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    grown, _ = traced.get_traced_memory()
     assert len(job.scheduler) == 3_000
     assert grown < 500_000  # requests themselves would take five times as much
 

@@ -1,7 +1,6 @@
 """Jobs whose files lie where others write, or were copied: what they open, who may read it."""
 
 import gzip
-import os
 import shutil
 import stat
 
@@ -35,7 +34,6 @@ def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_feeds_and_job_in_a_folder_of_many(tmp_path, start, umask):
     """What only the crawl has a use for is for its owner alone, as there are cookies in requests
     and a secret in the filter; a feed has the mode of any new file, or that which it had."""
@@ -44,18 +42,14 @@ def test_feeds_and_job_in_a_folder_of_many(tmp_path, start, umask):
     feeds["new.jl.gz"]["postprocessing"] = feeds["old.jl.gz"]["postprocessing"] = [GZIP]
     (tmp_path / "old.jl.gz").write_bytes(gzip.compress(b""))
     (tmp_path / "old.jl.gz").chmod(0o640)
-    before = os.umask(umask)
-    try:
-        job = start(tmp_path, feeds, BLOOM_AUDIT=tmp_path / "audit").pages(p1={"n": 1})
-        give(JobDirectory(tmp_path / "job"), HoldOrder(["slot"]))
-        folders = [tmp_path / "job" / name for name in ("feeds", "bloom", "orders")]
-        private = [tmp_path / "audit", *(tmp_path / "job").glob("requests.sqlite*"), *folders]
-        private += [path for folder in folders for path in folder.iterdir()]
-        assert len(private) > 10
-        assert {mode(path) - 0o100 * path.is_dir() for path in private} == {0o600}
-        job.finish()
-    finally:
-        os.umask(before)
+    job = start(tmp_path, feeds, BLOOM_AUDIT=tmp_path / "audit").pages(p1={"n": 1})
+    give(JobDirectory(tmp_path / "job"), HoldOrder(["slot"]))
+    folders = [tmp_path / "job" / name for name in ("feeds", "bloom", "orders")]
+    private = [tmp_path / "audit", *(tmp_path / "job").glob("requests.sqlite*"), *folders]
+    private += [path for folder in folders for path in folder.iterdir()]
+    assert len(private) > 10
+    assert {mode(path) - 0o100 * path.is_dir() for path in private} == {0o600}
+    job.finish()
     assert [mode(tmp_path / each) for each in names] == [0o666 & ~umask] * 2 + [0o640]
     assert [numbers(tmp_path / each) for each in names] == [[1]] * 3
 

@@ -2,7 +2,6 @@
 
 import gzip
 import sys
-import tracemalloc
 from hashlib import sha1
 
 import pytest
@@ -17,7 +16,7 @@ from tests.commands.command_line import URLS
 SAMPLE = [line for line in gzip.decompress(URLS.read_bytes()).decode().split("\n") if line]
 
 
-def test_set_of_fingerprints_is_measured_right():
+def test_set_of_fingerprints_is_measured_right(traced):
     """Real sets have the size of the formula, around each step, and were allocated that much."""
     members = set()
     empty, last = sys.getsizeof(members), 0
@@ -26,10 +25,9 @@ def test_set_of_fingerprints_is_measured_right():
         if (size := sys.getsizeof(members) - empty) != last:
             assert (study._table_bytes(n - 1), study._table_bytes(n)) == (last, size)
             last = size
-    tracemalloc.start()
+    traced.start()
     members = {sha1(str(n).encode()).digest() for n in range(100_000)}
-    used, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    used, _ = traced.get_traced_memory()
     # blocks are rounded up to 16 bytes, which is not traced
     assert set_bytes(len(members)) == pytest.approx(used + 11 * len(members), abs=1000)
 
