@@ -11,15 +11,8 @@ import scrapy
 
 BUSY = 6
 PAGES = [
-    "/",
-    "/cookie",
-    "/kid",
-    "/leaf",
-    "/new",
-    "/order?a=1&b=2",
-    "/page/1",
-    "/page/2",
-    "/refresh",
+    *("/", "/cookie", "/kid", "/leaf", "/new"),
+    *("/order?a=1&b=2", "/page/1", "/page/2", "/refresh"),
 ]
 """What gives an item."""
 ONCE_MORE = {

@@ -137,13 +137,8 @@ def made(spider, url, callback=None, **options):
 
 REDIRECT = {"redirect_urls": [f"{SITE}b"], "redirect_times": 1}
 METAS = [
-    *(
-        {"depth": 1},
-        {"verbatim_url": True},
-        {"verbatim_url": False},
-        {"bloom_fingerprint": "k"},
-        REDIRECT,
-    ),
+    *({"depth": 1}, {"verbatim_url": True}, {"verbatim_url": False}),
+    *({"bloom_fingerprint": "k"}, REDIRECT),
     *({"bloom_fingerprint": "k", "download_latency": 0.1}, {"function": print}, {"dud": False}),
     *({"page_params": {"a": 1}}, {"page_params": print}, {"inject": ["a"]}),
 ]
@@ -695,11 +690,8 @@ def test_follow_new_makes_no_request_of_a_known_link():
     response = tested.page("".join(f"<a href='{href}'>b</a>" for href in hrefs))
     texts = [href.strip() for href in hrefs]
     for links in (
-        {"css": "a"},
-        {"xpath": "//a"},
-        {"css": "a::attr(href)"},
-        {"urls": list(response.css("a"))},
-        {"urls": texts},
+        *({"css": "a"}, {"xpath": "//a"}, {"css": "a::attr(href)"}),
+        *({"urls": list(response.css("a"))}, {"urls": texts}),
         {"urls": LinkExtractor(unique=False).extract_links(response)},
     ):
         before = tested.filtered

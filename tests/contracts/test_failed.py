@@ -32,13 +32,10 @@ def crawl_and_fail(place, *names):
 
 DATA_LOSS = ResponseFailed([Failure(type("_DataLoss", (Exception,), {})())])
 REASONS = [
-    (defer.TimeoutError(), "timeout"),
-    (error.DNSLookupError("no such name"), "dns"),
-    (ConnectionRefusedError(), "refused"),
+    *((defer.TimeoutError(), "timeout"), (error.DNSLookupError("no such name"), "dns")),
+    *((ConnectionRefusedError(), "refused"), (DATA_LOSS, "data_loss")),
     (ResponseFailed([Failure(error.ConnectionDone())]), "connection"),
-    (DATA_LOSS, "data_loss"),
-    (OSError("an empty gzip"), "connection"),
-    (defer.CancelledError(), "cancelled"),
+    *((OSError("an empty gzip"), "connection"), (defer.CancelledError(), "cancelled")),
     (exceptions.NotSupported("no handler"), "unsupported"),
     (ValueError("a middleware's own"), "other"),
 ]

@@ -322,12 +322,11 @@ def test_random_calls(kind, number, disk):
 
 DAMAGES = (
     "DELETE FROM request",
-    "UPDATE request SET slot = 'x'",
-    "UPDATE request SET state = 9",
-    "UPDATE request SET due = 'x'",
-    "UPDATE request SET due = NULL",
-    "UPDATE slot SET counted = 'x'",
-    "UPDATE slot SET name = x'00'",
+    *(
+        f"UPDATE request SET {what}"
+        for what in ("slot = 'x'", "state = 9", "due = 'x'", "due = NULL")
+    ),
+    *(f"UPDATE slot SET {what}" for what in ("counted = 'x'", "name = x'00'")),
     "UPDATE job SET last = -(1 << 40)",
 )
 

@@ -183,16 +183,8 @@ shared_tuple = (shared,)
 @pytest.mark.parametrize(
     "value",
     [
-        object(),
-        msgpack.ExtType(7, b""),
-        10**30_000,
-        Own.ONE,
-        (shared_tuple, shared_tuple),
-        cyclic,
-        nested(DEEPEST),
-        nested(100_000),
-        {OwnText("a"): 1},
-        {(Own.ONE,): 1},
+        *(object(), msgpack.ExtType(7, b""), 10**30_000, Own.ONE, (shared_tuple, shared_tuple)),
+        *(cyclic, nested(DEEPEST), nested(100_000), {OwnText("a"): 1}, {(Own.ONE,): 1}),
     ],
     ids=lambda value: type(value).__name__,
 )

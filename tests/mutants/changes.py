@@ -126,18 +126,8 @@ def _python(module: cst.Module, old: cst.CSTNode, new: cst.CSTNode) -> str | Non
 
 
 _SWAPS = [
-    "== ~=",
-    "~= ==",
-    "< <=",
-    "<= <",
-    "> >=",
-    ">= >",
-    "+ -",
-    "- +",
-    "* +",
-    "/ *",
-    "and or",
-    "or and",
+    *("== ~=", "~= ==", "< <=", "<= <", "> >=", ">= >"),
+    *("+ -", "- +", "* +", "/ *", "and or", "or and"),
 ]
 LUA = [(rf" {re.escape(old)} ", f" {new} ") for old, new in map(str.split, _SWAPS)] + [
     (r"\bnot (?=\w)", ""),
