@@ -8,23 +8,15 @@ are pages without an answer of 200, refusals, the pages of the other host meanwh
 seconds until the last page and until the end.
 """
 
-import json
-import subprocess
-import sys
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
-from sidebyside import TREE, parser_of, table
+from sidebyside import SIDES, crawl_waiting, parser_of, table
 
 from tests.crawl.resting_site import Rest, RestingSite
 
 PAGES = {"rests": 400, "answers": 600}
-SIDES = {
-    "stock Scrapy": [],
-    "scrapy-bloom": ["-s", 'ADDONS={"scrapy_bloom.Addon": 300}', "-s", "JOBDIR=job"],
-}
 
 
 def crawl(seconds: float, says: str, side: str) -> list[object]:
@@ -32,17 +24,13 @@ def crawl(seconds: float, says: str, side: str) -> list[object]:
     rest = Rest(seconds, says, after=20)
     with tempfile.TemporaryDirectory() as folder, RestingSite({"rests": rest}) as site:
         site.go.set()
-        command = [sys.executable, "-m", "scrapy", "runspider"]
-        command += [str(TREE / "tests" / "crawl" / "waiting_spider.py"), "-a", f"site={site.url}"]
-        command += ["-a", f"pages={json.dumps(PAGES)}", "-s", "LOG_LEVEL=ERROR", *SIDES[side]]
-        started = time.monotonic()
-        subprocess.run(command, cwd=folder, stderr=subprocess.DEVNULL, check=True)
-        took = time.monotonic() - started
+        words = ("-a", f"site={site.url}", "-s", "LOG_LEVEL=ERROR")
+        started, ended = crawl_waiting(folder, side, PAGES, *words)
         missed = sum(PAGES.values()) - sum(len({*site.pages(host)}) for host in PAGES)
         meanwhile = sum(each.came < rest.until for each in site.asked["answers"])
         last = max((each.answered for each in site.asked["rests"] if each.status == 200), default=0)
         refused = len(site.pages("rests", rest.status))
-        times = f"{max(0, last - started):.0f}", f"{took:.0f}"
+        times = f"{max(0, last - started):.0f}", f"{ended - started:.0f}"
         return ["yes" if says else "no", side, missed, refused, meanwhile, *times]
 
 

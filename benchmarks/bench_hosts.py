@@ -10,25 +10,18 @@ as many pages as there are healthy ones, since it would take hours.
 """
 
 import asyncio
-import json
 import re
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 
-from sidebyside import TREE, parser_of, table
+from sidebyside import SIDES, crawl_waiting, parser_of, table
 
 from tests.web_server import ServedInThread
 
-SIDES = {
-    "stock Scrapy": [],
-    "scrapy-bloom": ["-s", 'ADDONS={"scrapy_bloom.Addon": 300}', "-s", "JOBDIR=job"],
-}
 HOSTS = {"nothing": None, "a closed port": 0, "a black hole": 500}
 """How many connections the port takes that it never answers."""
 
@@ -57,13 +50,9 @@ def crawl(pages: int, healthy: int, side: str, host: str) -> list[object]:
             pages = min(pages, healthy) if side == "stock Scrapy" else pages
         asked = {site.url: healthy}
         asked |= {} if backlog is None else {f"http://127.0.0.1:{port.getsockname()[1]}": pages}
-        command = [sys.executable, "-m", "scrapy", "runspider"]
-        command += [str(TREE / "tests" / "crawl" / "waiting_spider.py")]
-        command += ["-a", f"pages={json.dumps(asked)}", *SIDES[side], "-s", "DOWNLOAD_TIMEOUT=5"]
-        command += ["-s", "LOG_LEVEL=INFO", "-s", "LOG_FILE=log"]
-        started = time.monotonic()
-        subprocess.run(command, cwd=folder, stderr=subprocess.DEVNULL, check=True)
-        end, log = time.monotonic(), (Path(folder) / "log").read_text()
+        words = ("-s", "DOWNLOAD_TIMEOUT=5", "-s", "LOG_LEVEL=INFO", "-s", "LOG_FILE=log")
+        started, end = crawl_waiting(folder, side, asked, *words)
+        log = (Path(folder) / "log").read_text()
         count = re.search(r"'downloader/request_count': (\d+)", log)
         attempts = int(count[1]) - healthy if count else -1
         times = f"{site.last - started:.0f}", f"{end - site.last:.0f}"

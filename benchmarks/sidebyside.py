@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -146,6 +147,22 @@ def forked(
 def seconds_of(used: resource.struct_rusage) -> float:
     """Return the CPU seconds of a process."""
     return used.ru_utime + used.ru_stime
+
+
+SIDES = {
+    "stock Scrapy": [],
+    "scrapy-bloom": ["-s", 'ADDONS={"scrapy_bloom.Addon": 300}', "-s", "JOBDIR=job"],
+}
+
+
+def crawl_waiting(folder: str, side: str, pages: object, *words: str) -> tuple[float, float]:
+    """Crawl with `waiting_spider.py` in a folder; return when that has begun, and ended."""
+    command = [sys.executable, "-m", "scrapy", "runspider"]
+    command += [str(TREE / "tests" / "crawl" / "waiting_spider.py"), *SIDES[side], *words]
+    command += ["-a", f"pages={json.dumps(pages)}"]
+    started = time.monotonic()
+    subprocess.run(command, cwd=folder, stderr=subprocess.DEVNULL, check=True)
+    return started, time.monotonic()
 
 
 def resident() -> int:
