@@ -214,16 +214,21 @@ def test_a_damaged_record_hides_no_other(run, tmp_path, detail):
 
 
 def test_a_running_job_gets_an_order(run, tmp_path, monkeypatch):
-    """Which stands until a command or a start carries it out; what has failed can be listed."""
+    """Which stands until one carries it out, and leaves nothing; what has failed can be listed."""
     with stored(tmp_path / "requests.sqlite") as job:
         for each in FAILURES:
             job.fail(each)
-    monkeypatch.setattr(orders, "PATIENCE", 0.1)
+    monkeypatch.setattr(orders, "PATIENCE", -1)
+    (folder := JobDirectory(tmp_path).orders).mkdir()
+    for killed in ("1-ab.done", ".ab.bloom.tmp"):
+        (folder / killed).touch()
     with JobDirectory(tmp_path).locked():
         for command in (["retry", "--reason", "callback"], ["drop", "--url", "*/1", "--yes"]):
             told = run(tmp_path, command[0], ".", *command[1:])
             assert told.status == 0
             assert told.out.startswith("the order stands: the process that has . has not answered")
         assert len(run(tmp_path, "failed", ".", "--json").json) == MANY + 1
+        assert [each.suffix for each in folder.iterdir()] == [".json"] * 2
     assert run(tmp_path, "retry", ".", "--json").json == {"retried": MANY - 1}
+    assert [*folder.iterdir()] == []
     assert run(tmp_path, "queue", "count", ".", "--json").json["pending"] == MANY
