@@ -1,10 +1,10 @@
 """What each command about requests answers, in text and with --json, to a job and to a crawl."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from scrapy_bloom.commands import requests
 from scrapy_bloom.crawl.codec import Codec
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
@@ -148,8 +148,8 @@ def test_failed_requests_are_listed_retried_and_forgotten(make, monkeypatch):
     assert place("failed --url */[01] -o -").lines == [f"{STARTS}0", f"{STARTS}1"]
     assert place("failed --url */[01] -o - --json").json == [f"{STARTS}0", f"{STARTS}1"]
     with monkeypatch.context() as patch:
-        patch.setattr(requests, "escaped", raising(OSError(28, "No space left on device")))
-        assert "No space left on device" in place("failed -o urls.txt").refusal
+        patch.setattr(os, "fsync", raising(OSError(28, "No space left on device")))
+        assert "urls.txt: No space left on device" in place("failed -o urls.txt").refusal
     assert place("failed -o urls.txt").lines == ["wrote 8 URLs to urls.txt"]
     assert place("failed -o two.txt --json").json == {"file": "two.txt", "urls": 8}
     assert len(Path("urls.txt").read_text().splitlines()) == MANY + 1
