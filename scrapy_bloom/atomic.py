@@ -22,29 +22,26 @@ def replacing(path: Path, mode: int = 0o600, token: str | None = None) -> Iterat
     """Give a new file with a random name, private until it takes the place of that at `path`, with
     this `mode`, at the end of the context, durably: after a crash there is the old one or the new
     one. What a kill has left is removed by a call with the same random `token`. Raises OSError."""
-    temporary = path.with_name(f".{token or secrets.token_hex(8)}.bloom.tmp")
-    temporary.unlink(missing_ok=True)
-    with open(temporary, "xb", opener=privately) as file:
-        descriptor = os.dup(file.fileno())  # the writer may close `file`
-        try:
-            yield file
+    made = path.with_name(f".{token or secrets.token_hex(8)}.bloom.tmp")
+    made.unlink(missing_ok=True)
+    try:
+        with open(made, "xb", opener=privately) as file, open(os.dup(file.fileno()), "wb") as own:
+            yield file  # which the writer may close
             file.close()
-            os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
-            temporary.rename(path)
-        except BaseException as error:
-            temporary.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                error.filename = error.filename or str(path)
-            raise
-        finally:
-            os.close(descriptor)
+            os.fchmod(own.fileno(), mode)
+            os.fsync(own.fileno())
+            made.rename(path)
+    except BaseException as error:
+        made.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(made)):
+            error.filename = str(path)
+        raise
     sync_directory(path.parent)
 
 
-def replace(path: Path, content: bytes) -> None:
+def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write the file at `path` as `replacing` does."""
-    with replacing(path) as file:
+    with replacing(path, mode) as file:
         file.write(content)
 
 

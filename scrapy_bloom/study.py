@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib import import_module
-from io import StringIO
+from io import BytesIO, StringIO
 from itertools import islice
 from math import exp
 from operator import mul
@@ -274,8 +274,8 @@ def compare(methods: Sequence[Method], urls: Iterable[str], every: int) -> Itera
             return
 
 
-def draw(chart: str, path: Path, curves: Sequence[Any]) -> None:
-    """Write a chart to `path`, whose suffix says the format: `error-by-bits` with `curves` for
+def draw(chart: str, path: Path, curves: Sequence[Any]) -> bytes:
+    """Return a chart for `path`, whose suffix says the format: `error-by-bits` with `curves` for
     these numbers of probes, `error-by-probes` for these bits an item, `memory` for these error
     rates.
 
@@ -293,12 +293,12 @@ def draw(chart: str, path: Path, curves: Sequence[Any]) -> None:
     CHARTS[chart](axes, curves)
     axes.grid(visible=True, color=_GRID, linewidth=0.6)
     if path.suffix == ".png":
-        figure.savefig(path)
-        return
+        figure.savefig(png := BytesIO(), format="png")
+        return png.getvalue()
     svg = StringIO()
     with import_module("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": chart}):
         figure.savefig(svg, format="svg", metadata={"Date": None, "Title": axes.get_title()})
-    path.write_text(svg.getvalue().replace("<defs>", _DARK, 1), encoding="utf-8")
+    return svg.getvalue().replace("<defs>", _DARK, 1).encode()
 
 
 def _error_by_bits(axes: Axes, probes: Sequence[int]) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ..amounts import counted
+from ..atomic import replace
 from ..crawl.choice import DROPPED, OF_URL, Action, Counts, Filter, Record
 from ..crawl.failed_request import FailedRequest
 from ..crawl.records import KEPT, State
 from ..errors import BloomError
+from ..feeds.waiting import mode_of
 from ..periods import seconds as seconds_of
 from ..redis.codec import is_storable_slot
 from ..texts import escaped, held_for, in_brief, in_utc
@@ -258,14 +260,9 @@ def _write_urls(session: Context, found: Sequence[FailedRequest]) -> None:
         session.print(urls, urls)
         return
     path = Path(session.options.output)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.writelines(f"{escaped(url)}\n" for url in urls)
-    except FileExistsError:
-        raise BloomError(f"{path} is there already: remove it, or name another file") from None
-    except BaseException:
-        path.unlink(missing_ok=True)  # a part of the list would pass for all of it
-        raise
+    if path.is_symlink() or path.exists():
+        raise BloomError(f"{path} is there already: remove it, or name another file")
+    replace(path, "".join(f"{escaped(url)}\n" for url in urls).encode(), mode_of(path))
     line = f"wrote {counted(len(urls), 'URL')} to {path}"
     session.print({"file": str(path), "urls": len(urls)}, [line])
 

@@ -9,8 +9,10 @@ from typing import Any
 
 from .. import study
 from ..amounts import counted, in_bytes, pages_text
+from ..atomic import replace
 from ..bloom.sizing import check_error_rate
 from ..errors import BloomError
+from ..feeds.waiting import mode_of
 from ..migration.sources import open_list, url_in
 from ..settings import BloomSettings
 from .context import Context, flush, table
@@ -164,5 +166,6 @@ def plot(session: Context) -> None:
         "error-by-probes": options.bits,
         "memory": options.error_rate,
     }
-    study.draw(options.chart, Path(options.file), curves[options.chart])
+    path = Path(options.file).resolve()
+    replace(path, study.draw(options.chart, path, curves[options.chart]), mode_of(path))
     session.print_lines([f"wrote {options.file}"])

@@ -159,7 +159,7 @@ class WaitingFeed(OpenFeed):
         if "path" not in stored:
             before = [0, ""] if self.options.get("overwrite") else _version(path)
             stored |= {"path": str(path), "base": before[0], "versions": [before]}
-        with replacing(path, _mode_of(path), stored["token"]) as file:
+        with replacing(path, mode_of(path), stored["token"]) as file:
             with suppress(FileNotFoundError), path.open("rb") as base:
                 file.writelines(chunks(base, stored["base"]))
             self._write(batch, file)
@@ -205,8 +205,8 @@ def _version(path: Path) -> list[Any]:
     return [file.length, file.digest.hex()]
 
 
-def _mode_of(path: Path) -> int:
-    """Return the mode of the feed at `path`, or that of a new file."""
+def mode_of(path: Path) -> int:
+    """Return the mode of the file at `path`, or that of a new one."""
     with suppress(FileNotFoundError):
         return stat.S_IMODE(path.stat().st_mode)
     mask = os.umask(0o077)  # there is no way only to read it

@@ -337,12 +337,19 @@ def give(job: JobDirectory, what: Order | HoldOrder) -> Path:
     make_directory(job.orders, 0o700)
     path = job.orders / f"{time.time_ns()}-{secrets.token_hex(4)}.json"
     replace(path, what.encode().encode())
+    for left in (*job.orders.glob("*.done"), *job.orders.glob(".*.bloom.tmp")):
+        with suppress(OSError):  # by what was interrupted or killed
+            if path.stat().st_mtime - left.stat().st_mtime > PATIENCE:
+                left.unlink()
     return path.with_suffix(".done")
 
 
 def answer(path: Path, figures: Mapping[str, Any]) -> None:
-    """Answer an order that was committed. Raises OSError."""
-    replace(path.with_suffix(".done"), json.dumps(figures).encode())
+    """Answer an order that was committed, unless its command has given up. Raises OSError."""
+    replace(done := path.with_suffix(".done"), json.dumps(figures).encode())
+    with suppress(FileNotFoundError):  # its command has read it
+        if done.stat().st_mtime - path.stat().st_mtime > PATIENCE:
+            done.unlink()
     path.unlink()
 
 

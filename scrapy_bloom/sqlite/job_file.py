@@ -91,6 +91,8 @@ class RequestFile:
             file._connection = connect(path, "rw")
             file._connection.row_factory = _typed
             try:
+                for leftover in path.parent.glob(".*.bloom.tmp*") if starts else ():
+                    leftover.unlink()  # of a kill
                 _set_up(file._connection)
                 # the first statement that changes rows begins a transaction
                 file._connection.isolation_level = "IMMEDIATE"
@@ -281,8 +283,6 @@ def looking(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _create(path: Path) -> None:
     """Make an empty file; the process has the lock of its directory."""
-    for leftover in path.parent.glob(".*.bloom.tmp*"):
-        leftover.unlink()
     with replacing(path) as file, closing(connect(Path(file.name), "rw")) as connection:
         with connection:  # in one transaction: each costs a write to the disk
             connection.execute("BEGIN")

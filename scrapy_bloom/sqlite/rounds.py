@@ -95,11 +95,12 @@ class Round:
         if self._has_begun:
             return
         self._has_begun = True
-        if self.is_to_be_stored and not self.awaits_feeds and self.file.is_empty:
+        is_stored = self.is_to_be_stored and not self.awaits_feeds and self.file.is_empty
+        if is_stored or self.follows_kept:
             self._leave()
-            self.number += 1
-        elif self.follows_kept:
-            self._leave()
+            self.number += is_stored
+            self.file.execute("UPDATE rounds SET phase = ?", (OVER,))
+            self.file.commit(None)  # before BLOOM_DELTA removes the filter: no retry goes on in it
         if not self.is_resumed:
             for function in self.at_begin:
                 function()

@@ -1,10 +1,10 @@
 """What each command about requests answers, in text and with --json, to a job and to a crawl."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from scrapy_bloom.commands import requests
 from scrapy_bloom.crawl.codec import Codec
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
@@ -148,8 +148,8 @@ def test_failed_requests_are_listed_retried_and_forgotten(make, monkeypatch):
     assert place("failed --url */[01] -o -").lines == [f"{STARTS}0", f"{STARTS}1"]
     assert place("failed --url */[01] -o - --json").json == [f"{STARTS}0", f"{STARTS}1"]
     with monkeypatch.context() as patch:
-        patch.setattr(requests, "escaped", raising(OSError(28, "No space left on device")))
-        assert "No space left on device" in place("failed -o urls.txt").refusal
+        patch.setattr(os, "fsync", raising(OSError(28, "No space left on device")))
+        assert "urls.txt: No space left on device" in place("failed -o urls.txt").refusal
     assert place("failed -o urls.txt").lines == ["wrote 8 URLs to urls.txt"]
     assert place("failed -o two.txt --json").json == {"file": "two.txt", "urls": 8}
     assert len(Path("urls.txt").read_text().splitlines()) == MANY + 1
@@ -214,16 +214,21 @@ def test_a_damaged_record_hides_no_other(run, tmp_path, detail):
 
 
 def test_a_running_job_gets_an_order(run, tmp_path, monkeypatch):
-    """Which stands until a command or a start carries it out; what has failed can be listed."""
+    """Which stands until one carries it out, and leaves nothing; what has failed can be listed."""
     with stored(tmp_path / "requests.sqlite") as job:
         for each in FAILURES:
             job.fail(each)
-    monkeypatch.setattr(orders, "PATIENCE", 0.1)
+    monkeypatch.setattr(orders, "PATIENCE", -1)
+    (folder := JobDirectory(tmp_path).orders).mkdir()
+    for killed in ("1-ab.done", ".ab.bloom.tmp"):
+        (folder / killed).touch()
     with JobDirectory(tmp_path).locked():
         for command in (["retry", "--reason", "callback"], ["drop", "--url", "*/1", "--yes"]):
             told = run(tmp_path, command[0], ".", *command[1:])
             assert told.status == 0
             assert told.out.startswith("the order stands: the process that has . has not answered")
         assert len(run(tmp_path, "failed", ".", "--json").json) == MANY + 1
+        assert [each.suffix for each in folder.iterdir()] == [".json"] * 2
     assert run(tmp_path, "retry", ".", "--json").json == {"retried": MANY - 1}
+    assert [*folder.iterdir()] == []
     assert run(tmp_path, "queue", "count", ".", "--json").json["pending"] == MANY

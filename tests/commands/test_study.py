@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
-from tests.commands.command_line import URLS, bloom
+from tests.commands.command_line import URLS, bloom, files_in, in_shell
 
 
 @pytest.mark.parametrize(("kind", "rate"), [("filters", 1e-4), ("exact_filters", 0.5)])
@@ -60,8 +60,8 @@ def test_compare_prints_the_running_share(run, tmp_path):
 
 @pytest.mark.slow
 def test_plot_writes_pictures(run, tmp_path):
-    """Slow, since it draws twice: PNG of 900 to 920, and SVG without a date that follows light and
-    dark; another suffix is refused."""
+    """Slow, since it draws often: PNG of 900 to 920, and SVG without a date that follows light and
+    dark; another suffix is refused. A full disk leaves the old one."""
     pytest.importorskip("matplotlib")
     result = run(tmp_path, "plot", "memory", "memory.svg")
     assert (result.status, result.lines) == (0, ["wrote memory.svg"])
@@ -70,6 +70,9 @@ def test_plot_writes_pictures(run, tmp_path):
     assert "<dc:date>" not in picture
     inks = {"#000000", "#ffffff", "#d9d9d9", "#cccccc"}  # the last, around the legend, is for both
     assert {*re.findall(r'style="[^"]*(#\w{6})', picture)} <= inks
+    full = in_shell(tmp_path, "ulimit -f 9; scrapy bloom plot error-by-bits memory.svg")
+    assert "memory.svg: File too large" in full.refusal
+    assert files_in(tmp_path) == {tmp_path / "memory.svg": picture.encode()}
     bits = ["--bits", 1e-9, 16]  # of the first all bits are set
     assert run(tmp_path, "plot", "error-by-probes", "bits.png", *bits).status == 0
     size = (tmp_path / "bits.png").read_bytes()[16:24]
@@ -83,8 +86,7 @@ def test_tables_fit_a_terminal(run, tmp_path):
     for words in ("1", "1e6 --error-rate 1e-250", "1e15 --from 9e14", "1e15 --error-rate 1e-6"):
         assert run(tmp_path, "size", "--urls", *words.split()).width <= 80
     lines = b"http://a.example/\n"
-    compared = run(tmp_path, "compare", "-", "--slots", 1, "--bits", 9, stdin=lines)
-    assert compared.width <= 80
+    assert run(tmp_path, "compare", "-", "--slots", 1, "--bits", 9, stdin=lines).width <= 80
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/stdin"), reason="pipes have names on Unix only")

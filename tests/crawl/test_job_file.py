@@ -266,13 +266,13 @@ def test_a_refused_file_is_let_go_of(path, monkeypatch):
 
 
 def test_leftovers_of_a_killed_start_are_removed(open_file, path):
-    """A new file gets its name when it is whole; what is older than that goes."""
-    path.with_name(".0123456789abcdef.bloom.tmp").write_bytes(b"half")
-    path.with_name(".0123456789abcdef.bloom.tmp-journal").write_bytes(b"half")
-    assert not check_header(path)
-    open_file()
-    assert check_header(path)
-    assert list(path.parent.glob("*.tmp*")) == []
+    """A file gets its name when it is whole, also spider.state; what is older than that goes."""
+    for is_there in (False, True):
+        for end in ("", "-journal"):
+            path.with_name(f".0123456789abcdef.bloom.tmp{end}").write_bytes(b"half")
+        assert check_header(path) == is_there
+        open_file()
+        assert list(path.parent.glob("*.tmp*")) == []
 
 
 def test_whatever_sqlite_was_built_to_do(path, monkeypatch):

@@ -10,7 +10,6 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.records import KEPT, State
-from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite import desk as orders
 from scrapy_bloom.sqlite.desk import HoldOrder, Order, SqliteDesk, give
 from tests.crawl.engine import name_of, query
@@ -32,8 +31,7 @@ def order(job, action="drop", **chosen):
     """Order something done with requests; return where the answer will be."""
     job.commit()
     end = job.scheduler.ledger.store._file.last
-    what = Order(Filter(**chosen), action, end, time.time())
-    return give(JobDirectory(job.scheduler._job.path), what)
+    return give(job.scheduler._job, Order(Filter(**chosen), action, end, time.time()))
 
 
 def dropped(answer):
@@ -44,12 +42,7 @@ def dropped(answer):
 
 def carry_out(job):
     """Let the scheduler look, until nothing is left to do."""
-    folder = job.scheduler._job.orders
-    for _ in range(1000):
-        job.scheduler._look_for_orders()
-        if not [*folder.glob("*.json")]:
-            return
-    raise AssertionError("this order has no end")
+    assert not all(job.scheduler._carry_out_order() for _ in range(1000))
 
 
 @pytest.mark.parametrize(("lost", "left"), [("answer", 0), ("file", 0), ("part", 2), ("commit", 2)])
@@ -108,8 +101,7 @@ def test_what_cannot_be_read_or_answered_is_kept_and_said_once(make, monkeypatch
     for number, text in enumerate(bad):
         (folder / f"{number}.json").write_bytes(text.encode(errors="surrogateescape"))
     answer = order(job, slots=("a",))
-    for _ in range(3):
-        job.scheduler._look_for_orders()
+    carry_out(job)
     assert dropped(answer) == (1, 0)
     assert len([*folder.glob("*.json")]) == len(bad)
     push(job, "a-2")
@@ -127,7 +119,7 @@ def test_what_cannot_be_read_or_answered_is_kept_and_said_once(make, monkeypatch
 
 def hold(job, slots, until=None):
     """Order slots held until then, or released; return the answer."""
-    answer = give(JobDirectory(job.scheduler._job.path), HoldOrder(slots, until))
+    answer = give(job.scheduler._job, HoldOrder(slots, until))
     carry_out(job)
     return json.loads(answer.read_bytes())
 
@@ -137,9 +129,8 @@ def test_a_running_job_holds_what_is_ordered(make, queue):
     """Over kills, until the release or the time, which may be over when the order is read. A longer
     hold of another kind stays as long, and is one by hand."""
     job = make(SCHEDULER_PRIORITY_QUEUE=queue)
-    for number in range(3):
-        push(job, f"a-{number}")
-        push(job, f"b-{number}")
+    for name in ("a-0", "b-0", "a-1", "b-1", "a-2", "b-2"):
+        push(job, name)
     assert hold(job, ["a", "c"], inf) == {"slots": 2}
     assert hold(job, ["b"], time.time() - 1) == {"slots": 0}
     assert {job.pop_any().url[-3] for _ in range(3)} == {"b"}
