@@ -133,8 +133,7 @@ class Fleet:
 
     @property
     def items(self):
-        """The numbers of the items that are in each kind of feed; a killed worker's last line may
-        be torn."""
+        """The numbers of the items in each kind of feed; the last line may be torn."""
         found = defaultdict(set)
         for path in self.folder.glob("*/items.*"):
             text = path.read_bytes()

@@ -42,8 +42,7 @@ def fill(shared, start, stop):
 
 
 def test_a_key_is_known_once_it_was_added(redis, join):
-    """To this process, to another one, and after growing by several layers. A str is the key of its
-    UTF-8 bytes."""
+    """To this process, to another and after growing by several layers. A str is its UTF-8 bytes."""
     one, other = join(redis, 100), join(redis, 100)
     assert not any(map(one.add, keys(0, 400)))
     assert all(map(one.add, keys(0, 400)))
