@@ -285,7 +285,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             return
         if not overlay.uncommitted:
             self._outage = False
-            self.watches_each_new = self._settings.on_full == "close"
             self._log.warning(
                 "Redis answers again: %(filter)s has what was remembered in memory.",
                 {"filter": self.shared.name},
