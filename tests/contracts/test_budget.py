@@ -389,8 +389,7 @@ FIVES = "*/*-*[05]"  # the pattern of every fifth page
 
 @pytest.mark.parametrize("number", range(STORIES))
 def test_random_stories(place, number):
-    """Over kills, stops and retries each slot and the pattern get what a growing budget allows, and
-    nothing is lost."""
+    """Over kills and retries slots and pattern get what the budget allows, and nothing is lost."""
     print("BUDGET_SEED", SEED)
     chance = random.Random(f"{SEED} {number}")
     budget = {key: chance.randrange(6) for key in ("even", "*", FIVES)}
@@ -616,6 +615,26 @@ def test_a_budget_that_is_new_counts_what_is_pending_claimed_and_later(join, red
     assert redis_server.names(f"{worker.key}:counted") == []
 
 
+def test_a_retry_keeps_the_time_of_what_was_capped_after_the_clock_went_back(join):
+    """And a note counts nothing: the counts of the last round still leave no room in a new one."""
+    worker = join_with(join, {"*": 1}, "a")
+    worker.exchange()
+    worker.client.call("hincrby", f"{worker.key}:crawl", "heard", 3_600_000)
+    worker.send(["late"], delay=100)
+    assert asked(worker) == "a"
+    worker.leave(over=True)
+    worker = join(BLOOM_BUDGET={"*": 1}, BLOOM_REDIS_ROUND="2")
+    worker.store.note(mark=b"mark")
+    worker.exchange()
+    assert worker.failed.retry(**CAPPED) == 0
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 2})
+    worker.exchange()
+    assert worker.failed.retry(**CAPPED) == 1
+    worker.exchange()
+    assert 90 < worker.store.next_due <= 101
+
+
 @pytest.mark.parametrize("element", [b"junk", b"x\0" + b"0payload", b"9" * 400 + b"\0payload"])
 def test_a_damaged_one_stops_no_other_from_being_asked(join, redis_server, element):
     """It fails as unreadable instead."""
@@ -654,10 +673,17 @@ def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(place,
 
 @pytest.mark.parametrize("place", ["redis"], indirect=True)
 def test_a_page_does_not_wait_for_what_is_over_the_budget(place, caplog):
-    """And lives in memory only; what is full is told once, also where no stats are kept."""
+    """And lives in memory only; what has room wakes the engine, which has nothing else to do; what
+    is full is told once, also where no stats are kept."""
     caplog.set_level("INFO")
-    job = place.open(BLOOM_BUDGET={"*": 1}, STATS_CLASS=DUMMY).pushed("a")
-    page = job.pop()
+    job = place.open(BLOOM_BUDGET={"*": 2}, STATS_CLASS=DUMMY).pushed("a")
+    page, engine = job.pop(), job.crawler.engine
+    engine._slot.inprogress.add(page)
+    job.scheduler.enqueue_request(unserializable("room"))
+    engine.woken = 0
+    job.commit()
+    assert engine.woken == 1
+    job.done(job.pop())
     job.scheduler.enqueue_request(unserializable("b"))
     job.push("c")
     job.done(page)

@@ -85,7 +85,6 @@ class Fleet:
     prepare: object = None
 
     def start(self, **settings):
-        """Start one more worker; return its run."""
         folder = self.folder / str(len(self.all))
         base = {
             **SETTINGS,
@@ -176,7 +175,6 @@ def items_of(reference):
 
 
 def pauses(seconds):
-    """Yield None for so long."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         yield None
@@ -191,7 +189,6 @@ def to_the_end(fleet):
 
 
 def until(condition):
-    """Yield None until `condition()` is true."""
     deadline = time.monotonic() + PATIENCE
     while not condition() and time.monotonic() < deadline:
         yield None
@@ -298,7 +295,6 @@ def in_a_job(folder):
 
 
 def durable_server(teller):
-    """Return a new server that keeps all it has."""
     return teller.serve(appendonly="yes", appendfsync="always")
 
 
@@ -456,7 +452,6 @@ def start_urls(teller):
 
 
 def once(story, teller):
-    """Yield the crawl of a story."""
     yield story(teller)
 
 

@@ -99,8 +99,7 @@ def test_scrapys_scheduler_stops_and_resumes(site, crawl):
 
 
 def test_redis_killed_under_a_crawl(server, site, crawl):
-    """Takes as long as two crawls: the spider closes with bloom_error; when Redis is back, no page
-    of the job is missed."""
+    """Takes as long as two crawls: the spider closes with bloom_error; no page of it is missed."""
     first = crawl(held=True, BLOOM_REDIS_TIMEOUT=0.5)
     server.stop()
     site.release()

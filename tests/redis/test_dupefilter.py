@@ -217,9 +217,12 @@ def test_clear_deletes_and_the_next_request_starts_anew(spider, redis_server, ke
     tested.clear()
     assert redis_server.names(key) == []
     assert offer(tested, 0, 10) + offer(tested, 0, 10) == [False] * 10 + [True] * 10
+    other = RedisBloomDupeFilter.from_spider(spider)
+    offer(other, 10, 20)
+    other.close("finished")
     tested.clear()
     spider.crawler.signals.send_catch_log(signals.spider_closed, reason="finished")
-    assert spider.crawler.stats.get_value("bloom/items") == 10
+    assert spider.crawler.stats.get_value("bloom/items") == 20
     assert redis_server.names(key) == []
 
 

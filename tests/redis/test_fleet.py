@@ -77,8 +77,7 @@ def test_a_crawl_that_is_gone_is_an_error(reports):
 
 
 def test_workers_that_are_stopped_give_back(reports):
-    """By themselves or with SIGINT, with a lease of a minute: the next start goes on at once, and
-    no page comes twice."""
+    """By themselves or with SIGINT: the next start goes on at once, and no page comes twice."""
     report = reports["stopped"]
     assert_whole(report)
     assert report["closed"] == [*["closespider_pagecount"] * 2, "shutdown"]
@@ -103,8 +102,7 @@ def test_workers_wait_for_seeds(reports):
 
 @pytest.mark.skipif(not HAS_SCRAPY_REDIS, reason="scrapy-redis is not installed")
 def test_seeds_of_scrapy_redis_are_taken_from_their_list(reports):
-    """Its spiders need no setting; no seed is lost with a worker that is killed, and no item that
-    its pipeline stores."""
+    """Its spiders need no setting; a kill loses no seed, and no item that its pipeline stores."""
     report = reports["start_urls"]
     assert_whole(report)
     assert report["more"] == [f"pushed/{number}" for number in range(1000, 1060)]
