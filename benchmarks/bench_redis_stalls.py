@@ -65,7 +65,6 @@ if kind == 'claims' then redis.call('HSET', key('crawl'), 'claims', last) end
 
 
 def fill(server, worker, options):
-    """Make the crawl."""
     worker.enqueue("page")
     worker.exchange()
     (payload,) = (claim.payload for claim in worker.store.claims.all.values())

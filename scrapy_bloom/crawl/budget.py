@@ -73,8 +73,7 @@ class Budget:
         key = name if full in self._limits else "*"
         for stat in ("scheduler/capped", f"scheduler/capped/{key}"):
             crawler.stats.inc_value(stat)
-        # a collector that keeps no stats answers with the default
-        if crawler.stats.get_value(stat, 1 + (key in self._told)) == 1:
+        if key not in self._told:
             self._told.add(key)
             told = "BLOOM_BUDGET has no room left for %(key)r: what is over it is capped"
             logger.info(told, {"key": key}, extra={"spider": crawler.spider})

@@ -143,8 +143,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 self._replay(len(self.uncommitted))
             if self.uncommitted:
                 self._log.error(
-                    "%(held)d requests of the outage are not in %(filter)s: they may be fetched"
-                    " again.",
+                    "%(held)d requests are not in %(filter)s: they may be fetched again.",
                     {"held": len(self.uncommitted), "filter": self.shared.name},
                 )
             elif not self.shared.deleted:
@@ -256,7 +255,8 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         if self._seen is None:
             return False
         self._seen.add_unchecked(fingerprint)
-        if not self._outage:
+        self.close_if_full()
+        if not (self._outage or self.filter.growing is None):
             self._outage = self.watches_each_new = True
             self.crawler.stats.inc_value("bloom/outages")
             self._log.error(
@@ -285,7 +285,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             return
         if not overlay.uncommitted:
             self._outage = False
-            self.watches_each_new = self._settings.on_full == "close"
             self._log.warning(
                 "Redis answers again: %(filter)s has what was remembered in memory.",
                 {"filter": self.shared.name},

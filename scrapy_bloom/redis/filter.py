@@ -14,7 +14,7 @@ from ..bloom import sizing
 from ..bloom.hashing import first_lanes
 from ..bloom.header import PAGE, new_header
 from ..bloom.layers import Key, Layered, to_bytes
-from ..errors import IncompatibleFilterError, SharedFilterError
+from ..errors import BloomError, IncompatibleFilterError, SharedFilterError
 from ..speed import RecentKeys
 from . import scripts
 from .client import RedisClient
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 KNOWN_KEYS = 100_000
 """Keys in the cache of those that were seen; fingerprints take about 13 MB."""
+_MODES = {True: scripts.GROW, False: scripts.FILL, None: scripts.LOOK}
 
 
 class RedisBloomFilter(Layered):
@@ -45,8 +46,8 @@ class RedisBloomFilter(Layered):
     trips that the cache would have saved. It relies on a recent answer of Redis: see `confirm`.
     """
 
-    growing = True
-    """While False, the newest layer takes more keys than its capacity."""
+    growing: bool | None = True
+    """If not, the newest layer takes any number of keys; with None no key any more."""
     exact = False
     """Its keys are bits only: Redis keeps no exact table."""
     table_nbytes = 0
@@ -92,13 +93,19 @@ class RedisBloomFilter(Layered):
 
         Cost: one round trip; none for a key that this process has seen lately, see `confirm`.
         Raises SharedFilterError after the client's patience; the key may be in the filter then.
+        Raises BloomError for a new key if the filter takes none.
         """
         key = key if type(key) is bytes else to_bytes(key)
         if self._remembers(key):
             return True
         if self.deleted:
             self._join()
-        seen = self._ask(key, scripts.GROW if self.growing else scripts.FILL)
+        seen = self._ask(key, _MODES[self.growing])
+        if self.growing is None and not seen:
+            raise BloomError(
+                f"{self.name} holds {len(self):,} keys, and was made for {self.capacity:,}: let it"
+                " grow (BLOOM_ON_FULL = 'grow')"
+            )
         self.known.add(key)
         return seen
 
@@ -181,7 +188,7 @@ class RedisBloomFilter(Layered):
         """Delete the filter for all processes; `add` makes a new one. 65 round trips."""
         delete_shards(self.client, self.key, self.header)
         self.known.clear()
-        self.deleted = True
+        self.deleted, self.growing = True, bool(self.growing)
 
     def close(self) -> None:
         """Close the connection; the filter stays in Redis."""

@@ -102,7 +102,7 @@ class RedisDurableScheduler(LedgerScheduler):
             _leave_directory(self.crawler)
             refuse(self.crawler, error)
         self.ledger, self._holds_of = self.worker.ledger, self.worker.store
-        self._redis_budget, self._budget = self._budget, None
+        self._redis_budget, self._budget = self._budget and self.worker.budget, None
         self.df.open()
         self.worker.begin()
         return None

@@ -113,7 +113,7 @@ class Worker:
         codec = RedisCodec(
             crawler.settings, spider, lambda request: slot_keys(crawler)(request), crawler.stats
         )
-        self._budget = codec.budget
+        self.budget = codec.budget
         generation = dupefilter.shared.generation
         with ExitStack() as undo:
             # before the crawl is changed
@@ -350,7 +350,7 @@ class Worker:
             names = ["scheduler/enqueued/redis", "scheduler/enqueued"]
         elif full is not None:
             names = []
-            self._budget.note(self._crawler, full)
+            self.budget.note(self._crawler, full)
         for name in names if entry.packed is not None else ():
             self._crawler.stats.inc_value(name)
 

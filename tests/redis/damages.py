@@ -137,7 +137,6 @@ def restore(client, dump, keys=None):
 
 
 def junk(chance, value):
-    """Return what `value` has become."""
     cut = chance.randrange(len(value) + 1)
     changed = value[:cut] + bytes([chance.randrange(256)]) + value[cut + 1 :]
     return chance.choice([value[:cut], changed, *(chance.choice(NUMBERS) for _ in range(2))])
@@ -239,7 +238,6 @@ def in_a_fork(folder, function, *arguments):
 
 
 def trial(server, dump, chance, folder):
-    """Damage a key; return what has gone wrong."""
     client = server.client()
     shards = sorted(key for key in dump if re.match(rb"\{books\}:\d", key))
     key = chance.choice(shards if chance.random() < 0.2 else sorted({*dump} - {*shards}))

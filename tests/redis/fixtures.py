@@ -39,7 +39,6 @@ locked_server = _of(Server, requirepass="hush")
 
 @pytest.fixture(params=["server", "cluster"])
 def redis(request):
-    """The one and the other."""
     return request.getfixturevalue(f"redis_{request.param}")
 
 
@@ -135,7 +134,6 @@ def told(caplog):
 
 
 def offer(tested, start, stop):
-    """Return whether each request was seen."""
     urls = (f"http://example.com/{number}" for number in range(start, stop))
     return [tested.request_seen(Request(url)) for url in urls]
 

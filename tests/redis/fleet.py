@@ -84,7 +84,6 @@ class Fleet:
     prepare: object = None
 
     def start(self, **settings):
-        """Start one more worker; return its run."""
         folder = self.folder / str(len(self.all))
         base = {
             **SETTINGS,
@@ -132,7 +131,7 @@ class Fleet:
 
     @property
     def items(self):
-        """The numbers of items in each kind of feed; a killed worker's last line may be torn."""
+        """The numbers of the items in each kind of feed; the last line may be torn."""
         found = defaultdict(set)
         for path in self.folder.glob("*/items.*"):
             text = path.read_bytes()
@@ -175,7 +174,6 @@ def items_of(reference):
 
 
 def pauses(seconds):
-    """Yield None for so long."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         yield None
@@ -190,7 +188,6 @@ def to_the_end(fleet):
 
 
 def until(condition):
-    """Yield None until `condition()` is true."""
     deadline = time.monotonic() + PATIENCE
     while not condition() and time.monotonic() < deadline:
         yield None
@@ -297,7 +294,6 @@ def in_a_job(folder):
 
 
 def durable_server(teller):
-    """Return a new server that keeps all it has."""
     return teller.serve(appendonly="yes", appendfsync="always")
 
 
@@ -454,7 +450,6 @@ def start_urls(teller):
 
 
 def once(story, teller):
-    """Yield the crawl of a story."""
     yield story(teller)
 
 

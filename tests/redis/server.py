@@ -92,7 +92,6 @@ class Server(AbstractContextManager):
                     raise
 
     def start(self):
-        """Start it, and wait until it answers."""
         options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, **self.options}
         command = [executable()]
         for name, value in options.items():
@@ -130,7 +129,6 @@ class Server(AbstractContextManager):
         self.start()
 
     def command(self, *words):
-        """Return what Redis answers to a command."""
         with self.client() as client:
             return client.execute_command(*words)
 
@@ -141,7 +139,6 @@ class Server(AbstractContextManager):
         return {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in stats.items()}
 
     def names(self, part=""):
-        """Return all keys with that part."""
         with self.client() as client:
             return sorted(key.decode() for key in client.scan_iter(f"*{part}*", count=1000))
 

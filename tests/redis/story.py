@@ -47,8 +47,7 @@ class Story:
     budgets, holds, delays, drops: as an operator or a spider wants. dead: workers say that a host
     is, and operators retry. hands: holds by hand. counters: those of the lobby are anything.
     dictionaries: workers propose some, and the server loses them. slots: each has a worker of its
-    own. orders: SCHEDULER_DISK_QUEUE is another one for workers that start later. grows: the filter
-    does, again and again.
+    own. orders: SCHEDULER_DISK_QUEUE is another for later workers. grows: the filter does.
     """
 
     def __init__(self, join, server, seed, kinds):
@@ -78,7 +77,6 @@ class Story:
         return time.monotonic() + self.passed
 
     def strikes(self, kind, share):
-        """Return whether that accident happens now."""
         return self.has_accidents and kind in self.kinds and self.chance.random() < share
 
     @property
@@ -108,7 +106,6 @@ class Story:
         return worker
 
     def run_start(self, worker):
-        """Run start() if its worker has a new name."""
         if worker.ran_start != worker.store.worker:
             worker.ran_start = worker.store.worker
             for name in STARTS:
@@ -200,7 +197,6 @@ class Story:
         self.workers[self.workers.index(worker)] = self.enter()
 
     def step(self):
-        """Let one thing happen."""
         try:
             self._step()
         except KilledError as error:
@@ -248,7 +244,6 @@ class Story:
             worker.exchange()
 
     def let_pass(self, seconds):
-        """Move the clock."""
         let_pass(self.workers[0], seconds)
         self.passed += seconds
 

@@ -36,7 +36,6 @@ class Abort:
         worker.exchange()
 
     def run(self, worker, arguments, script):
-        """Run a script that fails."""
         self.happened = worker.abort(arguments, self.at, script)
 
 
@@ -91,7 +90,6 @@ def delays(join, abort):
 
 
 def opens(worker, abort, *arguments):
-    """Let a start fail."""
     generation = worker.dupefilter.shared.header.generation
     abort.run(worker, (generation, LEASE, *arguments), OPEN_CRAWL)
 

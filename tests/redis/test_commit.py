@@ -22,12 +22,6 @@ def beat(worker):
     return worker.client.run(HEARTBEAT, [worker.key], *arguments)[0]
 
 
-def test_a_slot_that_no_call_can_carry_is_refused(join):
-    """At once: in a call it would stop all calls of the worker."""
-    with pytest.raises(ValueError, match="lone surrogate"):
-        join().enqueue("page", slot="\ud800")
-
-
 def test_a_lost_lease_is_fenced(join):
     """Its claims are another's, and what it had not sent it sends under a new name."""
     sleeper, other = join(), join()

@@ -52,9 +52,11 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
     worker.exchange()
     assert worker.store.waiting == 11
     assert drop(worker, slots=["h*"])[0] == 5
-    worker.store.release("held")
     names = [each for each in worker.drain() if len(each) == 1]
     assert names == ([*"abcdef"] if order is FIFO else [*"fedcba"])
+    worker.send(["parked"], slot="held")
+    assert worker.next() is None
+    assert drop(worker, slots=["held"])[0] == 1
     worker.exchange()
     assert worker.store.is_quiet
     assert (worker.store.waiting, worker.store.nbytes) == (0, 0)

@@ -11,12 +11,8 @@ from scrapy.exceptions import ScrapyDeprecationWarning
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import (
-    IncompatibleFilterError,
-    JobDirectoryError,
-    RedisBloomDupeFilter,
-    SharedFilterError,
-)
+from scrapy_bloom import IncompatibleFilterError, JobDirectoryError, RedisBloomDupeFilter
+from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis.settings import RedisSettings
 from tests.fingerprinters import HeaderFingerprinter
 from tests.redis.fixtures import lone_worker, offer
@@ -59,8 +55,10 @@ def test_two_workers_share_what_they_have_seen(worker):
 
 
 def test_a_full_filter_closes_the_spider(worker, next_turn, caplog):
-    """With BLOOM_ON_FULL "close", of the worker that has filled it; "grow", the remedy, goes on."""
-    one, other = (worker(BLOOM_CAPACITY=100, BLOOM_ON_FULL="close") for _ in range(2))
+    """With BLOOM_ON_FULL "close", of the worker that has filled it; "grow", the remedy, goes on.
+    What is over it stays in memory, also of a worker that comes later, until it is cleared."""
+    join = partial(worker, BLOOM_CAPACITY=100, BLOOM_ON_FULL="close")
+    one, other = join(), join()
     offer(one, 0, 60)
     offer(other, 60, 100)
     one._shared.refresh()
@@ -69,10 +67,19 @@ def test_a_full_filter_closes_the_spider(worker, next_turn, caplog):
     assert one.crawler.engine.closed == ["bloom_full"]
     assert "Set BLOOM_ON_FULL to 'grow'" in caplog.text
     assert offer(one, 0, 111) == [True] * 110 + [False]
+    one.close("bloom_full")
     assert one.crawler.stats.get_value("bloom/layers") == 1
+    assert "10 requests are not in the filter" in caplog.text
+    late = join()
+    assert offer(late, 100, 110) + offer(late, 100, 110) == [True] + [False] * 9 + [True] * 10
+    next_turn()
+    outages = late.crawler.stats.get_value("bloom/outages")
+    assert (late.crawler.engine.closed, outages) == (["bloom_full"], None)
     grown = worker(BLOOM_CAPACITY=100)
-    assert offer(grown, 0, 3_000) == [True] * 111 + [False] * 2_889
+    assert offer(grown, 0, 3_000) == [True] * 101 + [False] * 2_899
     assert len(grown._shared.layers) > 1
+    late.clear()
+    assert offer(late, 0, 10) + offer(join(), 0, 11) == [False] * 10 + [True] * 10 + [False]
 
 
 def test_another_fingerprinter_is_refused(worker, key):
@@ -157,11 +164,10 @@ def test_parameters_that_no_url_can_say_are_refused(name):
 
 def test_the_key_has_the_spiders_name():
     """By default each spider has a filter of its own; with one key, spiders share."""
-    settings = Settings()
-    assert RedisSettings.read(settings, "books").key == "books:bloom"
-    assert RedisSettings.read(settings, "odd {name}").key == "odd (name):bloom"
-    settings = Settings({"BLOOM_REDIS_KEY": "%(spider)s-%"})
-    assert RedisSettings.read(settings, "books").key == "books-%"
+    default, own = Settings(), Settings({"BLOOM_REDIS_KEY": "%(spider)s-%"})
+    asked = [(default, "books"), (default, "odd {name}"), (own, "books")]
+    found = [RedisSettings.read(*each).key for each in asked]
+    assert found == ["books:bloom", "odd (name):bloom", "books-%"]
 
 
 # scrapy-redis's ways
@@ -180,12 +186,10 @@ def spider(redis_server, key):
 @pytest.mark.parametrize("persist", [True, False])
 def test_from_spider_opens_and_signals_close(spider, recwarn, caplog, persist):
     """It is open at once, is true, counts in `log` as Scrapy's does, and writes its stats at the
-    close. Without SCHEDULER_PERSIST the first worker to finish clears the filter, which is warned
-    of."""
+    close. It warns that without SCHEDULER_PERSIST the first worker to finish clears the filter."""
     spider.settings.set("SCHEDULER_PERSIST", persist)
-    tested = RedisBloomDupeFilter.from_spider(spider)
+    tested, stats = RedisBloomDupeFilter.from_spider(spider), spider.crawler.stats
     assert ("SCHEDULER_PERSIST is not set" in caplog.text) == (not persist)
-    stats = spider.crawler.stats
     assert tested
     assert offer(tested, 0, 10) == [False] * 10
     assert stats.get_value("bloom/items") == 0
@@ -212,11 +216,13 @@ def test_clear_deletes_and_the_next_request_starts_anew(spider, redis_server, ke
     offer(tested, 0, 10)
     tested.clear()
     assert redis_server.names(key) == []
-    assert offer(tested, 0, 10) == [False] * 10
-    assert offer(tested, 0, 10) == [True] * 10
+    assert offer(tested, 0, 10) + offer(tested, 0, 10) == [False] * 10 + [True] * 10
+    other = RedisBloomDupeFilter.from_spider(spider)
+    offer(other, 10, 20)
+    other.close("finished")
     tested.clear()
     spider.crawler.signals.send_catch_log(signals.spider_closed, reason="finished")
-    assert spider.crawler.stats.get_value("bloom/items") == 10
+    assert spider.crawler.stats.get_value("bloom/items") == 20
     assert redis_server.names(key) == []
 
 

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("few_shards")
 
 
 def fail(worker, request, reason="callback"):
-    """Let a request fail that `worker` was handed."""
     return worker.fail(request, reason, exception=LookupError("x"))
 
 
@@ -101,10 +100,7 @@ WHOLE = ["0", "a", "0x", "strange", 5, "host:1", 9000, "{}"]
 BAD = [(0, "x"), (0, "9" * 400), (3, 7), (4, "5"), (5, None), (6, "now"), (7, 1)]
 DAMAGED = [b"junk", WHOLE[:3], *([*WHOLE[:at], bad, *WHOLE[at + 1 :]] for at, bad in BAD)]
 DETAILS = ("1", "[]", "{", "[" * 100_000, json.dumps({"url": 7, "status": "1"}))
-ODD = [
-    ["0", "ODD", "0x", "ODD", 5, "ODD", 9000, ""],
-    *([*WHOLE[:6], 1e300, details] for details in DETAILS),
-]
+ODD = [["0", "ODD", "0x", "ODD", 5, "ODD", 9000, ""], *([*WHOLE[:6], 1e300, x] for x in DETAILS)]
 
 
 @pytest.mark.parametrize("record", DAMAGED + ODD, ids=range(len(DAMAGED + ODD)))

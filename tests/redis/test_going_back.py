@@ -68,7 +68,7 @@ def forgets(tested, told, *, looks_early=False):
 
 @pytest.mark.parametrize("is_early", [False, True])
 def test_a_restart_from_an_older_snapshot(worker, own_server, told, is_early):
-    """A worker whose requests are all known to it, or from others, notices it without a new one."""
+    """A worker whose requests are all known, to itself or others, notices it without a new one."""
     offered_by = worker() if is_early else None
     tested = went_back(worker, own_server, offered_by, BLOOM_URL_CACHE=65_536 * is_early)
     forgets(tested, told, looks_early=is_early)

@@ -46,14 +46,12 @@ class FedSpider(Spider):
         pass
 
     def feed(self):
-        """Have another page, once."""
         if "fed" in FETCHED:
             raise CloseSpider("own reason")
         self.crawler.engine.crawl(Request("http://example.com/fed"))
         raise DontCloseSpider
 
     def wait(self):
-        """Have something later."""
         raise DontCloseSpider
 
     def interrupt(self):

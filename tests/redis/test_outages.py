@@ -49,7 +49,6 @@ def durable_server(own_server):
 
 
 def wait_for_an_attempt(tested):
-    """Wait until the worker may ask Redis again."""
     time.sleep(max(0, tested._shared.client._not_before - time.monotonic()))
 
 

@@ -85,8 +85,8 @@ def test_a_refused_worker_leaves_nothing(build, tmp_path, monkeypatch):
 
 
 def test_a_url_is_enough(build, redis_server, key, join):
-    """With BLOOM_REDIS_URL the add-on has it built. What another worker has seen counts with the
-    answer, what cannot be stored is handed out first, and a close leaves no thread and no timer."""
+    """With BLOOM_REDIS_URL the add-on has it built. What another worker has seen is counted when
+    the answer comes, what cannot be stored is handed out first; no thread or timer is left."""
     other = join()
     other.enqueue("seen")
     other.drain()
@@ -100,8 +100,8 @@ def test_a_url_is_enough(build, redis_server, key, join):
     assert scheduler.enqueue_request(request("seen"))
     assert scheduler.stats.get_value("dupefilter/filtered") == 1
     talk(scheduler)
-    for name, meta in {"a": {"function": lambda: None}, "b": {"download_slot": "\0"}}.items():
-        assert scheduler.enqueue_request(request(name, meta=meta))
+    for name, slot in ("a", "\0"), ("b", "\ud800"):  # which in a call would stop all calls
+        assert scheduler.enqueue_request(request(name, meta={"download_slot": slot}))
         assert name_of(scheduler.next_request()) == name
     popped = scheduler.next_request()
     assert (popped.url, popped.callback) == (request("page").url, scheduler.spider.parse_other)
@@ -443,6 +443,8 @@ def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, key):
     worker.store.commit(prints[1:])
     worker.exchange()
     assert not any(each in FilterView(worker.client, key).filter for each in prints)
+    worker.store.push(done, ())  # as a redirect to it, past the filter
+    worker.exchange()
     assert not any(worker.dupefilter.request_seen(each) for each in (done, in_progress))
     worker.store.commit(prints)  # fetched once more, and now all that came of them is there
     worker.exchange(2)
@@ -495,6 +497,22 @@ def test_a_worker_of_the_round_before_does_not_end_the_next(build, comes):
     assert not any(each.has_pending_requests() for each in workers)
     close_idle(workers[-1])
     assert build(BLOOM_REDIS_ROUND="2").worker._state.over
+
+
+def test_a_start_request_in_memory_is_none_of_the_next_round(build):
+    """Whose own is sent, though the one before is done only then."""
+    late, last = build(), build()
+    run_start(late, request("page", dont_filter=True, meta={"function": lambda: None}))
+    popped = late.next_request()
+    late.crawler.engine._slot.inprogress.add(popped)
+    run_start(last)
+    close_idle(last)
+    new = build(BLOOM_REDIS_ROUND="2")
+    talk(late)
+    late.crawler.engine._slot.inprogress.discard(popped)
+    talk(late)
+    run_start(new, "page")
+    assert fetch(late, new) == ["page", *STARTS]
 
 
 def test_a_worker_waits_anew_after_each_request(build, told, monkeypatch):

@@ -65,21 +65,17 @@ class Crawl:
         return made
 
     def push(self, *seeds):
-        """Add seeds to the list."""
         self.call("rpush", self.name, *seeds)
 
     def beside(self, name):
-        """Return a name beside the list."""
         return f"{{{self.name}}}:{name}"
 
     @property
     def taken(self):
-        """How many seeds are noted as taken."""
         return self.call("hlen", self.beside("taken"))
 
     @property
     def waiting(self):
-        """How many requests wait."""
         return waiting(self.worker.client, self.worker.key).total()
 
     def run_out(self):
@@ -90,7 +86,6 @@ class Crawl:
 
 @pytest.fixture
 def crawl(redis, key):
-    """A crawl."""
     worker = StoreWorker(redis.url, key, capacity=100, BLOOM_CAPACITY=100)
     worker.exchange()
     crawl = Crawl(worker, redis, key)
@@ -104,7 +99,6 @@ def shops(count):
 
 
 def move_all(*seed_lists):
-    """Let them take turns until all is moved."""
     assert any(not sum(each.move() for each in seed_lists) for _ in range(100))
 
 
@@ -188,6 +182,7 @@ def test_seeds_of_a_worker_that_dies_are_taken_by_another(crawl, monkeypatch):
     assert crawl.waiting == 5
     crawl.run_out()
     assert other.move()
+    assert crawl.call("hlen", crawl.beside("workers")) == 1
     move_all(other)
     assert pending(crawl.worker) == shops(10)
 
@@ -326,7 +321,7 @@ def test_seeds_are_read_as_scrapy_redis_reads_them(crawl, seed):
 
 
 def test_what_makes_no_request_is_kept(crawl, caplog):
-    """Also unreadable notes. A line says where; others are moved, a spider's method is asked."""
+    """With notes that cannot be read. One line says where; the spider's method is asked."""
     seeds = crawl.seed_list()
     damaged = [b"", b"\x93\x01\xa1x", b"\x92\xa1x\x01", b"\xdd" * 9]
     for number, note in enumerate(damaged):

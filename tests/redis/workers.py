@@ -182,7 +182,6 @@ class StoreWorker:
         return False
 
     def die(self):
-        """Let the lease run out."""
         self.client.call("zadd", f"{self.key}:workers", {self.store.worker: 1})
 
     def enqueue(self, name, delay=None, slot=None, **options):
@@ -206,7 +205,6 @@ class StoreWorker:
         self.exchange()
 
     def hold(self, slot, seconds, times):
-        """Hold a slot, and tell the server."""
         self.store.hold(slot, seconds, times)
         self.exchange()
 
@@ -227,12 +225,10 @@ class StoreWorker:
 
     @property
     def desk(self):
-        """The desk of an operator of the crawl."""
         return RedisDesk(self.client, self.key)
 
     @property
     def failed(self):
-        """What has failed in the crawl."""
         return Failed(self.desk)
 
     def teach(self):
@@ -250,7 +246,6 @@ class StoreWorker:
             self.wait()
 
     def send_all(self):
-        """Make calls until nothing waits for one."""
         while self.store.unsent:
             self.exchange()
 
@@ -368,7 +363,6 @@ def tree(pages):
 
 
 def seeded(number):
-    """Return a random generator, and say which."""
     print("seed", number)
     return random.Random(number)
 
