@@ -12,9 +12,10 @@ def message_of(error: BaseException) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return `text` with escapes for what UTF-8 cannot encode: lone surrogates, such as those of
-    undecodable bytes in a path."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    """Return `text` as a plain str, with escapes for what UTF-8 cannot encode: lone surrogates,
+    such as those of undecodable bytes in a path."""
+    is_plain = type(text) is str and text.isascii()
+    return text if is_plain else text.encode("utf-8", "backslashreplace").decode()
 
 
 class BloomError(Exception):

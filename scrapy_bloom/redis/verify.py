@@ -134,7 +134,7 @@ class _Check(RedisDesk):
                     f"the dictionary {name} is {what}: requests that need it cannot be read"
                 )
 
-    def _read(self, place: str, what: str, of: str = "") -> int:
+    def _read(self, place: str, what: str, of: str) -> int:
         """Return how many requests a place has."""
         count = bad = 0
         # from the end, since requests leave the lobby at its front while it is read

@@ -31,7 +31,14 @@ def slot_named(meta: dict[str, Any]) -> Any:
 
 
 def slot_keys(crawler: Crawler) -> Callable[[Request], str]:
-    """Return the function that gives the download slot of a request."""
+    """Return the function that gives the download slot of a request, of an enumeration's member its
+    value: such a member has another hash."""
+    find = raw_slot_keys(crawler)
+    return lambda request: str.__str__(slot) if isinstance(slot := find(request), str) else slot
+
+
+def raw_slot_keys(crawler: Crawler) -> Callable[[Request], str]:
+    """Return the function that gives the download slot of a request, as Scrapy has it."""
     throttler = getattr(crawler, "throttler", None)
     if throttler is not None:
         return partial(_first_scope, throttler)

@@ -15,7 +15,7 @@ from ..crawl.codec import Codec, Stored, url_and_method
 from ..crawl.delays import DEAD, take_delay
 from ..crawl.failed_request import FailedRequest, class_and_message, count_unreadable, lost
 from ..errors import encodable
-from ..scrapy_private.slots import slot_keys
+from ..scrapy_private.slots import raw_slot_keys
 from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords, names_of
 from .schema import DEAD_SLOTS, REASON
@@ -137,7 +137,7 @@ class SqliteStore:
             pickles=settings.pickles,
             stats=crawler.stats,
         )
-        self._slot_of = slot_keys(crawler)
+        self._slot_of = raw_slot_keys(crawler)
         self._holds = holds
         self._stored_holds = StoredHolds(records, holds, ends_dead=True)
         self.last_pushed = 0
@@ -254,7 +254,7 @@ class SqliteStore:
         priority, slot = request.priority, self._slot_of(request)
         if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
             raise ValueError(f"the priority {priority} does not fit into 62 bits")
-        if not slot.isascii():
+        if type(slot) is not str or not slot.isascii():
             slot = encodable(slot)
         _, payload = self.codec.dump(request, slot, self._formats[start])
         return slot, start - 2 * priority, payload  # `rank_of` in line

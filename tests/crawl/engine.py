@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from enum import Enum
 
 from scrapy import Request, Spider
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -11,6 +12,12 @@ from tests.fakes import Engine
 
 DURABLE = "scrapy_bloom.DurableScheduler"
 STOCK = "scrapy.core.scheduler.Scheduler"
+
+
+class Slot(str, Enum):
+    """Download slots with names, as projects have them."""
+
+    EXAMPLE = "example.com"
 
 
 class TestSpider(Spider):

@@ -27,7 +27,7 @@ from scrapy_bloom.crawl.holds import (
     retry_after,
 )
 from scrapy_bloom.sqlite import request_store
-from tests.crawl.engine import DURABLE, Job, unserializable
+from tests.crawl.engine import DURABLE, Job, Slot, unserializable
 from tests.fakes import raising
 
 PRIORITY_QUEUES = (pqueues.DownloaderAwarePriorityQueue, pqueues.ScrapyPriorityQueue)
@@ -138,7 +138,7 @@ def test_retry_after_is_seconds_or_a_date_by_the_clock_of_the_host(value, second
 def test_a_host_that_names_a_time_is_left_alone_until_then(crawl, clock):
     """Nothing of it is handed out, all of it is pending, and no retry is used up."""
     refused = crawl.pop()
-    refused.meta["retry_times"] = 1
+    refused.meta.update(retry_times=1, download_slot=Slot.EXAMPLE)
     copy = crawl.again(refused, 429, "60")
     assert (copy.url, copy.dont_filter, copy.meta["retry_times"]) == (refused.url, False, 1)
     assert (copy.meta["bloom_held"], crawl.left) == (1, 60)

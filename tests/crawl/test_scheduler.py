@@ -20,7 +20,7 @@ from twisted.internet import reactor
 import scrapy_bloom
 from scrapy_bloom import JobDirectoryError, RequestFileError
 from scrapy_bloom.sqlite.records import SqliteRecords
-from tests.crawl.engine import DURABLE, STOCK, Job, query, unserializable
+from tests.crawl.engine import DURABLE, STOCK, Job, Slot, query, unserializable
 from tests.failures import Failed, SpeechlessError
 from tests.fakes import raising
 from tests.patience import wait_until
@@ -65,18 +65,20 @@ class Importance(IntEnum):
 
 
 @pytest.mark.parametrize("folder", ["job", ""])
-def test_a_priority_may_have_a_name(make, tmp_path, folder):
-    """It is stored and served as its number. After a clean stop there is no stat, and rows are read
-    in the format that they were written in."""
+def test_a_priority_and_a_slot_may_have_a_name(make, tmp_path, folder):
+    """They are stored and served as what they stand for. After a clean stop there is no stat, and
+    rows are read in the format that they were written in."""
     job = make(folder and tmp_path / folder)
     for name, priority in ("a", Importance.LOW), ("b", 0), ("c", Importance.HIGH):
-        assert job.push(name, priority=priority)
+        assert job.push(name, priority=priority, meta={"download_slot": Slot.EXAMPLE})
     assert len(job.scheduler.dqs or ()) == 3 * bool(folder)
+    job.done(popped := job.pop())
+    assert popped.url.endswith("c")
     if folder:
         job.close()
         job = make(SCHEDULER_DISK_QUEUE="scrapy.squeues.MarshalFifoDiskQueue")
         assert job.stat("scheduler/recovered") is None
-    assert job.names() == ["c", "b", "a"]
+    assert job.names() == ["b", "a"]
 
 
 def test_memory_does_not_grow_with_what_is_pending(make, traced):

@@ -95,6 +95,9 @@ def test_queues_of_scrapy_redis_keep_their_order(client, key, monkeypatch, kind)
         meta, priority = {"n": number}, number % 3
         queue.push(Request("http://e.com", dont_filter=True, meta=meta, priority=priority))
     monkeypatch.setattr(scrapy_redis, "_AT_ONCE", 3)
+    settings = get_crawler(settings_dict={"SCHEDULER_QUEUE_CLASS": queue_class}).settings
+    loaded = load_scrapy_redis(client, in_one_slot(key), client, key, settings, OURS)
+    assert (loaded.items, loaded.pending) == (0, 7)  # none of them needs what was seen
     orders = []
     for named in (f"scrapy_redis.queue.{kind}", queue_class):
         queue_of = RedisQueue(client, Settings({"SCHEDULER_QUEUE_CLASS": named}), key)

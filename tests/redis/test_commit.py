@@ -305,6 +305,14 @@ def test_more_is_done_than_a_call_can_tell(join):
     assert join().state.over
 
 
+def test_a_worker_that_leaves_waits_so_long_for_an_answer(join, monkeypatch):
+    """Then its lease has to run out."""
+    worker, waits = join(), []
+    monkeypatch.setattr(worker.sender, "wait", waits.append)
+    assert not worker.store.leave(over=True, seconds=5)
+    assert [0 < each <= 5 for each in waits] == [True]
+
+
 @pytest.mark.parametrize("is_given_up", [False, True])
 def test_a_rollback_keeps_what_no_call_has_acknowledged(join, is_given_up):
     """Pages of a commit whose hook fails come again, also while it waits for a call."""

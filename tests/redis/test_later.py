@@ -62,7 +62,10 @@ def test_workers_add_up_what_they_note_of_a_slot(join, times):
     one.send("e", slot="slow")
     assert one.next() is None
     assert one.store.holds["slow"].times == times
-    one.store.release("slow")
+    other.store.release("slow")
+    for worker in (other, one):
+        worker.exchange()
+    assert "slow" not in one.store.holds
     one.hold("slow", -inf, -2)
     assert one.store.holds["slow"].times == -2
     for worker in (one, other):
