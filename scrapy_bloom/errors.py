@@ -12,10 +12,8 @@ def message_of(error: BaseException) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return `text` as a plain str, with escapes for what UTF-8 cannot encode: lone surrogates,
-    such as those of undecodable bytes in a path."""
-    is_plain = type(text) is str and text.isascii()
-    return text if is_plain else text.encode("utf-8", "backslashreplace").decode()
+    """Return `text` as a plain str, with escapes for lone surrogates, which UTF-8 cannot encode."""
+    return str.__str__(text) if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 class BloomError(Exception):
