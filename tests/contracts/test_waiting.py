@@ -135,6 +135,11 @@ def test_the_end_of_a_hold_is_a_maximum(make):
     assert place.taken() == []
     place.release("a")
     assert len(place.taken()) == 3
+    place.push("lm")
+    for seconds, times in (1000, 1), (5, SILENT):  # a host that does not answer is asked sooner
+        place.hold("a", seconds, times)
+    place.let_pass(5)
+    assert len(place.taken()) == 1
 
 
 @pytest.mark.parametrize(("seconds", "lobby"), [(1000, 256), (20, 0)])

@@ -28,6 +28,7 @@ def rejoin(join):
 def worker(rejoin, monkeypatch):
     """A worker of a crawl with something of each kind."""
     lobby_from(monkeypatch, 3)
+    monkeypatch.setattr("scrapy_bloom.redis.status.READ_AT_ONCE", 2)
     worker = rejoin()
     worker.teach()
     fill(worker, 5, 5)
