@@ -8,10 +8,10 @@ import io
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path, PurePath
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exporters import CsvItemExporter, JsonLinesItemExporter
@@ -50,9 +50,12 @@ class Plans:
 
     def is_durable(self, template: str) -> bool:
         """Return False for a feed that cannot be cut: standard output, a device, a pipe."""
-        storage = self.storage_of(template, self.exporter.feeds[template])
+        options = self.exporter.feeds[template]
+        storage = self.storage_of(template, options)
         if not is_local(storage):
             return not isinstance(storage, StdoutFeedStorage)
+        with suppress(Exception):  # what the URI needs may not be known yet
+            storage = self.view.storage(self.view.evaluate(template, options, 1), options)
         path = local_path(storage)
         return path.is_file() or not path.exists()
 
@@ -147,9 +150,8 @@ class OpenFeed:
 
     def slot(self, batch: Batch) -> FeedSlot:
         """Return Scrapy's object for `batch`, with its storage."""
-        spider, template = self._exporter.crawler.spider, self.feed.template
-        self._exporter.filters.setdefault(template, ItemFilter(self.options))
-        return self._view.slot(spider, template, self.options, batch.number, batch.uri)
+        self._exporter.filters.setdefault(self.feed.template, ItemFilter(self.options))
+        return self._view.slot(self.feed.template, self.options, batch.number, batch.uri)
 
     # -- its files ---------------------------------------------------------------------
 
@@ -171,9 +173,7 @@ class OpenFeed:
     def next_batch(self) -> Batch:
         """Add a batch to the feed."""
         number = self.feed.last_batch + 1
-        spider, function = self._exporter.crawler.spider, self.options["uri_params"]
-        before = SimpleNamespace(batch_id=number - 1)
-        uri = self._view.evaluate(spider, self.feed.template, function, before)
+        uri = self._view.evaluate(self.feed.template, self.options, number)
         return self._outbox.add_batch(self.feed, number, uri)
 
     def make_room(self, items: int) -> None:

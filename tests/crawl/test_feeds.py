@@ -745,14 +745,32 @@ def test_whose_exporter_it_is(tmp_path, caplog, settings, exporter, warning):
 
 
 def test_standard_output_and_devices_stay_scrapys(tmp_path, job, caplog, capfdbinary):
-    """With a warning."""
-    a = job({"stdout:": "jsonlines", "a.jl": "jsonlines", "/dev/null": "jsonlines"})
+    """With a warning. So does a pipe that a parameter names."""
+    os.mkfifo(tmp_path / "test.pipe")
+    reader = os.open(tmp_path / "test.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    feeds = "stdout:", "a.jl", "/dev/null", "%(name)s.pipe"
+    a = job(dict.fromkeys(feeds, "jsonlines"))
+    a.crawler.signals.send_catch_log(signals.engine_started)
+    assert f"once, not durable in /dev/null, {tmp_path}" in caplog.text
+    assert "; write to a file" in caplog.text
     a.page("1", {"n": 1})
     a.commit()
-    a.crawler.signals.send_catch_log(signals.engine_started)
-    assert "once, not durable in /dev/null, stdout:; write to a file" in caplog.text
     assert not (tmp_path / "a.jl").exists()
     a.close("shutdown")
+    with open(reader) as pipe:
+        assert pipe.read() == '{"n": 1}\n'
+
+
+@pytest.mark.parametrize("kind", ["jsonlines", "json"])
+def test_a_pipe_that_is_met_later_is_refused(tmp_path, job, caplog, kind):
+    """It could block the crawl for ever."""
+    feed = {"format": kind, "batch_item_count": 1, "overwrite": True}
+    a = job({"a%(batch_id)d": feed}, GOES_ON)
+    os.mkfifo(tmp_path / "a2")
+    with open(os.open(tmp_path / "a2", os.O_RDWR)):
+        a.pages(p1={"n": 1}, p2={"n": 2}).close("shutdown")
+    assert "a2 is not a regular file" in caplog.text
+    assert (tmp_path / "a2").is_fifo()
 
 
 def test_what_overwrites_is_stored_as_a_whole():
