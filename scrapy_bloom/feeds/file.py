@@ -156,8 +156,6 @@ def _is_beginning(file: int, offset: int, chunks: Iterator[bytes]) -> bool:
 
 
 def _agree(found: bytes, expected: bytes, offset: int) -> bool:
-    if expected.startswith(found):
-        return True
     for start in range(-(offset % PAGE), len(found), PAGE):
         page = found[max(start, 0) : start + PAGE]
         if any(page) and not expected.startswith(page, max(start, 0)):

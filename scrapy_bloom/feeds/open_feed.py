@@ -3,10 +3,10 @@ files."""
 
 from __future__ import annotations
 
-import codecs
 import io
 import json
 import os
+from codecs import getincrementalencoder
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -137,7 +137,7 @@ class OpenFeed:
     def _build(self, file: Any) -> BaseItemExporter:
         """Return the exporter over `file`. Raises what its constructor raises."""
         options = self.options
-        exporter: BaseItemExporter = build_from_crawler(
+        return build_from_crawler(
             self._exporter.exporters[options["format"]],
             self._exporter.crawler,
             file,
@@ -146,7 +146,6 @@ class OpenFeed:
             indent=options["indent"],
             **options["item_export_kwargs"],
         )
-        return exporter
 
     def slot(self, batch: Batch) -> FeedSlot:
         """Return Scrapy's object for `batch`, with its storage."""
@@ -252,7 +251,8 @@ class OpenFeed:
         is_csv = isinstance(self._text, CsvItemExporter)
         if is_first:
             # the others encode each item separately
-            mark = _byte_order_mark(self._text.encoding) if is_csv and not before else b""
+            encoding = self._text.encoding or "utf-8"
+            mark = getincrementalencoder(encoding)().encode("") if is_csv and not before else b""
             if mark and alone.startswith(mark):
                 before, alone = mark, alone.removeprefix(mark)
             feed.head = head + before
@@ -290,11 +290,6 @@ class _Writes(io.BytesIO):
         self.seek(0)
         self.truncate()
         return taken[: self.last], taken[self.last :]
-
-
-def _byte_order_mark(encoding: str | None) -> bytes:
-    """Return the byte order mark of an encoding, empty without one."""
-    return codecs.getincrementalencoder(encoding or "utf-8")().encode("")
 
 
 def is_local(storage: object) -> bool:

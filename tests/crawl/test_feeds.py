@@ -27,6 +27,7 @@ from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.open_feed import overwrites
 from scrapy_bloom.feeds.outbox import Outbox
+from scrapy_bloom.sqlite.status import JobStatus
 from tests.crawl.engine import Job, query, request
 from tests.crawl.feed_jobs import FeedJob
 from tests.crawl.test_rounds import phases
@@ -440,7 +441,7 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
             job(feeds(**changed), later=True).open()
 
 
-@pytest.mark.parametrize("uri", ["a.jl", "a.jl.gz", "shelf:a"])
+@pytest.mark.parametrize("uri", ["a.jl", "a.jl.gz", "shelf:a", os.fsdecode(b"caf\xe9.jl")])
 def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job, caplog, uri):
     """An added one begins in the middle of the round. -O removes nothing that the round has
     written."""
@@ -451,6 +452,8 @@ def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job
     with_feed = {uri: options | ({"postprocessing": [GZIP]} if "gz" in uri else {})}
     job(with_feed, GOES_ON).pages(p1={"n": 1}).close("shutdown")
     job(with_feed).pages(p2={"n": 2}).drop()
+    (figures,) = JobStatus(tmp_path / "job").figures()["feeds"]
+    assert figures["uri"].endswith(uri)
     for number in (3, 4):
         without = job({"b.jl": "jsonlines"})
         assert numbers(path) == [1, 2]
