@@ -41,12 +41,20 @@ if TYPE_CHECKING:
 
 
 class Plans:
-    """Plans the feeds of `exporter` by its settings. Raises JobDirectoryError as its view does."""
+    """Plans the feeds of `exporter` by its settings. Raises JobDirectoryError as its view does, and
+    FeedError if two feeds are one file."""
 
     def __init__(self, exporter: FeedExporter) -> None:
         self.exporter = exporter
         self.view = FeedExporterView(exporter)
         self._storages: dict[str, Any] = {}
+        files: dict[str, str] = {}
+        for uri in filter(self.is_durable, exporter.feeds):
+            if is_local(storage := self._storages[uri]):
+                first = files.setdefault(path := os.path.realpath(local_path(storage)), uri)
+                if first != uri:
+                    what = f"feeds {first!r} and {uri!r} are one file, {path}"
+                    raise FeedError(f"{what}: leave one of them out, or give it another name")
 
     def is_durable(self, template: str) -> bool:
         """Return False for a feed that cannot be cut: standard output, a device, a pipe."""
@@ -110,12 +118,10 @@ class OpenFeed:
     def __init__(
         self, plans: Plans, outbox: Outbox, feed: Feed, options: dict[str, Any], directory: Path
     ) -> None:
-        self.feed = feed
-        self.options = options
+        self.feed, self.options = feed, options
         self.limit: int | None = options["batch_item_count"] or None
         self._job = directory.parent.resolve()
-        self._outbox = outbox
-        self._directory = directory
+        self._outbox, self._directory = outbox, directory
         self._exporter, self._view = plans.exporter, plans.view
         self._prepare(plans.storage_of(feed.template, options))
 

@@ -452,8 +452,7 @@ def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job
     with_feed = {uri: options | ({"postprocessing": [GZIP]} if "gz" in uri else {})}
     job(with_feed, GOES_ON).pages(p1={"n": 1}).close("shutdown")
     job(with_feed).pages(p2={"n": 2}).drop()
-    (figures,) = JobStatus(tmp_path / "job").figures()["feeds"]
-    assert figures["uri"].endswith(uri)
+    assert JobStatus(tmp_path / "job").figures()["feeds"][0]["uri"].endswith(uri)
     for number in (3, 4):
         without = job({"b.jl": "jsonlines"})
         assert numbers(path) == [1, 2]
@@ -754,8 +753,7 @@ def test_standard_output_and_devices_stay_scrapys(tmp_path, job, caplog, capfdbi
     feeds = "stdout:", "a.jl", "/dev/null", "%(name)s.pipe"
     a = job(dict.fromkeys(feeds, "jsonlines"))
     a.crawler.signals.send_catch_log(signals.engine_started)
-    assert f"once, not durable in /dev/null, {tmp_path}" in caplog.text
-    assert "; write to a file" in caplog.text
+    assert f"not durable in /dev/null, {tmp_path}" in caplog.text.rpartition("; write to")[0]
     a.page("1", {"n": 1})
     a.commit()
     assert not (tmp_path / "a.jl").exists()
