@@ -327,12 +327,16 @@ def test_a_file_that_may_not_be_written_is_refused(job_once, tmp_path):
 
 
 FEED = {"i.jl": {"format": "jsonlines"}}
+OTHERS = {
+    "fields": {"i.jl": {**FEED["i.jl"], "fields": ["url"]}},
+    "one file": {**FEED, "./i.jl": FEED["i.jl"]},
+}
 
 
 @pytest.mark.parametrize(
     ("begun", "bad"),
     [
-        ("stopped", "another option"),
+        *(("stopped", bad) for bad in OTHERS),
         *((begun, "a foreign line") for begun in ("killed", "ordered", "by the setting")),
     ],
 )
@@ -350,11 +354,13 @@ def test_a_feed_that_cannot_go_on_refuses_the_start(job_once, tmp_path, begun, b
         subprocess.run([sys.executable, *command], cwd=tmp_path, check=True)
     feed = tmp_path / "i.jl"
     whole, worse = feed.read_text(), given
-    if bad == "another option":
-        worse = {"FEEDS": json.dumps({"i.jl": {**FEED["i.jl"], "fields": ["url"]}})}
+    if bad in OTHERS:
+        worse = {"FEEDS": json.dumps(OTHERS[bad])}
     else:
         feed.write_text(f"{whole}not from this job\n")
     assert "i.jl" in refused(tmp_path, of=".", **worse, **own)
+    if bad == "one file":  # nor does a job begin
+        refused(tmp_path, of="new", JOBDIR="new", **worse)
     feed.write_text(whole)
     goes_on(tmp_path, **given, **own)
     assert len(feed.read_text().splitlines()) == 30

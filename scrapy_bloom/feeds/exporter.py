@@ -102,21 +102,22 @@ class DurableFeedExporter(FeedExporter):
 
     # -- called by the scheduler ---------------------------------------------------
 
-    def look(self, round_: Round, directory: Path) -> DurableFeeds:
-        """Return the durable feeds of a round, with part files in `directory`; see DurableFeeds."""
+    def look(self, round_: Round | None, directory: Path) -> DurableFeeds | None:
+        """Return DurableFeeds of the round, if any. Raises what they and Plans raise."""
         from .durable_feeds import DurableFeeds
         from .open_feed import Plans
 
         if self._plans is None:
             self._plans = Plans(self)
-        return DurableFeeds(self._plans, round_, directory)
+        return DurableFeeds(self._plans, round_, directory) if round_ is not None else None
 
     def attach(
         self, ledger: Ledger, round_: Round, directory: Path, *, stores_empty: bool = True
     ) -> None:
         """Write in the commits of `ledger` as soon as the spider is open. Without `stores_empty`
         the place of a feed without items stays as it is. Raises FeedError; changes no feed."""
-        durable = self.look(round_, directory)
+        self.durable = durable = self.look(round_, directory)
+        assert durable is not None
         self._scrapys = self.feeds.keys() - durable.templates
         round_.at_end.append(durable.outbox.empty)
         # Redis acknowledges the requests of a crawl later than their items are final
@@ -126,7 +127,6 @@ class DurableFeedExporter(FeedExporter):
             how.append(f"not durable in {feeds_named(sorted(self._scrapys))}")
         way_out = bool(self._scrapys) * "write to a file of its own"
         announce(self.crawler, "items", ", ".join(how), way_out)
-        self.durable = durable
         durable.ledger, durable.stores_empty = ledger, stores_empty
         if durable.has_any:
             round_.awaits_feeds = True

@@ -26,10 +26,12 @@ class FeedFile:
 
     `open` cuts off later bytes if `check` has recognised all of them as this job's, or if the file
     is to be `emptied`; nothing else is cut or overwritten. FeedError is raised if another program
-    writes to it. A `private` file is for its owner alone, and so is its directory.
+    writes to it, or it is a pipe or device. A `private` file, and its directory, is for its owner.
     """
 
     def __init__(self, path: Path, *, emptied: bool = False, private: bool = False) -> None:
+        if path.exists() and not path.is_file():  # opening a pipe may never end
+            raise FeedError(f"{path} is not a regular file; choose another path")
         self.path = path
         self._private = private
         self.length = 0
@@ -154,13 +156,8 @@ def _is_beginning(file: int, offset: int, chunks: Iterator[bytes]) -> bool:
 
 
 def _agree(found: bytes, expected: bytes, offset: int) -> bool:
-    if expected.startswith(found):
-        return True
-    start = 0
-    while start < len(found):
-        end = start + PAGE - (offset + start) % PAGE
-        page = found[start:end]
-        if any(page) and page != expected[start : start + len(page)]:
+    for start in range(-(offset % PAGE), len(found), PAGE):
+        page = found[max(start, 0) : start + PAGE]
+        if any(page) and not expected.startswith(page, max(start, 0)):
             return False
-        start = end
     return True

@@ -3,15 +3,15 @@ files."""
 
 from __future__ import annotations
 
-import codecs
 import io
 import json
 import os
+from codecs import getincrementalencoder
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path, PurePath
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exporters import CsvItemExporter, JsonLinesItemExporter
@@ -41,18 +41,29 @@ if TYPE_CHECKING:
 
 
 class Plans:
-    """Plans the feeds of `exporter` by its settings. Raises JobDirectoryError as its view does."""
+    """Plans the feeds of `exporter` by its settings. Raises JobDirectoryError as its view does, and
+    FeedError if two feeds are one file."""
 
     def __init__(self, exporter: FeedExporter) -> None:
         self.exporter = exporter
         self.view = FeedExporterView(exporter)
         self._storages: dict[str, Any] = {}
+        files: dict[str, str] = {}
+        for uri in filter(self.is_durable, exporter.feeds):
+            if is_local(storage := self._storages[uri]):
+                first = files.setdefault(path := os.path.realpath(local_path(storage)), uri)
+                if first != uri:
+                    what = f"feeds {first!r} and {uri!r} are one file, {path}"
+                    raise FeedError(f"{what}: leave one of them out, or give it another name")
 
     def is_durable(self, template: str) -> bool:
         """Return False for a feed that cannot be cut: standard output, a device, a pipe."""
-        storage = self.storage_of(template, self.exporter.feeds[template])
+        options = self.exporter.feeds[template]
+        storage = self.storage_of(template, options)
         if not is_local(storage):
             return not isinstance(storage, StdoutFeedStorage)
+        with suppress(Exception):  # what the URI needs may not be known yet
+            storage = self.view.storage(self.view.evaluate(template, options, 1), options)
         path = local_path(storage)
         return path.is_file() or not path.exists()
 
@@ -107,12 +118,10 @@ class OpenFeed:
     def __init__(
         self, plans: Plans, outbox: Outbox, feed: Feed, options: dict[str, Any], directory: Path
     ) -> None:
-        self.feed = feed
-        self.options = options
+        self.feed, self.options = feed, options
         self.limit: int | None = options["batch_item_count"] or None
         self._job = directory.parent.resolve()
-        self._outbox = outbox
-        self._directory = directory
+        self._outbox, self._directory = outbox, directory
         self._exporter, self._view = plans.exporter, plans.view
         self._prepare(plans.storage_of(feed.template, options))
 
@@ -134,7 +143,7 @@ class OpenFeed:
     def _build(self, file: Any) -> BaseItemExporter:
         """Return the exporter over `file`. Raises what its constructor raises."""
         options = self.options
-        exporter: BaseItemExporter = build_from_crawler(
+        return build_from_crawler(
             self._exporter.exporters[options["format"]],
             self._exporter.crawler,
             file,
@@ -143,13 +152,11 @@ class OpenFeed:
             indent=options["indent"],
             **options["item_export_kwargs"],
         )
-        return exporter
 
     def slot(self, batch: Batch) -> FeedSlot:
         """Return Scrapy's object for `batch`, with its storage."""
-        spider, template = self._exporter.crawler.spider, self.feed.template
-        self._exporter.filters.setdefault(template, ItemFilter(self.options))
-        return self._view.slot(spider, template, self.options, batch.number, batch.uri)
+        self._exporter.filters.setdefault(self.feed.template, ItemFilter(self.options))
+        return self._view.slot(self.feed.template, self.options, batch.number, batch.uri)
 
     # -- its files ---------------------------------------------------------------------
 
@@ -171,9 +178,7 @@ class OpenFeed:
     def next_batch(self) -> Batch:
         """Add a batch to the feed."""
         number = self.feed.last_batch + 1
-        spider, function = self._exporter.crawler.spider, self.options["uri_params"]
-        before = SimpleNamespace(batch_id=number - 1)
-        uri = self._view.evaluate(spider, self.feed.template, function, before)
+        uri = self._view.evaluate(self.feed.template, self.options, number)
         return self._outbox.add_batch(self.feed, number, uri)
 
     def make_room(self, items: int) -> None:
@@ -252,7 +257,8 @@ class OpenFeed:
         is_csv = isinstance(self._text, CsvItemExporter)
         if is_first:
             # the others encode each item separately
-            mark = _byte_order_mark(self._text.encoding) if is_csv and not before else b""
+            encoding = self._text.encoding or "utf-8"
+            mark = getincrementalencoder(encoding)().encode("") if is_csv and not before else b""
             if mark and alone.startswith(mark):
                 before, alone = mark, alone.removeprefix(mark)
             feed.head = head + before
@@ -290,11 +296,6 @@ class _Writes(io.BytesIO):
         self.seek(0)
         self.truncate()
         return taken[: self.last], taken[self.last :]
-
-
-def _byte_order_mark(encoding: str | None) -> bytes:
-    """Return the byte order mark of an encoding, empty without one."""
-    return codecs.getincrementalencoder(encoding or "utf-8")().encode("")
 
 
 def is_local(storage: object) -> bool:

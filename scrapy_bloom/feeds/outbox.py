@@ -83,8 +83,8 @@ class Outbox:
         """Return the feeds with their batches that are not stored yet."""
         query = self._file.query
         feeds = {
-            id_: Feed(id_, round_, template, json.loads(options), head, json.loads(columns))
-            for id_, round_, template, options, head, columns in query("SELECT * FROM feeds")
+            id_: Feed(id_, round_, os.fsdecode(uri), json.loads(options), head, json.loads(columns))
+            for id_, round_, uri, options, head, columns in query("SELECT * FROM feeds")
         }
         rows = query(
             "SELECT feed, id, number, uri, path, state, items, length, digest, stored"
@@ -93,7 +93,7 @@ class Outbox:
         for feed, id_, number, uri, path, state, *contents, stored in rows:
             feeds[feed].last_batch = number
             if state != STORED:
-                batch = Batch(id_, number, uri, os.fsdecode(path), state, *contents)
+                batch = Batch(id_, number, os.fsdecode(uri), os.fsdecode(path), state, *contents)
                 batch.stored = json.loads(stored)
                 feeds[feed].batches.append(batch)
         return list(feeds.values())
@@ -101,7 +101,7 @@ class Outbox:
     def add_feed(self, round_: int, template: str, options: dict[str, Any]) -> Feed:
         """Insert a feed of a round and return it."""
         statement = "INSERT INTO feeds VALUES (NULL, ?, ?, ?, NULL, 'null')"
-        row = self._insert(statement, (round_, template, json.dumps(options)))
+        row = self._insert(statement, (round_, _storable(template), json.dumps(options)))
         return Feed(row, round_, template, options)
 
     def save_head(self, feed: Feed, columns: list[str] | None) -> None:
@@ -122,18 +122,17 @@ class Outbox:
         stored = {"token": secrets.token_hex(8)}
         row = self._insert(
             "INSERT INTO batches VALUES (NULL, ?, ?, ?, '', 'waiting', 0, 0, x'', ?)",
-            (feed.id, number, uri, json.dumps(stored)),
+            (feed.id, number, _storable(uri), json.dumps(stored)),
         )
         feed.batches.append(Batch(row, number, uri, "", stored=stored))
         return feed.batches[-1]
 
     def save_batch(self, batch: Batch) -> None:
         """Save the state of a batch."""
-        path = batch.path if batch.path == encodable(batch.path) else os.fsencode(batch.path)
         self._file.execute(
             "UPDATE batches SET path = :path, state = :state, items = :items, length = :length,"
             " digest = :digest, stored = :stored WHERE id = :id",
-            {**vars(batch), "path": path, "stored": json.dumps(batch.stored)},
+            {**vars(batch), "path": _storable(batch.path), "stored": json.dumps(batch.stored)},
         )
 
     def record(self) -> None:
@@ -211,3 +210,8 @@ class Outbox:
         row = self._file.execute(statement, values).lastrowid
         assert row is not None
         return row
+
+
+def _storable(path: str) -> str | bytes:
+    """Return a path or URI as SQLite takes it: as bytes if it is not UTF-8."""
+    return path if path == encodable(path) else os.fsencode(path)

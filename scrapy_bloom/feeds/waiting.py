@@ -154,7 +154,7 @@ class WaitingFeed(OpenFeed):
     ) -> None:
         """Replace the feed's own file atomically by its earlier contents and the round's."""
         stored = batch.stored
-        path = Path(stored.get("path") or local_path(storage)).resolve()
+        path = FeedFile(Path(stored.get("path") or local_path(storage)).resolve()).path
         make_directory(path.parent)
         if "path" not in stored:
             before = [0, ""] if self.options.get("overwrite") else _version(path)

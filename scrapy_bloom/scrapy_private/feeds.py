@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from scrapy.extensions import feedexport
@@ -9,7 +10,6 @@ from scrapy.extensions import feedexport
 from . import get, require
 
 if TYPE_CHECKING:
-    from scrapy import Spider
     from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol
 
 
@@ -27,16 +27,16 @@ class FeedExporterView:
         """Return the storage of `uri`. Raises what its constructor raises."""
         return self._exporter._get_storage(uri, options)  # type: ignore[no-any-return]
 
-    def slot(
-        self, spider: Spider | None, template: str, options: dict[str, Any], number: int, uri: str
-    ) -> FeedSlot:
+    def slot(self, template: str, options: dict[str, Any], number: int, uri: str) -> FeedSlot:
         """Return Scrapy's object for a batch, as signals carry it, with its storage."""
+        spider = self._exporter.crawler.spider
         return self._exporter._start_new_batch(  # type: ignore[no-any-return]
             batch_id=number, uri=uri, feed_options=options, spider=spider, uri_template=template
         )
 
-    def evaluate(self, spider: Spider | None, template: str, function: Any, before: Any) -> str:
-        """Return the URI of the batch after `before`, whose `batch_id` is 0 for the first one."""
-        parameters = self._exporter._get_uri_params(spider, function, before)
+    def evaluate(self, template: str, options: dict[str, Any], number: int) -> str:
+        """Return the URI of batch `number`, 1 for the first one. Raises what the spider does."""
+        spider, before = self._exporter.crawler.spider, SimpleNamespace(batch_id=number - 1)
+        parameters = self._exporter._get_uri_params(spider, options["uri_params"], before)
         apply = getattr(feedexport, "apply_uri_params", None)  # since Scrapy 2.15 or so
         return str(template % parameters if apply is None else apply(template, parameters))

@@ -152,8 +152,8 @@ class RoundFeeds(Protocol):
     durable: Any
     """The DurableFeeds since `attach`, None before."""
 
-    def look(self, round_: Round, directory: Path) -> object:
-        """Raise FeedError if a feed of the round cannot continue; change nothing."""
+    def look(self, round_: Round | None, directory: Path) -> object:
+        """Raise FeedError if FEEDS, or a feed of the round, if any, is refused; change nothing."""
 
     def attach(
         self, ledger: Ledger, round_: Round, directory: Path, *, stores_empty: bool = True

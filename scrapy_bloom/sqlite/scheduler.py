@@ -30,7 +30,6 @@ from ..crawl.settings import RETRY_FAILED, budget_of
 from ..dupefilter import BloomDupeFilter
 from ..errors import JobDirectoryError
 from ..jobdir import JobDirectory, session_of
-from ..scrapy_private.feeds import FeedExporterView
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
 from ..settings import wants_delta
@@ -330,10 +329,9 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         spider = file.spider if file else ""
         require_same_spider(str(job.path), spider, crawler, "give each spider a JOBDIR of its own")
         if feeds is not None:
-            FeedExporterView(feeds)
-        if feeds is not None and file is not None:
-            goes_on = _goes_on(crawler, file, queues)
-            feeds.look(Round(file, lambda: None, goes_on=goes_on), job.feeds)
+            goes_on = file is not None and _goes_on(crawler, file, queues)
+            round_ = Round(file, lambda: None, goes_on=goes_on) if file is not None else None
+            feeds.look(round_, job.feeds)
     if left_by_scrapy is not None:
         left_by_scrapy.look(crawler)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from contextlib import suppress
@@ -115,7 +116,7 @@ class JobStatus:
                 **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *OF_FILTER)},
                 **{f"round_{name}": n for name, n in zip(COUNTED, of_round, strict=True)},
                 "feeds": [
-                    {"uri": without_user(uri), "items": count}
+                    {"uri": without_user(os.fsdecode(uri)), "items": count}
                     for uri, count in self._feeds.of(connection)
                 ],
                 "failed": state.failed,

@@ -26,6 +26,7 @@ from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.open_feed import overwrites
 from scrapy_bloom.feeds.outbox import Outbox
+from scrapy_bloom.sqlite.status import JobStatus
 from tests.crawl.engine import Job, query, request
 from tests.crawl.feed_jobs import FeedJob
 from tests.crawl.test_rounds import phases
@@ -435,7 +436,7 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
             job(feeds(**changed), later=True).open()
 
 
-@pytest.mark.parametrize("uri", ["a.jl", "a.jl.gz", "shelf:a"])
+@pytest.mark.parametrize("uri", ["a.jl", "a.jl.gz", "shelf:a", os.fsdecode(b"caf\xe9.jl")])
 def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job, caplog, uri):
     """An added one begins within the round. -O removes nothing that the round has written."""
     caplog.set_level(logging.INFO)
@@ -445,6 +446,7 @@ def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job
     with_feed = {uri: options | ({"postprocessing": [GZIP]} if "gz" in uri else {})}
     job(with_feed, GOES_ON).pages(p1={"n": 1}).close("shutdown")
     job(with_feed).pages(p2={"n": 2}).drop()
+    assert JobStatus(tmp_path / "job").figures()["feeds"][0]["uri"].endswith(uri)
     for number in (3, 4):
         without = job({"b.jl": "jsonlines"})
         assert numbers(path) == [1, 2]
@@ -738,14 +740,31 @@ def test_whose_exporter_it_is(tmp_path, caplog, settings, exporter, warning):
 
 
 def test_standard_output_and_devices_stay_scrapys(tmp_path, job, caplog, capfdbinary):
-    """With a warning."""
-    a = job({"stdout:": "jsonlines", "a.jl": "jsonlines", "/dev/null": "jsonlines"})
+    """With a warning. So does a pipe that a parameter names."""
+    os.mkfifo(tmp_path / "test.pipe")
+    reader = os.open(tmp_path / "test.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    feeds = "stdout:", "a.jl", "/dev/null", "%(name)s.pipe"
+    a = job(dict.fromkeys(feeds, "jsonlines"))
+    a.crawler.signals.send_catch_log(signals.engine_started)
+    assert f"not durable in /dev/null, {tmp_path}" in caplog.text.rpartition("; write to")[0]
     a.page("1", {"n": 1})
     a.commit()
-    a.crawler.signals.send_catch_log(signals.engine_started)
-    assert "once, not durable in /dev/null, stdout:; write to a file" in caplog.text
     assert not (tmp_path / "a.jl").exists()
     a.close("shutdown")
+    with open(reader) as pipe:
+        assert pipe.read() == '{"n": 1}\n'
+
+
+@pytest.mark.parametrize("kind", ["jsonlines", "json"])
+def test_a_pipe_that_is_met_later_is_refused(tmp_path, job, caplog, kind):
+    """It could block the crawl for ever."""
+    feed = {"format": kind, "batch_item_count": 1, "overwrite": True}
+    a = job({"a%(batch_id)d": feed}, GOES_ON)
+    os.mkfifo(tmp_path / "a2")
+    with open(os.open(tmp_path / "a2", os.O_RDWR)):
+        a.pages(p1={"n": 1}, p2={"n": 2}).close("shutdown")
+    assert "a2 is not a regular file" in caplog.text
+    assert (tmp_path / "a2").is_fifo()
 
 
 def test_what_overwrites_is_stored_as_a_whole():
