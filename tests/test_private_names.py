@@ -176,11 +176,12 @@ def test_what_a_fast_stop_breaks_off_stays_pending(tmp_path):
 
 
 def test_what_waits_for_its_scopes_is_not_what_is_sent_again(tmp_path):
-    """Two forms of one URL: that which waits is not the source of the other's retry."""
+    """Two forms of one URL: that which waits is not the source of the other's retry, nor is another
+    page."""
     job = Job(tmp_path / "job")
     job.crawler.throttler = Throttler()
     sent, waits = (Request("http://example.com/form", method="POST", body=body) for body in "ab")
-    job.engine._slot.inprogress |= {sent, waits}
+    job.engine._slot.inprogress |= {Request("http://example.com/other"), sent, waits}
     job.engine._throttler_waiting = {waits}
     assert [*EngineView(job.crawler).sent_again_as(sent_again(sent))] == [sent]
 
@@ -192,3 +193,4 @@ def test_the_first_scope_is_the_slot():
         meta = {"throttling_scopes": scopes}
         assert of_crawler(Request("http://example.com/", meta=meta)) == slot
         assert slots.slot_named(meta) == slot
+    assert slots.slot_named({"download_slot": "named"}) == "named"

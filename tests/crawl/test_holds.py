@@ -474,6 +474,9 @@ def test_it_leaves_refusals_to_a_scrapy_that_waits_by_itself(crawl):
     for crawl.crawler.throttler in (throttler, object()):
         assert crawl.answer(crawl.pop(), 429, "60").status == 429
         assert crawl.left is None
+    crawl.pushed("three").crawler.throttler = throttler
+    crawl.again(crawl.pop(), 503, "60")
+    assert crawl.left == 60
 
 
 # --- the rules ----------------------------------------------------------------------------
