@@ -44,6 +44,8 @@ logger = logging.getLogger("scrapy_bloom.durable.orders")
 
 AT_ONCE = 2000
 """So many requests are looked at in a transaction, before the engine has its turn again."""
+FORGOTTEN = 3600
+"""Seconds after which what an order has left is removed: no command waits for it so long."""
 Parts = Iterator[tuple[bool, dict[str, Any], str]]
 """The work on an order: with each part, whether there are more, what is done so far, and that in
 words. May raise sqlite3.Error."""
@@ -339,17 +341,14 @@ def give(job: JobDirectory, what: Order | HoldOrder) -> Path:
     replace(path, what.encode().encode())
     for left in (*job.orders.glob("*.done"), *job.orders.glob(".*.bloom.tmp")):
         with suppress(OSError):  # by what was interrupted or killed
-            if path.stat().st_mtime - left.stat().st_mtime > PATIENCE:
+            if path.stat().st_mtime - left.stat().st_mtime > FORGOTTEN:
                 left.unlink()
     return path.with_suffix(".done")
 
 
 def answer(path: Path, figures: Mapping[str, Any]) -> None:
-    """Answer an order that was committed, unless its command has given up. Raises OSError."""
-    replace(done := path.with_suffix(".done"), json.dumps(figures).encode())
-    with suppress(FileNotFoundError):  # its command has read it
-        if done.stat().st_mtime - path.stat().st_mtime > PATIENCE:
-            done.unlink()
+    """Answer an order that was committed. Raises OSError."""
+    replace(path.with_suffix(".done"), json.dumps(figures).encode())
     path.unlink()
 
 

@@ -86,7 +86,7 @@ def test_a_kill_has_nothing_done_twice_or_not_at_all(make, monkeypatch, lost, le
 
 
 def test_what_cannot_be_read_or_answered_is_kept_and_said_once(make, monkeypatch, caplog):
-    """It keeps no other order from being carried out and stops no crawl: others may make it."""
+    """It keeps no other order from being carried out and stops no crawl: any user may write one."""
     job = make()
     push(job, "a-1")
     folder = job.scheduler._job.orders
