@@ -18,11 +18,11 @@ def privately(path: str | Path, flags: int) -> int:
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o600, token: str | None = None) -> Iterator[IO[bytes]]:
+def replacing(path: Path, mode: int = 0o600, name: str | None = None) -> Iterator[IO[bytes]]:
     """Give a new file with a random name, private until it takes the place of that at `path`, with
     this `mode`, at the end of the context, durably: after a crash there is the old one or the new
-    one. What a kill has left is removed by a call with the same random `token`. Raises OSError."""
-    made = path.with_name(f".{token or secrets.token_hex(8)}.bloom.tmp")
+    one. What a kill has left is removed by a call that gives it the same `name`. Raises OSError."""
+    made = path.with_name(f".{name or secrets.token_hex(8)}.bloom.tmp")
     made.unlink(missing_ok=True)
     try:
         with open(made, "xb", opener=privately) as file, open(os.dup(file.fileno()), "wb") as own:
@@ -39,9 +39,9 @@ def replacing(path: Path, mode: int = 0o600, token: str | None = None) -> Iterat
     sync_directory(path.parent)
 
 
-def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
+def replace(path: Path, content: bytes, mode: int = 0o600, name: str | None = None) -> None:
     """Write the file at `path` as `replacing` does."""
-    with replacing(path, mode) as file:
+    with replacing(path, mode, name) as file:
         file.write(content)
 
 

@@ -147,7 +147,7 @@ def test_a_lock_file_that_is_something_else_stays_as_it_is(tmp_path):
 
 def test_a_temporary_file_is_private_and_goes(tmp_path, umask):
     """Whatever the umask; it is gone after an error, which names the file, and what a kill has left
-    of it is gone after the next one with its token, whatever it leads to."""
+    of it is gone after the next one with its name, whatever it leads to."""
     path = tmp_path / "name"
     with replacing(path, 0o644) as file:
         (found,) = tmp_path.iterdir()
@@ -156,12 +156,12 @@ def test_a_temporary_file_is_private_and_goes(tmp_path, umask):
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"content", 0o644)
     with pytest.raises(OSError, match=str(path)), replacing(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with replacing(path, token="token") as file:
+    with replacing(path, name="one") as file:
         left = tmp_path / os.path.basename(file.name)
         os.link(left, tmp_path / "copy")
     left.symlink_to(tmp_path / "copy")
     (tmp_path / "copy").write_bytes(b"precious")
-    with replacing(path, token="token") as file:
+    with replacing(path, name="one") as file:
         file.write(b"new")
     assert (path.read_bytes(), (tmp_path / "copy").read_bytes()) == (b"new", b"precious")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["copy", "name"]

@@ -211,11 +211,10 @@ def _fields(record: Any, slot: str) -> dict[str, Any]:
 
 def _last(values: Any, name: Any) -> Any:
     """Return the value of that name in a field, if it is the last one, or None."""
-    if values and type(values) is dict:
-        last = next(reversed(values))
-        if last == name and type(last) is type(name):
-            return values[last]
-    return None
+    if not values or type(values) is not dict:
+        return None
+    last = next(reversed(values))
+    return values[last] if last == name and type(last) is type(name) else None
 
 
 def _but_last(values: dict[Any, Any]) -> dict[Any, Any]:

@@ -91,8 +91,6 @@ class RequestFile:
             file._connection = connect(path, "rw")
             file._connection.row_factory = _typed
             try:
-                for leftover in path.parent.glob(".*.bloom.tmp*") if starts else ():
-                    leftover.unlink()  # of a kill
                 _set_up(file._connection)
                 # the first statement that changes rows begins a transaction
                 file._connection.isolation_level = "IMMEDIATE"
@@ -283,6 +281,8 @@ def looking(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _create(path: Path) -> None:
     """Make an empty file; the process has the lock of its directory."""
+    for leftover in filter(Path.is_file, path.parent.glob(".*.bloom.tmp*")):
+        leftover.unlink(missing_ok=True)
     with replacing(path) as file, closing(connect(Path(file.name), "rw")) as connection:
         with connection:  # in one transaction: each costs a write to the disk
             connection.execute("BEGIN")

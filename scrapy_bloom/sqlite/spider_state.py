@@ -64,7 +64,7 @@ class KeptSpiderState(CommitHook):
             self._replaces = replaces
             if _digest(self._last) == replaces or _is_torn(self._last):
                 self._last = committed
-                replace(self._path, committed)
+                replace(self._path, committed, name="spider.state")
         self._begun_with = _digest(self._last)
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:

@@ -266,13 +266,14 @@ def test_a_refused_file_is_let_go_of(path, monkeypatch):
 
 
 def test_leftovers_of_a_killed_start_are_removed(open_file, path):
-    """A file gets its name when it is whole, also spider.state; what is older than that goes."""
-    for is_there in (False, True):
-        for end in ("", "-journal"):
-            path.with_name(f".0123456789abcdef.bloom.tmp{end}").write_bytes(b"half")
-        assert check_header(path) == is_there
-        open_file()
-        assert list(path.parent.glob("*.tmp*")) == []
+    """A new file gets its name when it is whole; what is older than that goes, but a directory."""
+    (mine := path.with_name(".mine.bloom.tmp")).mkdir()
+    for end in ("", "-journal"):
+        path.with_name(f".0123456789abcdef.bloom.tmp{end}").write_bytes(b"half")
+    assert not check_header(path)
+    open_file()
+    assert check_header(path)
+    assert list(path.parent.glob("*.tmp*")) == [mine]
 
 
 def test_whatever_sqlite_was_built_to_do(path, monkeypatch):

@@ -65,7 +65,9 @@ def test_a_kill_while_scrapy_saves_the_state_costs_nothing(make_round, state_fil
         state_file.unlink()
     else:
         state_file.write_bytes(left and state_file.read_bytes()[:1000])
+    (half := state_file.with_name(".spider.state.bloom.tmp")).touch()  # of a kill that came next
     assert make_round().spider.state == {"pages": list(range(1000))}
+    assert not half.exists()
 
 
 def test_jobs_of_stock_scrapy_open_and_go_back(make_round):
