@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -166,6 +167,10 @@ def plot(session: Context) -> None:
         "error-by-probes": options.bits,
         "memory": options.error_rate,
     }
-    path = Path(options.file).resolve()
-    replace(path, study.draw(options.chart, path, curves[options.chart]), mode_of(path))
+    chart = study.draw(options.chart, Path(options.file), curves[options.chart])
+    path = Path(os.path.realpath(options.file))
+    if path.is_file() or not path.exists():
+        replace(path, chart, mode_of(path))
+    else:  # such as a pipe
+        path.write_bytes(chart)
     session.print_lines([f"wrote {options.file}"])

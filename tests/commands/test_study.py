@@ -61,7 +61,7 @@ def test_compare_prints_the_running_share(run, tmp_path):
 @pytest.mark.slow
 def test_plot_writes_pictures(run, tmp_path):
     """Slow, since it draws often: PNG of 900 to 920, and SVG without a date that follows light and
-    dark; another suffix is refused. A full disk leaves the old one."""
+    dark; another suffix is refused. A full disk leaves the old one, and a pipe stays one."""
     pytest.importorskip("matplotlib")
     result = run(tmp_path, "plot", "memory", "memory.svg")
     assert (result.status, result.lines) == (0, ["wrote memory.svg"])
@@ -73,6 +73,8 @@ def test_plot_writes_pictures(run, tmp_path):
     full = in_shell(tmp_path, "ulimit -f 9; scrapy bloom plot error-by-bits memory.svg")
     assert "memory.svg: File too large" in full.refusal
     assert files_in(tmp_path) == {tmp_path / "memory.svg": picture.encode()}
+    read = "mkfifo p.svg; timeout 99 cat p.svg & scrapy bloom plot memory p.svg > /dev/null; wait"
+    assert in_shell(tmp_path, read).out == picture
     bits = ["--bits", 1e-9, 16]  # of the first all bits are set
     assert run(tmp_path, "plot", "error-by-probes", "bits.png", *bits).status == 0
     size = (tmp_path / "bits.png").read_bytes()[16:24]
