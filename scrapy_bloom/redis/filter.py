@@ -312,7 +312,7 @@ class RedisBloomFilter(Layered):
             (answer, layers, count), repeated = self.client.insist(
                 scripts.TEST_AND_SET, shard.keys, self.generation, mode, *arguments
             )
-            doubtful = doubtful or repeated
+            doubtful = doubtful or (repeated and mode != scripts.LOOK)
             if answer == scripts.GONE:
                 raise gone(self.name)
             if self.client.servers != self._servers or shard.has_lost(layers, count):

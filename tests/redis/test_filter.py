@@ -57,7 +57,8 @@ def test_a_key_is_known_once_it_was_added(redis, join):
 
 
 def test_an_answer_that_was_lost_while_the_filter_grew(redis_server, few_shards, join, monkeypatch):
-    """What the server has then is the key of that very call: it is new."""
+    """What the server has then is the key of that very call: it is new, but where a full filter
+    takes none."""
     shared, other = (join(redis_server, 100) for _ in range(2))
     insist, lost = shared.client.insist, []
 
@@ -72,6 +73,10 @@ def test_an_answer_that_was_lost_while_the_filter_grew(redis_server, few_shards,
     assert not shared.add(b"key")
     assert len(shared.layers) > 1
     assert other.add(b"key")
+    for gone in (lost, shared.known):
+        gone.clear()
+    shared.growing = None
+    assert shared.add(b"key")
 
 
 @pytest.mark.parametrize("error_rate", [1e-2, 1e-3])
