@@ -80,10 +80,11 @@ class DirectoryLock:
         """Release the lock, and remove its file if `remove`. A second call does nothing."""
         if self._file.closed:
             return
-        if self._is_ours and remove:
-            self._path.unlink(missing_ok=True)
-        elif self._is_ours:
-            self._file.truncate(0)
+        with suppress(OSError):  # it is locked as it is
+            if self._is_ours and remove:
+                self._path.unlink()
+            elif self._is_ours:
+                self._file.truncate(0)
         unlock(self._file)
 
     def __enter__(self) -> DirectoryLock:

@@ -179,6 +179,7 @@ def job_once(tmp_path_factory):
 
 DISK = '''
 import sqlite3
+from pathlib import Path
 
 from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.sqlite import scheduler
@@ -199,10 +200,11 @@ scheduler.SqliteRecords = fail
 @pytest.mark.parametrize(("how", "of"), [("stopped", "spider.state"), ("killed", "bloom/0.bloom")])
 def test_a_refusal_of_an_open_job_leaves_the_state(tmp_path, job_once, how, of):
     """One line has the cause, and Scrapy, which would close the spider, empties no file, also if
-    the filter cannot be closed; that of a killed job stays one."""
+    the filter cannot be closed, nor the lock removed; that of a killed job stays one."""
     state = job_once(tmp_path, how) / "job" / of
     before = state.read_bytes()
-    (tmp_path / "disk.py").write_text(DISK + "BitStore.close = fail\n" * (how == "stopped"))
+    fails = "BitStore.close = fail\nPath.unlink = lambda *_, **__: open('/')\n"
+    (tmp_path / "disk.py").write_text(DISK + fails * (how == "stopped"))
     status, log = run(tmp_path, EXTENSIONS='{"disk.Failing": 0}')
     assert status == 1, log
     (error,) = lines(log, "ERROR")
