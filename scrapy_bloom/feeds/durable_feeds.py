@@ -128,7 +128,7 @@ class DurableFeeds(CommitHook):
         try:
             # before the commit hooks that make durable what the feeds write
             self.ledger.commit_hooks.insert(0, self)
-            self._round.begin()  # in the commit that forgets the feeds of the last one
+            self._round.begin()  # forgets the feeds of the last one
             for feed, error in self._given_up:
                 why = error.__cause__ or error
                 self._logger.warning("Feed %s stays as it is: %s", feed.template, why)

@@ -31,7 +31,7 @@ def slot_named(meta: dict[str, Any]) -> Any:
 
 
 def slot_keys(crawler: Crawler) -> Callable[[Request], str]:
-    """Return the function that gives the download slot of a request, with the hash of its text."""
+    """Return the function that gives the download slot of a request, as a plain str."""
     find = raw_slot_keys(crawler)
     return lambda request: str.__str__(slot) if isinstance(slot := find(request), str) else slot
 
