@@ -73,6 +73,8 @@ def take_away(job, name, monkeypatch):
     *path, last = name.split(".")
     if name in {"engine._spider_idle", "Downloader.get_slot_key"}:
         monkeypatch.delattr(getattr(fakes, path[0].title()), last)
+    elif name == "crawler.logformatter":
+        job.crawler.logformatter = LogFormatter()
     elif path == ["FeedExporter"]:
         monkeypatch.delattr(FeedExporter, last)
     elif name == "downloader.Slot.queue":
@@ -106,7 +108,10 @@ READ = {
 """Names that are read, and not public in that place."""
 
 
-@pytest.mark.parametrize("name", [*REFUSED, *READ, "engine._slot", "engine.scraper.slot"])
+NOT_LISTED = ["engine._slot", "engine.scraper.slot", "crawler.logformatter"]
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *READ, *NOT_LISTED])
 def test_a_start_that_could_lose_a_page_is_refused(tmp_path, monkeypatch, name):
     """Before a file is made, with the name and the version."""
     if name.startswith("FeedExporter."):
@@ -187,10 +192,13 @@ def test_what_waits_for_its_scopes_is_not_what_is_sent_again(tmp_path):
 
 
 def test_the_first_scope_is_the_slot():
-    """Of those that the throttler applies."""
+    """Of those that the throttler applies; without it, or any slot, what the meta names, or the
+    host."""
+    of_host = slot_keys(SimpleNamespace(engine=SimpleNamespace(downloader=None)))
+    for meta, slot in (({}, "example.com"), ({"download_slot": "named"}, "named")):
+        assert of_host(Request("http://example.com/", meta=meta)) == slot
     of_crawler = slot_keys(SimpleNamespace(throttler=Throttler()))
     for scopes, slot in ((["z", "a"], "z"), (["only"], "only"), ([], "")):
         meta = {"throttling_scopes": scopes}
         assert of_crawler(Request("http://example.com/", meta=meta)) == slot
         assert slots.slot_named(meta) == slot
-    assert slots.slot_named({"download_slot": "named"}) == "named"
