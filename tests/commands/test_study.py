@@ -63,7 +63,10 @@ def test_plot_writes_pictures(run, tmp_path):
     """Slow, since it draws often: PNG of 900 to 920, and SVG without a date that follows light and
     dark; another suffix is refused. A full disk leaves the old one, and a pipe stays one."""
     pytest.importorskip("matplotlib")
+    mask = os.umask(0o27)
     result = run(tmp_path, "plot", "memory", "memory.svg")
+    assert os.umask(mask) == 0o27
+    assert (tmp_path / "memory.svg").stat().st_mode & 0o777 == 0o640
     assert (result.status, result.lines) == (0, ["wrote memory.svg"])
     picture = (tmp_path / "memory.svg").read_text()
     assert "prefers-color-scheme: dark" in picture

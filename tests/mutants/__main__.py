@@ -43,7 +43,7 @@ TESTS = {
     "sqlite": "tests/crawl tests/contracts tests/commands/test_queue.py"
     " tests/commands/test_requests.py tests/commands/test_top.py tests/migration/test_load.py",
     "feeds": "tests/crawl/test_feeds.py tests/crawl/test_kills.py tests/crawl/test_stories.py"
-    " tests/crawl/test_session.py tests/crawl/test_shared_folders.py",
+    " tests/crawl/test_session.py tests/crawl/test_shared_folders.py tests/commands/test_study.py",
     "early": "tests/test_early.py tests/test_early_crawls.py",
     "addon": "tests/test_addon.py tests/test_start_line.py tests/test_early.py"
     " tests/test_one_page.py tests/crawl/test_feeds.py tests/delta/test_skipping.py",
