@@ -1,5 +1,6 @@
 """Real crawls of a small site, in processes of their own, stopped in every way and resumed."""
 
+import json
 import shutil
 from contextlib import suppress
 from signal import SIGINT, SIGKILL, SIGTERM
@@ -8,6 +9,7 @@ import pytest
 from scrapy import version_info
 
 from scrapy_bloom import ScalableBloomFilter
+from tests.patience import wait_until
 from tests.small_site import PAGES, Scrapy, SmallSite, crawl, crawl_until
 
 ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
@@ -92,6 +94,24 @@ def test_killed_crawl_keeps_its_filter_and_says_what_was_lost(tmp_path):
     assert site.twice == []
     assert (third.status, third.reason) == (0, "finished")
     assert third.lines("WARNING") == []
+
+
+def test_a_kill_and_an_end_without_feeds_lose_no_item(tmp_path):
+    """The feed has each page that is not fetched again. Only then -O of a new round empties it."""
+    path, part = tmp_path / "a.json", tmp_path / "job" / "feeds" / "1.part"
+    feed = {**ADDON, "FEEDS": '{"a.json": {"format": "json", "overwrite": true}}'}
+    with SmallSite() as site:
+        first = crawl_until(STOP_AT, site, tmp_path, **feed)
+        wait_until(lambda: part.exists() and part.stat().st_size > 0)
+        first.stop(SIGKILL)
+        first.end()
+        site.answered.clear()
+        site.release()
+        without = crawl(site, tmp_path, **ADDON).end()
+        assert len(PAGES) - len(site.answered) == len(json.loads(path.read_text())) > 0
+        last = crawl(site, tmp_path, **feed).end()
+    assert (without.reason, last.reason) == ("finished", "finished")
+    assert json.loads(path.read_text()) == []
 
 
 def test_full_filter_closes_the_spider_and_a_larger_one_resumes(tmp_path):

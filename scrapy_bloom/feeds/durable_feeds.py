@@ -59,15 +59,13 @@ class DurableFeeds(CommitHook):
         spider = {"spider": exporter.crawler.spider}
         self._logger = logging.LoggerAdapter(logger, spider)
         self._scrapys_logger = logging.LoggerAdapter(scrapys_logger, spider)
-        self._round = round_
-        self._directory = directory
+        self._round, self._directory = round_, directory
         self.templates = [uri for uri in exporter.feeds if plans.is_durable(uri)]
         self.outbox = Outbox(round_.file)
         self.is_left_out: Callable[[Request], bool] = lambda _: False
-        self.all_stored = False
         self._feeds: list[OpenFeed] = []
         self._given_up: list[tuple[Feed, FeedError]] = []
-        self._is_open = False
+        self._is_open = self.all_stored = False
         self._origins = origins_of(exporter.crawler)
         self._stores: set[Deferred[None]] = set()  # full batches that are being stored
         self._failed: list[str] = []
@@ -84,8 +82,8 @@ class DurableFeeds(CommitHook):
 
     @property
     def has_any(self) -> bool:
-        """True if there are feeds to write, to complete or to give up."""
-        return bool(self.templates or self._feeds or self._given_up)
+        """True if there are feeds to write, to complete, to give up or to forget."""
+        return bool(self.templates or self._feeds or self._given_up or self._follows_kept)
 
     @property
     def is_in_place(self) -> bool:

@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 from pydispatch.robustapply import robustApply
 from scrapy import signals
+from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.defer import ensure_awaitable
 
@@ -48,7 +49,13 @@ class DurableFeedExporter(FeedExporter):
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        super().__init__(crawler)
+        try:
+            super().__init__(crawler)
+        except NotConfigured:
+            from .left import goes_on_without_feeds
+
+            if self.feeds or not goes_on_without_feeds(self):
+                raise
         self.start_items = StartItems(crawler)
         self._plans: Plans | None = None
         self.durable: DurableFeeds | None = None

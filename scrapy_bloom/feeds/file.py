@@ -32,12 +32,10 @@ class FeedFile:
     def __init__(self, path: Path, *, emptied: bool = False, private: bool = False) -> None:
         if path.exists() and not path.is_file():  # opening a pipe may never end
             raise FeedError(f"{path} is not a regular file; choose another path")
-        self.path = path
-        self._private = private
-        self.length = 0
+        self.path, self._private = path, private
+        self.length, self._file = 0, -1
         self._cut_sizes: Container[int] = range(sys.maxsize) if emptied else ()
         self._hash = blake2b(digest_size=16, usedforsecurity=False)
-        self._file = -1
 
     @property
     def digest(self) -> bytes:

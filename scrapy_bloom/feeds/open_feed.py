@@ -26,7 +26,7 @@ from scrapy.extensions.feedexport import (
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 
-from ..errors import FeedError
+from ..errors import FeedError, JobDirectoryError
 from ..scrapy_private.feeds import FeedExporterView
 from .file import FeedFile
 from .outbox import BEGINNING, OPEN, WAITING
@@ -69,8 +69,10 @@ class Plans:
 
     def grows(self, template: str, options: dict[str, Any]) -> bool:
         """Return True for a local file in csv or jsonlines by Scrapy's exporter, whose last write
-        of an item is the item; the output of a subclass is unknown."""
-        exporter = self.exporter.exporters[options["format"]]
+        of an item is the item; the output of a subclass is unknown. Raises JobDirectoryError."""
+        if (exporter := self.exporter.exporters.get(options["format"])) is None:
+            what = f"feed {template!r} of this job is not complete, and FEED_EXPORTERS has no"
+            raise JobDirectoryError(f"{what} {options['format']!r} any more: put that back")
         is_plain = is_local(self.storage_of(template, options)) and "postprocessing" not in options
         return is_plain and exporter in (CsvItemExporter, JsonLinesItemExporter)
 

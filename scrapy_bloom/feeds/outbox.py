@@ -207,9 +207,7 @@ class Outbox:
             self._file.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
 
     def _insert(self, statement: str, values: Sequence[object]) -> int:
-        row = self._file.execute(statement, values).lastrowid
-        assert row is not None
-        return row
+        return self._file.execute(statement, values).lastrowid or 0
 
 
 def _storable(path: str) -> str | bytes:

@@ -200,18 +200,26 @@ def whole_job(job: JobDirectory, *, resets: bool = False) -> Iterator[RequestFil
     and JobDirectoryError if its filter belongs to another request file, or to later commits than
     those of the file: requests that only the filter has would never be fetched; or if it has fewer
     layers than noted, but between rounds that `resets` it: a kill may leave a part of it then."""
-    owner, file, path = stored_owner(job.filter), None, job.requests
-    with ExitStack() as stack:
-        with _refusing(path):
-            if check_header(path):
-                _require_writable(path)
-                file = RequestFile(stack.enter_context(looking(path)))
-                file.name = str(path)
+    owner = stored_owner(job.filter)
+    with file_at(job.requests) as file:
         if owner is not None:
             _require_owned(job, file, owner)
         # one without an owner was imported, or made by hand
         if file is not None and (owner is not None or not job.has_filter):
             _require_layers(job, file, resets)
+        yield file
+
+
+@contextmanager
+def file_at(path: Path) -> Iterator[RequestFile | None]:
+    """Give the request file at `path`, read-only, None without one. Raises RequestFileError."""
+    with ExitStack() as stack:
+        file = None
+        with _refusing(path):
+            if check_header(path):
+                _require_writable(path)
+                file = RequestFile(stack.enter_context(looking(path)))
+                file.name = str(path)
         yield file
 
 

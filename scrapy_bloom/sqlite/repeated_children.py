@@ -65,10 +65,8 @@ class RepeatedChildren(OutputFilter, CommitHook):
         fingerprint: Callable[[Request], bytes],
     ) -> None:
         """Skip repeated children from now on, in the commits of `ledger`. Raises sqlite3.Error."""
-        self._file = file
-        self._store = store
-        self._ledger = ledger
-        self._fingerprint = fingerprint
+        self._file, self._store = file, store
+        self._ledger, self._fingerprint = ledger, fingerprint
         file.execute("UPDATE taken_children SET met = 0")
         # the pages with rows in the table, as far as is known
         self._left = {row for (row,) in file.query("SELECT DISTINCT parent FROM taken_children")}

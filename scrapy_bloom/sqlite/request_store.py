@@ -73,8 +73,7 @@ class StoredHolds:
     ) -> None:
         self.until: dict[str, float] = {}
         """When each hold ends, in seconds since 1970."""
-        self._records = records
-        self._holds = holds
+        self._records, self._holds = records, holds
         holds.add(records.slots)
         now = time.time()
         for slot, until, times, pause in records.holds():
@@ -125,9 +124,7 @@ class SqliteStore:
     ) -> None:
         self.records = self.pending = records
         self.rollback, self.close, self.has_only = records.rollback, file.close, records.has_only
-        self._crawler = crawler
-        self._note_commit = note_commit
-        self._file = file
+        self._crawler, self._file, self._note_commit = crawler, file, note_commit
         self._formats, self._starts_apart = settings.formats, settings.newest_first[1] is not None
         self.dispatched: dict[Request, int] = {}  # the record of each
         self.codec = Codec(

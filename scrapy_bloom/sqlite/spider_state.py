@@ -36,12 +36,9 @@ class KeptSpiderState(CommitHook):
     """
 
     def __init__(self, crawler: Crawler, extension: SpiderState, file: RequestFile) -> None:
-        self._crawler = crawler
-        self._extension = extension
+        self._crawler, self._extension, self._file = crawler, extension, file
         self._path = Path(extension.statefn)
-        self._file = file
-        self._is_read = False
-        self._can_pickle = True
+        self._is_read, self._can_pickle = False, True
         self._last: bytes | None = None
         self._begun_with: bytes | None = None
         self._replaces: bytes | None = None

@@ -36,10 +36,8 @@ class LocalStartRequests(StartRequests):
 
     def open(self, fingerprint: Callable[[Request], bytes], round_: Round, ledger: Ledger) -> None:
         """Begin to work, with the round that is in `ledger`."""
-        self._file = round_.file
-        self._fingerprint = fingerprint
-        self._round = round_
-        self._ledger = ledger
+        self._file, self._fingerprint = round_.file, fingerprint
+        self._round, self._ledger = round_, ledger
         ledger.commit_hooks.append(self)
         round_.at_begin.append(lambda: self._file.execute("DELETE FROM taken_start_requests"))
 
@@ -83,10 +81,9 @@ class LocalStartRequests(StartRequests):
         self.exhausted = exhausted
         if self._skipped:
             self._crawler.stats.set_value("scheduler/start_skipped", self._skipped)
-            number, skipped = self._round.number, counted(self._skipped, "start request")
             logger.info(
                 "Round %(round)d of the job goes on: skipped %(skipped)s that it has taken"
                 " already. BLOOM_REPEAT_START = True sends them again.",
-                {"round": number, "skipped": skipped},
+                {"round": self._round.number, "skipped": counted(self._skipped, "start request")},
                 extra={"spider": self._crawler.spider},
             )

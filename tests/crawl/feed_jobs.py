@@ -35,8 +35,7 @@ class FeedJob(RoundJob):
             SCHEDULER=DURABLE,
             FEEDS=feeds,
             FEED_STORAGES={"shelf": Shelf},
-            FEED_EXPORTERS={"own": world_feeds.OwnExporter},
-            **settings,
+            **{"FEED_EXPORTERS": {"own": world_feeds.OwnExporter}, **settings},
         )
         self.exporter = self.crawler.get_extension(DurableFeedExporter)
         self.origins = ResponseOrigins(self.crawler)

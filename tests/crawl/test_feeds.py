@@ -22,7 +22,7 @@ from scrapy.extensions.feedexport import FeedExporter, FTPFeedStorage
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError
+from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.open_feed import overwrites
 from scrapy_bloom.feeds.outbox import Outbox
@@ -459,6 +459,21 @@ def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job
 
 
 @pytest.mark.parametrize("uri", ["a.jl", "a.json"])
+def test_a_job_that_goes_on_without_feeds_completes_what_it_has(tmp_path, job, monkeypatch, uri):
+    """With what was final at the kill, though not written. The next round's -O comes after that."""
+    feeds = {uri: {"format": uri[2:].replace("jl", "jsonlines"), "overwrite": True}}
+    with monkeypatch.context() as patch:
+        patch.setattr(DurableFeeds, "after_commit", lambda _: None)
+        job(feeds).pages(p1={"n": 1}).drop()
+    job({}).pages(p2=Shy(n=2)).close()
+    assert (phases(tmp_path / "job"), numbers(tmp_path / uri)) == ([(1, "over")], [1])
+    job(feeds).pages(p3={"n": 3}, p4=Shy(n=object())).close()
+    job({}).close()  # a round of its own
+    assert numbers(tmp_path / uri) == [3]
+    assert not (tmp_path / "job" / "feeds").exists()
+
+
+@pytest.mark.parametrize("uri", ["a.jl", "a.json"])
 def test_what_is_retried_goes_on_with_the_feeds_of_its_round(tmp_path, job, uri):
     """Also with -O, though the round was over but for it."""
     feeds = {uri: {"format": uri[2:].replace("jl", "jsonlines"), "overwrite": True}}
@@ -475,9 +490,10 @@ def test_what_is_retried_goes_on_with_the_feeds_of_its_round(tmp_path, job, uri)
 # -- stored at the end ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [None, 1])
-def test_a_storage_that_fails_is_tried_again(run, tmp_path, job, caplog, batch):
-    """By the next start, which does nothing else if that was all; so is a full batch at the end."""
+@pytest.mark.parametrize(("batch", "without"), [(None, False), (1, False), (None, True)])
+def test_a_storage_that_fails_is_tried_again(run, tmp_path, job, caplog, batch, without):
+    """By the next start, which does nothing else if that was all, also `without` FEEDS; so is a
+    full batch at the end."""
     options = {"format": "jsonlines", "overwrite": True, "batch_item_count": batch}
     feeds = {f"shelf:{tmp_path}/shelf/%(batch_id)d.jl": options}
     (tmp_path / "shelf").write_text("no directory")
@@ -487,8 +503,11 @@ def test_a_storage_that_fails_is_tried_again(run, tmp_path, job, caplog, batch):
     told = run(tmp_path, "info", "job").fields["job"]
     assert told == "stopped, round 1, but feeds are to be stored: start it again"
     assert a.stat("feedexport/failed_count/Shelf") == (2 if batch else 1)
+    if without:
+        job({}).close()
+        assert phases(tmp_path / "job") == [(1, "to be stored")]
     (tmp_path / "shelf").unlink()
-    job(feeds).close()
+    job({} if without else feeds).close()
     assert numbers(tmp_path / "shelf" / "1.jl") == [1]
     assert (job(feeds).scheduler.round.number, phases(tmp_path / "job")) == (2, [(2, "running")])
 
@@ -611,8 +630,10 @@ def test_what_is_refused_when_a_feed_is_stored_does_not_keep_the_others(
 
 
 def test_a_feed_whose_items_are_gone_is_not_stored_without_them(tmp_path, job, caplog):
-    """It stays as it was."""
+    """It stays as it was. So it does where its exporter is gone, which refuses the start."""
     job({"a.own": "own"}, GOES_ON).pages(p1={"n": 1}).close("shutdown")
+    with pytest.raises(JobDirectoryError, match=r"own' of .* FEED_EXPORTERS has no 'own' any"):
+        job({}, FEED_EXPORTERS={})
     before = (tmp_path / "a.own").read_bytes()
     a = job({"a.own": "own"}).pages(p2={"n": 2})
     a.commit()
