@@ -28,11 +28,9 @@ def goes_on_without_feeds(exporter: FeedExporter) -> bool:
     found: list[object] = []
     # what is damaged, or in use, the scheduler refuses
     with suppress(BloomError, OSError, *DAMAGED):
-        if job.is_locked:
-            with job.locked():
-                pass
-        with file_at(job.worker_feeds if shares else job.requests) as file:
-            found += file.query("SELECT 1 FROM feeds LIMIT 1") if file is not None else ()
+        if not job.is_locked:
+            with file_at(job.worker_feeds if shares else job.requests) as file:
+                found += file.query("SELECT 1 FROM feeds LIMIT 1") if file is not None else ()
     if found:
         exporter.storages = _loaded(crawler.settings.getwithbase("FEED_STORAGES"))
         exporter.exporters = _loaded(crawler.settings.getwithbase("FEED_EXPORTERS"))
