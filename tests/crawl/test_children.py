@@ -68,13 +68,14 @@ def test_children_are_given_once(make_round, crash_round, monkeypatch):
     monkeypatch.setattr(Request, "attributes", Request.attributes[::-1])
     page = again(resumed)
     # what is in no fingerprint tells children apart that come in another order
-    given = [child("a", cb_kwargs={"n": 2}), *(child(name, cb_kwargs=odd) for name in "dcbbb")]
+    given = [child("a", cb_kwargs={"n": 2}), child("a", meta=measured[0], headers={"A": "b"})]
+    given += (child(name, cb_kwargs=odd) for name in "dcbbb")
     given += [child("a", meta=measured[1], headers=headers), request("a")]
-    assert give(resumed, page, *given) == ["a", "d", "c", "b", "a"]
+    assert give(resumed, page, *given) == ["a", "a", "d", "c", "b", "a"]
     assert resumed.stat("scheduler/children_skipped") == 3
     monkeypatch.undo()
     resumed.done(page)
-    assert sorted(resumed.names()) == ["a", "a", "a", "b", "b", "b", "c", "d"]
+    assert sorted(resumed.names()) == ["a", "a", "a", "a", "b", "b", "b", "c", "d"]
 
 
 def test_only_the_page_that_is_repeated_leaves_them_out(make_round, crash_round):
