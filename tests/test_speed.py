@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter
@@ -98,6 +98,7 @@ METAS = [
 OFFERED = st.tuples(
     URLS, st.sampled_from(["GET", "GET", "HEAD"]), st.sampled_from([b"", b"", b"q"])
 )
+PLAIN = ("http://a.example/?b=2&a=1", "GET", b"")
 CANONICAL = "scrapy_bloom.CanonicalRequestFingerprinter"
 
 
@@ -116,6 +117,7 @@ CANONICAL = "scrapy_bloom.CanonicalRequestFingerprinter"
     ids=str,
 )
 @settings(max_examples=settings.default.max_examples // 2)
+@example(offered=[(PLAIN, 0, meta) for meta in METAS])
 @given(offered=st.lists(st.tuples(OFFERED, st.integers(0, 2), st.sampled_from(METAS)), max_size=40))
 def test_the_shortcut_is_the_method(options, offered):
     """Verdicts, statistics and log lines are equal for any requests and fingerprinter."""
@@ -123,6 +125,7 @@ def test_the_shortcut_is_the_method(options, offered):
     for way in ("look_up", "request_seen"):
         tested = made(**options)
         ask, spider = getattr(tested, way), tested.crawler.spider
+        tested.stats_due = 0.0
         answers, lines = [], []
         handler = logging.Handler()
         handler.emit = lambda record, lines=lines: lines.append(record.getMessage())
@@ -134,6 +137,7 @@ def test_the_shortcut_is_the_method(options, offered):
             answers.append(ask(request))
             if answers[-1]:
                 tested.log(request, spider)
+        answers.append(tested.crawler.stats.get_value("bloom/items"))
         tested.close("finished")
         LOGGER.removeHandler(handler)
         LOGGER.setLevel(logging.NOTSET)
