@@ -233,8 +233,7 @@ class HoldMiddleware:
         )
 
     def _go_offline(self, scheduler: HoldingScheduler, seconds: float) -> None:
-        """Send nothing for so many seconds, then one request to find out whether any host is
-        there."""
+        """Send nothing for so many seconds, then one request to find out if a host is there."""
         if not scheduler.is_paused:
             self._crawler.stats.inc_value("scheduler/offline")
             self._log.warning(

@@ -1,5 +1,4 @@
-"""How each feed of an exporter is written, from what it was begun with to the last item in its
-files."""
+"""How each feed of an exporter is written, from its first batch to the last item in a file."""
 
 from __future__ import annotations
 
@@ -157,7 +156,7 @@ class OpenFeed:
 
     def slot(self, batch: Batch) -> FeedSlot:
         """Return Scrapy's object for `batch`, with its storage."""
-        self._exporter.filters.setdefault(self.feed.template, ItemFilter(self.options))
+        self._exporter.filters.setdefault(self.feed.template, ItemFilter({}))  # no item comes to it
         return self._view.slot(self.feed.template, self.options, batch.number, batch.uri)
 
     # -- its files ---------------------------------------------------------------------

@@ -26,7 +26,7 @@ from ..crawl.ledger_scheduler import (
 )
 from ..crawl.overlay import Keeper
 from ..crawl.queue_settings import QueueSettings
-from ..crawl.settings import RETRY_FAILED, budget_of
+from ..crawl.settings import DURABLE_FEEDS, RETRY_FAILED, budget_of
 from ..dupefilter import BloomDupeFilter
 from ..errors import JobDirectoryError
 from ..jobdir import JobDirectory, session_of
@@ -308,8 +308,7 @@ class DurableScheduler(LedgerScheduler):
         self.stats.set_value("scheduler/recovered", count)
         found = f"recovered {counted(count, 'request')} that" if count else "no request"
         verb = "were" if count > 1 else "was"
-        what = "The job was not stopped cleanly: %s %s pending or in progress"
-        self._log.info(what, found, verb)
+        self._log.info("The job was not stopped cleanly: %s %s pending or in progress", found, verb)
 
 
 def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
@@ -332,6 +331,9 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
             goes_on = file is not None and _goes_on(crawler, file, queues)
             round_ = Round(file, lambda: None, goes_on=goes_on) if file is not None else None
             feeds.look(round_, job.feeds)
+        elif file and DURABLE_FEEDS.read(crawler.settings) and file.query("SELECT 1 FROM feeds"):
+            why = "has feeds that are not complete, and FEEDS cannot be written: correct FEEDS"
+            raise JobDirectoryError(f"{job.path} {why}, or set BLOOM_DURABLE_FEEDS to False")
     if left_by_scrapy is not None:
         left_by_scrapy.look(crawler)
 

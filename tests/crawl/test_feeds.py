@@ -460,11 +460,16 @@ def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job
 
 @pytest.mark.parametrize("uri", ["a.jl", "a.json"])
 def test_a_job_that_goes_on_without_feeds_completes_what_it_has(tmp_path, job, monkeypatch, uri):
-    """With what was final at the kill, though not written. The next round's -O comes after that."""
+    """With what was final at the kill, though not written. The next round's -O comes after that. A
+    start whose FEEDS Scrapy does not take would say finished, too, and is refused."""
     feeds = {uri: {"format": uri[2:].replace("jl", "jsonlines"), "overwrite": True}}
     with monkeypatch.context() as patch:
         patch.setattr(DurableFeeds, "after_commit", lambda _: None)
         job(feeds).pages(p1={"n": 1}).drop()
+    with pytest.raises(
+        JobDirectoryError, match=r"has feeds that are not complete, .* correct FEEDS"
+    ):
+        job({"s4://a/b": "json"})
     job({}).pages(p2=Shy(n=2)).close()
     assert (phases(tmp_path / "job"), numbers(tmp_path / uri)) == ([(1, "over")], [1])
     job(feeds).pages(p3={"n": 3}, p4=Shy(n=object())).close()
