@@ -127,7 +127,10 @@ def test_it_is_off(make_dupefilter):
         assert make_dupefilter(BLOOM_METRICS=value)._metrics is None
 
 
-@pytest.mark.parametrize("value", ["localhost", "80-", "0-9", "9-8", 70_000, True, "1.2.3.4:"])
+BAD = ["localhost", "80-", "0-9", "9-8", 65_536, True, "1.2.3.4:", "::1:9410"]
+
+
+@pytest.mark.parametrize("value", BAD)
 def test_bad_settings_are_refused_by_name(make_dupefilter, value):
     """At the start."""
     with pytest.raises(ValueError, match=f"BLOOM_METRICS is {value!r}: it must be a port"):

@@ -61,7 +61,8 @@ TESTS = {
     " tests/test_metrics.py"
     " tests/test_re*.py tests/test_s*.py tests/fingerprints tests/contracts/test_seen.py"
     " tests/bloom/test_file.py tests/bloom/test_growing.py tests/crawl/test_job_file.py"
-    " tests/crawl/test_shared_folders.py tests/study tests/commands/test_study.py",
+    " tests/crawl/test_shared_folders.py tests/study tests/commands/test_study.py"
+    " tests/commands/test_requests.py",
 }
 """The tests of each package, the last of them of the modules beside the packages. Without
 `test_fleet`, whose crawls would run for minutes where they cannot end."""
