@@ -244,8 +244,7 @@ class BitStore:
                 unlock(self._lock)
 
     def check(self) -> None:
-        """Raise FilterFileError unless the file has the size and the header that it was opened
-        with."""
+        """Raise FilterFileError unless the file has its size, and its header at the opening."""
         if self.path is not None and read_header(self.path) != self.header:
             raise FilterFileError(f"{self.path} has another header than when it was opened")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -196,10 +196,11 @@ class Ledger:
         try:
             self._write_commit()
             released, self._unreleased = self._unreleased, []
-            # before any other failure, since the next commit counts them as released
-            self._dupefilter.release(released)
-            for hook in self.commit_hooks:
-                hook.after_commit()
+            with ExitStack() as told:  # each is told of a commit, whatever fails behind it
+                for hook in reversed(self.commit_hooks):
+                    told.callback(hook.after_commit)
+                # before any other failure, since the next commit counts them as released
+                told.callback(self._dupefilter.release, released)
         except BaseException as error:  # noqa: BLE001 - also Ctrl-C, which Twisted may hold back
             self.stop(error)
         finally:

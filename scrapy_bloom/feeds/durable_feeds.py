@@ -254,8 +254,7 @@ class DurableFeeds(CommitHook):
         stored.addBoth(lambda _: self._stores.discard(stored))
 
     async def finish(self) -> None:
-        """Complete the feeds in place, store the others, and end the round if it waits for nothing
-        else. Errors are logged."""
+        """Complete the feeds, and end the round if it waits for nothing else. Errors are logged."""
         if not self._is_open:
             return
         try:

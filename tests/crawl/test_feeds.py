@@ -479,6 +479,17 @@ def test_a_job_that_goes_on_without_feeds_completes_what_it_has(tmp_path, job, m
 
 
 @pytest.mark.parametrize("uri", ["a.jl", "a.json"])
+def test_a_filter_that_fails_behind_a_commit_loses_no_item(tmp_path, job, monkeypatch, uri):
+    """The feeds are told of the commit all the same, and forget what it has recorded."""
+    feeds = {uri: {"format": uri[2:].replace("jl", "jsonlines")}}
+    a = job(feeds).pages(p1={"n": 1})
+    monkeypatch.setattr(a.scheduler.ledger._dupefilter, "release", raising(OSError("full")))
+    a.pages(p2={"n": 2}).close("bloom_error")
+    job(feeds).close()
+    assert numbers(tmp_path / uri) == [1, 2]
+
+
+@pytest.mark.parametrize("uri", ["a.jl", "a.json"])
 def test_what_is_retried_goes_on_with_the_feeds_of_its_round(tmp_path, job, uri):
     """Also with -O, though the round was over but for it."""
     feeds = {uri: {"format": uri[2:].replace("jl", "jsonlines"), "overwrite": True}}
