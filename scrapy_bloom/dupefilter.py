@@ -132,8 +132,7 @@ class FilterDupeFilter(BaseDupeFilter):
         return self.last_fingerprint
 
     def log(self, request: Request, spider: Spider) -> None:
-        """Count a filtered request, and log it as Scrapy does: the first one, or all
-        with DUPEFILTER_DEBUG."""
+        """Count a filtered request; log the first, or all with DUPEFILTER_DEBUG, as Scrapy does."""
         if self._settings.debug:
             logger.debug(
                 "Filtered duplicate request: %(request)s (referer: %(referer)s)",

@@ -24,6 +24,8 @@ def in_short(rate: float) -> str:
 def escaped(text: str) -> str:
     """Return `text` with escapes for characters that a terminal obeys or hides: control characters,
     line separators, zero-width characters, and changes of the writing direction."""
+    if text.isprintable():
+        return text
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )

@@ -60,7 +60,7 @@ class DurableFeeds(CommitHook):
         self._logger = logging.LoggerAdapter(logger, spider)
         self._scrapys_logger = logging.LoggerAdapter(scrapys_logger, spider)
         self._round, self._directory = round_, directory
-        self.templates = [uri for uri in exporter.feeds if plans.is_durable(uri)]
+        self.templates = plans.templates
         self.outbox = Outbox(round_.file)
         self.is_left_out: Callable[[Request], bool] = lambda _: False
         self._feeds: list[OpenFeed] = []
@@ -292,8 +292,7 @@ class DurableFeeds(CommitHook):
                     self.outbox.remove_feed(working.feed)
 
     async def _store(self, working: OpenFeed, batch: Batch) -> bool:
-        """Complete a batch in place, or store it, and forget a full one. Return False after an
-        error, which is logged."""
+        """Complete or store a batch, and forget a full one. Return False after a logged error."""
         items, is_stored = working.unstored(batch), True
         stores_empty = self.stores_empty and working.options["store_empty"] and batch.number == 1
         if items is not None and (batch.items or stores_empty):

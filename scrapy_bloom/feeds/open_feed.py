@@ -48,14 +48,15 @@ class Plans:
         self.view = FeedExporterView(exporter)
         self._storages: dict[str, Any] = {}
         files: dict[str, str] = {}
-        for uri in filter(self.is_durable, exporter.feeds):
+        self.templates = [uri for uri in exporter.feeds if self._is_durable(uri)]
+        for uri in self.templates:
             if is_local(storage := self._storages[uri]):
                 first = files.setdefault(path := os.path.realpath(local_path(storage)), uri)
                 if first != uri:
                     what = f"feeds {first!r} and {uri!r} are one file, {path}"
                     raise FeedError(f"{what}: leave one of them out, or give it another name")
 
-    def is_durable(self, template: str) -> bool:
+    def _is_durable(self, template: str) -> bool:
         """Return False for a feed that cannot be cut: standard output, a device, a pipe."""
         options = self.exporter.feeds[template]
         storage = self.storage_of(template, options)

@@ -207,7 +207,9 @@ class Outbox:
             self._file.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
 
     def _insert(self, statement: str, values: Sequence[object]) -> int:
-        return self._file.execute(statement, values).lastrowid or 0
+        row = self._file.execute(statement, values).lastrowid
+        assert row is not None
+        return row
 
 
 def _storable(path: str) -> str | bytes:

@@ -185,8 +185,7 @@ class SqliteRecords:
     def cap(
         self, slot: str, rank: int, payload: bytes, due: float | None = None, full: Name = ""
     ) -> int:
-        """Add a record for which `full` has no room, and not before `due` when it is retried;
-        return its id."""
+        """Add a record for which `full` has no room, retried not before `due`; return its id."""
         state, detail = State.CAPPED, _pattern_in(full)
         return self._put(slot, rank, payload, state, due, self.round(), detail)
 
@@ -300,8 +299,7 @@ class SqliteRecords:
         return int(self._file.query(f"SELECT {schema.OF_DEAD_HOSTS}")[0][0])
 
     def lost(self) -> list[FailedRequest]:
-        """Return the failures of requests that cannot be serialized, the oldest first, but for
-        damaged ones."""
+        """Return the sound failures of requests that cannot be serialized, the oldest first."""
         found = []
         for (detail,) in self._file.query(_LOST):
             with suppress(TypeError, ValueError):
