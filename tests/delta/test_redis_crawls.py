@@ -2,6 +2,7 @@
 fifty seconds of worlds of processes, which the tests of a fixture look at."""
 
 import os
+from itertools import count
 
 import pytest
 
@@ -25,12 +26,21 @@ from tests.world.delta import REWRITTEN, details
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")]
 
 
+DATABASES = count(1)
+
+
 @pytest.fixture(scope="module")
-def stories(redis_server):
-    """What became of the crawls in Redis."""
+def database(redis_server):
+    """A database of its own: a process that takes tests off others can come here twice."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DELTA_REDIS", redis_server.url)
-        return tell("redis", "fleet_job", "fleet")
+        patch.setenv("DELTA_REDIS", f"{redis_server.url.removesuffix('/0')}/{next(DATABASES)}")
+        yield
+
+
+@pytest.fixture(scope="module")
+def stories(database):
+    """What became of the crawls in Redis."""
+    return tell("redis", "fleet_job", "fleet")
 
 
 def test_a_crawl_skips_what_another_has_done_and_a_reset_forgets_it(stories):
@@ -80,11 +90,9 @@ def test_a_crawl_compares_with_what_another_has_found(stories):
 
 
 @pytest.fixture(scope="module")
-def days(redis_server):
+def days(database):
     """What became of the crawls of undisturbed days."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DELTA_REDIS", redis_server.url)
-        reports = told("tests.world.changes", "days", "--beside", 2, seed=SEED)
+    reports = told("tests.world.changes", "days", "--beside", 2, seed=SEED)
     return {name: report["runs"] for name, report in reports.items()}
 
 
