@@ -97,19 +97,24 @@ def test_killed_crawl_keeps_its_filter_and_says_what_was_lost(tmp_path):
 
 
 def test_a_kill_and_an_end_without_feeds_lose_no_item(tmp_path):
-    """The feed has each page that is not fetched again. Only then -O of a new round empties it."""
-    path, part = tmp_path / "a.json", tmp_path / "job" / "feeds" / "1.part"
-    feed = {**ADDON, "FEEDS": '{"a.json": {"format": "json", "overwrite": true}}'}
+    """The feed has each page that is not fetched again, also in a copy of the whole project. Only
+    then -O of a new round empties it."""
+    folder, copy = tmp_path / "here", tmp_path / "there"
+    folder.mkdir()
+    path, part = copy / "a.json", folder / "job" / "feeds" / "1.part"
+    options = {**ADDON, "job": False, "JOBDIR": "job"}
+    feed = {**options, "FEEDS": '{"a.json": {"format": "json", "overwrite": true}}'}
     with SmallSite() as site:
-        first = crawl_until(STOP_AT, site, tmp_path, **feed)
+        first = crawl_until(STOP_AT, site, folder, **feed)
         wait_until(lambda: part.exists() and part.stat().st_size > 0)
         first.stop(SIGKILL)
         first.end()
         site.answered.clear()
         site.release()
-        without = crawl(site, tmp_path, **ADDON).end()
+        shutil.copytree(folder, copy)
+        without = crawl(site, copy, **options).end()
         assert len(PAGES) - len(site.answered) == len(json.loads(path.read_text())) > 0
-        last = crawl(site, tmp_path, **feed).end()
+        last = crawl(site, copy, **feed).end()
     assert (without.reason, last.reason) == ("finished", "finished")
     assert json.loads(path.read_text()) == []
 

@@ -73,8 +73,10 @@ class DurableFeeds(CommitHook):
         # the feeds of a round that waited in vain for failed requests are complete
         for feed in [] if self._follows_kept else self.outbox.feeds():
             is_left = feed.round != round_.number or feed.template not in self.templates
+            options = feed.options if is_left else exporter.feeds[feed.template]
+            plans.require_same(feed, options)
             try:
-                self._continue(feed, is_left=is_left)
+                self._continue(feed, options, is_left=is_left)
             except FeedError as error:
                 if not is_left:
                     raise
@@ -100,11 +102,8 @@ class DurableFeeds(CommitHook):
             kind = WaitingFeed
         return kind(self._plans, self.outbox, feed, options, self._directory)
 
-    def _continue(self, feed: Feed, *, is_left: bool) -> None:
+    def _continue(self, feed: Feed, options: dict[str, Any], *, is_left: bool) -> None:
         """Go on with a feed of an earlier run, or complete one that `is_left`. Raises FeedError."""
-        if not is_left:
-            self._plans.require_same(feed)
-        options = feed.options if is_left else self._exporter.feeds[feed.template]
         try:
             working = self._opened(feed, options)
             working.check(Path(self._round.file.name).name)
@@ -162,8 +161,10 @@ class DurableFeeds(CommitHook):
         if self._round.is_resumed:
             what = "Feed %s begins now: the items that were scraped before are not in it"
             self._logger.info(what, template)
-        feed = self.outbox.add_feed(self._round.number, template, self._plans.describe(template))
-        self._feeds.append(self._opened(feed, self._exporter.feeds[template]))
+        options = self._exporter.feeds[template]
+        described = self._plans.describe(template, options)
+        feed = self.outbox.add_feed(self._round.number, template, described)
+        self._feeds.append(self._opened(feed, options))
         self._feeds[-1].next_batch()
 
     # -- items ---------------------------------------------------------------------

@@ -25,7 +25,7 @@ from scrapy.extensions.feedexport import (
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 
-from ..errors import FeedError, JobDirectoryError
+from ..errors import FeedError
 from ..scrapy_private.feeds import FeedExporterView
 from .file import FeedFile
 from .outbox import BEGINNING, OPEN, WAITING
@@ -69,25 +69,20 @@ class Plans:
 
     def grows(self, template: str, options: dict[str, Any]) -> bool:
         """Return True for a local file in csv or jsonlines by Scrapy's exporter, whose last write
-        of an item is the item; the output of a subclass is unknown. Raises JobDirectoryError."""
-        if (exporter := self.exporter.exporters.get(options["format"])) is None:
-            what = f"feed {template!r} of this job is not complete, and FEED_EXPORTERS has no"
-            raise JobDirectoryError(f"{what} {options['format']!r} any more: put that back")
+        of an item is the item; the output of a subclass is unknown."""
         is_plain = is_local(self.storage_of(template, options)) and "postprocessing" not in options
+        exporter = self.exporter.exporters[options["format"]]
         return is_plain and exporter in (CsvItemExporter, JsonLinesItemExporter)
 
-    def describe(self, template: str) -> dict[str, Any]:
+    def describe(self, template: str, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a feed in the form of JSON, and the classes that it uses."""
-        options = self.exporter.feeds[template]
-        classes = {
-            "exporter": self.exporter.exporters[options["format"]],
-            "storage": type(self.storage_of(template, options)),
-        }
+        exporter = self.exporter.exporters.get(options["format"])
+        classes = {"exporter": exporter, "storage": type(self.storage_of(template, options))}
         return dict(_plain({**options, **classes}))
 
-    def require_same(self, feed: Feed) -> None:
-        """Raise FeedError if `feed` has options now other than those that it was begun with."""
-        now = self.describe(feed.template)
+    def require_same(self, feed: Feed, options: dict[str, Any]) -> None:
+        """Raise FeedError if `options` or its classes are others than `feed` was begun with."""
+        now = self.describe(feed.template, options)
         for name in sorted({*now, *feed.options}):
             if feed.options.get(name) != now.get(name):
                 raise FeedError(
@@ -99,7 +94,10 @@ class Plans:
     def storage_of(self, template: str, options: dict[str, Any]) -> Any:
         """Return a storage of the feed's kind, built once: that may be expensive."""
         if template not in self._storages:
-            self._storages[template] = self.view.storage(template, options)
+            try:
+                self._storages[template] = self.view.storage(template, options)
+            except Exception as error:
+                raise FeedError(f"feed {template!r} has no storage: {error!r}") from error
         return self._storages[template]
 
 
@@ -123,7 +121,7 @@ class OpenFeed:
         self.feed, self.options = feed, options
         self.limit: int | None = options["batch_item_count"] or None
         self._job = directory.parent.resolve()
-        self._outbox, self._directory = outbox, directory
+        self._outbox, self._directory = outbox, directory.absolute()
         self._exporter, self._view = plans.exporter, plans.view
         self._prepare(plans.storage_of(feed.template, options))
 

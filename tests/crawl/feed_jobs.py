@@ -34,8 +34,11 @@ class FeedJob(RoundJob):
             ADDONS={"scrapy_bloom.Addon": 300},
             SCHEDULER=DURABLE,
             FEEDS=feeds,
-            FEED_STORAGES={"shelf": Shelf},
-            **{"FEED_EXPORTERS": {"own": world_feeds.OwnExporter}, **settings},
+            **{
+                "FEED_STORAGES": {"shelf": Shelf},
+                "FEED_EXPORTERS": {"own": world_feeds.OwnExporter},
+                **settings,
+            },
         )
         self.exporter = self.crawler.get_extension(DurableFeedExporter)
         self.origins = ResponseOrigins(self.crawler)

@@ -646,10 +646,18 @@ def test_what_is_refused_when_a_feed_is_stored_does_not_keep_the_others(
 
 
 def test_a_feed_whose_items_are_gone_is_not_stored_without_them(tmp_path, job, caplog):
-    """It stays as it was. So it does where its exporter is gone, which refuses the start."""
-    job({"a.own": "own"}, GOES_ON).pages(p1={"n": 1}).close("shutdown")
-    with pytest.raises(JobDirectoryError, match=r"own' of .* FEED_EXPORTERS has no 'own' any"):
-        job({}, FEED_EXPORTERS={})
+    """It stays as it was. So it does where its exporter or storage is gone, or another one, which
+    refuses the start."""
+    feeds = {"a.own": "own", f"shelf:{tmp_path}/b.jl": "jsonlines"}
+    job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
+    for setting, now, error in [
+        ("FEED_EXPORTERS", {}, "begun with exporter '.*OwnExporter', and now has None: change it"),
+        ("FEED_EXPORTERS", {"own": exporters.CsvItemExporter}, "exporter .* now has '.*Csv"),
+        ("FEED_STORAGES", {}, "begun with storage '.*Shelf', and now has '.*FileFeedStorage': c"),
+        ("FEED_STORAGES", {"shelf": raising(OSError("full"))}, "b.jl' has no storage: .*full"),
+    ]:
+        with pytest.raises(FeedError, match=error):
+            job({}, **{setting: now})
     before = (tmp_path / "a.own").read_bytes()
     a = job({"a.own": "own"}).pages(p2={"n": 2})
     a.commit()
