@@ -112,7 +112,7 @@ def test_the_signal_is_sent_from_the_first_start_request_to_the_last_commit(make
     """Before the spider starts no pipeline is ready for it; a connection that a handler of
     spider_closed has closed is not asked for again."""
     job, sent = make_round(), []
-    job.crawler.signals.connect(handler := lambda: sent.append(1), before_commit)
+    job.crawler.signals.connect(handler := lambda spider: sent.append(spider), before_commit)
     job.push("a")
     job.commit()
     assert sent == []
@@ -122,7 +122,7 @@ def test_the_signal_is_sent_from_the_first_start_request_to_the_last_commit(make
     assert len(sent) == 2
     job.send(signals.spider_closed, reason="finished")
     job.commit()
-    assert len(sent) == 2
+    assert sent == [job.crawler.spider] * 2
     assert handler
 
 
