@@ -82,3 +82,7 @@ def test_damage_is_no_outage_whatever_the_key_is_called(redis_server, key, name)
         tested.known.clear()
         with pytest.raises(ScriptError, match=f"{key}.* has no layers or no count"):
             b"a" in tested  # noqa: B015
+        for state in redis_server.names(key):
+            redis_server.command("SET", state, "x")
+        with pytest.raises(ScriptError, match=f"{key}.* WRONGTYPE"):
+            b"a" in tested  # noqa: B015

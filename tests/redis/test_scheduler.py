@@ -333,6 +333,21 @@ def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
     redis_server.command("DEL", f"{{{key}}}:priorities")
 
 
+def test_requests_that_cannot_be_read_cost_one_line(build, told):
+    scheduler = build()
+    for name in "abc":
+        scheduler.enqueue_request(request(name, meta={"value": 1j}))
+    talk(scheduler)
+    scheduler.close("shutdown")
+    scheduler = build(BLOOM_PICKLE=False)
+    talk(scheduler)
+    while scheduler.crawler.stats.get_value("scheduler/unreadable", 0) < 3:
+        assert scheduler.next_request() is None
+        talk(scheduler)
+    (line,) = told(logging.ERROR)
+    assert "cannot be made a request again" in line
+
+
 def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     """What is stored at the end is kept there; without a JOBDIR it is named."""
     feeds = {
