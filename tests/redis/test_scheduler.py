@@ -28,7 +28,7 @@ from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.lifecycle import open_crawl
 from scrapy_bloom.redis.status import FilterView
 from scrapy_bloom.redis.worker_feeds import SyncedFeeds
-from tests.crawl.engine import OtherSpider, TestSpider, name_of, request, unserializable
+from tests.crawl.engine import OtherSpider, TestSpider, name_of, query, request, unserializable
 from tests.crawl.rounds import waited_for
 from tests.patience import wait_until
 from tests.redis.workers import talk
@@ -424,6 +424,7 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
         worker.worker.idle_checks.has_closed = ends == "finished"
         worker.close(ends)
         waited_for(signal(signals.spider_closed, spider=worker.spider, reason=ends))
+        assert query(tmp_path / "job/worker-feeds.sqlite", "SELECT clean FROM job") == [(1,)]
         return [path.read_bytes() for path in paths]
 
     first = work({"number": 1})
