@@ -103,7 +103,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
                 if parent in not_done or parent < ROWLESS:
                     if parent < ROWLESS:
                         self._left.add(parent)
-                    self._file.execute(TAKE, (parent, self._digest(parent, request)))
+                    self._counts(TAKE, parent, request)
             self._stored.clear()
         if self._in_memory:
             for parent in filter(None, (self._in_memory.pop(each, None) for each in acknowledged)):
@@ -134,19 +134,19 @@ class RepeatedChildren(OutputFilter, CommitHook):
         if parent is None:
             return False
         with self._ledger.guarded():
-            if parent in self._left and self._meets(parent, child):
+            if parent in self._left and self._counts(MEET, parent, child):
                 self._crawler.stats.inc_value("scheduler/children_skipped")
                 return True
         self._parents[child] = parent
         return False
 
-    def _meets(self, parent: int, child: Request) -> bool:
-        """Return True if an earlier start has taken `child`, the k-th of equal ones if k were."""
+    def _counts(self, change: str, parent: int, child: Request) -> bool:
+        """TAKE or MEET `child`, if it can be described; return True if that has a row then."""
         try:
             digest = self._digest(parent, child)
-        except Exception:  # noqa: BLE001 - what cannot be stored was not taken
+        except Exception:  # noqa: BLE001 - of its objects, or a callback that was changed
             return False
-        return self._file.execute(MEET, (parent, digest)).rowcount == 1
+        return self._file.execute(change, (parent, digest)).rowcount == 1
 
     def _digest(self, parent: int, request: Request) -> bytes:
         from ..crawl.forms import digest_of
