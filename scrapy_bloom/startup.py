@@ -99,7 +99,8 @@ def refuse(crawler: Crawler, error: Exception) -> NoReturn:
     SpiderState would empty `spider.state`, closes no scheduler, and shows no traceback. The caller
     closes its files and locks.
     """
-    logger.error("%s", message_of(error), extra={"spider": crawler.spider})
+    remedy = "; remove the cause, then start again" * isinstance(error, OSError)
+    logger.error("%s%s", message_of(error), remedy, extra={"spider": crawler.spider})
     for name in _LOGGERS_OF_UNHANDLED_ERRORS:
         logging.getLogger(name).addFilter(_AllBut(error))
     with suppress(RuntimeError, AttributeError):  # a test or script has no engine

@@ -314,23 +314,27 @@ AS_ANY_USER = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_overr
 """Root may write what the mode of a file forbids, but for this."""
 
 
+FEED = {"i.jl": {"format": "jsonlines"}, "i.json": {"format": "json"}}
+GIVEN = {"FEEDS": json.dumps(FEED)}
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(IS_ROOT and not shutil.which("setpriv"), reason="root may write everything")
-def test_a_file_that_may_not_be_written_is_refused(job_once, tmp_path):
+@pytest.mark.parametrize(("how", "of"), [("stopped", "job/feeds/2.part"), ("killed", "i.jl")])
+def test_a_file_that_may_not_be_written_is_refused(job_once, tmp_path, how, of):
     """Slow, since it makes two jobs: with nothing left beside it that would keep the job refused
     when it may be again; the filter of a killed job stays as it was, too."""
-    for folder in (job_once(tmp_path / how, how) for how in ("stopped", "killed")):
-        path = folder / "job" / "requests.sqlite"
+    folder = job_once(tmp_path, how, **GIVEN)
+    for path in (folder / "job" / "requests.sqlite", folder / of):
         path.chmod(0o400)
-        error = refused(folder, before=AS_ANY_USER if IS_ROOT else [])
-        assert "requests.sqlite cannot be opened" in error
+        error = refused(folder, of=".", before=AS_ANY_USER if IS_ROOT else [], **GIVEN)
+        assert re.search(rf"{path.name}'?; remove the cause, then start again$", error)
         path.chmod(0o600)
-        goes_on(folder)
+    goes_on(folder, **GIVEN)
 
 
-FEED = {"i.jl": {"format": "jsonlines"}}
 OTHERS = {
-    "fields": {"i.jl": {**FEED["i.jl"], "fields": ["url"]}},
+    "fields": {**FEED, "i.jl": {**FEED["i.jl"], "fields": ["url"]}},
     "one file": {**FEED, "./i.jl": FEED["i.jl"]},
 }
 
@@ -345,17 +349,17 @@ OTHERS = {
 def test_a_feed_that_cannot_go_on_refuses_the_start(job_once, tmp_path, begun, bad):
     """Before anything is opened: the filter of a killed job stays one of a killed job. That of a
     round that goes on does, too, though it was over but for requests that are retried now."""
-    given, own = {"FEEDS": json.dumps(FEED)}, {}
+    own = {}
     if begun in {"stopped", "killed"}:
-        job_once(tmp_path, begun, **given)
+        job_once(tmp_path, begun, **GIVEN)
     else:
-        goes_on(tmp_path, **given, BLOOM_BUDGET='{"*": 10}')
+        goes_on(tmp_path, **GIVEN, BLOOM_BUDGET='{"*": 10}')
         own = {"BLOOM_RETRY_FAILED": "1"}
     if begun == "ordered":
         command, own = ["-m", "scrapy", "bloom", "retry", "job", "--reason", "capped"], {}
         subprocess.run([sys.executable, *command], cwd=tmp_path, check=True)
     feed = tmp_path / "i.jl"
-    whole, worse = feed.read_text(), given
+    whole, worse = feed.read_text(), GIVEN
     if bad in OTHERS:
         worse = {"FEEDS": json.dumps(OTHERS[bad])}
     else:
@@ -364,7 +368,7 @@ def test_a_feed_that_cannot_go_on_refuses_the_start(job_once, tmp_path, begun, b
     if bad == "one file":  # nor does a job begin
         refused(tmp_path, of="new", JOBDIR="new", **worse)
     feed.write_text(whole)
-    goes_on(tmp_path, **given, **own)
+    goes_on(tmp_path, **GIVEN, **own)
     assert len(feed.read_text().splitlines()) == 30
 
 

@@ -21,14 +21,7 @@ from ..scrapy_private.middlewares import (
     on_unhandled_status,
 )
 from ..texts import in_brief
-from .failed_request import (
-    CAPPED,
-    IN_MEMORY,
-    LOST,
-    FailedRequest,
-    download_reason,
-    item_refused,
-)
+from .failed_request import CAPPED, IN_MEMORY, LOST, FailedRequest, download_reason, item_refused
 from .origins import request_of
 from .settings import FAILED_KINDS, KEEP_FAILED, RETRY_FAILED
 

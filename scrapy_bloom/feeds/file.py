@@ -49,9 +49,10 @@ class FeedFile:
 
     def check(self, length: int, digest: bytes, ending: Iterator[bytes]) -> None:
         """Take the first `length` bytes as right if their hash is `digest` and the rest is the
-        beginning of `ending`, in chunks. Else raise FeedError. Cost: reads the file."""
+        beginning of `ending`, in chunks. Else raise FeedError, or OSError for what `open` could not
+        open. Cost: reads the file."""
         try:
-            file = self.path.open("rb")
+            file = self.path.open("r+b")
         except FileNotFoundError:
             if length:
                 raise FeedError(f"{self.path} is not there any more") from None
