@@ -264,6 +264,12 @@ def test_a_file_in_the_place_of_a_directory_refuses_the_start(tmp_path, place, o
     assert (tmp_path / place).read_text() == "mine"
 
 
+def test_a_state_that_cannot_be_read_refuses_the_start(tmp_path):
+    """It is found before anything is written."""
+    (tmp_path / "job" / "spider.state").mkdir(parents=True)
+    assert "'job/spider.state'; remove the cause" in refused(tmp_path)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="names need not be UTF-8 there alone")
 def test_a_job_directory_may_have_any_name(tmp_path):
     """One that is no UTF-8, too, as with Scrapy's scheduler; a log in UTF-8 takes it."""

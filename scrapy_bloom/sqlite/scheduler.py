@@ -41,7 +41,7 @@ from .records import SqliteRecords
 from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore, coming_back
 from .rounds import KEPT, REOPEN, Round, feeds_of, round_opened
-from .spider_state import KeptSpiderState
+from .spider_state import KeptSpiderState, saved_state
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
@@ -334,6 +334,7 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         elif file and DURABLE_FEEDS.read(crawler.settings) and file.query("SELECT 1 FROM feeds"):
             why = "has feeds that are not complete, and FEEDS cannot be written: correct FEEDS"
             raise JobDirectoryError(f"{job.path} {why}, or set BLOOM_DURABLE_FEEDS to False")
+    saved_state(crawler)
     if left_by_scrapy is not None:
         left_by_scrapy.look(crawler)
 

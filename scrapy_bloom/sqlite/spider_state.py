@@ -56,7 +56,7 @@ class KeptSpiderState(CommitHook):
     def put_back(self) -> None:
         """Write the committed state to the extension's file, unless the extension has saved a later
         one. Raises OSError, sqlite3.Error."""
-        self._last = self._saved()
+        self._last = saved_state(self._crawler)
         for committed, replaces in self._file.query("SELECT state, replaces FROM spider_state"):
             self._replaces = replaces
             if _digest(self._last) == replaces or _is_torn(self._last):
@@ -79,16 +79,12 @@ class KeptSpiderState(CommitHook):
         if failed or not self._is_read or not self._can_pickle:
             self._extension.jobdir = None
 
-    def _saved(self) -> bytes | None:
-        return self._path.read_bytes() if self._path.exists() else None
-
     def _spider_opened(self, spider: Spider) -> None:
         # False if the extension could not read the state
         self._is_read = "state" in vars(spider)
 
     def _spider_closed(self) -> None:
-        saved = self._saved()
-        if self._extension.jobdir and saved and _digest(saved) == self._replaces:
+        if (saved := saved_state(self._crawler)) and _digest(saved) == self._replaces:
             # the saved content equals the replaced one: a byte after the pickle marks it as newer
             with self._path.open("ab") as file:
                 file.write(b"\n")
@@ -110,6 +106,13 @@ class KeptSpiderState(CommitHook):
             return None
         self._can_pickle = True
         return state
+
+
+def saved_state(crawler: Crawler) -> bytes | None:
+    """Return what the SpiderState of `crawler` has saved, None without either. Raises OSError."""
+    extension = crawler.get_extension(SpiderState)
+    path = Path(extension.statefn) if extension and extension.jobdir else None
+    return path.read_bytes() if path and path.exists() else None
 
 
 def _digest(content: bytes | None) -> bytes | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from scrapy import Request
 from scrapy.http import Response
+from scrapy.utils.asyncgen import as_async_generator, collect_asyncgen
 
 from tests.contracts.places import send_again
 from tests.crawl.engine import ChangedSpider, name_of, query, request, unserializable
@@ -21,15 +22,8 @@ def in_memory(name):
 def give(job, page, *things):
     """The callback of `page` yields `things`; return the names of what is scheduled."""
     *_, process = job.engine.scraper.spidermw.methods["process_spider_output"]
-
-    async def result():
-        for thing in things:
-            yield thing
-
-    async def output():
-        return [thing async for thing in process(Response(page.url, request=page), result())]
-
-    arrived = waited_for(output())
+    output = process(Response(page.url, request=page), as_async_generator(things))
+    arrived = waited_for(collect_asyncgen(output))
     for thing in arrived:
         job.scheduler.enqueue_request(thing)
     return [name_of(thing) for thing in arrived]
