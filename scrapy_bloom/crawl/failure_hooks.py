@@ -11,15 +11,11 @@ from weakref import WeakSet
 from scrapy import Request, signals
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
-from scrapy.spidermiddlewares.httperror import HttpError
+from scrapy.spidermiddlewares.httperror import HttpError, HttpErrorMiddleware
 from twisted.python.failure import Failure
 
 from ..amounts import counted
-from ..scrapy_private.middlewares import (
-    on_download_error,
-    on_download_exception,
-    on_unhandled_status,
-)
+from ..scrapy_private import middlewares
 from ..texts import in_brief
 from .failed_request import CAPPED, IN_MEMORY, LOST, FailedRequest, download_reason, item_refused
 from .origins import request_of
@@ -72,11 +68,11 @@ class Failures:
         self._retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
         kinds = FAILED_KINDS.read(crawler.settings) if self._keeps else frozenset()
         if "download" in kinds:
-            on_download_error(crawler, self._download_error)
+            middlewares.on_download_error(crawler, self._download_error)
         if "status" in kinds:
-            on_unhandled_status(crawler, self.process_spider_exception)
+            middlewares.on_unhandled_status(crawler, self.process_spider_exception)
         if "ignored" in kinds:
-            on_download_exception(crawler, self.process_exception)
+            middlewares.on_download_exception(crawler, self.process_exception)
         if "callback" in kinds:
             crawler.signals.connect(self._spider_error, signals.spider_error)
         if "item" in kinds:
@@ -177,7 +173,12 @@ class Failures:
             self._fail(request, download_reason(failure.value), failure.value)
 
     def _spider_error(self, failure: Failure, response: Any, spider: Spider) -> None:
-        reason = "errback" if isinstance(response, Failure) else "callback"
+        reason = "errback"
+        with suppress(Exception):  # a status, say, whose errback Scrapy has called
+            if isinstance(response, Response):
+                if (found := self._crawler.get_spider_middleware(HttpErrorMiddleware)) is not None:
+                    found.process_spider_input(response)
+                reason = "callback"
         self.note(response, reason, failure.value)
 
     def _item_error(self, item: Any, response: Any, spider: Spider, failure: Failure) -> None:

@@ -36,13 +36,14 @@ REASONS = {
     "stubborn": "download/connection",
     "worse": "download/connection",
     "late": "errback",
+    "upset": "errback",
     "raising": "callback",
     "marked": "login page",
     "unfit": "feed",
 }
 OTHERS = ("plain", "allowed", "rescued", "handled", "missing", "robots", "dropped", "ignored")
 NUMBERS = (1, 2)
-DOWN = {"status", "allowed", "rescued"}
+DOWN = {"status", "allowed", "rescued", "upset"}
 CLOSED = {"closed", "stubborn", "worse", "late", "handled"}
 
 
@@ -158,6 +159,8 @@ class FailingSpider(scrapy.Spider):
 
     def failed_worse(self, failure):
         raise KeyError("an errback")
+
+    failed_upset = failed_worse
 
     def failed_late(self, failure):
         yield {"page": "late", "part": 0}
