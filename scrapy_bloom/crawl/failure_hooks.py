@@ -173,12 +173,13 @@ class Failures:
             self._fail(request, download_reason(failure.value), failure.value)
 
     def _spider_error(self, failure: Failure, response: Any, spider: Spider) -> None:
-        reason = "errback"
-        with suppress(Exception):  # a status, say, whose errback Scrapy has called
-            if isinstance(response, Response):
-                if (found := self._crawler.get_spider_middleware(HttpErrorMiddleware)) is not None:
-                    found.process_spider_input(response)
-                reason = "callback"
+        reason = "errback" if isinstance(response, Failure) else "callback"
+        middleware: Any = self._crawler.get_spider_middleware(HttpErrorMiddleware)
+        try:
+            middleware.process_spider_input(response)
+        except Exception as error:  # noqa: BLE001 - a middleware like no other, or none
+            if isinstance(error, HttpError):  # Scrapy has called the errback with it
+                reason = "errback"
         self.note(response, reason, failure.value)
 
     def _item_error(self, item: Any, response: Any, spider: Spider, failure: Failure) -> None:
