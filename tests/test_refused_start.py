@@ -13,6 +13,10 @@ from signal import SIGINT
 
 import pytest
 
+from scrapy_bloom.crawl.choice import Filter
+from scrapy_bloom.crawl.records import KEPT
+from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.sqlite.desk import Order, give
 from tests import processes
 from tests.patience import PATIENCE, wait_until
 from tests.processes import Process
@@ -349,21 +353,22 @@ OTHERS = {
     ("begun", "bad"),
     [
         *(("stopped", bad) for bad in OTHERS),
-        *((begun, "a foreign line") for begun in ("killed", "ordered", "by the setting")),
+        *((begun, "a foreign line") for begun in ("killed", "ordered", "stands", "by the setting")),
     ],
 )
 def test_a_feed_that_cannot_go_on_refuses_the_start(job_once, tmp_path, begun, bad):
     """Before anything is opened: the filter of a killed job stays one of a killed job. That of a
     round that goes on does, too, though it was over but for requests that are retried now."""
-    own = {}
+    own = {"BLOOM_RETRY_FAILED": "1"} if begun == "by the setting" else {}
     if begun in {"stopped", "killed"}:
         job_once(tmp_path, begun, **GIVEN)
     else:
         goes_on(tmp_path, **GIVEN, BLOOM_BUDGET='{"*": 10}')
-        own = {"BLOOM_RETRY_FAILED": "1"}
     if begun == "ordered":
-        command, own = ["-m", "scrapy", "bloom", "retry", "job", "--reason", "capped"], {}
+        command = ["-m", "scrapy", "bloom", "retry", "job", "--reason", "capped"]
         subprocess.run([sys.executable, *command], cwd=tmp_path, check=True)
+    elif begun == "stands":
+        give(JobDirectory(tmp_path / "job"), Order(Filter(KEPT, reasons=["capped"]), "retry"))
     feed = tmp_path / "i.jl"
     whole, worse = feed.read_text(), GIVEN
     if bad in OTHERS:

@@ -230,12 +230,11 @@ def retry(session: Context) -> int:
     next start, asks them once more, goes on with the round, and adds to its feeds. In Redis its
     workers do, at once if there are any."""
     with session.desk() as (name, desk):
-        taker = desk.taker
         found = desk.change(_kept(session), "retry")
     if found is None:
         return session.print_standing(name)
     count = found.states.total()
-    line = f"{counted(count, 'request')} pending again, for {taker}"
+    line = f"{counted(count, 'request')} pending again, for {desk.taker}"
     return session.print({"retried": count}, [line])
 
 

@@ -227,10 +227,8 @@ class HoldMiddleware:
         if step.times == SILENT + 1:
             self._dead.discard(slot)
         self._crawler.stats.inc_value("scheduler/holds")
-        self._log.info(
-            "%s does not answer (%s): it is not asked for %.3g s (hold %d in a row)",
-            *(slot, class_and_message(why), step.seconds, step.times - SILENT),
-        )
+        what = "%s does not answer (%s): it is not asked for %.3g s (hold %d in a row)"
+        self._log.info(what, slot, class_and_message(why), step.seconds, step.times - SILENT)
 
     def _go_offline(self, scheduler: HoldingScheduler, seconds: float) -> None:
         """Send nothing for so many seconds, then one request to find out if a host is there."""
@@ -302,10 +300,8 @@ class HoldMiddleware:
             self._rows[slot] += times == 1
             self._crawler.stats.inc_value("scheduler/holds")
             how, seconds = " with Retry-After" * (asked is not None), min(self._longest, pause)
-            self._log.info(
-                "%s has answered %d%s: it is not asked for %.3g s (hold %d in a row)",
-                *(slot, response.status, how, seconds, times),
-            )
+            what = "%s has answered %d%s: it is not asked for %.3g s (hold %d in a row)"
+            self._log.info(what, slot, response.status, how, seconds, times)
         if self._is_for_the_spider(request, response):
             return False
         request.meta[REFUSED] = refusal.returns

@@ -176,12 +176,9 @@ class Ledger:
 
     def cannot_schedule(self, request: Request, error: Exception) -> None:
         """Count `request` as failed, and leave it out: it may raise again at each repetition."""
-        logger.error(
-            "Cannot schedule %(request)s, which is left out: %(error)s. Mend what makes it.",
-            {"request": request, "error": error},
-            exc_info=error,
-            extra={"spider": self._crawler.spider},
-        )
+        what = "Cannot schedule %s, which is left out: %s. Mend what makes it."
+        extra = {"spider": self._crawler.spider}
+        logger.error(what, request, error, exc_info=error, extra=extra)
         self._crawler.stats.inc_value(IN_MEMORY)
         if not request.dont_filter:
             self._dupefilter.forget(request)

@@ -310,10 +310,8 @@ class LedgerScheduler(BaseScheduler):
 
     def _names_in(self, budget: Budget, request: Request) -> list[Name]:
         """Return the names under which `request` counts, but for those where it is sent again."""
-        before = [
-            (encodable(self._slot_of(each)), each.url)
-            for each in self._engine.sent_again_as(request)
-        ]
+        again = self._engine.sent_again_as(request)
+        before = [(encodable(self._slot_of(each)), each.url) for each in again]
         return budget.names(encodable(self._slot_of(request)), request.url, before)
 
     def _cap(self, request: Request, delay: float | None, full: Name) -> None:
@@ -424,12 +422,8 @@ class LedgerScheduler(BaseScheduler):
 
     def _close_until_due(self, due: float, wait: float) -> None:
         when = "when its slot is released" if due == inf else f"in {due:.0f} s"
-        logger.info(
-            "The next request is due %(when)s, and BLOOM_DELAY_WAIT is %(wait)g s: closing the"
-            " spider",
-            {"when": when, "wait": wait},
-            extra={"spider": self.spider},
-        )
+        what = "The next request is due %s, and BLOOM_DELAY_WAIT is %g s: closing the spider"
+        logger.info(what, when, wait, extra={"spider": self.spider})
         self._delay_wait = None
         close_spider(self.crawler, "bloom_later")
 

@@ -2,8 +2,8 @@
 
 Another process must not write what a running job has open. So an order to it is a file,
 `JOBDIR/orders/ID.json`, that its scheduler carries out in commits of its own; the answer is
-`ID.done`. What a kill has left undone the next start does: doing it again changes nothing. On a
-stopped job a command does the same, under the job's lock.
+`ID.done`. What a kill has left undone the next start does, before anything else: doing it again
+changes nothing. On a stopped job a command does the same, under the job's lock.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import secrets
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from weakref import finalize
 
 from ..amounts import counted
 from ..atomic import make_directory, replace
@@ -26,7 +27,7 @@ from ..crawl.choice import PATIENCE, Action, Counts, Filter
 from ..crawl.holds import LocalHolds
 from ..crawl.records import State
 from ..crawl.slots import Slots
-from ..errors import RequestFileError
+from ..errors import FilterLockedError, RequestFileError
 from ..jobdir import JobDirectory
 from .job_file import MOST_ROWS, RequestFile
 from .listing import Listing, part_of, reading
@@ -237,8 +238,7 @@ class Orders:
             self._ledger.commit()
         has_more, figures, told = part
         if not (has_more or self._ledger.stopped):
-            answer(path, figures)
-            logger.info("%(text)s, by the order %(order)s", {"text": told, "order": path})
+            _answer_and_tell(path, figures, told)
 
 
 class SqliteDesk:
@@ -251,11 +251,8 @@ class SqliteDesk:
 
     def __init__(self, job: Path) -> None:
         self._job = JobDirectory(job)
-
-    @property
-    def taker(self) -> str:
-        """The process that asks what is retried, in words."""
-        return "the running job" if self._job.is_locked else "the next start"
+        self.taker = "the next start"
+        """The process that asks what was retried, in words."""
 
     def count(self, chosen: Filter, by: By = "slot") -> Counts:
         """Return how many are chosen."""
@@ -299,39 +296,76 @@ class SqliteDesk:
     def _give(self, order: Order | HoldOrder) -> Mapping[str, Any] | None:
         """Give an order to the running job, or carry it out on the stopped one, behind those that
         stand. Return its figures, None if they do not come in time."""
-        path = self._job.requests
-        if self._job.is_locked:
-            done, until = give(self._job, order), time.monotonic() + PATIENCE
-            while time.monotonic() < until:
-                with suppress(FileNotFoundError):
-                    figures: Mapping[str, Any] = json.loads(done.read_bytes())
-                    done.unlink()
-                    return figures
-                time.sleep(0.05)
-            return None
-        with self._job.locked():
-            file = RequestFile.open(path, starts=False)
-            try:
-                records = SqliteRecords(file, Slots())
-                for stands in sorted(self._job.orders.glob("*.json")):
-                    answer(stands, _carried_out(file, records, read_order(stands)))
-                return _carried_out(file, records, order)
-            except (sqlite3.Error, OverflowError) as error:
-                raise RequestFileError(
-                    f"{path} cannot be changed: {error}; it was left as it is"
-                ) from error
-            finally:
-                file.close(clean=False)
+        if not self._job.is_locked:
+            with self._job.locked():
+                return carry_out(self._job, order)
+        done, until = give(self._job, order), time.monotonic() + PATIENCE
+        self.taker = "the running job"
+        while time.monotonic() < until:
+            if not (done.exists() or self._job.is_locked):
+                # it has ended, perhaps without an answer; the next start may be quicker
+                with suppress(FilterLockedError), self._job.locked():
+                    if not done.exists():
+                        carry_out(self._job)
+                        self.taker = "the next start"
+            with suppress(FileNotFoundError):
+                figures: Mapping[str, Any] = json.loads(done.read_bytes())
+                done.unlink()
+                return figures
+            time.sleep(0.05)
+        return None
+
+
+def carry_out(job: JobDirectory, order: Order | HoldOrder | None = None) -> Mapping[str, Any]:
+    """Carry out the orders that stand in a stopped `job`, which the caller has locked, then another
+    one; return its figures. Raises RequestFileError."""
+    file = RequestFile.open(job.requests, starts=False)
+    try:
+        records = _carry_out_standing(job, file, _answer_and_tell)
+        return {} if order is None else _carried_out(file, records, order)[0]
+    except (sqlite3.Error, OverflowError) as error:
+        raise RequestFileError(
+            f"{job.requests} cannot be changed: {error}; it was left as it is"
+        ) from error
+    finally:
+        file.close(clean=False)
+
+
+def as_ordered(job: JobDirectory, file: RequestFile) -> RequestFile:
+    """Return `file`, which is only read, or a copy in which the orders that stand are carried out.
+    Cost: if any do, copies it into a temporary file of SQLite. Raises sqlite3.Error."""
+    if next(job.orders.glob("*.json"), None) is None:
+        return file
+    connection = sqlite3.connect("")
+    file._connection.backup(connection)
+    connection.row_factory = file._connection.row_factory
+    _carry_out_standing(job, copy := RequestFile(connection), lambda *_: None)
+    finalize(copy, connection.close)
+    return copy
+
+
+def _carry_out_standing(
+    job: JobDirectory, file: RequestFile, tell: Callable[[Path, Mapping[str, Any], str], None]
+) -> SqliteRecords:
+    """Carry out what stands, but for what cannot be read or answered: the running job tells that.
+    Return the records."""
+    records = SqliteRecords(file, Slots())
+    for path in sorted(job.orders.glob("*.json")):
+        with suppress(OSError, ValueError):
+            tell(path, *_carried_out(file, records, read_order(path)))
+    return records
 
 
 def _carried_out(
     file: RequestFile, records: SqliteRecords, order: Order | HoldOrder
-) -> Mapping[str, Any]:
+) -> tuple[Mapping[str, Any], str]:
+    """Return the figures of an order on a stopped job, and what is done in words."""
     figures: Mapping[str, Any] = {}
+    told = ""
     for part in order.parts(file, records, None):
         file.commit(None)
-        figures = part[1]
-    return figures
+        _, figures, told = part
+    return figures, told
 
 
 def give(job: JobDirectory, what: Order | HoldOrder) -> Path:
@@ -350,6 +384,11 @@ def answer(path: Path, figures: Mapping[str, Any]) -> None:
     """Answer an order that was committed. Raises OSError."""
     replace(path.with_suffix(".done"), json.dumps(figures).encode())
     path.unlink()
+
+
+def _answer_and_tell(path: Path, figures: Mapping[str, Any], told: str) -> None:
+    answer(path, figures)
+    logger.info("%(text)s, by the order %(order)s", {"text": told, "order": path})
 
 
 def read_order(path: Path) -> Order | HoldOrder:

@@ -65,11 +65,9 @@ class RequestFile:
         self.name = ""
         self.before_commit: Callable[[], int] = lambda: self.last
         """Called in each commit; returns the last id or place of a request."""
-        job = connection.execute(
-            "SELECT id, spider, commits, clean, unreleased, taken_over, last FROM job"
-        )
-        (*identity, self.clean, unreleased, self.taken_over, last) = job.fetchone()
-        self.id, self.spider, self.commits = identity
+        what = "SELECT id, spider, commits, clean, unreleased, taken_over, last FROM job"
+        found = connection.execute(what).fetchone()
+        self.id, self.spider, self.commits, self.clean, unreleased, self.taken_over, last = found
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
         ((most,),) = connection.execute("SELECT MAX(id) FROM request")
         self.last = max(last, most or 0)

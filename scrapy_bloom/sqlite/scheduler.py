@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
@@ -212,6 +213,8 @@ class DurableScheduler(LedgerScheduler):
         assert self.spider is not None
         self._log = logging.LoggerAdapter(logger, {"spider": self.spider})
         was_durable = check_header(job.requests)
+        if was_durable and (desk := _desk(job)):
+            desk.carry_out(job)
         file = RequestFile.open(job.requests)
         try:
             keeper = Keeper(dupefilter, requests_survive=was_durable)
@@ -223,15 +226,13 @@ class DurableScheduler(LedgerScheduler):
             queues = QueueSettings.read(settings)
             slots, newest_first = queues.slots(crawler), queues.newest_first
             # as the look did: before what is asked again waits beside that of dead hosts
-            goes_on = _goes_on(crawler, file, queues)
+            goes_on = _goes_on(crawler, job, file, queues)
             records = SqliteRecords(file, slots, newest_first, self._budget)
             self._failures.retry(records, partial(records.retry, "3"))
             states = "4, 5" if RETRY_FAILED.read(settings) else "5"
             self._failures.tell(ASKING_CAPPED, asked := records.retry(states))
-            self._file, note = file, keeper.note_commit
-            self._store = store = SqliteStore(
-                crawler, file, records, queues, note, self._local_holds
-            )
+            about = crawler, file, records, queues, keeper.note_commit, self._local_holds
+            self._file, self._store = file, (store := SqliteStore(*about))
             if goes_on:
                 file.execute(REOPEN)
             if found := len(records) + records.delayed:
@@ -282,15 +283,11 @@ class DurableScheduler(LedgerScheduler):
 
     def _carry_out_order(self) -> bool:
         """Carry out a part of an order; return True if there may be more."""
-        job, ledger = self._job, self.ledger
-        assert job is not None and ledger is not None  # noqa: PT018
-        if next(job.orders.glob("*.json"), None) is None:
-            return False
-        if self._orders is None:
-            from .desk import Orders
-
-            self._orders = Orders(job, ledger, self._file, self._store.records, self)
-        return self._orders.proceed()
+        assert self._job is not None and self.ledger is not None  # noqa: PT018
+        if self._orders is None and (desk := _desk(self._job)):
+            about = self._job, self.ledger, self._file, self._store.records, self
+            self._orders = desk.Orders(*about)
+        return self._orders is not None and self._orders.proceed()
 
     def _conclude(self, ledger: Ledger, round_: Round) -> None:
         """End the round, if nothing of it is left or can come, and say what has failed."""
@@ -328,7 +325,7 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         spider = file.spider if file else ""
         require_same_spider(str(job.path), spider, crawler, "give each spider a JOBDIR of its own")
         if feeds is not None:
-            goes_on = file is not None and _goes_on(crawler, file, queues)
+            goes_on = file is not None and _goes_on(crawler, job, file, queues)
             round_ = Round(file, lambda: None, goes_on=goes_on) if file is not None else None
             feeds.look(round_, job.feeds)
         elif file and DURABLE_FEEDS.read(crawler.settings) and file.query("SELECT 1 FROM feeds"):
@@ -349,7 +346,12 @@ def _left_by_scrapy(job: JobDirectory) -> ScrapyQueues | None:
     return queues if queues.state else None
 
 
-def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool:
+def _desk(job: JobDirectory) -> Any:
+    """Return the module that carries out orders, None if `job` never got one."""
+    return import_module(".desk", __package__) if job.orders.exists() else None
+
+
+def _goes_on(crawler: Crawler, job: JobDirectory, file: RequestFile, queues: QueueSettings) -> bool:
     """Return True if the last round was over but for kept requests, and one of these is pending
     again at this start, and can be read; the others fail again when they are popped. Cost: reads
     the requests of such a round, up to the first one."""
@@ -357,5 +359,7 @@ def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool
     retry = RETRY_FAILED.read(crawler.settings)
     if not file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,)):
         return False
+    if desk := _desk(job):
+        file = desk.as_ordered(job, file)  # a refused start changes nothing
     rows = coming_back(file, budget_of(crawler.settings), retry=retry)
     return next(codec.readable(rows), None) is not None

@@ -64,10 +64,8 @@ class LocalStartRequests(StartRequests):
             )
             met = "SELECT * FROM met_start_requests WHERE fingerprint = ?"
             (self._mark,) = self._file.query(met, (key,))
-            is_taken = self._file.query(
-                "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?",
-                self._mark,
-            )
+            taken = "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?"
+            is_taken = self._file.query(taken, self._mark)
             if is_taken and not (self._repeats_all or thing.meta.get(REPEAT_KEY)):
                 self._skipped += 1
                 return True

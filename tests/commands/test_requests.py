@@ -1,12 +1,12 @@
 """What each command about requests answers, in text and with --json, to a job and to a crawl."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from scrapy_bloom.crawl.codec import Codec
-from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite import desk as orders
 from tests.contracts.test_desk import STARTS, CrawlPlace, JobPlace, failed
@@ -17,25 +17,15 @@ from tests.stored import stored
 PAGE = f"{STARTS}w0"
 NONE = {"later": 0, "in_flight": 0, "unknown": 0}
 FIGURES = {"pending": 3, "later": 1, "held": 1, "failed": 1, "held_slots": {"b": None}}
+COUNTED = NONE | {"pending": 4, "later": 1, "held_slots": {}}
+BY_SLOT = [{"slot": "a", "pending": 3}, {"slot": "b", "pending": 1}]
+HELD = ["held: a for 3,600 s, c for 3,600 s", "a  3", "b  1"]
 STORY = [
     ("queue count", ["{}: 4 pending requests, 1 of them later"]),
-    (
-        "queue count --by slot --json",
-        {
-            **(NONE | {"pending": 4, "later": 1, "held_slots": {}}),
-            "by": [{"slot": "a", "pending": 3}, {"slot": "b", "pending": 1}],
-        },
-    ),
+    ("queue count --by slot --json", {**COUNTED, "by": BY_SLOT}),
     ("queue list --url */w1", [f"{STARTS}w1", "  slot a, priority 1, parse"]),
     ("queue hold a c --for 1h", ["{}: 2 download slots held for 3,600 s: a, c"]),
-    (
-        "queue count --by slot",
-        [
-            "{}: 4 pending requests, 1 of them later",
-            "held: a for 3,600 s, c for 3,600 s",
-            *("a  3", "b  1"),
-        ],
-    ),
+    ("queue count --by slot", ["{}: 4 pending requests, 1 of them later", *HELD]),
     ("queue hold a --for 1h --json", {"stands": False, "held": ["a"], "seconds": 3600}),
     ("queue release a", ["{}: 1 download slot released: a"]),
     ("queue release --slot * --json", {"stands": False, "released": ["c"]}),
@@ -163,14 +153,8 @@ def test_failed_requests_are_listed_retried_and_forgotten(make, monkeypatch):
     assert place("queue count --json").json["pending"] == MANY
 
 
-HOSTILE = FailedRequest(
-    "http://example.com/\x1b]0;owned\x07\n",
-    "GET",
-    "login \x1b[2J\u202e\u200f\ufeffpage",
-    200,
-    "LookupError: \x9b31m\nhttp://example.com/faked",
-    *(1, 1795286400.0, None),
-)
+HOSTILE = failed("\x1b]0;owned\x07\n", "login \x1b[2J\u202e\u200f\ufeffpage")
+HOSTILE = HOSTILE._replace(exception="LookupError: \x9b31m\nhttp://example.com/faked")
 SHOWN_URL, SHOWN_REASON = r"/\x1b]0;owned\x07\n", r"login \x1b[2J\u202e\u200f\ufeffpage"
 
 
@@ -213,9 +197,10 @@ def test_a_damaged_record_hides_no_other(run, tmp_path, detail):
     assert run(tmp_path, "retry", ".", "--json").json == {"retried": 2}
 
 
-def test_a_running_job_gets_an_order(run, tmp_path, monkeypatch):
-    """Which stands until one carries it out, and leaves nothing; what has failed can be listed, and
-    retried unless it could not be serialized."""
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_running_job_gets_an_order(run, tmp_path, monkeypatch, ends):
+    """Which stands until one carries it out, and leaves nothing, also where the job ends without
+    that; what has failed can be listed, and retried unless it could not be serialized."""
     with stored(tmp_path / "requests.sqlite") as job:
         for each in FAILURES:
             job.fail(each)
@@ -225,13 +210,20 @@ def test_a_running_job_gets_an_order(run, tmp_path, monkeypatch):
     (folder := JobDirectory(tmp_path).orders).mkdir()
     for killed in ("1-ab.done", ".ab.bloom.tmp"):
         (folder / killed).touch()
-    with JobDirectory(tmp_path).locked():
+    with ExitStack() as lock:
+        lock.enter_context(JobDirectory(tmp_path).locked())
         for command in (["retry", "--reason", "callback"], ["drop", "--url", "*/1", "--yes"]):
             told = run(tmp_path, command[0], ".", *command[1:])
             assert told.status == 0
             assert told.out.startswith("the order stands: the process that has . has not answered")
         assert len(run(tmp_path, "failed", ".", "--json").json) == MANY + 1
         assert [each.suffix for each in folder.iterdir()] == [".json"] * 2
-    assert run(tmp_path, "retry", ".", "--json").json == {"retried": MANY - 2}
+        if ends:
+            real = orders.give
+            monkeypatch.setattr(orders, "give", lambda *order: lock.close() or real(*order))
+        else:
+            lock.close()
+        retried = f"{MANY - 2} requests pending again, for the next start"
+        assert run(tmp_path, "retry", ".").lines == [retried]
     assert {each.suffix for each in folder.iterdir()} == {".done"}
     assert run(tmp_path, "queue", "count", ".", "--json").json["pending"] == MANY - 1

@@ -133,9 +133,8 @@ def test_later_wait(new_job, clock, reactor, monkeypatch, wait, closes, stored, 
     monkeypatch.setattr(ledger_scheduler, "close_spider", lambda _, reason: closed.append(reason))
     job = new_job(**{} if stored else {"folder": None}, BLOOM_DELAY_WAIT=wait)
     scheduler = job.scheduler
-    job.engine.spider_is_idle = lambda: (
-        not (job.engine._slot.inprogress or scheduler.has_pending_requests())
-    )
+    busy = job.engine._slot.inprogress
+    job.engine.spider_is_idle = lambda: not (busy or scheduler.has_pending_requests())
     if is_held:
         scheduler.hold("held", math.inf, 0)
         assert job.pop() is None

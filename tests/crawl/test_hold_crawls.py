@@ -73,7 +73,6 @@ def test_all_workers_leave_a_host_alone(tmp_path, redis_server):
     rest, pages = Rest(1.5, after=10), {"rests": 100, "busy": 40}
     with RestingSite({"rests": rest}) as site:
         rest.goes_on = lambda: len(site.pages("busy")) < pages["busy"]
-
         key = {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": tmp_path.name}
         folders = [tmp_path / str(number) for number in range(WORKERS)]
         for folder in folders:

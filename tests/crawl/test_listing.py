@@ -19,11 +19,9 @@ def connection():
     with closing(listing.in_memory()) as connection:
         connection.execute("INSERT INTO slot (name) VALUES ('a')")
         rows = [(1, 0, number, number % 6, b"x", float(number)) for number in range(3000)]
-        connection.executemany(
-            "INSERT INTO request (slot, rank, place, state, payload, due)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            rows,
-        )
+        columns = "slot, rank, place, state, payload, due"
+        insert = f"INSERT INTO request ({columns}) VALUES (?, ?, ?, ?, ?, ?)"
+        connection.executemany(insert, rows)
         yield connection
 
 
@@ -75,8 +73,5 @@ def test_what_is_damaged_is_an_error_of_the_file(connection):
         [*found.scan(Filter(KEPT))]
     times = [each.due for each in found.scan(Filter({State.DELAYED}))]
     assert (len(times), 0.0 in times) == (500, True)
-    assert found.count(Filter()).states == {
-        State.PENDING: 500,
-        State.DELAYED: 500,
-        State.ASKED: 500,
-    }
+    waiting = State.PENDING, State.DELAYED, State.ASKED
+    assert found.count(Filter()).states == dict.fromkeys(waiting, 500)

@@ -271,14 +271,10 @@ def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority
     assert (job.names(), job.scheduler.ledger.store.later) == (["later"], 1)
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "scrapy_queues.shutil.copytree",
-        "job_file.RequestFile.commit",
-        "scrapy_queues.ScrapyQueues._put_aside",
-    ],
-)
+QUEUES = "scrapy_queues.shutil.copytree", "scrapy_queues.ScrapyQueues._put_aside"
+
+
+@pytest.mark.parametrize("point", [*QUEUES, "job_file.RequestFile.commit"])
 def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, monkeypatch, point):
     """Scrapy's files stay whole until all they hold is committed."""
     Job(tmp_path / "job", STOCK).open().pushed(*"abc").close()
