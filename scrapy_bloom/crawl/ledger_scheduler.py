@@ -140,8 +140,9 @@ class LedgerScheduler(BaseScheduler):
         return self._in_memory + (len(store.pending) + store.later if store else 0)
 
     def has_pending_requests(self) -> bool:
-        """Return True if any request is pending that is not of a dead host."""
-        return self._waits and not self._asks_for_rest
+        """Return True if any request is pending that is not of a dead host, or the store failed."""
+        has_failed = self.ledger is not None and self.ledger.failed  # and so bloom_error will come
+        return (has_failed or self._waits) and not self._asks_for_rest
 
     @property
     def _waits(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pydispatch.dispatcher import getAllReceivers, liveReceivers
@@ -21,6 +21,8 @@ class IdleChecks:
     def __init__(self, crawler: Crawler) -> None:
         self._engine: Any = crawler.engine
         self._signals: Any = crawler.signals
+        self.settle: Callable[[], object] = lambda: None
+        """Called before the engine closes the spider because it is idle; may give it more."""
         self.has_closed = False
         """True if the engine has closed the spider because it was idle, with any reason."""
         if hasattr(self._engine, "_spider_idle"):
@@ -59,7 +61,9 @@ class IdleChecks:
 
     def _note(self, answers: Iterable[tuple[Any, Any]]) -> None:
         held = any(isinstance(get(answer, "value"), DontCloseSpider) for _, answer in answers)
-        self.has_closed = not held and self._engine.spider_is_idle()
+        if not held and self._engine.spider_is_idle():
+            self.settle()
+            self.has_closed = self._engine.spider_is_idle()
 
 
 def _is_foreign(handler: object) -> bool:

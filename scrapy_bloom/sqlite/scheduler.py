@@ -159,8 +159,8 @@ class DurableScheduler(LedgerScheduler):
         self._next_look.cancel()
         ledger, round_ = self.ledger, self.round
         if ledger is not None and round_ is not None:
-            # what is retried keeps this round open
-            while not ledger.stopped and self._carry_out_order():
+            # where it has finished, the command does what was ordered since, or the next start
+            while reason != "finished" and self._carry_out_order():
                 pass
             ledger.end(partial(self._conclude, ledger, round_))
             if self._spider_state is not None:
@@ -263,7 +263,7 @@ class DurableScheduler(LedgerScheduler):
             pending = f"{counted(len(records) + records.delayed, 'request')} pending"
             waits = waiting_text(*waiting_in(file.query))
             announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
-            self.ledger = ledger
+            self.ledger, self._idle_checks.settle = ledger, self._settle
             self.round.then = partial(crawler.signals.send_catch_log, round_opened)
             vars(self)["enqueue_request"] = self._begin
             crawler.signals.connect(self._begin, signals.spider_opened)
@@ -288,6 +288,13 @@ class DurableScheduler(LedgerScheduler):
             about = self._job, self.ledger, self._file, self._store.records, self
             self._orders = desk.Orders(*about)
         return self._orders is not None and self._orders.proceed()
+
+    def _settle(self) -> None:
+        """Commit, and carry out what is ordered, while the engine can still go on."""
+        assert self.ledger is not None
+        self.ledger.commit()
+        while self._carry_out_order():
+            self._engine.wake()
 
     def _conclude(self, ledger: Ledger, round_: Round) -> None:
         """End the round, if nothing of it is left or can come, and say what has failed."""

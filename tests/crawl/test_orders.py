@@ -12,8 +12,9 @@ from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.records import KEPT, State
 from scrapy_bloom.sqlite import desk as orders
 from scrapy_bloom.sqlite.desk import HoldOrder, Order, SqliteDesk, give
+from scrapy_bloom.sqlite.scheduler import DurableScheduler
 from tests.crawl.engine import name_of, query
-from tests.crawl.resting_site import RestingSite
+from tests.crawl.resting_site import Rest, RestingSite
 from tests.crawl.test_hold_crawls import crawl_rests
 from tests.crawl.test_rounds import phases
 from tests.fakes import raising
@@ -178,15 +179,18 @@ def fail(job, *names):
     job.commit()
 
 
-def test_what_is_retried_at_the_end_keeps_the_round_open(make_round, tmp_path):
-    """Its feeds go on with the next start, which asks it."""
-    job = make_round().started().pushed("a")
+@pytest.mark.parametrize("reason", ["finished", "shutdown"])
+def test_what_is_retried_at_the_end_keeps_the_round_open(make_round, tmp_path, reason):
+    """Its feeds go on with the next start, which asks it alone. A job that has finished without it
+    says so, and leaves it to that start."""
+    job = make_round(**FIFO).started("a")
     fail(job, "a")
     answer = order(job, "retry", states=KEPT)
-    job.close()
+    job.close(reason)
+    assert answer.exists() == (reason != "finished")
+    assert job.stat("scheduler/failed") == (reason == "finished")
+    assert make_round(**FIFO).started("a").finish() == ["a"]
     assert dropped(answer) == (1, 0)
-    assert phases(tmp_path / "job") == [(1, "running")]
-    assert make_round().started("start").finish() == ["start", "a"]
     assert phases(tmp_path / "job") == [(1, "over")]
 
 
@@ -205,6 +209,31 @@ def test_an_order_is_not_about_what_fails_after_it(make, monkeypatch, action):
     assert dropped(answer) == (1, 0)
     assert job.names() == (["b"] if action == "retry" else [])
     assert job.scheduler.ledger.store.failed == (2 if action == "retry" else 1)
+
+
+class Late(DurableScheduler):
+    """Gets an order to retry, or has a full disk, when nothing is left."""
+
+    def has_pending_requests(self):
+        if super().has_pending_requests():
+            return True
+        if self.crawler.settings.getbool("FULL"):
+            self._file.commit = raising(OSError("full"))
+        elif not self._job.orders.exists():
+            give(self._job, Order(Filter(KEPT), "retry"))
+        return False
+
+
+@pytest.mark.parametrize(("full", "reason"), [(0, "finished"), (1, "bloom_error")])
+def test_a_crawl_has_finished_when_the_last_is_done(tmp_path, full, reason):
+    """Which is an order that comes when nothing is left, and a commit, which may fail."""
+    with RestingSite({"a": (rest := Rest(0.0, after=0))}) as site:
+        rest.goes_on = lambda: rest.asked == 1
+        settings = {"JOBDIR": "job", "BLOOM_HOLD": False, "RETRY_ENABLED": False, "FULL": full}
+        settings["SCHEDULER"] = "tests.crawl.test_orders.Late"
+        crawl = crawl_rests(tmp_path, site, {"a": 1}, **settings).end()
+        assert (crawl.reason, site.pages("a")) == (reason, [] if full else ["0"]), crawl.log
+        assert "stays in the job" not in crawl.log
 
 
 COUNT = ["queue", "count", "job", "--json"]
