@@ -32,7 +32,7 @@ from ..scrapy_private.middlewares import put_before_engine
 from ..scrapy_private.progress import EngineProgress
 from ..scrapy_private.slots import slot_keys
 from ..startup import announce
-from .call import Entry, Policy
+from .call import Entry, Policy, Reply
 from .client import RedisClient, ScriptError
 from .codec import RedisCodec, is_storable_slot
 from .desk import RedisDesk
@@ -138,7 +138,7 @@ class Worker:
             _policy(crawler, settings, codec.queues),
             capacity=crawler.settings.getint("CONCURRENT_REQUESTS") or MOST_CLAIMED,
             observers=Observers(
-                self.start_requests.heard,
+                self._on_heard,
                 self._on_fenced,
                 self._on_answered,
                 self._on_change,
@@ -159,7 +159,8 @@ class Worker:
         )
         done = self._state.start_done or self._state.over
         self._is_late = self._state.over and not settings.idle and self._seeds is None
-        crawl = f"{generation} {self._state.round}"
+        self._crawl_in = f"{generation} {{}}".format
+        crawl = self._crawl_in(self._state.round)
         self.feeds.open(self.ledger, crawl, over=self._state.over, late=self._is_late)
         self.start_requests.open(self.store, self.ledger, dupefilter, done=done)
         self._failures.open(self.ledger, self._desk)
@@ -305,6 +306,12 @@ class Worker:
         self._quiet_since = self._quiet_since or now
         if now - self._quiet_since < self._settings.idle:
             raise DontCloseSpider
+
+    def _on_heard(self, reply: Reply) -> None:
+        if reply.round != self._state.round:
+            self._state = replace(self._state, round=reply.round)
+            self.feeds.go_on_in(self._crawl_in(reply.round))
+        self.start_requests.heard(reply)
 
     def _on_change(self) -> None:
         last = self.store.last

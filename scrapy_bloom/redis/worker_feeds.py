@@ -86,6 +86,12 @@ class WorkerFeeds(CommitHook):
         feed is a local file that is synced before."""
         return self.round is None and self._synced.are_safe
 
+    def go_on_in(self, crawl: str) -> None:
+        """Let the round belong to `crawl`, another round of the same: these feeds go on when failed
+        pages of that are asked again."""
+        if self._round is not None:
+            self._round.crawl = crawl
+
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Make durable what the feeds have written, before Redis hears of it. Raises
         sqlite3.Error."""

@@ -355,15 +355,12 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
         str(tmp_path / "items.jsonl"): {"format": "jsonlines"},
         "items.gz": {"format": "csv", "postprocessing": [GzipPlugin]},
     }
-
-    def told(scheduler):
-        return startup._parts[scheduler.crawler]
-
-    lost = "not durable in ftp://example.com/items.json, items.gz: "
-    assert told(build(FEEDS=feeds))["items"] == (f"{lost}there is no JOBDIR", "set one")
+    parts, lost = startup._parts, "not durable in ftp://example.com/items.json, items.gz: "
+    there_is_none = f"{lost}there is no JOBDIR", "set one"
+    assert parts[build(FEEDS=feeds).crawler]["items"] == there_is_none
     lines = {"format": "jsonlines"}
     local = [str(tmp_path / "b.jsonl"), f"file://{tmp_path}/c.jsonl", "stdout://"]
-    assert "items" not in told(build(FEEDS=dict.fromkeys(local, lines)))
+    assert "items" not in parts[build(FEEDS=dict.fromkeys(local, lines)).crawler]
     own = type("OwnExporter", (JsonLinesItemExporter,), {})
     for uri, options in (
         *((local[0], lines), (local[1], lines), (local[2], lines), ("ftp://example.com/a", lines)),
@@ -372,11 +369,11 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     ):
         feeds_of = build(FEEDS={uri: options}, FEED_EXPORTERS={"own": own}).worker.feeds
         assert feeds_of.are_synced == (uri in local[:2])
-    off = told(build(FEEDS=feeds, BLOOM_DURABLE_FEEDS=False))["items"]
+    off = parts[build(FEEDS=feeds, BLOOM_DURABLE_FEEDS=False).crawler]["items"]
     assert off == (f"{lost}BLOOM_DURABLE_FEEDS is False", "")
     settings = {"FEEDS": feeds, "JOBDIR": str(tmp_path / "job")}
     kept = build(**settings)
-    assert told(kept)["items"] == ("3 feeds with each item at least once", "")
+    assert parts[kept.crawler]["items"] == ("3 feeds with each item at least once", "")
     with pytest.raises(FilterLockedError, match="is in use by process"):
         build(**settings)
 
@@ -401,17 +398,21 @@ def test_scrapys_feeds_of_a_worker_are_synced_before_pages_are_acknowledged(tmp_
 
 
 def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
-    """Whether a worker ends, waits or is killed: an empty feed over the whole one is a loss."""
+    """Whether a worker ends, waits or is killed: an empty feed over the whole one is a loss. So is
+    a new one for what failed in a round that it has seen begin."""
     paths = [tmp_path / name for name in ("over.json", "behind.json")]
     feeds = {str(path): {"format": "json"} for path in paths}
     feeds[str(paths[0])]["overwrite"] = True
 
-    def work(*items, ends="finished", **settings):
+    def work(*items, ends="finished", joins="", **settings):
         worker = build(FEEDS=feeds, JOBDIR=str(tmp_path / "job"), **settings)
         signal = worker.crawler.signals.send_catch_log_async
         waited_for(signal(signals.spider_opened, spider=worker.spider))
         for item in items:
             waited_for(signal(signals.item_scraped, item=item, spider=worker.spider, response=None))
+        if joins:
+            build(BLOOM_REDIS_ROUND=joins).close("shutdown")
+            talk(worker)
         worker.worker.store.start_done = True
         if ends == "killed":
             talk(worker)
@@ -439,6 +440,8 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
     work({"number": 3}, ends="killed", **idle)  # it was final before the kill
     assert json.loads(work(**idle)[0]) == numbers
     assert json.loads(work(BLOOM_REDIS_ROUND="2")[0]) == []
+    work(numbers[0], joins="3", **idle)
+    assert json.loads(work(numbers[1], **idle)[0]) == numbers[:2]
 
 
 def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, key):
