@@ -18,7 +18,9 @@ none failed.
 
 In a crawl in Redis a worker's marks are added after a commit that has synced its feeds, if these
 are local files; what it has not added when it is killed is fetched again by the next crawl. With
-feeds that are put together in a JOBDIR they wait there, as above; with others, in memory.
+feeds that are put together in a JOBDIR they wait there, as above; with others, in memory. A round
+of a worker may always go on, so what its JOBDIR has is forgotten there once it was added; and of
+what a kill has left only the marks are added: other crawls may know more of the pages by then.
 
 Within the round its own marks do not count, in the delta store or not.
 """
@@ -44,6 +46,7 @@ from ..scrapy_private.progress import scheduler_of
 from ..sqlite.listing import waiting
 from ..sqlite.rounds import feeds_of
 from ..startup import is_component
+from .file_store import FACTS
 from .marks import Marks, Temporary
 from .pages import Pages
 
@@ -142,10 +145,15 @@ class DeltaCrawl(CommitHook):
                 for request in waiting(scheduler.round.file, scheduler.ledger.store.codec):
                     if not request.dont_filter:
                         dupefilter.filter.add(dupefilter.fingerprint(request))
-        if round_ is not None and not round_.is_resumed:
-            if not settings.read_only and (settings.reset or self._add(self.marks)):
-                self.marks.clear()
-            self.marks.forget_verdicts()
+        if round_ is not None:
+            self._distrust()
+            # that of another crawl, in which this worker was killed, and whose feeds may wait
+            is_others = round_.is_resumed and round_.of_crawl != round_.crawl
+            if is_others or not round_.is_resumed:
+                drops = settings.reset or is_others
+                if not settings.read_only and (drops or self._add(self.marks)):
+                    self.marks.clear()
+                self.marks.forget_verdicts()
         if settings.read_only:
             self.store.look()
         else:
@@ -162,6 +170,14 @@ class DeltaCrawl(CommitHook):
                 self._feeds.is_left_out = lambda request: self.pages.is_unchanged(
                     request, self._reasons.get(request)
                 )
+
+    def _distrust(self) -> None:
+        """Let no fact of a worker's last start, or last round, get into the store, which may have a
+        newer one by now; nor stay one there that is another. Such a page is fetched again."""
+        if self._worker is not None and not self._settings.read_only:
+            store: Any = self.store  # in Redis
+            store.forget_others(self.marks)
+            self.marks.forget(*FACTS)
 
     # -- which requests are done -------------------------------------------------------
 
@@ -230,7 +246,11 @@ class DeltaCrawl(CommitHook):
         feeds = self._feeds
         has_items = feeds is None or feeds.all_stored or not feeds.has_any
         try:
-            if has_items and not ledger.failed and self._add(self.marks) and round_.is_over:
+            is_added = has_items and not ledger.failed and self._add(self.marks)
+            if is_added and self._worker is not None:  # whose round may go on
+                self.marks.forget("time", *FACTS)
+                round_.commit()
+            elif is_added and round_.is_over:
                 self.marks.clear()
                 round_.commit()
             self.store.close()

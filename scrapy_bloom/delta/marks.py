@@ -2,8 +2,9 @@
 
 Rows are written in the commit that acknowledges their requests. After that commit the rows of
 `delta_pages` are added to the delta store. They are added again at the next start, as a crash may
-have lost them; adding twice changes nothing. They stay until the round is over, since a round may
-repeat its own pages, and counts each of them once: in the row that has its `verdict`.
+have lost them; adding twice changes nothing, but in Redis: see `DeltaCrawl`. They stay until the
+round is over, since it may repeat its own pages, and counts each of them once: in the row that has
+its `verdict`.
 """
 
 from __future__ import annotations
@@ -78,6 +79,11 @@ class Marks:
         query = "SELECT key, time AS done, digest, version, validators FROM delta_pages"
         query += " WHERE COALESCE(time, digest, validators) IS NOT NULL"
         return map(Row._make, self._executor.iterate(query))
+
+    def forget(self, *columns: str) -> None:
+        """Let no row have what is in these `columns`: it stays one of this round."""
+        emptied = ", ".join(f"{name} = NULL" for name in columns)
+        self._executor.execute(f"UPDATE delta_pages SET {emptied}")  # noqa: S608 - no input
 
     def clear(self) -> None:
         """Remove all rows."""

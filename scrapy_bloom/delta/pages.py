@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from ..crawl.failed_request import ATTEMPTS_KEY
 from ..fingerprints import UnfailingFingerprinter
 from ..redirects import RequestChains
 from ..scrapy_private.progress import EngineProgress
@@ -184,6 +185,8 @@ class Pages:
             self.marked += 1
             self._crawler.stats.set_value("bloom/delta_marked", self.marked)
         version, validators = version_of(request.meta), outcome.validators
+        if version is not None and ATTEMPTS_KEY in request.meta:
+            version = b""  # the page may be newer than the link that named it: equal to none
         if now is None:
             # an index page is not conditional, whatever it was in an earlier round
             is_index_page = validators is not None and outcome.is_index_page

@@ -46,8 +46,8 @@ class Round:
     with `commit`. The functions of `at_begin` and `at_end` are called in the transaction that
     begins a new round, or ends one.
 
-    That of a worker's feeds belongs to a `crawl`, whose requests are not in `file`: it is kept when
-    it is over. One that was kept `goes_on` if this start says so, and the crawl is the same.
+    That of a worker's feeds belongs to a `crawl`, to `of_crawl` before this start, whose requests
+    are not in `file`: it is kept when it is over, and `goes_on` if asked to, and both are the same.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Round:
         self.awaits_feeds = False
         self.at_begin: list[Callable[[], object]] = []
         self.at_end: list[Callable[[], None]] = []
-        self.number = 1
+        self.number, self.of_crawl = 1, crawl
         self.then: Callable[[], object] = lambda: None  # in the transaction of `begin`
         self._has_begun = False
         # requests of Scrapy's scheduler belong to a round, too
         self._phase = OVER if file.is_empty else RUNNING
-        for self.number, self._phase, of_crawl in file.query("SELECT * FROM rounds"):
-            if self._phase == KEPT and of_crawl == crawl and goes_on:
+        for self.number, self._phase, self.of_crawl in file.query("SELECT * FROM rounds"):
+            if self._phase == KEPT and self.of_crawl == crawl and goes_on:
                 self._phase = RUNNING
         self.follows_kept = self._phase == KEPT
         """True if the previous round ended with requests that were never retried."""

@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from uuid import UUID
 
 import attrs
@@ -24,6 +25,7 @@ from scrapy_bloom.delta.marks import CHANGED, NEW, UNCHANGED, Marks, Temporary
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.errors import SharedFilterError
 from tests.delta import started
+from tests.fakes import raising
 
 PAGE = Response("http://example.com/page")
 CRAWLER = get_crawler()
@@ -149,12 +151,8 @@ def test_verdicts(rounds):
 
 def test_a_store_that_fails_costs_the_comparison_only(caplog):
     """One line says so; no page counts as unchanged."""
-
-    class Failing:
-        def fact(self, key, name):
-            raise SharedFilterError("Redis is away")
-
-    digests = Digests(CRAWLER, Failing(), Marks(Temporary()), [])
+    failing = SimpleNamespace(fact=raising(SharedFilterError("Redis is away")))
+    digests = Digests(CRAWLER, failing, Marks(Temporary()), [])
     assert [digests.verdict([b"k" * 20], b"d") for _ in range(3)] == [None] * 3
     (record,) = caplog.records
     assert "The delta store failed: Redis is away. No more pages are compared" in record.message

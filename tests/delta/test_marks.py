@@ -1,13 +1,14 @@
 """Marks of a job, or of a worker on Redis, on their way to the delta store."""
 
-import logging
 import re
 import sys
 import time
+from shutil import copytree
 from types import SimpleNamespace
 
 import pytest
 from scrapy import signals
+from scrapy.http import Response
 
 from scrapy_bloom.bloom.removal import remove_filter
 from scrapy_bloom.crawl.delays import DEAD
@@ -22,7 +23,7 @@ from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.redis.worker_feeds import SyncedFeeds
 from tests.crawl.conftest import make  # noqa: F401 - a fixture
 from tests.crawl.engine import name_of, request
-from tests.crawl.rounds import RoundJob
+from tests.crawl.rounds import RoundJob, waited_for
 from tests.failures import Failed
 from tests.fakes import raising
 from tests.redis.fixtures import open_scheduler
@@ -61,21 +62,32 @@ def test_marks_stay_in_the_job_until_the_store_has_taken_them(tmp_path, make):  
 class Marking:
     """A worker whose engine only keeps its books, with a delta store called `key`."""
 
-    def __init__(self, url, key, *, read_only=False):
-        self.scheduler = open_scheduler(url, f"{key}-crawl")
-        crawler = self.scheduler.crawler
+    def __init__(self, url, key, crawl="crawl", **settings):
+        self.scheduler = open_scheduler(url, f"{key}-{crawl}", **settings)
+        self.crawler = crawler = self.scheduler.crawler
+        crawler.settings.frozen = False
+        crawler.settings.update({"BLOOM_DELTA": "success", "BLOOM_DELTA_DIR": key}, "cmdline")
         crawler.engine.scheduler = self.scheduler
         self.ledger = self.scheduler.ledger
-        self.store = RedisDeltaStore(url, key, Lifetime(), 5.0)
-        marking = DeltaSettings(mode="success", name=key, read_only=read_only)
-        self.delta = DeltaCrawl(crawler, marking, self.store)
+        self.middleware = DeltaMiddleware.from_crawler(crawler)
+        crawler.engine.scraper.spidermw.middlewares = [self.middleware]
+        self.send(signals.spider_opened)
+        self.delta, self.store = self.middleware._delta, self.middleware._store
         self.keys = {}
         self.is_open = True
 
-    def do(self, *names, fails=()):
+    def send(self, signal, **what):
+        what["spider"] = self.crawler.spider
+        waited_for(self.crawler.signals.send_catch_log_async(signal, **what))
+
+    def skips(self, name, **meta):
+        response = Response("data:,", request=request("index"))
+        return self.middleware.skipping.is_done(request(name, meta=meta), response)
+
+    def do(self, *names, fails=(), **meta):
         """Fetch pages, and commit."""
         for name in names:
-            self.scheduler.enqueue_request(request(name))
+            self.scheduler.enqueue_request(request(name, meta=meta, dont_filter=bool(meta)))
         for _ in names:
             while (fetched := self.scheduler.next_request()) is None:
                 self.ledger.commit()
@@ -96,8 +108,10 @@ class Marking:
     def close(self):
         if self.is_open:
             self.is_open = False
+            self.scheduler.worker.store.start_done = True
+            self.scheduler.worker.idle_checks.has_closed = True
             self.scheduler.close("finished")
-            self.delta.stopped()
+            self.send(signals.spider_closed, reason="finished")
 
 
 @pytest.fixture
@@ -168,20 +182,37 @@ def test_marks_follow_the_commit_that_has_synced_their_items(begin, monkeypatch)
     assert due
 
 
+@pytest.mark.parametrize("crawl", ["1", "2"])
+@pytest.mark.parametrize(("folder", "is_retried"), [("job", 0), ("job", 1), ("killed", 0)])
+def test_an_old_fact_is_not_put_back(begin, reader, tmp_path, folder, is_retried, crawl):
+    """What a worker with a JOBDIR has left there does not come back: not over what another crawl
+    has found since, nor where that was forgotten; of a killed one only the marks of its crawl."""
+    feeds = {"FEEDS": {str(tmp_path / "feed"): {"format": "jsonlines"}}}
+    job = begin(crawl="1", JOBDIR=str(tmp_path / "job"), **feeds)
+    job.do("page", "left", bloom_delta_version="old")
+    copytree(tmp_path / "job", tmp_path / "killed")
+    job.close()
+    reader.clear()
+    other = begin(crawl="2")
+    other.do("page", bloom_delta_version="new")
+    other.close()
+    job = begin(crawl=crawl, JOBDIR=str(tmp_path / folder), BLOOM_REDIS_IDLE=9, **feeds)
+    job.do(*["page"] * is_retried, bloom_delta_version="old", bloom_attempts=1)
+    job.close()
+    last = begin(crawl="last")
+    assert last.skips("page", bloom_delta_version="new") is (folder == "job" and not is_retried)
+    assert not any(last.skips(name, bloom_delta_version="old") for name in ("page", "left"))
+    assert last.skips("left") is ((folder, crawl) == ("killed", "1"))
+
+
 def test_marks_wait_for_a_store_that_does_not_answer(begin, caplog, reader):
     """Tried again, less and less often, and at the close: none is lost. A test crawl has none."""
-    test_crawl = begin(read_only=True)
+    test_crawl = begin(BLOOM_DELTA_READ_ONLY=True)
     test_crawl.do("one", "two")
     test_crawl.close()
     assert [*reader.marks(None)] == []
     worker, tries = begin(), []
-    add = worker.store.add
-
-    def slow(_rows):
-        tries.append(1)
-        broken()
-
-    worker.store.add = slow
+    add, worker.store.add = worker.store.add, lambda _: tries.append(1) or broken()
     worker.delta.least_seconds = 1000.0
     for number in range(5):
         worker.do(f"page{number}")
@@ -193,28 +224,14 @@ def test_marks_wait_for_a_store_that_does_not_answer(begin, caplog, reader):
     assert not [each for each in caplog.records if "not in" in each.getMessage()]
 
 
-def test_a_crawl_that_ends_without_its_store_says_so_in_its_summary(caplog):
-    """In one line, with what it knows itself."""
-    middleware = SimpleNamespace(
-        _logger=logging.getLogger(),
-        _store=SimpleNamespace(name="the store"),
-        _update_stats=broken,
-        _skipped=3,
-        _settings=SimpleNamespace(digest=None),
-    )
-    with caplog.at_level("INFO"):
-        DeltaMiddleware._report(middleware, SimpleNamespace(pages=SimpleNamespace(marked=2)))
-    (line,) = (each.getMessage() for each in caplog.records)
-    assert "skipped 3 requests" in line
-    assert "marked 2 pages" in line
-    assert line.endswith("the store cannot be reached.")
-
-
 def test_what_is_lost_is_told_once(begin, caplog, monkeypatch):
-    """The oldest marks beyond the most that wait, and what is left when the worker closes."""
+    """The oldest marks beyond the most that wait, and what is left when the worker closes. The
+    summary has what it knows itself."""
+    caplog.set_level("INFO")
     monkeypatch.setattr(delta_crawl, "_MOST_READY", 3)
     worker = begin()
-    worker.store.add = broken
+    worker.store.add = worker.middleware._update_stats = broken
+    worker.middleware._skipped = 3
     worker.do("one", "two")
     worker.do("three", "four", "five")
     assert {worker.keys[row.key] for row in worker.delta._ready} == {"three", "four", "five"}
@@ -225,6 +242,8 @@ def test_what_is_lost_is_told_once(begin, caplog, monkeypatch):
         f"5 marks of this crawl are not in {worker.store.name}, which could not be reached: the"
         " next crawl fetches those pages again."
     )
+    (line,) = [each.getMessage() for each in caplog.records if "crawls: sk" in each.getMessage()]
+    assert re.search("skipped 3 requests .* marked 5 pages .* cannot be reached.$", line)
 
 
 def test_a_worker_needs_the_rights_that_the_documents_name(begin, redis_server, key, reader):
