@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +129,8 @@ class DeltaCrawl(CommitHook):
         self.marks = Marks(Temporary() if self._round is None else self._round.file)
         self.pages = Pages(crawler, self.marks, settings, store)
         self._begin()
+        self.on_round: list[Callable[[], object]] = getattr(self._worker, "on_round", [])
+        self.on_round.append(self._go_on)
         if settings.digest is not None:
             self.pages.count_verdicts()
 
@@ -171,6 +173,16 @@ class DeltaCrawl(CommitHook):
                     request, self._reasons.get(request)
                 )
 
+    def _go_on(self) -> None:
+        """Let what this worker has done count, since the crawl is in another round."""
+        try:
+            self._distrust()
+        except Exception as error:  # noqa: BLE001 - it costs repetitions
+            self._tell(error)
+        if self._settings.reset or (self._adds_soon and not self._settings.read_only):
+            self.marks.clear()
+        self.marks.forget_verdicts()
+
     def _distrust(self) -> None:
         """Let no fact of a worker's last start, or last round, get into the store, which may have a
         newer one by now; nor stay one there that is another. Such a page is fetched again."""
@@ -178,6 +190,12 @@ class DeltaCrawl(CommitHook):
             store: Any = self.store  # in Redis
             store.forget_others(self.marks)
             self.marks.forget(*FACTS)
+
+    @property
+    def _adds_soon(self) -> bool:
+        """True if marks are added as the crawl goes on."""
+        is_live = self._feeds is None or self._feeds.is_in_place
+        return self._is_synced or (self._round is not None and is_live)
 
     # -- which requests are done -------------------------------------------------------
 
@@ -188,16 +206,15 @@ class DeltaCrawl(CommitHook):
 
     def after_commit(self) -> None:
         """Add the marks whose items are safe to the delta store, if it is time."""
-        is_live = self._feeds is None or self._feeds.is_in_place
-        if self._is_synced or (self._round is not None and is_live):
+        if self._adds_soon:
             if self._ready and time.monotonic() >= self._not_before:
                 self._add(self._ready)
             self._ready += self._fresh
             if (too_many := len(self._ready) - _MOST_READY) > 0 and self._is_synced:
                 del self._ready[:too_many]
                 self._lost += too_many
-            if self._ready and self._is_synced and self._ledger is not None:
-                self._ledger.commit_later()  # a worker may have nothing to do for long
+            if self._ready and self._worker is not None:
+                self._worker.ledger.commit_later()  # a worker may have nothing to do for long
         self._fresh.clear()
 
     def begin(self, request: Request, response: Response | None = None) -> None:

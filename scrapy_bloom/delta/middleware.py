@@ -186,6 +186,7 @@ class DeltaMiddleware(_Watch):
         self._delta = delta
         put_before_engine(crawler, _Watch(self.outcome_of))
         self.skipping = Skipping(crawler, delta.pages, self._url_cache)
+        delta.on_round.append(self.skipping.forget)
         crawler.stats.set_value("bloom/delta_skipped", 0)
         self._update_stats(delta)
         settings = self._settings

@@ -73,6 +73,11 @@ class Skipping:
             self._pause(request, error)
             return False
 
+    def forget(self) -> None:
+        """Ask the store about each page again."""
+        self._recent.clear()
+        self._recent_until = inf
+
     def validators_of(self, request: Request) -> list[bytes]:
         """Return the validators of the page of `request`, if an earlier round has done it, and its
         callback has not begun. Never raises."""
@@ -108,8 +113,7 @@ class Skipping:
         if url in self._recent.urls:
             if self._store.clock() < self._recent_until:
                 return True
-            self._recent.clear()
-            self._recent_until = inf
+            self.forget()
         wish, period = wish_of(meta), None
         version = None if wish is False else version_of(meta)
         if version is not None:

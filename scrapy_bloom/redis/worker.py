@@ -87,6 +87,8 @@ class Worker:
         put_before_engine(crawler, self.start_requests)
         self._failures = Failures(crawler)
         self.feeds = WorkerFeeds(crawler)
+        self.on_round: list[Callable[[], object]] = []
+        """What is called when the crawl is in another round than before."""
         self._timer: CallLaterResult | None = None
         self._outage_since, self._reminded = 0.0, -inf
         self._quiet_since = 0.0
@@ -311,6 +313,9 @@ class Worker:
         if reply.round != self._state.round:
             self._state = replace(self._state, round=reply.round)
             self.feeds.go_on_in(self._crawl_in(reply.round))
+            with self.ledger.guarded(Exception):
+                for function in self.on_round:
+                    function()
         self.start_requests.heard(reply)
 
     def _on_change(self) -> None:

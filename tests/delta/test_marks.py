@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from math import inf
 from shutil import copytree
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from scrapy_bloom.crawl.delays import DEAD
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
-from scrapy_bloom.delta.file_store import FileDeltaStore
+from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
@@ -28,6 +29,7 @@ from tests.failures import Failed
 from tests.fakes import raising
 from tests.redis.fixtures import open_scheduler
 from tests.redis.server import DOCS
+from tests.redis.workers import talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
@@ -143,11 +145,13 @@ broken = raising(SharedFilterError("no answer"))
 """Stands in for a store that cannot be reached."""
 
 
-def test_marks_follow_the_commit_that_has_synced_their_items(begin, monkeypatch):
+@pytest.mark.parametrize("job", [True, False])
+def test_marks_follow_the_commit_that_has_synced_their_items(begin, monkeypatch, tmp_path, job):
     """Not before, once each, and not of a page that has failed; and soon after the server was slow,
     as a kill would lose them: an addition that takes long puts the next off by seconds. A commit is
     due for what is left, though the worker has nothing else to do."""
-    worker, events, due = begin(), [], []
+    settings = {"JOBDIR": str(tmp_path), "FEEDS": {str(tmp_path / "a"): {"format": "jsonlines"}}}
+    worker, events, due = begin(**(settings if job else {})), [], []
     sync, add = SyncedFeeds.before_commit, worker.store.add
 
     def synced(self, acknowledged):
@@ -167,7 +171,7 @@ def test_marks_follow_the_commit_that_has_synced_their_items(begin, monkeypatch)
     monkeypatch.setattr(delta_crawl, "_SHARE", 1e-9)
     worker.do("four")
     worker.ledger.commit()
-    assert 1 < worker.delta._not_before - time.monotonic() <= 5
+    assert 1 < worker.delta._not_before - time.monotonic() <= (inf if job else 5)
     marked, synced_ones = ("one", "three", "four"), ("one", "two", "three", "four")
     expected = {("synced", each) for each in synced_ones} | {("added", each) for each in marked}
     assert sorted(events) == sorted(expected)
@@ -203,6 +207,21 @@ def test_an_old_fact_is_not_put_back(begin, reader, tmp_path, folder, is_retried
     assert last.skips("page", bloom_delta_version="new") is (folder == "job" and not is_retried)
     assert not any(last.skips(name, bloom_delta_version="old") for name in ("page", "left"))
     assert last.skips("left") is ((folder, crawl) == ("killed", "1"))
+
+
+def test_a_worker_that_waits_judges_anew_in_each_round(begin, reader):
+    """By what the store has then: a reset may have emptied it; and it compares anew."""
+    worker, other = begin(), begin(crawl="other")
+    other.do("known")
+    other.close()
+    worker.delta.marks.add([Row(bytes(20), None)], "new")
+    assert worker.skips("known")
+    begin().close()
+    begin(BLOOM_REDIS_ROUND="2")
+    reader.clear()
+    talk(worker.scheduler)
+    assert not worker.skips("known")
+    assert not worker.delta.marks.verdicts
 
 
 def test_marks_wait_for_a_store_that_does_not_answer(begin, caplog, reader):
