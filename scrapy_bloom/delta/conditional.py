@@ -9,6 +9,7 @@ from weakref import WeakSet
 from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 
+from ..crawl.failed_request import ATTEMPTS_KEY
 from ..crawl.holds import sent_again
 from ..scrapy_private.progress import scheduler_of
 from ..startup import fetches_one_page, is_component, refuse
@@ -72,11 +73,12 @@ class ConditionalMiddleware:
 
     def process_request(self, request: Request) -> None:
         """Add the validators of the page, unless `request` is one of `start()` or of a list of
-        seeds, was not dispatched by the scheduler, or has conditions of its own."""
+        seeds, has failed before, was not dispatched by the scheduler, or has its own conditions."""
         scheduler: Any = scheduler_of(self._crawler)
         if (
             may_be_conditional(request)
             and request.meta.get("depth")
+            and ATTEMPTS_KEY not in request.meta
             and not any(name in request.headers for name in _OF_THE_SPIDER)
             and scheduler.has_dispatched(request)
             and (found := self._validators_of(request))

@@ -91,16 +91,12 @@ def test_a_store_that_fails_is_left_alone_for_a_while(crawler, caplog, monkeypat
     """A look may wait for it: it is asked after a pause, and until then all is fetched in full."""
     asked = []
 
-    class Locked:
-        is_empty = False
+    def fact(key, _):
+        asked.append(key)
+        raise FilterFileError("database is locked")
 
-        def fact(self, key, name):
-            asked.append(key)
-            raise FilterFileError("database is locked")
-
-        known_until = fact
-
-    _, skipping = skipping_of(crawler, Locked())
+    locked = SimpleNamespace(is_empty=False, fact=fact, known_until=fact)
+    _, skipping = skipping_of(crawler, locked)
     for times in (1, 5):
         assert not any(skipping.is_done(Request(f"data:,{n}"), LIST) for n in range(4))
         assert [skipping.validators_of(PAGE) for _ in range(2)] == [[]] * 2
@@ -147,10 +143,7 @@ def test_marks_are_in_the_store_when_the_spider_and_its_feeds_are_closed(
     settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(store.directory), **settings}
     feeds = {tmp_path / name: "jsonlines" for name in feeds}
     job = FeedJob(tmp_path, feeds, BLOOM_DURABLE_FEEDS=False, **settings)
-
-    def drop(request):
-        dropped.append(request)
-
+    drop = lambda request: dropped.append(request)  # noqa: E731
     job.crawler.signals.connect(drop, signals.request_dropped)
     middleware = DeltaMiddleware.from_crawler(job.crawler)
     job.engine.scraper.spidermw.middlewares = [middleware]
@@ -298,6 +291,7 @@ def test_a_version_that_an_errback_copies_is_not_that_of_its_page(tmp_path):
     [
         ({}, True),
         ({"meta": {}}, False),  # of `start()`
+        ({"meta": {"depth": 1, "bloom_attempts": 1}}, False),
         ({"flags": ["awaited"]}, False),
         ({"method": "HEAD"}, False),
         ({"body": b"x"}, False),
@@ -305,8 +299,8 @@ def test_a_version_that_an_errback_copies_is_not_that_of_its_page(tmp_path):
     ],
 )
 def test_who_carries_validators(monkeypatch, changes, is_asked):
-    """A GET without a body that the scheduler gave, of a callback, without conditions; and no copy
-    that goes back from the downloader. Nothing is called if the page has not changed."""
+    """A GET without body, not failed, from the scheduler, of a callback, without conditions; and no
+    copy that goes back from the downloader. Nothing is called if the page has not changed."""
     found = SimpleNamespace(validators_of=lambda request: [b'"tag"', b""])
     crawling = get_crawler(settings_dict={**OURS, "BLOOM_DELTA_CONDITIONAL": True})
     crawling.get_spider_middleware = lambda _: SimpleNamespace(skipping=found)
