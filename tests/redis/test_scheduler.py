@@ -356,8 +356,7 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
         "items.gz": {"format": "csv", "postprocessing": [GzipPlugin]},
     }
     parts, lost = startup._parts, "not durable in ftp://example.com/items.json, items.gz: "
-    there_is_none = f"{lost}there is no JOBDIR", "set one"
-    assert parts[build(FEEDS=feeds).crawler]["items"] == there_is_none
+    assert parts[build(FEEDS=feeds).crawler]["items"] == (f"{lost}there is no JOBDIR", "set one")
     lines = {"format": "jsonlines"}
     local = [str(tmp_path / "b.jsonl"), f"file://{tmp_path}/c.jsonl", "stdout://"]
     assert "items" not in parts[build(FEEDS=dict.fromkeys(local, lines)).crawler]
