@@ -13,10 +13,6 @@ from signal import SIGINT
 
 import pytest
 
-from scrapy_bloom.crawl.choice import Filter
-from scrapy_bloom.crawl.records import KEPT
-from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite.desk import Order, give
 from tests import processes
 from tests.patience import PATIENCE, wait_until
 from tests.processes import Process
@@ -353,7 +349,7 @@ OTHERS = {
     ("begun", "bad"),
     [
         *(("stopped", bad) for bad in OTHERS),
-        *((begun, "a foreign line") for begun in ("killed", "ordered", "stands", "by the setting")),
+        *((begun, "a foreign line") for begun in ("killed", "ordered", "by the setting")),
     ],
 )
 def test_a_feed_that_cannot_go_on_refuses_the_start(job_once, tmp_path, begun, bad):
@@ -367,8 +363,6 @@ def test_a_feed_that_cannot_go_on_refuses_the_start(job_once, tmp_path, begun, b
     if begun == "ordered":
         command = ["-m", "scrapy", "bloom", "retry", "job", "--reason", "capped"]
         subprocess.run([sys.executable, *command], cwd=tmp_path, check=True)
-    elif begun == "stands":
-        give(JobDirectory(tmp_path / "job"), Order(Filter(KEPT, reasons=["capped"]), "retry"))
     feed = tmp_path / "i.jl"
     whole, worse = feed.read_text(), GIVEN
     if bad in OTHERS:

@@ -176,10 +176,11 @@ class Failures:
         reason = "errback" if isinstance(response, Failure) else "callback"
         middleware: Any = self._crawler.get_spider_middleware(HttpErrorMiddleware)
         try:
-            middleware.process_spider_input(response)
-        except Exception as error:  # noqa: BLE001 - a middleware like no other, or none
-            if isinstance(error, HttpError):  # Scrapy has called the errback with it
-                reason = "errback"
+            HttpErrorMiddleware.process_spider_input(middleware, response)
+        except HttpError:  # Scrapy has called the errback with it
+            reason = "errback"
+        except Exception:  # noqa: BLE001, S110 - a middleware like no other, or none
+            pass
         self.note(response, reason, failure.value)
 
     def _item_error(self, item: Any, response: Any, spider: Spider, failure: Failure) -> None:

@@ -14,12 +14,11 @@ import secrets
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
-from weakref import finalize
 
 from ..amounts import counted
 from ..atomic import make_directory, replace
@@ -27,7 +26,7 @@ from ..crawl.choice import PATIENCE, Action, Counts, Filter
 from ..crawl.holds import LocalHolds
 from ..crawl.records import State
 from ..crawl.slots import Slots
-from ..errors import FilterLockedError, RequestFileError
+from ..errors import RequestFileError
 from ..jobdir import JobDirectory
 from .job_file import MOST_ROWS, RequestFile
 from .listing import Listing, part_of, reading
@@ -92,11 +91,19 @@ class Order(NamedTuple):
             raise ValueError(f"it ends at the request {end}")
         return cls(Filter(states, **lists), action, end, float(found["time"]))
 
-    def parts(self, file: RequestFile, records: SqliteRecords, holds: Holds | None) -> Parts:
+    def parts(
+        self,
+        file: RequestFile,
+        records: SqliteRecords,
+        holds: Holds | None,
+        *,
+        was_running: bool = False,
+    ) -> Parts:
         """Carry out the order on the `records` in `file`, of a job that runs with these `holds`, or
-        of one that is stopped. The caller commits each part."""
+        of one that is stopped, perhaps given while it `was_running`. The caller commits each
+        part."""
         counts, after, has_more = Counts(), 0, True
-        listing = Listing(file.execute, is_running=holds is not None)
+        listing = Listing(file.execute, is_running=was_running or holds is not None)
         part = part_of(listing.states(self.chosen))
         reads = self.chosen.reads or self.action == "fail"
         answering: set[str] = set()
@@ -168,7 +175,9 @@ class HoldOrder(NamedTuple):
         until = found["until"]
         return cls(_texts(found["hold"]), None if until is None else float(until))
 
-    def parts(self, file: RequestFile, records: SqliteRecords, holds: Holds | None) -> Parts:
+    def parts(
+        self, file: RequestFile, records: SqliteRecords, holds: Holds | None, **_: bool
+    ) -> Parts:
         """Carry out the order as the other one does; it tells how many slots are held now, or
         were."""
         found = stored_holds(records) if holds is None else holds
@@ -251,8 +260,11 @@ class SqliteDesk:
 
     def __init__(self, job: Path) -> None:
         self._job = JobDirectory(job)
-        self.taker = "the next start"
+
+    @property
+    def taker(self) -> str:
         """The process that asks what was retried, in words."""
+        return "the running job" if self._job.is_locked else "the next start"
 
     def count(self, chosen: Filter, by: By = "slot") -> Counts:
         """Return how many are chosen."""
@@ -300,14 +312,9 @@ class SqliteDesk:
             with self._job.locked():
                 return carry_out(self._job, order)
         done, until = give(self._job, order), time.monotonic() + PATIENCE
-        self.taker = "the running job"
-        while time.monotonic() < until:
-            if not (done.exists() or self._job.is_locked):
-                # it has ended, perhaps without an answer; the next start may be quicker
-                with suppress(FilterLockedError), self._job.locked():
-                    if not done.exists():
-                        carry_out(self._job)
-                        self.taker = "the next start"
+        is_locked = True
+        while is_locked and time.monotonic() < until:
+            is_locked = self._job.is_locked  # before the look for its last answer
             with suppress(FileNotFoundError):
                 figures: Mapping[str, Any] = json.loads(done.read_bytes())
                 done.unlink()
@@ -321,7 +328,12 @@ def carry_out(job: JobDirectory, order: Order | HoldOrder | None = None) -> Mapp
     one; return its figures. Raises RequestFileError."""
     file = RequestFile.open(job.requests, starts=False)
     try:
-        records = _carry_out_standing(job, file, _answer_and_tell)
+        records = SqliteRecords(file, Slots())
+        for path in sorted(job.orders.glob("*.json")):
+            # what cannot be read or answered the running job tells
+            with suppress(OSError, ValueError):
+                stands = read_order(path)
+                _answer_and_tell(path, *_carried_out(file, records, stands, was_running=True))
         return {} if order is None else _carried_out(file, records, order)[0]
     except (sqlite3.Error, OverflowError) as error:
         raise RequestFileError(
@@ -331,38 +343,18 @@ def carry_out(job: JobDirectory, order: Order | HoldOrder | None = None) -> Mapp
         file.close(clean=False)
 
 
-def as_ordered(job: JobDirectory, file: RequestFile) -> RequestFile:
-    """Return `file`, which is only read, or a copy in which the orders that stand are carried out.
-    Cost: if any do, copies it into a temporary file of SQLite. Raises sqlite3.Error."""
-    if next(job.orders.glob("*.json"), None) is None:
-        return file
-    connection = sqlite3.connect("")
-    file._connection.backup(connection)
-    connection.row_factory = file._connection.row_factory
-    _carry_out_standing(job, copy := RequestFile(connection), lambda *_: None)
-    finalize(copy, connection.close)
-    return copy
-
-
-def _carry_out_standing(
-    job: JobDirectory, file: RequestFile, tell: Callable[[Path, Mapping[str, Any], str], None]
-) -> SqliteRecords:
-    """Carry out what stands, but for what cannot be read or answered: the running job tells that.
-    Return the records."""
-    records = SqliteRecords(file, Slots())
-    for path in sorted(job.orders.glob("*.json")):
-        with suppress(OSError, ValueError):
-            tell(path, *_carried_out(file, records, read_order(path)))
-    return records
-
-
 def _carried_out(
-    file: RequestFile, records: SqliteRecords, order: Order | HoldOrder
+    file: RequestFile,
+    records: SqliteRecords,
+    order: Order | HoldOrder,
+    *,
+    was_running: bool = False,
 ) -> tuple[Mapping[str, Any], str]:
-    """Return the figures of an order on a stopped job, and what is done in words."""
+    """Return the figures of an order on a stopped job, perhaps given `was_running`, and what is
+    done in words."""
     figures: Mapping[str, Any] = {}
     told = ""
-    for part in order.parts(file, records, None):
+    for part in order.parts(file, records, None, was_running=was_running):
         file.commit(None)
         _, figures, told = part
     return figures, told

@@ -226,7 +226,7 @@ class DurableScheduler(LedgerScheduler):
             queues = QueueSettings.read(settings)
             slots, newest_first = queues.slots(crawler), queues.newest_first
             # as the look did: before what is asked again waits beside that of dead hosts
-            goes_on = _goes_on(crawler, job, file, queues)
+            goes_on = _goes_on(crawler, file, queues)
             records = SqliteRecords(file, slots, newest_first, self._budget)
             self._failures.retry(records, partial(records.retry, "3"))
             states = "4, 5" if RETRY_FAILED.read(settings) else "5"
@@ -332,7 +332,7 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         spider = file.spider if file else ""
         require_same_spider(str(job.path), spider, crawler, "give each spider a JOBDIR of its own")
         if feeds is not None:
-            goes_on = file is not None and _goes_on(crawler, job, file, queues)
+            goes_on = file is not None and _goes_on(crawler, file, queues)
             round_ = Round(file, lambda: None, goes_on=goes_on) if file is not None else None
             feeds.look(round_, job.feeds)
         elif file and DURABLE_FEEDS.read(crawler.settings) and file.query("SELECT 1 FROM feeds"):
@@ -358,7 +358,7 @@ def _desk(job: JobDirectory) -> Any:
     return import_module(".desk", __package__) if job.orders.exists() else None
 
 
-def _goes_on(crawler: Crawler, job: JobDirectory, file: RequestFile, queues: QueueSettings) -> bool:
+def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool:
     """Return True if the last round was over but for kept requests, and one of these is pending
     again at this start, and can be read; the others fail again when they are popped. Cost: reads
     the requests of such a round, up to the first one."""
@@ -366,7 +366,5 @@ def _goes_on(crawler: Crawler, job: JobDirectory, file: RequestFile, queues: Que
     retry = RETRY_FAILED.read(crawler.settings)
     if not file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,)):
         return False
-    if desk := _desk(job):
-        file = desk.as_ordered(job, file)  # a refused start changes nothing
     rows = coming_back(file, budget_of(crawler.settings), retry=retry)
     return next(codec.readable(rows), None) is not None

@@ -83,6 +83,14 @@ def test_a_kill_has_nothing_done_twice_or_not_at_all(make, monkeypatch, lost, le
     assert job.names() == ["a-new"]
 
 
+def test_what_was_in_flight_when_it_was_given_stays(make):
+    job = make().pushed("a", "b")
+    popped = job.pop()
+    order(job, slots=("example.com",))
+    job.drop()
+    assert make().names() == [name_of(popped)]
+
+
 def test_what_cannot_be_read_or_answered_is_kept_and_said_once(make, monkeypatch, caplog):
     """It keeps no other order from being carried out and stops no crawl: any user may write one."""
     job = make()
