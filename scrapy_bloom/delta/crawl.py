@@ -188,8 +188,10 @@ class DeltaCrawl(CommitHook):
         newer one by now; nor stay one there that is another. Such a page is fetched again."""
         if self._worker is not None and not self._settings.read_only:
             store: Any = self.store  # in Redis
-            store.forget_others(self.marks)
-            self.marks.forget(*FACTS)
+            try:
+                store.forget_others(self.marks)
+            finally:
+                self.marks.forget(*FACTS)
 
     @property
     def _adds_soon(self) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scrapy.utils.misc import load_object
 from scrapy.utils.project import data_path
 
+from ..crawl.failed_request import ATTEMPTS_KEY
 from ..periods import period
 from ..settings import (
     OFF,
@@ -232,7 +233,8 @@ def drop_copied(request: Request, meta: Mapping[str, Any]) -> bool:
     Copied meta is recognised by Scrapy's own keys and an unchanged value.
     """
     own = request.meta
-    own.pop(SOURCES, None)
+    for name in (SOURCES, ATTEMPTS_KEY):
+        own.pop(name, None)
     if own.keys().isdisjoint(MARK_KEYS) or own.keys().isdisjoint(_OF_SCRAPY):
         return False
     copied = [name for name in MARK_KEYS & own.keys() if name in meta and own[name] == meta[name]]

@@ -312,8 +312,8 @@ class Worker:
     def _on_heard(self, reply: Reply) -> None:
         if reply.round != self._state.round:
             self._state = replace(self._state, round=reply.round)
-            self.feeds.go_on_in(self._crawl_in(reply.round))
             with self.ledger.guarded(Exception):
+                self.feeds.go_on_in(self._crawl_in(reply.round))
                 for function in self.on_round:
                     function()
         self.start_requests.heard(reply)

@@ -88,9 +88,10 @@ class WorkerFeeds(CommitHook):
 
     def go_on_in(self, crawl: str) -> None:
         """Let the round belong to `crawl`, another round of the same: these feeds go on when failed
-        pages of that are asked again."""
+        pages of that are asked again. Raises sqlite3.Error."""
         if self._round is not None:
             self._round.crawl = crawl
+            self._round.file.execute("UPDATE rounds SET crawl = ?", (crawl,))
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Make durable what the feeds have written, before Redis hears of it. Raises

@@ -132,7 +132,7 @@ def test_keys_of_the_spider_are_no_fingerprints():
 
 
 OWN = {"bloom_delta": False, "bloom_delta_key": "x", "bloom_delta_version": "1"}
-OWN |= {SOURCES: {"url": "u", "keys": []}}
+OWN |= {SOURCES: {"url": "u", "keys": []}, "bloom_attempts": 1}
 SCRAPYS = {"download_latency": 0.1}
 
 

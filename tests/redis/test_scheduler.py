@@ -420,7 +420,7 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
                 worker.ledger._timer.cancel()
             session_of(worker.crawler).abandon()
             worker.worker._transport.close()
-            return []
+            return query(tmp_path / "job/worker-feeds.sqlite", "SELECT crawl FROM rounds")
         worker.worker.idle_checks.has_closed = ends == "finished"
         worker.close(ends)
         waited_for(signal(signals.spider_closed, spider=worker.spider, reason=ends))
@@ -439,7 +439,7 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
     work({"number": 3}, ends="killed", **idle)  # it was final before the kill
     assert json.loads(work(**idle)[0]) == numbers
     assert json.loads(work(BLOOM_REDIS_ROUND="2")[0]) == []
-    work(numbers[0], joins="3", **idle)
+    assert work(numbers[0], joins="3", ends="killed", **idle)[0][0].endswith(" 3")
     assert json.loads(work(numbers[1], **idle)[0]) == numbers[:2]
 
 
