@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import suppress
 from inspect import getattr_static
 from types import FunctionType
@@ -99,7 +100,8 @@ def refuse(crawler: Crawler, error: Exception) -> NoReturn:
     SpiderState would empty `spider.state`, closes no scheduler, and shows no traceback. The caller
     closes its files and locks.
     """
-    remedy = "; remove the cause, then start again" * isinstance(error, OSError)
+    is_systems = isinstance(error, OSError) and error.strerror == os.strerror(error.errno or 0)
+    remedy = "; remove the cause, then start again" * is_systems  # ours has a better one
     logger.error("%s%s", message_of(error), remedy, extra={"spider": crawler.spider})
     for name in _LOGGERS_OF_UNHANDLED_ERRORS:
         logging.getLogger(name).addFilter(_AllBut(error))
