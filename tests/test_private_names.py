@@ -192,8 +192,7 @@ def test_what_waits_for_its_scopes_is_not_what_is_sent_again(tmp_path):
 
 
 def test_the_first_scope_is_the_slot():
-    """Of those that the throttler applies; without it, or any slot, what the meta names, or the
-    host."""
+    """Of those that the throttler applies; without it or a slot, that in the meta, or the host."""
     of_host = slot_keys(SimpleNamespace(engine=SimpleNamespace(downloader=None)))
     for meta, slot in (({}, "example.com"), ({"download_slot": "named"}, "named")):
         assert of_host(Request("http://example.com/", meta=meta)) == slot

@@ -340,16 +340,6 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(place, caplog):
     assert "serialized" not in caplog.text
 
 
-def test_what_is_asked_in_memory_stays_counted_after_a_kill(place):
-    job = place.open(BLOOM_BUDGET={"*": 1}).started()
-    job.commit()
-    job.scheduler.enqueue_request(unserializable("a"))
-    assert [*job.names()] == ["a"]
-    job.drop()
-    job = place.open(BLOOM_BUDGET={"*": 1}).started().pushed("b")
-    assert job.names() == []
-
-
 def retry_at_work(place, job):
     """Retry all that is kept while a process is at work; return how many are pending then."""
     records = getattr(job.scheduler.ledger.store, "records", None)

@@ -407,6 +407,17 @@ def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server, lobby):
     assert "other" in {claim.slot for claim in worker.store.claims.all.values()}
 
 
+def test_two_marks_of_an_aborted_script_are_no_request(join, redis_server):
+    (worker := join(**FIFO)).send(["a"])
+    worker.leave()
+    name, ring = f"{worker.key}:pending:0:example.com", f"{worker.key}:slots:0"
+    redis_server.command("RENAME", name, f"{name}\0")
+    redis_server.command("LSET", ring, 0, "example.com\0")
+    redis_server.command("LPUSH", f"{name}\0", "", "")
+    worker = join(**FIFO)
+    assert (worker.drain(), worker.failed.by_reason()) == (["a"], {})
+
+
 def test_damage_stops_no_crawl(join, redis_server, lobby):
     """What cannot be read has failed, and the crawl goes on."""
     worker = join()

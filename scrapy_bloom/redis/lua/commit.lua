@@ -419,8 +419,8 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       elseif hold and is_left_to_others(hold) then
         room = 0
       elseif named ~= slot then
-        if redis.call('LINDEX', list, at) == '' then
-          join_ring(priority, slot)
+        if redis.call('LINDEX', list, at) == '' then join_ring(priority, slot) end
+        while redis.call('LINDEX', list, at) == '' do  -- twice, after an aborted script
           redis.call(pop, list)
           taken = taken + 1
         end
