@@ -227,8 +227,8 @@ def key_of_fingerprint(fingerprint: bytes) -> bytes:
 
 
 def drop_copied(request: Request, meta: Mapping[str, Any]) -> bool:
-    """Remove the delta keys that a request has copied from the `meta` of the response that led
-    to it, since these concern that page. Return True if there were any.
+    """Remove the delta keys and the attempts that a request has copied from the `meta` of the
+    response that led to it, since these concern that page. Return True if there were delta keys.
 
     Copied meta is recognised by Scrapy's own keys and an unchanged value.
     """

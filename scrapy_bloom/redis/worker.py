@@ -161,8 +161,8 @@ class Worker:
         )
         done = self._state.start_done or self._state.over
         self._is_late = self._state.over and not settings.idle and self._seeds is None
-        self._crawl_in = f"{generation} {{}}".format
-        crawl = self._crawl_in(self._state.round)
+        self._generation = generation
+        crawl = f"{generation} {self._state.round}"
         self.feeds.open(self.ledger, crawl, over=self._state.over, late=self._is_late)
         self.start_requests.open(self.store, self.ledger, dupefilter, done=done)
         self._failures.open(self.ledger, self._desk)
@@ -313,7 +313,7 @@ class Worker:
         if reply.round != self._state.round:
             self._state = replace(self._state, round=reply.round)
             with self.ledger.guarded(Exception):
-                self.feeds.go_on_in(self._crawl_in(reply.round))
+                self.feeds.go_on_in(f"{self._generation} {reply.round}")
                 for function in self.on_round:
                     function()
         self.start_requests.heard(reply)

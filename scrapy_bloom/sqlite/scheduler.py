@@ -159,7 +159,7 @@ class DurableScheduler(LedgerScheduler):
         self._next_look.cancel()
         ledger, round_ = self.ledger, self.round
         if ledger is not None and round_ is not None:
-            # where it has finished, the command does what was ordered since, or the next start
+            # where it has finished, the next start does what was ordered since
             while reason != "finished" and self._carry_out_order():
                 pass
             ledger.end(partial(self._conclude, ledger, round_))
@@ -354,8 +354,8 @@ def _left_by_scrapy(job: JobDirectory) -> ScrapyQueues | None:
 
 
 def _desk(job: JobDirectory) -> Any:
-    """Return the module that carries out orders, None if `job` never got one."""
-    return import_module(".desk", __package__) if job.orders.exists() else None
+    """Return the module that carries out orders, None if none stands in `job`."""
+    return import_module(".desk", __package__) if any(job.orders.glob("*.json")) else None
 
 
 def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool:
