@@ -8,7 +8,6 @@ from decimal import Decimal
 MOST = 10**15
 """No quantity is larger: so many requests would need four petabytes."""
 
-
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _spelled = re.compile(
     r"(\d{1,3}(?:,\d{3})+|\d[\d_]*(?:\.\d+)?(?:e\+?\d{1,3})?)([kmgb]?)", re.ASCII

@@ -103,6 +103,7 @@ class FilterDupeFilter(BaseDupeFilter):
 
         A redirect is no duplicate of the requests that led to it.
         """
+        self.last_request = None  # whose meta may be another one by now
         return self._ask(request)  # `look_up`, or what `speed` has put in front of it
 
     def look_up(self, request: Request) -> bool:

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from scrapy import Request
 
+from scrapy_bloom import BloomDupeFilter
 from tests.fingerprinters import HeaderFingerprinter, PageFingerprinter
 from tests.patience import wait_until
 from tests.redirecting_spider import BUSY, PAGES
@@ -150,6 +151,35 @@ def test_a_key_counts_for_a_redirect_and_not_for_children(make_dupefilter, told)
     assert tested.request_seen(Request("http://a.example/1"))
     (warning,) = told()
     assert "bloom_fingerprint" in warning
+    page = Request(A, meta={**parent.meta, "bloom_fingerprint": b"page 2"})
+    assert [tested.request_seen(page), page.meta["bloom_fingerprint"]] == [False, b"page 2"]
+
+
+class OwnFingerprints(BloomDupeFilter):
+    """Has a method that nothing can go around."""
+
+    def fingerprint(self, request):
+        return super().fingerprint(request)
+
+
+@pytest.mark.parametrize(
+    ("fingerprinter", "dupefilter"),
+    [
+        (CANONICAL, "scrapy_bloom.BloomDupeFilter"),
+        (CANONICAL, OwnFingerprints),
+        (HeaderFingerprinter, "scrapy_bloom.BloomDupeFilter"),
+    ],
+)
+def test_an_object_that_comes_again_is_judged_by_what_it_is_then(
+    make_dupefilter, fingerprinter, dupefilter
+):
+    """A middleware may have changed it and returned it; no other need be asked about between."""
+    classes = {"REQUEST_FINGERPRINTER_CLASS": fingerprinter, "DUPEFILTER_CLASS": dupefilter}
+    tested, page, seen = make_dupefilter(**classes), Request(A), []
+    for value in ("1", "2", "2", "1"):
+        page.meta["bloom_fingerprint"] = page.headers["X-Id"] = value
+        seen.append(tested.request_seen(page))
+    assert seen == [False, False, True, True]
 
 
 SELECT = "twisted.internet.selectreactor.SelectReactor"

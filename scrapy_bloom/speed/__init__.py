@@ -43,17 +43,15 @@ class RecentKeys(Generic[AnyStr]):
 
     def add(self, url: AnyStr) -> None:
         """Add `url`, which must not be in `urls`; a URL that is too long is ignored."""
-        if len(url) > LONGEST_URL:
+        if len(url) > LONGEST_URL or not self.size:
             return
         slots = self._slots
         if len(slots) < self.size:
             slots.append(url)
-        elif slots:
+        else:
             slot = int(random() * self.size)  # noqa: S311 - nothing secret
             self.urls.discard(slots[slot])
             slots[slot] = url
-        else:  # size 0
-            return
         self.urls.add(url)
 
     def clear(self) -> None:
@@ -109,6 +107,7 @@ def _by_url(
                     and ("verbatim_url" in meta or META_KEY in meta or REDIRECT_URLS in meta)
                 )
             ):
+                df.last_request = None
                 return ask(request)
             whole = url = request.url
             if "#" in whole:

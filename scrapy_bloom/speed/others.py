@@ -32,6 +32,7 @@ def by_callback_or_fingerprint(
     def request_seen(request: Request) -> bool:
         """Return True if `request` was seen before, else add it. Never raises."""
         key: str | bytes | None = None
+        df.last_request = None
         try:
             meta = request.meta
             if REDIRECT_URLS not in meta:
