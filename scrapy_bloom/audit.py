@@ -152,8 +152,9 @@ class Audit:
         self._handler.handle(logging.makeLogRecord({"msg": line}))
 
     def close(self) -> None:
-        """Close the file."""
-        self._handler.close()
+        """Close the file. Never raises."""
+        with suppress(OSError):
+            self._handler.close()
 
 
 class _Handler(RotatingFileHandler):

@@ -108,6 +108,15 @@ def test_files_are_rotated(make_dupefilter, tmp_path, monkeypatch, caplog):
     assert len([r for r in caplog.records if "BLOOM_AUDIT" in r.getMessage()]) == 1
 
 
+def test_a_full_disk_costs_the_lines_alone(make_dupefilter, tmp_path):
+    """The filter is closed, and the job can go on."""
+    for seen in (False, True):
+        dupefilter = make_dupefilter(BLOOM_AUDIT="/dev/full", JOBDIR=tmp_path)
+        verdicts = [dupefilter.request_seen(request("a")) for _ in range(2)]
+        assert verdicts == [seen, True]
+        dupefilter.close("finished")
+
+
 def test_a_file_that_cannot_be_made_is_refused_by_name(make_dupefilter, tmp_path):
     """At the start."""
     with pytest.raises(ValueError, match=r"BLOOM_AUDIT is 'nowhere/dropped\.jsonl', which"):
