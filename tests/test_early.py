@@ -734,10 +734,10 @@ def test_what_the_extractor_leaves_out():
     which they keep nothing."""
     tested = Crawl(**reading()).see("b?d=2&c=1")
     response = tested.page("<a href='b?d=2&c=1'>1</a>")
-    extractor = NewLinkExtractor(allow="/c")
-    assert extractor.extract_links(response) == []
-    assert (tested.filtered, has_left_out(response)) == (0, False)
-    assert (extractor._cache, extractor._known) == (None, set())
+    for extractor in (NewLinkExtractor(allow="/c"), NewLinkExtractor(restrict_text="2")):
+        assert extractor.extract_links(response) == []
+        assert (tested.filtered, has_left_out(response)) == (0, False)
+        assert (extractor._cache, extractor._known) == (None, set())
     assert NewLinkExtractor().extract_links(response) == []
     (link,) = NewLinkExtractor(canonicalize=True).extract_links(response)
     assert link.url == f"{SITE}b?c=1&d=2"

@@ -97,6 +97,7 @@ class NewLinkExtractor(LinkExtractor):
             cache.prefix_of(_ANY, "GET", b"", _META_OF_RULES) != ""
             # the request has another spelling, which a fingerprinter of others may tell apart
             or (self.canonicalize and not cache.ignores_fragments)
+            or self.restrict_text  # which only LinkExtractor can look at
         ):
             cache = None
         self._cache = cache
