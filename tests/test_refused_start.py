@@ -216,6 +216,8 @@ def test_a_refusal_of_an_open_job_leaves_the_state(tmp_path, job_once, how, of):
 OF_SCRAPY = {"SCHEDULER": STOCK}
 FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter"}
 
+CANONICAL = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalRequestFingerprinter"}
+
 
 @pytest.mark.parametrize(
     ("own", "bad"),
@@ -229,6 +231,7 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerp
         ({}, {"BLOOM_ERROR_RATE": "1e-9", "reactor": SELECT}),
         ({}, {"SCHEDULER_MEMORY_QUEUE": "no.X"}),
         ({}, {"BLOOM_DURABLE": "no"}),
+        ({}, {"BLOOM_IGNORE_SCHEME": "no", **CANONICAL}),
         ({}, {"name": "renamed"}),
     ],
     ids=str,

@@ -13,6 +13,7 @@ from urllib.parse import unquote_plus
 from scrapy.utils.python import to_unicode
 from w3lib.url import canonicalize_url, url_query_cleaner
 
+from ..startup import refuse
 from .default import FastRequestFingerprinter
 from .fast import META_KEY, canonical_url, hash_get
 from .settings import IdentitySettings
@@ -53,8 +54,11 @@ class CanonicalRequestFingerprinter:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the fingerprinter of `crawler`. Raises ValueError for a bad setting."""
-        return cls(crawler.settings)
+        """Return the fingerprinter of `crawler`. Refuses the start for a bad setting."""
+        try:
+            return cls(crawler.settings)
+        except ValueError as error:
+            refuse(crawler, error)
 
     def fingerprint(self, request: Request) -> bytes:
         """Return 20 bytes that stand for `request`.
