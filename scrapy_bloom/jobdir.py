@@ -85,7 +85,7 @@ class JobDirectory:
     @property
     def has_filter(self) -> bool:
         """True if the job has run with BloomDupeFilter."""
-        return (self.filter / "0.bloom").exists()
+        return any(self.filter.glob("*.bloom"))
 
     @property
     def has_only_seen_file(self) -> bool:

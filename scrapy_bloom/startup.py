@@ -115,14 +115,13 @@ _LOGGERS_OF_UNHANDLED_ERRORS = ("asyncio", "twisted")
 
 
 class _AllBut(logging.Filter):
-    """Drops the records about one exception object."""
+    """Drops the records about one exception object, which it does not keep alive."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
-        self._error = error
+        self._id, self._message = id(error), str(error)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.exc_info and record.exc_info[1] is self._error:
-            return False
         failure = getattr(record, "log_failure", None) or getattr(record, "failure", None)
-        return getattr(failure, "value", None) is not self._error
+        found = record.exc_info[1] if record.exc_info else getattr(failure, "value", None)
+        return id(found) != self._id or str(found) != self._message

@@ -66,15 +66,13 @@ class ScalableBloomFilter(Layered):
             lock = undo.enter_context(DirectoryLock(path, LOCK))
             if is_new:
                 undo.callback(remove_directory, path, lock)
-            remove_leftovers(path)
             headers = read_layers(path)
+            bound = bound_of(headers[0]) if headers else error_rate
             if headers:
-                bound = bound_of(headers[0])
                 require_wanted(path, headers[0], bound, error_rate, secret, exact=exact)
-                layers = [undo.enter_context(closing(BitStore.open(p))) for p in layer_paths(path)]
-            else:
-                bound = error_rate
-                layers = [BitStore.create(header, layer_path(path, 0))]
+            layers = [undo.enter_context(closing(BitStore.open(p))) for p in layer_paths(path)]
+            remove_leftovers(path)
+            layers = layers or [BitStore.create(header, layer_path(path, 0))]
             self._use(bound, layers, path, lock)
             undo.pop_all()
 
@@ -95,7 +93,6 @@ class ScalableBloomFilter(Layered):
             lock = None
             if not read_only:
                 lock = undo.enter_context(DirectoryLock(path, LOCK))
-                remove_leftovers(path)
             headers = read_layers(path)
             self = cls.__new__(cls)
             self.capacity = headers[0].capacity
@@ -103,6 +100,8 @@ class ScalableBloomFilter(Layered):
                 undo.enter_context(closing(BitStore.open(each, read_only=read_only)))
                 for each in layer_paths(path)
             ]
+            if not read_only:
+                remove_leftovers(path)
             self._use(bound_of(headers[0]), layers, path, lock)
             undo.pop_all()
         return self
@@ -218,7 +217,7 @@ def layer_paths(directory: Path) -> list[Path]:
 
 def remove_leftovers(directory: Path) -> None:
     """Remove the temporary files of layers whose creation was killed."""
-    for path in directory.glob("*.bloom.tmp"):
+    for path in directory.glob("*.[0-9]*.bloom.tmp"):
         path.unlink()
 
 

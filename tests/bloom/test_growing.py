@@ -245,6 +245,8 @@ def test_a_layer_that_is_spoilt_refuses_all_until_it_is_mended(tmp_path, spoil, 
     directory = layered(tmp_path)
     path = directory / "1.bloom"
     sound = path.read_bytes()
+    for name in ("x.3.bloom.tmp", "my.bloom.tmp"):
+        (directory / name).touch()
     spoil(path)
     before, kept = contents(directory), []
     for opening in (ScalableBloomFilter.open, partial(ScalableBloomFilter, 1_000, 1e-3)):
@@ -254,6 +256,7 @@ def test_a_layer_that_is_spoilt_refuses_all_until_it_is_mended(tmp_path, spoil, 
     assert contents(directory) == before
     path.write_bytes(sound)
     ScalableBloomFilter.open(directory).close()
+    assert [*directory.glob("*.tmp")] == [directory / "my.bloom.tmp"]
     assert len(kept) == 2
 
 
