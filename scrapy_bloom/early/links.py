@@ -73,8 +73,8 @@ def follow_new(
 
 class NewLinkExtractor(LinkExtractor):
     """LinkExtractor that leaves out links whose requests DropEarlyMiddleware would drop, before
-    they become links. It extracts all links without that middleware, and where fingerprints depend
-    on the callback, which a link does not have yet.
+    they become links. It extracts all links without that middleware, with `restrict_text`, and
+    where fingerprints depend on the callback, which a link does not have yet.
 
     Use it for links that become plain requests, as with CrawlSpider's rules: GET, filtered, and no
     meta key that counts for a fingerprint. Do not use it in or before a rule whose `process_links`
