@@ -10,14 +10,17 @@ a queue, then closes `requests.seen`. A run that resumes the job leaves `active.
 it is until its own clean stop, and whatever it pushes or uses up changes files or
 directories next to it. So after a clean stop, and only then, nothing in
 `requests.queue` is newer than `active.json`. Its directories are newer as soon as the
-scheduler has opened, so this is tested before.
+scheduler has opened, so this is tested before. In a copy that has other times each queue
+still holds as many requests as it noted when it was closed. After a kill it seldom does.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from hashlib import md5
 from itertools import chain
+from pathlib import Path
 
 from ..amounts import counted
 from ..bloom.removal import remove_filter
@@ -34,9 +37,9 @@ SECONDS_TO_CLOSE = 1.0
 def why_unclean(job: JobDirectory) -> str | None:
     """Return why the job does not count as stopped cleanly, or None if it does.
 
-    In doubt it is unclean: a copy of a job directory that did not keep the times, for
-    example. Changes nothing and never raises. Cost: a few files, unless the job had
-    pending requests of many priorities or slots.
+    In doubt it is unclean. A copy of a job directory that did not keep the times may count
+    as either, as long as its queues have the size that they noted. Changes nothing and never
+    raises. Cost: two calls for each pending request.
     """
     queue = job.scrapy_queue
     try:
@@ -46,6 +49,8 @@ def why_unclean(job: JobDirectory) -> str | None:
         for path in (queue, *queue.rglob("*")):
             if path.stat().st_mtime_ns > written:
                 return f"{path} is newer than {state_file}, which a clean stop writes last"
+            if path.suffix != ".json" and path.is_file() and _was_left_open(path):
+                return f"{path} does not hold as many requests as a clean stop has noted"
         for name in _queues(state):
             # a queue, or one of start requests
             if not any(chain(queue.glob(name), queue.glob(f"{name}s"))):
@@ -53,7 +58,7 @@ def why_unclean(job: JobDirectory) -> str | None:
         late = job.seen_file.stat().st_mtime_ns - written
     except FileNotFoundError as error:
         return f"there is no {error.filename}, which a clean stop writes"
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, LookupError) as error:
         return f"{queue} cannot be read ({error})"
     if late > SECONDS_TO_CLOSE * 1e9:
         return f"{job.seen_file} was written to after {state_file}"
@@ -100,3 +105,28 @@ def _queues(state: object) -> list[str]:
     if isinstance(state, list):
         return [str(int(priority)) for priority in state]
     raise ValueError(f"active.json holds {state!r}")
+
+
+def _was_left_open(path: Path) -> bool:
+    """Return True for a file of queuelib's disk queues that does not hold as many requests as its
+    queue noted when it was closed: in its first bytes, or for the newest file of a FIFO, where what
+    was popped stays, in info.json. One of SQLite notes nothing."""
+    with path.open("rb", buffering=0) as file:
+        if file.read(6) == b"SQLite":
+            return False
+        count = 0
+        if path.name.startswith("q"):
+            number, noted = json.loads(path.with_name("info.json").read_bytes())["head"]
+            file.seek(0)
+            while size := file.read(4):
+                file.seek(int.from_bytes(size, "big"), os.SEEK_CUR)
+                count += 1
+            newest = f"q{number:05d}"
+            return path.name > newest or (path.name == newest and count != noted)
+        at = file.seek(0, os.SEEK_END)
+        while at > 4:
+            file.seek(at - 4)
+            at -= 4 + int.from_bytes(file.read(4), "big")
+            count += 1
+        file.seek(0)
+        return at != 4 or file.read(4) != count.to_bytes(4, "big")
