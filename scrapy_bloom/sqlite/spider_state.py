@@ -28,7 +28,7 @@ logger = logging.getLogger("scrapy_bloom.durable.spider_state")
 class KeptSpiderState(CommitHook):
     """Writes `spider.state` of `crawler` to `file`, in each commit that finds it changed. At the
     start Scrapy's SpiderState extension gets the committed state if the process died after the
-    commit, else the state that the extension has saved.
+    commit or the file is gone, else the state that the extension has saved.
 
     The extension saves the state after the last commit, in its own file. Each committed state
     records the content of that file at the start of the run, as the content that it replaces. A
@@ -120,9 +120,9 @@ def _digest(content: bytes | None) -> bytes | None:
 
 
 def _is_torn(content: bytes | None) -> bool:
-    """Return True for a pickle that the extension had not finished when the process died."""
+    """Return True for a pickle that is gone, or was not finished when the process died."""
     try:
-        pickle.loads(b"N." if content is None else content)  # noqa: S301 - as the extension does
+        pickle.loads(content or b"")  # noqa: S301 - as the extension does
     except Exception as error:  # noqa: BLE001 - a missing class, say; the extension reports it
         return isinstance(error, (EOFError, pickle.UnpicklingError))
     return False
