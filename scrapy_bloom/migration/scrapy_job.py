@@ -72,12 +72,7 @@ def import_job(
     return a line about it. Raises JobDirectoryError if `unclean` says why the job was not stopped
     cleanly, FilterLockedError if another process is at it, what making a filter raises."""
     if unclean is not None:
-        raise JobDirectoryError(
-            f"{job.path} holds a requests.seen of Scrapy's RFPDupeFilter and no Bloom filter, and"
-            f" the job was not stopped cleanly ({unclean}): requests.seen also holds what was"
-            " pending then, which Scrapy has lost and which would never be fetched. Use a new"
-            f" JOBDIR, or import it all the same: scrapy bloom add {job.path} {job.seen_file}"
-        )
+        raise not_imported(job, unclean)
     seen = SeenFile(job.seen_file)
     for leftover in (job.unfinished_import, job.filter):
         if leftover.is_dir():
@@ -90,6 +85,16 @@ def import_job(
     return (
         f"Imported {counted(imported.added, 'request')} from {seen.name}{torn}: the job goes on"
         f" with the filter in {job.filter}"
+    )
+
+
+def not_imported(job: JobDirectory, unclean: str) -> JobDirectoryError:
+    """Return the error for a `job` that was not stopped cleanly, as `unclean` says."""
+    return JobDirectoryError(
+        f"{job.path} holds a requests.seen of Scrapy's RFPDupeFilter and no Bloom filter, and"
+        f" the job was not stopped cleanly ({unclean}): requests.seen also holds what was"
+        " pending then, which Scrapy has lost and which would never be fetched. Use a new"
+        f" JOBDIR, or import it all the same: scrapy bloom add {job.path} {job.seen_file}"
     )
 
 

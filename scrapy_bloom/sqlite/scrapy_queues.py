@@ -14,6 +14,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 
 from ..errors import JobDirectoryError
 from ..files import sync_directory
+from ..migration.scrapy_job import not_imported, why_unclean
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -31,7 +32,7 @@ class ScrapyQueues:
     """
 
     def __init__(self, job: JobDirectory) -> None:
-        self._folder = job.scrapy_queue
+        self._job, self._folder = job, job.scrapy_queue
         self._copy = job.scrapy_queue_copy
         self._moved = job.scrapy_queue_moved
         state_file = self._folder / "active.json"
@@ -103,8 +104,11 @@ class ScrapyQueues:
             shutil.rmtree(self._copy)
 
     def _refused(self, error: Exception) -> JobDirectoryError:
+        if self._job.has_only_seen_file and (unclean := why_unclean(self._job)):
+            return not_imported(self._job, unclean)
         return JobDirectoryError(
             f"{self._folder} holds pending requests of Scrapy's own queues, which cannot be taken"
             f" over ({error}): finish that job with SCHEDULER set to"
-            " 'scrapy.core.scheduler.Scheduler', or use a new JOBDIR"
+            " 'scrapy.core.scheduler.Scheduler'; where that cannot read them either, use a new"
+            f" JOBDIR, or go on without them: mv {self._folder} {self._folder}.torn"
         )

@@ -1,6 +1,5 @@
 """The durable scheduler: Scrapy's order, rows that stay until all is done, and refusals."""
 
-import json
 import logging
 import re
 import shutil
@@ -20,6 +19,7 @@ from twisted.internet import reactor
 import scrapy_bloom
 from scrapy_bloom import JobDirectoryError, RequestFileError
 from scrapy_bloom.sqlite.records import SqliteRecords
+from tests.commands.command_line import bloom
 from tests.crawl.engine import DURABLE, STOCK, Job, Slot, query, unserializable
 from tests.failures import Failed, SpeechlessError
 from tests.fakes import raising
@@ -284,19 +284,19 @@ def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, mon
     assert make().names() == ["c", "b", "a"]
 
 
-def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
-    """The start is refused with the reason, and nothing in the job has changed."""
-    Job(tmp_path / "job", STOCK).open().pushed("a").close()
-    state = tmp_path / "job" / "requests.queue" / "active.json"
-    found = json.loads(state.read_text())
-    state.write_text(json.dumps({**found, "lost.example": [0]})[:-1])
-    assert "requests.queue" in str(refused(tmp_path / "job"))
-    state.write_text(json.dumps(found))
-    (file,) = (p for p in state.parent.rglob("*") if p.is_file() and p != state)
-    file.write_bytes(file.read_bytes()[:-8])
-    before = contents(tmp_path / "job")
-    assert "requests.queue" in str(refused(tmp_path / "job"))
-    assert contents(tmp_path / "job") == before
+@pytest.mark.parametrize("is_state", [True, False])
+def test_scrapy_queues_that_cannot_be_read_are_refused(make, tmp_path, is_state):
+    """Nothing in the job has changed. Each start names the step that leads on."""
+    folder, stock = tmp_path / "job", {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+    Job(folder, STOCK, **stock).open().pushed("a").close()
+    for file in filter(Path.is_file, (folder / "requests.queue").rglob("*")):
+        if (file.name == "active.json") == is_state:
+            file.write_bytes(file.read_bytes()[:-8])
+    for step, take in ("scrapy bloom add", partial(bloom, tmp_path, "add")), ("mv", shutil.move):
+        before, error = contents(folder), str(refused(folder))
+        assert contents(folder) == before
+        take(*error.rpartition(f": {step} ")[2].split())
+    assert not make().push("a")
 
 
 @pytest.mark.parametrize("limit", ["query_only = 1", "max_page_count = 8", "memory"])
