@@ -257,6 +257,9 @@ class RedisStore:
                 self._observers.unreadable(claim.number, error)
                 continue
             self.claims.dispatched[request] = claim
+            hold = self._holds.get(claim.slot, NO_HOLD)
+            if claim.held_until is not None and hold.lets_pass(request):
+                self.hold(claim.slot, 0.0, hold.times)  # another one is to ask the silent host
             return request
         self.flush(hungry=True)
         return None

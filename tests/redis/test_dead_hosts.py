@@ -56,10 +56,9 @@ def drained(worker):
 def counts(worker):
     """Return how many wait, and how many have failed, as all who count say it."""
     crawl = CrawlReader(worker.client, worker.key).require()
-    at_desk = worker.desk
-    pending, kept = at_desk.count(Filter()).states, at_desk.count(Filter(KEPT), "reason")
+    pending, kept = worker.desk.count(Filter()).states, worker.desk.count(Filter(KEPT), "reason")
     assert (pending.total(), kept.states.total()) == (crawl.waiting, crawl.failed)
-    assert at_desk.reasons() == dict(kept.by)
+    assert worker.desk.reasons() == dict(kept.by)
     figures = CrawlStatus(worker.client, worker.key).figures()
     assert (figures["pending"], figures["failed"]) == (crawl.waiting, crawl.failed)
     return crawl.waiting, dict(kept.by)
@@ -169,8 +168,6 @@ def test_two_workers_have_to_find_a_slot_dead(join, slot_workers):
 def test_a_probe_that_has_died_with_its_worker_is_asked_by_another(join):
     """When its lease is over, and not after twice the time that a host may take."""
     one, two = join(capacity=1, **FIFO), join(capacity=1, **FIFO)
-    for worker in (one, two):
-        worker.store._policy = replace(worker.policy, longest_probe=180_000)
     one.send("abc", slot="silent")
     one.hold("silent", 5, SILENT + 1)
     let_pass(one, 5.5)
@@ -182,21 +179,24 @@ def test_a_probe_that_has_died_with_its_worker_is_asked_by_another(join):
     assert findings_of(two) == []
 
 
-def test_a_probe_that_never_reaches_its_host_leaves_that_to_another(build, join):
-    """And no worker hears that the host has answered."""
+@pytest.mark.parametrize("meta", [{}, {"proxy": "http://proxy.example"}])
+def test_a_probe_that_never_reaches_its_host_leaves_that_to_another(build, join, meta):
+    """And no worker hears that the host has answered. One with a proxy does so before its end."""
     one, two = join(**FIFO), build(**FIFO)
     two.worker.store._policy = replace(one.policy, longest_probe=180_000)
     talk(two)  # its first call, too, which had another policy
     one.hold("example.com", 5, SILENT + 1)
-    one.send("abc")
+    one.send("abc", meta=meta)
     let_pass(one, 5.5)
     in_progress, urls = two.crawler.engine._slot.inprogress, set()
     for _ in range(3):
-        in_progress.add(talk(two) or two.next_request())
-        talk(two)
-        assert two.next_request() is None
-        urls.add(in_progress.pop().url)
-        two.next_request()
+        in_progress.add(probe := talk(two) or two.next_request())
+        urls.add(probe.url)
+        if not meta:
+            talk(two)
+            assert two.next_request() is None
+            in_progress.remove(probe)
+            two.next_request()
     assert len(urls) == 3
     one.exchange()
     assert one.store.last.answered == []
