@@ -343,11 +343,12 @@ class LocalHolds:
         self._proxied: set[str] = set()
         """The slots with requests that know their proxy: these pass the hold of a silent host."""
         self._ends: list[tuple[float, str]] = []
-        """A heap, with ends that have changed since."""
+        self._dead_ends: list[tuple[float, str]] = []
+        """Heaps, with ends that have changed since: for those of dead slots nothing waits."""
 
     @property
     def next_end(self) -> float | None:
-        """Seconds until the next hold is over, `inf` if none ends by itself; None without any."""
+        """Seconds until the next hold but of dead slots ends, `inf` until a release; or None."""
         while self._ends and self.holds.get(self._ends[0][1], NO_HOLD).until != self._ends[0][0]:
             heappop(self._ends)
         if self._ends:
@@ -390,10 +391,12 @@ class LocalHolds:
 
     def take_over(self) -> None:
         """Let the requests of slots be popped whose holds are over."""
-        while (end := self.next_end) is not None and end <= 0:
-            _, slot = heappop(self._ends)
-            for queue in self.queues:
-                queue.release(slot)
+        for ends in self._ends, self._dead_ends:
+            while ends and ends[0][0] <= monotonic():
+                until, slot = heappop(ends)
+                if self.holds.get(slot, NO_HOLD).until == until:
+                    for queue in self.queues:
+                        queue.release(slot)
 
     def admit(self, slot: str, request: Request | None = None) -> bool:
         """Return True if a request of `slot` may be dispatched. After a hold that is one, during
@@ -422,7 +425,7 @@ class LocalHolds:
         for queue in self.queues:
             (queue.release if passes else queue.hold)(slot)
         if not is_over and hold.until < inf:
-            heappush(self._ends, (hold.until, slot))
+            heappush(self._dead_ends if hold.times >= DEAD else self._ends, (hold.until, slot))
         self.keep(slot)
 
 
@@ -441,10 +444,9 @@ def retry_after(response: Response) -> float | None:
     value = (response.headers.get("Retry-After") or b"").strip()
     if _SECONDS.fullmatch(value):
         seconds = float(value)
+    elif (until := _date(value)) is None:
+        return None
     else:
-        until = _date(value)
-        if until is None:
-            return None
         now = _date(response.headers.get("Date") or b"") or datetime.now(timezone.utc)
         seconds = (until - now).total_seconds()
     return seconds if seconds > 0 else None

@@ -213,9 +213,8 @@ class LedgerScheduler(BaseScheduler):
         if not self.holds or (times := self._held_times.get(request)) is None:
             return None
         hold = self.holds.get(self._slot_of(request), NO_HOLD)
-        if hold.lets_pass(request):
-            return None
-        return sent_again(request) if hold.until > monotonic() and times != hold.times else None
+        is_held = hold.until > monotonic() and not hold.lets_pass(request)
+        return sent_again(request) if is_held and times != hold.times else None
 
     def _guarded(self) -> AbstractContextManager[None]:
         return nullcontext() if self.ledger is None else self.ledger.guarded()
@@ -385,7 +384,7 @@ class LedgerScheduler(BaseScheduler):
 
     @property
     def _next_due(self) -> float | None:
-        """Seconds until the next delayed request is due, or the next hold ends."""
+        """Seconds until the next delayed request is due, or a hold ends but that of a dead slot."""
         due = self.mqs.next_due
         dues = [None if due is None else due - time.time(), self._local_holds.next_end]
         if self.ledger is not None:
@@ -452,10 +451,9 @@ class LedgerScheduler(BaseScheduler):
         dispatched: of one line for all slots, or of a slot that other workers hold, too."""
         if (hold := self.holds.get(slot)) is None:
             return None
-        now = monotonic()
-        waits = hold.until > now
+        waits = (left := hold.until - monotonic()) > 0
         if slot in self._local_holds.holds:
             waits = True  # also if that cannot be stored
             with self._guarded():
                 waits = not self._local_holds.admit(slot, request)
-        return min(hold.until - now, MOST_PUT_OFF) if waits else None
+        return min(left, MOST_PUT_OFF) if waits else None

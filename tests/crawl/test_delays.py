@@ -128,7 +128,7 @@ def test_many_that_are_due_at_once_come_in_groups(
 @pytest.mark.parametrize("is_held", [True, False])
 def test_later_wait(new_job, clock, reactor, monkeypatch, wait, closes, stored, is_held):
     """The spider is closed when nothing else is left, and the next is due later than that. A crawl
-    waits for the release of a hold as long as for any time; not if nothing of the slot is left."""
+    waits for the release of a hold as for any time; not of a dead slot, or one without requests."""
     closed = []
     monkeypatch.setattr(ledger_scheduler, "close_spider", lambda _, reason: closed.append(reason))
     job = new_job(**{} if stored else {"folder": None}, BLOOM_DELAY_WAIT=wait)
@@ -138,7 +138,8 @@ def test_later_wait(new_job, clock, reactor, monkeypatch, wait, closes, stored, 
     if is_held:
         scheduler.hold("held", math.inf, 0)
         assert job.pop() is None
-    page = job.pushed("a").pop()
+    scheduler.hold("dead", 20, delays.DEAD)
+    page = job.pushed("dead", meta={"download_slot": "dead"}).pushed("a").pop()
     job.push("b", meta={"download_slot": "held"} if is_held else {delays.NOT_BEFORE: 60})
     assert job.pop() is None
     assert closed == []
