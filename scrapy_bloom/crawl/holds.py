@@ -382,7 +382,8 @@ class LocalHolds:
     def asks_last(self, slot: str) -> bool:
         """Return True if the last in line is to end the hold of `slot`, by turns with the first."""
         hold = self.holds.get(slot, NO_HOLD)
-        return hold.times % 2 == 1 and hold.until <= monotonic() and hold.pause > 0
+        may_ask = self._longest_probe > 0 and hold.pause > 0
+        return may_ask and hold.times % 2 == 1 and hold.until <= monotonic()
 
     def add(self, queue: Slots) -> None:
         """Apply the holds to `queue`."""

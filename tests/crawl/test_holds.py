@@ -336,15 +336,15 @@ def test_what_the_downloader_has_not_sent_goes_back(crawl):
 
 
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)
-def test_a_hold_goes_on_after_a_kill(make_crawl, clock, queue):
+def test_a_hold_goes_on_after_a_kill(make_crawl, clock, opened, tmp_path, queue):
     """And ends when it would have; one goes first again. Nor does a kill bring a slot back to full
-    speed: one refusal holds it before and after."""
+    speed: one refusal holds it before and after. A start without holds keeps the order."""
 
-    def killed(seconds):
+    def killed(seconds, make=make_crawl):
         crawl.commit()
         crawl.drop()
         clock.now += seconds
-        return make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
+        return make(SCHEDULER_PRIORITY_QUEUE=queue)
 
     crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed(*"abc")
     crawl.again(crawl.pop(), 503, "60")
@@ -362,6 +362,8 @@ def test_a_hold_goes_on_after_a_kill(make_crawl, clock, queue):
     crawl = killed(0)
     crawl.again(crawl.pop(), 503)
     assert crawl.left == 5
+    job = killed(5, lambda **order: opened(Job(tmp_path / "job", BLOOM_HOLD=False, **order)))
+    assert job.names() == [*"abc"]
 
 
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)
@@ -492,8 +494,8 @@ def test_retry_after_is_heeded_in_any_state_and_uses_no_try(times):
         refusal = Refusal(7.0, is_in_flight=is_in_flight, is_suspect=True)
         row = times if is_in_flight else max(times, 0) + 1
         for returns in (0, MOST, MOST + 1):
-            used_up = returns > MOST
-            assert judge(times, refusal._replace(returns=returns), MOST) == (used_up, row, 7.0)
+            found = judge(times, refusal._replace(returns=returns), MOST)
+            assert found == (returns > MOST, row, 7.0)
 
 
 def test_who_uses_a_try():
