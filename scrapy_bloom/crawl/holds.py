@@ -398,6 +398,7 @@ class LocalHolds:
                 if self.holds.get(slot, NO_HOLD).until == until:
                     for queue in self.queues:
                         queue.release(slot)
+                    self.keep(slot)  # what was put off waits by a clock that may have jumped
 
     def admit(self, slot: str, request: Request | None = None) -> bool:
         """Return True if a request of `slot` may be dispatched. After a hold that is one, during

@@ -122,8 +122,7 @@ class Hosts:
             run.enough = now
         if self._answered < run.enough:
             is_new = slot not in self._silent
-            if not self._failures:
-                self._silent_since = now
+            self._silent_since = self._silent_since if self._failures else now
             self._silent.add(slot)
             self._failures += 1
             if len(self._silent) > 1:
@@ -148,8 +147,7 @@ class Hosts:
         others = self._answered > run.began or (slot not in self._heard and bool(self._heard))
         if rows >= len(PAUSES) and (others or now - run.began >= ALONE_SECONDS):
             return Step(goes_back=True, seconds=self._retry, times=DEAD)
-        pause = PAUSES[min(rows, len(PAUSES) - 1)]
-        return Step(goes_back=True, seconds=pause, times=SILENT + rows + 1)
+        return Step(True, PAUSES[min(rows, len(PAUSES) - 1)], SILENT + rows + 1)
 
     def _pause(self, now: float, *, is_new: bool) -> float | None:
         """Return for how many seconds nothing is sent, None if that is so already, or too little

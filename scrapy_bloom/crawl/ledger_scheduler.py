@@ -436,7 +436,8 @@ class LedgerScheduler(BaseScheduler):
     def _next(self) -> tuple[Request | None, str]:
         """Return the next request and its medium: requests in memory come first."""
         if self._local_holds.holds:
-            self._local_holds.take_over()
+            with self._guarded():
+                self._local_holds.take_over()
         while (claimed := self.mqs.next()) is not None:
             seconds = self._seconds_held(claimed.slot, claimed.payload) if self.holds else None
             if seconds is not None:
