@@ -8,7 +8,8 @@ import time
 from contextlib import suppress
 from datetime import datetime
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from scrapy.utils.asyncio import call_later
 
@@ -64,14 +65,19 @@ SILENT = 1_500_000
 alone for a slot that gets one request at a time."""
 DEAD = 2_000_000
 """Stands in `Hold.times` for a slot whose host is dead."""
+TAKEN: WeakKeyDictionary[Request, Any] = WeakKeyDictionary()
+"""What was taken out of each request, for when the same object is scheduled again."""
 
 
 def take_delay(request: Request) -> float | None:
-    """Take `bloom_not_before` out of the meta of `request`, so that no copy inherits it; return it
-    in seconds from now, None for now. A value that is no time is logged as an ERROR, and is now."""
-    if NOT_BEFORE not in request.meta:
+    """Take `bloom_not_before` out of the meta of `request`, so that no copy inherits it; return it,
+    or what was taken before, in seconds from now, None for now. A value that is no time is logged
+    as an ERROR, and is now."""
+    if NOT_BEFORE in request.meta:
+        TAKEN[request] = request.meta.pop(NOT_BEFORE)
+    elif request not in TAKEN:
         return None
-    value = when = request.meta.pop(NOT_BEFORE)
+    value = when = TAKEN[request]
     if isinstance(value, datetime) and value.utcoffset() is not None:
         when = max(value.timestamp(), EPOCH_FROM)
     is_number = isinstance(when, (int, float)) and not isinstance(when, bool)

@@ -101,9 +101,8 @@ class HoldMiddleware:
         self._log = logging.LoggerAdapter(logger, {"spider": crawler.spider})
         self._longest, self._times = HOLD_MAX.read(settings), HOLD_TIMES.read(settings)
         self._found: HoldingScheduler | None = None
-        retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
-        self._refusals = REFUSALS & retried
-        self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
+        self._refusals = REFUSALS & {int(code) for code in settings.getlist("RETRY_HTTP_CODES")}
+        self._has_cache = settings.getbool("HTTPCACHE_ENABLED")
         self._hosts = Hosts(HOST_RETRY.read(settings))
         self._timeout = crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or 180.0
         self._dead: set[str] = set()  # those that this process has said to be dead

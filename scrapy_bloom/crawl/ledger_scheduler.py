@@ -22,7 +22,7 @@ from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, close_spider
 from ..scrapy_private.progress import EngineProgress
 from ..scrapy_private.slots import answer_unsent, slot_keys
 from ..startup import refuse
-from .delays import DEAD, NO_HOLD, NOT_BEFORE, SILENT, Alarm, take_delay
+from .delays import DEAD, NO_HOLD, NOT_BEFORE, SILENT, TAKEN, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
 from .queue_settings import memory_records
 from .records import rank_of
@@ -205,8 +205,7 @@ class LedgerScheduler(BaseScheduler):
     def is_probe(self, request: Request, slot: str) -> bool:
         """Return True if `request` was dispatched in this hold of `slot`, to find out its end."""
         hold = self.holds.get(slot, NO_HOLD)
-        is_of_hold = hold.times > 0 and self._held_times.get(request) == hold.times
-        return is_of_hold and not hold.lets_pass(request)
+        return 0 < hold.times == self._held_times.get(request) and not hold.lets_pass(request)
 
     def sent_back(self, request: Request) -> Request | None:
         """Return a copy of `request` if it was dispatched before its slot was held, as it is."""
@@ -237,7 +236,9 @@ class LedgerScheduler(BaseScheduler):
                 assert self.spider is not None
                 self.df.log(request, self.spider)
                 return False
-            delay = take_delay(request) if NOT_BEFORE in request.meta else None
+            # not if a middleware sends the same object again
+            is_again = TAKEN and request in TAKEN and request not in self._engine.just_downloaded()
+            delay = take_delay(request) if is_again or NOT_BEFORE in request.meta else None
             if request.meta.get("proxy"):
                 self._local_holds.let_pass(self._slot_of(request))
             budget = self._budget
@@ -385,10 +386,8 @@ class LedgerScheduler(BaseScheduler):
     @property
     def _next_due(self) -> float | None:
         """Seconds until the next delayed request is due, or a hold ends but that of a dead slot."""
-        due = self.mqs.next_due
-        dues = [None if due is None else due - time.time(), self._local_holds.next_end]
-        if self.ledger is not None:
-            dues.append(self.ledger.store.next_due)
+        due, stored = self.mqs.next_due, None if self.ledger is None else self.ledger.store.next_due
+        dues = [None if due is None else due - time.time(), self._local_holds.next_end, stored]
         return min((due for due in dues if due is not None), default=None)
 
     def _take_due(self) -> bool:
