@@ -84,11 +84,9 @@ def take_delay(request: Request) -> float | None:
     if is_number and -_FARTHEST < when < _FARTHEST:  # NaN is neither
         seconds = when if when < EPOCH_FROM else when - time.time()
         return seconds if seconds > 0 else None
-    logger.error(
-        "%(key)s is %(value)r in %(request)s, which is asked at once: it must be seconds from now,"
-        " seconds since 1970 or an aware datetime",
-        {"key": NOT_BEFORE, "value": value, "request": request},
-    )
+    times = "seconds from now, seconds since 1970 or an aware datetime"
+    told = "%s is %r in %s, which is asked at once: it must be %s"
+    logger.error(told, NOT_BEFORE, value, request, times)
     return None
 
 

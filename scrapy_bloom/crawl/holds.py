@@ -173,9 +173,8 @@ class HoldMiddleware:
             self._go_offline(scheduler, step.pause)
         if step.seconds is not None:
             self._hold_silent(scheduler, slot, hold, step, exception)
-        if not (step.goes_back and scheduler.has_dispatched(request)) or request.meta.get(
-            "dont_retry"
-        ):
+        goes_back = step.goes_back and not request.meta.get("dont_retry")
+        if not (goes_back and scheduler.has_dispatched(request)):
             return None
         self._crawler.stats.inc_value("scheduler/held")
         return sent_again(request)

@@ -16,11 +16,12 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.statscollectors import StatsCollector
+from scrapy.utils.httpobj import urlparse_cached
 
 from ..errors import JobDirectoryError, encodable
 from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, close_spider
 from ..scrapy_private.progress import EngineProgress
-from ..scrapy_private.slots import answer_unsent, slot_keys
+from ..scrapy_private.slots import SLOT_KEY, answer_unsent, slot_keys
 from ..startup import refuse
 from .delays import DEAD, NO_HOLD, NOT_BEFORE, SILENT, TAKEN, Alarm, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
@@ -239,6 +240,9 @@ class LedgerScheduler(BaseScheduler):
             # not if a middleware sends the same object again
             is_again = TAKEN and request in TAKEN and request not in self._engine.just_downloaded()
             delay = take_delay(request) if is_again or NOT_BEFORE in request.meta else None
+            for source in self._sources_of(request):  # a redirect may be to another host
+                if request.meta.get(SLOT_KEY) == urlparse_cached(source).hostname:
+                    request.meta.pop(SLOT_KEY, None)
             if request.meta.get("proxy"):
                 self._local_holds.let_pass(self._slot_of(request))
             budget = self._budget
@@ -292,9 +296,8 @@ class LedgerScheduler(BaseScheduler):
     def _end_probes(self) -> None:
         """Let another request ask in place of each that the engine is done with: a middleware has
         ignored, replaced or answered it. Cost: O(n) with n probes."""
-        for slot, probe in [*self.probes.items()]:
-            if self._engine.is_in_progress(probe):
-                continue
+        ended = [each for each in self.probes.items() if not self._engine.is_in_progress(each[1])]
+        for slot, probe in ended:
             del self.probes[slot]
             hold = self.holds.get(slot, NO_HOLD)
             if not slot:
@@ -311,8 +314,7 @@ class LedgerScheduler(BaseScheduler):
 
     def _names_in(self, budget: Budget, request: Request) -> list[Name]:
         """Return the names under which `request` counts, but for those where it is sent again."""
-        again = self._engine.sent_again_as(request)
-        before = [(encodable(self._slot_of(each)), each.url) for each in again]
+        before = [(encodable(self._slot_of(each)), each.url) for each in self._sources_of(request)]
         return budget.names(encodable(self._slot_of(request)), request.url, before)
 
     def _cap(self, request: Request, delay: float | None, full: Name) -> None:
@@ -366,8 +368,7 @@ class LedgerScheduler(BaseScheduler):
     def _put_in_memory(self, request: Request, delay: float | None) -> None:
         start = self.mqs.starts_apart and bool(request.meta.get("is_start_request"))
         due = None if delay is None else time.time() + delay
-        rank = rank_of(request.priority, start=start)
-        self.mqs.push(self._slot_of(request), rank, request, due)
+        self.mqs.push(self._slot_of(request), rank_of(request.priority, start=start), request, due)
         self._count("scheduler/enqueued", "memory")
 
     def _tell_of_unserializable(self, request: Request, error: ValueError) -> None:
@@ -439,11 +440,10 @@ class LedgerScheduler(BaseScheduler):
                 self._local_holds.take_over()
         while (claimed := self.mqs.next()) is not None:
             seconds = self._seconds_held(claimed.slot, claimed.payload) if self.holds else None
-            if seconds is not None:
-                self.mqs.put_off(claimed.id, time.time() + seconds)
-                continue
-            self.mqs.done(claimed.id)
-            return claimed.payload, "memory"
+            if seconds is None:
+                self.mqs.done(claimed.id)
+                return claimed.payload, "memory"
+            self.mqs.put_off(claimed.id, time.time() + seconds)
         return (None if self.ledger is None else self.ledger.next()), self.medium
 
     def _seconds_held(self, slot: str, request: Request) -> float | None:

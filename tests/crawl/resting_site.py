@@ -39,7 +39,7 @@ class Rest:
 
 @dataclass
 class RestingSite(ServedInThread):
-    """The site, in a thread, with paths `/HOST/NUMBER`; "moved" redirects to the host "named"."""
+    """The site, in a thread, with paths `/HOST/NUMBER`; "moved" leads to "named" of localhost."""
 
     rests: dict[str, Rest]
     asked: dict[str, list[Asked]] = field(default_factory=lambda: defaultdict(list))
@@ -49,7 +49,8 @@ class RestingSite(ServedInThread):
         came = time.monotonic()
         _, host, page = path.split("/")
         if host == "moved":
-            return 302, {"Location": f"/named/to-{page}"}, b""
+            there = f"{self.url}/named/to-{page}".replace("127.0.0.1", "localhost")
+            return 302, {"Location": there}, b""
         rest, status, headers, says = self.rests.get(host), 200, {}, None
         await asyncio.sleep(0.02)
         if rest is None:

@@ -17,15 +17,7 @@ from twisted.internet.error import ConnectError
 from scrapy_bloom import HoldMiddleware
 from scrapy_bloom.crawl import delays, holds, hosts, ledger_scheduler
 from scrapy_bloom.crawl.delays import Hold
-from scrapy_bloom.crawl.holds import (
-    FRESH,
-    GIVEN_UP,
-    RECOVERY,
-    Refusal,
-    judge,
-    recovery,
-    retry_after,
-)
+from scrapy_bloom.crawl.holds import FRESH, GIVEN_UP, RECOVERY, Refusal, judge, retry_after
 from scrapy_bloom.sqlite import request_store
 from tests.crawl.engine import DURABLE, Job, Slot, unserializable
 from tests.fakes import raising
@@ -143,8 +135,7 @@ def test_a_host_that_names_a_time_is_left_alone_until_then(crawl, clock):
     assert (copy.url, copy.dont_filter, copy.meta["retry_times"]) == (refused.url, False, 1)
     assert (copy.meta["bloom_held"], crawl.left) == (1, 60)
     clock.now += 59.9
-    assert crawl.pop() is None
-    assert len(crawl.scheduler) == 2
+    assert (crawl.pop(), len(crawl.scheduler)) == (None, 2)
     assert crawl.scheduler.has_pending_requests()
     assert (crawl.stat("scheduler/holds"), crawl.stat("scheduler/held")) == (1, 1)
     clock.now += 0.2
@@ -189,7 +180,7 @@ def test_a_good_probe_begins_anew_and_until_recovery_one_refusal_is_enough(down,
             crawl.answer(crawl.pop(), 200)
         crawl.again(crawl.pop(), 503)
         assert crawl.left == 5
-    assert [recovery(row) for row in (3, 6, 99)] == [64, 512, 512]
+    assert [holds.recovery(row) for row in (3, 6, 99)] == [64, 512, 512]
     clock.now += 5
     for _ in range(1 + 8 * RECOVERY):
         crawl.answer(crawl.pop(), 200)
@@ -265,8 +256,7 @@ def test_a_page_that_asks_for_time_again_and_again_fails_in_the_end(make_crawl, 
     for _ in range(4):
         crawl.again(crawl.pop(), 503, "60")
         clock.now += 60
-    assert crawl.answer(crawl.pop(), 503, "60").status == 503
-    assert crawl.left == 60
+    assert (crawl.answer(crawl.pop(), 503, "60").status, crawl.left) == (503, 60)
 
 
 # --- what goes its own way ----------------------------------------------------------------
@@ -296,8 +286,7 @@ def test_what_did_not_come_from_the_scheduler_is_not_put_there(crawl):
     assert crawl.left == 60
     # and no answer to one ends it
     crawl.answer(media, 200)
-    assert crawl.left == 60
-    assert crawl.middleware.process_request(media) is None
+    assert (crawl.left, crawl.middleware.process_request(media)) == (60, None)
 
 
 @pytest.mark.parametrize("own", [{}, {"dont_cache": False}, {"dont_cache": True}])
