@@ -245,7 +245,8 @@ class LedgerScheduler(BaseScheduler):
                     request.meta.pop(SLOT_KEY, None)
             if request.meta.get("proxy"):
                 self._local_holds.let_pass(self._slot_of(request))
-            budget = self._budget
+            is_counted = ledger is not None and request is self._start_requests.repeated
+            budget = None if is_counted else self._budget
             full = None if budget is None else budget.refuses(self._names_in(budget, request))
             if full is not None:
                 self._cap(request, delay, full)

@@ -96,6 +96,8 @@ class StartRequests(StartFilter, CommitHook):
         self._crawler = crawler
         self.offered: Request | None = None
         """The last request that the engine got from start(), until it is scheduled."""
+        self.repeated: Request | None = None
+        """The same, if a budget has counted it in an earlier run of this round."""
         self._mark: Any
         """Of the offered one: its key, and its number with that key in this run of start()."""
         self._ledger: Ledger
@@ -112,10 +114,9 @@ class StartRequests(StartFilter, CommitHook):
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Mark the start requests in memory that are acknowledged."""
-        if self._in_memory:
-            for request in acknowledged:
-                if (mark := self._in_memory.pop(request, None)) is not None:
-                    self._take(mark)
+        for request in acknowledged if self._in_memory else ():
+            if (mark := self._in_memory.pop(request, None)) is not None:
+                self._take(mark)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -124,7 +125,7 @@ class StartRequests(StartFilter, CommitHook):
         except Exception:
             self._fail()
             raise
-        self.offered = None
+        self.offered = self.repeated = None
         # a stop cancels start(), which may take that for its end
         self._end(exhausted=self._crawler.engine.running)
 

@@ -28,6 +28,7 @@ from ..crawl.ledger_scheduler import (
 from ..crawl.overlay import Keeper
 from ..crawl.queue_settings import QueueSettings
 from ..crawl.settings import DURABLE_FEEDS, RETRY_FAILED, budget_of
+from ..crawl.start_requests import REPEAT_KEY
 from ..dupefilter import BloomDupeFilter
 from ..errors import JobDirectoryError
 from ..jobdir import JobDirectory, session_of
@@ -130,8 +131,7 @@ class DurableScheduler(LedgerScheduler):
             parts = LocalStartRequests(crawler), RepeatedChildren(crawler)
             for middleware in (*parts, *([feeds.start_items] if feeds else [])):
                 put_before_engine(crawler, middleware)
-            idle_checks = IdleChecks(crawler)
-            failures = Failures(crawler)
+            idle_checks, failures = IdleChecks(crawler), Failures(crawler)
             _look(crawler, job, feeds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, named(job.requests, error))
@@ -192,7 +192,7 @@ class DurableScheduler(LedgerScheduler):
                 self._children.stored(request, ())
         except ValueError as error:
             self._tell_of_unserializable(request, error)
-        if request is self._start_requests.offered:
+        if request is self._start_requests.offered and not request.meta.get(REPEAT_KEY):
             self._start_requests.mark_stored()
         self.ledger.stored(request, self._sources_of(request))
 
@@ -300,9 +300,8 @@ class DurableScheduler(LedgerScheduler):
         """End the round, if nothing of it is left or can come, and say what has failed."""
         assert self._job is not None
         self._failures.report("job", self._job.path)
-        if not self._start_requests.exhausted or self._idle_checks.may_give_more:
-            return
-        if not self._waits and round_.file.is_empty:
+        may_go_on = not self._start_requests.exhausted or self._idle_checks.may_give_more
+        if not (may_go_on or self._waits) and round_.file.is_empty:
             round_.complete()
 
     def _recover(self, file: RequestFile, keeper: Keeper) -> None:
