@@ -319,8 +319,9 @@ def test_a_killed_job_without_its_log_is_refused(job_once, tmp_path, gone):
 
 
 IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
-AS_ANY_USER = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"]
+AS_ANY_USER = IS_ROOT * ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"]
 """Root may write what the mode of a file forbids, but for this."""
+NEEDS_MODES = pytest.mark.skipif(IS_ROOT and not shutil.which("setpriv"), reason="root may write")
 
 
 FEED = {"i.jl": {"format": "jsonlines"}, "i.json": {"format": "json"}}
@@ -328,7 +329,7 @@ GIVEN = {"FEEDS": json.dumps(FEED)}
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(IS_ROOT and not shutil.which("setpriv"), reason="root may write everything")
+@NEEDS_MODES
 @pytest.mark.parametrize(("how", "of"), [("stopped", "job/feeds/2.part"), ("killed", "i.jl")])
 def test_a_file_that_may_not_be_written_is_refused(job_once, tmp_path, how, of):
     """Slow, since it makes two jobs: with nothing left beside it that would keep the job refused
@@ -336,10 +337,31 @@ def test_a_file_that_may_not_be_written_is_refused(job_once, tmp_path, how, of):
     folder = job_once(tmp_path, how, **GIVEN)
     for path in (folder / "job" / "requests.sqlite", folder / of):
         path.chmod(0o400)
-        error = refused(folder, of=".", before=AS_ANY_USER if IS_ROOT else [], **GIVEN)
+        error = refused(folder, of=".", before=AS_ANY_USER, **GIVEN)
         assert re.search(rf"{path.name}'?; remove the cause, then start again$", error)
         path.chmod(0o600)
     goes_on(folder, **GIVEN)
+
+
+@NEEDS_MODES
+def test_a_new_feed_that_may_not_be_written_refuses_the_start(tmp_path):
+    """A directory, or one without the right to write in it, or such a file, also where a job only
+    begins. What is replaced needs no such right, nor does a full batch of an earlier start."""
+    batches = {"b%(batch_id)d.jl": {"format": "jsonlines", "batch_item_count": 5}}
+    given = {"old.json": {"format": "json"}, **batches}
+    own = {"FEEDS": json.dumps(given), "before": AS_ANY_USER}
+    (tmp_path / "old.json").touch(0o400)
+    assert run(tmp_path, "-a", "stop_at=10", **own)[0] == 0
+    (tmp_path / "b1.jl").chmod(0o400)
+    (tmp_path / "dir").mkdir(0o500)
+    wrong = {"dir": "dir is a directory", "dir/new.json": "dir may not", "b1.jl": "b1.jl may not"}
+    for name, why in wrong.items():
+        bad = {name: {"format": "json" if name.endswith("n") else "jl"}, **given}
+        job = {"FEEDS": json.dumps(bad), "JOBDIR": "new" if name == "dir" else "job"}
+        error = refused(tmp_path, of=".", **{**own, **job})
+        assert f"feed '{name}': {tmp_path}/{why}" in error
+    goes_on(tmp_path, **own)
+    assert len([*tmp_path.glob("b*.jl")]) == 6
 
 
 OTHERS = {

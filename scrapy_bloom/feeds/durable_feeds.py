@@ -94,6 +94,12 @@ class DurableFeeds(CommitHook):
         all_durable = self._exporter.feeds.keys() <= {*self.templates}
         return is_open and all_durable and all(working.in_place for working in self._feeds)
 
+    @property
+    def new(self) -> list[str]:
+        """The templates of feeds that no earlier run of the round has begun."""
+        going_on = {working.feed.template for working in self._feeds if not working.is_left}
+        return [template for template in self.templates if template not in going_on]
+
     def _opened(self, feed: Feed, options: dict[str, Any]) -> OpenFeed:
         kind = OpenFeed
         if not self._plans.grows(feed.template, options):
@@ -136,8 +142,7 @@ class DurableFeeds(CommitHook):
                 self._remove_parts()
             self._is_open = True
             await self._close([working for working in self._feeds if working.is_left])
-            going_on = {working.feed.template for working in self._feeds if not working.is_left}
-            for template in [uri for uri in self.templates if uri not in going_on]:
+            for template in self.new:
                 self._begin(template)
             self._commit()
         # whatever it is, nothing may be acknowledged; Twisted may hold back a Ctrl-C
@@ -267,12 +272,10 @@ class DurableFeeds(CommitHook):
                 self._remove_parts()
             self.all_stored = not self._failed
             if self._failed:
+                what = "%s could not be stored: %s. What is missing is kept in %s"
                 failed = counted(len(self._failed), "feed"), ", ".join(self._failed)
-                self._logger.error(
-                    "%s could not be stored: %s. What is missing is kept in %s; the next start of"
-                    " the job tries again.",
-                    *(*failed, self._directory),
-                )
+                line = f"{what}; the next start of the job tries again."
+                self._logger.error(line, *failed, self._directory)
         except Exception as error:
             self._logger.error(
                 "The feeds could not be completed: %s. The next start of the job tries again.",

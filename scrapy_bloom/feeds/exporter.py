@@ -114,9 +114,10 @@ class DurableFeedExporter(FeedExporter):
         from .durable_feeds import DurableFeeds
         from .open_feed import Plans
 
-        if self._plans is None:
-            self._plans = Plans(self)
-        return DurableFeeds(self._plans, round_, directory) if round_ is not None else None
+        plans = self._plans = self._plans or Plans(self)
+        found = DurableFeeds(plans, round_, directory) if round_ is not None else None
+        plans.require_places(found.new if found else plans.templates)
+        return found
 
     def attach(
         self, ledger: Ledger, round_: Round, directory: Path, *, stores_empty: bool = True

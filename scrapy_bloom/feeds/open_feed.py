@@ -14,14 +14,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exporters import CsvItemExporter, JsonLinesItemExporter
-from scrapy.extensions.feedexport import (
-    FeedExporter,
-    FileFeedStorage,
-    GCSFeedStorage,
-    ItemFilter,
-    S3FeedStorage,
-    StdoutFeedStorage,
-)
+from scrapy.extensions import feedexport
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 
@@ -34,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from scrapy.exporters import BaseItemExporter
-    from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol
+    from scrapy.extensions.feedexport import FeedExporter, FeedSlot, FeedStorageProtocol
 
     from .outbox import Batch, Feed, Outbox
 
@@ -47,6 +40,7 @@ class Plans:
         self.exporter = exporter
         self.view = FeedExporterView(exporter)
         self._storages: dict[str, Any] = {}
+        self._places: dict[str, Path] = {}
         files: dict[str, str] = {}
         self.templates = [uri for uri in exporter.feeds if self._is_durable(uri)]
         for uri in self.templates:
@@ -61,11 +55,22 @@ class Plans:
         options = self.exporter.feeds[template]
         storage = self.storage_of(template, options)
         if not is_local(storage):
-            return not isinstance(storage, StdoutFeedStorage)
+            return not isinstance(storage, feedexport.StdoutFeedStorage)
         with suppress(Exception):  # what the URI needs may not be known yet
             storage = self.view.storage(self.view.evaluate(template, options, 1), options)
+            self._places[template] = local_path(storage)
         path = local_path(storage)
-        return path.is_file() or not path.exists()
+        return path.is_file() or path.is_dir() or not path.exists()
+
+    def require_places(self, new: Iterable[str]) -> None:
+        """Raise FeedError if one of the `new` feeds may not write its local file; write nothing."""
+        for template in filter(self._places.get, new):
+            path = Path(os.path.realpath(self._places[template]))
+            in_place = path.exists() and self.grows(template, self.exporter.feeds[template])
+            place = path if in_place else next(each for each in path.parents if each.exists())
+            if path.is_dir() or not os.access(place, os.W_OK | (os.R_OK if in_place else os.X_OK)):
+                why = f"{path} is a directory" if path.is_dir() else f"{place} may not be written"
+                raise FeedError(f"feed {template!r}: {why}; give it another name, or leave it out")
 
     def grows(self, template: str, options: dict[str, Any]) -> bool:
         """Return True for a local file in csv or jsonlines by Scrapy's exporter, whose last write
@@ -142,20 +147,15 @@ class OpenFeed:
 
     def _build(self, file: Any) -> BaseItemExporter:
         """Return the exporter over `file`. Raises what its constructor raises."""
-        options = self.options
-        return build_from_crawler(
-            self._exporter.exporters[options["format"]],
-            self._exporter.crawler,
-            file,
-            fields_to_export=options["fields"],
-            encoding=options["encoding"],
-            indent=options["indent"],
-            **options["item_export_kwargs"],
-        )
+        options, exporter = self.options, self._exporter
+        kind, more = exporter.exporters[options["format"]], options["item_export_kwargs"]
+        given = {name: options[name] for name in ("encoding", "indent")}
+        given["fields_to_export"] = options["fields"]
+        return build_from_crawler(kind, exporter.crawler, file, **given, **more)
 
     def slot(self, batch: Batch) -> FeedSlot:
-        """Return Scrapy's object for `batch`, with its storage."""
-        self._exporter.filters.setdefault(self.feed.template, ItemFilter({}))  # no item comes to it
+        """Return Scrapy's object for `batch`, to which no item comes, with its storage."""
+        self._exporter.filters.setdefault(self.feed.template, feedexport.ItemFilter({}))
         return self._view.slot(self.feed.template, self.options, batch.number, batch.uri)
 
     # -- its files ---------------------------------------------------------------------
@@ -300,21 +300,21 @@ class _Writes(io.BytesIO):
 
 def is_local(storage: object) -> bool:
     """Return True for Scrapy's own storage of a feed in a local file."""
-    return type(storage) is FileFeedStorage
+    return type(storage) is feedexport.FileFeedStorage
 
 
 def overwrites(storage: object, options: dict[str, Any]) -> bool:
     """Return True if `storage` replaces earlier contents, by the feed's option or else by Scrapy's
     documented default; False for storages that are not Scrapy's."""
-    if isinstance(storage, (S3FeedStorage, GCSFeedStorage)):
+    if isinstance(storage, (feedexport.S3FeedStorage, feedexport.GCSFeedStorage)):
         return True  # they ignore the option
-    is_scrapys = any(k.__module__ == FileFeedStorage.__module__ for k in type(storage).__mro__)
+    is_scrapys = any(k.__module__ == feedexport.__name__ for k in type(storage).__mro__)
     return bool(options.get("overwrite", is_scrapys and getattr(storage, "overwrite", False)))
 
 
 def local_path(storage: FeedStorageProtocol) -> Path:
     """Return the absolute path of a storage that `is_local`."""
-    assert isinstance(storage, FileFeedStorage)
+    assert isinstance(storage, feedexport.FileFeedStorage)
     return Path(storage.path).absolute()
 
 
