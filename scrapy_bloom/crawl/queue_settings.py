@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy import squeues
@@ -39,7 +40,7 @@ class QueueSettings(NamedTuple):
     @classmethod
     def read(cls, settings: BaseSettings, medium: str = "DISK") -> Self:
         """Read Scrapy's settings and ours. Raises ValueError for classes that are not Scrapy's
-        own, on the disk also of those in memory, and for a bad BLOOM_PICKLE."""
+        own, on the disk also of those in memory, and for a bad BLOOM_PICKLE, and ImportError."""
         by_slot, pickles = _takes_slots(settings), True
         if medium == "DISK":
             cls.read(settings, "MEMORY")
@@ -69,7 +70,7 @@ def memory_records(crawler: Crawler) -> MemoryRecords:
 def _takes_slots(settings: BaseSettings) -> bool:
     """Return True if each download slot has a line of its own, False for one line. Raises
     ValueError for another priority queue than Scrapy's two."""
-    found = load_object(settings["SCHEDULER_PRIORITY_QUEUE"])
+    found = _loaded(settings, "SCHEDULER_PRIORITY_QUEUE")
     if found is DownloaderAwarePriorityQueue and settings.getint("CONCURRENT_REQUESTS_PER_IP"):
         raise ValueError(
             "DownloaderAwarePriorityQueue does not support CONCURRENT_REQUESTS_PER_IP: set"
@@ -88,13 +89,11 @@ def _takes_slots(settings: BaseSettings) -> bool:
 def _kind(settings: BaseSettings, name: str, medium: str) -> tuple[bool, str]:
     """Return whether the newest is next in the queue class in the setting `name`, and its format.
     Raises ValueError for one that is not Scrapy's own."""
-    queue_class = load_object(settings[name])
+    queue_class = _loaded(settings, name)
     media, formats = _KINDS[medium]
     known = {
         f"{format_.capitalize()}{order}{each}Queue": (order == "Lifo", format_)
-        for format_ in formats
-        for order in ("Fifo", "Lifo")
-        for each in media
+        for format_, order, each in product(formats, ("Fifo", "Lifo"), media)
     }
     for class_name, kind in known.items():
         if getattr(squeues, class_name, None) is queue_class:
@@ -103,3 +102,12 @@ def _kind(settings: BaseSettings, name: str, medium: str) -> tuple[bool, str]:
         f"{name} is {global_object_name(queue_class)}: DurableScheduler knows the order and"
         f" the format of Scrapy's own only (scrapy.squeues: {', '.join(known)})"
     )
+
+
+def _loaded(settings: BaseSettings, name: str) -> Any:
+    """Return the class in the setting `name`. Raises ImportError that names both."""
+    try:
+        return load_object(settings[name])
+    except Exception as error:
+        what = f"{name} is {settings[name]!r}, which cannot be loaded ({error})"
+        raise ImportError(f"{what}: correct it, or leave it out") from error

@@ -6,7 +6,7 @@ import shutil
 import sys
 from enum import IntEnum
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,7 +146,8 @@ def test_what_cannot_be_stored_stays_in_memory(make, crash, options):
 def refused(folder, **options):
     """Return the error with which a job does not open."""
     job = Job(folder, **options)
-    with pytest.raises((JobDirectoryError, RequestFileError, ValueError, OSError)) as caught:
+    errors = JobDirectoryError, RequestFileError, ValueError, OSError, ImportError
+    with pytest.raises(errors) as caught:
         job.open()
     return caught.value
 
@@ -159,16 +160,19 @@ class MyQueue(ScrapyPriorityQueue):
     ("setting", "value"),
     [
         ("DUPEFILTER_CLASS", "scrapy.dupefilters.RFPDupeFilter"),
-        ("SCHEDULER_DISK_QUEUE", f"{__name__}.MyQueue"),
-        ("SCHEDULER_START_DISK_QUEUE", f"{__name__}.MyQueue"),
-        ("SCHEDULER_PRIORITY_QUEUE", f"{__name__}.MyQueue"),
+        *product(
+            (f"SCHEDULER_{each}_QUEUE" for each in ("DISK", "START_DISK", "MEMORY", "PRIORITY")),
+            (f"{__name__}.MyQueue", "a.NoQueue", "scrapy.squeues.NoQueue", "NoQueue"),
+        ),
     ],
 )
 def test_a_foreign_class_is_refused_by_name(tmp_path, monkeypatch, setting, value):
-    """Whose order and format are not known; and a scraper whose slot, yet to come, is another."""
+    """Whose order and format are not known, and one that is not there, which is to be corrected;
+    and a scraper whose slot, yet to come, is another."""
     error = refused(tmp_path / "job", **{setting: value})
     assert setting in str(error)
     assert value in str(error)
+    assert ("correct it, or leave it out" in str(error)) == ("No" in value)
     monkeypatch.setattr(scraper, "Slot", SimpleNamespace)
     job = Job(tmp_path / "job")
     job.engine.scraper.slot = None
