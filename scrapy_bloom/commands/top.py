@@ -18,7 +18,7 @@ from ..errors import BloomError, RequestFileError, SharedFilterError
 from ..redis.status import CrawlStatus
 from ..sqlite.status import JobStatus
 from ..texts import duration, escaped, held_for, in_percent, shortened, waiting_text
-from .context import Context, aligned, table
+from .context import Context, aligned, flush, table
 
 SECONDS = 1.0
 """Between two readings of the figures."""
@@ -52,15 +52,16 @@ def top(session: Context) -> None:
     with found as (name, status), suppress(KeyboardInterrupt):  # how it ends
         if options.follow and not options.json:
             raise BloomError("--follow goes with --json: without both the view is live anyway")
-        is_live = options.follow if options.json else not options.once and sys.stdout.isatty()
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        is_live = options.follow if options.json else not options.once and is_terminal
         for figures in _looks(status, once=not is_live):
             if options.json:
                 session.print_json(figures)
             else:
-                size = get_terminal_size() if sys.stdout.isatty() else ()
+                size = get_terminal_size() if is_terminal else ()
                 text = "\n".join(lines(name, figures, *size))
-                sys.stdout.write(f"{OVER if is_live else ''}{text}\n")
-            sys.stdout.flush()
+                print(f"{OVER if is_live else ''}{text}\n", end="")  # noqa: T201 - see print_json
+            flush()
 
 
 def _looks(status: JobStatus | CrawlStatus, *, once: bool) -> Iterator[Figures]:

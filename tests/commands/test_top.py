@@ -18,7 +18,7 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis.status import CrawlStatus
 from scrapy_bloom.sqlite.job_file import RequestFile
 from scrapy_bloom.sqlite.status import JobStatus
-from tests.commands.command_line import begun, on_terminal
+from tests.commands.command_line import begun, in_shell, on_terminal
 from tests.commands.test_requests import FAILURES, MANY
 from tests.crawl.engine import Job, query
 from tests.crawl.rounds import RoundJob
@@ -171,6 +171,8 @@ def test_top_prints_once_where_nobody_watches(run, watched):
     assert 0 <= figures["seconds_since_commit"] < 60
     assert min(figures["file_bytes"], figures["log_bytes"]) > 0
     assert "goes with --json" in run(watched, "top", ".", "--follow").refusal
+    for options in ("", "--json"):  # without a standard output
+        assert in_shell(watched, f"scrapy bloom top . {options} >&-").error == ""
 
 
 def test_what_is_held_and_capped_is_named(watched):
