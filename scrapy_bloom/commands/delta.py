@@ -173,7 +173,7 @@ def _key(text: str) -> bytes:
 
 def _store(session: Context, place: str, action: str) -> Store:
     """Return the delta store at `place`, open, with all slices that are there."""
-    target = Target.find(place).require(Kind.DELTA_STORE, Kind.REDIS)
+    target = Target.find(place).require(Kind.DELTA_STORE, Kind.DELTA_REDIS)
     if Kind.DELTA_STORE in target.kinds:
         store = store_at(session, target.path)
         store.lifetime = Lifetime()

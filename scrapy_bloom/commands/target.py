@@ -29,6 +29,7 @@ class Kind(Enum):
     REQUESTS = "the JOBDIR of a crawl with DurableScheduler"
     DELTA_STORE = "the directory of a delta store (BLOOM_DELTA_DIR)"
     REDIS = "redis://HOST/DB with --key"
+    DELTA_REDIS = "redis://HOST/DB with --spider or -s BLOOM_DELTA_DIR=NAME"
     SCRAPY_REDIS = "redis://HOST/DB of scrapy-redis with --spider"
 
 
@@ -49,7 +50,7 @@ class Target:
     def find(cls, name: str) -> Target:
         """Return what `name` means. Raises OSError."""
         if name.startswith(REDIS_SCHEMES):
-            return cls(name, frozenset({Kind.REDIS, Kind.SCRAPY_REDIS}))
+            return cls(name, frozenset({Kind.REDIS, Kind.DELTA_REDIS, Kind.SCRAPY_REDIS}))
         if not name or _is_url(name):
             return cls(name, frozenset())
         path = Path(name)

@@ -163,6 +163,7 @@ REFUSED = [
     ("info add failed delta", "", "a PLACE is empty: give a job directory"),
     ("add merge export", URL, "redis://127.0.0.1:1/0 is a URL of Redis: 'scrapy bloom export'"),
     ("delta", URL, "BLOOM_DELTA_DIR: give --spider NAME in its project"),
+    ("delta", "nowhere", "(BLOOM_DELTA_DIR) or redis://HOST/DB with --spider or -s BLOOM_DELTA_"),
     ("merge", "table", "alone is a filter alone: give the directory of a delta store"),
     ("export", "one.bloom", "is one file"),
     ("queue", "scrapys", "start it once with SCHEDULER = 'scrapy_bloom.DurableScheduler'"),
