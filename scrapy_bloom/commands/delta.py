@@ -90,14 +90,14 @@ class DeltaPlace(Place):
             warn_of_pending(names)
             for source in sources:
                 if isinstance(source, DeltafetchFile):
-                    marks = source.marks
+                    marks, of = source.marks, f" of {counted(source.size, source.unit)}"
                 else:
                     keys = (key for keys, _ in source.batches() for key in keys)
-                    marks = {key_of_fingerprint(key): now for key in keys}
+                    marks, of = {key_of_fingerprint(key): now for key in keys}, ""
                 store.add(marks.items())
                 skipped = {"skipped": source.skipped, "first_skipped": source.first_skipped or None}
                 figures.append({"file": source.name, "keys": len(marks), **skipped})
-                lines += [f"{source.name}: {len(marks):,} keys, which may be known already"]
+                lines += [f"{source.name}: {len(marks):,} keys{of}, which may be known already"]
                 lines += told_skipped(source)
         return {"place": self.name, "files": figures}, lines
 

@@ -21,9 +21,11 @@ class DeltafetchFile(Source):
     """The dbm file at `path`: `marks` are the times by their keys, `now` for an invalid time.
     Raises BloomError.
 
-    A key of 20 bytes may be a fingerprint, one of 40 digits a fingerprint of an older release; all
-    keys may be a `deltafetch_key`.
+    A record has up to two keys: its own of 20 bytes may be a fingerprint, one of 40 digits a
+    fingerprint of an older release; all may be a `deltafetch_key`.
     """
+
+    unit, size = "record", 0
 
     def __init__(self, path: Path, now: float) -> None:
         self.name = str(path)
@@ -31,6 +33,7 @@ class DeltafetchFile(Source):
         try:
             with closing(dbm.open(self.name, "r")) as database:
                 for key in database.keys():  # noqa: SIM118 - a dbm is no mapping
+                    self.size += 1
                     for each in _keys(key if isinstance(key, bytes) else key.encode()):
                         self.marks[each] = _time(database[key], now)
         except Exception as error:  # each module of dbm has errors of its own

@@ -207,6 +207,8 @@ def test_importing_what_deltafetch_has_remembered(run, tmp_path, odd):
         for source in ("spider.db", "urls.txt"):
             (added,) = run(tmp_path, "add", name, source, *days, "--json").json["files"]
             assert added["file"] == source
+        again = run(tmp_path, "add", name, "spider.db", *days).lines
+        assert again == ["spider.db: 7 keys of 4 records, which may be known already"]
         checked = run(tmp_path, "check", name, *(f"{URL}{end}" for end in ("", *"2xy3")), *DAYS)
         assert [line.split()[0] for line in checked.lines] == ["seen"] * 4 + ["new"]
         with closing(FileDeltaStore(tmp_path / name, Lifetime(30 * DAY))) as memory:
