@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..errors import BloomError
 from ..files import is_held
-from . import LOCK, ScalableBloomFilter, layer_paths, sizing
+from . import LOCK, ScalableBloomFilter, layer_paths, read_layers, sizing
 from .file import read_state
 from .fixed import BloomFilter
 
@@ -211,5 +211,6 @@ def open_filter(path: Path, *, read_only: bool = False) -> BloomFilter | Scalabl
     """Open the filter at `path`, which is one file, or the directory of a growing filter.
     Raises as `BloomFilter.open` does."""
     if path.is_dir():
+        read_layers(path)  # what is no filter gets no lock
         return ScalableBloomFilter.open(path, read_only=read_only)
     return BloomFilter.open(path, read_only=read_only)

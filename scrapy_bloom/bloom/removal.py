@@ -34,15 +34,22 @@ def remove_filter(directory: Path) -> list[Path]:
 
     The newest layer goes first, so what an interruption leaves is a filter.
     """
+    _files_of(directory)  # what is no filter gets no lock
     with DirectoryLock(directory, LOCK) as lock:
-        files = layer_paths(directory)[::-1]
-        for path in files:
-            _require_ours(path)
+        files = _files_of(directory)
         for path in files:
             path.unlink()
         remove_leftovers(directory)
         remove_directory(directory, lock)
     sync_directory(directory.parent)
+    return files
+
+
+def _files_of(directory: Path) -> list[Path]:
+    """Return the layers, the newest first. Raises FilterFileError if one is none."""
+    files = layer_paths(directory)[::-1]
+    for path in files:
+        _require_ours(path)
     return files
 
 

@@ -59,8 +59,9 @@ WITHOUT_PLACE = {"size", "compare", "plot"}
 def folder(tmp_path_factory):
     """A directory with one of each kind, which no test changes."""
     folder = tmp_path_factory.mktemp("places")
-    for name in ("half", "worker", "seen", "empty", "scrapys/requests.queue"):
+    for name in ("half", "worker", "seen", "empty", "scrapys/requests.queue", "foreign/bloom"):
         (folder / name).mkdir(parents=True)
+    (folder / "foreign" / "bloom" / "0.bloom").write_text("mine")
     job = Job(folder / "job").open().pushed("page")
     job.close("shutdown")
     job = Job(folder / "living").open().pushed("page0", "page1", "page2")
@@ -166,6 +167,7 @@ REFUSED = [
     ("delta", "nowhere", "(BLOOM_DELTA_DIR) or redis://HOST/DB with --spider or -s BLOOM_DELTA_"),
     ("merge", "table", "alone is a filter alone: give the directory of a delta store"),
     ("export", "one.bloom", "is one file"),
+    ("info add merge clear", "foreign", "foreign/bloom/0.bloom"),
     ("queue", "scrapys", "start it once with SCHEDULER = 'scrapy_bloom.DurableScheduler'"),
     ("queue failed retry drop top", "empty", "empty holds no requests of DurableScheduler"),
     ("info check failed retry drop queue", "redis://:hush@localhost", "give the BLOOM_REDIS_KEY"),
