@@ -77,9 +77,8 @@ if __name__ == "__main__":
         name = "other"
         custom_settings = {**StatefulSpider.custom_settings, "JOBDIR": "other", "BLOOM_CAPACITY": 9}
 
-    process = AsyncCrawlerProcess(
-        {"ADDONS": {"scrapy_bloom.Addon": 300}, "JOBDIR": sys.argv[1], "BLOOM_CAPACITY": "none"}
-    )
+    settings = {"ADDONS": {"scrapy_bloom.Addon": 300}, "JOBDIR": sys.argv[1]}
+    process = AsyncCrawlerProcess({**settings, "BLOOM_CAPACITY": "none"})
     for spider in (StatefulSpider, OtherSpider, OtherSpider):
         process.crawl(spider)
     process.start()
@@ -93,13 +92,8 @@ STOCK = "scrapy.core.scheduler.Scheduler"
 def start(folder, *arguments, reactor=ASYNCIO, name="stateful", before=(), **settings):
     """Begin a crawl in `folder`, with the job directory `job` and the add-on."""
     (folder / "spider.py").write_text(SPIDER.replace('name = "stateful"', f"name = {name!r}"))
-    settings = {
-        "ADDONS": '{"scrapy_bloom.Addon": 300}',
-        "JOBDIR": "job",
-        "TWISTED_REACTOR": reactor,
-        "TELNETCONSOLE_ENABLED": 0,
-        **settings,
-    }
+    own = {"ADDONS": '{"scrapy_bloom.Addon": 300}', "JOBDIR": "job", "TELNETCONSOLE_ENABLED": 0}
+    settings = {**own, "TWISTED_REACTOR": reactor, **settings}
     options = [f"--set={name}={value}" for name, value in settings.items()]
     launch, first = (subprocess.Popen, [*before, sys.executable]) if before else (Process, ())
     command = [*first, "-m", "scrapy", "runspider", "spider.py", *options, *arguments]

@@ -289,9 +289,7 @@ def test_the_view_of_a_crawl_fits_the_terminal(worker, width, height):
     (found,) = figures["workers"]
     figures["pending_by_slot"] = {f"{n}" * 200: 2_000_000 for n in range(9)}
     figures["failed_by_reason"] = {f"reason {n}": n for n in range(9)}
-    figures["workers"] = [
-        {**found, "name": "w" * 99, "oldest_seconds": float(n)} for n in range(12)
-    ]
+    figures["workers"] = [{**found, "name": "w" * 99, "oldest_seconds": n} for n in range(12)]
     view = lines("redis://localhost/0 shop", figures, width, height)
     assert max(map(len, view)) <= width
     assert len(view) < height

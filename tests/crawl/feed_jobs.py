@@ -29,17 +29,12 @@ class FeedJob(RoundJob):
             str(uri): options if isinstance(options, dict) else {"format": options}
             for uri, options in feeds.items()
         }
-        super().__init__(
-            Path(folder) / "job",
-            ADDONS={"scrapy_bloom.Addon": 300},
-            SCHEDULER=DURABLE,
-            FEEDS=feeds,
-            **{
-                "FEED_STORAGES": {"shelf": Shelf},
-                "FEED_EXPORTERS": {"own": world_feeds.OwnExporter},
-                **settings,
-            },
-        )
+        own = {"ADDONS": {"scrapy_bloom.Addon": 300}, "SCHEDULER": DURABLE, "FEEDS": feeds}
+        own |= {
+            "FEED_STORAGES": {"shelf": Shelf},
+            "FEED_EXPORTERS": {"own": world_feeds.OwnExporter},
+        }
+        super().__init__(Path(folder) / "job", **(own | settings))
         self.exporter = self.crawler.get_extension(DurableFeedExporter)
         self.origins = ResponseOrigins(self.crawler)
 
@@ -53,9 +48,8 @@ class FeedJob(RoundJob):
 
     def send(self, signal, **arguments):
         """Send a signal, and wait for its handlers."""
-        waited_for(
-            self.crawler.signals.send_catch_log_async(signal, spider=self.spider, **arguments)
-        )
+        send = self.crawler.signals.send_catch_log_async
+        waited_for(send(signal, spider=self.spider, **arguments))
 
     def item(self, item, response=None):
         """An item is through the pipelines."""

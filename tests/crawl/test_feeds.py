@@ -173,10 +173,8 @@ def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job, stores_empty):
 @pytest.mark.parametrize("fails", ["_begin", "before_commit"])
 def test_a_start_whose_feeds_cannot_begin_stores_none(tmp_path, job, monkeypatch, fails):
     """Also none that is empty, to which the next start would append its own."""
-    call, feeds = (
-        getattr(DurableFeeds, fails),
-        {"a.json": {"format": "json", "postprocessing": [GZIP]}},
-    )
+    call = getattr(DurableFeeds, fails)
+    feeds = {"a.json": {"format": "json", "postprocessing": [GZIP]}}
 
     def call_and_fail(durable, *arguments):
         call(durable, *arguments)
@@ -191,13 +189,10 @@ def test_a_start_whose_feeds_cannot_begin_stores_none(tmp_path, job, monkeypatch
     assert json.loads(gzip.decompress((tmp_path / "a.json").read_bytes())) == [{"n": 1}]
 
 
-@pytest.mark.parametrize(
-    ("uri", "text"),
-    [
-        ("a.csv", "n,m\r\n1,1\r\n2,2\r\n,3\r\n"),
-        ("shelf:a.csv", "m,n\r\n1,1\r\nm,n\r\n2,2\r\n3,\r\n"),
-    ],
-)
+CSV = {"a.csv": "n,m\r\n1,1\r\n2,2\r\n,3\r\n", "shelf:a.csv": "m,n\r\n1,1\r\nm,n\r\n2,2\r\n3,\r\n"}
+
+
+@pytest.mark.parametrize(("uri", "text"), CSV.items())
 def test_csv_has_one_head(tmp_path, job, uri, text):
     """That of the item first seen, though another is acknowledged first, whatever the first item
     after a stop has. What is appended has it again, with the columns of the first item there."""
@@ -222,13 +217,10 @@ def test_csv_has_one_head(tmp_path, job, uri, text):
 def test_parts_make_what_the_exporter_writes(tmp_path, job, options):
     """Byte for byte, also when the items come from two runs."""
     items = [{"a": 1, "b": "x"}, {"a": 2, "b": "é,"}, {"a": 3, "b": ""}]
-    is_csv = options["format"] == "csv"
-    whole = (exporters.CsvItemExporter if is_csv else exporters.JsonLinesItemExporter)(
-        file := BytesIO(),
-        fields_to_export=options.get("fields"),
-        encoding=options.get("encoding"),
-        **options.get("item_export_kwargs", {}),
-    )
+    kinds = {"csv": exporters.CsvItemExporter, "jsonlines": exporters.JsonLinesItemExporter}
+    given = {"fields_to_export": options.get("fields"), "encoding": options.get("encoding")}
+    given |= options.get("item_export_kwargs", {})
+    whole = kinds[options["format"]](file := BytesIO(), **given)
     whole.start_exporting()
     for item in items:
         whole.export_item(item)
@@ -269,9 +261,8 @@ def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, caplog,
     path.unlink()
     if after is not None:
         path.write_bytes(after)
-    b = job(feeds, later=True)
     with pytest.raises(FeedError, match=r"a\.jl.* Put the file back .*leave the feed out"):
-        b.open()
+        job(feeds, later=True).open()
     job({"b.jl": "jsonlines"}).pages(p2={"n": 2}).finish()
     assert numbers(tmp_path / "b.jl") == [2]
     assert "a.jl stays as it is" in caplog.text
@@ -466,9 +457,7 @@ def test_a_job_that_goes_on_without_feeds_completes_what_it_has(tmp_path, job, m
     with monkeypatch.context() as patch:
         patch.setattr(DurableFeeds, "after_commit", lambda _: None)
         job(feeds).pages(p1={"n": 1}).drop()
-    with pytest.raises(
-        JobDirectoryError, match=r"has feeds that are not complete, .* correct FEEDS"
-    ):
+    with pytest.raises(JobDirectoryError, match=r"feeds that are not complete, .* correct FEEDS"):
         job({"s4://a/b": "json"})
     job({}).pages(p2=Shy(n=2)).close()
     assert (phases(tmp_path / "job"), numbers(tmp_path / uri)) == ([(1, "over")], [1])
@@ -621,10 +610,7 @@ def test_a_page_whose_item_a_feed_refuses_has_failed(
     options = {"format": form, "batch_item_count": batch, "item_filter": choosing}
     a = job({uri: options}, later=True, **kinds)
     a.exporter.exporters["own"] = Picky
-    a.open()
-    a.pages(p1={"n": 1})
-    a.pages(p2=item, p3={"n": 3})
-    a.close()
+    a.open().pages(p1={"n": 1}).pages(p2=item, p3={"n": 3}).close()
     found = [numbers(path) for path in sorted(tmp_path.glob(f"*.{form}"))]
     assert found == ([[1], [3]] if batch else [[1, 3]])
     failed = [(r.url[-2:], r.reason, r.exception) for r in Failed(tmp_path / "job").requests()]

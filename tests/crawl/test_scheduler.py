@@ -334,14 +334,9 @@ def test_a_failing_database_closes_the_spider_and_keeps_the_job(
     assert resumed.push("5", body="x" * 1000)
 
 
-class UnpicklesSilently:
-    """Cannot be unpickled, and nobody knows why."""
-
-    def __getstate__(self):
-        return {"x": 1}
-
-    def __setstate__(self, _state):
-        raise SpeechlessError
+SILENT = {"__getstate__": lambda _: {"x": 1}, "__setstate__": raising(SpeechlessError)}
+UnpicklesSilently = type("UnpicklesSilently", (), SILENT)
+"""Cannot be unpickled, and nobody knows why."""
 
 
 @pytest.mark.parametrize("options", [{"BLOOM_KEEP_FAILED": False}, {"BLOOM_FAILED_KINDS": []}])
