@@ -364,7 +364,8 @@ class Sitemaps(SitemapSpider):
 def test_each_page_has_the_lastmod_of_its_entry():
     """As Scrapy reads it, from files that are read in turns; one without an entry, that of a
     page which links to it. Files are always fetched."""
-    spider, url = Sitemaps.from_crawler(get_crawler()), "http://example.com"
+    spider, url = Sitemaps.from_crawler(get_crawler(), kind="news"), "http://example.com"
+    assert spider.kind == "news"
     link = f'<xhtml:link rel="alternate" href="{url}/b%20c/de"/>'
     dates = [f"<lastmod>2026-01-0{day}</lastmod>" for day in (1, 2)]
 

@@ -55,7 +55,8 @@ TESTS = {
     " tests/crawl/test_damages.py tests/commands/test_redis.py tests/commands/test_queue.py"
     " tests/test_one_page.py",
     "scrapy_private": "tests/test_private_names.py tests/test_crawls.py tests/crawl"
-    " tests/delta/test_skipping.py tests/contracts/test_store.py tests/test_early.py",
+    " tests/delta/test_skipping.py tests/contracts/test_store.py tests/test_early.py"
+    " tests/delta/test_crawls.py tests/redis/test_idle.py tests/redis/test_scheduler.py",
     "study": "tests/study tests/commands/test_study.py",
     "": "tests/test_a*.py tests/test_dupefilter.py tests/test_files.py"
     " tests/test_metrics.py"
