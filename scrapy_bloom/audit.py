@@ -84,7 +84,8 @@ class Audit:
         """Return the answer of the dupefilter, and log the request if it is True."""
         # before the dupefilter answers, which puts the URL into the cache
         why, avoided = self._why(request), self._avoided
-        if self._ask(request):
+        is_seen, self._dupefilter.is_fresh = self._ask(request), False
+        if is_seen:
             self._note(request, *why)
             return True
         if self._avoided > avoided:

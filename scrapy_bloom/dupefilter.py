@@ -74,6 +74,7 @@ class FilterDupeFilter(BaseDupeFilter):
         self._chains: RequestChains | None = None
         self.last_request: Request | None = None
         self.last_fingerprint = b""
+        self.is_fresh = False  # younger than the last answer, behind which a request may change
         self.watches_each_new = False
         self.stats_due = 0.0
         self._closing = False
@@ -103,13 +104,12 @@ class FilterDupeFilter(BaseDupeFilter):
 
         A redirect is no duplicate of the requests that led to it.
         """
-        self.last_request = None  # whose meta may be another one by now
         return self._ask(request)  # `look_up`, or what `speed` has put in front of it
 
     def look_up(self, request: Request) -> bool:
         """Answer by the fingerprint of `request`, and add it: `request_seen` for what `speed` does
         not answer itself."""
-        fingerprint = self.fingerprint_of_any(request)
+        fingerprint, self.is_fresh = self.fingerprint_of_any(request), False
         if self._chains is not None and self._chains.lead_back(request, self.fingerprint):
             self.let_pass(fingerprint)
             return False
@@ -129,7 +129,7 @@ class FilterDupeFilter(BaseDupeFilter):
         # a scheduler calls it for the request that `request_seen` has just been called for
         if request is not self.last_request:
             self.last_fingerprint = self._fingerprinter.fingerprint(request)
-            self.last_request = request
+            self.last_request, self.is_fresh = request, True
         return self.last_fingerprint
 
     def log(self, request: Request, spider: Spider) -> None:
@@ -175,9 +175,11 @@ class FilterDupeFilter(BaseDupeFilter):
         return self._seen.filter
 
     def fingerprint_of_any(self, request: Request) -> bytes:
-        """Return the fingerprint of a request whose meta may be a copy of a response's."""
+        """Return the fingerprint of a request whose meta may be a copy, or have changed since."""
         if self._chains is not None and self._fingerprinter.reads_key:
             self._chains.drop_copied_key(request)
+        if not self.is_fresh:
+            self.last_request = None
         return self.fingerprint(request)
 
     def use(self, seen: Seen) -> None:

@@ -85,7 +85,7 @@ class JobDirectory:
     @property
     def has_filter(self) -> bool:
         """True if the job has run with BloomDupeFilter."""
-        return any(self.filter.glob("*.bloom"))
+        return any(each.stem.isdecimal() for each in self.filter.glob("*.bloom"))
 
     @property
     def has_only_seen_file(self) -> bool:

@@ -72,8 +72,8 @@ class RequestChains:
             if META_KEY not in meta or "download_latency" not in meta:
                 return
             key = meta[META_KEY]
-            # that of a redirect or a retry is of no page whose callback runs, or it is its own
-            if all(source.meta.get(META_KEY) != key for source in self._engine.with_callbacks()):
+            # a downloader middleware makes redirects and retries of a request with the same key
+            if any(source.meta.get(META_KEY) == key for source in self._engine.just_downloaded()):
                 return
             del meta[META_KEY]
             if self._has_told:

@@ -115,13 +115,14 @@ _LOGGERS_OF_UNHANDLED_ERRORS = ("asyncio", "twisted")
 
 
 class _AllBut(logging.Filter):
-    """Drops the records about one exception object, which it does not keep alive."""
+    """Drops the records about one exception object."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
-        self._id, self._message = id(error), str(error)
+        self._error = error
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is self._error:
+            return False
         failure = getattr(record, "log_failure", None) or getattr(record, "failure", None)
-        found = record.exc_info[1] if record.exc_info else getattr(failure, "value", None)
-        return id(found) != self._id or str(found) != self._message
+        return getattr(failure, "value", None) is not self._error

@@ -151,8 +151,6 @@ def test_a_key_counts_for_a_redirect_and_not_for_children(make_dupefilter, told)
     assert tested.request_seen(Request("http://a.example/1"))
     (warning,) = told()
     assert "bloom_fingerprint" in warning
-    page = Request(A, meta={**parent.meta, "bloom_fingerprint": b"page 2"})
-    assert [tested.request_seen(page), page.meta["bloom_fingerprint"]] == [False, b"page 2"]
 
 
 class OwnFingerprints(BloomDupeFilter):
@@ -175,11 +173,13 @@ def test_an_object_that_comes_again_is_judged_by_what_it_is_then(
 ):
     """A middleware may have changed it and returned it; no other need be asked about between."""
     classes = {"REQUEST_FINGERPRINTER_CLASS": fingerprinter, "DUPEFILTER_CLASS": dupefilter}
-    tested, page, seen = make_dupefilter(**classes), Request(A), []
+    tested, page, seen = make_dupefilter(**classes), Request(f"{A};b"), []
     for value in ("1", "2", "2", "1"):
         page.meta["bloom_fingerprint"] = page.headers["X-Id"] = value
         seen.append(tested.request_seen(page))
-    assert seen == [False, False, True, True]
+    page.meta.clear()
+    page.headers.clear()
+    assert [*seen, tested.request_seen(page)] == [False, False, True, True, False]
 
 
 SELECT = "twisted.internet.selectreactor.SelectReactor"

@@ -70,8 +70,8 @@ class ScalableBloomFilter(Layered):
             bound = bound_of(headers[0]) if headers else error_rate
             if headers:
                 require_wanted(path, headers[0], bound, error_rate, secret, exact=exact)
-            layers = [undo.enter_context(closing(BitStore.open(p))) for p in layer_paths(path)]
             remove_leftovers(path)
+            layers = [undo.enter_context(closing(BitStore.open(p))) for p in layer_paths(path)]
             layers = layers or [BitStore.create(header, layer_path(path, 0))]
             self._use(bound, layers, path, lock)
             undo.pop_all()
@@ -94,14 +94,14 @@ class ScalableBloomFilter(Layered):
             if not read_only:
                 lock = undo.enter_context(DirectoryLock(path, LOCK))
             headers = read_layers(path)
+            if not read_only:
+                remove_leftovers(path)
             self = cls.__new__(cls)
             self.capacity = headers[0].capacity
             layers = [
                 undo.enter_context(closing(BitStore.open(each, read_only=read_only)))
                 for each in layer_paths(path)
             ]
-            if not read_only:
-                remove_leftovers(path)
             self._use(bound_of(headers[0]), layers, path, lock)
             undo.pop_all()
         return self

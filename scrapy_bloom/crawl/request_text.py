@@ -115,8 +115,7 @@ def unpack(text: bytes, slot: str) -> dict[str, Any]:
 def checksum(text: bytes, slot: str) -> bytes:
     """Return two bytes that are others for another text or slot, but once in 65,536."""
     raw = slot.encode("utf-8", "surrogatepass")
-    both = zlib.crc32(raw, zlib.crc32(text))
-    return (both & 0xFFFF).to_bytes(2, "big")
+    return (zlib.crc32(raw, zlib.crc32(text)) & 0xFFFF).to_bytes(2, "big")
 
 
 def held_apart(fields: dict[str, Any], code: int, dumps: Callable[[Any], bytes]) -> dict[str, Any]:

@@ -96,8 +96,7 @@ class StartRequests(StartFilter, CommitHook):
         self._crawler = crawler
         self.offered: Request | None = None
         """The last request that the engine got from start(), until it is scheduled."""
-        self.repeated: Request | None = None
-        """The same, if a budget has counted it in an earlier run of this round."""
+        self.repeated: Request | None = None  # the same, if this round has counted it before
         self._mark: Any
         """Of the offered one: its key, and its number with that key in this run of start()."""
         self._ledger: Ledger

@@ -127,8 +127,10 @@ class FingerprinterIdentity(NamedTuple):
     def of(cls, fingerprinter: RequestFingerprinterProtocol) -> FingerprinterIdentity:
         """Ask `fingerprinter` for the fingerprints of the fixed requests."""
         identity = getattr(fingerprinter, "identity", "")
-        if not isinstance(identity, str):  # others than these may have another text next time
-            identity = repr(identity) if isinstance(identity, (tuple, list, bytes, int)) else ""
+        if isinstance(identity, (set, frozenset)):
+            identity = sorted(map(repr, identity))
+        if not isinstance(identity, str):
+            identity = repr(identity).partition(" at 0x")[0]  # an address is another next time
         return cls(
             name=_shortened(global_object_name(type(fingerprinter)), _LONGEST_NAME),
             identity=_shortened(identity, _LONGEST_IDENTITY),

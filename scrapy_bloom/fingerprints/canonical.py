@@ -54,10 +54,13 @@ class CanonicalRequestFingerprinter:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the fingerprinter of `crawler`. Refuses the start for a bad setting."""
+        """Return the fingerprinter of `crawler`. Raises ValueError for a bad setting, and refuses
+        the start then."""
         try:
             return cls(crawler.settings)
         except ValueError as error:
+            if crawler.spider is None:  # a command
+                raise
             refuse(crawler, error)
 
     def fingerprint(self, request: Request) -> bytes:

@@ -67,10 +67,6 @@ class EngineView:
             ):
                 yield request
 
-    def with_callbacks(self) -> Iterator[Request]:
-        """Yield the requests whose callback or errback runs, or whose items are in pipelines."""
-        yield from self._engine.scraper.slot.active
-
     def sent_again_as(
         self, request: Request, keys: Iterable[str] = TIMES_SENT_AGAIN
     ) -> Iterator[Request]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,10 @@ class EngineProgress(EngineView):
     def is_closing(self) -> bool:
         """True as soon as the spider closes: the engine asks for no more requests then."""
         return get(self._engine, "_slot", "closing") is not None
+
+    def with_callbacks(self) -> Iterator[Request]:
+        """Yield the requests whose callback or errback runs, or whose items are in pipelines."""
+        yield from self._engine.scraper.slot.active
 
     def on_cut_off(self, function: Callable[[Request], object]) -> None:
         """Call `function` for each request whose download fails after the engine has begun to cut

@@ -107,7 +107,6 @@ def _by_url(
                     and ("verbatim_url" in meta or META_KEY in meta or REDIRECT_URLS in meta)
                 )
             ):
-                df.last_request = None
                 return ask(request)
             whole = url = request.url
             if "#" in whole:
@@ -121,7 +120,7 @@ def _by_url(
             seen = ask(request)
             _remember(df, url)
             return seen
-        df.last_request, df.last_fingerprint = request, fingerprint
+        df.last_request, df.last_fingerprint, df.is_fresh = request, fingerprint, False
         try:
             seen = df._see(fingerprint)
         except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on

@@ -32,7 +32,6 @@ def by_callback_or_fingerprint(
     def request_seen(request: Request) -> bool:
         """Return True if `request` was seen before, else add it. Never raises."""
         key: str | bytes | None = None
-        df.last_request = None
         try:
             meta = request.meta
             if REDIRECT_URLS not in meta:
@@ -40,8 +39,9 @@ def by_callback_or_fingerprint(
                 if prefix is not None:
                     key = prefix + request.url
                 elif caches_fingerprints:
-                    key = df.fingerprint(request)
+                    key = df.fingerprint_of_any(request)
                 if key in urls:
+                    df.is_fresh = False
                     return True
         except Exception:  # noqa: BLE001 - a request like no other
             key = None

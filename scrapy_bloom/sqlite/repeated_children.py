@@ -122,8 +122,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
             if (row := self._store.dispatched.get(source)) is not None:
                 return row
         with suppress(Exception):  # of a fingerprinter, which unfiltered requests do not need
-            number = int.from_bytes(self._fingerprint(page)[:8], "big")
-            return ROWLESS - 1 - number % -ROWLESS
+            return ROWLESS - 1 - int.from_bytes(self._fingerprint(page)[:8], "big") % -ROWLESS
         return None
 
     def _skips(self, child: Request, response: Response) -> bool:

@@ -122,6 +122,8 @@ def test_the_end_of_a_hold_is_a_maximum(make):
     place.let_pass(100)
     assert len(place.taken()) == 1
     assert place.times("a") == 3
+    place.let_pass(11)
+    assert place.taken() == []
     place.hold("a", 500, 0)
     place.hold("a", 500, 5)
     assert place.times("a") == 0

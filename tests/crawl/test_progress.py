@@ -31,7 +31,7 @@ def test_stats_that_can_be_alerted_on(make_round, tmp_path, monkeypatch):
     job.commit()
     stats = {name: job.stat(f"scheduler/{name}") for name in STATS}
     assert (stats["pending"], stats["in_flight"], stats["failed"]) == (3, 1, 1)
-    assert 0 <= stats["commit_seconds_max"] < 60
+    assert 0 <= stats["commit_seconds_max"] <= round(job.scheduler.ledger.slowest_commit, 6)
     assert stats["bytes"] > 4096
     (*_, (at, figures)) = noted(tmp_path / "job")
     assert abs(time.time() - at) < 60

@@ -171,6 +171,7 @@ def test_several_hosts_are_dead_at_once(make_crawl, clock, count, takes_turns):
     world.run(5000)
     assert (len(world.answered), world.failed) == (600, [])
     assert world.reasons() == count * 20
+    assert crawl.stat("scheduler/held") >= count
     assert world.now < 250
 
 
