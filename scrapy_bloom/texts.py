@@ -92,5 +92,4 @@ def waiting_text(later: int, next_due: float | None, held: int) -> str:
 
 def held_for(seconds: float | None) -> str:
     """Return how long a slot is held yet, None or infinite until its release."""
-    is_endless = seconds is None or isinf(seconds)
-    return "until its release" if is_endless else f"for {seconds:,.0f} s"
+    return "until its release" if seconds is None or isinf(seconds) else f"for {seconds:,.0f} s"

@@ -314,8 +314,12 @@ class HoldMiddleware:
                 {"slot": slot, "times": hold.times},
             )
         if hold.times < GIVEN_UP or hold.until > monotonic():
-            scheduler.release(slot)
-            scheduler.hold(slot, 0.0, max(hold.times, GIVEN_UP))  # the row of its holds goes on
+            self._open(scheduler, slot, max(hold.times, GIVEN_UP))
+
+    def _open(self, scheduler: HoldingScheduler, slot: str, times: int) -> None:
+        """End the hold of `slot`, but not the row of its holds."""
+        scheduler.release(slot)
+        scheduler.hold(slot, 0.0, times)
 
     def _is_for_the_spider(self, request: Request, response: Response) -> bool:
         """Return True if no middleware may send `request` again, or it wants such responses."""
@@ -407,15 +411,13 @@ class LocalHolds:
         now = monotonic()
         if hold.until > now:
             return False
-        times, probe = hold.times, min(hold.pause, self._longest_probe)
-        if times >= SILENT:  # it takes all its time to find that a host does not answer
-            probe = 2 * self._longest_probe
-        if times >= SILENT + len(PAUSES):  # and each minute without a crawl counts as a hold
-            times += min(99, int((now - hold.until) / PAUSES[-1]))
-        if not times:
+        # a host that does not answer takes all its time for that
+        is_silent = hold.times >= SILENT
+        probe = 2 * self._longest_probe if is_silent else min(hold.pause, self._longest_probe)
+        if not hold.times:
             self.release(slot)
         elif probe > 0:
-            self._set(slot, hold._replace(until=now + probe, times=times))
+            self._set(slot, hold._replace(until=now + probe))
         return True
 
     def _set(self, slot: str, hold: Hold) -> None:

@@ -115,7 +115,6 @@ class Hosts:
             run = self._runs[slot] = _Run(now)
         if hold.times > SILENT and not run.is_held:  # by an earlier process
             run.failures, run.enough, run.is_held = ATTEMPTS, now, True
-            run.began = min(run.began, now - PAUSES[-1] * (hold.times - SILENT - len(PAUSES)))
         if kind != "broken" or is_probe:
             run.failures += 1
         if run.enough == inf and run.failures >= ATTEMPTS:

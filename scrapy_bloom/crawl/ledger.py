@@ -73,8 +73,7 @@ class Ledger:
         seconds: float,
     ) -> None:
         self.store = store
-        self.stopped = False
-        self.failed = False
+        self.stopped = self.failed = False
         self.named: Callable[[BaseException], BaseException] = lambda error: error
         """Names the file in an error of it."""
         self.commit_hooks: list[CommitHook] = []

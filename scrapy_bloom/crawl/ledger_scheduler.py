@@ -241,12 +241,12 @@ class LedgerScheduler(BaseScheduler):
             is_again = TAKEN and request in TAKEN and request not in self._engine.just_downloaded()
             delay = take_delay(request) if is_again or NOT_BEFORE in request.meta else None
             for source in self._sources_of(request):  # a redirect may be to another host
-                if request.meta.get(SLOT_KEY) == urlparse_cached(source).hostname:
+                host = urlparse_cached(source).hostname
+                if request.meta.get(SLOT_KEY) == host != urlparse_cached(request).hostname:
                     request.meta.pop(SLOT_KEY, None)
             if request.meta.get("proxy"):
                 self._local_holds.let_pass(self._slot_of(request))
-            is_counted = ledger is not None and request is self._start_requests.repeated
-            budget = None if is_counted else self._budget
+            budget = self._budget
             full = None if budget is None else budget.refuses(self._names_in(budget, request))
             if full is not None:
                 self._cap(request, delay, full)

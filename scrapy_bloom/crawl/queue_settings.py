@@ -62,7 +62,7 @@ class QueueSettings(NamedTuple):
 def memory_records(crawler: Crawler) -> MemoryRecords:
     """Return the records in memory of `crawler`, in the order of Scrapy's settings."""
     queues = QueueSettings()
-    with suppress(ValueError):  # a command for one page
+    with suppress(ValueError, ImportError):  # a command for one page
         queues = QueueSettings.read(crawler.settings, "MEMORY")
     return MemoryRecords(queues.slots(crawler), queues.newest_first)
 

@@ -96,7 +96,6 @@ class StartRequests(StartFilter, CommitHook):
         self._crawler = crawler
         self.offered: Request | None = None
         """The last request that the engine got from start(), until it is scheduled."""
-        self.repeated: Request | None = None  # the same, if this round has counted it before
         self._mark: Any
         """Of the offered one: its key, and its number with that key in this run of start()."""
         self._ledger: Ledger
@@ -124,7 +123,7 @@ class StartRequests(StartFilter, CommitHook):
         except Exception:
             self._fail()
             raise
-        self.offered = self.repeated = None
+        self.offered = None
         # a stop cancels start(), which may take that for its end
         self._end(exhausted=self._crawler.engine.running)
 

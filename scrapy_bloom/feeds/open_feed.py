@@ -58,9 +58,11 @@ class Plans:
             return not isinstance(storage, feedexport.StdoutFeedStorage)
         with suppress(Exception):  # what the URI needs may not be known yet
             storage = self.view.storage(self.view.evaluate(template, options, 1), options)
-            self._places[template] = local_path(storage)
+            if not options["uri_params"]:  # nor a parameter that a handler of spider_opened may set
+                _ = template % dict.fromkeys(("time", "batch_time", "batch_id", "name"), 1)
+                self._places[template] = local_path(storage)
         path = local_path(storage)
-        return path.is_file() or path.is_dir() or not path.exists()
+        return path.is_file() or not path.exists() or (template in self._places and path.is_dir())
 
     def require_places(self, new: Iterable[str]) -> None:
         """Raise FeedError if one of the `new` feeds may not write its local file; write nothing."""
@@ -68,7 +70,8 @@ class Plans:
             path = Path(os.path.realpath(self._places[template]))
             in_place = path.exists() and self.grows(template, self.exporter.feeds[template])
             place = path if in_place else next(each for each in path.parents if each.exists())
-            if path.is_dir() or not os.access(place, os.W_OK | (os.R_OK if in_place else os.X_OK)):
+            may = os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+            if path.is_dir() or not may:
                 why = f"{path} is a directory" if path.is_dir() else f"{place} may not be written"
                 raise FeedError(f"feed {template!r}: {why}; give it another name, or leave it out")
 

@@ -49,8 +49,7 @@ class UnfailingFingerprinter:
         self._of_request: Callable[[Request], bytes] = fast or fingerprinter.fingerprint
         self.is_scrapys = is_default(fingerprinter)
         self.reads_key = is_component(type(fingerprinter), "CanonicalRequestFingerprinter")
-        self.has_substituted = False
-        self._has_failed = False
+        self.has_substituted = self._has_failed = False
 
     def fingerprint(self, request: Request) -> bytes:
         """Return the fingerprint of `request`: by the crawler's fingerprinter, or if that raises by

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from hashlib import md5
 from itertools import chain
 from pathlib import Path
@@ -49,7 +50,7 @@ def why_unclean(job: JobDirectory) -> str | None:
         for path in (queue, *queue.rglob("*")):
             if path.stat().st_mtime_ns > written:
                 return f"{path} is newer than {state_file}, which a clean stop writes last"
-            if path.suffix != ".json" and path.is_file() and _was_left_open(path):
+            if path.is_file() and _was_left_open(path):
                 return f"{path} does not hold as many requests as a clean stop has noted"
         for name in _queues(state):
             # a queue, or one of start requests
@@ -115,23 +116,21 @@ def _queues(state: object) -> list[str]:
 def _was_left_open(path: Path) -> bool:
     """Return True for a file of queuelib's disk queues that does not hold as many requests as its
     queue noted when it was closed: in its first bytes, or for the newest file of a FIFO, where what
-    was popped stays, in info.json. One of SQLite notes nothing."""
+    was popped stays, in info.json. A file of another kind, as one of SQLite, tells nothing."""
     with path.open("rb", buffering=0) as file:
-        if file.read(6) == b"SQLite":
-            return False
         count = 0
-        if path.name.startswith("q"):
+        if re.fullmatch(r"q\d{5}", path.name):
             number, noted = json.loads(path.with_name("info.json").read_bytes())["head"]
-            file.seek(0)
-            while size := file.read(4):
-                file.seek(int.from_bytes(size, "big"), os.SEEK_CUR)
+            while length := file.read(4):
+                file.seek(int.from_bytes(length, "big"), os.SEEK_CUR)
                 count += 1
             newest = f"q{number:05d}"
             return path.name > newest or (path.name == newest and count != noted)
-        at = file.seek(0, os.SEEK_END)
-        while at > 4:
+        at = size = file.seek(0, os.SEEK_END)
+        while at > 7:
             file.seek(at - 4)
             at -= 4 + int.from_bytes(file.read(4), "big")
             count += 1
         file.seek(0)
-        return at != 4 or file.read(4) != count.to_bytes(4, "big")
+        differs = at == 4 and file.read(4) != count.to_bytes(4, "big")
+        return re.fullmatch(r"-?\d+s?", path.name) is not None and (size < 4 or differs)

@@ -28,7 +28,6 @@ from ..crawl.ledger_scheduler import (
 from ..crawl.overlay import Keeper
 from ..crawl.queue_settings import QueueSettings
 from ..crawl.settings import DURABLE_FEEDS, RETRY_FAILED, budget_of
-from ..crawl.start_requests import REPEAT_KEY
 from ..dupefilter import BloomDupeFilter
 from ..errors import JobDirectoryError
 from ..jobdir import JobDirectory, session_of
@@ -131,7 +130,8 @@ class DurableScheduler(LedgerScheduler):
             parts = LocalStartRequests(crawler), RepeatedChildren(crawler)
             for middleware in (*parts, *([feeds.start_items] if feeds else [])):
                 put_before_engine(crawler, middleware)
-            idle_checks, failures = IdleChecks(crawler), Failures(crawler)
+            idle_checks = IdleChecks(crawler)
+            failures = Failures(crawler)
             _look(crawler, job, feeds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, named(job.requests, error))
@@ -192,7 +192,7 @@ class DurableScheduler(LedgerScheduler):
                 self._children.stored(request, ())
         except ValueError as error:
             self._tell_of_unserializable(request, error)
-        if request is self._start_requests.offered and not request.meta.get(REPEAT_KEY):
+        if request is self._start_requests.offered:
             self._start_requests.mark_stored()
         self.ledger.stored(request, self._sources_of(request))
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -110,5 +111,6 @@ class ScrapyQueues:
             f"{self._folder} holds pending requests of Scrapy's own queues, which cannot be taken"
             f" over ({error}): finish that job with SCHEDULER set to"
             " 'scrapy.core.scheduler.Scheduler'; where that cannot read them either, use a new"
-            f" JOBDIR, or go on without them: mv {self._folder} {self._folder}.torn"
+            " JOBDIR, or go on without them, whose pages are not fetched then:"
+            f" mv {quote(str(self._folder))} {quote(f'{self._folder}.torn')}"
         )

@@ -52,7 +52,7 @@ class LocalStartRequests(StartRequests):
         return True
 
     def _is_skipped(self, thing: Any) -> bool:
-        self.offered = self.repeated = None
+        self.offered = None
         if not isinstance(thing, Request):
             return False
         with self._ledger.guarded():
@@ -65,11 +65,11 @@ class LocalStartRequests(StartRequests):
             met = "SELECT * FROM met_start_requests WHERE fingerprint = ?"
             (self._mark,) = self._file.query(met, (key,))
             taken = "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?"
-            is_taken, repeats = self._file.query(taken, self._mark), thing.meta.get(REPEAT_KEY)
-            if is_taken and not (self._repeats_all or repeats):
+            is_taken = self._file.query(taken, self._mark)
+            if is_taken and not (self._repeats_all or thing.meta.get(REPEAT_KEY)):
                 self._skipped += 1
                 return True
-            self.offered, self.repeated = thing, thing if is_taken and repeats else None
+            self.offered = thing
         return False
 
     def _take(self, mark: tuple[bytes, int]) -> None:

@@ -166,12 +166,8 @@ local function hold_slot(slot, pause, times)
   if was_dead ~= (hold[2] >= DEAD) or hold[1] < before then park_again(slot, hold) end
 end
 
--- Lets one request be claimed of a slot whose hold is over; others wait for what comes of it. As `admit`
--- of crawl/holds.py it counts the minutes since the end of a fifth hold, or a later one, as holds.
+-- Lets one request be claimed of a slot whose hold is over; others wait for what comes of it.
 local function probe_slot(slot, hold)
-  if hold[2] >= SILENT + 5 then
-    hold[2] = hold[2] + math.min(99, math.floor((now - hold[1]) / 60000))
-  end
   if hold[2] >= SILENT then hold[3] = 2 * most_probe end
   hold[1] = now + (hold[2] >= SILENT and hold[3] or math.min(hold[3], most_probe))
   keep_hold(slot, hold)
