@@ -126,11 +126,12 @@ def _was_left_open(path: Path) -> bool:
                 count += 1
             newest = f"q{number:05d}"
             return path.name > newest or (path.name == newest and count != noted)
+        if not re.fullmatch(r"-?\d+s?", path.name):
+            return False
         at = size = file.seek(0, os.SEEK_END)
         while at > 7:
             file.seek(at - 4)
             at -= 4 + int.from_bytes(file.read(4), "big")
             count += 1
         file.seek(0)
-        differs = at == 4 and file.read(4) != count.to_bytes(4, "big")
-        return re.fullmatch(r"-?\d+s?", path.name) is not None and (size < 4 or differs)
+        return size < 4 or (at == 4 and file.read(4) != count.to_bytes(4, "big"))
