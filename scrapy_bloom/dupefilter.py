@@ -176,7 +176,7 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def fingerprint_of_any(self, request: Request) -> bytes:
         """Return the fingerprint of a request whose meta may be a copy, or have changed since."""
-        if self._chains is not None and self._fingerprinter.reads_key:
+        if self._chains is not None and self._chains.reads_key:
             self._chains.drop_copied_key(request)
         if not self.is_fresh:
             self.last_request = None

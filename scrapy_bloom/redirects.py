@@ -7,8 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from scrapy import signals
+
 from .fingerprints.fast import META_KEY
 from .scrapy_private.engine import REDIRECT_TIMES, EngineView
+from .startup import is_component
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -20,6 +23,8 @@ REDIRECT_URLS = "redirect_urls"
 """Scrapy's meta key: the URLs that led to a redirect, oldest first."""
 COPIED = "bloom_copied_redirects"
 """Meta key: how many of these URLs are of another request, whose meta was copied."""
+RECEIVED = "bloom_received_fingerprint"
+"""Meta key: the META_KEY of a request whose response has come, which children may copy."""
 META_REFRESH = "meta refresh"
 """Scrapy's reason of a redirect by a page, among those in the meta."""
 
@@ -29,13 +34,17 @@ class RequestChains:
 
     The meta of a request is not enough: a child may have copied it from its response. A redirect
     is scheduled while its source is in the engine and in no callback. Raises JobDirectoryError
-    where Scrapy does not show what the engine does.
+    where Scrapy does not show what the engine does. `reads_key` is True if META_KEY counts.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._engine = EngineView(crawler)
         self._has_told = False
+        fingerprinter = type(crawler.request_fingerprinter)
+        self.reads_key = is_component(fingerprinter, "CanonicalRequestFingerprinter")
+        if self.reads_key:
+            crawler.signals.connect(self._note_key, signals.response_received)
 
     def lead_back(self, request: Request, fingerprint: Callable[[Request], bytes]) -> bool:
         """Return True for a redirect to the page of a request that led to it, by `fingerprint`.
@@ -64,25 +73,23 @@ class RequestChains:
         except Exception:  # noqa: BLE001 - a request like no other
             return False
 
+    def _note_key(self, request: Request) -> None:
+        if META_KEY in request.meta:
+            request.meta[RECEIVED] = request.meta[META_KEY]
+
     def drop_copied_key(self, request: Request) -> None:
-        """Remove META_KEY, which names the page of a response, from a request that copied that
-        response's meta: only a downloaded request has a `download_latency`. Never raises."""
+        """Remove META_KEY from a request that has copied it from the meta of a response, whose page
+        it names. Never raises."""
         with suppress(Exception):  # a request like no other
             meta = request.meta
-            if META_KEY not in meta or "download_latency" not in meta:
-                return
-            key = meta[META_KEY]
-            # a downloader middleware makes redirects and retries of a request with the same key
-            if any(source.meta.get(META_KEY) == key for source in self._engine.just_downloaded()):
-                return
-            del meta[META_KEY]
-            if self._has_told:
-                return
-            self._has_told = True
-            logger.warning(
-                "%(request)s has the meta key %(key)s of the response that its meta was copied"
-                " from; it does not count there, nor in other such requests. Copy the keys that"
-                " you need only.",
-                {"request": request, "key": META_KEY},
-                extra={"spider": self._crawler.spider},
-            )
+            if RECEIVED in meta and meta.pop(RECEIVED) == meta.get(META_KEY):
+                del meta[META_KEY]
+                if not self._has_told:
+                    self._has_told = True
+                    logger.warning(
+                        "%(request)s has the meta key %(key)s of the response that its meta was"
+                        " copied from; it does not count there, nor in other such requests. Copy"
+                        " the keys that you need only.",
+                        {"request": request, "key": META_KEY},
+                        extra={"spider": self._crawler.spider},
+                    )

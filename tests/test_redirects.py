@@ -5,7 +5,7 @@ import signal
 from collections import Counter
 
 import pytest
-from scrapy import Request
+from scrapy import Request, signals
 
 from scrapy_bloom import BloomDupeFilter
 from tests.fingerprinters import HeaderFingerprinter, PageFingerprinter
@@ -142,9 +142,10 @@ def test_a_key_counts_for_a_redirect_and_not_for_children(make_dupefilter, told)
     assert not seen
     assert target.meta["bloom_fingerprint"] == b"list"
     assert tested.request_seen(Request("http://a.example/c", meta=dict(parent.meta)))
-    parent.meta["download_latency"] = 0.2  # it was downloaded; its callback runs
-    tested.crawler.engine._slot.inprogress.add(parent)
-    tested.crawler.engine.scraper.slot.active.add(parent)
+    tested.crawler.signals.send_catch_log(signals.response_received, request=parent, spider=None)
+    own = {**parent.meta, "bloom_fingerprint": b"another"}
+    assert not tested.request_seen(Request("http://a.example/d", meta=own))
+    assert tested.request_seen(Request("http://a.example/e", meta={"bloom_fingerprint": "another"}))
     children = [Request(f"http://a.example/{n}", meta=dict(parent.meta)) for n in range(3)]
     assert [tested.request_seen(child) for child in children] == [False] * 3
     assert all("bloom_fingerprint" not in child.meta for child in children)

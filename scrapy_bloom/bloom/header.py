@@ -138,7 +138,10 @@ def new_header(
     blocks, probes = sizing.shape(capacity, error_rate)
     if secret is None:
         secret = token_bytes(SECRET_BYTES)
-    check_secret(secret)
+    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
+        raise ValueError(
+            f"secret is {secret!r}: it must be {SECRET_BYTES} bytes, or None for a random one"
+        )
     return Header(
         capacity=capacity,
         error_rate=error_rate,
@@ -150,14 +153,6 @@ def new_header(
         software=f"scrapy-bloom {sys.modules['scrapy_bloom'].__version__}",
         table_pages=sizing.pages_in_table(capacity) if exact else 0,
     )
-
-
-def check_secret(secret: bytes) -> None:
-    """Raise ValueError unless `secret` is 16 bytes."""
-    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
-        raise ValueError(
-            f"secret is {secret!r}: it must be {SECRET_BYTES} bytes, or None for a random one"
-        )
 
 
 def require_wanted(

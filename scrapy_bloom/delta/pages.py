@@ -10,7 +10,6 @@ from weakref import WeakSet
 
 from ..crawl.failed_request import ATTEMPTS_KEY
 from ..fingerprints import UnfailingFingerprinter
-from ..redirects import RequestChains
 from ..scrapy_private.progress import EngineProgress
 from .digests import Digests, digest_of
 from .file_store import Row
@@ -107,7 +106,6 @@ class Pages:
         self._crawler = crawler
         self._engine = EngineProgress(crawler)
         self._fingerprinter = UnfailingFingerprinter(crawler)
-        self._chains = RequestChains(crawler)
         self._outcomes: dict[Request, Outcome] = {}
         self._sent_again: WeakSet[Request] = WeakSet()
 
@@ -142,8 +140,6 @@ class Pages:
         """Return the key of `request`: the one in its meta, or its fingerprint."""
         key = given_key(request.meta)
         if key is None:
-            if self._fingerprinter.reads_key:
-                self._chains.drop_copied_key(request)
             key = key_of_fingerprint(self._fingerprinter.fingerprint(request))
         return key
 

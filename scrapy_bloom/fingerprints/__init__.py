@@ -19,7 +19,6 @@ from scrapy.utils.python import global_object_name
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from ..errors import IncompatibleFilterError, message_of
-from ..startup import is_component
 from .fast import fast_functions, is_default
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ class UnfailingFingerprinter:
     `of_url` returns the fingerprint for the URL of a GET request without a body and without meta
     keys that matter, or None where the request is needed; it is None for a fingerprinter without
     faster functions. `is_scrapys` is True if the fingerprints are those of Scrapy's default one,
-    `reads_key` if META_KEY counts.
-    `has_substituted` is True if the last fingerprint was a substitute.
+    `has_substituted` if the last one was a substitute.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -48,7 +46,6 @@ class UnfailingFingerprinter:
         fast, self.of_url = fast_functions(fingerprinter)
         self._of_request: Callable[[Request], bytes] = fast or fingerprinter.fingerprint
         self.is_scrapys = is_default(fingerprinter)
-        self.reads_key = is_component(type(fingerprinter), "CanonicalRequestFingerprinter")
         self.has_substituted = self._has_failed = False
 
     def fingerprint(self, request: Request) -> bytes:

@@ -25,9 +25,8 @@ def by_callback_or_fingerprint(
     If it says what it reads, the cache has whole URLs with their callbacks. Where these do not
     decide, it has fingerprints, which need no look into the filter.
     """
-    known, fingerprinter = known_urls(df), df._fingerprinter
-    urls = df._recent.urls
-    caches_fingerprints = df._recent.size and not fingerprinter.reads_key
+    known, urls = known_urls(df), df._recent.urls
+    caches_fingerprints = df._recent.size and df._chains and not df._chains.reads_key
 
     def request_seen(request: Request) -> bool:
         """Return True if `request` was seen before, else add it. Never raises."""

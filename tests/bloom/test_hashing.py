@@ -5,7 +5,7 @@ from hashlib import sha256
 import pytest
 
 from scrapy_bloom.bloom.hashing import positions
-from scrapy_bloom.bloom.header import SCHEME, check_secret
+from scrapy_bloom.bloom.header import SCHEME, new_header
 
 SECRET = bytes(range(16))
 
@@ -24,7 +24,7 @@ def test_golden_vectors():
 def test_bad_secret_is_named(secret):
     """The error says what a secret must be."""
     with pytest.raises(ValueError, match=r"secret is .* must be 16 bytes"):
-        check_secret(secret)
+        new_header(10, 0.1, secret, "")
 
 
 GOLDEN_EMPTY = """

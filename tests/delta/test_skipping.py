@@ -37,7 +37,8 @@ PAGE = Request("http://example.com/page", meta={"depth": 1})
 @pytest.fixture
 def crawler(make_dupefilter):
     """A crawler whose scheduler has a dupefilter of ours."""
-    dupefilter = make_dupefilter()
+    classes = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalRequestFingerprinter"}
+    dupefilter = make_dupefilter(**classes)
     dupefilter.crawler.engine.scheduler = SimpleNamespace(df=dupefilter)
     return dupefilter.crawler
 
@@ -72,11 +73,13 @@ def test_a_page_is_skipped_until_its_mark_expires(crawler, store):
         assert skipping.is_done(Request(PAGE.url), LIST) is is_done
 
 
-def test_a_page_that_is_asked_for_once_more_keeps_its_key(crawler, store):
+@pytest.mark.parametrize("key", ["bloom_delta_key", "bloom_fingerprint"])
+def test_a_page_that_is_asked_for_once_more_keeps_its_key(crawler, store, key):
     """A callback that sends its own request again copies its meta, and means that page."""
     pages, skipping = skipping_of(crawler, store)
-    meta = {"bloom_delta_key": "page", "download_latency": 0.1}
-    request = PAGE.replace(meta=meta)
+    request = PAGE.replace(meta={key: "page", "download_latency": 0.1})
+    crawler.signals.send_catch_log(signals.response_received, request=request, spider=None)
+    assert pages.key_of(request) == pages.key_of(PAGE.replace(meta={key: "page"}))
     page = Response(request.url, request=request)
     again = request.replace(dont_filter=True)
     assert not skipping.is_done(again, page)
