@@ -181,20 +181,20 @@ class CrawlReader:
 
     def pending(self) -> PendingView:
         """Return the pending requests. Cost: a round trip for a hundred slots of a priority."""
-        sizes: list[int] = []
+        sizes: list[int | None] = []
         pending: dict[int, Counter[str]] = {}
         for priority, named, count in self.listed(sizes, ("slots", "lobby")):
             pending.setdefault(scrapys_priority(priority), Counter())[slot_of(named)] += count
         counts_by_priority = {priority: dict(+counts) for priority, counts in pending.items()}
         return PendingView(counts_by_priority, total_bytes(*sizes))
 
-    def capped(self, sizes: list[int]) -> dict[str, int]:
+    def capped(self, sizes: list[int | None]) -> dict[str, int]:
         """Return how many requests are over the budget of each slot, the first slot first, and add
         the bytes of their lists to `sizes`. Cost: a round trip for a hundred slots."""
         return dict(self._counts_of("capped", sizes))
 
     def listed(
-        self, sizes: list[int], kinds: Sequence[str] = ("slots",)
+        self, sizes: list[int | None], kinds: Sequence[str] = ("slots",)
     ) -> Iterator[tuple[str, str, int]]:
         """Yield priority, name and length of the lists of slots that are parked, or in places of
         these `kinds`, and add the bytes of their keys to `sizes`."""
@@ -204,7 +204,9 @@ class CrawlReader:
                 for named, count in self._counts_of(f"{kind}:{priority}", sizes):
                     yield priority, named, count
 
-    def parked(self, sizes: list[int], place: str = "parked") -> Iterator[tuple[str, str, int]]:
+    def parked(
+        self, sizes: list[int | None], place: str = "parked"
+    ) -> Iterator[tuple[str, str, int]]:
         """Yield the same of those that are parked; "dead" is the place of those of dead slots."""
         for name, count in self._counts_of(place, sizes):
             priority, _, named = name.partition(":")
@@ -260,8 +262,8 @@ class CrawlReader:
         """Yield what `lua/scan.lua` tells of a `place`, in pieces."""
         return self._client.scan(SCAN, self._key, place, READ_AT_ONCE, without, cursor=cursor)
 
-    def _counts_of(self, place: str, sizes: list[int]) -> Iterator[tuple[str, int]]:
-        """Yield what a place names, and how many each has; -1 bytes are not known."""
+    def _counts_of(self, place: str, sizes: list[int | None]) -> Iterator[tuple[str, int]]:
+        """Yield what a place names, and how many each has; None bytes are not known."""
         for found, nbytes in self._client.scan(SCAN, self._key, place, SLOTS_AT_ONCE, "count"):
             sizes.append(nbytes)
             for name, count in pairs_of(found):
@@ -328,8 +330,8 @@ def scrapys_priority(stored: str | bytes) -> int:
 
 
 def total_bytes(*sizes: int | None) -> int | None:
-    """Return the sum of `sizes`, None if one is unknown: None, or -1 from a script."""
-    known = [size for size in sizes if size is not None and size >= 0]
+    """Return the sum of `sizes`, None if one is unknown."""
+    known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 
 

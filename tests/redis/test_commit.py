@@ -1,5 +1,6 @@
 """The script of a commit on a real server: leases, the rules of a claim, and what ends a crawl."""
 
+import json
 import re
 import time
 
@@ -8,10 +9,10 @@ from scrapy import Request
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis.push import Pusher
-from scrapy_bloom.redis.scripts import HEARTBEAT
+from scrapy_bloom.redis.scripts import COMMIT, HEARTBEAT
 from scrapy_bloom.redis.status import CrawlReader
 from tests.crawl.engine import name_of
-from tests.redis.workers import LEASE, StoreWorker, crawl, waiting
+from tests.redis.workers import LEASE, StoreWorker, change_script, crawl, waiting
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
@@ -382,6 +383,21 @@ def test_who_leaves_gives_back(join, is_killed):
         assert one.store.leave(over=False, seconds=5)
         assert one.store.unsent == 0
     assert [name_of(other.next()) for _ in range(4)] == [*"dcba"]
+
+
+def test_figures_are_noted_from_time_to_time(join, monkeypatch):
+    """Here each quarter of an hour, and where the clock of the server was set back."""
+    change_script(monkeypatch, COMMIT, ("age >= 1000", "age >= 1e6"))
+    worker, told = join(), []
+    notes = f"{worker.key}:progress"
+    for milliseconds in (0, 0, -(10**6), 0, 10**5):
+        for text in worker.client.call("lrange", notes, 0, 0):
+            newest = json.loads(text)
+            newest["time"] += milliseconds
+            worker.client.call("lset", notes, 0, json.dumps(newest))
+        worker.exchange()
+        told.append(worker.client.call("llen", notes))
+    assert told == [1, 1, 2, 2, 3]
 
 
 def test_what_was_let_pass_is_sent_past_the_filter(join):

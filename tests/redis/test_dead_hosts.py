@@ -94,7 +94,9 @@ def test_a_crawl_ends_without_what_waits_for_a_dead_host(join, orders):
 
 def test_what_waits_for_dead_hosts_is_counted_bit_by_bit(join, monkeypatch):
     """Two slots a call here, once a second; until it has all of them, the last count stands."""
-    fewer = [(f"{each}500", f"{each}2") for each in ("dead_lists(from, ", "#lists < ", "or 0) + ")]
+    fewer = [
+        (f"{each}500", f"{each}2") for each in ("dead_lists(from, ", "#lists < ", "counted_to + ")
+    ]
     change_script(monkeypatch, COMMIT, *fewer)
     worker = join(capacity=1, **FIFO)
     for slot in "abcde":

@@ -484,8 +484,8 @@ local delayed = has_later and first_of('later') and not (rests and is_dead('late
 local waits = delayed or has_later and first_of('parked')
 local still = rests and not waits
 -- how many wait for dead hosts, at the last count; of a new one so many of the first lists
-local host, counted_to, counted_sum = (has_later and found[11] or ''):match('^(%d+) (%d+) (%d+)$')
-host = tonumber(host or 0)
+local host, counted_to, counted_sum = (has_later and found[11] or '0 0 0'):match('(%d+) (%d+) (%d+)')
+host = tonumber(host)
 local is_all, kept = true, 0
 if still and has_later then
   local rows
@@ -521,17 +521,17 @@ local counted = {'pages', 'items', 'duplicates', 'retries', 'added'}
 local place = 0
 for more in words(ARGV[18] .. ' ' .. adds) do
   place = place + 1
-  if tonumber(more) > 0 then redis.call('HINCRBY', key('crawl'), counted[place], more) end
+  if more ~= '0' then redis.call('HINCRBY', key('crawl'), counted[place], more) end
 end
 local newest_note = redis.call('LINDEX', key('progress'), 0)
 local is_note, noted = pcall(cjson.decode, newest_note or '')
 local age = is_note and type(noted) == 'table' and type(noted.time) == 'number' and now - noted.time
 local is_due = not age or age < 0 or age >= 1000
 if is_due and has_later then
-  local rows, is_end = dead_rows(tonumber(counted_to or 0))
-  rows = rows + (counted_sum or 0)
+  local rows, is_end = dead_rows(tonumber(counted_to))
+  rows = rows + counted_sum
   if is_end then host = rows end
-  local next_count = is_end and '0 0' or (counted_to or 0) + 500 .. ' ' .. rows
+  local next_count = is_end and '0 0' or counted_to + 500 .. ' ' .. rows
   if rows > 0 or found[11] then
     redis.call('HSET', key('crawl'), 'host', host .. ' ' .. next_count)
   end

@@ -1,7 +1,7 @@
 -- KEYS: the filter's header.
 -- ARGV: names of the workers' counts.
 -- Returns {fields of the crawl, time (ms), workers with their leases, failed, quarantined, progress,
--- bytes of the keys or -1, requests that are not due, in how many ms the next of them is or '', slots
+-- bytes of the keys or nil, requests that are not due, in how many ms the next of them is or '', slots
 -- that are held, slots with requests over the budget, one list of a dead slot, quarantined and delayed
 -- requests that count as failed, since all of them are of dead slots}; without each worker's and each
 -- slot's part.
@@ -26,5 +26,5 @@ return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over'
     'waiting', unpack(ARGV)),
   now, workers, redis.call('HLEN', key('failed')),
   quarantined, slice(key('progress'), 0, 59),
-  unknown and -1 or bytes, later, due, held, redis.call('ZCARD', key('capped')),
+  bytes, later, due, held, redis.call('ZCARD', key('capped')),
   redis.call('ZRANGEBYSCORE', key('parked'), '-inf', '(0', 'LIMIT', 0, 1), late}

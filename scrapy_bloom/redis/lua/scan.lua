@@ -10,7 +10,7 @@
 -- many ms it is due; in `holds` for how long the slot is held (ms, or inf) as text, and how many times
 -- in a row; for a record priority, slot and entry, and for a failed one reason, attempts, worker, when
 -- (ms), details and claim, none if it cannot be read. Of lists {next cursor, {name, its requests, name,
--- …}, bytes of their keys or -1}: an entry of a lobby has the name of its slot, and counts as 1.
+-- …}, bytes of their keys or nil}: an entry of a lobby has the name of its slot, and counts as 1.
 
 -- include key
 -- include now
@@ -84,7 +84,7 @@ end
 if #elements < width * most then following = 0 end
 if ARGV[4] == 'count' then
   if first == 0 and rest ~= '' then weigh(name) end
-  return {following, counts_of(elements), unknown and -1 or bytes}
+  return {following, counts_of(elements), bytes}
 end
 for at = kind == 'quarantined' and #elements or 0, 1, -1 do
   elements[2 * at], elements[2 * at - 1] = parts_of(elements[at]), elements[at]

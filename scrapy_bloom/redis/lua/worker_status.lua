@@ -1,7 +1,7 @@
 -- KEYS: the filter's header.
 -- ARGV: workers.
 -- Returns {for each worker {claims, dispatched, whether it runs start(), time of the oldest of
--- about a hundred claims (ms, 0 for none)}, bytes of their keys or -1}.
+-- about a hundred claims (ms, 0 for none)}, bytes of their keys or nil}.
 
 -- include key
 -- include records
@@ -22,4 +22,4 @@ for _, each in ipairs(ARGV) do
     redis.call('SISMEMBER', key('starting'), each), oldest or 0}
   for _, name in ipairs({'claims:', 'dispatched:', 'batch:'}) do weigh(key(name .. each)) end
 end
-return {found, unknown and -1 or bytes}
+return {found, bytes}
