@@ -17,6 +17,8 @@ ATTEMPTS = 5
 """So many attempts in a row without any answer begin a hold."""
 ALONE_SECONDS = 3600.0
 """So long after its first failure a host is dead if no other one has answered."""
+ALONE_HOLDS = 65
+"""Or after so many holds in a row, which take as long, begun by any processes."""
 ONE_BY_ONE = 0.05
 """Seconds of the hold by which a slot gets one request at a time."""
 MOST_HEARD = 10_000
@@ -57,10 +59,8 @@ class _Run:
     when there were ATTEMPTS of them; `is_held` if that has led to a hold."""
 
     def __init__(self, began: float) -> None:
-        self.began = began
-        self.failures = 0
-        self.enough = inf
-        self.is_held = False
+        self.began, self.enough = began, inf
+        self.failures, self.is_held = 0, False
 
 
 class Hosts:
@@ -78,10 +78,8 @@ class Hosts:
         self._silent: set[str] = set()
         """The slots that have failed since any slot has answered, but for those that have failed
         enough before that."""
-        self._failures = 0  # of these
-        self._silent_since = 0.0  # when the first of them was
-        self._pauses = 0
-        self._paused_until = 0.0
+        self._failures, self._silent_since = 0, 0.0  # of these, and when the first of them was
+        self._pauses, self._paused_until = 0, 0.0
 
     def hears(self, slot: str, latency: float = inf) -> bool:
         """Note that `slot` answers, a request that was sent `latency` seconds ago. Return True if
@@ -144,7 +142,9 @@ class Hosts:
         rows = max(0, hold.times - SILENT)
         # others have answered since, or it never has, and others have: it is the host
         others = self._answered > run.began or (slot not in self._heard and bool(self._heard))
-        if rows >= len(PAUSES) and (others or now - run.began >= ALONE_SECONDS):
+        # fewer failures may be those of a process that has begun offline
+        most = ALONE_HOLDS if run.failures >= 2 * ATTEMPTS else ALONE_HOLDS + ATTEMPTS
+        if rows >= (len(PAUSES) if others or now - run.began >= ALONE_SECONDS else most):
             return Step(goes_back=True, seconds=self._retry, times=DEAD)
         return Step(True, PAUSES[min(rows, len(PAUSES) - 1)], SILENT + rows + 1)
 

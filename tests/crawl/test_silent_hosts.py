@@ -185,16 +185,13 @@ def test_pages_of_a_host_that_answers_others_are_retried_and_fail_as_ever(make_c
     assert world.attempts("mixed") <= 60 + 2 * 60
 
 
-def test_a_dead_host_is_asked_by_one_page_each_time_and_an_answer_brings_all_back(
-    make_crawl, clock
-):
-    """While the crawl lasts."""
+def test_a_dead_host_is_asked_each_time_and_an_answer_brings_all_back(make_crawl, clock):
+    """By one page, while the crawl lasts."""
     crawl = make_crawl(BLOOM_HOST_RETRY="10m")
     down = lambda slot, now: "refused" if slot == "gone" and now < 3000 else None  # noqa: E731
     world = World(crawl, clock, {"up": 1, "gone": 30}, down)
     for minute in range(1, 60):
-        later = {"download_slot": "up", "bloom_not_before": 60 * minute}
-        crawl.push(f"up-{minute}", meta=later)
+        crawl.push(f"up-{minute}", meta={"download_slot": "up", "bloom_not_before": 60 * minute})
     world.run()
     assert world.attempts("gone", 300, 3000) in {4, 5}
     assert sum("gone" in url for url in world.answered) == 30
@@ -228,6 +225,22 @@ def test_the_last_hosts_are_dead_after_an_hour(make_crawl, clock, pages, down, d
     assert least <= world.now < most
     assert len(world.asked) < len(world.answered) + 180
     assert (world.reasons() or 0) == dead
+
+
+FIFTH, SINGLE, FIRST = [(300, 300)], [(1, 1)] * 8, [(200, 300)]
+
+
+@pytest.mark.parametrize(("more", "dead"), [(FIFTH, 3), (SINGLE, 3), (FIRST, 0)])
+def test_the_hour_goes_on_in_the_next_start(make_crawl, clock, more, dead):
+    """Of each: for how long nothing answers, and its end. Neither a break of a day nor the first
+    attempts after an hour make a host dead: a fifth one does, or single ones of some starts."""
+    failed, pages, starts = [], {"one": 3}, [(1800, 1800), (1800, 1800), *more]
+    for down, end in starts:
+        world = World(make_crawl(), clock, pages, within(0, down)).run(end)
+        failed.append(world.reasons() or 0)
+        pages, clock.now = {}, clock.now + 86_400
+    assert failed == [0] * (len(starts) - 1) + [dead]
+    assert len(world.answered) == 3 - dead
 
 
 @pytest.mark.parametrize("signal", [signals.headers_received, signals.bytes_received])
@@ -325,8 +338,7 @@ def test_who_has_answered_lately_is_remembered(clock, monkeypatch):
 def test_nothing_fails_while_the_machine_is_offline(make_crawl, clock, caplog, why, seconds):
     """Whatever the exception: one request asks whether it is over, at last once a minute, and
     the crawl goes on when it is."""
-    pages = dict.fromkeys("abcd", 200)
-    crawl = make_crawl()
+    crawl, pages = make_crawl(), dict.fromkeys("abcd", 200)
     world = World(crawl, clock, pages, within(3, 3 + seconds, why)).run()
     assert (len(world.answered), world.failed) == (800, [])
     assert len([at for at, _ in world.asked if 40 < at < seconds]) <= 10 + seconds / 55
@@ -346,34 +358,26 @@ def test_who_has_answered_is_asked_first_whether_the_machine_is_online(make_craw
     assert len(world.answered) == 50
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=25, deadline=None, suppress_health_check=[*HealthCheck])
 @given(data=some.data())
 def test_whatever_happens_no_page_of_a_host_that_answers_is_lost(monkeypatch, data):
     """Outages of the machine and of hosts, of any length and kind, of hosts that answer again; and
     a host that is gone fails as one."""
-    kinds = some.sampled_from(sorted(DOWN))
-    times = some.floats(0, 300)
+    kinds, times = some.sampled_from(sorted(DOWN)), some.floats(0, 300)
     outages = data.draw(some.lists(some.tuples(times, some.floats(0, 900), kinds), max_size=2))
     gone = {f"gone{n}": data.draw(kinds.filter(lambda why: why != "breaks")) for n in range(2)}
     gone = dict([*gone.items()][: data.draw(some.integers(0, 2))])
     pages = {"a": 150, "b": 150, **dict.fromkeys(gone, 10)}
 
     def down(slot, now):
-        for begin, length, why in outages:
-            if begin <= now < begin + length:
-                return why
-        return gone.get(slot)
+        whys = (why for begin, length, why in outages if begin <= now < begin + length)
+        return next(whys, gone.get(slot))
 
     clock = Clock(monkeypatch)
     crawl = Crawl(None, **SETTINGS).open()
     try:
         world = World(crawl, clock, pages, down).run(20_000)
-        missed = [url for url in world.failed if "gone" not in url]
-        assert missed == []
+        assert [url for url in world.failed if "gone" not in url] == []
         assert sum("gone" not in url for url in world.answered) == 300
     finally:
         crawl.drop()
@@ -381,9 +385,7 @@ def test_whatever_happens_no_page_of_a_host_that_answers_is_lost(monkeypatch, da
 
 @pytest.mark.parametrize("slots", ["a", "abcd"])
 @pytest.mark.parametrize(("why", "pages"), [("forbidden", 100), ("rewritten", 200)])
-def test_a_request_that_never_reaches_its_host_lets_another_one_ask(
-    make_crawl, clock, slots, why, pages
-):
+def test_what_never_reaches_its_host_lets_another_ask(make_crawl, clock, slots, why, pages):
     """Soon after the host, or the machine, is back, however long a download may take."""
     crawl, down = make_crawl(DOWNLOAD_TIMEOUT=9000), within(0.5, 600)
     world = World(crawl, clock, dict.fromkeys(slots, 200), None)
@@ -454,9 +456,7 @@ def test_a_limit_loses_no_page(one, rate, says, latency):
         *((1, 9000, 1, 1), (2, 9000, 2, 1), (20, 9000, 20, 445)),
     ],
 )
-def test_a_host_is_given_up_after_a_while_and_a_page_that_is_left_alone_at_once(
-    one, pages, end, lost, most
-):
+def test_a_host_is_given_up_after_a_while_and_a_last_page_at_once(one, pages, end, lost, most):
     """Only its others tell a broken page from a host that is down. One that is back loses none."""
     world = one(pages, within(0, end, "busy")).run()
     assert (len(world.answered), len(world.failed)) == (pages - lost, lost)
