@@ -1,4 +1,4 @@
-"""A site with a calendar that has no end, crawled with a budget for it, and killed again and again.
+"""A site with a login, and a calendar without end and its budget, killed again and again.
 
 Run as a module, this file crawls. Set TRAP_SEED to repeat a run.
 """
@@ -26,8 +26,8 @@ def links(page):
     """Return the pages that a page links to; today is a day of the calendar."""
     kind, number = page.split("/")
     number = int(number)
-    if kind == "today":
-        return [f"calendar/{number}000"]
+    if kind in ("today", "login"):
+        return [f"calendar/{number}000" if kind == "today" else f"login/{number + 1}"]
     if kind == "calendar":
         days = (number + 1, 2 * number, number - 1)
         return [*(f"calendar/{day}" for day in days), f"page/{number % PAGES}"]
@@ -38,7 +38,7 @@ def links(page):
 async def answer(asked):
     """Answer after a short while."""
     await asyncio.sleep(random.random() * 0.01)
-    if asked.kind == "today":
+    if asked.kind == "today" or asked.page == "login/0":
         return moved(asked.crawl, *links(asked.page))
     return Reply(body=asked.page.encode())
 
@@ -47,14 +47,20 @@ class TrapSpider(scrapy.Spider):
     """Follows each link."""
 
     name = "trap"
-    custom_settings = {"BLOOM_BUDGET": {"*/calendar/*": MOST, "*": 10_000}}  # noqa: RUF012
+    custom_settings = {  # noqa: RUF012
+        "BLOOM_BUDGET": {"*/calendar/*": MOST, "*/login/*": 0, "*": 10_000}
+    }
 
     async def start(self):
-        yield scrapy.Request(f"{self.site}/page/0", dont_filter=True)
+        for page in "login/0", "page/0":
+            meta = {"bloom_repeat_start": page == "login/0"}
+            yield scrapy.Request(f"{self.site}/{page}", dont_filter=True, meta=meta)
 
     def parse(self, response):
+        self.crawler.stats.inc_value(response.text)
         for page in links(response.text):
-            yield scrapy.Request(f"{self.site}/{page}", priority=page.startswith("calendar"))
+            meta, first = response.meta if "login" in page else {}, page.startswith("calendar")
+            yield scrapy.Request(f"{self.site}/{page}", meta=meta, priority=first)
 
 
 def trap(teller):
@@ -71,6 +77,7 @@ def trap(teller):
             "over": [each.url.partition("/trap/")[2] for each in kept],
             "why": [each.exception for each in kept],
             "killed": [run.status == -SIGKILL for run in runs],
+            "logins": runs[-1].stats["login/1"],
             "stat": runs[-1].stats["scheduler/capped/*/calendar/*"],
         }
 
@@ -81,13 +88,16 @@ def trap(teller):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
 def test_a_trap_takes_its_budget_and_no_other_page():
     """Takes as long as six processes do: exactly so many days are asked, each other page is, and
-    what is left of the calendar is kept, with the pattern that is full."""
+    what is left of the calendar is kept, with the pattern that is full; that of the login has no
+    room, and stops neither it nor its redirect, but a page behind them."""
     (found,) = told("tests.test_budget_crawls", seed=seed_of("TRAP_SEED")).values()
     pages, over = {*found["pages"]}, {*found["over"]}
     assert [sum(page.startswith(kind) for page in pages) for kind in ("page", "cal")] == [150, 40]
-    assert {"page/0"}.union(*map(links, pages)) == pages | over
+    assert {"page/0", "login/0"}.union(*map(links, pages)) == pages | over
     assert (len(over) > 50, pages & over) == (True, set())
-    assert {*found["why"]} == {"BLOOM_BUDGET has no room for pattern '*/calendar/*'"}
+    full = "BLOOM_BUDGET has no room for pattern '*/{}/*'".format
+    assert {*found["why"]} == {full("calendar"), full("login")}
+    assert ("login/2" in over, found["logins"] > 0) == (True, True)
     assert found["killed"] == [True] * KILLS + [False]
     assert found["stat"] > 0
 

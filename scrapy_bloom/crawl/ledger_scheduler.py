@@ -28,6 +28,7 @@ from .holds import LocalHolds, probe_seconds, sent_again
 from .queue_settings import memory_records
 from .records import rank_of
 from .settings import ANY_SPIDER, DELAY_WAIT, budget_of
+from .start_requests import REPEAT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence, Sized
@@ -97,8 +98,7 @@ class LedgerScheduler(BaseScheduler):
     _start_requests: StartRequests  # with a ledger only
 
     def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:
-        self.crawler = crawler
-        self.stats = crawler.stats
+        self.crawler, self.stats = crawler, crawler.stats
         inc_value = getattr(type(crawler.stats), "inc_value", None)
         self._has_scrapys_stats = inc_value is StatsCollector.inc_value
         self.df = dupefilter
@@ -106,11 +106,10 @@ class LedgerScheduler(BaseScheduler):
         self.mqs = memory_records(crawler)
         self.ledger: Ledger | None = None
         self._children: Any = None  # where they are followed
-        self._has_told_of_unserializable = False
+        self._has_told_of_unserializable = self._asks_for_rest = False
         self._engine = EngineProgress(crawler)
         self._alarm = Alarm(self._on_alarm)
         self._delay_wait = DELAY_WAIT.read(crawler.settings)
-        self._asks_for_rest = False
         self._budget = budget_of(crawler.settings)
         self._local_holds = LocalHolds(probe_seconds(crawler))
         self._local_holds.add(self.mqs.slots)
@@ -240,10 +239,14 @@ class LedgerScheduler(BaseScheduler):
             # not if a middleware sends the same object again
             is_again = TAKEN and request in TAKEN and request not in self._engine.just_downloaded()
             delay = take_delay(request) if is_again or NOT_BEFORE in request.meta else None
-            for source in self._sources_of(request):  # a redirect may be to another host
+            for source in (sources := self._sources_of(request)):  # a redirect may change the host
                 host = urlparse_cached(source).hostname
                 if request.meta.get(SLOT_KEY) == host != urlparse_cached(request).hostname:
                     request.meta.pop(SLOT_KEY, None)
+            if ledger is not None and request.meta.get(REPEAT_KEY):
+                is_copy = request is not self._start_requests.offered  # such as a child's
+                if is_copy and not any(each.meta.get(REPEAT_KEY) for each in sources):
+                    del request.meta[REPEAT_KEY]
             if request.meta.get("proxy"):
                 self._local_holds.let_pass(self._slot_of(request))
             budget = self._budget
@@ -279,9 +282,7 @@ class LedgerScheduler(BaseScheduler):
         request, medium = self._next()
         if request is None:
             self._await_due()
-        elif not self._may_be_dispatched(request):
-            return None
-        else:
+        elif self._may_be_dispatched(request):
             if ledger is not None:
                 ledger.dispatch(request)
             hold = self.holds.get(self._slot_of(request), NO_HOLD) if self.holds else NO_HOLD
@@ -292,7 +293,8 @@ class LedgerScheduler(BaseScheduler):
             if self._gate.holds and self._gate.admit(""):
                 self.probes[""] = request
             self._count("scheduler/dequeued", medium)
-        return request
+            return request
+        return None
 
     def _end_probes(self) -> None:
         """Let another request ask in place of each that the engine is done with: a middleware has
@@ -314,7 +316,9 @@ class LedgerScheduler(BaseScheduler):
         return True
 
     def _names_in(self, budget: Budget, request: Request) -> list[Name]:
-        """Return the names under which `request` counts, but for those where it is sent again."""
+        """Return the names under which `request` counts: not where it is sent again, no login's."""
+        if self.ledger is not None and request.meta.get(REPEAT_KEY):
+            return []
         before = [(encodable(self._slot_of(each)), each.url) for each in self._sources_of(request)]
         return budget.names(encodable(self._slot_of(request)), request.url, before)
 

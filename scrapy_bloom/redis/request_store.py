@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from ..crawl.delays import NO_HOLD, Hold
 from ..crawl.failed_request import FailedRequest, lost
+from ..crawl.start_requests import REPEAT_KEY
 from ..crawl.stats import COUNTED
 from ..errors import SharedFilterError
 from .call import FENCED, LEAVE, OVER, Call, Entry, Full, Holding, Packed, Policy, Reply
@@ -216,6 +217,7 @@ class RedisStore:
         claim = next(filter(None, map(self.claims.dispatched.get, sources)), None)
         packed = self._codec.dump(request, again=claim)
         before = ((self._codec.slot_of(each) or "", each.url) for each in sources)
+        names = self._codec.budget.names(packed.slot, request.url, before)
         fingerprint = None
         if not request.dont_filter:
             known = self._dupefilter.fingerprint(request)
@@ -225,7 +227,7 @@ class RedisStore:
         self._enqueue(
             packed=packed,
             fingerprint=fingerprint,
-            names=self._codec.budget.names(packed.slot, request.url, before),
+            names=() if request.meta.get(REPEAT_KEY) else names,
             due=None if delay is None else monotonic() + delay,
         )
 

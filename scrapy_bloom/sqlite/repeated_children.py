@@ -14,6 +14,7 @@ from ..crawl.failed_request import TIMES_KEYS
 from ..crawl.ledger import CommitHook
 from ..crawl.origins import origins_of
 from ..crawl.request_text import DEFAULTS
+from ..crawl.start_requests import REPEAT_KEY
 from ..scrapy_private.engine import EngineView
 from ..scrapy_private.middlewares import OutputFilter
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .job_file import RequestFile
     from .request_store import SqliteStore
 
-VOLATILE = frozenset({"download_latency", NOT_BEFORE, *TIMES_KEYS})
+VOLATILE = frozenset({"download_latency", NOT_BEFORE, REPEAT_KEY, *TIMES_KEYS})
 """Meta keys that children may copy or have, and whose values differ in a repetition."""
 ROWLESS = -(1 << 62)
 """Parents below this number are pages in memory, the others are rows."""
@@ -48,8 +49,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-        self._engine = EngineView(crawler)
+        self._crawler, self._engine = crawler, EngineView(crawler)
         self._origins = origins_of(crawler)
         self._parents: WeakKeyDictionary[Request, int] = WeakKeyDictionary()  # of children
         self._stored: list[tuple[int, Request]] = []

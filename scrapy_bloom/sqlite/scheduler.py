@@ -130,8 +130,7 @@ class DurableScheduler(LedgerScheduler):
             parts = LocalStartRequests(crawler), RepeatedChildren(crawler)
             for middleware in (*parts, *([feeds.start_items] if feeds else [])):
                 put_before_engine(crawler, middleware)
-            idle_checks = IdleChecks(crawler)
-            failures = Failures(crawler)
+            idle_checks, failures = IdleChecks(crawler), Failures(crawler)
             _look(crawler, job, feeds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, named(job.requests, error))

@@ -309,6 +309,31 @@ def test_a_page_whose_redirect_is_capped_is_acknowledged_with_it(place):
     assert place.failed.by_reason() == {"capped": 1}
 
 
+@pytest.mark.parametrize("more", [{}, {"function": lambda: None}])
+def test_a_login_that_is_repeated_counts_nowhere(place, more):
+    """Nor do its retries and redirects, also in memory, whatever is full. A child that has copied
+    its meta does, and that one's redirect."""
+    budget = {"BLOOM_BUDGET": {"*": 1, "sso.example": 0}}
+    login = child("login", meta={"bloom_repeat_start": True, **more})
+    (job := place.open(**budget)).start(child("a"), login)
+    page = max(iter(job.pop_any, None), key=name_of)
+    for how in ["retry_times"], ["redirect_times", "sso"]:
+        send_again(job, page, *how, download_slot="sso.example")
+        job.done(page)
+        page = job.pop_any()
+    job.scheduler.enqueue_request(child("child", meta={**page.meta, "download_slot": "another"}))
+    job.done(page)
+    page = job.pop_any()
+    send_again(job, page, "redirect_times", "over", download_slot="sso.example")
+    job.done(page)
+    job.commit()
+    assert place.failed.names() == ["over"]
+    job.drop()
+    (job := place.open(**budget)).start(child("a"), login.copy())
+    assert ("login" in job.names()) == (job.scheduler.medium == "disk")
+    assert place.failed.names() == ["over"]
+
+
 def test_of_what_cannot_be_serialized_a_record_is_kept(place, caplog):
     """It counts, and is asked in memory; over the budget it is done, and no retry helps, which each
     start says until it is forgotten."""
@@ -459,9 +484,10 @@ def test_a_start_request_that_cannot_be_serialized_is_recorded_once(make_round, 
 
 
 def test_without_a_job_requests_over_the_budget_are_counted(make_round, caplog):
-    """And told, also where no stats are kept."""
+    """And told, also where no stats are kept. There no start repeats a login."""
     caplog.set_level("INFO")
-    job = make_round(None, BLOOM_BUDGET={"*": 2, "*/[m-z]": 1}).pushed(*"xyabc")
+    job = make_round(None, BLOOM_BUDGET={"*": 2, "*/[m-z]": 1}).pushed(*"xyab")
+    job.push("c", meta={"bloom_repeat_start": True})
     assert sorted(job.names()) == ["a", "x"]
     assert job.stat("scheduler/capped") == 3
     caplog.clear()

@@ -46,7 +46,7 @@ def test_children_are_given_once(make_round, crash_round, monkeypatch):
     measures or their time, in whatever order a release has its keys, or a process the values of a
     set. The filter has the others. One that has no text, or is changed later, stops nothing."""
     measured = [
-        {"download_latency": n, "bloom_not_before": -n, "depth": 1, "tags": tags}
+        {"download_latency": n, "bloom_not_before": -n, "bloom_repeat_start": True, "tags": tags}
         for n, tags in ((1, {0, 8}), (2, {8, 0}))
     ]
     headers, odd = {"Referer": "http://example.com"}, {"has no form": {1: 1, "a": 1}}
