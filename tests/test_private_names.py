@@ -11,15 +11,18 @@ from scrapy import Request
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.http import Response
 from scrapy.logformatter import LogFormatter
+from scrapy.settings import Settings
 from scrapy.spidermiddlewares import httperror
 from scrapy.utils import reactor
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from scrapy_bloom import JobDirectoryError, scrapy_private
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.holds import sent_again
 from scrapy_bloom.scrapy_private import slots
-from scrapy_bloom.scrapy_private.engine import EngineView
+from scrapy_bloom.scrapy_private.engine import EngineView, close_spider
+from scrapy_bloom.scrapy_private.middlewares import on_unhandled_status
 from scrapy_bloom.scrapy_private.progress import scheduler_of
 from scrapy_bloom.scrapy_private.slots import slot_keys
 from tests import fakes
@@ -127,6 +130,28 @@ def test_a_start_that_could_lose_a_page_is_refused(tmp_path, monkeypatch, name):
     with pytest.raises(JobDirectoryError, match=re.escape(name)):
         job.open()
     assert [*(tmp_path / "job").iterdir()] == []
+
+
+def test_a_close_lets_the_scraper_look(next_turn):
+    """Scrapy looks whether its scraper is done after responses, not after items of `start()`."""
+    engine, closing = fakes.Engine(), Deferred()
+    engine.scraper.slot.closing = closing
+    engine.scraper._check_if_closing = lambda: closing.callback(None)
+    close_spider(SimpleNamespace(engine=engine), "over")
+    next_turn()
+    assert (engine.closed, closing.called) == (["over"], True)
+
+
+def test_what_another_middleware_does_about_an_error_goes_on_behind_it():
+    """Scrapy finds its successor by its number, in another list."""
+    spidermw, other = SimpleNamespace(), object()
+    refuses = httperror.HttpErrorMiddleware(Settings()).process_spider_exception
+    spidermw.methods = {"process_spider_exception": [None, refuses, other]}
+    spidermw.methods["process_spider_output"] = [1, 2, 3]
+    engine = SimpleNamespace(scraper=SimpleNamespace(spidermw=spidermw))
+    on_unhandled_status(SimpleNamespace(engine=engine), print)
+    pairs = [*zip(*spidermw.methods.values(), strict=True)]
+    assert pairs == [(None, 1), (print, None), (refuses, 2), (other, 3)]
 
 
 @pytest.mark.parametrize("name", MISSED)
