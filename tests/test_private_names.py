@@ -127,7 +127,7 @@ def test_a_start_that_could_lose_a_page_is_refused(tmp_path, monkeypatch, name):
         monkeypatch.delattr(READ[name], name.rpartition(".")[2])
     else:
         take_away(job, name, monkeypatch)
-    with pytest.raises(JobDirectoryError, match=re.escape(name)):
+    with pytest.raises(JobDirectoryError, match=f" has no {re.escape(name)}, which "):
         job.open()
     assert [*(tmp_path / "job").iterdir()] == []
 

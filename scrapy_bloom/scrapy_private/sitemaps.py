@@ -27,13 +27,13 @@ class SitemapSpider(spiders.SitemapSpider):
             miss("SitemapSpider._parse_sitemap", "pages of sitemaps have no version")
 
     def _parse_sitemap(self, response: Response) -> Iterable[Request]:
-        versions: dict[str, str] = {}
+        versions: dict[str, str | None] = {}
 
         def noted(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             # the entry of a page may come after a link to it
             found = [*self.sitemap_filter(entries)]
             for entry in found:
-                loc, version = entry["loc"], entry.get("lastmod", "")
+                loc, version = entry["loc"], entry.get("lastmod")
                 for url in (loc, *(entry.get("alternate") or ())):
                     with suppress(ValueError):
                         name = safe_url_string(url)
