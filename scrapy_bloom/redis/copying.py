@@ -11,14 +11,14 @@ from pathlib import Path
 
 from bitarray import bitarray
 
-from ..bloom import ScalableBloomFilter, sizing
+from ..bloom import LOCK, ScalableBloomFilter, sizing
 from ..bloom.file import BitStore
 from ..bloom.fixed import BloomFilter
 from ..bloom.header import PAGE, Header
 from ..bloom.layers import PathArgument
 from ..bloom.removal import remove_filter
 from ..errors import IncompatibleFilterError
-from ..files import sync_directory
+from ..files import DirectoryLock, sync_directory
 from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import SHARDS, LayerShape, RedisHeader
@@ -37,7 +37,11 @@ def load_into_redis(path: PathArgument, url: str, key: str) -> int:
     Raises what opening either filter raises, and IncompatibleFilterError if `key` exists or the
     filter is exact; then Redis is left as it was.
     """
-    with open_inexact(path) as local, RedisClient(url) as client:
+    with (
+        open_inexact(path) as local,
+        DirectoryLock(Path(path), LOCK),
+        RedisClient(url) as client,
+    ):
         shared = to_fill(client, key, local)
         with shared.filling():
             put_layers(shared, local)
@@ -93,10 +97,10 @@ def save_from_redis(url: str, key: str, path: PathArgument) -> int:
         return len(shared)
 
 
-def open_inexact(path: PathArgument, *, read_only: bool = False) -> ScalableBloomFilter:
-    """Open the filter in the directory `path`. Raises IncompatibleFilterError if it is exact,
-    and what opening it raises."""
-    local = ScalableBloomFilter.open(path, read_only=read_only)
+def open_inexact(path: PathArgument) -> ScalableBloomFilter:
+    """Open the filter in the directory `path` to read it. Raises IncompatibleFilterError if it is
+    exact, and what opening it raises."""
+    local = ScalableBloomFilter.open(path, read_only=True)
     if local.exact:
         local.close()
         raise IncompatibleFilterError(

@@ -72,7 +72,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                 " job once with SCHEDULER = 'scrapy_bloom.DurableScheduler', which takes them over,"
                 " stop it, and load it then"
             )
-        with stopped_job(job.requests) as left, open_inexact(job.filter, read_only=True) as local:
+        with stopped_job(job.requests) as left, open_inexact(job.filter) as local:
             shared = to_fill(client, key, local)
             with _crawl(shared, codec) as pusher:
                 put_layers(shared, local, pusher.beat)

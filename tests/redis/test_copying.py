@@ -1,5 +1,7 @@
 """Filters moved between files and Redis, on a real server and a real Cluster."""
 
+from shutil import copytree
+
 import pytest
 
 from scrapy_bloom import (
@@ -115,7 +117,7 @@ def test_a_filter_of_which_a_part_is_gone_is_not_saved(redis_server, key, tmp_pa
 
 
 def test_nothing_is_written_over_and_no_job_that_runs_is_loaded(redis_server, key, tmp_path, local):
-    """A key or a directory that is there is refused and left alone."""
+    """A key or a directory that is there is refused and left alone; a killed job stays one."""
     with ScalableBloomFilter(1_000, 1e-3, tmp_path / "open"), pytest.raises(FilterLockedError):
         load_into_redis(tmp_path / "open", redis_server.url, key)
     assert redis_server.names(key) == []
@@ -124,6 +126,11 @@ def test_nothing_is_written_over_and_no_job_that_runs_is_loaded(redis_server, ke
         load_into_redis(local, redis_server.url, key)
     assert redis_server.names(key) == [key]
     load_into_redis(local, redis_server.url, key + "free")
+    with ScalableBloomFilter.open(tmp_path / "open"):
+        copytree(tmp_path / "open", tmp_path / "killed")
+    load_into_redis(tmp_path / "killed", redis_server.url, key + "killed")
+    with ScalableBloomFilter.open(tmp_path / "killed") as killed:
+        assert not killed.clean
     with pytest.raises(FileExistsError, match="local is there already"):
         save_from_redis(redis_server.url, key + "free", local)
     with pytest.raises(KeyError, match="no filter 'nobody'"):
