@@ -54,7 +54,8 @@ class Keeper:
         """Add `fingerprints`, uncommitted until now, to the filter. Never raises."""
         for fingerprint in list(fingerprints):
             self._release_or_keep(fingerprint)
-        self._dupefilter.close_if_full()
+            if self._dupefilter.watches_each_new:
+                self._dupefilter.close_if_full()
 
     def _release_or_keep(self, fingerprint: bytes) -> None:
         try:

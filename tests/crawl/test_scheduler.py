@@ -303,6 +303,15 @@ def test_scrapy_queues_that_cannot_be_read_are_refused(make, tmp_path, is_state)
     assert not make().push("a")
 
 
+def test_a_commit_that_fills_the_filter_does_not_make_it_grow(make, next_turn):
+    """BLOOM_ON_FULL = "close" closes the spider; the rest of the commit goes in all the same."""
+    job = make(BLOOM_CAPACITY=40, BLOOM_ON_FULL="close").pushed(*map(str, range(60)))
+    job.commit()
+    next_turn()
+    assert job.engine.closed == ["bloom_full"]
+    assert [len(layer) for layer in job.scheduler.df.filter.layers] == [60]
+
+
 @pytest.mark.parametrize("limit", ["query_only = 1", "max_page_count = 8", "memory"])
 def test_a_failing_database_closes_the_spider_and_keeps_the_job(
     make, crash, next_turn, caplog, monkeypatch, limit
