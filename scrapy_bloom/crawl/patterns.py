@@ -11,6 +11,8 @@ from itertools import combinations
 LONGEST_GLOB = 5000
 """Most characters of a glob: the time that the standard library takes grows with their square."""
 _PLACE = re.compile(r"[^:/?#]+://(?:[^/?#]*@)?(?:\[([^]/?#]*)]|([^/?#:]*))(?::\d*)?([^#]*)")
+_NOWHERE = re.compile(r"/|[^/]*://|.*#|[^*?[:/]+:\d*(/|$)", re.DOTALL)
+"""What is in no host, path and query: no host, a scheme, a port, a fragment."""
 _WILDCARD = re.compile(r"\[!?.[^]]*]|[*?]", re.DOTALL)
 
 
@@ -40,13 +42,18 @@ class Patterns:
     """Finds the one of `globs` that counts a URL: of those that match it the one with most literal
     characters. A glob with `/` is matched with host, path and query, any other with the host.
 
-    Raises ValueError for a glob that cannot be used, and for two with equally many literal
-    characters that may match the same URL.
+    Raises ValueError for a glob that cannot be used, or matches no page of a site, and for two with
+    equally many literal characters that may match the same URL.
     """
 
     def __init__(self, globs: Iterable[str]) -> None:
         rules = []
         for glob in globs:
+            if _NOWHERE.match(glob):
+                raise ValueError(
+                    f"BLOOM_BUDGET has {glob!r}, which matches no page of a site: write host, path"
+                    " and query alone, such as 'shop.example/list/*'"
+                )
             host, slash, path = glob.partition("/")
             pieces = _WILDCARD.split(lowered := host.lower() + slash + path)
             rules.append((sum(map(len, pieces)), glob, lowered, pieces))

@@ -56,6 +56,7 @@ def _digest(value: Any) -> Digest | None:
         return Digest()
     skips = False
     if isinstance(value, str):
+        require(not value.lstrip().startswith("["))  # JSON
         before, colon, after = value.partition(":")
         if skips := before.strip() == "skip":
             value = after.split(",") if colon else []
@@ -87,7 +88,8 @@ DELTA_DIGEST: Setting[Digest | None] = Setting(
     "BLOOM_DELTA_DIGEST",
     None,
     Values(
-        "True, a list of item fields to leave out, or 'skip', alone or as in 'skip: field, other'",
+        "True, a list of item fields to leave out, as text field,other, or 'skip', alone or as in"
+        " 'skip: field, other'",
         _digest,
     ),
     "Whether pages that are fetched again are compared",

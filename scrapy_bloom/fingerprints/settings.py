@@ -13,13 +13,15 @@ def _patterns(value: Any) -> tuple[str, ...]:
         return ("*",)
     if value in (False, "False", "false", ""):
         return ()
-    found = set(map(str.strip, value.split(",") if isinstance(value, str) else value))
-    require("" not in found)
+    names = value.split(",") if isinstance(value, str) else value
+    found = set(map(str.strip, names))
+    require("" not in found and (names is value or not value.lstrip().startswith("[")))
     return tuple(sorted(found))
 
 
 PATTERNS = Values(
-    "a list of names and globs that are not empty, such as ['gclid', 'utm_*'], or True for all",
+    "a list of names and globs that are not empty, such as ['gclid', 'utm_*'], as text gclid,utm_*,"
+    " or True for all",
     _patterns,
 )
 IGNORE_QUERY_PARAMS: Setting[tuple[str, ...]] = Setting(

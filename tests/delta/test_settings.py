@@ -44,7 +44,7 @@ def test_off(off):
         ),
         *(
             ({"BLOOM_DELTA_DIGEST": value}, "BLOOM_DELTA_DIGEST is .*: it must be True, a list of")
-            for value in (7, ["a", ""], ["skip", "a"], "a,skip", "skip:", [7])
+            for value in (7, ["a", ""], ["skip", "a"], "a,skip", "skip:", [7], '["a"]')
         ),
     ],
 )

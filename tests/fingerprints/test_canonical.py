@@ -160,7 +160,7 @@ def test_identity_holds_the_settings():
     [
         *(
             ("QUERY_PARAMS", value, "a list of names and globs")
-            for value in ([""], "a,,b", 3, ["a", None])
+            for value in ([""], "a,,b", 3, ["a", None], '["a"]')
         ),
         ("PATH_PARAMS", [1], "a list of names and globs"),
         ("SCHEME", "perhaps", "True or False"),
