@@ -122,6 +122,24 @@ def run(monkeypatch, capsys):
     return run
 
 
+@pytest.fixture
+def watch(monkeypatch):
+    """Return a function that has something done before or after each call of a function."""
+
+    def watch(owner, name, before=lambda *_, **__: None, after=lambda *_, **__: None):
+        function = getattr(owner, name)
+
+        def watched(*arguments, **options):
+            before(*arguments, **options)
+            found = function(*arguments, **options)
+            after(*arguments, **options)
+            return found
+
+        monkeypatch.setattr(owner, name, watched)
+
+    return watch
+
+
 @pytest.fixture(params=[0o000, 0o077])
 def umask(request):
     """The umask of a test: none, or that of a user who lets nobody in."""

@@ -30,22 +30,16 @@ def test_published_file_replaces_nothing(tmp_path, monkeypatch, with_links):
     assert not ours.exists()
 
 
-def test_a_replaced_file_is_durable(tmp_path, monkeypatch):
+def test_a_replaced_file_is_durable(tmp_path, watch):
     """The content is on the disk before it has the name, and the name before `replace` returns:
     a power cut in between leaves the old content. Made directories are on it, too."""
     path, calls = tmp_path / "name", []
-    fsync, rename = os.fsync, type(path).rename
 
     def synced(descriptor):
         calls.append(os.path.samestat(os.fstat(descriptor), tmp_path.stat()))
-        fsync(descriptor)
 
-    def renamed(self, target):
-        calls.append("rename")
-        return rename(self, target)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(type(path), "rename", renamed)
+    watch(os, "fsync", synced)
+    watch(type(path), "rename", lambda *_: calls.append("rename"))
     descriptors = os.listdir("/dev/fd")
     for content in (b"old", b"new"):
         replace(path, content)
@@ -86,15 +80,10 @@ def test_a_start_waits_for_those_who_test_its_lock(tmp_path, monkeypatch):
         DirectoryLock(tmp_path, "name")
 
 
-def test_a_copy_of_an_open_file_keeps_nobody_out(tmp_path, monkeypatch):
+def test_a_copy_of_an_open_file_keeps_nobody_out(tmp_path, watch):
     """Such as a process has that was just forked."""
-    lock, copies = files.lock, []
-
-    def lock_and_copy(file, **kind):
-        lock(file, **kind)
-        copies.append(os.dup(file.fileno()))
-
-    monkeypatch.setattr(files, "lock", lock_and_copy)
+    copies = []
+    watch(files, "lock", after=lambda file, **_: copies.append(os.dup(file.fileno())))
     for _ in range(2):
         DirectoryLock(tmp_path, "name").release()
         assert not files.is_held(tmp_path / "name")

@@ -160,15 +160,10 @@ def test_spaces_before_a_fragment():
 
 @pytest.mark.parametrize("owner", [BloomDupeFilter, FilterDupeFilter])
 @pytest.mark.parametrize("name", ["request_seen", "fingerprint"])
-def test_a_patched_method_is_asked(monkeypatch, owner, name):
+def test_a_patched_method_is_asked(monkeypatch, watch, owner, name):
     """Of the class, before the start; of an object later."""
-    asked, method = [], getattr(BloomDupeFilter, name)
-
-    def patched(self, request):
-        asked.append(request)
-        return method(self, request)
-
-    monkeypatch.setattr(owner, name, patched)
+    asked = []
+    watch(owner, name, lambda *arguments: asked.append(arguments))
     request = Request("http://a.example/")
     tested = made()
     assert [tested.request_seen(request), tested.request_seen(request.copy())] == [False, True]

@@ -137,19 +137,12 @@ def test_file_in_use_is_refused_with_its_holder(path):
         BloomFilter.open(used).close()
 
 
-def test_file_that_is_replaced_while_it_is_opened_is_refused(path, monkeypatch):
+def test_file_that_is_replaced_while_it_is_opened_is_refused(path, watch):
     """What was locked is what is used: another file may be another process's by now."""
     other = path.with_name("other.bloom")
     BloomFilter(1_000, 1e-6, other).close()
     theirs = other.read_bytes()
-    lock = storage_module.lock
-
-    def lock_too_late(file):
-        lock(file)
-        if other.exists():
-            other.replace(path)
-
-    monkeypatch.setattr(storage_module, "lock", lock_too_late)
+    watch(storage_module, "lock", after=lambda _: other.exists() and other.replace(path))
     with pytest.raises(FilterLockedError, match="was replaced while it was opened"):
         BloomFilter.open(path)
     assert path.read_bytes() == theirs

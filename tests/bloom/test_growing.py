@@ -152,18 +152,12 @@ def layered(tmp_path, name="bloom", **arguments):
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_layer_that_fails_to_close_does_not_keep_the_others_open(tmp_path, monkeypatch, number):
+def test_layer_that_fails_to_close_does_not_keep_the_others_open(tmp_path, watch, number):
     """All others are marked as closed, and all are unlocked, the directory too."""
     directory = layered(tmp_path)
     bloom_filter = ScalableBloomFilter.open(directory)
-    failing = bloom_filter._newest_first[number]
-    close = failing.close
-
-    def close_and_fail():
-        close()
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(failing, "close", close_and_fail)
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    watch(bloom_filter._newest_first[number], "close", after=raising(error))
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         bloom_filter.close()
     for path in directory.glob("*.bloom"):

@@ -101,18 +101,17 @@ def test_held_filter_is_not_changed(run, job):
     assert not (job / "bloom").exists()
 
 
-def test_a_filter_is_made_while_no_other_can_begin(run, tmp_path, urls, monkeypatch):
+def test_a_filter_is_made_while_no_other_can_begin(run, tmp_path, urls, watch):
     """A crawl that is about to make its filter, or to import one, is not forestalled."""
     job = JobDirectory(tmp_path / "job")
-    create, made = BitStore.create, []
+    made = []
 
-    def watched(header, path):
+    def look(_header, path):
         with pytest.raises(FilterLockedError, match="job is in use"), job.locked():
             pass
         made.append(path.name)
-        return create(header, path)
 
-    monkeypatch.setattr(BitStore, "create", watched)
+    watch(BitStore, "create", look)
     assert run(tmp_path, *urls).status == 0
     assert made == ["0.bloom"]
     assert [path.name for path in job.path.iterdir() if path.name != "bloom.lock"] == ["bloom"]

@@ -553,15 +553,10 @@ def test_what_else_lies_beside_the_part_files_stays(tmp_path, job, item):
     assert numbers(folder / "a.jl")[0] == 1
 
 
-def test_a_new_feed_is_on_the_disk_with_its_name(tmp_path, job, monkeypatch):
+def test_a_new_feed_is_on_the_disk_with_its_name(tmp_path, job, watch):
     """What is in it and its directory are synced."""
-    synced, fsync = set(), os.fsync
-
-    def note(descriptor):
-        synced.add(os.fstat(descriptor).st_ino)
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", note)
+    synced = set()
+    watch(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
     job({"new/a.jl": "jsonlines", "new/b.json": "json"}, GOES_ON).pages(p1={"n": 1})
     (part,) = (tmp_path / "job" / "feeds").iterdir()
     for path in (tmp_path / "new" / "a.jl", part):

@@ -39,16 +39,10 @@ def numbers(folder):
         return owner and owner.commit, found.commits
 
 
-def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, monkeypatch):
+def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, watch):
     """What is lost with the end of the log is known, also by a filter that begins afresh."""
-    add = ScalableBloomFilter.add
     noted = []
-
-    def add_and_look(self, key):
-        noted.append(numbers(tmp_path / "job"))
-        return add(self, key)
-
-    monkeypatch.setattr(ScalableBloomFilter, "add", add_and_look)
+    watch(ScalableBloomFilter, "add", lambda *_: noted.append(numbers(tmp_path / "job")))
     job = make()
     assert numbers(tmp_path / "job") == (0, 0)
     commits(job, *"ab")

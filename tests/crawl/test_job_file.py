@@ -7,7 +7,6 @@ import sqlite3
 import sys
 from contextlib import closing
 from itertools import count
-from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -322,17 +321,14 @@ def test_a_job_that_was_killed_as_it_began_a_log_opens(open_file, path, copied):
         assert taken(records_in(RequestFile(connection))) == [b"a"]
 
 
-@pytest.mark.parametrize("call", ["os.access", "connect", "_is_index_of"])
-def test_a_file_that_another_program_closes_meanwhile_opens(open_file, copied, monkeypatch, call):
+@pytest.mark.parametrize(
+    ("owner", "name"), [(os, "access"), (job_file, "connect"), (job_file, "_is_index_of")]
+)
+def test_a_file_that_another_program_closes_meanwhile_opens(open_file, copied, watch, owner, name):
     """As sqlite3 does with a killed job: with that it removes the log and the index."""
     open_file(b"a")
-    copy, function = copied(), attrgetter(call)(job_file)
-
-    def called(*arguments):
-        query(copy, "SELECT 1 FROM job")
-        return function(*arguments)
-
-    monkeypatch.setattr(f"scrapy_bloom.sqlite.job_file.{call}", called)
+    copy = copied()
+    watch(owner, name, lambda *_: query(copy, "SELECT 1 FROM job"))
     opened = RequestFile.open(copy)
     assert taken(records_in(opened)) == [b"a"]
     opened.close(clean=False)

@@ -67,17 +67,12 @@ def test_a_crawler_that_is_thrown_away_has_no_job(tmp_path):
         gc.collect()
 
 
-def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path, monkeypatch):
+def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path, watch):
     """Its file is open until then, with what is the round's, and closed before another has it."""
     job, folder = FeedJob(tmp_path, {tmp_path / "items.json": "json"}).open(), tmp_path / "job"
     directory, store = session_of(job.crawler).directory, job.scheduler.ledger.store
-    close, closed = store.close, []
-
-    def note_and_close(*, clean):
-        closed.append((directory.is_locked, (tmp_path / "items.json").read_text()))
-        close(clean=clean)
-
-    monkeypatch.setattr(store, "close", note_and_close)
+    closed, items = [], tmp_path / "items.json"
+    watch(store, "close", lambda **_: closed.append((directory.is_locked, items.read_text())))
     job.pages(a={"n": 1})
     job.scheduler.close("finished")
     assert (closed, phases(folder)) == ([], [(1, "to be stored")])

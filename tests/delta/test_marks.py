@@ -137,24 +137,23 @@ broken = raising(SharedFilterError("no answer"))
 
 
 @pytest.mark.parametrize("job", [True, False])
-def test_marks_follow_the_commit_that_has_synced_their_items(begin, monkeypatch, tmp_path, job):
+def test_marks_follow_the_commit_that_has_synced_their_items(
+    begin, monkeypatch, watch, tmp_path, job
+):
     """Not before, once each, and not of a page that has failed; and soon after the server was slow,
     as a kill would lose them: an addition that takes long puts the next off by seconds. A commit is
     due for what is left, though the worker has nothing else to do."""
     settings = {"JOBDIR": str(tmp_path), "FEEDS": {str(tmp_path / "a"): {"format": "jsonlines"}}}
     worker, events, due = begin(**(settings if job else {})), [], []
-    sync, add = SyncedFeeds.before_commit, worker.store.add
 
-    def synced(self, acknowledged):
-        sync(self, acknowledged)
+    def synced(_, acknowledged):
         events.extend(("synced", name_of(each)) for each in acknowledged)
 
     def added(rows):
         events.extend(("added", worker.keys[row.key]) for row in rows)
-        add(rows)
 
-    monkeypatch.setattr(SyncedFeeds, "before_commit", synced)
-    worker.store.add = added
+    watch(SyncedFeeds, "before_commit", after=synced)
+    watch(worker.store, "add", added)
     worker.do("one", "two", "three", fails=["two"])
     assert worker.marked == []  # other feeds have its items after the commit only
     worker.ledger.commit()

@@ -400,23 +400,15 @@ def test_redis_lets_slices_expire(redis_server, key, age):
 
 
 @pytest.mark.parametrize("done", range(5))
-def test_an_interrupted_clearing_is_refused_to_others_and_can_be_finished(
-    redis, key, monkeypatch, done
-):
+def test_an_interrupted_clearing_is_refused_to_others_and_can_be_finished(redis, key, watch, done):
     """What is left after each of its commands is found again, and still that fingerprinter's."""
     assert (memory(redis, key, NOON).holds, memory(redis, key, NOON).oldest) == ("0 slices", None)
     store = memory(redis, key, NOON)
     store.add([(KEY, NOON), (b"o" * 20, NOON - HOUR), Row(b"d" * 20, None, b"2" * 16)])
     assert (store.holds, store.oldest) == ("2 slices, 1 digest", NOON // HOUR * HOUR - HOUR)
     assert store.nbytes > 0
-    call, left = store.client.call, ["unlink"] * done
-
-    def dying(command, *arguments):
-        if command == "unlink":
-            left.pop()
-        return call(command, *arguments)
-
-    monkeypatch.setattr(store.client, "call", dying)
+    left = ["unlink"] * done
+    watch(store.client, "call", lambda command, *_: command == "unlink" and left.pop())
     with closing(store), pytest.raises(IndexError):
         store.clear()
     with pytest.raises(IncompatibleFilterError, match="BLOOM_DELTA_RESET"):

@@ -166,7 +166,7 @@ def test_settings_of_scrapy_redis_name_its_queue(client, key, serializer, name):
         next(queue.requests(next_first=True))
 
 
-def test_what_cannot_be_loaded_is_refused(client, key, left, monkeypatch):
+def test_what_cannot_be_loaded_is_refused(client, key, left, monkeypatch, watch):
     """In one line each, and nothing is left in Redis; nor where workers of scrapy-redis change it
     meanwhile, who have not been stopped."""
     before = client.call("dbsize") if not client._clustered else None
@@ -194,16 +194,11 @@ def test_what_cannot_be_loaded_is_refused(client, key, left, monkeypatch):
             left()
         assert client.call("dbsize") == before
         client.call("rename", f"{key}:dupefilter2", f"{key}:dupefilter")
-    beat = Pusher.beat
-
-    def beat_and_push(self):
-        client.call("sadd", f"{key}:dupefilter", os.urandom(20).hex())
-        beat(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Pusher, "beat", beat_and_push)
-        with pytest.raises(BloomError, match="has changed meanwhile: stop the workers"):
-            left()
+    pushed = "sadd", f"{key}:dupefilter"
+    watch(Pusher, "beat", lambda _: client.call(*pushed, os.urandom(20).hex()))
+    with pytest.raises(BloomError, match="has changed meanwhile: stop the workers"):
+        left()
+    monkeypatch.undo()
     assert CrawlReader(client, in_one_slot(key)).look() is None
     assert left().pending == 9
 

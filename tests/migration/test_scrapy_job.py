@@ -212,22 +212,17 @@ def test_an_import_that_is_killed_before_its_first_layer_is_run_again(seen, monk
     assert (seen.unfinished_import.exists(), seen.seen_file.exists()) == (False, True)
 
 
-def test_an_imported_filter_is_whole_when_it_has_its_name(seen, monkeypatch):
+def test_an_imported_filter_is_whole_when_it_has_its_name(seen, watch):
     """A kill right then leaves a job that was stopped cleanly, whose filter knows all; and after a
     power cut the directory has that name."""
-    rename, fsync, left, synced = Path.rename, os.fsync, seen.path.with_name("left"), []
-
-    def rename_and_die(path, target):
-        rename(path, target)
-        shutil.copytree(seen.path, left)
+    left, synced = seen.path.with_name("left"), []
 
     def note(descriptor):
         is_job = os.path.samestat(os.fstat(descriptor), seen.path.stat())
         synced.append(is_job and seen.filter.exists())
-        fsync(descriptor)
 
-    monkeypatch.setattr(Path, "rename", rename_and_die)
-    monkeypatch.setattr(os, "fsync", note)
+    watch(Path, "rename", after=lambda *_: shutil.copytree(seen.path, left))
+    watch(os, "fsync", note)
     import_job(seen, None, SETTINGS, "me")
     assert synced[-1]
     with ScalableBloomFilter.open(left / "bloom") as found:

@@ -349,20 +349,15 @@ def test_who_pushes_gives_back_as_a_worker_does(join):
     assert worker.failed.requests() == []
 
 
-def test_a_push_says_that_redis_has_gone_back(join, redis_server, monkeypatch):
+def test_a_push_says_that_redis_has_gone_back(join, redis_server, watch):
     """Before its last call: what it has pushed may be forgotten. One that fails leaves, too."""
     worker = join()
     urls = [f"http://example.com/{number}" for number in range(60)]
     with pytest.raises(ValueError, match="Missing scheme"):
         worker.push_from_outside(*urls, "nonsense")
     assert not CrawlReader(worker.client, worker.key).look().workers
-    leave = Pusher.leave
-
-    def leave_later(self):
-        redis_server.command("ZREM", f"{worker.key}:workers", self._worker)
-        leave(self)
-
-    monkeypatch.setattr(Pusher, "leave", leave_later)
+    workers = f"{worker.key}:workers"
+    watch(Pusher, "leave", lambda pusher: redis_server.command("ZREM", workers, pusher._worker))
     with pytest.raises(SharedFilterError, match="may have forgotten what was pushed"):
         worker.push_from_outside("http://example.com/")
 

@@ -15,6 +15,7 @@ from scrapy_bloom import RedisBloomDupeFilter, SharedFilterError
 from scrapy_bloom.redis import transport as transport_module
 from scrapy_bloom.redis.scripts import COMMIT, HEARTBEAT
 from scrapy_bloom.redis.transport import Transport
+from tests.fakes import raising
 from tests.patience import PATIENCE, wait_until
 from tests.redis.fixtures import lone_worker, offer
 from tests.redis.server import Name, Replica
@@ -52,20 +53,14 @@ def wait_for_an_attempt(tested):
     time.sleep(max(0, tested._shared.client._not_before - time.monotonic()))
 
 
-def test_an_outage_in_the_replay_loses_nothing(worker, durable_server, monkeypatch):
+def test_an_outage_in_the_replay_loses_nothing(worker, durable_server, watch):
     """Redis has answered once, and does not for the next: that one stays in memory, too."""
     tested = worker()
     with outage(durable_server):
         assert offer(tested, 0, 10) == [False] * 10
     wait_for_an_attempt(tested)
-    insist, calls = tested.shared.client.insist, count()
-
-    def answer(*arguments):
-        if next(calls) == 1:
-            raise SharedFilterError("no answer")
-        return insist(*arguments)
-
-    monkeypatch.setattr(tested.shared.client, "insist", answer)
+    calls, fail = count(), raising(SharedFilterError("no answer"))
+    watch(tested.shared.client, "insist", lambda *_: next(calls) == 1 and fail())
     assert offer(tested, 10, 12) == [False] * 2
     tested.close("finished")
     assert offer(worker(), 0, 13) == [True] * 12 + [False]
@@ -154,21 +149,20 @@ def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, told)
     assert offer(worker(), 0, 201) == [True] * 200 + [False]
 
 
-def test_an_answer_that_was_lost_is_no_wrong_answer(worker, own_server, monkeypatch):
+def test_an_answer_that_was_lost_is_no_wrong_answer(worker, own_server, monkeypatch, watch):
     """A key that is asked again is new, though the server has added it when it went on."""
     tested = worker()
     client = tested._shared.client
     # however long it takes after the first try
     monkeypatch.setattr(client, "patience", PATIENCE)
-    ask, tries = client._run, []
+    tries = []
 
-    def asking(*arguments):
+    def resume_at_the_second(*arguments):
         tries.append(arguments)
         if len(tries) == 2:
             own_server.resume()
-        return ask(*arguments)
 
-    monkeypatch.setattr(client, "_run", asking)
+    watch(client, "_run", resume_at_the_second)
     for number in range(4):
         before = len(tested._shared)
         client.confirmed_until = time.monotonic() + PATIENCE  # asks nothing else
