@@ -15,14 +15,12 @@ from scrapy_bloom import (
     BloomDupeFilter,
     FilterFileError,
     FilterLockedError,
-    IncompatibleFilterError,
     JobDirectoryError,
     ScalableBloomFilter,
     dupefilter,
 )
 from scrapy_bloom.crawl.overlay import Keeper
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.redis.copying import load_into_redis
 from tests.fakes import raising
 from tests.test_refused_start import contents
 from tests.test_speed import made as without_addon
@@ -364,13 +362,6 @@ def test_requests_seen_is_imported_exactly(make_dupefilter, tmp_path):
     first.rename(first.with_name("old-0.bloom"))  # what it has seen since is not in requests.seen
     with pytest.raises(FilterFileError, match=r"0\.bloom is missing, and there is a 1\.bloom"):
         make_dupefilter(JOBDIR=tmp_path, **EXACT)
-
-
-def test_exact_filter_is_not_loaded_into_redis(tmp_path):
-    """Its bits alone would make it lose pages."""
-    ScalableBloomFilter(100, 0.5, tmp_path / "bloom", exact=True).close()
-    with pytest.raises(IncompatibleFilterError, match=r"is exact \(BLOOM_EXACT\), and a filter in"):
-        load_into_redis(tmp_path / "bloom", "redis://localhost:1/0", "key")
 
 
 # the seam for a scheduler that stores requests durably

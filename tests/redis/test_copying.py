@@ -117,9 +117,13 @@ def test_a_filter_of_which_a_part_is_gone_is_not_saved(redis_server, key, tmp_pa
 
 
 def test_nothing_is_written_over_and_no_job_that_runs_is_loaded(redis_server, key, tmp_path, local):
-    """A key or a directory that is there is refused and left alone; a killed job stays one."""
+    """A key or a directory that is there is refused and left alone. So is an exact filter, whose
+    bits alone would lose pages. A killed job stays one."""
     with ScalableBloomFilter(1_000, 1e-3, tmp_path / "open"), pytest.raises(FilterLockedError):
         load_into_redis(tmp_path / "open", redis_server.url, key)
+    ScalableBloomFilter(1_000, 1e-3, tmp_path / "exact", exact=True).close()
+    with pytest.raises(IncompatibleFilterError, match=r"is exact \(BLOOM_EXACT\), and a filter in"):
+        load_into_redis(tmp_path / "exact", redis_server.url, key)
     assert redis_server.names(key) == []
     redis_server.command("SET", key, "1")
     with pytest.raises(IncompatibleFilterError, match=f"{key}.* is there already"):
