@@ -176,9 +176,8 @@ def test_no_call_holds_more_slots_than_a_hundred(there, join, redis_server):
         assert redis_server.calls()["time"] - before >= 3
 
 
-def test_what_workers_have_claimed_is_not_dropped(there, join, key):
+def test_what_workers_have_claimed_is_not_dropped(there, worker, key):
     """It is told, also where it would be selected; the others may have failed."""
-    worker = join()
     of_slot(worker, "a", 9)
     assert "say what to drop" in there("queue drop", "--yes").refusal
     found = there("queue drop", "--slot", "a", "--url", "*-[38]", "--keep", "--yes", "--json")
@@ -192,9 +191,8 @@ def test_what_workers_have_claimed_is_not_dropped(there, join, key):
     assert there("retry", "--reason", "dropped", "--json").json == {"retried": 1}
 
 
-def test_a_slot_that_is_no_text(there, join, redis_server):
+def test_a_slot_that_is_no_text(there, worker, redis_server):
     """Its requests are counted, verified and dropped: a name in Redis may have any bytes."""
-    worker = join()
     of_slot(worker, "a", 12)
     odd = f"{worker.key}:pending:0:".encode() + b"\xff"
     redis_server.command("RENAME", f"{worker.key}:pending:0:a", odd)

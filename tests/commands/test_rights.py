@@ -18,9 +18,8 @@ def run_at(run, folder, command, url, key):
     return run(folder, name, *action, url, *words, "--key", key)
 
 
-def test_commands_on_a_crawl(run, join, tmp_path, redis_server, key):
+def test_commands_on_a_crawl(run, worker, tmp_path, redis_server, key):
     """All find it by its workers' BLOOM_REDIS_KEY; the name of its keys in Redis is none."""
-    worker = join()
     worker.send("12")
     worker.fail(worker.next())
     worker.exchange()

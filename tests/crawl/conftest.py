@@ -38,6 +38,12 @@ make, make_round = making(Job), making(RoundJob)
 new_job = making(Job, alone=True)
 
 
+@pytest.fixture
+def job(make_round):
+    """A RoundJob in its first run."""
+    return make_round()
+
+
 def killed(folder):
     """Return a copy of the job in a folder, as a process that is killed now would leave it."""
     copy = folder / f"copy{len(list(folder.glob('copy*')))}"

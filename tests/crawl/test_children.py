@@ -41,7 +41,7 @@ def again(job):
     return popped
 
 
-def test_children_are_given_once(make_round, crash_round, monkeypatch):
+def test_children_are_given_once(job, crash_round, monkeypatch):
     """The k-th with a fingerprint is left out only if the job has k of them, whatever Scrapy
     measures or their time, in whatever order a release has its keys, or a process the values of a
     set. The filter has the others. One that has no text, or is changed later, stops nothing."""
@@ -50,7 +50,6 @@ def test_children_are_given_once(make_round, crash_round, monkeypatch):
         for n, tags in ((1, {0, 8}), (2, {8, 0}))
     ]
     headers, odd = {"Referer": "http://example.com"}, {"has no form": {1: 1, "a": 1}}
-    job = make_round()
     page = page_in_progress(job)
     first = [
         child("f"),
@@ -76,9 +75,8 @@ def test_children_are_given_once(make_round, crash_round, monkeypatch):
     assert sorted(resumed.names()) == [*"aaaabbbcdeef"]
 
 
-def test_only_the_page_that_is_repeated_leaves_them_out(make_round, crash_round):
+def test_only_the_page_that_is_repeated_leaves_them_out(job, crash_round):
     """Another page may yield the same, and so may this one when it is fetched anew."""
-    job = make_round()
     give(job, page_in_progress(job), child("a"))
     job.commit()
     resumed = crash_round().pushed("other", priority=10)
@@ -95,9 +93,8 @@ def test_only_the_page_that_is_repeated_leaves_them_out(make_round, crash_round)
     assert give(resumed, again(resumed), child("a")) == ["a"]
 
 
-def test_pages_in_memory_that_are_alike(make_round, crash_round):
+def test_pages_in_memory_that_are_alike(job, crash_round):
     """What came of one goes with the last of them, for each may be repeated, or with the round."""
-    job = make_round()
     page = page_in_progress(job)
     give(job, page, in_memory("m"), in_memory("m"))
     first, second = job.pop(), job.pop()
@@ -119,9 +116,8 @@ def test_pages_in_memory_that_are_alike(make_round, crash_round):
 
 
 @pytest.mark.parametrize("change", [None, Failed.retry, Failed.drop])
-def test_a_page_that_could_not_be_read_back(make_round, tmp_path, change):
+def test_a_page_that_could_not_be_read_back(make_round, job, tmp_path, change):
     """It keeps its children until it can be read back, or is asked again; they go with it."""
-    job = make_round()
     job.push("page", priority=9, callback=job.spider.parse_other)
     give(job, job.pop(), child("a"))
     job.commit()

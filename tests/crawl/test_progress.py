@@ -42,9 +42,8 @@ def test_stats_that_can_be_alerted_on(make_round, tmp_path, monkeypatch):
     assert job.stat("scheduler/commits") > stats["commits"]
 
 
-def test_what_is_noted_stays_small(make_round, tmp_path, monkeypatch):
+def test_what_is_noted_stays_small(job, tmp_path, monkeypatch):
     """One a second, of the last minute; a clock that was set back leaves no future behind."""
-    job = make_round()
     clock = [time.time() + 1000]
     monkeypatch.setattr(time, "time", lambda: clock[0])
     for number in range(200):

@@ -71,10 +71,9 @@ def test_who_listens_to_spider_idle_keeps_the_round(
 
 
 @pytest.mark.parametrize("how", [RuntimeError, CloseSpider, "stopped", "cancelled"])
-def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round, how):
+def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round, job, how):
     """It breaks off, the spider is stopped, or Ctrl-C cancels it, and one that cleans up may just
     return. The next run asks it again for what it did not give, and for no more."""
-    job = make_round()
     more = {"stopped": [start("b")], "cancelled": []}
     starting = job.starting(start("a"), *(more[how] if how in more else [how("no list")]))
     next(starting)
@@ -106,9 +105,8 @@ def test_a_job_that_knows_no_rounds(make_round, pending):
     assert make_round().round.number == 2
 
 
-def test_feeds_that_are_gone_keep_no_round(make_round, crash_round):
+def test_feeds_that_are_gone_keep_no_round(job, crash_round):
     """The next start, without them, waits for nothing."""
-    job = make_round()
     job.round.awaits_feeds = True
     finish(job, "a")
     without = crash_round()

@@ -38,10 +38,9 @@ def test_state_is_what_scrapy_has_saved_at_a_stop(make_round, state_file):
         job.close()
 
 
-def test_a_state_that_goes_back_to_an_earlier_one_is_committed(make_round, crash_round):
+def test_a_state_that_goes_back_to_an_earlier_one_is_committed(make_round, job, crash_round):
     """What an earlier run has committed is not what this one has begun with. Scrapy's own scheduler
     reads what was put back after a kill, too."""
-    job = make_round()
     job.spider.state["n"] = 1
     job.scheduler.close("shutdown")
     job.spider.state["n"] = 2

@@ -41,7 +41,7 @@ SESSIONS = [
 
 
 @pytest.mark.parametrize("sessions", SESSIONS)
-def test_sessions_are_told_apart_in_any_order(make_round, crash_round, sessions):
+def test_sessions_are_told_apart_in_any_order(job, crash_round, sessions):
     """Start requests for one page differ by whose they are, in any order, equal ones by number."""
 
     def requests(job):
@@ -56,7 +56,6 @@ def test_sessions_are_told_apart_in_any_order(make_round, crash_round, sessions)
             for each in requests
         )
 
-    job = make_round()
     starting = job.starting(*requests(job))
     sent = [next(starting), next(starting)]
     job.commit()
@@ -72,7 +71,7 @@ def test_the_order_of_cookies_does_not_tell_start_requests_apart():
     assert len({key_of(each, bytes(20)) for each in requests}) == 1
 
 
-def test_what_differs_in_each_run_does_not_tell_start_requests_apart(make_round, crash_round):
+def test_what_differs_in_each_run_does_not_tell_start_requests_apart(job, crash_round):
     """A time, a random header, an address: those are the same requests, by their order."""
 
     def each():
@@ -81,7 +80,6 @@ def test_what_differs_in_each_run_does_not_tell_start_requests_apart(make_round,
         options["priority"] = secrets.randbelow(9)
         return start("a", meta=meta, errback=lambda failure: None, **options)
 
-    job = make_round()
     popped = next(job.starting(each(), each()))
     job.pop()
     job.commit()
@@ -108,9 +106,8 @@ def test_a_link_back_to_a_start_page_is_new(make_round, crash_round):
         assert [each.push("a"), each.push("a")] == [True, False]
 
 
-def test_only_what_leaves_start_is_a_start_request(make_round, crash_round):
+def test_only_what_leaves_start_is_a_start_request(job, crash_round):
     """Retries, redirects and children copy the meta of a start request, and are none."""
-    job = make_round()
     (first,) = job.starting(start("a", meta={"is_start_request": True}))
     for copy in (first.copy(), first.replace(dont_filter=True), first.replace(priority=-1)):
         job.scheduler.enqueue_request(copy)
@@ -133,9 +130,8 @@ def test_what_other_middlewares_make_of_a_start_request_counts(make_round, crash
     assert crash_round().start(start("a")) == ["a"]
 
 
-def test_twins_of_which_one_lives_in_memory_are_told_apart(make_round, crash_round):
+def test_twins_of_which_one_lives_in_memory_are_told_apart(job, crash_round):
     """What was taken is the second occurrence, so the first one is sent again."""
-    job = make_round()
     job.start(unserializable("a", dont_filter=True), start("a", priority=1))
     job.commit()
     (sent,) = crash_round().starting(unserializable("a", dont_filter=True), start("a", priority=1))
@@ -151,10 +147,9 @@ def test_twins_of_which_one_lives_in_memory_are_told_apart(make_round, crash_rou
         ({}, {"bloom_repeat_start": False}, []),
     ],
 )
-def test_start_requests_are_repeated_on_demand(make_round, crash_round, settings, meta, sent):
+def test_start_requests_are_repeated_on_demand(make_round, job, crash_round, settings, meta, sent):
     """The setting repeats all, the meta key one; what was repeated counts as taken."""
     things = (start("login", meta=meta), start("a"))
-    job = make_round()
     job.start(*things)
     job.commit()
     resumed = crash_round(**settings)
@@ -181,9 +176,8 @@ def test_a_million_skipped_requests_do_not_stop_the_reactor(make_round):
     assert turns == 2
 
 
-def test_a_store_that_fails_ends_the_crawl_and_not_start(make_round, next_turn):
+def test_a_store_that_fails_ends_the_crawl_and_not_start(make_round, job, next_turn):
     """The spider closes with bloom_error, and nothing is skipped that was not taken."""
-    job = make_round()
     starting = job.starting(start("a"), start("b"))
     next(starting)
     job.round.file._connection.execute("PRAGMA query_only = 1")

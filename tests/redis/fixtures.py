@@ -83,6 +83,12 @@ def join(redis_server, key):
         worker.close()
 
 
+@pytest.fixture
+def worker(join):
+    """A worker of the crawl at `key`, the first one."""
+    return join()
+
+
 def open_scheduler(url, key, spider=TestSpider, **settings):
     """Return an open scheduler of the crawl at `key`, whose engine only keeps its books."""
     settings = {

@@ -46,9 +46,8 @@ def test_a_lost_lease_is_fenced(join):
     assert name_of(sleeper.next() or other.next()) == "child"
 
 
-def test_what_a_refused_call_has_counted_is_told_again(join):
+def test_what_a_refused_call_has_counted_is_told_again(worker):
     """The figures of a crawl miss nothing of a worker that has lost its lease."""
-    worker = join()
     worker.exchange()
     worker.store._counted = lambda: (3, 2, 1, 0)
     worker.die()
@@ -58,9 +57,8 @@ def test_what_a_refused_call_has_counted_is_told_again(join):
     assert worker.client.call("hmget", f"{worker.key}:crawl", *names) == [b"3", b"2", b"1"]
 
 
-def test_who_has_nothing_left_asks_for_more_at_once(join):
+def test_who_has_nothing_left_asks_for_more_at_once(worker):
     """And not when its timer comes."""
-    worker = join()
     worker.exchange()
     worker.store._last_call -= 1
     assert worker.store.next() is None
@@ -136,9 +134,8 @@ def test_order(join, starts):
     assert [name_of(worker.next()) for _ in range(2)] == ["high2", "low2"]
 
 
-def test_slots_take_turns(join):
+def test_slots_take_turns(worker):
     """Claims go round the slots, and no worker gets more of a slot than its share."""
-    worker = join()
     for number in range(30):
         worker.enqueue(f"{number}", slot="ab"[number % 10 == 0])
     for _ in range(12):
@@ -349,9 +346,8 @@ def test_who_pushes_gives_back_as_a_worker_does(join):
     assert worker.failed.requests() == []
 
 
-def test_a_push_says_that_redis_has_gone_back(join, redis_server, watch):
+def test_a_push_says_that_redis_has_gone_back(worker, redis_server, watch):
     """Before its last call: what it has pushed may be forgotten. One that fails leaves, too."""
-    worker = join()
     urls = [f"http://example.com/{number}" for number in range(60)]
     with pytest.raises(ValueError, match="Missing scheme"):
         worker.push_from_outside(*urls, "nonsense")

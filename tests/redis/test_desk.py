@@ -82,9 +82,8 @@ def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):
     assert (drop(worker, urls=["*/more"])[0], rests[-1]) == (1, 4)
 
 
-def test_more_quarantined_requests_than_a_call_takes_are_all_looked_at(join, redis_server):
+def test_more_quarantined_requests_than_a_call_takes_are_all_looked_at(worker, redis_server):
     """Those of a slot among them go, and then the others."""
-    worker = join()
     pack = (
         "for _, each in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do"
         " redis.call('RPUSH', KEYS[2], cmsgpack.pack({'0', ARGV[1], each, 0})) end"
@@ -175,9 +174,8 @@ def test_a_full_server_refuses_a_retry_and_lets_a_drop_pass(own_server, budget):
     worker.close()
 
 
-def test_a_damaged_one_stops_no_other_from_being_dropped(join, redis_server):
+def test_a_damaged_one_stops_no_other_from_being_dropped(worker, redis_server):
     """It stays, in the list of quarantined ones, among delayed ones and in a lobby."""
-    worker = join()
     worker.send("ab", slot="slot")
     worker.send(["late"], delay=1000, slot="slot")
     worker.leave()

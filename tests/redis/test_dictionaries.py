@@ -27,9 +27,8 @@ def deflated(worker):
     return [each[1] == 2 for name in names for each in worker.client.call("lrange", name, 0, -1)]
 
 
-def test_a_dictionary_is_used_once_it_was_kept(join):
+def test_a_dictionary_is_used_once_it_was_kept(join, worker):
     """The first requests go without; a worker that comes later learns it with its first claims."""
-    worker = join()
     store_pages(worker, 0)
     worker.exchange()
     assert not any(deflated(worker))
@@ -44,9 +43,8 @@ def test_a_dictionary_is_used_once_it_was_kept(join):
     assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
 
 
-def test_a_call_that_is_asked_changes_nothing(join, redis_server, key):
+def test_a_call_that_is_asked_changes_nothing(worker, redis_server, key):
     """Not even the lease; the same call with the dictionary is done."""
-    worker = join()
     worker.teach()
     lost = ["dictionaries", *(f"dictionary:{each}" for each in kept(worker))]
     worker.client.call("hdel", f"{worker.key}:crawl", *lost)
@@ -73,9 +71,8 @@ def test_a_call_that_is_asked_changes_nothing(join, redis_server, key):
     assert kept(worker) == worker.codec.dictionaries.texts
 
 
-def test_at_most_eight_are_proposed(join):
+def test_at_most_eight_are_proposed(join, worker):
     """A ninth is not kept. What a worker has learned is kept in any case."""
-    worker = join()
     for number in range(9):
         worker.codec.dictionaries.proposal = b"%d" % number * 100
         worker.exchange()
@@ -89,9 +86,8 @@ def test_at_most_eight_are_proposed(join):
     assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
 
 
-def test_a_dictionary_that_was_removed_by_hand(join):
+def test_a_dictionary_that_was_removed_by_hand(join, worker):
     """Requests that need it fail, and are read when it is there again."""
-    worker = join()
     worker.teach()
     drain(worker)
     store_pages(worker, 30, 2)

@@ -22,9 +22,8 @@ def fail(worker, request, reason="callback"):
     return worker.fail(request, reason, exception=LookupError("x"))
 
 
-def test_it_waits_for_what_came_of_it(join):
+def test_it_waits_for_what_came_of_it(worker):
     """All that the callback gave is there before the page counts as failed."""
-    worker = join()
     worker.enqueue("page")
     request = worker.next()
     worker.enqueue_all(f"child{number}" for number in range(60))
@@ -45,9 +44,8 @@ def test_it_waits_for_what_came_of_it(join):
     assert {claim.payload for claim in worker.store.claims.all.values()} != set()
 
 
-def test_what_a_sleeper_has_lost_fails_with_another(join):
+def test_what_a_sleeper_has_lost_fails_with_another(worker):
     """Its own failure is no request in memory that cannot be kept."""
-    worker = join()
     worker.enqueue("page")
     request = worker.next()
     worker.die()
@@ -79,9 +77,8 @@ def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join):
     assert (name_of(strange), strange.exception[:17]) == ("strange", "ZeroDivisionError")
 
 
-def test_a_record_of_a_later_version_is_read(join, redis_server):
+def test_a_record_of_a_later_version_is_read(worker, redis_server):
     """What this one does not know is left out."""
-    worker = join()
     url = "http://example.com/old"
     payload = b"0" + Codec(None, 999).dump({"url": url}, "a", "pickle").payload
     details = json.dumps({"url": url, "colour": "red", "method": "GET"})
@@ -104,9 +101,8 @@ ODD = [["0", "ODD", "0x", "ODD", 5, "ODD", 9000, ""], *([*WHOLE[:6], 1e300, x] f
 
 
 @pytest.mark.parametrize("record", DAMAGED + ODD, ids=range(len(DAMAGED + ODD)))
-def test_a_damaged_record_is_in_nobodys_way(join, redis_server, record):
+def test_a_damaged_record_is_in_nobodys_way(join, worker, redis_server, record):
     """It is listed, as unreadable or not, and dropped; the next start asks the others."""
-    worker = join()
     worker.enqueue("page")
     fail(worker, worker.next())
     worker.exchange()
@@ -126,9 +122,8 @@ def test_a_damaged_record_is_in_nobodys_way(join, redis_server, record):
     assert worker.drain() == ["page"]
 
 
-def test_a_damaged_record_is_not_left_to_the_next_start(join, redis_server):
+def test_a_damaged_record_is_not_left_to_the_next_start(worker, redis_server):
     """Which could not ask it either; it is still among the failed ones."""
-    worker = join()
     worker.leave(over=True)
     redis_server.command("HSET", f"{worker.key}:failed", "7", "junk")
     assert worker.failed.retry() == 0
@@ -213,9 +208,8 @@ def test_what_is_the_same_page(join):
     assert codec.page_of(other) != codec.page_of(found)
 
 
-def test_each_start_asks_again_and_not_each_worker(build, join):
+def test_each_start_asks_again_and_not_each_worker(build, worker):
     """With BLOOM_RETRY_FAILED: who finds nobody at work does it, also in a crawl that is over."""
-    worker = join()
     worker.enqueue("page")
     fail(worker, worker.next())
     worker.exchange()

@@ -443,9 +443,8 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
     assert json.loads(work(numbers[1], **idle)[0]) == numbers[:2]
 
 
-def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(join, key):
+def test_a_fenced_worker_marks_nothing_that_may_be_forgotten(worker, key):
     """Links of what is done may be forgotten there: whoever yields them has them fetched again."""
-    worker = join()
     worker.enqueue("stored")
     done, in_progress = (request(name) for name in ("done", "in progress"))
     prints = [worker.dupefilter.fingerprint(each) for each in (done, in_progress)]
