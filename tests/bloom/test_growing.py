@@ -129,20 +129,6 @@ def test_lock_that_is_no_file_of_its_own_is_refused(tmp_path):
     assert elsewhere.read_text() == "mine"
 
 
-def test_failed_making_leaves_nothing(tmp_path, monkeypatch):
-    """No directory, no lock and nothing locked, if it was new; an old one stays."""
-    full = raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "notes.txt").touch()
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    for name in ("new", "old"):
-        with pytest.raises(OSError, match="cannot allocate"):
-            ScalableBloomFilter(1_000, 1e-3, tmp_path / name)
-    monkeypatch.undo()
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
-    ScalableBloomFilter(1_000, 1e-3, tmp_path / "old").close()
-
-
 def layered(tmp_path, name="bloom", **arguments):
     """A closed growing filter of three layers in files."""
     with ScalableBloomFilter(1_000, 1e-3, tmp_path / name, **arguments) as bloom_filter:
