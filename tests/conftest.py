@@ -3,7 +3,7 @@
 import os
 import subprocess
 import tracemalloc
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import date
 from functools import partial
 from tempfile import TemporaryFile
@@ -138,6 +138,13 @@ def watch(monkeypatch):
         monkeypatch.setattr(owner, name, watched)
 
     return watch
+
+
+@pytest.fixture
+def kept():
+    """Return a function that returns what it gets, and closes that when the test is over."""
+    with ExitStack() as stack:
+        yield lambda made: stack.enter_context(closing(made))
 
 
 @pytest.fixture(params=[0o000, 0o077])

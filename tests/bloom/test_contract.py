@@ -20,21 +20,17 @@ SECRET = bytes(range(16))
 @pytest.fixture(
     params=["fixed", "fixed file", "growing", "growing file", "fixed exact", "growing exact file"]
 )
-def make(request, tmp_path):
+def make(request, kept, tmp_path):
     """A maker of filters of one kind; those with a file have always the same one."""
     kind = BloomFilter if "fixed" in request.param else ScalableBloomFilter
     path = tmp_path / "bloom" if "file" in request.param else None
-    opened = []
 
     def make(capacity=1_000, error_rate=1e-6, **arguments):
         exact = "exact" in request.param
-        opened.append(kind(capacity, error_rate, path, exact=exact, **arguments))
-        return opened[-1]
+        return kept(kind(capacity, error_rate, path, exact=exact, **arguments))
 
     make.kind, make.path = kind, path
-    yield make
-    for bloom_filter in opened:
-        bloom_filter.close()
+    return make
 
 
 def test_text_is_its_utf8(make):

@@ -116,20 +116,12 @@ class Marking:
 
 
 @pytest.fixture
-def begin(redis_server, key, monkeypatch):
+def begin(redis_server, key, monkeypatch, kept):
     """Return a function that makes a worker."""
     monkeypatch.setattr(DeltaCrawl, "least_seconds", 0.0)
     monkeypatch.setattr(delta_crawl, "_SHARE", 1e9)
     monkeypatch.setattr(delta_crawl, "_LAST_SECONDS", 0.2)
-    made = []
-
-    def begin(url=redis_server.url, **options):
-        made.append(Marking(url, key, **options))
-        return made[-1]
-
-    yield begin
-    for worker in made:
-        worker.close()
+    return lambda url=redis_server.url, **options: kept(Marking(url, key, **options))
 
 
 broken = raising(SharedFilterError("no answer"))

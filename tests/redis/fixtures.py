@@ -67,20 +67,16 @@ def few_shards(monkeypatch):
 
 
 @pytest.fixture
-def join(redis_server, key):
+def join(redis_server, key, kept):
     """Return a function that makes a worker of the crawl at `key`."""
-    made = []
 
     def make(attempt=None, url=redis_server.url, **settings):
-        worker = StoreWorker(url, key, **settings)
+        worker = kept(StoreWorker(url, key, **settings))
         if attempt is not None:
             worker.sender._attempt = lambda arguments: attempt(worker, arguments)
-        made.append(worker)
         return worker
 
-    yield make
-    for worker in made:
-        worker.close()
+    return make
 
 
 @pytest.fixture

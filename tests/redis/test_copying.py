@@ -22,17 +22,9 @@ SECRET = b"that of the test"
 
 
 @pytest.fixture
-def shared():
+def shared(kept):
     """Return a function that opens the filter at a key as it is."""
-    clients = []
-
-    def shared(redis, key):
-        clients.append(RedisClient(redis.url, 2))
-        return RedisBloomFilter.open(clients[-1], key)
-
-    yield shared
-    for client in clients:
-        client.close()
+    return lambda redis, key: RedisBloomFilter.open(kept(RedisClient(redis.url, 2)), key)
 
 
 @pytest.fixture

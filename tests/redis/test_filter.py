@@ -20,18 +20,15 @@ from tests.redis.server import lua_script
 
 
 @pytest.fixture
-def join(key):
+def join(key, kept):
     """Return a function that opens the filter of this test, on a connection of its own."""
-    clients = []
 
     def join(redis, capacity=1_000, error_rate=1e-6, key=key, patience=2):
-        clients.append(RedisClient(redis.url, 2))
-        clients[-1].patience = patience
-        return RedisBloomFilter(clients[-1], key, capacity, error_rate)
+        client = kept(RedisClient(redis.url, 2))
+        client.patience = patience
+        return RedisBloomFilter(client, key, capacity, error_rate)
 
-    yield join
-    for client in clients:
-        client.close()
+    return join
 
 
 def fill(shared, start, stop):
