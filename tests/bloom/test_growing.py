@@ -15,7 +15,7 @@ from scrapy_bloom import (
     FilterLockedError,
     ScalableBloomFilter,
 )
-from scrapy_bloom.bloom.file import BitStore, read_state
+from scrapy_bloom.bloom.file import read_state
 from scrapy_bloom.bloom.header import PAGE
 from scrapy_bloom.files import DirectoryLock
 from tests.fakes import raising
@@ -164,23 +164,6 @@ def test_flush_reaches_all_layers(tmp_path):
         bloom_filter.flush()
         paths = [directory / f"{number}.bloom" for number in range(3)]
         assert [read_state(path).keys for path in paths] == counts
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_one_layer_that_was_not_closed_is_enough(tmp_path, number):
-    """A filter is clean if all its layers are; only what was not closed is counted again."""
-    directory = layered(tmp_path)
-    store = BitStore.open(directory / f"{number}.bloom")
-    store.flush()
-    shutil.copy(store.path, tmp_path / "unclean")
-    store.close()
-    (tmp_path / "unclean").replace(store.path)
-    with ScalableBloomFilter.open(directory) as bloom_filter:
-        assert not bloom_filter.clean
-        assert [layer.clean for layer in bloom_filter.layers] == [n != number for n in range(3)]
-        bloom_filter.check()
-    with ScalableBloomFilter.open(directory) as bloom_filter:
-        assert bloom_filter.clean
 
 
 def test_check_notices_a_layer_that_was_left_too_early(tmp_path):

@@ -99,9 +99,10 @@ def test_damage_is_found(path, damage, message):
     assert message in text
 
 
-def test_torn_state_is_no_reason_for_mistrust(path):
+@pytest.mark.parametrize("number", range(3))
+def test_torn_state_is_no_reason_for_mistrust(path, number):
     """It is counted again at an opening, which is told. Each file has a finding, the series one."""
-    file = path / "0.bloom"
+    file = path / f"{number}.bloom"
     data = bytearray(file.read_bytes())
     data[4096] ^= 1
     file.write_bytes(data)
@@ -110,7 +111,7 @@ def test_torn_state_is_no_reason_for_mistrust(path):
     assert [(finding.path, finding.sound) for finding in findings] == [
         (name, True) for name in (*files, "")
     ]
-    assert "state page is damaged" in findings[0].text
+    assert "state page is damaged" in findings[number].text
     assert not describe(path).clean
 
 
