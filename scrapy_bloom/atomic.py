@@ -46,8 +46,7 @@ def replace(path: Path, content: bytes, mode: int = 0o600, name: str | None = No
 
 
 def make_directory(directory: Path, mode: int = 0o777) -> None:
-    """Make a directory and its missing parents, durably; `mode` is that of the last one, less the
-    umask."""
+    """Make a directory and missing parents, durably; the last has `mode`, less the umask."""
     if not directory.is_dir():
         make_directory(directory.parent)
         directory.mkdir(mode, exist_ok=True)

@@ -147,8 +147,7 @@ def open_regular(path: Path, *, read_only: bool = False, create: bool = False) -
 
 
 def allocate(file: IO[bytes], size: int) -> None:
-    """Allocate `size` bytes on the disk: a store into a sparse map on a full disk would end the
-    process with SIGBUS."""
+    """Allocate `size` bytes: on a full disk a store into a sparse map is a SIGBUS."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(file.fileno(), 0, size)

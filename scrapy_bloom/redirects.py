@@ -74,12 +74,12 @@ class RequestChains:
             return False
 
     def _note_key(self, request: Request) -> None:
+        request.meta.pop(RECEIVED, None)  # that of a page before
         if META_KEY in request.meta:
             request.meta[RECEIVED] = request.meta[META_KEY]
 
     def drop_copied_key(self, request: Request) -> None:
-        """Remove META_KEY from a request that has copied it from the meta of a response, whose page
-        it names. Never raises."""
+        """Remove META_KEY where it was copied with the meta of a response. Never raises."""
         with suppress(Exception):  # a request like no other
             meta = request.meta
             if RECEIVED in meta and meta.pop(RECEIVED) == meta.get(META_KEY):

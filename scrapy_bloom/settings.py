@@ -184,8 +184,7 @@ class Group:
 
     @classmethod
     def read(cls, settings: BaseSettings) -> Self:
-        """Return the values in `settings`. Raises ValueError for the first bad one, as
-        `Setting.read` does."""
+        """Return the values in `settings`. Raises ValueError for a bad one, as a Setting does."""
         found = {name: each for name, each in vars(cls).items() if isinstance(each, Setting)}
         return cls(**{name: setting.read(settings) for name, setting in found.items()})
 

@@ -146,6 +146,11 @@ def test_a_key_counts_for_a_redirect_and_not_for_children(make_dupefilter, told)
     own = {**parent.meta, "bloom_fingerprint": b"another"}
     assert not tested.request_seen(Request("http://a.example/d", meta=own))
     assert tested.request_seen(Request("http://a.example/e", meta={"bloom_fingerprint": "another"}))
+    without = Request(A, meta={**parent.meta})
+    del without.meta["bloom_fingerprint"]
+    tested.crawler.signals.send_catch_log(signals.response_received, request=without, spider=None)
+    own = {**without.meta, "bloom_fingerprint": b"list"}
+    assert tested.request_seen(Request("http://a.example/f", meta=own))
     children = [Request(f"http://a.example/{n}", meta=dict(parent.meta)) for n in range(3)]
     assert [tested.request_seen(child) for child in children] == [False] * 3
     assert all("bloom_fingerprint" not in child.meta for child in children)

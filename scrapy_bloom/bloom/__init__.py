@@ -138,8 +138,7 @@ class ScalableBloomFilter(Layered):
 
     @property
     def expected_false_positives(self) -> float:
-        """Expected number of new keys taken for known ones so far, over all layers. Cost: a few
-        ms a layer."""
+        """Expected number of new keys taken for known ones so far, in all layers. Cost: some ms."""
         own = sum(layer.expected_false_positives for layer in self._newest_first)
         return own + sizing.false_positives_in_older(self.loads)
 

@@ -173,8 +173,7 @@ class Layered:
 
     @property
     def expected_false_positives(self) -> float:
-        """Expected number of new keys taken for known ones so far, over all layers. Cost: a few
-        ms a layer."""
+        """Expected number of new keys taken for known ones so far, in all layers. Cost: some ms."""
         return sizing.total_false_positives(self.loads)
 
     @property
@@ -205,8 +204,7 @@ class Layered:
 
     @property
     def clean(self) -> bool:
-        """False if the filter had not been closed when it was opened, so that its keys were
-        recounted."""
+        """False if the filter was found unclosed when it was opened: its keys were recounted."""
         return all(layer.clean for layer in self._newest_first)
 
     def close(self) -> None:

@@ -98,8 +98,7 @@ def layer_error_rate(bound: float, layer: int) -> float:
 
 
 def layer_capacity(last: int, wanted: int, present: int) -> int:
-    """Capacity of the layer after one of capacity `last`, when the filter has `present` of the
-    `wanted` keys."""
+    """Capacity of the layer after one of capacity `last`, with `present` of the `wanted` keys."""
     return max(_GROWTH * last, wanted - present)
 
 

@@ -1,5 +1,4 @@
-"""Failed requests: what is recorded of one, under names that are the same over Scrapy's
-releases."""
+"""Failed requests: what is recorded of one, under names that no release of Scrapy changes."""
 
 from __future__ import annotations
 

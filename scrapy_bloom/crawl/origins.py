@@ -30,8 +30,7 @@ def origins_of(crawler: Crawler) -> WeakKeyDictionary[Response, Request | None]:
 
 
 def request_of(crawler: Crawler, source: Response | Failure | None) -> Request | None:
-    """Return the request of the engine that a response or the failure of an errback answers; None
-    for several."""
+    """Return the engine's request that a response or a failure answers; None for several."""
     if source is None or isinstance(source, Failure):
         return getattr(source, "request", None)
     return origins_of(crawler).get(source, source.request)

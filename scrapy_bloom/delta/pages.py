@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from ..crawl.failed_request import ATTEMPTS_KEY
 from ..fingerprints import UnfailingFingerprinter
+from ..fingerprints.fast import META_KEY
 from ..scrapy_private.progress import EngineProgress
 from .digests import Digests, digest_of
 from .file_store import Row
@@ -130,7 +131,9 @@ class Pages:
         return found[HASH_BYTES:].split(b"\n") if is_own else []
 
     def _owner_of(self, request: Request) -> bytes:
-        return short_hash(self._fingerprinter.fingerprint(request))
+        # a redirect, or another URL, may have its key, and not its validators
+        meta = {name: value for name, value in request.meta.items() if name != META_KEY}
+        return short_hash(self._fingerprinter.fingerprint(request.replace(meta=meta)))
 
     def outcome(self, request: Request | None) -> Outcome | None:
         """Return the outcome of `request` so far, None before its callback."""
@@ -156,18 +159,23 @@ class Pages:
                 request.meta[SOURCES] = {"url": request.url, "keys": keys}
 
     def drop_copied_key(self, request: Request) -> None:
-        """Remove a delta key, or a version, that an errback copied from the failed request."""
-        meta = request.meta
+        """Remove a key, or a version, that an errback copied from the failed request."""
+        meta, copied = request.meta, set[str]()
         key = given_key(meta)
-        for source in self._engine.with_callbacks() if key or VERSION in meta else ():
+        has_any = not meta.keys().isdisjoint((*KEYS, META_KEY, VERSION))
+        for source in self._engine.with_callbacks() if has_any else ():
             if source in self._outcomes or is_same(source, request):
                 continue
-            if key is not None and given_key(source.meta) == key:
-                for name in KEYS:
-                    meta.pop(name, None)
+            theirs = source.meta
+            if key is not None and given_key(theirs) == key:
+                copied.update(KEYS)
+            if META_KEY in theirs and theirs[META_KEY] == meta.get(META_KEY):
+                copied.add(META_KEY)
             # many pages have one version: what was copied with it tells
-            if VERSION in source.meta and source.meta.items() <= meta.items():
-                meta.pop(VERSION, None)
+            if VERSION in theirs and theirs.items() <= meta.items():
+                copied.add(VERSION)
+        for name in copied:
+            meta.pop(name, None)
 
     def done(self, request: Request, reason: str | None = None) -> list[Row]:
         """Record that the engine is done with `request`, which has failed if there is a `reason`.

@@ -83,8 +83,7 @@ class EngineView:
 
 
 def close_spider(crawler: Crawler, reason: str) -> None:
-    """Close the spider on the next reactor turn, unless it is closed then. Raises RuntimeError
-    without a reactor."""
+    """Close the spider, if it is open, on the reactor's next turn. RuntimeError without one."""
 
     def close() -> None:
         closed = deferred_from_coro(crawler.engine.close_spider_async(reason=reason))

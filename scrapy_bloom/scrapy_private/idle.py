@@ -32,8 +32,7 @@ class IdleChecks:
 
     @property
     def may_give_more(self) -> bool:
-        """True if a handler of the project is connected, and the engine has not closed the spider
-        because it was idle."""
+        """True if a handler of the project is connected, and the spider was not closed as idle."""
         handlers = liveReceivers(getAllReceivers(self._signals.sender, signals.spider_idle))
         return not self.has_closed and any(map(_is_foreign, handlers))
 

@@ -78,8 +78,7 @@ async def start_again(crawler: Crawler) -> AsyncIterator[Any] | None:
 
 
 def scheduler_of(crawler: Crawler) -> object:
-    """Return the scheduler of `crawler`, or None before the crawl starts, and where this release of
-    Scrapy hides it."""
+    """Return the scheduler of `crawler`; None before the crawl starts, or where Scrapy hides it."""
     with suppress(RuntimeError):  # Scrapy's own, before there is an engine
         found = get(crawler.engine, "scheduler")  # public since 2.19, and false when it is empty
         if found is None:

@@ -91,8 +91,7 @@ def _remember(df: FilterDupeFilter, key: str | bytes) -> None:
 def _by_url(
     df: FilterDupeFilter, ask: RequestSeen, of_url: Callable[[str], bytes | None]
 ) -> RequestSeen:
-    """Return the shortcut for fingerprints that are functions of the URL of a plain request,
-    its fragment ignored."""
+    """Return the shortcut for fingerprints by the URL of a plain request, without fragment."""
     urls, remember = df._recent.urls, df._recent.add
 
     def request_seen(request: Request) -> bool:

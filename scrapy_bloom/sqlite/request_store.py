@@ -245,8 +245,7 @@ class SqliteStore:
         return left.move(self._file, self._crawler, take)
 
     def _record(self, request: Request) -> tuple[str, int, bytes]:
-        """Return slot, rank and payload of `request`. Raises ValueError if it cannot be
-        serialized."""
+        """Return slot, rank and payload of `request`. Raises ValueError where it has none."""
         start = bool(self._starts_apart and request.meta.get("is_start_request"))
         priority, slot = request.priority, self._slot_of(request)
         if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:

@@ -48,8 +48,7 @@ class KeptSpiderState(CommitHook):
 
     @classmethod
     def of(cls, crawler: Crawler, file: RequestFile) -> Self | None:
-        """Return the committed state of `crawler`, None without SpiderState. Raises
-        sqlite3.Error."""
+        """Return the committed state, None without SpiderState. Raises sqlite3.Error."""
         extension = crawler.get_extension(SpiderState)
         return cls(crawler, extension, file) if extension and extension.jobdir else None
 

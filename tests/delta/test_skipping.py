@@ -229,9 +229,10 @@ def test_a_version_that_this_round_has_stored_does_not_count(crawler, store, sta
 def test_what_has_become_an_index_page_or_has_no_validators_is_not_conditional(
     crawler, store, read_only, then
 ):
-    """Though it still has the validators of the round that has marked it."""
+    """Though it still has the validators of the round that has marked it. Another page that shares
+    its key has others."""
     pages, skipping = skipping_of(crawler, store)
-    request = PAGE.copy()
+    request = PAGE.replace(meta={"depth": 1, "bloom_fingerprint": "page"})
     for is_later, (tag, status, links) in enumerate((("x", 200, 0), then)):
         response = Response(request.url, status, headers={"ETag": tag}, request=request)
         expected = [] if is_later and not read_only else [b"x", b""]
@@ -247,6 +248,7 @@ def test_what_has_become_an_index_page_or_has_no_validators_is_not_conditional(
             assert skipping.validators_of(request) == []  # they are those of this round
         pages.marks.clear()
         assert skipping.validators_of(request) == expected
+        assert skipping.validators_of(request.replace(url="http://example.com/2")) == []
         assert skipping.validators_of(request.replace(meta={"bloom_delta": False})) == []
         pages.begin(request, response)
         assert skipping.validators_of(request) == []  # its callback asks for it once more
@@ -270,11 +272,13 @@ def test_what_is_compared(crawler, store):
     assert row.digest is not None
 
 
-def test_a_version_that_an_errback_copies_is_not_that_of_its_page(tmp_path):
-    """Nor is one that a spider writes taken away, though a page with the same is in its errback."""
+def test_what_an_errback_copies_is_not_of_its_page(tmp_path):
+    """Neither a version nor a key; but a version that a spider writes is not taken away, though a
+    page with the same is in its errback."""
     job = Job(tmp_path / "job").open()
     pages, _ = skipping_of(job.crawler, None)
     meta = {"bloom_delta_version": "3", "depth": 1, "download_timeout": 180.0}
+    meta |= {"bloom_delta_key": "page", "bloom_fingerprint": "page"}
     failed = Request("http://example.com/failed", meta=meta)
     job.engine.scraper.slot.active.add(failed)
     own = {"bloom_delta_version": "3", "depth": 2}
@@ -286,6 +290,8 @@ def test_a_version_that_an_errback_copies_is_not_that_of_its_page(tmp_path):
         request = Request(url, meta=given)
         pages.scheduled(request)
         assert ("bloom_delta_version" in request.meta) is kept
+        assert given is own or ("bloom_delta_key" in request.meta) is kept
+        assert given is own or ("bloom_fingerprint" in request.meta) is kept
     job.close()
 
 

@@ -521,7 +521,7 @@ local counted = {'pages', 'items', 'duplicates', 'retries', 'added'}
 local place = 0
 for more in words(ARGV[18] .. ' ' .. adds) do
   place = place + 1
-  if more ~= '0' then redis.call('HINCRBY', key('crawl'), counted[place], more) end
+  if tonumber(more) > 0 then redis.call('HINCRBY', key('crawl'), counted[place], more) end
 end
 local newest_note = redis.call('LINDEX', key('progress'), 0)
 local is_note, noted = pcall(cjson.decode, newest_note or '')
