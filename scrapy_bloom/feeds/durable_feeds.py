@@ -266,8 +266,7 @@ class DurableFeeds(CommitHook):
         try:
             self._commit()
             await self._close([*self._feeds])
-            may_end = not self._failed and self._round.is_to_be_stored
-            if may_end and self._round.file.is_empty and self._round.feeds_stored():
+            if not self._failed and self._round.file.is_empty and self._round.feeds_stored():
                 self._feeds.clear()
                 self._remove_parts()
             self.all_stored = not self._failed

@@ -37,9 +37,9 @@ class Round:
     has begun it.
 
     It begins when the spider is opened, and ends when start() is exhausted, no requests are left,
-    and all feeds are stored, whatever the reason of the close. Then a new round begins, unless a
-    kept request (failed, capped or unreadable) is pending again: then the round that is over is
-    `RUNNING` again. What has waited for dead hosts is asked in the new one.
+    and all feeds are stored, at a close with any reason but `shutdown`. Then a new round begins,
+    unless a kept request (failed, capped or unreadable) is pending again: then the round that is
+    over is `RUNNING` again. What has waited for dead hosts is asked in the new one.
 
     The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round. They
     write through `file`, which stays open until the job's session closes, and make that durable

@@ -161,7 +161,7 @@ class DurableScheduler(LedgerScheduler):
             # where it has finished, the next start does what was ordered since
             while reason != "finished" and self._carry_out_order():
                 pass
-            ledger.end(partial(self._conclude, ledger, round_))
+            ledger.end(partial(self._conclude, round_, reason))
             if self._spider_state is not None:
                 self._spider_state.end(failed=ledger.failed)
             # the feeds write after the last commit of the ledger, which may not have released all
@@ -172,8 +172,7 @@ class DurableScheduler(LedgerScheduler):
         return self.df.close(reason)
 
     def _may_be_dispatched(self, request: Request) -> bool:
-        ledger = self.ledger
-        if ledger is None or self._budget is None:
+        if (ledger := self.ledger) is None or self._budget is None:
             return True
         if not ledger.commits or self._store.is_uncommitted(request):
             # what a budget has counted is committed before, and so is its round
@@ -242,8 +241,7 @@ class DurableScheduler(LedgerScheduler):
             timing = self.commit_operations, self.commit_seconds
             ledger = Ledger(crawler, store, keeper, self._engine, *timing)
             ledger.named = partial(named, job.requests)
-            session = session_of(crawler)
-            session.begin(self)
+            (session := session_of(crawler)).begin(self)
             session.closers.insert(0, ledger.close)
             self.round = Round(file, ledger.commit)
             records.round = partial(getattr, self.round, "number")
@@ -295,12 +293,15 @@ class DurableScheduler(LedgerScheduler):
         while self._carry_out_order():
             self._engine.wake()
 
-    def _conclude(self, ledger: Ledger, round_: Round) -> None:
+    def _conclude(self, round_: Round, reason: str) -> None:
         """End the round, if nothing of it is left or can come, and say what has failed."""
         assert self._job is not None
         self._failures.report("job", self._job.path)
-        may_go_on = not self._start_requests.exhausted or self._idle_checks.may_give_more
-        if not (may_go_on or self._waits) and round_.file.is_empty:
+        has_ended = self._start_requests.exhausted and not self._idle_checks.may_give_more
+        # after Ctrl-C people go on until it says `finished`
+        if has_ended and reason != "shutdown" and not self._waits and round_.file.is_empty:
+            if reason != "finished":
+                self._log.info("Round %d is over: the next start begins a new one", round_.number)
             round_.complete()
 
     def _recover(self, file: RequestFile, keeper: Keeper) -> None:

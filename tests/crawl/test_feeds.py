@@ -145,7 +145,8 @@ def test_items_of_start_are_not_written_again_at_a_resume(tmp_path, job):
 @pytest.mark.parametrize("uri", ["a.jl", "a.jl.gz"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_what_was_there_before_the_round(tmp_path, job, overwrite, uri):
-    """Stays, or goes with `overwrite`; what the round itself has written stays."""
+    """Stays, or goes with `overwrite`; what the round itself has written stays, also when Ctrl-C
+    comes during the last page, until a start has said `finished`."""
     feeds, path = {uri: {"format": "jsonlines", "overwrite": overwrite}}, tmp_path / uri
     path.write_bytes(b'{"n": 0}\n')
     if uri.endswith("gz"):
@@ -154,7 +155,8 @@ def test_what_was_there_before_the_round(tmp_path, job, overwrite, uri):
     before = [] if overwrite else [0]
     job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
     assert numbers(path) == [*before, 1]
-    job(feeds).pages(p2={"n": 2}).finish()
+    job(feeds).pages(p2={"n": 2}).finish("shutdown")
+    job(feeds).close()
     assert numbers(path) == [*before, 1, 2]
     job(feeds).pages(p3={"n": 3}).close()
     assert numbers(path) == ([3] if overwrite else [0, 1, 2, 3])

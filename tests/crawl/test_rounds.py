@@ -38,10 +38,14 @@ def test_each_start_after_a_finished_round_is_a_new_one(make_round, tmp_path):
         assert len(query(tmp_path / "job", "SELECT * FROM taken_start_requests")) == len(names)
 
 
-@pytest.mark.parametrize("reason", ["finished", "bloom_full"])
+@pytest.mark.parametrize("reason", ["finished", "closespider_pagecount", "shutdown"])
 @pytest.mark.parametrize("what", [start, partial(unserializable, dont_filter=True)])
-def test_the_reason_does_not_matter(make_round, tmp_path, reason, what):
-    """What is left decides: nothing ends the round, one request, in memory too, does not."""
+def test_what_is_left_decides_whatever_the_reason_but_ctrl_c(
+    make_round, tmp_path, caplog, reason, what
+):
+    """Nothing ends the round, one request, in memory too, does not. People go on after Ctrl-C until
+    it says `finished`: a new round before that would overwrite their feeds, with start pages."""
+    caplog.set_level("INFO")
     (job := make_round()).start(what("a"))
     job.close(reason)
     assert phases(tmp_path / "job") == [(1, "running")]
@@ -49,6 +53,11 @@ def test_the_reason_does_not_matter(make_round, tmp_path, reason, what):
     assert (job.round.number, job.round.is_resumed) == (1, True)
     job.start(what("a"))
     job.finish(reason)
+    told = "Round 1 is over: the next start begins a new one" in caplog.text
+    assert told == (reason == "closespider_pagecount")
+    if reason == "shutdown":
+        assert phases(tmp_path / "job") == [(1, "running")]
+        assert finish(make_round(), "a") == []
     assert phases(tmp_path / "job") == [(1, "over")]
 
 

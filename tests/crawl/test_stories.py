@@ -290,12 +290,12 @@ class Story(RuleBasedStateMachine):
         self.open()
 
     @is_going_on
-    @rule()
-    def stop(self):
-        """What is in progress ends; and if nothing is left, the round does."""
+    @rule(reason=st.sampled_from(["shutdown", "closespider_timeout"]))
+    def stop(self, reason):
+        """What is in progress ends; and if nothing is left, the round does, but not by Ctrl-C."""
         self.end_of_all()
-        is_last = not len(self.job.scheduler)
-        self.job.close("shutdown")
+        is_last = not len(self.job.scheduler) and reason != "shutdown"
+        self.job.close(reason)
         for name in (*self.feeds, "shelf:more.jl"):
             assert numbers_in(self.folder, name) == sorted(self.final)
         assert Failed(self.folder / "job").retry() == len(self.kept)
@@ -328,7 +328,7 @@ class Story(RuleBasedStateMachine):
             self.pop()
             self.end_of_all()
             if not len(self.job.scheduler):
-                self.stop()
+                self.stop("finished")
         pages = sorted(self.expected())
         assert (self.is_over, sorted(self.final)) == (True, pages)
         for name in (*self.feeds, "shelf:more.jl"):

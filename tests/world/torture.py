@@ -120,12 +120,12 @@ class Tortured:
         return count
 
     def report(self, run):
-        """Return what became of the crawl, which is over. The run that was disturbed, or stopped,
+        """Return what became of the crawl, which is over. The run that was disturbed, or killed,
         may have ended when all was done."""
         answers = Counter(page for _, page in self.answers)
         end = run.status, run.reason
         is_sound = end in ((0, "finished"), self.first)
-        is_sound |= bool(self.stopped) and run.reason in ("shutdown", None)
+        is_sound |= bool(self.stopped) and run.reason is None
         wrong = {
             "end": None if is_sound and self.is_over else (*end, self.is_over),
             "lost": sorted(self.pages - {*answers}),
