@@ -12,6 +12,9 @@ but not before the page's items are safe. The order is
    job. No record of that is needed: adding twice changes nothing;
 5. when the round is over, the next one adds the remaining marks, and deletes all from the job.
 
+A feed that is given up may have had the items of any mark that waits in its job: such a mark turns
+into facts that equal nothing.
+
 A killed job that is deleted loses its waiting marks, and perhaps items: those pages are fetched
 again. Without a job all marks wait in memory until the crawl has ended, with all feeds closed and
 none failed.

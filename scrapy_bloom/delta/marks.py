@@ -77,7 +77,7 @@ class Marks:
     def __iter__(self) -> Iterator[Row]:
         """Yield the rows that say anything to later rounds."""
         query = "SELECT key, time AS done, digest, version, validators FROM delta_pages"
-        query += " WHERE COALESCE(time, digest, validators) IS NOT NULL"
+        query += " WHERE COALESCE(time, digest, version, validators) IS NOT NULL"
         return map(Row._make, self._executor.iterate(query))
 
     def forget(self, *columns: str) -> None:

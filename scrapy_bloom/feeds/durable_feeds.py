@@ -53,18 +53,17 @@ class DurableFeeds(CommitHook):
     stores_empty: bool  # False if the place of a feed without items stays as it is
 
     def __init__(self, plans: Plans, round_: Round, directory: Path) -> None:
-        self._plans = plans
+        self._plans, self._round, self._directory = plans, round_, directory
         self._exporter = exporter = plans.exporter
         self._crawler = exporter.crawler
         spider = {"spider": exporter.crawler.spider}
         self._logger = logging.LoggerAdapter(logger, spider)
         self._scrapys_logger = logging.LoggerAdapter(scrapys_logger, spider)
-        self._round, self._directory = round_, directory
         self.templates = plans.templates
         self.outbox = Outbox(round_.file)
         self.is_left_out: Callable[[Request], bool] = lambda _: False
         self._feeds: list[OpenFeed] = []
-        self._given_up: list[tuple[Feed, FeedError]] = []
+        self._given_up: list[tuple[Feed, BaseException]] = []
         self._is_open = self.all_stored = False
         self._origins = origins_of(exporter.crawler)
         self._stores: set[Deferred[None]] = set()  # full batches that are being stored
@@ -80,7 +79,7 @@ class DurableFeeds(CommitHook):
             except FeedError as error:
                 if not is_left:
                     raise
-                self._given_up.append((feed, error))
+                self._given_up.append((feed, error.__cause__ or error))
 
     @property
     def has_any(self) -> bool:
@@ -124,6 +123,15 @@ class DurableFeeds(CommitHook):
 
     # -- opening -------------------------------------------------------------------
 
+    def give_up(self) -> None:
+        """Forget feeds that cannot go on. Their items may be lost, so no page of the job is done,
+        nor equal to what it was, for later rounds. Raises sqlite3.Error."""
+        facts = ", ".join(f"{n} = SUBSTR({n}, 1, 0)" for n in ("digest", "version", "validators"))
+        for feed, why in self._given_up:
+            self._logger.warning("Feed %s stays as it is: %s", feed.template, why)
+            self.outbox.remove_feed(feed)
+            self._round.file.execute(f"UPDATE delta_pages SET time = NULL, {facts}")  # noqa: S608
+
     async def open(self) -> None:
         """Go on with the feeds of the round, or begin them. An error stops the ledger."""
         if not self._round.awaits_feeds:
@@ -132,10 +140,6 @@ class DurableFeeds(CommitHook):
             # before the commit hooks that make durable what the feeds write
             self.ledger.commit_hooks.insert(0, self)
             self._round.begin()  # forgets the feeds of the last one
-            for feed, error in self._given_up:
-                why = error.__cause__ or error
-                self._logger.warning("Feed %s stays as it is: %s", feed.template, why)
-                self.outbox.remove_feed(feed)
             self.recover()
             self._commit()
             if self._follows_kept:
@@ -271,10 +275,9 @@ class DurableFeeds(CommitHook):
                 self._remove_parts()
             self.all_stored = not self._failed
             if self._failed:
-                what = "%s could not be stored: %s. What is missing is kept in %s"
+                what = "%s could not be stored: %s. What is missing is kept in %s; the next start"
                 failed = counted(len(self._failed), "feed"), ", ".join(self._failed)
-                line = f"{what}; the next start of the job tries again."
-                self._logger.error(line, *failed, self._directory)
+                self._logger.error(f"{what} of the job tries again.", *failed, self._directory)
         except Exception as error:
             self._logger.error(
                 "The feeds could not be completed: %s. The next start of the job tries again.",
@@ -309,10 +312,9 @@ class DurableFeeds(CommitHook):
 
     async def _is_stored(self, working: OpenFeed, batch: Batch, items: int) -> bool:
         """Store so many new `items`, with the signals, stats and log lines of Scrapy's exporter."""
-        slot = working.slot(batch)
+        slot, end = working.slot(batch), "success"
         slot.itemcount = items
         what = f"{slot.format} feed ({items} items) in: {slot.uri}"
-        end = "success"
         try:
             if batch.state == WAITING:  # it has no items
                 working.begin_batch(batch)

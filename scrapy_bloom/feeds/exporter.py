@@ -127,6 +127,7 @@ class DurableFeedExporter(FeedExporter):
         self.durable = durable = self.look(round_, directory)
         assert durable is not None
         self._scrapys = self.feeds.keys() - durable.templates
+        round_.at_start.append(durable.give_up)
         round_.at_end.append(durable.outbox.empty)
         # Redis acknowledges the requests of a crawl later than their items are final
         count, how_often = len(durable.templates), "at least once" if round_.crawl else "once"

@@ -109,10 +109,9 @@ class Outbox:
 
     def remove_feed(self, feed: Feed) -> None:
         """Delete a feed with its batches and items."""
-        execute = self._file.execute
-        for table in ("items", "start_items", "batches"):
-            execute(f"DELETE FROM {table} WHERE feed = ?", (feed.id,))  # noqa: S608 - no input
-        execute("DELETE FROM feeds WHERE id = ?", (feed.id,))
+        for table in ("items", "start_items", "batches", "feeds"):
+            is_own = "id" if table == "feeds" else "feed"
+            self._file.execute(f"DELETE FROM {table} WHERE {is_own} = ?", (feed.id,))  # noqa: S608 - no input
 
     def add_batch(self, feed: Feed, number: int, uri: str) -> Batch:
         """Insert a batch without a path as the last one of `feed`, and return it."""

@@ -44,7 +44,7 @@ class Round:
     The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round. They
     write through `file`, which stays open until the job's session closes, and make that durable
     with `commit`. The functions of `at_begin` and `at_end` are called in the transaction that
-    begins a new round, or ends one.
+    begins a new round, or ends one; before, those of `at_start` in that of any start.
 
     That of a worker's feeds belongs to a `crawl`, to `of_crawl` before this start, whose requests
     are not in `file`: it is kept when it is over, and `goes_on` if asked to, and both are the same.
@@ -58,16 +58,15 @@ class Round:
         *,
         goes_on: bool = False,
     ) -> None:
-        self.file = file
-        self.crawl = crawl
+        self.file, self.crawl = file, crawl
         self.commit = commit
         """Make what was written through `file` durable. Raises sqlite3.Error."""
-        self.awaits_feeds = False
+        self.awaits_feeds = self._has_begun = False
+        self.at_start: list[Callable[[], object]] = []
         self.at_begin: list[Callable[[], object]] = []
         self.at_end: list[Callable[[], None]] = []
         self.number, self.of_crawl = 1, crawl
         self.then: Callable[[], object] = lambda: None  # in the transaction of `begin`
-        self._has_begun = False
         # requests of Scrapy's scheduler belong to a round, too
         self._phase = OVER if file.is_empty else RUNNING
         for self.number, self._phase, self.of_crawl in file.query("SELECT * FROM rounds"):
@@ -101,9 +100,8 @@ class Round:
             self.number += is_stored
             self.file.execute("UPDATE rounds SET phase = ?", (OVER,))
             self.file.commit(None)  # before BLOOM_DELTA removes the filter: no retry goes on in it
-        if not self.is_resumed:
-            for function in self.at_begin:
-                function()
+        for function in self.at_start + ([] if self.is_resumed else self.at_begin):
+            function()
         self._enter(RUNNING)
         self.then()
 

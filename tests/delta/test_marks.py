@@ -19,10 +19,12 @@ from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
-from scrapy_bloom.errors import SharedFilterError
+from scrapy_bloom.errors import FeedError, SharedFilterError
+from scrapy_bloom.feeds.open_feed import OpenFeed
 from scrapy_bloom.redis.worker_feeds import SyncedFeeds
 from tests.crawl.conftest import make  # noqa: F401 - a fixture
 from tests.crawl.engine import name_of, request
+from tests.crawl.feed_jobs import FeedJob
 from tests.crawl.rounds import RoundJob, waited_for
 from tests.failures import Failed
 from tests.fakes import raising
@@ -166,26 +168,54 @@ def test_marks_follow_the_commit_that_has_synced_their_items(
 
 
 @pytest.mark.parametrize("crawl", ["1", "2"])
-@pytest.mark.parametrize(("folder", "is_retried"), [("job", 0), ("job", 1), ("killed", 0)])
-def test_an_old_fact_is_not_put_back(begin, tmp_path, folder, is_retried, crawl):
+@pytest.mark.parametrize(("folder", "again"), [("job", 0), ("job", 1), ("killed", 0), ("lost", 0)])
+def test_an_old_fact_is_not_put_back(begin, tmp_path, monkeypatch, folder, again, crawl):
     """What a worker with a JOBDIR has left there does not come back: not over what another crawl
-    has found since, nor where that was forgotten; of a killed one only the marks of its crawl."""
+    has found since, nor where that was forgotten; of a killed one the marks of its crawl, but if
+    a feed is given up."""
     feeds = {"FEEDS": {str(tmp_path / "feed"): {"format": "jsonlines"}}}
     job = begin(crawl="1", JOBDIR=str(tmp_path / "job"), **feeds)
     job.do("page", "left", bloom_delta_version="old")
-    copytree(tmp_path / "job", tmp_path / "killed")
+    copytree(tmp_path / "job", tmp_path / folder.replace("job", "unused"))
     job.close()
     other = begin(crawl="2")
     other.store.clear()
     other.do("page", bloom_delta_version="new")
     other.close()
+    if folder == "lost":
+        monkeypatch.setattr(OpenFeed, "check", raising(FeedError("its file is gone")))
+        feeds["FEEDS"] = {str(tmp_path / "another"): {"format": "jsonlines"}}
     job = begin(crawl=crawl, JOBDIR=str(tmp_path / folder), BLOOM_REDIS_IDLE=9, **feeds)
-    job.do(*["page"] * is_retried, bloom_delta_version="old", bloom_attempts=1)
+    job.do(*["page"] * again, bloom_delta_version="old", bloom_attempts=1)
     job.close()
     last = begin(crawl="last")
-    assert last.skips("page", bloom_delta_version="new") is (folder == "job" and not is_retried)
+    assert last.skips("page", bloom_delta_version="new") is (folder == "job" and not again)
     assert not any(last.skips(name, bloom_delta_version="old") for name in ("page", "left"))
     assert last.skips("left") is ((folder, crawl) == ("killed", "1"))
+
+
+@pytest.mark.parametrize("between", ["item", None])
+def test_a_feed_that_is_given_up_leaves_no_mark(tmp_path, opened, between):
+    """Of no page of its job, nor what a page is compared with, also if there is no delta then."""
+    store = FileDeltaStore(tmp_path / "store", Lifetime())
+    store.add([known := Row(bytes(20), 1.0, b"old", b"old", b"old")])
+
+    def start(feed, delta="item"):
+        settings = {"BLOOM_DELTA": delta, "BLOOM_DELTA_DIR": str(tmp_path / "store")}
+        job = FeedJob(tmp_path, {tmp_path / feed: "json"}, **settings)
+        if delta:
+            job.marking = DeltaMiddleware.from_crawler(job.crawler)
+            job.engine.scraper.spidermw.middlewares = [job.marking]
+        return opened(job, request("never"), alone=True)
+
+    job = start("lost")
+    job.marking._delta.marks.add([Row(bytes(20), 2.0, b"new", b"new", b"new"), Row(b"2" * 20, 2.0)])
+    job.pages(page={"n": 1}).pages(another={"n": 2}).drop()
+    (tmp_path / "job" / "feeds" / "1.part").unlink()
+    for delta in (between, "item"):
+        start("other", delta).close("shutdown")
+    store.look()
+    assert [*store.marks()] == [Row(known.key, 1.0, b"", b"", b"")]
 
 
 def test_a_worker_that_waits_judges_anew_in_each_round(begin):
