@@ -294,7 +294,8 @@ class DeltaMiddleware(_Watch):
 
         assert spider is not None
         redis = RedisSettings.read(settings, spider.name)
-        return RedisDeltaStore(redis.url, self._settings.name, lifetime, redis.timeout, self.clock)
+        where = redis.url, self._settings.name, lifetime, redis.timeout, self.clock
+        return RedisDeltaStore(*where, waits=True)
 
 
 def _require_durable_feeds(crawler: Crawler) -> None:

@@ -41,8 +41,8 @@ class Slice(NamedTuple):
 
 
 class RedisDeltaStore:
-    """The delta store called `key` on the server at `url`, with a connection of its own. Any
-    method may raise SharedFilterError."""
+    """The delta store called `key` on the server at `url`, with a connection of its own, which
+    `waits` as a RedisClient. Any method may raise SharedFilterError."""
 
     def __init__(
         self,
@@ -51,11 +51,13 @@ class RedisDeltaStore:
         lifetime: Lifetime,
         patience: float,
         clock: Callable[[], float] = time.time,
+        *,
+        waits: bool = False,
     ) -> None:
         self.lifetime = lifetime
         self._width = (lifetime.period or 0.0) / SLICES
         self.clock = clock
-        self.client = RedisClient(url, patience)
+        self.client = RedisClient(url, patience, waits=waits)
         self.key = key = key.replace("{", "(").replace("}", ")")
         self.name = f"{self.client.name} {key}"
         self._key = f"{{{key}}}:delta"

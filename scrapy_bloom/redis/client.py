@@ -54,7 +54,8 @@ class RedisClient:
     `redis+cluster://` and `rediss+cluster://` name any node of a Cluster. A call is repeated for
     `patience` seconds; connecting and each answer may take a third of that, or `longest` seconds,
     or what the URL says. `name` is the URL without secrets. Raises SharedFilterError if the URL
-    cannot be read or no server answers there.
+    cannot be read or no server answers there: with `waits` after `patience` seconds, else at once
+    where a connection is refused or the server is loading its data.
     """
 
     servers = 0
@@ -65,7 +66,9 @@ class RedisClient:
     confirmed_until = 0.0
     """The time (`time.monotonic`) until which `servers` is up to date by the last answer."""
 
-    def __init__(self, url: str, patience: float = 5.0, longest: float = inf) -> None:
+    def __init__(
+        self, url: str, patience: float = 5.0, longest: float = inf, *, waits: bool = False
+    ) -> None:
         try:
             redis: Any = import_module("redis")
         except ImportError as error:
@@ -99,10 +102,14 @@ class RedisClient:
             options["cluster_error_retry_attempts"] = 0
         kind = redis.RedisCluster if self._clustered else redis.Redis
         make = partial(kind.from_url, url.replace(_CLUSTER, "", 1), **options)
-        deadline = time.monotonic() + patience
+        # what may pass: a server that is slow, restarts, or loads its data
+        self._passing = (redis.TimeoutError, *[redis.ConnectionError] * waits)
+        self._no_access = redis.AuthenticationError  # a ConnectionError as well
+        deadline, pause = time.monotonic() + patience, _FIRST_PAUSE
         try:
-            while not self._is_made(make, redis.TimeoutError, deadline):
-                pass
+            while not self._is_made(make, deadline - pause):
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
         except self._errors as error:
             raise self._unusable(error) from error
         except (ValueError, TypeError):  # an option; its text may quote a secret
@@ -223,9 +230,9 @@ class RedisClient:
                 self._set_confirmed(since)
                 return answer, doubtful
 
-    def _is_made(self, make: Callable[[], Any], timeout: type[Exception], deadline: float) -> bool:
-        """Make the client; return False if a server takes too long to answer, and raise it after
-        the deadline. The client of a Cluster asks its nodes when it is made."""
+    def _is_made(self, make: Callable[[], Any], last: float) -> bool:
+        """Make the client; return False for an error that may pass, and raise it if it comes after
+        the `last` time. The client of a Cluster asks its nodes when it is made."""
         client = None
         try:
             client = make()
@@ -233,8 +240,9 @@ class RedisClient:
         except BaseException as error:
             if client is not None:
                 client.close()
-            is_slow = isinstance(error, timeout) or isinstance(error.__cause__, timeout)
-            if is_slow and time.monotonic() <= deadline:
+            cause = error if isinstance(error, self._passing) else error.__cause__
+            may_pass = isinstance(cause, self._passing) and not isinstance(cause, self._no_access)
+            if may_pass and time.monotonic() <= last:
                 return False
             raise
         self._redis: Any = client

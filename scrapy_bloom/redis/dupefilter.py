@@ -176,7 +176,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         redis = RedisSettings.read(self.crawler.settings, self._spider.name)
         key = in_one_slot(redis.key) if self._beside_queue else redis.key
         with ExitStack() as undo:
-            client = undo.enter_context(RedisClient(redis.url, redis.timeout))
+            client = undo.enter_context(RedisClient(redis.url, redis.timeout, waits=True))
             self._shared = self._open_shared(client, key, settings, identity)
             undo.pop_all()
         return self._shared

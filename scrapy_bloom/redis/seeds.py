@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic, time
@@ -100,8 +101,9 @@ class SeedList:
         self._at_once = int(getattr(spider, "redis_batch_size", None) or concurrency)
         url = scrapy_redis_url(crawler.settings) or redis.url
         with ExitStack() as undo:
-            self._client = undo.enter_context(RedisClient(url, redis.timeout))
-            self._crawl_client = undo.enter_context(RedisClient(redis.url, redis.timeout))
+            connect = partial(RedisClient, patience=redis.timeout, waits=True)
+            self._client = undo.enter_context(connect(url))
+            self._crawl_client = undo.enter_context(connect(redis.url))
             undo.pop_all()
         self._cursor: bytes | int = 0
         encoding = crawler.settings.get("REDIS_ENCODING") or "utf-8"

@@ -123,7 +123,7 @@ class Worker:
             self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)
             if self._seeds is not None:
                 undo.callback(self._seeds.close)
-            client = RedisClient(redis.url, redis.timeout, settings.lease / 12)
+            client = RedisClient(redis.url, redis.timeout, settings.lease / 12, waits=True)
             undo.enter_context(client)
             self._server = client.name
             self._name = f"the queue {self.key!r} in Redis at {client.name}"

@@ -1,10 +1,13 @@
 """The connection to Redis: what it shows of its URL, and what it can be asked for."""
 
 from threading import Timer
+from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
 from scrapy_bloom import SharedFilterError
+from scrapy_bloom.redis import client as client_module
 from scrapy_bloom.redis.client import RedisClient, ScriptError, public_url
 from scrapy_bloom.redis.filter import RedisBloomFilter
 from tests.patience import PATIENCE
@@ -45,6 +48,24 @@ def test_a_start_waits_for_a_slow_server(request, key, kind):
         made = RedisBloomFilter(client, key, 1_000, 1e-6)
         assert not made.add(b"key")
         made.check()
+
+
+@pytest.mark.parametrize("kind", ["server", "cluster"])
+def test_a_start_waits_for_a_restart(request, monkeypatch, kind):
+    """A command is refused at once, and so is a start with a wrong password."""
+    own = request.getfixturevalue(f"own_{kind}")
+    nodes, sleep = getattr(own, "nodes", [own]), pytest.fail
+    clock = SimpleNamespace(monotonic=monotonic, sleep=lambda _: sleep("a pause"))
+    monkeypatch.setattr(client_module, "time", clock)
+    for each in nodes:
+        each.stop()
+    with pytest.raises(SharedFilterError, match="refused"):
+        RedisClient(own.url)
+    sleep = lambda _: [each.start() for each in nodes if each.process.poll() is not None]  # noqa: E731
+    RedisClient(own.url, PATIENCE, waits=True).close()
+    sleep = pytest.fail
+    with pytest.raises(SharedFilterError, match="invalid username-password"):
+        RedisClient(own.url.replace("//", "//user:wrong@"), waits=True)
 
 
 def test_servers_are_counted_once(redis):

@@ -60,8 +60,9 @@ def test_another_spider_is_refused(build, key, redis_server):
 
 def test_a_refused_worker_leaves_nothing(build, tmp_path, monkeypatch):
     """No connection, and no job directory, or a free one; also one that closes before it opens."""
+    where = {"BLOOM_REDIS_URL": "redis://127.0.0.1:1/0", "BLOOM_REDIS_TIMEOUT": 0.1}
     with pytest.raises(SharedFilterError):
-        build(BLOOM_REDIS_URL="redis://127.0.0.1:1/0", JOBDIR=str(tmp_path / "new"))
+        build(**where, JOBDIR=str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
     where = {"JOBDIR": str(tmp_path / "job")}
     first = build(**where)
@@ -74,7 +75,8 @@ def test_a_refused_worker_leaves_nothing(build, tmp_path, monkeypatch):
     clients, init, close = set(), RedisClient.__init__, RedisClient.close
     with monkeypatch.context() as patch:
         patch.setattr(TestSpider, "redis_key", "seeds", raising=False)
-        patch.setattr(RedisClient, "__init__", lambda *each: clients.add(each[0]) or init(*each))
+        made = lambda *of, **more: clients.add(of[0]) or init(*of, **more)  # noqa: E731
+        patch.setattr(RedisClient, "__init__", made)
         patch.setattr(RedisClient, "close", lambda self: clients.discard(self) or close(self))
         with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 60, and this one has 30"):
             build(BLOOM_REDIS_LEASE=30, **where)
