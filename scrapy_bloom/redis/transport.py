@@ -86,11 +86,16 @@ class Transport:
         self._worker = worker
         self._turned = time.monotonic()
 
-    def close(self) -> None:
-        """End the thread, and close the connection."""
+    def stop(self) -> None:
+        """End the thread. After the answer to the last call it is not in one: then the client is
+        free for the reactor's thread."""
         self._ending.set()
         self._calls.put(((), Future()))
         self._thread.join(FIRST_PAUSE)
+
+    def close(self) -> None:
+        """End the thread, and close the connection."""
+        self.stop()
         self._client.close()
 
     def _pass_on(self) -> None:
@@ -117,7 +122,11 @@ class Transport:
         while not self._ending.is_set():
             try:
                 return self._client.run(COMMIT, [self._key], *arguments)
-            except SharedFilterError as error:
+            except Exception as error:
+                if self._ending.is_set():
+                    return None  # the client was closed during the call
+                if not isinstance(error, SharedFilterError):
+                    raise
                 self._tell(self._on_outage, error)
                 if isinstance(error, ScriptError):
                     return None
@@ -139,7 +148,7 @@ class Transport:
         except SharedFilterError:
             pass  # the calls of the crawl tell of an outage
         except Exception as error:  # noqa: BLE001 - a thread that ends shows a traceback
-            if self._told != message_of(error):
+            if self._told != message_of(error) and not self._ending.is_set():
                 self._told = message_of(error)
                 logger.warning("The lease of %s was not renewed: %s", worker, self._told)
 

@@ -26,7 +26,7 @@ from ..crawl.ledger_scheduler import require_same_spider
 from ..crawl.records import KEPT
 from ..crawl.settings import ANY_SPIDER, BUDGET
 from ..crawl.stats import counts_of, set_stats
-from ..errors import SharedFilterError
+from ..errors import SharedFilterError, message_of, unforeseen
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
 from ..scrapy_private.progress import EngineProgress
@@ -204,20 +204,42 @@ class Worker:
         self._tick()
 
     def end(self, *, finished: bool) -> None:
-        """Leave the crawl, and end it if it is `finished`. Never raises."""
-        if not self._is_open:
-            self.feeds.close()
-            return
+        """Leave the crawl, and end it if it is `finished`. Never raises: an error of a step is
+        logged, and the next step follows."""
+        steps: list[Callable[[], object]] = [self.feeds.close]
+        if self._is_open:
+            is_over = finished or self._is_late
+            steps = [
+                self._stop,
+                lambda: self.ledger.end(lambda: self.feeds.conclude(over=is_over)),
+                *steps,
+                lambda: self._leave(finished=finished),
+                lambda: self._crawler.stats.set_value("scheduler/calls", self.store.calls),
+                self._transport.close,
+            ]
+        for step in steps:
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001, PERF203 - what follows is due, too
+                self._log.error(
+                    "This worker did not close cleanly: %s",
+                    message_of(error),
+                    exc_info=unforeseen(error),
+                )
+
+    def _stop(self) -> None:
+        """Make no more calls, and take no more seeds."""
         if self._timer is not None:
             self._timer.cancel()
         if self._seeds is not None:
             self._seeds.close()
-        self.ledger.end(lambda: self.feeds.conclude(over=finished or self._is_late))
-        self.feeds.close()
+
+    def _leave(self, *, finished: bool) -> None:
         over = finished and not self.start_requests.failed and not self.ledger.failed
         if self.store.last.gone:
             pass
         elif self.store.leave(over=over, seconds=self._redis.timeout):
+            self._transport.stop()  # a heartbeat would share the client
             self._set_stats()
             with suppress(SharedFilterError):  # it has just answered: then the next worker says it
                 place = f"{self._server} --key {shlex.quote(self.key[1:-1])}"
@@ -228,8 +250,6 @@ class Worker:
                 " run out, and then yields again what could not be sent (%(unsent)s).",
                 {"name": self._name, "unsent": counted(self.store.unsent, "request")},
             )
-        self._crawler.stats.set_value("scheduler/calls", self.store.calls)
-        self._transport.close()
 
     def _join(self, client: RedisClient, generation: str) -> CrawlState:
         """Find or make the crawl. The first worker of a start retries failed requests, if the

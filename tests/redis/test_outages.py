@@ -2,11 +2,13 @@
 `request_seen` does not raise, and what was offered once is seen the second time."""
 
 import logging
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -272,6 +274,25 @@ def test_a_heartbeat_that_fails_is_one_line(caplog, capfd):
     transport.close()
     assert caplog.messages == ["The lease of worker was not renewed: no such answer"]
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_close_during_a_call_is_quiet(monkeypatch, caplog):
+    """The connection is closed under the thread, which then ends without an error."""
+    asked, closed, raised = Event(), Event(), []
+
+    def hang(*_):
+        asked.set()
+        closed.wait()
+        raise ValueError("I/O operation on closed file")
+
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    transport = transport_of(hang, 100)
+    transport._client.close = closed.set
+    transport.send((), print)
+    asked.wait()
+    transport.close()
+    transport._thread.join()
+    assert raised == caplog.messages == []
 
 
 def test_a_lease_is_renewed_in_time_while_the_reactor_rests(monkeypatch):

@@ -223,6 +223,23 @@ def test_a_worker_with_seeds_is_not_at_rest(build, redis_server, own_server, key
     assert not scheduler.has_pending_requests()
 
 
+def test_a_worker_closes_to_the_end(build, monkeypatch, told):
+    """Whatever a step of it raises; the report has the connection for itself."""
+    scheduler = build()
+    worker, found = scheduler.worker, []
+
+    def fail(*_):
+        found.append(worker._transport._thread.is_alive())
+        raise ValueError("closed file")
+
+    monkeypatch.setattr(worker._failures, "report", fail)
+    scheduler.close("shutdown")
+    assert found == [False]
+    assert told(logging.ERROR) == ["This worker did not close cleanly: closed file"]
+    assert scheduler.crawler.stats.get_value("scheduler/calls")
+    assert session_of(scheduler.crawler).directory is None
+
+
 def test_a_worker_that_closes_leaves_to_others_what_it_has_not_sent(build):
     """At once, though a page of its own takes long."""
     closing, other = build(), build()
