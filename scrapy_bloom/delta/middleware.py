@@ -17,7 +17,7 @@ from ..crawl.failed_request import item_refused
 from ..crawl.ledger_scheduler import LedgerScheduler
 from ..crawl.origins import origins_of
 from ..early.links import has_left_out
-from ..errors import BloomError, SharedFilterError, message_of
+from ..errors import BloomError, SharedFilterError, message_of, unforeseen
 from ..fingerprints import FingerprinterIdentity
 from ..periods import DAY
 from ..redis.settings import RedisSettings
@@ -180,7 +180,11 @@ class DeltaMiddleware(_Watch):
         except Exception as error:
             ledger = getattr(scheduler_of(crawler), "ledger", None)
             named = error if ledger is None else ledger.named(error)
-            self._logger.exception("BLOOM_DELTA is off in this crawl: %s", message_of(named))
+            self._logger.error(
+                "BLOOM_DELTA is off in this crawl: %s",
+                message_of(named),
+                exc_info=unforeseen(error),
+            )
             announce(crawler, "between crawls", "off, see the error above")
             return
         self._delta = delta
@@ -188,7 +192,6 @@ class DeltaMiddleware(_Watch):
         self.skipping = Skipping(crawler, delta.pages, self._url_cache)
         delta.on_round.append(self.skipping.forget)
         crawler.stats.set_value("bloom/delta_skipped", 0)
-        self._update_stats(delta)
         settings = self._settings
         period, digest = settings.period, settings.digest
         days = "for ever" if period is None else f"for {period / DAY:g} days"
@@ -198,7 +201,11 @@ class DeltaMiddleware(_Watch):
         how += ["read-only"] if settings.read_only else []
         if settings.conditional:
             how += ["conditional, feeds lack the items of unmodified pages"]
-        how += [f"{self._store.name} with {self._store.holds}"]
+        try:
+            self._update_stats(delta)
+            how += [f"{self._store.name} with {self._store.holds}"]
+        except SharedFilterError:
+            how += [f"{self._store.name} cannot be reached"]
         announce(crawler, "between crawls", ", ".join(how))
 
     def _request_scheduled(self, request: Request) -> None:

@@ -15,9 +15,11 @@ from scrapy_bloom.bloom.removal import remove_filter
 from scrapy_bloom.crawl.delays import DEAD
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.delta import crawl as delta_crawl
+from scrapy_bloom.delta import middleware as middleware_module
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.middleware import DeltaMiddleware
+from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.errors import FeedError, SharedFilterError
 from scrapy_bloom.feeds.open_feed import OpenFeed
@@ -302,6 +304,18 @@ def test_what_is_lost_is_told_once(begin, caplog, monkeypatch):
     )
     (line,) = [each.getMessage() for each in caplog.records if "crawls: sk" in each.getMessage()]
     assert re.search("skipped 0 requests .* marked 5 pages .* cannot be reached.$", line)
+
+
+@pytest.mark.parametrize("is_off", [False, True])
+def test_a_store_that_fails_at_the_opening_is_told_in_a_line(begin, caplog, monkeypatch, is_off):
+    """Without a traceback; where it could be opened, the crawl marks its pages."""
+    owner, name = (middleware_module, "DeltaCrawl") if is_off else (RedisDeltaStore, "nbytes")
+    monkeypatch.setattr(owner, name, broken if is_off else property(broken))
+    worker = begin()
+    told = [("BLOOM_DELTA is off in this crawl: no answer", None)] * is_off
+    errors = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert [(each.getMessage(), each.exc_info) for each in errors] == told
+    assert (worker.delta is None) == is_off
 
 
 def test_a_worker_needs_the_rights_that_the_documents_name(begin, redis_server, key):
