@@ -147,7 +147,8 @@ class SharedStartRequests(StartRequests):
         self._store.start_done = self._is_through and not self._in_memory
 
     async def _send_again(self) -> None:
-        """Give the engine the requests of a new run of start(); its items are dropped."""
+        """Give the engine the requests of a new run of start(). Its items are dropped: only private
+        names of Scrapy take them."""
         with suppress(RuntimeError):  # the engine has stopped
             again, sent = await start_again(self._crawler), 0
             if again is None:
