@@ -131,7 +131,9 @@ class OpenFeed:
         self._job = directory.parent.resolve()
         self._outbox, self._directory = outbox, directory.absolute()
         self._exporter, self._view = plans.exporter, plans.view
-        self._prepare(plans.storage_of(feed.template, options))
+        storage = plans.storage_of(feed.template, options)
+        self._is_local = is_local(storage)
+        self._prepare(storage)
 
     def _prepare(self, storage: FeedStorageProtocol) -> None:
         """Prepare the export of items into a storage like this one."""
@@ -166,10 +168,14 @@ class OpenFeed:
     def check(self, file: str) -> None:
         """Make a feed of an earlier run ready to go on, in a job that has `file`. Raises FeedError
         if a file is not as that run left it. Cost: reads the files."""
+        for batch in chain(self.feed.full, self.feed.batches):
+            if batch.stored.get("job", job := str(self._job)) != job:
+                from .moved import follow_job
+
+                follow_job(batch, self._job, file)
+                self._outbox.changed.add(batch)
         skip = 0
         for batch in self.feed.batches:
-            if follow_job(batch, self._job, file):
-                self._outbox.changed.add(batch)
             self.check_stored(batch)
             self._use_file(batch, emptied=batch.state == BEGINNING)
             room = -1 if self.limit is None else max(self.limit - batch.items, 0)
@@ -182,7 +188,12 @@ class OpenFeed:
         """Add a batch to the feed."""
         number = self.feed.last_batch + 1
         uri = self._view.evaluate(self.feed.template, self.options, number)
-        return self._outbox.add_batch(self.feed, number, uri)
+        batch = self._outbox.add_batch(self.feed, number, uri)
+        batch.stored["job"] = str(self._job)
+        if self._is_local:
+            batch.stored["place"] = str(local_path(self._view.storage(uri, self.options)))
+        self._outbox.changed.add(batch)
+        return batch
 
     def make_room(self, items: int) -> None:
         """Begin the batches for so many more `items`, with the next commit."""
@@ -240,7 +251,8 @@ class OpenFeed:
 
     def _place(self, batch: Batch) -> Path:
         """Return the path of the file that `batch` is written to."""
-        return Path(batch.path or local_path(self._view.storage(batch.uri, self.options)))
+        path = batch.path or batch.stored.get("path")
+        return Path(path or local_path(self._view.storage(batch.uri, self.options)))
 
     def export(self, item: Any) -> bytes:
         """Return `item` as it is in the file, without the head. Raises any exception of the
@@ -319,27 +331,6 @@ def local_path(storage: FeedStorageProtocol) -> Path:
     """Return the absolute path of a storage that `is_local`."""
     assert isinstance(storage, feedexport.FileFeedStorage)
     return Path(storage.path).absolute()
-
-
-def follow_job(batch: Batch, job: Path, file: str) -> bool:
-    """Let the files of `batch` be those beside `job` if that, with `file` in it, was copied, or
-    moved with them; return True if it was. Raises FeedError if a file is the original's."""
-    stored, before = batch.stored, Path(batch.stored.get("job", job))
-    if before == job:
-        return False
-    stored["job"], is_copy = str(job), (before / file).exists()
-
-    def followed(path: str) -> str:
-        real = Path(path).parent.resolve() / Path(path).name
-        beside = os.path.normpath(job / os.path.relpath(real, before))
-        if is_copy and beside == str(real):
-            raise FeedError(f"{path} belongs to {before}, of which {job} is a copy")
-        return beside if is_copy or not real.exists() else path
-
-    batch.path = batch.path and followed(batch.path)
-    if "path" in stored:
-        stored["path"] = followed(stored["path"])
-    return True
 
 
 def _plain(value: Any) -> Any:

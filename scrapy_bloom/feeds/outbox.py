@@ -34,7 +34,7 @@ class Batch:
 
     `path` is the feed's own file, or a part file in the job directory. `items`, `length` and
     `digest` describe its contents. `stored` describes what was stored of a part file, and has the
-    token of the temporary file for it, and the job directory.
+    token of the temporary file for it, the job directory, and where a local feed was to be.
     """
 
     id: int
@@ -51,7 +51,8 @@ class Batch:
 
 @dataclass(eq=False)
 class Feed:
-    """A feed of a round, by the URI in FEEDS, and its batches that are not stored.
+    """A feed of a round, by the URI in FEEDS, and its batches that are not stored; in `full` the
+    last one that earlier runs have stored, until the next begins.
 
     `head` is what comes before the first item in a file, None until that is known; `columns` are
     those of a csv feed, as earlier runs have saved them. `last_batch` is the number of the last
@@ -65,6 +66,7 @@ class Feed:
     head: bytes | None = None
     columns: list[str] | None = None
     batches: list[Batch] = field(default_factory=list)
+    full: list[Batch] = field(default_factory=list)
     last_batch: int = 0
 
 
@@ -80,7 +82,7 @@ class Outbox:
         self._start_items: defaultdict[Request, list[tuple[int, bytes]]] = defaultdict(list)
 
     def feeds(self) -> list[Feed]:
-        """Return the feeds with their batches that are not stored yet."""
+        """Return the feeds with their batches."""
         query = self._file.query
         feeds = {
             id_: Feed(id_, round_, os.fsdecode(uri), json.loads(options), head, json.loads(columns))
@@ -90,10 +92,9 @@ class Outbox:
         rows = query(f"SELECT {columns} FROM batches ORDER BY number")  # noqa: S608 - no input
         for feed, id_, number, uri, path, state, *contents, stored in rows:
             feeds[feed].last_batch = number
-            if state != STORED:
-                batch = Batch(id_, number, os.fsdecode(uri), os.fsdecode(path), state, *contents)
-                batch.stored = json.loads(stored)
-                feeds[feed].batches.append(batch)
+            batch = Batch(id_, number, os.fsdecode(uri), os.fsdecode(path), state, *contents)
+            batch.stored = json.loads(stored)
+            (feeds[feed].full if state == STORED else feeds[feed].batches).append(batch)
         return list(feeds.values())
 
     def add_feed(self, round_: int, template: str, options: dict[str, Any]) -> Feed:

@@ -46,7 +46,7 @@ class WaitingFeed(OpenFeed):
     _overwrites = True
 
     def _prepare(self, storage: FeedStorageProtocol) -> None:
-        self._is_whole = is_local(storage) or overwrites(storage, self.options)
+        self._is_whole = self._is_local or overwrites(storage, self.options)
         self._trial: BaseItemExporter | None = None
         self._tried = 0
 
@@ -156,7 +156,7 @@ class WaitingFeed(OpenFeed):
         stored = batch.stored
         path = FeedFile(Path(stored.get("path") or local_path(storage)).resolve()).path
         make_directory(path.parent)
-        if "path" not in stored:
+        if "versions" not in stored:
             before = [0, ""] if self.options.get("overwrite") else _version(path)
             stored |= {"path": str(path), "base": before[0], "versions": [before]}
         with replacing(path, mode_of(path), stored["token"]) as file:

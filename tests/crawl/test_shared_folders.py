@@ -30,6 +30,24 @@ def start(opened, monkeypatch):
     return start
 
 
+@pytest.fixture(params=["stopped", "killed", "killed before an item"])
+def begun(request, start):
+    """Return a function that begins the job of a folder and ends its process, and returns the
+    numbers in its feeds, and their contents until the next start."""
+
+    def begin(folder, feeds):
+        found = [1] * ("before" not in request.param)
+        job = start(folder, feeds).pages(**{f"p{n}": {"n": n} for n in found})
+        job.close("shutdown") if request.param == "stopped" else job.drop()
+        return found, contents(folder)
+
+    return begin
+
+
+def contents(folder):
+    return [path.read_bytes() for path in sorted(folder.glob("out*"))]
+
+
 def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -64,18 +82,18 @@ def test_an_audit_is_no_link(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"postprocessing": [GZIP]}], ids=["in place", "stored"])
-def test_a_copied_job_has_feeds_of_its_own(tmp_path, start, options):
-    """Copied with all that is beside it, each of the two goes on with the feed beside it."""
+def test_a_copied_job_has_feeds_of_its_own(tmp_path, start, begun, options):
+    """Copied with all that is beside it, each of the two goes on with the feed beside it, also if
+    that has the name of the original's, and nothing was in it yet."""
     first, second = tmp_path / "first", tmp_path / "second"
     name = "out.jl.gz" if options else "out.jl"
-    feeds = {name: {"format": "jsonlines", **options}}
-    start(first, feeds).pages(p1={"n": 1}).close("shutdown")
-    before = (first / name).read_bytes()
+    feeds = {first / name: {"format": "jsonlines", **options}}
+    found, before = begun(first, feeds)
     shutil.copytree(first, second)
     start(second, feeds).pages(p2={"n": 2}).finish()
-    assert (first / name).read_bytes() == before
+    assert contents(first) == before
     start(first, feeds).pages(p3={"n": 3}).finish()
-    assert (numbers(first / name), numbers(second / name)) == ([1, 3], [1, 2])
+    assert (numbers(first / name), numbers(second / name)) == ([*found, 3], [*found, 2])
 
 
 def test_a_moved_job_goes_on_with_its_feed(tmp_path, start):
@@ -89,16 +107,27 @@ def test_a_moved_job_goes_on_with_its_feed(tmp_path, start):
     assert numbers(second / "out.jl") == [1, 2, 3]
 
 
-@pytest.mark.parametrize("place", ["first/copy", "second/job"])
-def test_a_copy_without_a_feed_of_its_own_is_refused(tmp_path, start, place):
-    """A job copied without its feed does not start: that is the original's, which goes on."""
-    first, copy = tmp_path / "first", tmp_path / place
-    start(first).pages(p1={"n": 1}).close("shutdown")
-    before = (first / "out.jl").read_bytes()
-    shutil.copytree(first / "job", copy)
-    job = start(copy.parent, JOBDIR=str(copy), later=True)
-    with pytest.raises(FeedError, match=r"so feed 'out\.jl' cannot go on"):
+BATCHED = {"out%(batch_id)d.jl": {"format": "jsonlines", "batch_item_count": 1}}
+
+
+@pytest.mark.parametrize("feeds", [FEEDS, BATCHED, {"out.json": "json"}])
+def test_a_copy_into_the_feeds_of_the_original_is_refused(tmp_path, start, begun, feeds):
+    """Also where the original has filled a batch, or written nothing yet; it goes on."""
+    found, before = begun(tmp_path, feeds)
+    shutil.copytree(tmp_path / "job", tmp_path / "copy")
+    job = start(tmp_path, feeds, JOBDIR=str(tmp_path / "copy"), later=True)
+    with pytest.raises(FeedError, match=r"is a copy, so feed 'out.*' cannot go on"):
         job.open()
-    assert (first / "out.jl").read_bytes() == before
-    start(first).pages(p2={"n": 2}).finish()
-    assert numbers(first / "out.jl") == [1, 2]
+    assert contents(tmp_path) == before
+    start(tmp_path, feeds).pages(p2={"n": 2}).finish()
+    assert [n for path in sorted(tmp_path.glob("out*")) for n in numbers(path)] == [*found, 2]
+
+
+def test_a_copy_without_a_feed_of_its_own_is_refused(tmp_path, start):
+    """What the original's feed has is missing beside it."""
+    start(tmp_path).pages(p1={"n": 1}).close("shutdown")
+    shutil.copytree(tmp_path / "job", tmp_path / "second" / "job")
+    job = start(tmp_path / "second", later=True)
+    with pytest.raises(FeedError, match=r"is not there any more, so feed 'out\.jl' cannot go on"):
+        job.open()
+    assert numbers(tmp_path / "out.jl") == [1]
