@@ -70,7 +70,13 @@ class DurableFeeds(CommitHook):
         self._failed: list[str] = []
         self._follows_kept = round_.follows_kept
         # the feeds of a round that waited in vain for failed requests are complete
-        for feed in [] if self._follows_kept else self.outbox.feeds():
+        feeds = [] if self._follows_kept else self.outbox.feeds()
+        ours = [feed for feed in feeds if feed.round == round_.number]
+        if left := [feed for feed in ours if feed.template not in self.templates]:
+            from .left import name_as_now, require_others
+
+            name_as_now(left, plans, {*self.templates} - {feed.template for feed in ours})
+        for feed in feeds:
             is_left = feed.round != round_.number or feed.template not in self.templates
             options = feed.options if is_left else exporter.feeds[feed.template]
             plans.require_same(feed, options)
@@ -80,6 +86,8 @@ class DurableFeeds(CommitHook):
                 if not is_left:
                     raise
                 self._given_up.append((feed, error.__cause__ or error))
+        if left := [feed for feed in left if feed.template not in self.templates]:
+            require_others(left, plans, self.new)
 
     @property
     def has_any(self) -> bool:

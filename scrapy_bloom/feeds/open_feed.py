@@ -41,11 +41,11 @@ class Plans:
         self.view = FeedExporterView(exporter)
         self._storages: dict[str, Any] = {}
         self._places: dict[str, Path] = {}
-        files: dict[str, str] = {}
+        self.files: dict[str, str] = {}  # templates of local feeds, by their real paths
         self.templates = [uri for uri in exporter.feeds if self._is_durable(uri)]
         for uri in self.templates:
             if is_local(storage := self._storages[uri]):
-                first = files.setdefault(path := os.path.realpath(local_path(storage)), uri)
+                first = self.files.setdefault(path := os.path.realpath(local_path(storage)), uri)
                 if first != uri:
                     what = f"feeds {first!r} and {uri!r} are one file, {path}"
                     raise FeedError(f"{what}: leave one of them out, or give it another name")

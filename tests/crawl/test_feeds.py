@@ -452,6 +452,33 @@ def test_a_removed_feed_is_finished_and_goes_on_when_it_comes_back(tmp_path, job
     assert job({}).scheduler.round.number == 2
 
 
+@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize(
+    ("name", "batch"), [("a.jl", None), ("a.json", None), ("a%(batch_id)d.jl", 2)]
+)
+def test_a_feed_that_is_spelt_otherwise_goes_on(tmp_path, monkeypatch, opened, name, batch, killed):
+    """With what the round has written. Where its first name leads elsewhere by now the start is
+    refused, and changes nothing."""
+    form = "json" if name == "a.json" else "jsonlines"
+    options = {"format": form, "overwrite": True, "batch_item_count": batch}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    for number, folder in enumerate(("", "./link/", f"{tmp_path}/", f"file://{tmp_path}/"), 1):
+        if number == 3:
+            monkeypatch.chdir("/")
+            before = {path: path.read_bytes() for path in tmp_path.glob("a*")}
+            with pytest.raises(FeedError, match=r"is the file of 'a.*: name it as before until"):
+                opened(FeedJob(tmp_path, {folder + name: options}), GOES_ON)
+            assert {path: path.read_bytes() for path in tmp_path.glob("a*")} == before
+            monkeypatch.chdir(tmp_path)
+        a = opened(FeedJob(tmp_path, {folder + name: options}), GOES_ON)
+        a.pages(**{f"p{number}": {"n": number}})
+        a.drop() if killed else a.close("shutdown")
+    opened(FeedJob(tmp_path, {name: options})).finish()
+    found = [n for path in sorted(tmp_path.glob("a*")) for n in numbers(path)]
+    assert found == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("uri", ["a.jl", "a.json"])
 def test_a_job_that_goes_on_without_feeds_completes_what_it_has(tmp_path, job, monkeypatch, uri):
     """With what was final at the kill, though not written. The next round's -O comes after that. A

@@ -454,6 +454,7 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
     work(ends="killed", **idle)
     assert work(**idle) == work() == first
     numbers = [{"number": 1}, {"number": 2}, {"number": 3}]
+    feeds = {f"file://{path}": options for path, options in feeds.items()}  # the same ones
     assert json.loads(work({"number": 2}, **idle)[0]) == numbers[:2]
     work({"number": 3}, ends="killed", **idle)  # it was final before the kill
     assert json.loads(work(**idle)[0]) == numbers
