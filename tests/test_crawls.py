@@ -19,21 +19,6 @@ STOP_AT = 50
 ADDON = {"ADDONS": '{"scrapy_bloom.Addon": 300}', "DUPEFILTER_CLASS": None}
 
 
-@pytest.mark.parametrize("reactor", [ASYNCIO, SELECT])
-def test_uninterrupted_crawl_fetches_every_page_once(tmp_path, reactor):
-    """With the add-on every page, method and body is fetched, each once."""
-    with SmallSite() as site:
-        run = crawl(site, tmp_path, job=False, TWISTED_REACTOR=reactor, **ADDON).end()
-    assert (run.status, run.reason) == (0, "finished")
-    assert (site.missed, site.twice) == ([], [])
-    assert run.lines("ERROR") == run.lines("WARNING") == []
-    # what was never offered: the start page and redirects' targets are, too
-    redirects = int(run.stat("downloader/response_status_count/302"))
-    assert int(run.stat("bloom/items")) == len(PAGES) + redirects
-    assert int(run.stat("dupefilter/filtered")) > 4 * len(PAGES)
-    assert 0 < float(run.stat("bloom/fill_ratio")) < 0.01
-
-
 @pytest.mark.parametrize(("signal", "reactor"), [(SIGINT, ASYNCIO), (SIGTERM, SELECT)])
 def test_stopped_crawl_resumes_and_misses_nothing(tmp_path, signal, reactor):
     """Over a stop by signal and a resumption no page is missed and none fetched twice."""
@@ -47,6 +32,8 @@ def test_stopped_crawl_resumes_and_misses_nothing(tmp_path, signal, reactor):
     assert STOP_AT <= between < len(PAGES)
     assert (site.missed, site.twice) == ([], [])
     assert second.lines("ERROR") == second.lines("WARNING") == []
+    assert int(second.stat("bloom/items")) > len(PAGES)
+    assert int(second.stat("dupefilter/filtered")) > len(PAGES)
 
 
 def test_bytes_that_flip_are_told_of_in_one_line(tmp_path):

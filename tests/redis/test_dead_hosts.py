@@ -4,9 +4,7 @@ import logging
 from dataclasses import replace
 
 import pytest
-from twisted.internet.error import ConnectError
 
-from scrapy_bloom import HoldMiddleware
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.delays import DEAD, SILENT
 from scrapy_bloom.crawl.records import KEPT
@@ -181,26 +179,6 @@ def test_a_probe_that_has_died_with_its_worker_is_asked_by_another(join):
     one.die()
     assert len(two.take()[0]) == 1
     assert findings_of(two) == []
-
-
-def test_the_hour_of_a_host_goes_on_with_the_next_worker(build, join):
-    """Each is alone, and asks once."""
-    one = join(**FIFO)
-    one.send("ab")
-    one.hold("example.com", 60, SILENT + 68)
-    one.leave()
-    for times in SILENT + 69, SILENT + 70, DEAD:
-        let_pass(one, 61)
-        talk(scheduler := build(**FIFO))
-        middleware = HoldMiddleware.from_crawler(scheduler.crawler)
-        slot = scheduler.crawler.engine._slot
-        slot.scheduler, slot.inprogress = scheduler, {probe := scheduler.next_request()}
-        assert scheduler.enqueue_request(middleware.process_exception(probe, ConnectError()))
-        slot.inprogress.clear()
-        talk(scheduler)
-        assert one.desk.count(KEPT_HOST).states.total() == 2 * (times == DEAD)
-        assert scheduler.holds["example.com"].times == times
-        scheduler.close("bloom_later")
 
 
 @pytest.mark.parametrize("meta", [{}, {"proxy": "http://proxy.example"}])
