@@ -64,7 +64,6 @@ def dead_hosts(server, join, slots, requests):
     for name, function in {
         "workers find them dead": find,
         "a worker comes upon their requests": meet,
-        "a worker with nothing else": lambda: [worker.exchange() for _ in range(99)],
         "scrapy bloom workers": CrawlReader(worker.client, KEY).look,
         "scrapy bloom failed": lambda: Failed(desk).requests(),
         "scrapy bloom retry --reason host": lambda: desk.change(retried, "retry"),

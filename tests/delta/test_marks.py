@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from math import inf
-from shutil import copytree
+from shutil import copytree, rmtree
 from types import SimpleNamespace
 
 import pytest
@@ -211,8 +211,11 @@ def test_an_old_fact_is_not_put_back(begin, tmp_path, monkeypatch, folder, again
     feeds = {"FEEDS": {str(tmp_path / "feed"): {"format": "jsonlines"}}}
     job = begin(crawl="1", JOBDIR=str(tmp_path / "job"), **feeds)
     job.do("page", "left", bloom_delta_version="old")
-    copytree(tmp_path / "job", tmp_path / folder.replace("job", "unused"))
+    copytree(tmp_path / "job", tmp_path / "killed")
     job.close()
+    if folder != "job":
+        rmtree(tmp_path / "job")
+        (tmp_path / "killed").rename(tmp_path / "job")
     other = begin(crawl="2")
     other.store.clear()
     other.do("page", bloom_delta_version="new")
@@ -220,7 +223,7 @@ def test_an_old_fact_is_not_put_back(begin, tmp_path, monkeypatch, folder, again
     if folder == "lost":
         monkeypatch.setattr(OpenFeed, "check", raising(FeedError("its file is gone")))
         feeds["FEEDS"] = {str(tmp_path / "another"): {"format": "jsonlines"}}
-    job = begin(crawl=crawl, JOBDIR=str(tmp_path / folder), BLOOM_REDIS_IDLE=9, **feeds)
+    job = begin(crawl=crawl, JOBDIR=str(tmp_path / "job"), BLOOM_REDIS_IDLE=9, **feeds)
     job.do(*["page"] * again, bloom_delta_version="old", bloom_attempts=1)
     job.close()
     last = begin(crawl="last")
