@@ -106,8 +106,8 @@ class DeltaCrawl(CommitHook):
         """Why requests have failed."""
         self._worker: Worker | None = getattr(scheduler, "worker", None) if is_ours else None
         self._round: Round | None = getattr(scheduler, "round", None) if is_ours else None
-        self._is_new = False
         if self._worker is not None:
+            self._is_new = self._worker.begins_round
             self._round = self._worker.feeds.round
         elif self._round is not None and self._ledger is not None:
             with self._ledger.guarded():
@@ -150,19 +150,20 @@ class DeltaCrawl(CommitHook):
                 for request in waiting(scheduler.round.file, scheduler.ledger.store.codec):
                     if not request.dont_filter:
                         dupefilter.filter.add(dupefilter.fingerprint(request))
-        is_reset = self._reset()
         if round_ is not None:
             self._distrust()
             # that of another crawl, in which this worker was killed, and whose feeds may wait
             is_others = round_.is_resumed and round_.of_crawl != round_.crawl
             if is_others or not round_.is_resumed:
-                drops = is_reset or is_others
+                drops = settings.reset or is_others
                 if not settings.read_only and (drops or self._add(self.marks)):
                     self.marks.clear()
                 self.marks.forget_verdicts()
         if settings.read_only:
             self.store.look()
         else:
+            if self._is_new and settings.reset:
+                self.store.clear()
             self.store.open()
             if round_ is not None:
                 session_of(self._crawler).closers.append(self._close)
@@ -175,30 +176,13 @@ class DeltaCrawl(CommitHook):
                     request, self._reasons.get(request)
                 )
 
-    def _reset(self) -> bool:
-        """Return True if the round began with BLOOM_DELTA_RESET. Clear the store then, in a crawl
-        in Redis once: the call that begins a round notes that it is to be."""
-        if self._settings.read_only:
-            return False
-        if self._worker is not None:
-            store: Any = self.store  # in Redis
-            return bool(store.reset_for(self._worker.key))
-        if is_reset := self._is_new and self._settings.reset:
-            self.store.clear()
-        return is_reset
-
     def _go_on(self) -> None:
-        """Let what this worker has done count, since the crawl is in another round; or nothing, if
-        that forgets all."""
-        is_reset = False
+        """Let what this worker has done count, since the crawl is in another round."""
         try:
-            if is_reset := self._reset():
-                self._ready, self._fresh = [], []
-                self.store.open()
             self._distrust()
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             self._tell(error)
-        if is_reset or (self._adds_soon and not self._settings.read_only):
+        if self._settings.reset or (self._adds_soon and not self._settings.read_only):
             self.marks.clear()
         self.marks.forget_verdicts()
 

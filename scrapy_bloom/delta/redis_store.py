@@ -264,16 +264,6 @@ class RedisDeltaStore:
         for name in (*names, f"{self._key}:slices", f"{self._key}:identity"):
             self.client.call("unlink", name)
 
-    def reset_for(self, crawl: str) -> bool:
-        """Return True if the round of the `crawl` at that key began with BLOOM_DELTA_RESET; clear
-        the store for it, unless a worker has done so."""
-        field = f"{crawl}:crawl", "reset"
-        found = self.client.call("hget", *field)
-        if found == b"1":
-            self.clear()
-            self.client.call("hset", *field, "done")
-        return bool(found)
-
     def close(self) -> None:
         """Close the connection."""
         self.client.close()

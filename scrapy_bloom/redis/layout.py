@@ -79,8 +79,6 @@ The fields of {KEY}:crawl:
     host                     requests that wait for dead hosts, and how far their next count is
     budget counts            BLOOM_BUDGET; the hash that counts this round, with an `f` while empty
     carried retried          last claim before the round; what the next start is to retry
-    reset                    1 where the round begins with BLOOM_DELTA_RESET, 'done' when a worker
-                             has cleared the delta store for it
 """
 
 from __future__ import annotations

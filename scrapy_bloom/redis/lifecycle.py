@@ -57,7 +57,6 @@ def open_crawl(
     *,
     any_spider: bool = False,
     budget: str = "",
-    resets: bool = False,
     counted: Mapping[str, int] | None = None,
 ) -> CrawlState:
     """Return the state of the crawl beside the filter at `key`, whose generation is `crawl`. The
@@ -65,12 +64,10 @@ def open_crawl(
     round. It belongs to `spider` from then on; without `any_spider`, the crawl of another spider
     stays as it is, and the state names that spider. So does that of living workers with another
     `budget` (JSON, empty for that of the crawl), and one that had none, unless what is pending was
-    `counted` by slot; the state has its budget then. A round that begins is one that `resets` the
-    delta store. Raises SharedFilterError for a crawl of another filter or format, and for workers
-    with another lease."""
+    `counted` by slot; the state has its budget then. Raises SharedFilterError for a crawl of
+    another filter or format, and for workers with another lease."""
     lease = int(settings.lease * 1000)
     options: list[str | int] = [settings.round, spider, "1" * any_spider, budget]
-    options.append("1" * resets)
     if counted is not None:
         options += ["1", *(part for slot_and_count in counted.items() for part in slot_and_count)]
     found, lease_found, round_, start_done, over, more = client.run(

@@ -31,7 +31,6 @@ from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
 from ..scrapy_private.progress import EngineProgress
 from ..scrapy_private.slots import slot_keys
-from ..settings import wants_delta
 from ..startup import announce
 from .call import Entry, Policy, Reply
 from .client import RedisClient, ScriptError
@@ -171,6 +170,11 @@ class Worker:
         self._is_open = True
 
     @property
+    def begins_round(self) -> bool:
+        """True if this worker has begun the round."""
+        return self._state.begins
+
+    @property
     def is_at_rest(self) -> bool:
         """True if no requests are left by the last reply, and the worker has not failed."""
         if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_empty):
@@ -265,7 +269,6 @@ class Worker:
             crawler.spider.name,
             any_spider=ANY_SPIDER.read(crawler.settings),
             budget=(budget := budget_text(BUDGET.read(crawler.settings))),
-            resets=wants_delta(crawler.settings) and crawler.settings.getbool("BLOOM_DELTA_RESET"),
         )
         state = join()
         remedy = "give each spider a BLOOM_REDIS_KEY of its own"
@@ -278,7 +281,8 @@ class Worker:
             revived = self._desk.revive(Filter(KEPT))
             self._failures.tell("Asking %(requests)s of dead hosts again", revived)
             # the crawl goes on with these; or its new round has waited for them in vain
-            state = join()
+            begins, state = state.begins, join()
+            state = replace(state, begins=begins or state.begins)
         return state
 
     def _set_stats(self) -> None:
@@ -458,7 +462,8 @@ def require_budget(
     begins = state.begins and state.budget == text
     if is_first and (state.budget == NO_BUDGET or (begins and desk.dead())):
         # what waits, or waits for dead hosts, is fetched in this round, too
-        state = join(counted=desk.unfinished(budget_in(text)))
+        found = join(counted=desk.unfinished(budget_in(text)))
+        state = replace(found, begins=state.begins or found.begins)
     if state.budget != text:
         raise SharedFilterError(
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_BUDGET = {state.budget},"

@@ -23,7 +23,6 @@ from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.errors import FeedError, SharedFilterError
 from scrapy_bloom.feeds.open_feed import OpenFeed
-from scrapy_bloom.redis import worker as worker_module
 from scrapy_bloom.redis.worker_feeds import SyncedFeeds
 from tests.crawl.conftest import make  # noqa: F401 - a fixture
 from tests.crawl.engine import name_of, request
@@ -33,7 +32,7 @@ from tests.failures import Failed
 from tests.fakes import raising
 from tests.redis.fixtures import open_scheduler
 from tests.redis.server import DOCS
-from tests.redis.workers import StoreWorker, talk
+from tests.redis.workers import talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
@@ -127,38 +126,6 @@ def begin(redis_server, key, monkeypatch, kept):
     monkeypatch.setattr(delta_crawl, "_SHARE", 1e9)
     monkeypatch.setattr(delta_crawl, "_LAST_SECONDS", 0.2)
     return lambda url=redis_server.url, **options: kept(Marking(url, key, **options))
-
-
-def test_a_round_forgets_once_whichever_worker_opens_the_store_first(
-    begin, monkeypatch, redis_server, key
-):
-    """One that waited, with what it has not added yet, where the worker that begins the round has
-    lost the reply, and dies; and the first one of a crawl that a command has made. A late one
-    forgets nothing."""
-    waiting, last = begin(), begin()
-    waiting.do("one")
-    waiting.delta._not_before = inf
-    waiting.do("two")
-    waiting.scheduler.worker.store.start_done = True
-    talk(waiting.scheduler)
-    last.close()
-    reset = {"BLOOM_DELTA": "item", "BLOOM_DELTA_RESET": True, "BLOOM_REDIS_ROUND": "2"}
-    open_crawl, crawl = worker_module.open_crawl, f"{key}-crawl"
-    twice = lambda *given, **named: [open_crawl(*given, **named) for _ in "ab"][1]  # noqa: E731
-    monkeypatch.setattr(worker_module, "open_crawl", twice)
-    monkeypatch.setattr("scrapy_bloom.delta.settings.check", bool)  # there are no middlewares yet
-    open_scheduler(redis_server.url, crawl, **reset).close("shutdown")
-    talk(waiting.scheduler)
-    assert waiting.store.identity
-    waiting.delta._not_before = 0.0
-    waiting.do("three")
-    waiting.ledger.commit()
-    assert not waiting.skips("one")
-    begin(**reset)
-    assert waiting.marked == ["three"]
-    StoreWorker(redis_server.url, f"{key}-pushed").close()  # without a spider, as a command does
-    begin(crawl="pushed", **reset)
-    assert waiting.marked == []
 
 
 broken = raising(SharedFilterError("no answer"))

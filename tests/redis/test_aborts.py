@@ -114,7 +114,7 @@ def sets_a_budget(join, abort, before):
     worker.enqueue("b", slot="other")
     worker.leave()
     for is_counted in ("", "1"):
-        opens(worker, abort, "", "", "", '{"*": 3}', "", is_counted)
+        opens(worker, abort, "", "", "", '{"*": 3}', is_counted)
     worker = join(BLOOM_BUDGET={"*": 3})
     worker.enqueue_all("cdef")
     assert sorted(worker.drain()) == ["b", *("cd" if before else "cde")]

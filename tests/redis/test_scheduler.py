@@ -517,6 +517,7 @@ def test_a_worker_of_the_round_before_does_not_end_the_next(build, comes):
     assert fetch(waiting) == STARTS
     last = build(BLOOM_REDIS_ROUND="1")
     run_start(last, *STARTS)
+    assert (waiting.worker.begins_round, last.worker.begins_round) == (True, False)
     assert not last.has_pending_requests()
     assert last.stats.get_value("scheduler/start_skipped") is None
     close_idle(last)

@@ -2,9 +2,8 @@
 -- requests of it are to be asked. Changes nothing for another spider.
 -- KEYS: the filter's header.
 -- ARGV: generation, lease (ms), round, spider or '', '1' if any spider may have the crawl, its budget
--- as JSON or '' to leave it as it is; '1' if a round that begins now is one with BLOOM_DELTA_RESET; where
--- it had no budget, and what is pending was counted, since the round fetches that, too: '1', then names,
--- each with a number of requests.
+-- as JSON or '' to leave it as it is; where it had none, and what is pending was counted, since the round
+-- fetches that, too: '1', then names, each with a number of requests.
 -- Returns {id, lease, round, start_done, over, {workers whose lease has not run out, the spider of the
 -- crawl until now, 1 if this call began a round, the budget, requests that are not due, in how many ms
 -- the next of them is or '', slots that are held}}. The id is '' where there are requests and no crawl:
@@ -32,7 +31,7 @@ local function name_of(each)
 end
 -- Counts what is stored, as the caller has found it.
 local function count_stored(place)
-  for at = 9, #ARGV, 2 do redis.call('HSET', key('counted:' .. place), ARGV[at], ARGV[at + 1]) end
+  for at = 8, #ARGV, 2 do redis.call('HSET', key('counted:' .. place), ARGV[at], ARGV[at + 1]) end
 end
 -- The counts stay, unless there is no budget any more. An aborted call leaves an unknown one.
 local function set_budget()
@@ -90,21 +89,17 @@ elseif found[1] == id then
       counts = counts .. 'f'
     end
     redis.call('HSET', name, 'round', ARGV[3], 'start_done', '', 'over', '', 'counts', counts,
-      'carried', field('claims', 0), 'reset', ARGV[7])
+      'carried', field('claims', 0))
     begins = 1
   end
 end
 found = told()
 if found[1] == id and found[2] == ARGV[2] then
-  if ARGV[4] ~= '' then
-    -- one without a spider was made for a command
-    local reset = owner == '' and ARGV[7] or field('reset', '')
-    redis.call('HSET', name, 'spider', ARGV[4], 'reset', reset)
-  end
-  if has_other_budget and (budget ~= '{}' or begins == 1 or ARGV[8] == '1') then
+  if ARGV[4] ~= '' then redis.call('HSET', name, 'spider', ARGV[4]) end
+  if has_other_budget and (budget ~= '{}' or begins == 1 or ARGV[7] == '1') then
     set_budget()
     found[6][4] = ARGV[6]
-  elseif ARGV[8] == '1' and living == 0 and not has_other_budget then
+  elseif ARGV[7] == '1' and living == 0 and not has_other_budget then
     -- a round that has begun while requests wait for dead hosts
     count_stored(field('counts', ''):sub(1, 1))
   end
