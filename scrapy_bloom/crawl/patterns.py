@@ -11,7 +11,7 @@ from itertools import combinations
 LONGEST_GLOB = 5000
 """Most characters of a glob: the time that the standard library takes grows with their square."""
 _PLACE = re.compile(r"[^:/?#]+://(?:[^/?#]*@)?(?:\[([^]/?#]*)]|([^/?#:]*))(?::\d*)?([^#]*)")
-_NOWHERE = re.compile(r"/|[^/]*://|.*#|[^*?[:/]+:\d*(/|$)", re.DOTALL)
+_NOWHERE = re.compile(r"/|[^*?[/]*[*?]?://|[^[]*#|[^*?[:/]+:\d*(/|$)", re.DOTALL)
 """What is in no host, path and query: no host, a scheme, a port, a fragment."""
 _WILDCARD = re.compile(r"\[!?.[^]]*]|[*?]", re.DOTALL)
 

@@ -13,9 +13,11 @@ def _patterns(value: Any) -> tuple[str, ...]:
         return ("*",)
     if value in (False, "False", "false", ""):
         return ()
-    names = value.split(",") if isinstance(value, str) else value
-    found = set(map(str.strip, names))
-    require("" not in found and (names is value or not value.lstrip().startswith("[")))
+    if isinstance(value, str):
+        require((value.strip()[:1], value.strip()[-1:]) != ("[", "]"))  # JSON
+        value = value.split(",")
+    found = set(map(str.strip, value))
+    require("" not in found)
     return tuple(sorted(found))
 
 

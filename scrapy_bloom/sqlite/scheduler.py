@@ -298,8 +298,9 @@ class DurableScheduler(LedgerScheduler):
         assert self._job is not None
         self._failures.report("job", self._job.path)
         has_ended = self._start_requests.exhausted and not self._idle_checks.may_give_more
-        # after Ctrl-C people go on until it says `finished`
-        if has_ended and reason != "shutdown" and not self._waits and round_.file.is_empty:
+        # after Ctrl-C people go on until it says `finished`; a handler may stop an idle spider
+        may_end = reason != "shutdown" or self._idle_checks.has_closed
+        if has_ended and may_end and not self._waits and round_.file.is_empty:
             if reason != "finished":
                 self._log.info("Round %d is over: the next start begins a new one", round_.number)
             round_.complete()

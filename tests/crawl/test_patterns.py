@@ -124,7 +124,8 @@ def test_a_pattern_with_more_than_host_path_and_query_is_refused(glob):
     """It would match no page; but a query may have an address in it, and a host colons."""
     with pytest.raises(ValueError, match=f"^BLOOM_BUDGET has {re.escape(repr(glob))}, which "):
         Patterns([glob])
-    Patterns(["a.com/?u=http://b.com:80/*", "2001:db8::1/*"])
+    for sound in ("a.com/?u=http://b.com:80/*", "2001:db8::1/*", "*?next=http://*", "a.com/[!#]*"):
+        Patterns([sound])
 
 
 def test_a_long_pattern_is_refused_and_a_hostile_url_costs_nothing():

@@ -59,6 +59,10 @@ def test_what_is_left_decides_whatever_the_reason_but_ctrl_c(
         assert phases(tmp_path / "job") == [(1, "running")]
         assert finish(make_round(), "a") == []
     assert phases(tmp_path / "job") == [(1, "over")]
+    job = make_round().started("b")
+    job.scheduler._idle_checks.has_closed = True  # a handler of spider_idle may stop the crawler
+    job.finish(reason)
+    assert phases(tmp_path / "job") == [(2, "over")]
 
 
 @pytest.mark.parametrize("tells", [True, False])
