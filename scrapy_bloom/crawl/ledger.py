@@ -82,8 +82,11 @@ class Ledger:
         self.commits = 0
         self.slowest_commit = 0.0  # seconds
         self._acknowledged: list[Request] = []
-        self._crawler, self._dupefilter, self._engine = crawler, dupefilter, engine
-        self._operations, self._seconds = operations, seconds
+        self._crawler = crawler
+        self._dupefilter = dupefilter
+        self._engine = engine
+        self._operations = operations
+        self._seconds = seconds
         self.in_flight = InFlight()
         self._unreleased: list[bytes] = []
         self._dispatched = 0

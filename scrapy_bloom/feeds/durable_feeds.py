@@ -53,12 +53,13 @@ class DurableFeeds(CommitHook):
     stores_empty: bool  # False if the place of a feed without items stays as it is
 
     def __init__(self, plans: Plans, round_: Round, directory: Path) -> None:
-        self._plans, self._round, self._directory = plans, round_, directory
+        self._plans = plans
         self._exporter = exporter = plans.exporter
         self._crawler = exporter.crawler
         spider = {"spider": exporter.crawler.spider}
         self._logger = logging.LoggerAdapter(logger, spider)
         self._scrapys_logger = logging.LoggerAdapter(scrapys_logger, spider)
+        self._round, self._directory = round_, directory
         self.templates = plans.templates
         self.outbox = Outbox(round_.file)
         self.is_left_out: Callable[[Request], bool] = lambda _: False
@@ -283,9 +284,10 @@ class DurableFeeds(CommitHook):
                 self._remove_parts()
             self.all_stored = not self._failed
             if self._failed:
-                what = "%s could not be stored: %s. What is missing is kept in %s; the next start"
+                what = "%s could not be stored: %s. What is missing is kept in %s"
                 failed = counted(len(self._failed), "feed"), ", ".join(self._failed)
-                self._logger.error(f"{what} of the job tries again.", *failed, self._directory)
+                line = f"{what}; the next start of the job tries again."
+                self._logger.error(line, *failed, self._directory)
         except Exception as error:
             self._logger.error(
                 "The feeds could not be completed: %s. The next start of the job tries again.",
@@ -320,9 +322,10 @@ class DurableFeeds(CommitHook):
 
     async def _is_stored(self, working: OpenFeed, batch: Batch, items: int) -> bool:
         """Store so many new `items`, with the signals, stats and log lines of Scrapy's exporter."""
-        slot, end = working.slot(batch), "success"
+        slot = working.slot(batch)
         slot.itemcount = items
         what = f"{slot.format} feed ({items} items) in: {slot.uri}"
+        end = "success"
         try:
             if batch.state == WAITING:  # it has no items
                 working.begin_batch(batch)

@@ -225,6 +225,7 @@ class Worker:
             try:
                 step()
             except Exception as error:  # noqa: BLE001, PERF203 - what follows is due, too
+                finished = False  # the crawl goes on with what was not done
                 self._log.error(
                     "This worker did not close cleanly: %s",
                     message_of(error),

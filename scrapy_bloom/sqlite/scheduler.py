@@ -241,7 +241,8 @@ class DurableScheduler(LedgerScheduler):
             timing = self.commit_operations, self.commit_seconds
             ledger = Ledger(crawler, store, keeper, self._engine, *timing)
             ledger.named = partial(named, job.requests)
-            (session := session_of(crawler)).begin(self)
+            session = session_of(crawler)
+            session.begin(self)
             session.closers.insert(0, ledger.close)
             self.round = Round(file, ledger.commit)
             records.round = partial(getattr, self.round, "number")
