@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from itertools import chain
 
 from . import audit, metrics, settings
@@ -19,3 +21,14 @@ SETTINGS = tuple(
     if isinstance(each, Setting)
 )
 """Those of each table, in its order."""
+
+
+def lines_for(names: Iterable[str]) -> list[str]:
+    """Return a line for each of `names` that is no setting, with the nearest one that is."""
+    ours = [each.name for each in SETTINGS]
+    return [
+        f"{name} is no setting of scrapy-bloom: did you mean"
+        f" {get_close_matches(name, ours, n=1, cutoff=0)[0]}?"
+        for name in sorted(names)
+        if name not in ours
+    ]

@@ -6,7 +6,6 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from .jobdir import session_of
 from .redirects import RequestChains
 from .scrapy_private.engine import close_spider
 from .seen import Seen, closing_line
-from .settings import OFF, BloomSettings, misspelt
+from .settings import BloomSettings, any_is_on, misspelt
 from .startup import announce, fetches_one_page, is_own_method, refuse
 
 if TYPE_CHECKING:
@@ -235,7 +234,7 @@ class FilterDupeFilter(BaseDupeFilter):
             parts = [
                 import_module(module)
                 for module, names in PARTS.items()
-                if any(crawler.settings.get(name) not in OFF for name in names)
+                if any_is_on(crawler.settings, names)
             ]
             if fetches_one_page(crawler):
                 self._settings = settings.but(job=None)
@@ -384,14 +383,11 @@ class BloomDupeFilter(FilterDupeFilter):
         if job is None:
             return self._in_memory("there is no JOBDIR")
         warning = identity.require_same(stored_identity(job.filter), str(job.filter))
-        take_over = None
-        if job.has_only_seen_file:
-            from .migration.scrapy_job import import_job, why_unclean
-
-            take_over = partial(import_job, job, why_unclean(job), settings, identity.to_text())
         session_of(self.crawler).begin(self)
-        if take_over is not None and job.has_only_seen_file:
-            job_logger.info("%s", take_over(), extra=extra)
+        if job.has_only_seen_file:
+            from .migration.scrapy_job import import_job
+
+            job_logger.info("%s", import_job(job, settings, identity.to_text()), extra=extra)
         opened = self.open_in(job, identity)
         if warning:
             job_logger.warning("%s", warning, extra=extra)

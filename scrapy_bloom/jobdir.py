@@ -18,45 +18,25 @@ if TYPE_CHECKING:
 _LOCK = "bloom.lock"
 
 
-class _In:
-    """The path of that name in a job directory."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, job: JobDirectory, _: object = None) -> Path:
-        return job.path / self._name
-
-
 class JobDirectory:
     """The job directory at `path`; nothing need be there yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    filter = _In("bloom")
-    """The directory of the filter, a file for each of its layers."""
-    unfinished_import = _In("bloom.importing")
-    """The filter while it is made from what another dupefilter has left."""
-    requests = _In("requests.sqlite")
-    """The requests of DurableScheduler that are not done, an SQLite database."""
-    feeds = _In("feeds")
-    """The parts of feeds that are stored when the spider closes, a directory."""
-    orders = _In("orders")
-    """What an operator has ordered done with pending requests while the job runs, a directory."""
-    worker_feeds = _In("worker-feeds.sqlite")
-    """What the feeds of a worker of RedisDurableScheduler have got, an SQLite database."""
-    worker_parts = _In("worker-feeds")
-    """The parts of its feeds, a directory: not `feeds`, which a job of DurableScheduler may have
-    in the same directory."""
-    seen_file = _In("requests.seen")
-    """What Scrapy's RFPDupeFilter has seen."""
-    scrapy_queue = _In("requests.queue")
-    """The pending requests of Scrapy's own scheduler, a directory."""
-    scrapy_queue_copy = _In("requests.queue.copy")
-    """A copy of them, which is used up while they are moved."""
-    scrapy_queue_moved = _In("requests.queue.moved")
-    """What they are called when they have been moved."""
+        self.filter = path / "bloom"
+        """The directory of the filter, a file for each of its layers."""
+        self.requests = path / "requests.sqlite"
+        """The requests of DurableScheduler that are not done, an SQLite database."""
+        self.feeds = path / "feeds"
+        """The parts of feeds that are stored when the spider closes, a directory."""
+        self.orders = path / "orders"
+        """What an operator has ordered done with pending requests while the job runs."""
+        self.worker_feeds = path / "worker-feeds.sqlite"
+        """What the feeds of a worker of RedisDurableScheduler have got, an SQLite database."""
+        self.seen_file = path / "requests.seen"
+        """What Scrapy's RFPDupeFilter has seen."""
+        self.scrapy_queue = path / "requests.queue"
+        """The pending requests of Scrapy's own scheduler, a directory."""
 
     @classmethod
     def of(cls, setting: str | None) -> Self | None:

@@ -1,5 +1,5 @@
-"""The seam between a dupefilter and its filter: which function answers `add`; and the closing line
-of the log. It decides nothing itself."""
+"""The seam between a dupefilter and its filter: what answers `add`; and the closing line of the
+log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _WASTE_BYTES = 50_000_000
 
 
 class Seen:
-    """The fingerprints that a crawl has seen: those in `filter`, and uncommitted ones in memory,
-    oldest first, which are released into it or forgotten.
+    """The fingerprints that a crawl has seen: those in `filter`, and in memory those that it did
+    not take, oldest first.
 
     `add` is the one question of a dupefilter. It raises as the filter does, and keeps nothing then.
     """
@@ -33,20 +33,6 @@ class Seen:
     def add_unchecked(self, fingerprint: bytes) -> None:
         """Keep in memory a fingerprint that the filter did not take. Never raises."""
         self._in_memory[fingerprint] = None
-
-    def release(self, fingerprint: bytes) -> None:
-        """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
-        and changes nothing then."""
-        self.filter.add(fingerprint)
-        self._in_memory.pop(fingerprint, None)
-
-    def forget(self, fingerprint: bytes) -> bool:
-        """Remove an uncommitted `fingerprint`; return False if it is not uncommitted."""
-        return self._in_memory.pop(fingerprint, False) is None
-
-    def clear(self) -> None:
-        """Remove all uncommitted fingerprints."""
-        self._in_memory.clear()
 
     def __len__(self) -> int:
         """Number of fingerprints, those in memory included."""

@@ -1,13 +1,11 @@
 """Settings: how one is described and read, and those of a dupefilter.
 
-Other rooms have theirs in a `settings.py` of their own; `scrapy_bloom.all_settings` lists the
-modules.
-tests/test_documents.py holds the reference page against them.
+Other rooms have theirs in a `settings.py` of their own; `scrapy_bloom.all_settings` lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -153,27 +151,16 @@ PICKLE = switch(
 )
 
 
+def any_is_on(settings: BaseSettings, names: Iterable[str]) -> bool:
+    """Return True if one of the settings `names` is on, be it with a bad value."""
+    return any(settings.get(name) not in OFF for name in names)
+
+
 def misspelt(settings: BaseSettings) -> list[str]:
     """Return a line for each setting of the project whose name begins as ours and is none."""
     known = {each.name for each in globals().values() if isinstance(each, Setting)}
-    odd = [str(name) for name in settings if str(name).startswith("BLOOM_") and name not in known]
-    if not odd:
-        return []
-    from difflib import get_close_matches
-
-    names = [each.name for each in import_module("scrapy_bloom.all_settings").SETTINGS]
-    return [
-        f"{name} is no setting of scrapy-bloom: did you mean"
-        f" {get_close_matches(name, names, n=1, cutoff=0)[0]}?"
-        for name in odd
-        if name not in names
-    ]
-
-
-def wants_delta(settings: BaseSettings) -> bool:
-    """Return whether BLOOM_DELTA or BLOOM_DELTA_DIGEST is on, also for a bad value, which
-    DeltaMiddleware refuses."""
-    return any(settings.get(name) not in OFF for name in ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"))
+    odd = {str(name) for name in settings if str(name).startswith("BLOOM_")} - known
+    return import_module("scrapy_bloom.all_settings").lines_for(odd) if odd else []
 
 
 class Group:

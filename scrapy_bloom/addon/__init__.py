@@ -12,11 +12,10 @@ from scrapy.utils.python import global_object_name
 from ..crawl.delays import NOT_BEFORE
 from ..crawl.holds import HoldMiddleware
 from ..crawl.origins import AT_THE_ENGINES_END, ResponseOrigins
-from ..crawl.settings import DURABLE, DURABLE_FEEDS
+from ..crawl.settings import DURABLE, DURABLE_FEEDS, wants_delta
 from ..dupefilter import BloomDupeFilter, FilterDupeFilter
 from ..early.middleware import DropEarlyMiddleware
 from ..jobdir import JobDirectory
-from ..settings import wants_delta
 from ..sqlite.rounds import feeds_of
 from ..sqlite.scheduler import DurableScheduler
 from ..startup import fetches_one_page, is_component, is_shell, refuse

@@ -10,10 +10,9 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.python import global_object_name
 
 from ..crawl.delays import NOT_BEFORE
-from ..crawl.settings import DURABLE, DURABLE_FEEDS
+from ..crawl.settings import DURABLE, DURABLE_FEEDS, wants_delta
 from ..dupefilter import BloomDupeFilter, FilterDupeFilter
 from ..jobdir import JobDirectory
-from ..settings import wants_delta
 from ..startup import announce, fetches_one_page, is_component
 from ..texts import feeds_named
 

@@ -20,7 +20,26 @@ if TYPE_CHECKING:
     from ..dupefilter import BloomDupeFilter
 
 
-class Uncommitted(Seen):
+class Overlay(Seen):
+    """Fingerprints in memory are uncommitted until they are released into the filter, or
+    forgotten."""
+
+    def release(self, fingerprint: bytes) -> None:
+        """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
+        and changes nothing then."""
+        self.filter.add(fingerprint)
+        self._in_memory.pop(fingerprint, None)
+
+    def forget(self, fingerprint: bytes) -> bool:
+        """Remove an uncommitted `fingerprint`; return False if it is not uncommitted."""
+        return self._in_memory.pop(fingerprint, False) is None
+
+    def clear(self) -> None:
+        """Remove all uncommitted fingerprints."""
+        self._in_memory.clear()
+
+
+class Uncommitted(Overlay):
     """Fingerprints that are new stay uncommitted."""
 
     def add(self, fingerprint: bytes) -> bool:

@@ -11,7 +11,7 @@ from scrapy.settings import BaseSettings
 from ..amounts import MOST
 from ..errors import encodable
 from ..periods import period
-from ..settings import Setting, Values, in_words, number, require, switch, whole
+from ..settings import Setting, Values, any_is_on, in_words, number, require, switch, whole
 
 if TYPE_CHECKING:
     from .budget import Budget
@@ -111,6 +111,12 @@ BUDGET: Setting[dict[str, int]] = Setting(
     ),
     "The most pages that a round fetches of a download slot, or of URLs that match a pattern",
 )
+
+
+def wants_delta(settings: BaseSettings) -> bool:
+    """Return whether BLOOM_DELTA or BLOOM_DELTA_DIGEST is on, also for a bad value, which
+    DeltaMiddleware refuses."""
+    return any_is_on(settings, ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"))
 
 
 def budget_of(settings: BaseSettings) -> Budget | None:

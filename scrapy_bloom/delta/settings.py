@@ -12,6 +12,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.project import data_path
 
 from ..crawl.failed_request import ATTEMPTS_KEY
+from ..crawl.settings import wants_delta
 from ..periods import period
 from ..settings import (
     OFF,
@@ -23,7 +24,6 @@ from ..settings import (
     one_of,
     require,
     switch,
-    wants_delta,
 )
 
 if TYPE_CHECKING:

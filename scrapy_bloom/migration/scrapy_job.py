@@ -66,21 +66,20 @@ def why_unclean(job: JobDirectory) -> str | None:
     return None
 
 
-def import_job(
-    job: JobDirectory, unclean: str | None, settings: BloomSettings, identity: str
-) -> str:
-    """Make the filter of `job`, which has none, from its `requests.seen`, all of it or nothing;
-    return a line about it. Raises JobDirectoryError if `unclean` says why the job was not stopped
-    cleanly, FilterLockedError if another process is at it, what making a filter raises."""
-    if unclean is not None:
+def import_job(job: JobDirectory, settings: BloomSettings, identity: str) -> str:
+    """Make the filter of `job`, which is locked and has none, from its `requests.seen`, all of it
+    or nothing; return a line about it. Raises JobDirectoryError if the job was not stopped
+    cleanly, and what making a filter raises."""
+    if (unclean := why_unclean(job)) is not None:
         raise not_imported(job, unclean)
     seen = SeenFile(job.seen_file)
-    for leftover in (job.unfinished_import, job.filter):
+    unfinished = job.path / "bloom.importing"
+    for leftover in (unfinished, job.filter):
         if leftover.is_dir():
             remove_filter(leftover)
-    with settings.open_filter(job.unfinished_import, identity, seen.keys) as bloom_filter:
+    with settings.open_filter(unfinished, identity, seen.keys) as bloom_filter:
         imported = import_into(bloom_filter, seen)
-    job.unfinished_import.rename(job.filter)
+    unfinished.rename(job.filter)
     sync_directory(job.path)
     torn = f" ({counted(imported.skipped, 'torn record')} left out)" if imported.skipped else ""
     return (

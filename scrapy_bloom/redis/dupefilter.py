@@ -12,11 +12,10 @@ from scrapy import Request, Spider, signals
 
 from ..amounts import counted
 from ..bloom.layers import Layered
-from ..crawl.overlay import Uncommitted
+from ..crawl.overlay import Overlay, Uncommitted
 from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprints import FingerprinterIdentity
-from ..seen import Seen
 from ..settings import BloomSettings
 from ..startup import announce
 from .client import RedisClient
@@ -47,6 +46,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     """
 
     remedy_when_full = "Set BLOOM_ON_FULL to 'grow' to go on"
+    _seen: Overlay | None
     _shared: RedisBloomFilter | None = None
     _outage = False
     _replays_at_close = True
@@ -234,8 +234,8 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 {"name": client.name},
             )
 
-    def _seen_in(self, opened: Layered) -> Seen:
-        return BesideQueue(self.shared) if self._beside_queue else Seen(opened)
+    def _seen_in(self, opened: Layered) -> Overlay:
+        return BesideQueue(self.shared) if self._beside_queue else Overlay(opened)
 
     def let_pass(self, fingerprint: bytes) -> None:
         """Settle `fingerprint`: another worker may have sent it, and a request bypasses the filter

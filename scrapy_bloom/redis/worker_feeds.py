@@ -60,7 +60,7 @@ class WorkerFeeds(CommitHook):
         self._file = RequestFile.open(self._job.worker_feeds)
         self._round = Round(self._file, self._commit, crawl, goes_on=not late)
         begins = not over or self._round.is_resumed
-        parts = self._job.worker_parts
+        parts = self._job.path / "worker-feeds"  # not `feeds`, which a job may have beside it
         ledger.named = partial(named, self._job.worker_feeds)
         try:
             self._exporter.attach(ledger, self._round, parts, stores_empty=begins)

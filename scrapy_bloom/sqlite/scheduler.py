@@ -27,13 +27,12 @@ from ..crawl.ledger_scheduler import (
 )
 from ..crawl.overlay import Keeper
 from ..crawl.queue_settings import QueueSettings
-from ..crawl.settings import DURABLE_FEEDS, RETRY_FAILED, budget_of
+from ..crawl.settings import DURABLE_FEEDS, RETRY_FAILED, budget_of, wants_delta
 from ..dupefilter import BloomDupeFilter
 from ..errors import JobDirectoryError
 from ..jobdir import JobDirectory, session_of
 from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
-from ..settings import wants_delta
 from ..startup import announce, fetches_one_page, is_component, refuse
 from ..texts import waiting_text
 from .job_file import MAX_BYTES, RequestFile, check_header, named, whole_job

@@ -34,8 +34,8 @@ class ScrapyQueues:
 
     def __init__(self, job: JobDirectory) -> None:
         self._job, self._folder = job, job.scrapy_queue
-        self._copy = job.scrapy_queue_copy
-        self._moved = job.scrapy_queue_moved
+        self._copy = job.path / "requests.queue.copy"
+        self._moved = job.path / "requests.queue.moved"
         state_file = self._folder / "active.json"
         self.state: Any = ()
         self._stamp = ""

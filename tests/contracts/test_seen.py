@@ -7,11 +7,10 @@ from itertools import product
 import pytest
 
 from scrapy_bloom import BloomError, ScalableBloomFilter
-from scrapy_bloom.crawl.overlay import Uncommitted
+from scrapy_bloom.crawl.overlay import Overlay, Uncommitted
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.dupefilter import BesideQueue
 from scrapy_bloom.redis.filter import RedisBloomFilter
-from scrapy_bloom.seen import Seen
 from tests.fakes import raising
 
 FAILURES = [OSError("the disk is full"), MemoryError("none left"), BloomError("full")]
@@ -24,7 +23,7 @@ def keys(start, stop):
 KINDS = ["memory", "file", "exact", "redis"]
 
 
-@pytest.fixture(params=[*product([Seen, Uncommitted], KINDS), (BesideQueue, "redis")])
+@pytest.fixture(params=[*product([Overlay, Uncommitted], KINDS), (BesideQueue, "redis")])
 def pair(request):
     """What answers, and where its filter is."""
     return request.param

@@ -163,10 +163,12 @@ SETTINGS = BloomSettings(capacity=100, error_rate=1e-9)
 
 @pytest.fixture
 def seen(tmp_path):
-    """A job of Scrapy's dupefilter, with a record that was torn."""
+    """A job of Scrapy's dupefilter, stopped cleanly, with a record that was torn."""
     job = JobDirectory(tmp_path / "job")
     job.make()
     job.seen_file.write_bytes(binary(FINGERPRINTS) + b"\0\x14torn")
+    job.scrapy_queue.mkdir()
+    (job.scrapy_queue / "active.json").write_text("{}")
     return job
 
 
@@ -181,13 +183,13 @@ def test_job_gets_its_filter_whole_or_not_at_all(seen, monkeypatch):
 
     monkeypatch.setattr(SeenFile, "batches", dying)
     with pytest.raises(KeyboardInterrupt):
-        import_job(seen, None, SETTINGS, "me")
+        import_job(seen, SETTINGS, "me")
     assert not seen.filter.exists()
     monkeypatch.setattr(SeenFile, "batches", batches)
-    line = import_job(seen, None, SETTINGS, "me")
+    line = import_job(seen, SETTINGS, "me")
     assert "Imported 3,000 requests" in line
     assert "(1 torn record left out)" in line
-    assert (seen.unfinished_import.exists(), seen.seen_file.exists()) == (False, True)
+    assert ((seen.path / "bloom.importing").exists(), seen.seen_file.exists()) == (False, True)
     with ScalableBloomFilter.open(seen.filter) as bloom_filter:
         assert (len(bloom_filter.layers), bloom_filter.identity) == (1, "me")
         assert all(each in bloom_filter for each in FINGERPRINTS)
@@ -203,13 +205,13 @@ def test_an_import_that_is_killed_before_its_first_layer_is_run_again(seen, monk
         monkeypatch.setattr(BitStore, "create", lambda *_: os.kill(os.getpid(), SIGKILL))
         if made == "a filter":
             ScalableBloomFilter(100, 1e-9, seen.filter, identity="me")
-        import_job(seen, None, SETTINGS, "me")
+        import_job(seen, SETTINGS, "me")
 
     os.waitpid(fork(begin, seen.path.with_name("log")), 0)
-    left = seen.filter if made == "a filter" else seen.unfinished_import
+    left = seen.filter if made == "a filter" else (seen.path / "bloom.importing")
     assert [path.name for path in left.iterdir()] == ["lock"]
-    assert "Imported 3,000 requests" in import_job(seen, None, SETTINGS, "me")
-    assert (seen.unfinished_import.exists(), seen.seen_file.exists()) == (False, True)
+    assert "Imported 3,000 requests" in import_job(seen, SETTINGS, "me")
+    assert ((seen.path / "bloom.importing").exists(), seen.seen_file.exists()) == (False, True)
 
 
 def test_an_imported_filter_is_whole_when_it_has_its_name(seen, watch):
@@ -223,7 +225,7 @@ def test_an_imported_filter_is_whole_when_it_has_its_name(seen, watch):
 
     watch(Path, "rename", after=lambda *_: shutil.copytree(seen.path, left))
     watch(os, "fsync", note)
-    import_job(seen, None, SETTINGS, "me")
+    import_job(seen, SETTINGS, "me")
     assert synced[-1]
     with ScalableBloomFilter.open(left / "bloom") as found:
         assert (found.clean, len(found)) == (True, 3000)
