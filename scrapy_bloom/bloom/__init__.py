@@ -136,12 +136,6 @@ class ScalableBloomFilter(Layered):
 
         return tuple(map(BloomFilter._of, reversed(self._newest_first)))
 
-    @property
-    def expected_false_positives(self) -> float:
-        """Expected number of new keys taken for known ones so far, in all layers. Cost: some ms."""
-        own = sum(layer.expected_false_positives for layer in self._newest_first)
-        return own + sizing.false_positives_in_older(self.loads)
-
     def flush(self) -> None:
         """Sync to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 new keys."""
         for layer in self._newest_first:

@@ -32,9 +32,9 @@ class BitStore:
     """The bit array of one filter, with its header and its changing state.
 
     `bits` is a little-endian bitarray over the memory or the mapped file, `table` the exact table
-    behind the bits, or None. `flush` and `close` write `count` and `expected_false_positives` to
-    the file. `clean` is False if an opened file had not been closed, so that its keys were
-    recounted; `found` is its state page as it was then.
+    behind the bits, or None. `flush` and `close` write `count` to the file. `clean` is False if an
+    opened file had not been closed, so that its keys were recounted; `found` is its state page as
+    it was then.
 
     A file belongs to the process that opened it. A forked process may read it and sees additions;
     it neither changes the file nor keeps it locked.
@@ -54,8 +54,7 @@ class BitStore:
         self.capacity = header.capacity
         self.seeds = tuple(range(1, digests(header.probes)))
         self.path = path
-        self.count = self._accounted = 0
-        self._expected_false_positives = 0.0
+        self.count = 0
         self.clean = True
         self.found = self.ends_as = b""
         self._memory = memory
@@ -155,12 +154,11 @@ class BitStore:
                 access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
                 memory = mmap.mmap(file.fileno(), header.file_bytes, access=access)
             store = cls(header, memory, 2 * PAGE, path, locked)
-            store.set_count(state.keys, state.expected_false_positives)
-            store.clean, store.found = state.clean, page
+            store.count, store.clean, store.found = state.keys, state.clean, page
             if not read_only:
                 store._write_state(clean=False)
             if not state.clean:
-                store.count = store.recount()  # the keys since then are accounted for later
+                store.count = store.recount()
         except BaseException:
             if locked is not None:
                 locked.close()
@@ -176,22 +174,6 @@ class BitStore:
     def load(self) -> LayerLoad:
         """Shape and number of keys, for the sums over the layers of a growing filter."""
         return LayerLoad(self.blocks, self.probes, self.count, table_pages=self.header.table_pages)
-
-    @property
-    def expected_false_positives(self) -> float:
-        """Expected number of new keys taken for known ones so far: the sum of the error rate over
-        the keys added. Cost: a few ms."""
-        added = self.load
-        self._expected_false_positives += sizing.expected_false_positives(
-            added.blocks, added.probes, self._accounted, added.keys, added.table_pages
-        )
-        self._accounted = self.count
-        return self._expected_false_positives
-
-    def set_count(self, count: int, expected_false_positives: float) -> None:
-        """Set the number of keys, and the false positives expected of them."""
-        self.count = self._accounted = count
-        self._expected_false_positives = expected_false_positives
 
     def recount(self) -> int:
         """Return the number of keys, exact with a table, else estimated from the bits. Cost: reads
@@ -253,7 +235,7 @@ class BitStore:
 
     def _write_state(self, *, clean: bool) -> None:
         pid = 0 if clean else os.getpid()
-        page = State(self.count, self.expected_false_positives, clean, pid).to_page()
+        page = State(self.count, clean, pid).to_page()
         self._memory[PAGE : PAGE + OWNER_AT] = (self.ends_as or page)[:OWNER_AT]
         self._memory.flush(PAGE, PAGE)
 

@@ -104,7 +104,7 @@ class BloomFilter(Layered):
         """Return an independent copy in memory. Raises MemoryError if that is not available."""
         ours, copy = self._store, BitStore.in_memory(self.header)
         copy._memory[:] = ours._memory[-len(copy._memory) :]
-        copy.set_count(ours.count, ours.expected_false_positives)
+        copy.count = ours.count
         return BloomFilter._of(copy)
 
     def update_from(self, other: BloomFilter) -> None:
@@ -115,10 +115,9 @@ class BloomFilter(Layered):
         Raises IncompatibleFilterError that names the difference, and adds nothing then.
         """
         self.require_same_origin(other)
-        expected = self.expected_false_positives + other.expected_false_positives
         fewest, most = max(len(self), len(other)), len(self) + len(other)
         self._store.bits |= other._store.bits
-        self._store.set_count(min(max(fewest, self._store.recount()), most), expected)
+        self._store.count = min(max(fewest, self._store.recount()), most)
 
     def require_same_origin(self, other: BloomFilter) -> None:
         """Raise IncompatibleFilterError, which names the difference, unless `other` can be joined
@@ -152,12 +151,6 @@ class BloomFilter(Layered):
     def layers(self) -> tuple[BloomFilter]:
         """The filter itself, its only layer."""
         return (self,)
-
-    @property
-    def expected_false_positives(self) -> float:
-        """Expected number of new keys taken for known ones so far: the sum of the error rate over
-        the keys added. Cost: a few ms."""
-        return self._store.expected_false_positives
 
     def flush(self) -> None:
         """Sync to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 new keys."""

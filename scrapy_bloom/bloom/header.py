@@ -1,9 +1,9 @@
 """The two pages that describe a filter file, as bytes; their making, and their check.
 
 Page 0, written once: 8 bytes of magic, a JSON object padded with zero bytes, and the SHA-256 of
-all that in the last 32 bytes. Page 1, rewritten at each flush: number of keys, expected false
-positives, clean mark and the writer's process id, with a SHA-256. A crash may tear page 1; then
-the file counts as not closed cleanly. The second half of page 1 is for the owner of the filter,
+all that in the last 32 bytes. Page 1, rewritten at each flush: number of keys, clean mark and the
+writer's process id, with a SHA-256. A crash may tear page 1; then the file counts as not closed
+cleanly. The second half of page 1 is for the owner of the filter,
 with a SHA-256 of its own.
 """
 
@@ -34,7 +34,7 @@ REMEDY = "restore it from a backup, or start a new filter (a job: a new JOBDIR)"
 
 CHECKSUM_BYTES = 32
 _HEADER_ROOM = PAGE - len(MAGIC) - CHECKSUM_BYTES
-_STATE = Struct("<QdQQ")
+_STATE = Struct("<QQQ")
 OWNER_AT = PAGE // 2
 """Offset of the owner in page 1: no sector has part of both state and owner."""
 
@@ -112,13 +112,12 @@ class State(NamedTuple):
     """The variables of a filter file, as of the last flush."""
 
     keys: int = 0
-    expected_false_positives: float = 0.0
     clean: bool = False
     pid: int = 0
 
     def to_page(self) -> bytes:
         """Return the second page of the file: the values, and their SHA-256."""
-        state = _STATE.pack(self.keys, self.expected_false_positives, self.clean, self.pid)
+        state = _STATE.pack(self.keys, self.clean, self.pid)
         return (state + sha256(state).digest()).ljust(PAGE, b"\0")
 
     @classmethod
@@ -127,8 +126,8 @@ class State(NamedTuple):
         state = page[: _STATE.size]
         if page[_STATE.size : _STATE.size + CHECKSUM_BYTES] != sha256(state).digest():
             return cls()
-        keys, expected_false_positives, clean, pid = _STATE.unpack(state)
-        return cls(keys, expected_false_positives, bool(clean), pid)
+        keys, clean, pid = _STATE.unpack(state)
+        return cls(keys, bool(clean), pid)
 
 
 def new_header(

@@ -143,20 +143,6 @@ def fill_ratio(blocks: int, probes: int, keys: float) -> float:
     return 1 - exp(probes * keys / blocks * _LOG_BIT_CLEAR)
 
 
-def expected_false_positives(
-    blocks: int, probes: int, start: float, stop: float, table_pages: int = 0
-) -> float:
-    """Expected number of false positives between `start` and `stop` keys: the integral of
-    `error_rate_at` (Simpson's rule). Cost: a few ms."""
-    if stop <= start:
-        return 0.0
-    intervals = 32
-    step = (stop - start) / intervals
-    keys = (start + i * step for i in range(intervals + 1))
-    rates = [error_rate_at(blocks, probes, each, table_pages) for each in keys]
-    return step / 3 * (rates[0] + 4 * sum(rates[1:-1:2]) + 2 * sum(rates[2:-1:2]) + rates[-1])
-
-
 class LayerLoad(NamedTuple):
     """The shape of one layer of a growing filter, and its number of keys.
 
@@ -177,8 +163,11 @@ class LayerLoad(NamedTuple):
 
     @property
     def expected_false_positives(self) -> float:
-        """Expected number of false positives while the layer was filled. Cost: a few ms."""
-        return expected_false_positives(self.blocks, self.probes, 0, self.keys, self.table_pages)
+        """Expected number of false positives while the layer was filled: the integral of its error
+        rate over the number of keys (Simpson's rule). Cost: a few ms."""
+        step = self.keys / 32
+        rates = [self._replace(keys=step * number).error_rate for number in range(1, 33)]
+        return step / 3 * (4 * sum(rates[::2]) + 2 * sum(rates[1:-1:2]) + rates[-1])
 
 
 def total_error_rate(layers: Iterable[LayerLoad]) -> float:
@@ -193,19 +182,12 @@ def total_fill_ratio(layers: Sequence[LayerLoad]) -> float:
     return filled / sum(n.blocks for n in layers)
 
 
-def total_false_positives(layers: Sequence[LayerLoad]) -> float:
-    """Expected number of false positives while the layers were filled, oldest first. Cost: a few
-    ms a layer."""
-    own = sum(layer.expected_false_positives for layer in layers)
-    return own + false_positives_in_older(layers)
-
-
-def false_positives_in_older(layers: Iterable[LayerLoad]) -> float:
-    """The part of `total_false_positives` that older layers cause: each key was looked up in all
-    of them, full as they are, before it was added to its own layer."""
+def total_false_positives(layers: Iterable[LayerLoad]) -> float:
+    """Expected number of false positives while the layers were filled, oldest first: each key was
+    looked up in the older ones, full as they are, and in its own. Cost: a few ms a layer."""
     total = older = 0.0
     for layer in layers:
-        total += older * layer.keys
+        total += older * layer.keys + layer.expected_false_positives
         older += layer.error_rate
     return total
 

@@ -25,8 +25,7 @@ def test_filters_of_one_origin_join():
     joined = a | b
     assert all(b"a%d" % i in joined and b"b%d" % i in joined for i in range(4_000))
     assert len(joined) == pytest.approx(8_000, rel=0.01)
-    expected = a.expected_false_positives + b.expected_false_positives
-    assert joined.expected_false_positives == pytest.approx(expected)
+    assert joined.expected_false_positives > 2 * a.expected_false_positives > 0
     assert b"b1" not in a
     assert len(a) == 4_000
     joined.check()

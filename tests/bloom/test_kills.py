@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import time
@@ -139,7 +138,7 @@ def random_bytes(page):
     return random.Random(7).randbytes(len(page))
 
 
-FLIPPED = [flipped(16, 1), *(flipped(position, 0x10) for position in (0, 8, 20, 40))]
+FLIPPED = [flipped(8, 1), *(flipped(position, 0x10) for position in (0, 8, 20, 40))]
 
 
 @pytest.mark.parametrize("garbage", [bytes, random_bytes, torn, *FLIPPED])
@@ -170,22 +169,6 @@ def test_garbage_in_page_1_is_recounted(tmp_path, kind, capacity, garbage):
     with kind.open(path) as again:
         assert again.clean
         assert "another" in again
-
-
-@pytest.mark.parametrize("flushed", [0, 6_000, 10_000])
-def test_expected_false_positives_outlive_a_kill(tmp_path, flushed):
-    """Whatever part of the keys was counted by then, the rest is reckoned by the bits."""
-    path = tmp_path / "filter"
-    tested = BloomFilter(10_000, 1e-2, path)
-    tested.update(map(str, range(flushed)))
-    tested.flush()
-    tested.update(map(str, range(flushed, 10_000)))
-    shutil.copy(path, tmp_path / "killed")
-    expected = tested.expected_false_positives
-    tested.close()
-    with BloomFilter.open(tmp_path / "killed") as found:
-        assert not found.clean
-        assert found.expected_false_positives == pytest.approx(expected, rel=0.1)
 
 
 def test_lost_pages_cost_keys_and_not_the_file(tmp_path):
