@@ -15,7 +15,6 @@ remainder never changes, and a torn one matches no key.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
 from hashlib import blake2b
 
 from ..errors import BloomError
@@ -25,63 +24,56 @@ _BUCKET_SHIFT = 9  # a bucket has 2**9 bytes
 _SLOT = 8  # bytes of a remainder, and of the number of keys in a bucket
 
 
-def new_digest(secret: bytes) -> Callable[[], blake2b]:
-    """Return a function that makes a digest. Updated with a key, its `digest()` is the key's
-    remainder."""
-    return blake2b(secret, digest_size=_SLOT).copy
-
-
 class ExactTable:
-    """The table in `pages` pages of `memory`, from `offset` on.
+    """The table in `pages` pages of `memory`, from `offset` on, of the filter with this `secret`.
 
-    A key consists of its selector, the number from 0 to 2**32 - 1 that chooses its home, and its
-    remainder. Before `add`, the caller checks that the key is new and that there is room.
+    A key comes with its selector, the number from 0 to 2**32 - 1 that chooses its home. Before
+    `add`, the caller checks that the key is new and that there is room.
     """
 
-    def __init__(self, memory: mmap.mmap, offset: int, pages: int) -> None:
+    def __init__(self, memory: mmap.mmap, offset: int, pages: int, secret: bytes) -> None:
         self.pages = pages
         self.buckets = pages * sizing.BUCKETS_IN_PAGE
         self._memory = memory
         self._offset = offset
         self._slots = sizing.BUCKET_SLOTS
+        self._new_digest = blake2b(secret, digest_size=_SLOT).copy
+        if hasattr(mmap, "MADV_RANDOM"):  # no read-ahead: its pages are read in random order
+            start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+            memory.madvise(mmap.MADV_RANDOM, start)
 
-    def holds(self, selector: int, remainder: bytes) -> bool:
+    def holds(self, selector: int, key: bytes) -> bool:
         """Return True if that key was added. Cost: reads 1.03 pages."""
-        memory = self._memory
-        start = self._offset + (selector * self.buckets >> 32 << _BUCKET_SHIFT)
-        count = memory[start]
-        end = start + _SLOT + _SLOT * count
-        at = memory.find(remainder, start + _SLOT, end)
-        while at % _SLOT and at >= 0:  # parts of two slots
-            at = memory.find(remainder, at + 1, end)
-        if at >= 0:
-            return True
-        return count >= self._slots and self.holds(self._next(selector), remainder)
+        memory, remainder = self._memory, self._remainder(key)
+        home = selector * self.buckets >> 32
+        for bucket in range(home, home + self.buckets):
+            start = self._offset + (bucket % self.buckets << _BUCKET_SHIFT)
+            count = memory[start]
+            end = start + _SLOT + _SLOT * count
+            at = memory.find(remainder, start + _SLOT, end)
+            while at % _SLOT and at >= 0:  # parts of two slots
+                at = memory.find(remainder, at + 1, end)
+            if at >= 0 or count < self._slots:
+                return at >= 0
+        return False
 
-    def add(self, selector: int, remainder: bytes) -> None:
+    def add(self, selector: int, key: bytes) -> None:
         """Add a key. Cost: reads 1.03 pages."""
         memory = self._memory
-        start = self._offset + (selector * self.buckets >> 32 << _BUCKET_SHIFT)
-        count = memory[start] + 1
-        if count > self._slots:
-            self.add(self._next(selector), remainder)
-            return
+        home = selector * self.buckets >> 32
+        for bucket in range(home, home + self.buckets):
+            start = self._offset + (bucket % self.buckets << _BUCKET_SHIFT)
+            count = memory[start] + 1
+            if count <= self._slots:
+                break
         slot = start + _SLOT * count
-        memory[slot : slot + _SLOT] = remainder
+        memory[slot : slot + _SLOT] = self._remainder(key)
         memory[start] = count
 
-    def _next(self, selector: int) -> int:
-        """Return the lowest selector of the bucket after that of `selector`; the first one follows
-        the last."""
-        bucket = (selector * self.buckets >> 32) + 1
-        return -(-(bucket % self.buckets << 32) // self.buckets)
-
-    def expect_no_order(self) -> None:
-        """Turn off the read-ahead of the system for the table, since its pages are read in random
-        order."""
-        if hasattr(mmap, "MADV_RANDOM"):
-            start = -(-self._offset // mmap.PAGESIZE) * mmap.PAGESIZE
-            self._memory.madvise(mmap.MADV_RANDOM, start)
+    def _remainder(self, key: bytes) -> bytes:
+        digest = self._new_digest()
+        digest.update(key)
+        return digest.digest()
 
     def counts(self) -> bytes:
         """Return the number of keys in each bucket. Cost: reads a part of each page."""

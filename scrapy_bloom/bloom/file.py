@@ -66,8 +66,7 @@ class BitStore:
         if header.table_pages:
             from .exact_table import ExactTable
 
-            self.table = ExactTable(memory, end, header.table_pages)
-            self.table.expect_no_order()
+            self.table = ExactTable(memory, end, header.table_pages, header.secret)
         if lock is not None:
             _owned.add(self)
         elif path is not None:

@@ -72,10 +72,6 @@ class Layered:
     def _use_layers(self, newest_first: tuple[BitStore, ...]) -> None:
         self._newest_first = newest_first
         self._secret = newest_first[0].header.secret
-        if self.exact:
-            from .exact_table import new_digest
-
-            self._new_digest = new_digest(self._secret)
 
     def add(self, key: Key) -> bool:
         """Add `key`; return True if it was present already, or by a false positive.
@@ -98,9 +94,7 @@ class Layered:
                 for seed in layer.seeds:
                     rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
                 if bits[o : o + BLOCK_BITS][rest].all():
-                    if layer.table is None:
-                        return True
-                    if layer.table.holds(selector, self._remainder(key)):
+                    if layer.table is None or layer.table.holds(selector, key):
                         return True
                     avoided = 1
         newest = self._newest_first[0]
@@ -120,7 +114,7 @@ class Layered:
             probes += o + a, o + b, o + c, o + d, o + e, o + f, o + g, o + h
         bits[probes] = 1
         if (table := newest.table) is not None:
-            table.add(selector, self._remainder(key))
+            table.add(selector, key)
             self.false_positives_avoided += avoided
         newest.count += 1
         return False
@@ -140,7 +134,7 @@ class Layered:
                 for seed in layer.seeds:
                     rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
                 if bits[o : o + BLOCK_BITS][rest].all() and (
-                    layer.table is None or layer.table.holds(selector, self._remainder(key))
+                    layer.table is None or layer.table.holds(selector, key)
                 ):
                     return True
         return False
@@ -221,12 +215,6 @@ class Layered:
     def loads(self) -> list[sizing.LayerLoad]:
         """The shapes and numbers of keys of the layers, oldest first."""
         return [layer.load for layer in reversed(self._newest_first)]
-
-    def _remainder(self, key: bytes) -> bytes:
-        """Return the digest of `key` for exact tables."""
-        digest = self._new_digest()
-        digest.update(key)
-        return digest.digest()
 
     def _grow(self) -> None:
         """Add an empty layer, the newest."""

@@ -27,6 +27,7 @@ def test_parts_of_two_remainders_are_none():
     """Bytes across two slots are no key and do not hide one behind them; nor are empty ones."""
     memory = BitStore.in_memory(BloomFilter(100, 0.5, exact=True).header)
     tested = memory.table
+    tested._remainder = bytes
     assert not tested.holds(0, bytes(8))
     tested.add(0, b"12345678")
     tested.add(0, b"abcdefgh")
@@ -55,28 +56,17 @@ def test_crafted_collisions_are_told_apart(monkeypatch, error_rate):
 def test_remainders_are_keyed():
     """They come of BLAKE2b, of the secret and the key; files depend on the very bytes."""
     for secret, expected in ((SECRET, "f8ca983f28dc2f95"), (bytes(16), "ab1e340c9128bcb5")):
-        digest = exact_table.new_digest(secret)()
-        digest.update(b"key")
-        assert digest.hexdigest() == expected
+        table = BloomFilter(100, 0.5, secret=secret, exact=True)._store.table
+        assert table._remainder(b"key").hex() == expected
 
 
 def test_estimates_are_of_wrong_answers():
     """With remainders of two bytes it errs as often as `current_error_rate` says."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sizing, "_SAME_REMAINDER", 2.0**-16)
-        short = exact_table.new_digest
-
-        class Short:
-            def __init__(self, secret):
-                self._digest = short(secret)()
-
-            def update(self, key):
-                self._digest.update(key)
-
-            def digest(self):
-                return self._digest.digest()[:2] + bytes(6)
-
-        patch.setattr(exact_table, "new_digest", lambda secret: lambda: Short(secret))
+        whole = exact_table.ExactTable._remainder
+        short = lambda table, key: whole(table, key)[:2] + bytes(6)  # noqa: E731
+        patch.setattr(exact_table.ExactTable, "_remainder", short)
         tested = BloomFilter(40_000, 0.5, exact=True, secret=SECRET)
         tested.update(b"key %d" % number for number in range(40_000))
         trials = 300_000
