@@ -43,11 +43,3 @@ def replace(path: Path, content: bytes, mode: int = 0o600, name: str | None = No
     """Write the file at `path` as `replacing` does."""
     with replacing(path, mode, name) as file:
         file.write(content)
-
-
-def make_directory(directory: Path, mode: int = 0o777) -> None:
-    """Make a directory and missing parents, durably; the last has `mode`, less the umask."""
-    if not directory.is_dir():
-        make_directory(directory.parent)
-        directory.mkdir(mode, exist_ok=True)
-        sync_directory(directory.parent)

@@ -374,7 +374,7 @@ class BloomDupeFilter(FilterDupeFilter):
     def abandon(self) -> None:
         """Close the filter of a refused start, a killed job's as such, and abandon the job."""
         for layer in self._seen.filter._newest_first if self._seen is not None else ():
-            layer.ends_as = b"" if layer.clean else layer.found
+            layer.ends_as = layer.found
         super().abandon()
         session_of(self.crawler).abandon()
 

@@ -11,7 +11,8 @@ import errno
 import os
 import re
 import stat
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
@@ -32,66 +33,63 @@ _locked: WeakSet[IO[bytes]] = WeakSet()
 def _leave_locks_to_parent() -> None:
     for file in list(_locked):
         file.close()
-    _locked.clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_locks_to_parent)
 
 
-class DirectoryLock:
-    """The lock file `name` of a directory, locked until `release` or the end of the process.
+@contextmanager
+def locked_by(path: Path) -> Iterator[None]:
+    """Lock the directory of the file at `path`, which is made, and removed at the end of the
+    context. The process id in it serves the error message only.
 
-    The process id in it serves the error message only. A file with other contents or another name
-    (a hard link) is locked as it is. Raises FilterLockedError if it is locked already.
+    Raises FilterLockedError if it is locked already, FilterFileError for a file that is no such
+    lock: it has other contents, or another name (a hard link).
     """
+    file = open_locked(path, path.parent, _pid_in, create=True)
+    if os.fstat(file.fileno()).st_nlink > 1 or _pid_in(file) is None:
+        file.close()
+        raise FilterFileError(f"{path} is no lock of scrapy-bloom; move it away")
+    with suppress(OSError):  # a full disk: the next file tells of it
+        file.truncate(0)
+        os.pwrite(file.fileno(), f"{os.getpid()}\n".encode(), 0)
+    try:
+        yield
+    finally:
+        if not file.closed:  # in a forked process it is
+            with suppress(OSError):
+                path.unlink()
+            unlock(file)
 
-    def __init__(self, directory: Path, name: str) -> None:
-        self._path = directory / name
-        while not self._take(directory):
-            pass
 
-    def _take(self, directory: Path) -> bool:
-        """Return False if the file was removed while this process locked it."""
-        self._file = open_regular(self._path, create=True)
+def _pid_in(file: IO[bytes]) -> int | None:
+    found = _PID.fullmatch(os.pread(file.fileno(), 20, 0))
+    return int(found[0] or 0) if found else None
+
+
+def open_locked(
+    path: Path, place: Path, pid_in: Callable[[IO[bytes]], int | None], *, create: bool = False
+) -> IO[bytes]:
+    """Open the file at `path`, and lock it. Raises as `open_regular` does, and FilterLockedError if
+    a process has the lock; it names the `place`, and the process by `pid_in`."""
+    while True:
+        file = open_regular(path, create=create)
         try:
-            lock(self._file)
+            lock(file)
         except BlockingIOError:
-            with self._file:
-                raise _in_use(directory, self._file) from None
-        if not self._is_there():
-            self._file.close()
-            return False
-        has_one_name = os.fstat(self._file.fileno()).st_nlink == 1
-        self._is_ours = has_one_name and _PID.fullmatch(self._file.read(20)) is not None
-        if self._is_ours:
-            self._file.seek(0)
-            self._file.truncate(0)
-            with suppress(OSError):  # a full disk: the next file tells of it
-                self._file.write(f"{os.getpid()}\n".encode())
-        return True
-
-    def _is_there(self) -> bool:
+            with file:
+                pid = pid_in(file)
+            what = "; stop it, or wait for its end (a second crawl takes another directory)"
+            if pid == os.getpid():
+                what = ", which is this one; give each crawl in it a job directory of its own"
+            raise FilterLockedError(
+                f"{place} is in use by process {pid or '(unknown)'}{what}"
+            ) from None
         with suppress(FileNotFoundError):
-            return os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
-        return False
-
-    def release(self, *, remove: bool = False) -> None:
-        """Release the lock, and remove its file if `remove`. A second call does nothing."""
-        if self._file.closed:
-            return
-        with suppress(OSError):  # it is locked as it is
-            if self._is_ours and remove:
-                self._path.unlink()
-            elif self._is_ours:
-                self._file.truncate(0)
-        unlock(self._file)
-
-    def __enter__(self) -> DirectoryLock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+            if os.path.samestat(os.stat(path), os.fstat(file.fileno())):
+                return file
+        file.close()  # it was removed or replaced in between
 
 
 def is_held(path: Path) -> bool:
@@ -104,16 +102,6 @@ def is_held(path: Path) -> bool:
             return True
         unlock(file)
     return False
-
-
-def _in_use(directory: Path, file: IO[bytes]) -> FilterLockedError:
-    """Return the refusal of a `directory` whose lock file a process has locked."""
-    found = _PID.fullmatch(file.read(20))
-    pid = found[0].decode().strip() if found else ""
-    what = "; stop it or wait until it has finished (a second crawl takes another directory)"
-    if pid == str(os.getpid()):
-        what = ", which is this one; give each crawl in it a job directory of its own"
-    return FilterLockedError(f"{directory} is in use by process {pid or '(unknown)'}{what}")
 
 
 def open_regular(path: Path, *, read_only: bool = False, create: bool = False) -> IO[bytes]:
@@ -182,6 +170,14 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_directory(directory: Path, mode: int = 0o777) -> None:
+    """Make a directory and missing parents, durably; the last has `mode`, less the umask."""
+    if not directory.is_dir():
+        make_directory(directory.parent)
+        directory.mkdir(mode, exist_ok=True)
+        sync_directory(directory.parent)
 
 
 def require_file_locks(path: Path) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .files import DirectoryLock, is_held
+from .files import is_held, locked_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,11 +51,8 @@ class JobDirectory:
     def locked(self) -> Iterator[None]:
         """Lock the job for the length of a context; the lock also ends with the process. Raises
         FilterLockedError if another crawl or command has it."""
-        lock = DirectoryLock(self.path, _LOCK)
-        try:
+        with locked_by(self.path / _LOCK):
             yield
-        finally:
-            lock.release(remove=True)
 
     @property
     def is_locked(self) -> bool:

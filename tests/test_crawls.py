@@ -68,7 +68,6 @@ def test_killed_crawl_keeps_its_filter_and_says_what_was_lost(tmp_path):
         forgotten = [fingerprint for fingerprint in known if fingerprint not in copy]
         clean = copy.clean
     assert first.status == -SIGKILL
-    assert (tmp_path / "job" / "bloom" / "lock").exists()
     assert len(known) >= STOP_AT
     assert (forgotten, clean) == ([], False)
     assert (second.status, second.reason) == (0, "finished")
@@ -126,7 +125,7 @@ def test_full_filter_closes_the_spider_and_a_larger_one_resumes(tmp_path):
     assert before < between < len(PAGES)
     (error,) = failed.lines("ERROR")
     assert "1.bloom" in error
-    assert names == {"0.bloom", "lock"}
+    assert names == {"0.bloom"}
     assert (resumed.status, resumed.reason) == (0, "finished")
     assert int(resumed.stat("bloom/layers")) == 2
     assert resumed.lines("ERROR") == resumed.lines("WARNING") == []

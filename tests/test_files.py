@@ -8,9 +8,9 @@ from threading import Timer
 
 import pytest
 
-from scrapy_bloom import FilterLockedError, ScalableBloomFilter, files
-from scrapy_bloom.atomic import make_directory, replace, replacing
-from scrapy_bloom.files import DirectoryLock, publish
+from scrapy_bloom import FilterFileError, FilterLockedError, ScalableBloomFilter, files
+from scrapy_bloom.atomic import replace, replacing
+from scrapy_bloom.files import locked_by, make_directory, publish
 from tests.fakes import raising
 
 
@@ -51,33 +51,33 @@ def test_a_replaced_file_is_durable(tmp_path, watch):
     assert calls == [*[False, "rename", True] * 2, True, False, True]
 
 
-@pytest.mark.parametrize("remove", [True, False])
-def test_directory_is_locked_until_it_is_released(tmp_path, monkeypatch, remove):
-    """Another is refused with the holder, at once, and gets it later; to release twice is fine."""
+def test_directory_is_locked_for_a_context(tmp_path, monkeypatch):
+    """Another is refused with the holder, at once, and gets it later; nothing is left."""
     monkeypatch.setattr(files, "sleep", raising(AssertionError))
-    lock = DirectoryLock(tmp_path, "name")
-    with pytest.raises(FilterLockedError, match=f"in use by process {os.getpid()}, which is"):
-        DirectoryLock(tmp_path, "name")
-    lock.release(remove=remove)
-    assert (tmp_path / "name").exists() is not remove
-    with DirectoryLock(tmp_path, "name"):
-        lock.release(remove=True)
-        with pytest.raises(FilterLockedError):
-            DirectoryLock(tmp_path, "name")
+    for left in (None, b"", b"123456789\n"):  # by a killed process
+        if left is not None:
+            (tmp_path / "name").write_bytes(left)
+        with locked_by(tmp_path / "name"):
+            match = f"{tmp_path} is in use by process {os.getpid()}, which is"
+            with pytest.raises(FilterLockedError, match=match), locked_by(tmp_path / "name"):
+                pass
+            assert (tmp_path / "name").read_bytes() == b"%d\n" % os.getpid()
+        assert [*tmp_path.iterdir()] == []
 
 
 def test_a_start_waits_for_those_who_test_its_lock(tmp_path, monkeypatch):
     """As commands do that look at a job; but not for ever."""
-    (tmp_path / "name").touch()
-    tests = [(tmp_path / "name").open("rb") for _ in range(2)]
+    path = tmp_path / "name"
+    path.touch()
+    tests = [path.open("rb") for _ in range(2)]
     files.lock(tests[0], shared=True)
     Timer(0.1, files.unlock, tests[:1]).start()
-    with DirectoryLock(tmp_path, "name"):
-        assert files.is_held(tmp_path / "name")
+    files.unlock(files.open_locked(path, path, lambda _: 1))
     files.lock(tests[1], shared=True)
+    assert not files.is_held(path)
     monkeypatch.setattr(files, "sleep", lambda _: None)
-    with tests[1], pytest.raises(FilterLockedError):
-        DirectoryLock(tmp_path, "name")
+    with tests[1], pytest.raises(FilterLockedError), locked_by(path):
+        pass
 
 
 def test_a_copy_of_an_open_file_keeps_nobody_out(tmp_path, watch):
@@ -85,53 +85,44 @@ def test_a_copy_of_an_open_file_keeps_nobody_out(tmp_path, watch):
     copies = []
     watch(files, "lock", after=lambda file, **_: copies.append(os.dup(file.fileno())))
     for _ in range(2):
-        DirectoryLock(tmp_path, "name").release()
+        with locked_by(tmp_path / "name"):
+            assert files.is_held(tmp_path / "name")
         assert not files.is_held(tmp_path / "name")
     for each in copies:
         os.close(each)
 
 
-def test_lock_file_that_is_removed_while_it_is_locked(tmp_path, monkeypatch):
+def test_lock_file_that_is_removed_while_it_is_locked(tmp_path, watch):
     """Its last holder may take the file away after it was opened here: who holds a file that
     has no name any more would keep nobody out, and takes the one that is there."""
-    lock, removed = files.lock, []
+    removed = []
 
-    def lock_too_late(file):
-        lock(file)
+    def remove(file):
         if not removed:
             removed.append(file)
             (tmp_path / "name").unlink()
 
-    monkeypatch.setattr(files, "lock", lock_too_late)
-    with DirectoryLock(tmp_path, "name"):
+    watch(files, "lock", after=remove)
+    with locked_by(tmp_path / "name"):
         assert removed[0].closed
-        with pytest.raises(FilterLockedError):
-            DirectoryLock(tmp_path, "name")
+        with pytest.raises(FilterLockedError), locked_by(tmp_path / "name"):
+            pass
 
 
-def test_a_lock_file_that_is_something_else_stays_as_it_is(tmp_path):
-    """A hard link to another file, or a file with other contents, is locked, and neither emptied
-    nor removed; one that a killed process has left is taken."""
+def test_a_lock_file_that_is_something_else_is_refused(tmp_path):
+    """A hard link to another file, or a file with other contents, is neither emptied nor removed,
+    and has no holder that could be told."""
+    path, precious = tmp_path / "name", tmp_path / "precious"
     for content in (b"12345\n", b"12 apples", b"1" * 30):
-        (tmp_path / "precious").write_bytes(content)
-        (tmp_path / "name").hardlink_to(tmp_path / "precious")
-        with DirectoryLock(tmp_path, "name") as lock:
-            with pytest.raises(FilterLockedError, match="in use by process"):
-                DirectoryLock(tmp_path, "name")
-            lock.release(remove=True)
-        assert (tmp_path / "precious").read_bytes() == content
-        (tmp_path / "name").unlink()
-    (tmp_path / "name").write_bytes(b"12 apples")
-    with DirectoryLock(tmp_path, "name"):
-        pass
-    assert (tmp_path / "name").read_bytes() == b"12 apples"
-    (tmp_path / "name").write_bytes(b"123456789\n")
-    with (
-        DirectoryLock(tmp_path, "name"),
-        pytest.raises(FilterLockedError, match=f"process {os.getpid()},"),
-    ):
-        DirectoryLock(tmp_path, "name")
-    assert (tmp_path / "name").read_bytes() == b""
+        precious.write_bytes(content)
+        path.hardlink_to(precious)
+        if content == b"12 apples":
+            precious.unlink()
+        for _ in range(2):
+            with pytest.raises(FilterFileError, match="name is no lock"), locked_by(path):
+                pass
+        assert path.read_bytes() == content
+        path.unlink()
 
 
 def test_a_temporary_file_is_private_and_goes(tmp_path, umask):

@@ -1,26 +1,24 @@
 """The Bloom filter that grows by layers, usable without Scrapy, and its directory: a file for each
-layer, numbered from 0, and a lock."""
+layer, numbered from 0. The lock of the first is that of the filter."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BloomError, FilterFileError
-from ..files import DirectoryLock, require_file_locks, sync_directory
+from ..files import make_directory
 from . import sizing
-from .file import BitStore, read_header, refuse_writing
-from .header import Header, new_header, require_wanted
+from .file import BitStore, read_header
+from .header import Header, new_header
 from .layers import Layered, PathArgument
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .fixed import BloomFilter
-
-LOCK = "lock"
-"""The file whose lock means that a process uses the filter of its directory."""
 
 
 class ScalableBloomFilter(Layered):
@@ -32,8 +30,8 @@ class ScalableBloomFilter(Layered):
     the last capacity, or what is missing to `capacity` if that is more. Up to the first capacity
     the filter needs 32.1 bits a key at 1e-6.
 
-    `path` is a directory with one BloomFilter file a layer (`0.bloom`, `1.bloom`, …) and a `lock`.
-    With `exact` each layer has an exact table, as in BloomFilter.
+    `path` is a directory with one BloomFilter file a layer (`0.bloom`, `1.bloom`, …). With `exact`
+    each layer has an exact table, as in BloomFilter.
 
     An existing directory is opened and keeps its error rate and its tables; `capacity` counts for
     its next layer. A lower error rate is refused, and so is `exact` for a filter without tables.
@@ -52,29 +50,18 @@ class ScalableBloomFilter(Layered):
         identity: str = "",
         exact: bool = False,
     ) -> None:
-        sizing.check_capacity(capacity)
         sizing.check_error_rate(error_rate)
         rate = sizing.layer_error_rate(error_rate, 0)
         header = new_header(capacity, rate, secret, identity, exact=exact)
-        self.capacity = capacity
         if path is None:
-            self._use(error_rate, [BitStore.in_memory(header)], None, None)
+            self._use([BitStore.in_memory(header)], capacity)
             return
         path = Path(path)
-        with ExitStack() as undo:
-            is_new = make_directory(path)
-            lock = undo.enter_context(DirectoryLock(path, LOCK))
-            if is_new:
-                undo.callback(remove_directory, path, lock)
-            headers = read_layers(path)
-            bound = bound_of(headers[0]) if headers else error_rate
-            if headers:
-                require_wanted(path, headers[0], bound, error_rate, secret, exact=exact)
-            remove_leftovers(path)
-            layers = [undo.enter_context(closing(BitStore.open(p))) for p in layer_paths(path)]
-            layers = layers or [BitStore.create(header, layer_path(path, 0))]
-            self._use(bound, layers, path, lock)
-            undo.pop_all()
+        with _opening(path) as layers:
+            if not layers:
+                layers.append(_first_layer(header, path))
+            self._use(layers, capacity)
+            self._require(path, error_rate, secret, exact=exact)
 
     @classmethod
     def open(cls, path: PathArgument, *, read_only: bool = False) -> Self:
@@ -86,32 +73,17 @@ class ScalableBloomFilter(Layered):
         Cost: reads two pages a layer. Raises FileNotFoundError, FilterFileError or
         FilterLockedError.
         """
-        path = Path(path)
-        if not layer_path(path, 0).exists():
-            raise FileNotFoundError(f"{path} holds no filter: there is no 0.bloom in it")
-        with ExitStack() as undo:
-            lock = None
-            if not read_only:
-                lock = undo.enter_context(DirectoryLock(path, LOCK))
-            headers = read_layers(path)
-            if not read_only:
-                remove_leftovers(path)
-            self = cls.__new__(cls)
-            self.capacity = headers[0].capacity
-            layers = [
-                undo.enter_context(closing(BitStore.open(each, read_only=read_only)))
-                for each in layer_paths(path)
-            ]
-            self._use(bound_of(headers[0]), layers, path, lock)
-            undo.pop_all()
+        self = cls.__new__(cls)
+        with _opening(Path(path), read_only=read_only) as layers:
+            if not layers:
+                raise FileNotFoundError(f"{path} holds no filter: there is no 0.bloom in it")
+            self._use(layers, layers[0].capacity)
         return self
 
-    def _use(
-        self, bound: float, layers: list[BitStore], path: Path | None, lock: DirectoryLock | None
-    ) -> None:
-        self.error_rate = bound
-        self.path = path
-        self._lock = lock
+    def _use(self, layers: list[BitStore], capacity: int) -> None:
+        self.capacity = capacity
+        self.error_rate = bound_of(layers[0].header)
+        self.path = layers[0].path and layers[0].path.parent
         self._use_layers(tuple(reversed(layers)))
 
     def update_from(self, other: ScalableBloomFilter) -> None:
@@ -136,26 +108,12 @@ class ScalableBloomFilter(Layered):
 
         return tuple(map(BloomFilter._of, reversed(self._newest_first)))
 
-    def flush(self) -> None:
-        """Sync to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 new keys."""
-        for layer in self._newest_first:
-            layer.flush()
-
-    def close(self) -> None:
-        """Sync, mark as cleanly closed, unlock. A second call does nothing."""
-        with ExitStack() as stack:
-            if self._lock is not None:
-                stack.enter_context(self._lock)
-            for layer in self._newest_first:
-                stack.callback(layer.close)
-
     def check(self) -> None:
-        """Raise BloomError if a layer is damaged, or does not fit the others by its number of
-        keys, secret or error rate. Cost: reads the whole filter."""
+        """Raise BloomError if a layer is damaged, or has too few keys for one below another. Cost:
+        reads the whole filter."""
         layers = self.layers
-        for number, layer in enumerate(layers):
+        for layer in layers:
             layer.check()
-            require_series(str(layer.path or number), layer.header, number, layers[0].header)
         for layer in layers[:-1]:
             # recounts err by a few percent
             if len(layer) < 0.9 * layer.capacity:
@@ -179,13 +137,54 @@ class ScalableBloomFilter(Layered):
         self._add_layer(header)
 
     def _add_layer(self, header: Header) -> None:
-        if not self._newest_first[0].writable:
-            refuse_writing()
         if self.path is None:
             store = BitStore.in_memory(header)
-        else:
+        elif self._newest_first[0].owns_file:
             store = BitStore.create(header, layer_path(self.path, len(self._newest_first)))
+            store.begin()
+        else:
+            raise TypeError("this filter is read-only; open it without read_only to add keys")
         self._use_layers((store, *self._newest_first))
+
+
+@contextmanager
+def _opening(directory: Path, *, read_only: bool = False) -> Iterator[list[BitStore]]:
+    """Give the layers in `directory`, oldest first; unless `read_only`, the filter is locked, and
+    in use from the end of the context on. An error closes all, and has changed nothing."""
+    with ExitStack() as undo:
+        layers: list[BitStore] = []
+        with suppress(FileNotFoundError):
+            while True:
+                path = layer_path(directory, len(layers))
+                layers.append(BitStore.open(path, read_only=read_only))
+                undo.callback(layers[-1].close)
+                require_series(path, layers[-1].header, len(layers) - 1, layers[0].header)
+        if further := layer_paths(directory)[len(layers) :]:
+            raise FilterFileError(
+                f"{path} is missing, and there is a {further[0].name}; restore it from a backup, or"
+                " start a new filter"
+            )
+        yield layers
+        if not read_only:
+            for layer in layers:
+                layer.begin()
+            remove_leftovers(directory)
+        undo.pop_all()
+
+
+def _first_layer(header: Header, directory: Path) -> BitStore:
+    """Make the directory, with mode 700, and the first layer in it, or open that if another process
+    was faster, and has left it. Raises FilterLockedError if it has not, OSError."""
+    path = layer_path(directory, 0)
+    try:
+        make_directory(directory, 0o700)
+        return BitStore.create(header, path)
+    except FileExistsError:
+        return BitStore.open(path)
+    except BaseException:
+        with suppress(OSError):  # unless it is empty
+            directory.rmdir()
+        raise
 
 
 def stored_identity(path: PathArgument) -> str | None:
@@ -214,61 +213,18 @@ def remove_leftovers(directory: Path) -> None:
         path.unlink()
 
 
-def make_directory(path: Path) -> bool:
-    """Make the directory with mode 700; return False if it exists. Raises FilterFileError if
-    `path` is no directory, or where the system has no file locks."""
-    require_file_locks(path)
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        if not path.is_dir():
-            raise FilterFileError(f"{path} is not a directory; choose another path") from None
-        return False
-    sync_directory(path.parent)
-    return True
-
-
-def remove_directory(path: Path, lock: DirectoryLock) -> None:
-    """Remove the lock, and the directory if it is empty then."""
-    lock.release(remove=True)
-    with suppress(OSError):
-        path.rmdir()
-
-
-def read_layers(directory: Path) -> list[Header]:
-    """Return the headers of all layers, oldest first, each checked by itself and against layer 0.
-    Raises FilterFileError."""
-    headers = []
-    for number, found in enumerate(layer_paths(directory)):
-        path = layer_path(directory, number)
-        if found != path:
-            raise FilterFileError(
-                f"{path} is missing, and there is a {found.name}; restore it from a backup, or"
-                " start a new filter"
-            )
-        headers.append(read_header(path))
-        require_series(str(path), headers[-1], number, headers[0])
-    return headers
-
-
 def bound_of(first: Header) -> float:
     """Return the error rate of the growing filter whose layer 0 has the header `first`."""
     return first.error_rate / sizing.layer_error_rate(1.0, 0)
 
 
-def require_series(name: str, header: Header, number: int, first: Header) -> None:
-    """Raise FilterFileError unless `header` fits layer `number` above a layer 0 with the header
-    `first`. The message calls the layer `name`."""
+def require_series(path: Path, header: Header, number: int, first: Header) -> None:
+    """Raise FilterFileError unless the `header` at `path` is that of layer `number` of the filter
+    whose layer 0 has the header `first`."""
     rate = sizing.layer_error_rate(bound_of(first), number)
-    for what, found, wanted in (
-        ("secret", header.secret.hex(), first.secret.hex()),
-        ("identity", header.identity, first.identity),
-        ("error rate", header.error_rate, rate),
-        ("exact table", header.table_pages > 0, first.table_pages > 0),
-    ):
-        if found != wanted:
-            shown = "" if what == "secret" else f" ({found!r}, not {wanted!r})"
-            raise FilterFileError(
-                f"{name} is a layer of another filter: its {what} differs{shown}; restore the"
-                " right file from a backup, or start a new filter"
-            )
+    names = "secret", "identity", "error_rate", "exact"
+    if different := header.difference(first._replace(error_rate=rate), names):
+        raise FilterFileError(
+            f"{path} is a layer of another filter: they have different {different}; restore the"
+            " right file from a backup, or start a new filter"
+        )

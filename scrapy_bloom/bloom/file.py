@@ -9,23 +9,25 @@ the file. SIGKILL costs nothing: stored bits are in the page cache.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import mmap
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, NoReturn
 from weakref import WeakSet
 
 from bitarray import bitarray
 
-from ..errors import BloomError, FilterFileError, FilterLockedError
-from ..files import allocate, lock, open_regular, publish, unlock
+from ..errors import BloomError, FilterFileError
+from ..files import allocate, open_locked, open_regular, publish, unlock
 from . import sizing
 from .header import OWNER_AT, PAGE, REMEDY, Header, State
 from .sizing import BLOCK_BITS, LayerLoad, digests, table_limit
+
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 
 
 class BitStore:
@@ -36,17 +38,16 @@ class BitStore:
     opened file had not been closed, so that its keys were recounted; `found` is its state page as
     it was then.
 
-    A file belongs to the process that opened it. A forked process may read it and sees additions;
-    it neither changes the file nor keeps it locked.
+    A file belongs to the process that opened it: a forked one finds the store closed, and keeps no
+    lock.
     """
 
     def __init__(
         self,
         header: Header,
         memory: mmap.mmap,
-        offset: int = 0,
         path: Path | None = None,
-        lock: IO[bytes] | None = None,
+        file: IO[bytes] | None = None,
     ) -> None:
         self.header = header
         self.blocks = header.blocks
@@ -54,120 +55,97 @@ class BitStore:
         self.capacity = header.capacity
         self.seeds = tuple(range(1, digests(header.probes)))
         self.path = path
+        self.owns_file = False
+        """True while this process may change the file, from `begin` to `close`."""
         self.count = 0
         self.clean = True
         self.found = self.ends_as = b""
         self._memory = memory
-        self._lock = lock
-        end = offset + header.blocks * PAGE
-        self._view = memoryview(memory)[offset:end]
+        self._file = file
+        end = PAGE * (2 + header.blocks)
+        self._view = memoryview(memory)[2 * PAGE : end]
         self.bits = bitarray(buffer=self._view, endian="little")
         self.table = None
         if header.table_pages:
             from .exact_table import ExactTable
 
             self.table = ExactTable(memory, end, header.table_pages, header.secret)
-        if lock is not None:
-            _owned.add(self)
-        elif path is not None:
-            self._forbid_writing()
 
     @classmethod
     def in_memory(cls, header: Header) -> BitStore:
-        """Return an empty store. Memory: its blocks and its table, once all pages were touched.
-        Raises MemoryError if that is not available."""
-        size = (header.blocks + header.table_pages) * PAGE
+        """Return an empty store, laid out as a file. Memory: its blocks and its table, once all
+        pages were touched. Raises MemoryError if that is not available."""
         try:
-            if hasattr(mmap, "MAP_PRIVATE"):
-                memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            else:
-                memory = mmap.mmap(-1, size)
+            return cls(header, mmap.mmap(-1, header.file_bytes, **_PRIVATE))
         except (OSError, OverflowError) as error:
             raise MemoryError(
-                f"capacity {header.capacity:,} at error rate {header.error_rate:g} needs {size:,}"
-                f" bytes of memory, which cannot be had ({error}); set a smaller capacity"
+                f"cannot allocate {header.file_bytes:,} bytes of memory for capacity"
+                f" {header.capacity:,} ({error}); set a smaller capacity"
             ) from error
-        return cls(header, memory)
 
     @classmethod
     def create(cls, header: Header, path: Path) -> BitStore:
-        """Make a new file, locked by this object, and return its empty store.
+        """Make a new file, and open it.
 
         The file is allocated in full and synced under a temporary name, then renamed, so after a
         crash it is complete or absent. Raises FileExistsError if `path` exists, OSError if the
         disk is too small.
         """
-        page = header.to_page()
+        pages = header.to_page() + State(clean=True).to_page()
         descriptor, temporary = tempfile.mkstemp(f".{path.name}.tmp", "", path.parent)
-        file = os.fdopen(descriptor, "r+b", buffering=0)
         try:
-            _lock(file, path)
-            try:
-                allocate(file, header.file_bytes)
-            except (OSError, OverflowError) as error:
-                raise OSError(
-                    getattr(error, "errno", None) or errno.EFBIG,
-                    f"cannot allocate {header.file_bytes:,} bytes for a filter of capacity"
-                    f" {header.capacity:,} ({error}); free some space or set a smaller capacity",
-                    str(path),
-                ) from error
-            os.pwrite(descriptor, page, 0)
-            os.pwrite(descriptor, State(pid=os.getpid()).to_page(), PAGE)
-            os.fsync(descriptor)
-            with open_regular(Path(temporary)) as mapped:
-                memory = mmap.mmap(mapped.fileno(), header.file_bytes)
-            store = cls(header, memory, 2 * PAGE, path, file)
+            with os.fdopen(descriptor, "r+b", buffering=0) as file:
+                try:
+                    allocate(file, header.file_bytes)
+                except (OSError, OverflowError) as error:
+                    raise OSError(
+                        getattr(error, "errno", None) or errno.EFBIG,
+                        f"cannot allocate {header.file_bytes:,} bytes for capacity"
+                        f" {header.capacity:,} ({error}); free space or set a smaller capacity",
+                        str(path),
+                    ) from error
+                os.pwrite(descriptor, pages, 0)
+                os.fsync(descriptor)
             publish(temporary, path)
         except BaseException:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.unlink(temporary)
-            file.close()
             raise
-        return store
+        return cls.open(path)
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> BitStore:
-        """Map the file at `path`, lock it and mark it as not cleanly closed.
+        """Map the file at `path` and lock it, but with `read_only`: another process may have it
+        open then, and may go on setting bits. The file is not changed before `begin`.
 
-        With `read_only`, neither lock nor change it: another process may have it open and may go
-        on setting bits.
-
-        Cost: reads two pages, syncs one. Raises FileNotFoundError, FilterLockedError if another
-        process has it open, FilterFileError if it is not a sound filter file. An error leaves the
-        file unchanged.
+        Cost: reads two pages, or the whole file if it is not clean. Raises FileNotFoundError,
+        FilterLockedError if another process has it open, FilterFileError if it is not a sound
+        filter file.
         """
-        locked = None if read_only else open_regular(path)
+        file = open_regular(path, read_only=True) if read_only else lock_file(path)
         try:
-            if locked is not None:
-                _lock(locked, path)
-            # The map keeps this descriptor open in forked processes too. The lock belongs to the
-            # other descriptor, which they close.
-            with open_regular(path, read_only=read_only) as file:
-                if locked is not None and not os.path.sameopenfile(locked.fileno(), file.fileno()):
-                    raise FilterLockedError(
-                        f"{path} was replaced while it was opened: another process uses it; wait"
-                        " until that has finished"
-                    )
-                header = _read_header(file, path)
-                state = State.from_page(page := os.pread(file.fileno(), PAGE, PAGE))
-                access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
-                memory = mmap.mmap(file.fileno(), header.file_bytes, access=access)
-            store = cls(header, memory, 2 * PAGE, path, locked)
-            store.count, store.clean, store.found = state.keys, state.clean, page
-            if not read_only:
-                store._write_state(clean=False)
-            if not state.clean:
-                store.count = store.recount()
+            header = _read_header(file, path)
+            access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
+            memory = mmap.mmap(file.fileno(), header.file_bytes, access=access)
         except BaseException:
-            if locked is not None:
-                locked.close()
+            file.close()
             raise
+        store = cls(header, memory, path, file)
+        if read_only:
+            file.close()
+        else:
+            _locked.add(store)
+        page = memory[PAGE : 2 * PAGE]
+        state = State.from_page(page)
+        store.count, store.clean = state.keys, state.clean
+        if not state.clean:
+            store.found, store.count = page, store.recount()
         return store
 
-    @property
-    def writable(self) -> bool:
-        """False if the file was opened with `read_only`, or before this process was forked."""
-        return self.path is None or (self._lock is not None and not self._lock.closed)
+    def begin(self) -> None:
+        """Mark the file as not cleanly closed: it may be changed now. Cost: syncs a page."""
+        self.owns_file = True
+        self._write_state(clean=False)
 
     @property
     def load(self) -> LayerLoad:
@@ -200,7 +178,7 @@ class BitStore:
 
     def flush(self) -> None:
         """Sync bits and state to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 changed pages."""
-        if self.path is not None and self.writable:
+        if self.owns_file:
             self._memory.flush()
             self._write_state(clean=False)
 
@@ -209,28 +187,28 @@ class BitStore:
 
         `bits` is unusable afterwards, also if the disk fails; then the file counts as not closed.
         """
-        _owned.discard(self)
         try:
-            if self.path is not None and self.writable:
+            if self.owns_file:
                 self._memory.flush()
                 self._write_state(clean=True)
         finally:
-            # In this order, since mmap refuses to close under a view. After Ctrl-C a traceback may
-            # reference the bits; then the map is freed with the traceback.
-            self.bits = _ClosedBits()
-            with contextlib.suppress(BufferError):
-                self._view.release()
-                self._memory.close()
-            if self._lock is not None:
-                unlock(self._lock)
+            self._free()
+            if self._file is not None:
+                unlock(self._file)
+
+    def _free(self) -> None:
+        self.owns_file = False
+        # In this order, since mmap refuses to close under a view. After Ctrl-C a traceback may
+        # reference the bits; then the map is freed with the traceback.
+        self.bits = _ClosedBits()
+        with suppress(BufferError):
+            self._view.release()
+            self._memory.close()
 
     def check(self) -> None:
         """Raise FilterFileError unless the file has its size, and its header at the opening."""
         if self.path is not None and read_header(self.path) != self.header:
             raise FilterFileError(f"{self.path} has another header than when it was opened")
-
-    def _forbid_writing(self) -> None:
-        self.bits = _ReadOnlyBits(buffer=self._view.toreadonly(), endian="little")
 
     def _write_state(self, *, clean: bool) -> None:
         pid = 0 if clean else os.getpid()
@@ -242,41 +220,26 @@ class BitStore:
 class _ClosedBits(bitarray):
     """Stands in for the bits of a closed filter; any use raises ValueError."""
 
-    def _refuse(self, *_: object) -> NoReturn:
+    def __getitem__(self, _: object) -> NoReturn:
         raise ValueError("this filter is closed; open it again to use it")
 
-    __getitem__ = __setitem__ = __ior__ = _refuse
+
+_locked: WeakSet[BitStore] = WeakSet()
+"""The stores whose files this process has locked, closed ones too."""
 
 
-class _ReadOnlyBits(bitarray):
-    """The bits of a filter that is not `writable`; a change raises TypeError."""
-
-    def _refuse(self, *_: object) -> NoReturn:
-        refuse_writing()
-
-    __setitem__ = __ior__ = _refuse
-
-
-def refuse_writing() -> NoReturn:
-    """Raise the TypeError of an addition to a filter that is not `writable`."""
-    raise TypeError(
-        "this filter may only be read: it was opened with read_only, or before this process was"
-        " forked; open it for writing where keys are added"
-    )
-
-
-_owned: WeakSet[BitStore] = WeakSet()
-"""The stores whose files this process may change."""
-
-
-def _leave_to_parent() -> None:
-    for store in list(_owned):
-        store._forbid_writing()
-    _owned.clear()
+def _close_in_child() -> None:
+    for store in list(_locked):
+        store._free()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+def lock_file(path: Path) -> IO[bytes]:
+    """Open and lock the file of a filter. Raises as `open_locked` does."""
+    return open_locked(path, path, lambda file: _read_state(file).pid)
 
 
 def read_header(path: Path) -> Header:
@@ -289,7 +252,11 @@ def read_header(path: Path) -> Header:
 def read_state(path: Path) -> State:
     """Return the state in the file at `path` without locking or changing the file."""
     with open_regular(path, read_only=True) as file:
-        return State.from_page(os.pread(file.fileno(), PAGE, PAGE))
+        return _read_state(file)
+
+
+def _read_state(file: IO[bytes]) -> State:
+    return State.from_page(os.pread(file.fileno(), PAGE, PAGE))
 
 
 def _read_header(file: IO[bytes], path: Path) -> Header:
@@ -301,14 +268,3 @@ def _read_header(file: IO[bytes], path: Path) -> Header:
             f"{path} is {what}: {size:,} bytes, and its header says {header.file_bytes:,}; {REMEDY}"
         )
     return header
-
-
-def _lock(file: IO[bytes], path: Path) -> None:
-    try:
-        lock(file)
-    except BlockingIOError:
-        pid = State.from_page(os.pread(file.fileno(), PAGE, PAGE)).pid
-        raise FilterLockedError(
-            f"{path} is in use by process {pid or '(unknown)'}; wait until it has closed it,"
-            " or use another path"
-        ) from None

@@ -6,18 +6,19 @@ pybloom and pybloomfiltermmap; Redis's BF.ADD returns the reverse.
 An added key is always found. Another key is found with probability `current_error_rate`, which
 stays under the stated bound up to the capacity and is negligible with an exact table.
 
-Not safe for use from several threads at once. A forked process may only read a filter in a file.
+Not safe for use from several threads at once. A forked process finds a filter in a file closed.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
-from .file import BitStore, read_header
-from .header import PAGE, new_header, require_wanted
+from .file import BitStore
+from .header import PAGE, new_header
 from .layers import Layered, PathArgument
 
 if TYPE_CHECKING:
@@ -58,17 +59,20 @@ class BloomFilter(Layered):
             return
         path = Path(path)
         try:
-            found = read_header(path)
+            store = BitStore.open(path)
         except FileNotFoundError:
-            self._use(BitStore.create(header, path))
-            return
-        if found.capacity < capacity:
-            raise IncompatibleFilterError(
-                f"{path} has capacity {found.capacity:,}, not the {capacity:,} asked for, and"
-                " cannot grow; use a ScalableBloomFilter or another path"
-            )
-        require_wanted(path, found, found.error_rate, error_rate, secret, exact=exact)
-        self._use(BitStore.open(path))
+            store = BitStore.create(header, path)
+        with ExitStack() as undo:
+            undo.callback(store.close)
+            if store.capacity < capacity:
+                raise IncompatibleFilterError(
+                    f"{path} has capacity {store.capacity:,}, not the {capacity:,} asked for, and"
+                    " cannot grow; use a ScalableBloomFilter or another path"
+                )
+            self._use(store)
+            self._require(path, error_rate, secret, exact=exact)
+            store.begin()
+            undo.pop_all()
 
     @classmethod
     def open(cls, path: PathArgument, *, read_only: bool = False) -> Self:
@@ -80,7 +84,10 @@ class BloomFilter(Layered):
         Cost: reads two pages; after an unclean stop the whole file, to recount the keys. Raises
         FileNotFoundError, FilterFileError or FilterLockedError.
         """
-        return cls._of(BitStore.open(Path(path), read_only=read_only))
+        store = BitStore.open(Path(path), read_only=read_only)
+        if not read_only:
+            store.begin()
+        return cls._of(store)
 
     @classmethod
     def _of(cls, store: BitStore) -> Self:
@@ -103,7 +110,7 @@ class BloomFilter(Layered):
     def copy(self) -> BloomFilter:
         """Return an independent copy in memory. Raises MemoryError if that is not available."""
         ours, copy = self._store, BitStore.in_memory(self.header)
-        copy._memory[:] = ours._memory[-len(copy._memory) :]
+        copy._memory[:] = ours._memory[:]
         copy.count = ours.count
         return BloomFilter._of(copy)
 
@@ -128,14 +135,12 @@ class BloomFilter(Layered):
                 " one needs the keys; import what one of them has seen into the other with"
                 " 'scrapy bloom add', or join filters made without BLOOM_EXACT (exact=True)"
             )
-        for name in ("blocks", "probes", "secret", "identity"):
-            ours, theirs = getattr(self.header, name), getattr(other.header, name)
-            if ours != theirs:
-                shown = "" if name == "secret" else f" ({ours!r} and {theirs!r})"
-                raise IncompatibleFilterError(
-                    f"filters with different {name}{shown} cannot be joined; make both with the"
-                    " same capacity, error rate, secret and identity"
-                )
+        names = "blocks", "probes", "secret", "identity"
+        if different := self.header.difference(other.header, names):
+            raise IncompatibleFilterError(
+                f"filters with different {different} cannot be joined; make both with the same"
+                " capacity, error rate, secret and identity"
+            )
 
     def read_blocks(self, first: int, count: int) -> bytes:
         """Return the bytes of `count` blocks, a page each, from block `first` on."""
@@ -151,14 +156,6 @@ class BloomFilter(Layered):
     def layers(self) -> tuple[BloomFilter]:
         """The filter itself, its only layer."""
         return (self,)
-
-    def flush(self) -> None:
-        """Sync to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 new keys."""
-        self._store.flush()
-
-    def close(self) -> None:
-        """Sync, mark as cleanly closed, unlock. A second call does nothing."""
-        self._store.close()
 
     def check(self) -> None:
         """Raise BloomError if the file differs from its header, or the number of keys from the

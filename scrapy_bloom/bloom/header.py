@@ -3,14 +3,14 @@
 Page 0, written once: 8 bytes of magic, a JSON object padded with zero bytes, and the SHA-256 of
 all that in the last 32 bytes. Page 1, rewritten at each flush: number of keys, clean mark and the
 writer's process id, with a SHA-256. A crash may tear page 1; then the file counts as not closed
-cleanly. The second half of page 1 is for the owner of the filter,
-with a SHA-256 of its own.
+cleanly. The second half of page 1 is for the owner of the filter, with a SHA-256 of its own.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +18,7 @@ from secrets import token_bytes
 from struct import Struct
 from typing import NamedTuple
 
-from ..errors import FilterFileError, IncompatibleFilterError
+from ..errors import FilterFileError
 from . import sizing
 from .sizing import FIRST_PROBES, NEXT_PROBES
 
@@ -51,6 +51,20 @@ class Header(NamedTuple):
     created: str = ""
     software: str = ""
     table_pages: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """True if the filter is exact."""
+        return self.table_pages > 0
+
+    def difference(self, other: Header, names: Iterable[str]) -> str:
+        """Return the first of these `names` whose values differ, and the values but for a secret;
+        empty if none do."""
+        for name in names:
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if ours != theirs:
+                return name if name == "secret" else f"{name} ({ours!r} and {theirs!r})"
+        return ""
 
     @property
     def file_bytes(self) -> int:
@@ -152,32 +166,3 @@ def new_header(
         software=f"scrapy-bloom {sys.modules['scrapy_bloom'].__version__}",
         table_pages=sizing.pages_in_table(capacity) if exact else 0,
     )
-
-
-def require_wanted(
-    path: Path,
-    found: Header,
-    bound: float,
-    error_rate: float,
-    secret: bytes | None,
-    *,
-    exact: bool,
-) -> None:
-    """Raise IncompatibleFilterError unless the filter at `path`, whose error rate is `bound`, has
-    at most the one asked for, the secret if one is given, and a table if it is to be `exact`."""
-    if bound > error_rate:
-        raise IncompatibleFilterError(
-            f"{path} was made for error rate {bound:g} and cannot keep the lower {error_rate:g}"
-            f" asked for; ask for {bound:g} or more, or start a new filter"
-        )
-    if secret is not None and found.secret != secret:
-        raise IncompatibleFilterError(
-            f"{path} has another secret than the one given; leave the secret out, or use"
-            " another path"
-        )
-    if exact and not found.table_pages:
-        raise IncompatibleFilterError(
-            f"{path} has no exact table, and gets none: of the keys in it only their bits are"
-            " left. Leave BLOOM_EXACT (exact=True) out to go on with it as it is, or start a new"
-            " job or filter"
-        )

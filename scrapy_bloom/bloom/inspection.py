@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..errors import BloomError
 from ..files import is_held
-from . import LOCK, ScalableBloomFilter, layer_paths, read_layers, sizing
+from . import ScalableBloomFilter, layer_path, layer_paths, sizing
 from .file import read_state
 from .fixed import BloomFilter
 
@@ -130,13 +130,8 @@ def describe(
 def holder(path: Path) -> int | None:
     """Return the process that has the filter at `path` open, 0 if its number is not known,
     None if it is not open."""
-    lock = path / LOCK if path.is_dir() else path
-    if not is_held(lock):
-        return None
-    if lock == path:
-        return read_state(path).pid
-    text = lock.read_text(errors="replace").strip()
-    return int(text) if text.isdecimal() else 0
+    file = layer_path(path, 0) if path.is_dir() else path
+    return read_state(file).pid if is_held(file) else None
 
 
 def verify(path: Path) -> Iterator[Finding]:
@@ -211,6 +206,5 @@ def open_filter(path: Path, *, read_only: bool = False) -> BloomFilter | Scalabl
     """Open the filter at `path`, which is one file, or the directory of a growing filter.
     Raises as `BloomFilter.open` does."""
     if path.is_dir():
-        read_layers(path)  # what is no filter gets no lock
         return ScalableBloomFilter.open(path, read_only=read_only)
     return BloomFilter.open(path, read_only=read_only)

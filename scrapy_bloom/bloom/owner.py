@@ -41,7 +41,7 @@ def note_owner(bloom_filter: ScalableBloomFilter, owner: Owner) -> None:
     """Write the owner into the file of layer 0, before any later bits; a filter in memory has none.
     Cost: some µs, no sync."""
     layer = bloom_filter._newest_first[-1]
-    if layer.path is not None and layer.writable:
+    if layer.owns_file:
         noted = owner.to_bytes()
         layer._memory[PAGE + OWNER_AT : PAGE + OWNER_AT + len(noted)] = noted
 

@@ -2,54 +2,44 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from ..errors import FilterFileError, FilterLockedError
-from ..files import DirectoryLock, is_held, sync_directory
-from . import LOCK, layer_paths, remove_directory, remove_leftovers
-from .file import read_state
+from ..errors import FilterFileError
+from ..files import sync_directory, unlock
+from . import layer_paths, remove_leftovers
+from .file import lock_file
 from .header import MAGIC
 
 
-def remove(path: Path) -> list[Path]:
-    """Remove the filter at `path`, sound or not; return the files that were removed.
+def remove_filter(path: Path) -> list[Path]:
+    """Remove the filter at `path`, a file or a directory, sound or not; return the files that were
+    removed. The directory goes if nothing else is in it.
 
-    Raises FilterLockedError if a process has it open, FilterFileError if a file is
-    no filter file: nothing is removed then.
+    The newest layer goes first, so what an interruption leaves is a filter. Raises
+    FilterLockedError if a process has it open, FilterFileError if a file is no filter file: nothing
+    is removed then.
     """
-    if path.is_dir():
-        return remove_filter(path)
-    _require_ours(path)
-    if is_held(path):
-        raise FilterLockedError(
-            f"{path} is in use by process {read_state(path).pid}; wait until it has closed it"
-        )
-    path.unlink()
+    with ExitStack() as stack:
+        for first in _files_of(path)[-1:]:
+            stack.callback(unlock, lock_file(first))
+        files = _files_of(path)
+        for each in files:
+            each.unlink()
+        if path.is_dir():
+            remove_leftovers(path)
+            with suppress(OSError):
+                path.rmdir()
     sync_directory(path.parent)
-    return [path]
-
-
-def remove_filter(directory: Path) -> list[Path]:
-    """Remove the filter in `directory`, and the directory if nothing else is in it.
-
-    The newest layer goes first, so what an interruption leaves is a filter.
-    """
-    _files_of(directory)  # what is no filter gets no lock
-    with DirectoryLock(directory, LOCK) as lock:
-        files = _files_of(directory)
-        for path in files:
-            path.unlink()
-        remove_leftovers(directory)
-        remove_directory(directory, lock)
-    sync_directory(directory.parent)
     return files
 
 
-def _files_of(directory: Path) -> list[Path]:
-    """Return the layers, the newest first. Raises FilterFileError if one is none."""
-    files = layer_paths(directory)[::-1]
-    for path in files:
-        _require_ours(path)
+def _files_of(path: Path) -> list[Path]:
+    """Return the file at `path`, or the layers in it, the newest first. Raises FilterFileError if
+    one is none."""
+    files = layer_paths(path)[::-1] if path.is_dir() else [path]
+    for each in files:
+        _require_ours(each)
     return files
 
 

@@ -21,7 +21,7 @@ from ..bloom.fixed import BloomFilter
 from ..bloom.inspection import Description, Finding, describe, open_filter
 from ..bloom.inspection import verify as findings_in
 from ..bloom.merging import merge as merge_filters
-from ..bloom.removal import remove
+from ..bloom.removal import remove_filter
 from ..bloom.sizing import check_error_rate
 from ..delta.importing import is_deltafetchs
 from ..errors import BloomError
@@ -242,7 +242,7 @@ class FilterPlace(Place):
 
     def clear(self) -> list[str]:
         """Remove its files."""
-        lines = [f"removed {path}" for path in remove(self.target.path)]
+        lines = [f"removed {path}" for path in remove_filter(self.target.path)]
         if (job := self.target.job) is not None:
             others = (job.seen_file, job.scrapy_queue, job.requests)
             if left := [path.name for path in others if path.exists()]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ..bloom import LOCK, layer_path
+from ..bloom import layer_path
 from ..bloom.header import MAGIC
 from ..delta.file_store import TABLE
 from ..errors import BloomError
@@ -142,7 +142,7 @@ def _is_url(name: str) -> bool:
 def _kinds_of_file(path: Path) -> frozenset[Kind]:
     if not path.is_file():
         return frozenset()
-    if path.stem.isdecimal() and path.with_name(LOCK).exists():
+    if path.stem.isdecimal() and layer_path(path.parent, 0).exists():
         return frozenset({Kind.LAYER})
     with path.open("rb") as file:
         is_filter = path.suffix == ".bloom" or file.read(len(MAGIC)) == MAGIC

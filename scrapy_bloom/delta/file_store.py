@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ..amounts import counted
-from ..atomic import make_directory, privately
+from ..atomic import privately
 from ..errors import FilterFileError, IncompatibleFilterError
+from ..files import make_directory
 from ..fingerprints import FingerprinterIdentity
 from ..sqlite_file import connect, statements
 from .settings import Lifetime

@@ -9,9 +9,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from ..atomic import make_directory, privately
+from ..atomic import privately
 from ..errors import FeedError
-from ..files import sync_directory
+from ..files import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator

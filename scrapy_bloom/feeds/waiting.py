@@ -15,8 +15,9 @@ from scrapy.exporters import CsvItemExporter
 from scrapy.extensions.postprocessing import PostProcessingManager
 from scrapy.utils.defer import ensure_awaitable
 
-from ..atomic import make_directory, replacing
+from ..atomic import replacing
 from ..errors import FeedError
+from ..files import make_directory
 from .file import FeedFile, chunks
 from .open_feed import OpenFeed, is_local, local_path, overwrites
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from bitarray import bitarray
 
-from ..bloom import LOCK, ScalableBloomFilter, sizing
-from ..bloom.file import BitStore
+from ..bloom import ScalableBloomFilter, layer_path, sizing
+from ..bloom.file import BitStore, lock_file
 from ..bloom.fixed import BloomFilter
 from ..bloom.header import PAGE, Header
 from ..bloom.layers import PathArgument
 from ..bloom.removal import remove_filter
 from ..errors import IncompatibleFilterError
-from ..files import DirectoryLock, sync_directory
+from ..files import sync_directory
 from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import SHARDS, LayerShape, RedisHeader
@@ -39,7 +39,7 @@ def load_into_redis(path: PathArgument, url: str, key: str) -> int:
     """
     with (
         open_inexact(path) as local,
-        DirectoryLock(Path(path), LOCK),
+        lock_file(layer_path(Path(path), 0)),
         RedisClient(url) as client,
     ):
         shared = to_fill(client, key, local)
@@ -170,6 +170,7 @@ def _save_layer(shared: RedisBloomFilter, number: int, layer: LayerShape, path: 
         software=header.software,
     )
     store = BitStore.create(local, path)
+    store.begin()
     try:
         for shard in shared.shards:
             if len(shard.counts) > number:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import BloomFilter, FilterFileError, FilterLockedError, ScalableBloomFilter
-from scrapy_bloom.bloom.removal import remove, remove_filter
+from scrapy_bloom.bloom.removal import remove_filter
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def directory(tmp_path):
 
 @pytest.mark.parametrize("foreign", [[], ["notes.txt"]])
 def test_all_of_a_filter_goes_and_nothing_else(directory, foreign):
-    """Layers, what a killed growth has left, the lock, and the directory if it is empty."""
+    """Layers, what a killed growth has left, and the directory if it is empty."""
     (directory / "x.4.bloom.tmp").write_bytes(b"half a layer")
     for name in foreign:
         (directory / name).write_text("mine")
@@ -59,9 +59,9 @@ def test_filter_in_use_stays(directory, tmp_path):
         assert all(str(key) in used for key in range(1_100))
     with BloomFilter(100, 1e-6, tmp_path / "a.bloom"):
         with pytest.raises(FilterLockedError, match=f"in use by process {os.getpid()}"):
-            remove(tmp_path / "a.bloom")
+            remove_filter(tmp_path / "a.bloom")
         assert (tmp_path / "a.bloom").exists()
-    assert remove(tmp_path / "a.bloom") == [tmp_path / "a.bloom"]
+    assert remove_filter(tmp_path / "a.bloom") == [tmp_path / "a.bloom"]
     assert [path.name for path in tmp_path.iterdir()] == ["bloom"]
 
 
