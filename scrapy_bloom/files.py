@@ -105,29 +105,24 @@ def is_held(path: Path) -> bool:
 
 
 def open_regular(path: Path, *, read_only: bool = False, create: bool = False) -> IO[bytes]:
-    """Open a regular file, or `create` an empty one with mode 600. Raises FilterFileError that
-    names the kind of any other file at `path`, FileNotFoundError, or OSError."""
-    require_file_locks(path)
+    """Open a regular file, or `create` an empty one with mode 600. Raises FilterFileError for
+    anything else at `path`, what may not be opened, and without flock; FileNotFoundError."""
+    if not HAS_LOCKS:
+        raise FilterFileError(
+            f"{path}: filter files need Linux or macOS; without a path (for Scrapy: without"
+            " JOBDIR) the filter works in memory"
+        )
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if create else 0)
     flags |= os.O_RDONLY if read_only else os.O_RDWR
     try:
         descriptor = os.open(path, flags, 0o600)
         file = os.fdopen(descriptor, "rb" if read_only else "r+b", buffering=0)
+    except FileNotFoundError:
+        raise
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EMLINK):
-            what, remedy = "a symbolic link", "give the path of the file itself"
-        elif error.errno == errno.EISDIR:
-            what, remedy = "a directory", "give the path of a file in it"
-        elif error.errno == errno.ENOTDIR:
-            above = next(each for each in path.parents if each.exists())
-            what, remedy = f"not to be had: {above} is no directory", "move that away"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            access = "reading" if read_only else "reading and writing"
-            what = f"not to be opened for {access} ({error.strerror})"
-            remedy = "correct its permissions"
-        else:
-            raise
-        raise FilterFileError(f"{path} is {what}; {remedy}, or choose another path") from error
+        raise FilterFileError(
+            f"{path} cannot be opened ({error.strerror}); remove the cause, or choose another path"
+        ) from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise FilterFileError(f"{path} is not a regular file; choose another path")
@@ -152,12 +147,10 @@ def publish(temporary: str, path: Path) -> None:
     """Rename a finished file, durably. Raises FileExistsError if the name is taken."""
     try:
         os.link(temporary, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
+    except OSError:
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-        os.rename(temporary, path)
+        os.rename(temporary, path)  # in a file system without hard links
     else:
         os.unlink(temporary)
     sync_directory(path.parent)
@@ -178,15 +171,6 @@ def make_directory(directory: Path, mode: int = 0o777) -> None:
         make_directory(directory.parent)
         directory.mkdir(mode, exist_ok=True)
         sync_directory(directory.parent)
-
-
-def require_file_locks(path: Path) -> None:
-    """Raise FilterFileError where the system has no flock."""
-    if not HAS_LOCKS:
-        raise FilterFileError(
-            f"{path}: filter files need Linux or macOS; without a path (for Scrapy: without"
-            " JOBDIR) the filter works in memory"
-        )
 
 
 def lock(file: IO[bytes], *, shared: bool = False) -> None:

@@ -84,8 +84,13 @@ JOBDIR = "version 9, .* reads version 1; .* or a new JOBDIR"
 USE = "has format 9, .* reads 1[:;] .* the version that .*made it.*"
 FORMATS = {
     "filter": (job, FILTER, in_page_0(FORMAT), USE),
-    "hash": (job, FILTER, in_page_0(b"lanes-16/1"), "has scheme .*/9', .* reads .*/1'; open it"),
-    "exact": (job, FILTER, in_page_0(b"bucket-63/1"), "has table_scheme .*/9', .* reads .*/1'"),
+    "hash": (
+        job,
+        FILTER,
+        in_page_0(b"lanes-16/1"),
+        "has scheme .*/9 .*, .* reads .*/1 .*; open it",
+    ),
+    "exact": (job, FILTER, in_page_0(b"bucket-63/1"), "has scheme .*/9', .* reads .*/1'"),
     "requests": (job, REQUESTS, VERSION, JOBDIR),
     "delta": (job, DELTA, OTHER_TABLE, "version 9, .* knows 1.* another BLOOM_DELTA_DIR"),
     "delta_magic": (job, DELTA, OTHER_ID, "another program's.* another BLOOM_DELTA_DIR"),

@@ -81,10 +81,20 @@ class ScalableBloomFilter(Layered):
         return self
 
     def _use(self, layers: list[BitStore], capacity: int) -> None:
+        """Raises FilterFileError unless the layers are those of one filter."""
+        first = layers[0].header
         self.capacity = capacity
-        self.error_rate = bound_of(layers[0].header)
+        self.error_rate = first.error_rate / sizing.layer_error_rate(1.0, 0)
         self.path = layers[0].path and layers[0].path.parent
         self._use_layers(tuple(reversed(layers)))
+        for number, layer in enumerate(layers):
+            rate = sizing.layer_error_rate(self.error_rate, number)
+            names = "secret", "identity", "error_rate", "exact"
+            if different := layer.header.difference(first._replace(error_rate=rate), names):
+                raise FilterFileError(
+                    f"{layer.path} is a layer of another filter: they have different {different};"
+                    " restore the right file from a backup, or start a new filter"
+                )
 
     def update_from(self, other: ScalableBloomFilter) -> None:
         """Add all keys of `other`, a changed copy of this filter: its layers have the same shape,
@@ -158,7 +168,6 @@ def _opening(directory: Path, *, read_only: bool = False) -> Iterator[list[BitSt
                 path = layer_path(directory, len(layers))
                 layers.append(BitStore.open(path, read_only=read_only))
                 undo.callback(layers[-1].close)
-                require_series(path, layers[-1].header, len(layers) - 1, layers[0].header)
         if further := layer_paths(directory)[len(layers) :]:
             raise FilterFileError(
                 f"{path} is missing, and there is a {further[0].name}; restore it from a backup, or"
@@ -211,20 +220,3 @@ def remove_leftovers(directory: Path) -> None:
     """Remove the temporary files of layers whose creation was killed."""
     for path in directory.glob("*.[0-9]*.bloom.tmp"):
         path.unlink()
-
-
-def bound_of(first: Header) -> float:
-    """Return the error rate of the growing filter whose layer 0 has the header `first`."""
-    return first.error_rate / sizing.layer_error_rate(1.0, 0)
-
-
-def require_series(path: Path, header: Header, number: int, first: Header) -> None:
-    """Raise FilterFileError unless the `header` at `path` is that of layer `number` of the filter
-    whose layer 0 has the header `first`."""
-    rate = sizing.layer_error_rate(bound_of(first), number)
-    names = "secret", "identity", "error_rate", "exact"
-    if different := header.difference(first._replace(error_rate=rate), names):
-        raise FilterFileError(
-            f"{path} is a layer of another filter: they have different {different}; restore the"
-            " right file from a backup, or start a new filter"
-        )

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from ..errors import FilterFileError
 from . import sizing
-from .sizing import FIRST_PROBES, NEXT_PROBES
 
 PAGE = 4096
 MAGIC = b"\x89BLOOM\r\n"
@@ -73,12 +72,8 @@ class Header(NamedTuple):
 
     def to_page(self) -> bytes:
         """Return page 0. Raises ValueError if `identity` does not fit into it."""
-        fields = {"format": FORMAT, "scheme": SCHEME, **self._asdict(), "secret": self.secret.hex()}
-        if self.table_pages:
-            fields["table_scheme"] = TABLE_SCHEME
-        else:
-            del fields["table_pages"]
-        text = json.dumps(fields).encode()
+        versions = {"format": FORMAT, "scheme": _scheme(self.table_pages)}
+        text = json.dumps({**versions, **self._asdict(), "secret": self.secret.hex()}).encode()
         if len(text) > _HEADER_ROOM:
             raise ValueError(
                 f"identity has {len(self.identity)} characters: with the rest of the header it"
@@ -95,31 +90,23 @@ class Header(NamedTuple):
                 f"{path} is not a filter file of scrapy-bloom: it starts with"
                 f" {page[: len(MAGIC)]!r}, not {MAGIC!r}; move it away, or choose another path"
             )
-        if len(page) < PAGE:
-            raise FilterFileError(f"{path} is truncated to {len(page)} bytes; {REMEDY}")
         if sha256(page[:-CHECKSUM_BYTES]).digest() != page[-CHECKSUM_BYTES:]:
             raise FilterFileError(
                 f"{path} has a damaged header: the checksum of page 0 is wrong; {REMEDY}"
             )
         fields = json.loads(page[len(MAGIC) : -CHECKSUM_BYTES].rstrip(b"\0"))
-        table_scheme = TABLE_SCHEME if fields.get("table_pages") else None
-        for name, known in (
-            ("format", FORMAT),
-            ("scheme", SCHEME),
-            ("table_scheme", table_scheme),
-        ):
+        scheme = _scheme(fields.get("table_pages"))
+        for name, known in (("format", FORMAT), ("scheme", scheme)):
             if (found := fields.pop(name, None)) != known:
                 raise FilterFileError(
                     f"{path} has {name} {found!r}, this version of scrapy-bloom reads {known!r};"
                     f" open it with the version that made it ({fields.get('software')!r})"
                 )
-        header = cls(**{**fields, "secret": bytes.fromhex(fields["secret"])})
-        if header.probes % NEXT_PROBES != FIRST_PROBES:
-            raise FilterFileError(
-                f"{path} sets {header.probes} bits a key, this version of scrapy-bloom 6, 14, 22 or"
-                f" more; open it with the version that made it ({header.software!r})"
-            )
-        return header
+        return cls(**{**fields, "secret": bytes.fromhex(fields["secret"])})
+
+
+def _scheme(table_pages: int | None) -> str:
+    return f"{SCHEME} {TABLE_SCHEME}" if table_pages else SCHEME
 
 
 class State(NamedTuple):

@@ -8,6 +8,7 @@ is nearly Poisson distributed, so the error rate is a Poisson mixture, higher th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from math import ceil, exp, lgamma, log, log1p, log2, sqrt
 from typing import NamedTuple
@@ -78,8 +79,7 @@ def is_error_rate(number: float) -> bool:
 
 def check_error_rate(error_rate: float, name: str = "error_rate") -> None:
     """Raise ValueError unless `error_rate` is a number that `is_error_rate` takes."""
-    is_number = isinstance(error_rate, (int, float)) and not isinstance(error_rate, bool)
-    if not is_number or not is_error_rate(error_rate):
+    if not isinstance(error_rate, (int, float)) or not is_error_rate(error_rate):
         raise ValueError(f"{name} is {error_rate!r}: it must be a number {ERROR_RATES}")
 
 
@@ -203,14 +203,9 @@ def estimate_keys(probes: int, set_bits: Iterable[int]) -> int:
 def _blocks_needed(capacity: int, probes: int, error_rate: float) -> int:
     """Return the least number of blocks for `capacity` keys at `error_rate`, by bisection from the
     classic optimum, which is a lower bound."""
+
+    def suffices(blocks: int) -> bool:
+        return error_rate_at(blocks, probes, capacity) <= error_rate
+
     low = int(capacity * classic_bits_per_key(error_rate) / BLOCK_BITS)
-    high = low + 1
-    while error_rate_at(high, probes, capacity) > error_rate:
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if error_rate_at(middle, probes, capacity) > error_rate:
-            low = middle
-        else:
-            high = middle
-    return high
+    return bisect_left(range(2**60), True, low + 1, key=suffices)

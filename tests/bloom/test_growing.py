@@ -212,6 +212,6 @@ def test_a_layer_that_is_spoilt_refuses_all_until_it_is_mended(tmp_path, spoil, 
 def test_file_in_the_place_of_the_directory_is_refused(tmp_path):
     """A growing filter never replaces a file by its directory."""
     (tmp_path / "bloom").write_bytes(b"mine")
-    with pytest.raises(FilterFileError, match="is no directory"):
+    with pytest.raises(FilterFileError, match="Not a directory"):
         ScalableBloomFilter(1_000, 1e-3, tmp_path / "bloom")
     assert (tmp_path / "bloom").read_bytes() == b"mine"
