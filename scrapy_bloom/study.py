@@ -30,8 +30,8 @@ from bitarray import bitarray
 from mmh3 import hash64
 
 from .bloom import sizing
+from .bloom.file import PAGE
 from .bloom.fixed import BloomFilter
-from .bloom.header import PAGE
 from .errors import BloomError
 
 _SET_ENTRY_BYTES = 16  # a pointer and a hash (CPython, Objects/setobject.c)

@@ -18,7 +18,7 @@ from scrapy.settings import Settings
 import scrapy_bloom
 from scrapy_bloom import signals
 from scrapy_bloom.all_settings import SETTINGS
-from scrapy_bloom.bloom import header
+from scrapy_bloom.bloom import file as header
 from scrapy_bloom.commands import BloomCommand
 from scrapy_bloom.commands.arguments import add_subcommands
 from scrapy_bloom.delta import file_store, redis_store

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import pytest
 
-from scrapy_bloom.bloom.header import PAGE
+from scrapy_bloom.bloom.file import PAGE
 from tests.crawl.engine import query
 from tests.test_refused_start import contents
 from tests.test_refused_start import run as start

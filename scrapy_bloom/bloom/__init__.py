@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import BloomError, FilterFileError
 from ..files import make_directory
 from . import sizing
-from .file import BitStore, read_header
-from .header import Header, new_header
+from .file import BitStore, Header, new_header, read_header
 from .layers import Layered, PathArgument
 
 if TYPE_CHECKING:

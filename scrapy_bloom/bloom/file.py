@@ -1,7 +1,10 @@
-"""The bits of one filter, and its exact table if it has one, in memory or in a mapped file.
+"""One filter, its bits, and its exact table if it has one, in memory or in a mapped file.
 
-A file consists of the header page, the state page, the bits (a block of the filter in each page)
-and the pages of the table, all little-endian.
+A file consists of these pages, all little-endian. Page 0, written once: 8 bytes of magic, a JSON
+object padded with zero bytes, and the SHA-256 of all that in the last 32 bytes. Page 1, rewritten
+at each flush: number of keys, clean mark and the writer's process id, with a SHA-256; if a crash
+tears it, the file counts as not closed cleanly. The second half of page 1 is for the owner of the
+filter, with a SHA-256 of its own. The bits, a block of the filter in each page. The table.
 
 Bits change from 0 to 1 only, so a page that reaches the disk late or in part costs keys, never
 the file. SIGKILL costs nothing: stored bits are in the page cache.
@@ -10,13 +13,19 @@ the file. SIGKILL costs nothing: stored bits are in the page cache.
 from __future__ import annotations
 
 import errno
+import json
 import mmap
 import os
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from datetime import datetime, timezone
+from hashlib import sha256
 from pathlib import Path
-from typing import IO, NoReturn
+from secrets import token_bytes
+from struct import Struct
+from typing import IO, NamedTuple, NoReturn
 from weakref import WeakSet
 
 from bitarray import bitarray
@@ -24,10 +33,170 @@ from bitarray import bitarray
 from ..errors import BloomError, FilterFileError
 from ..files import allocate, open_locked, open_regular, publish, unlock
 from . import sizing
-from .header import OWNER_AT, PAGE, REMEDY, Header, State
 from .sizing import BLOCK_BITS, LayerLoad, digests, table_limit
 
+PAGE = 4096
+MAGIC = b"\x89BLOOM\r\n"
+FORMAT = 1
+SCHEME = "mmh3-x64-128/block-32768/lanes-16/1"
+"""Name and version of the scheme in hashing.py."""
+TABLE_SCHEME = "blake2b-64/bucket-63/1"
+"""Name and version of the layout of exact_table.py."""
+SECRET_BYTES = 16
+REMEDY = "restore it from a backup, or start a new filter (a job: a new JOBDIR)"
+
+CHECKSUM_BYTES = 32
+_HEADER_ROOM = PAGE - len(MAGIC) - CHECKSUM_BYTES
+_STATE = Struct("<Q?Q")
+OWNER_AT = PAGE // 2
+"""Offset of the owner in page 1: no sector has part of both state and owner."""
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+
+
+class Header(NamedTuple):
+    """The constants of a filter: its shape, its hash and the identity of its keys."""
+
+    capacity: int
+    error_rate: float
+    blocks: int
+    probes: int
+    secret: bytes
+    identity: str = ""
+    created: str = ""
+    software: str = ""
+    table_pages: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """True if the filter is exact."""
+        return self.table_pages > 0
+
+    def difference(self, other: Header, names: Iterable[str]) -> str:
+        """Return the first of these `names` whose values differ, and the values but for a secret;
+        empty if none do."""
+        for name in names:
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if ours != theirs:
+                return name if name == "secret" else f"{name} ({ours!r} and {theirs!r})"
+        return ""
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the file."""
+        return PAGE * (2 + self.blocks + self.table_pages)
+
+    def without_room(self, error: Exception) -> str:
+        """Return the message of the `error` where there is no room for the file."""
+        return (
+            f"cannot allocate {self.file_bytes:,} bytes for capacity {self.capacity:,} ({error});"
+            " make some room, or set a smaller capacity"
+        )
+
+    def to_page(self) -> bytes:
+        """Return page 0. Raises ValueError if `identity` does not fit into it."""
+        versions = {"format": FORMAT, "scheme": _scheme(self.table_pages)}
+        text = json.dumps({**versions, **self._asdict(), "secret": self.secret.hex()}).encode()
+        if len(text) > _HEADER_ROOM:
+            raise ValueError(
+                f"identity has {len(self.identity)} characters: with the rest of the header it"
+                f" must fit into {_HEADER_ROOM} bytes"
+            )
+        return sealed(MAGIC + text.ljust(_HEADER_ROOM, b"\0"))
+
+    @classmethod
+    def read(cls, file: IO[bytes], path: Path) -> Header:
+        """Return the header of an open file, whose `path` the errors name. Raises FilterFileError
+        unless it is sound, and the file has its size."""
+        page = os.pread(file.fileno(), PAGE, 0)
+        if not page.startswith(MAGIC):
+            raise FilterFileError(
+                f"{path} is not a filter file of scrapy-bloom: it starts with"
+                f" {page[: len(MAGIC)]!r}, not {MAGIC!r}; move it away, or choose another path"
+            )
+        text = unsealed(page, PAGE - CHECKSUM_BYTES)
+        if text is None:
+            raise FilterFileError(
+                f"{path} has a damaged header: the checksum of page 0 is wrong; {REMEDY}"
+            )
+        fields = json.loads(text[len(MAGIC) :].rstrip(b"\0"))
+        scheme = _scheme(fields.get("table_pages"))
+        for name, known in (("format", FORMAT), ("scheme", scheme)):
+            if (found := fields.pop(name, None)) != known:
+                raise FilterFileError(
+                    f"{path} has {name} {found!r}, this version of scrapy-bloom reads {known!r};"
+                    f" open it with the version that made it ({fields.get('software')!r})"
+                )
+        header = cls(**{**fields, "secret": bytes.fromhex(fields["secret"])})
+        size = os.fstat(file.fileno()).st_size
+        if size != header.file_bytes:
+            what = "truncated" if size < header.file_bytes else "longer than it was made"
+            raise FilterFileError(
+                f"{path} is {what}: {size:,} bytes, and its header says {header.file_bytes:,};"
+                f" {REMEDY}"
+            )
+        return header
+
+
+def _scheme(table_pages: int | None) -> str:
+    return f"{SCHEME} {TABLE_SCHEME}" if table_pages else SCHEME
+
+
+def sealed(content: bytes) -> bytes:
+    """Return `content` with its SHA-256."""
+    return content + sha256(content).digest()
+
+
+def unsealed(page: bytes, size: int) -> bytes | None:
+    """Return the first `size` bytes of `page`, None if their SHA-256 does not follow."""
+    content = page[:size]
+    return content if page[: size + CHECKSUM_BYTES] == sealed(content) else None
+
+
+class State(NamedTuple):
+    """The variables of a filter file, as of the last flush."""
+
+    keys: int = 0
+    clean: bool = False
+    pid: int = 0
+
+    def to_page(self) -> bytes:
+        """Return the second page of the file."""
+        return sealed(_STATE.pack(*self)).ljust(PAGE, b"\0")
+
+    @classmethod
+    def from_page(cls, page: bytes) -> State:
+        """Return the state in page 1; an empty, unclean one if its checksum is wrong."""
+        state = unsealed(page, _STATE.size)
+        return cls() if state is None else cls(*_STATE.unpack(state))
+
+    @classmethod
+    def read(cls, file: IO[bytes]) -> State:
+        """Return the state of an open file."""
+        return cls.from_page(os.pread(file.fileno(), PAGE, PAGE))
+
+
+def new_header(
+    capacity: int, error_rate: float, secret: bytes | None, identity: str, *, exact: bool = False
+) -> Header:
+    """Return the header of a new filter. Raises ValueError for bad arguments."""
+    blocks, probes = sizing.shape(capacity, error_rate)
+    if secret is None:
+        secret = token_bytes(SECRET_BYTES)
+    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
+        raise ValueError(
+            f"secret is {secret!r}: it must be {SECRET_BYTES} bytes, or None for a random one"
+        )
+    return Header(
+        capacity=capacity,
+        error_rate=error_rate,
+        blocks=blocks,
+        probes=probes,
+        secret=secret,
+        identity=identity,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        software=f"scrapy-bloom {sys.modules['scrapy_bloom'].__version__}",
+        table_pages=sizing.pages_in_table(capacity) if exact else 0,
+    )
 
 
 class BitStore:
@@ -78,10 +247,7 @@ class BitStore:
         try:
             return cls(header, mmap.mmap(-1, header.file_bytes, **_PRIVATE))
         except (OSError, OverflowError) as error:
-            raise MemoryError(
-                f"cannot allocate {header.file_bytes:,} bytes of memory for capacity"
-                f" {header.capacity:,} ({error}); set a smaller capacity"
-            ) from error
+            raise MemoryError(header.without_room(error)) from error
 
     @classmethod
     def create(cls, header: Header, path: Path) -> BitStore:
@@ -98,12 +264,8 @@ class BitStore:
                 try:
                     allocate(file, header.file_bytes)
                 except (OSError, OverflowError) as error:
-                    raise OSError(
-                        getattr(error, "errno", None) or errno.EFBIG,
-                        f"cannot allocate {header.file_bytes:,} bytes for capacity"
-                        f" {header.capacity:,} ({error}); free space or set a smaller capacity",
-                        str(path),
-                    ) from error
+                    number = getattr(error, "errno", errno.EFBIG)
+                    raise OSError(number, header.without_room(error), str(path)) from error
                 os.pwrite(descriptor, pages, 0)
                 os.fsync(descriptor)
             publish(temporary, path)
@@ -124,7 +286,7 @@ class BitStore:
         """
         file = open_regular(path, read_only=True) if read_only else lock_file(path)
         try:
-            header = _read_header(file, path)
+            header = Header.read(file, path)
             access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
             memory = mmap.mmap(file.fileno(), header.file_bytes, access=access)
         except BaseException:
@@ -239,32 +401,17 @@ if hasattr(os, "register_at_fork"):
 
 def lock_file(path: Path) -> IO[bytes]:
     """Open and lock the file of a filter. Raises as `open_locked` does."""
-    return open_locked(path, path, lambda file: _read_state(file).pid)
+    return open_locked(path, path, lambda file: State.read(file).pid)
 
 
 def read_header(path: Path) -> Header:
     """Return the header of the file at `path` without locking or changing the file. Raises
     FileNotFoundError, or FilterFileError if it is not a sound filter file."""
     with open_regular(path, read_only=True) as file:
-        return _read_header(file, path)
+        return Header.read(file, path)
 
 
 def read_state(path: Path) -> State:
     """Return the state in the file at `path` without locking or changing the file."""
     with open_regular(path, read_only=True) as file:
-        return _read_state(file)
-
-
-def _read_state(file: IO[bytes]) -> State:
-    return State.from_page(os.pread(file.fileno(), PAGE, PAGE))
-
-
-def _read_header(file: IO[bytes], path: Path) -> Header:
-    header = Header.from_page(os.pread(file.fileno(), PAGE, 0), path)
-    size = os.fstat(file.fileno()).st_size
-    if size != header.file_bytes:
-        what = "truncated" if size < header.file_bytes else "longer than it was made"
-        raise FilterFileError(
-            f"{path} is {what}: {size:,} bytes, and its header says {header.file_bytes:,}; {REMEDY}"
-        )
-    return header
+        return State.read(file)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
-from .file import BitStore
-from .header import PAGE, new_header
+from .file import PAGE, BitStore, new_header
 from .layers import Layered, PathArgument
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from mmh3 import hash128, hash_bytes
 
 from ..errors import IncompatibleFilterError
 from . import sizing
-from .file import BitStore
-from .header import PAGE
+from .file import PAGE, BitStore
 from .sizing import BLOCK_BITS, FIRST_PROBES, NEXT_PROBES
 
 if TYPE_CHECKING:
@@ -230,22 +229,16 @@ class Layered:
         """Raise IncompatibleFilterError unless the filter, at `path`, has at most this error rate,
         the secret if one is given, and tables if it is to be `exact`."""
         if self.error_rate > error_rate:
-            raise IncompatibleFilterError(
-                f"{path} was made for error rate {self.error_rate:g} and cannot keep the lower"
-                f" {error_rate:g} asked for; ask for {self.error_rate:g} or more, or start a new"
-                " filter"
-            )
-        if secret not in (None, self.secret):
-            raise IncompatibleFilterError(
-                f"{path} has another secret than the one given; leave the secret out, or use"
-                " another path"
-            )
-        if exact and not self.exact:
-            raise IncompatibleFilterError(
-                f"{path} has no exact table, and gets none: of the keys in it only their bits are"
-                " left. Leave BLOOM_EXACT (exact=True) out to go on with it as it is, or start a"
-                " new job or filter"
-            )
+            what = f"keeps error rate {self.error_rate:g}, not the lower {error_rate:g} asked for"
+        elif secret not in (None, self.secret):
+            what = "has another secret than the one given"
+        elif exact and not self.exact:
+            what = "has no exact table (BLOOM_EXACT), and only their bits are left of its keys"
+        else:
+            return
+        raise IncompatibleFilterError(
+            f"{path} {what}: ask for what it has, or start a new job or filter"
+        )
 
     def _grow(self) -> None:
         """Add an empty layer, the newest."""

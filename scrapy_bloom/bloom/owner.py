@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from hashlib import sha256
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
 from ..files import open_regular
 from . import ScalableBloomFilter, layer_path
-from .header import CHECKSUM_BYTES, OWNER_AT, PAGE
+from .file import OWNER_AT, PAGE, sealed, unsealed
 
 _OWNER = Struct("<16sQ")
 
@@ -24,17 +23,13 @@ class Owner(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """Return the bytes for page 1, with their SHA-256."""
-        owner = _OWNER.pack(self.job, self.commit)
-        return owner + sha256(owner).digest()
+        return sealed(_OWNER.pack(*self))
 
     @classmethod
     def from_page(cls, page: bytes) -> Owner | None:
         """Return the owner in page 1, None if it is absent or its checksum is wrong."""
-        owner = page[OWNER_AT : OWNER_AT + _OWNER.size]
-        end = OWNER_AT + _OWNER.size
-        if page[end : end + CHECKSUM_BYTES] != sha256(owner).digest():
-            return None
-        return cls(*_OWNER.unpack(owner))
+        owner = unsealed(page[OWNER_AT:], _OWNER.size)
+        return None if owner is None else cls(*_OWNER.unpack(owner))
 
 
 def note_owner(bloom_filter: ScalableBloomFilter, owner: Owner) -> None:

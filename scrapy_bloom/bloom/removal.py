@@ -8,8 +8,7 @@ from pathlib import Path
 from ..errors import FilterFileError
 from ..files import sync_directory, unlock
 from . import layer_paths, remove_leftovers
-from .file import lock_file
-from .header import MAGIC
+from .file import MAGIC, lock_file
 
 
 def remove_filter(path: Path) -> list[Path]:

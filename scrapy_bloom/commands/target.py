@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from ..bloom import layer_path
-from ..bloom.header import MAGIC
+from ..bloom.file import MAGIC
 from ..delta.file_store import TABLE
 from ..errors import BloomError
 from ..jobdir import JobDirectory

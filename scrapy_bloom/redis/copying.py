@@ -12,9 +12,8 @@ from pathlib import Path
 from bitarray import bitarray
 
 from ..bloom import ScalableBloomFilter, layer_path, sizing
-from ..bloom.file import BitStore, lock_file
+from ..bloom.file import PAGE, BitStore, Header, lock_file
 from ..bloom.fixed import BloomFilter
-from ..bloom.header import PAGE, Header
 from ..bloom.layers import PathArgument
 from ..bloom.removal import remove_filter
 from ..errors import IncompatibleFilterError

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ..bloom import sizing
+from ..bloom.file import PAGE, new_header
 from ..bloom.hashing import first_lanes
-from ..bloom.header import PAGE, new_header
 from ..bloom.layers import Key, Layered, to_bytes
 from ..errors import BloomError, IncompatibleFilterError, SharedFilterError
 from ..speed import RecentKeys

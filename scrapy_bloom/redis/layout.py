@@ -91,8 +91,8 @@ from math import ceil, sqrt
 from struct import Struct
 
 from ..bloom import sizing
+from ..bloom.file import PAGE, SCHEME, Header
 from ..bloom.hashing import first_lanes, next_lanes
-from ..bloom.header import PAGE, SCHEME, Header
 from ..bloom.sizing import NEXT_PROBES, digests
 from ..errors import IncompatibleFilterError
 

@@ -9,9 +9,8 @@ import pytest
 
 from scrapy_bloom import BloomError, BloomFilter, IncompatibleFilterError, ScalableBloomFilter
 from scrapy_bloom.bloom import exact_table, layers, sizing
-from scrapy_bloom.bloom.file import BitStore, read_header
+from scrapy_bloom.bloom.file import PAGE, BitStore, read_header
 from scrapy_bloom.bloom.hashing import positions
-from scrapy_bloom.bloom.header import PAGE
 from scrapy_bloom.bloom.inspection import verify
 from tests.seeded import seed_of
 
@@ -159,7 +158,7 @@ def test_mode_stays(tmp_path, kind):
         made.add("key")
     plain = tmp_path / "plain"
     before = {p: p.read_bytes() for p in [plain, *plain.glob("*")] if p.is_file()}
-    words = r"plain has no exact table.*only their bits.*BLOOM_EXACT.*new job"
+    words = r"plain has no exact table.*BLOOM_EXACT.*only their bits.*new job"
     with pytest.raises(IncompatibleFilterError, match=words):
         kind(1_000, 0.5, plain, exact=True)
     assert {p: p.read_bytes() for p in before} == before

@@ -15,8 +15,7 @@ from scrapy_bloom import (
     FilterLockedError,
     ScalableBloomFilter,
 )
-from scrapy_bloom.bloom.file import read_state
-from scrapy_bloom.bloom.header import PAGE
+from scrapy_bloom.bloom.file import PAGE, read_state
 from tests.fakes import raising
 from tests.test_refused_start import contents
 

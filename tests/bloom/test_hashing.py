@@ -4,8 +4,8 @@ from hashlib import sha256
 
 import pytest
 
+from scrapy_bloom.bloom.file import SCHEME, new_header
 from scrapy_bloom.bloom.hashing import positions
-from scrapy_bloom.bloom.header import SCHEME, new_header
 
 SECRET = bytes(range(16))
 

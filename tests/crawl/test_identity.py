@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
-from scrapy_bloom.bloom.header import OWNER_AT, PAGE
+from scrapy_bloom.bloom.file import OWNER_AT, PAGE
 from scrapy_bloom.bloom.owner import stored_owner
 from scrapy_bloom.delta.crawl import reset_filter
 from scrapy_bloom.errors import JobDirectoryError
