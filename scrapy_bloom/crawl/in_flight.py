@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
-from itertools import count
-from typing import TYPE_CHECKING, TypeAlias
+from bisect import bisect_left
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from scrapy import Request
+
+    from .failed_request import FailedRequest
 
 
 class Known:
-    """A request that is dispatched or in the memory queue, or both, with the `fingerprints` that
-    may enter the filter when it is acknowledged; `since` is the number of arrivals when it was
-    first dispatched, `queued` how often the same object is in the memory queue."""
+    """What is known of a request that is dispatched or in the memory queue, or both."""
 
-    __slots__ = ("arrivals", "fingerprints", "queued", "request", "since")
+    __slots__ = (
+        *("arrivals", "failed", "fingerprints", "given", "givers", "is_cut_off", "is_over"),
+        *("is_sent_again", "queued", "request", "since", "stands_for"),
+    )
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.fingerprints: tuple[bytes, ...] = ()
-        self.since = self.queued = 0
-        self.arrivals: list[_Arrival] = []
+        """Those that may enter the filter when it is acknowledged."""
+        self.queued = 0
+        """How often the same object is in the memory queue."""
+        self.arrivals: list[int] = []
+        """The numbers of its arrivals there."""
+        self.since = 0
+        """The number of all arrivals when it was first dispatched."""
+        self.given: list[Known] = []
+        """The requests in memory that its repetition would yield."""
+        self.givers = 0
+        """The number of unacknowledged requests whose repetition would yield it."""
+        self.is_over = False
+        """True if it waits only for these to be acknowledged."""
+        self.is_sent_again = False
+        """True if it became a stored retry or redirect, its only descendant."""
+        self.is_cut_off = False
+        """True if it stays in the job, since a fast stop of the engine has broken it off."""
+        self.failed: FailedRequest | None = None
+        """The record with which it stays in the job when it is acknowledged."""
+        self.stands_for: Sequence[Known] = ()
+        """The requests that have to be finished before it is."""
 
 
 class InFlight:
@@ -35,141 +56,103 @@ class InFlight:
     acknowledged with the last of those that may yield it.
 
     Each request waits for a contiguous range of arrivals, those between its start and its end, and
-    an arrival for later ones. Each is queued on the last open arrival of its range only, and moves
-    to the one before when that is over.
+    an arrival for later ones. Each is queued on the one in the middle of those that are still open,
+    and, when that is over, on the one in the middle of the rest: a few times, in whichever order
+    they end.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, Known] = {}
-        self._running: dict[int, Known] = {}
+        self._known: dict[Request, Known] = {}
+        self._running: dict[Request, Known] = {}
         self._arrived = 0
-        self._last: _Arrival | None = None
-        """The last open arrival, None without any."""
-        self._serials = count()
-        self._given: dict[Known, list[Known]] = {}
-        """By unacknowledged request: the requests in memory that its repetition would yield."""
-        self._givers: Counter[Known] = Counter()
-        """By request in memory: the number of unacknowledged requests that would yield it."""
-        self._over: set[Known] = set()
-        """The requests in memory that wait only for these to be acknowledged."""
+        self._open: list[int] = []
+        """The arrivals that are not over, in order: an arrival is over when the engine is done with
+        the request, and later arrivals until then are over."""
+        self._waiting: dict[int, list[tuple[int, int, Known | int]]] = {}
+        """By open arrival: the ranges of those that wait for it, and the request or arrival."""
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[Known]:
         """Iterate over a copy of the dispatched requests that are not finished."""
-        return iter([known.request for known in self._running.values()])
+        return iter([*self._running.values()])
 
     def __contains__(self, request: Request) -> bool:
-        return id(request) in self._running
+        return request in self._running
 
     def __len__(self) -> int:
         return len(self._running)
 
+    def get(self, request: Request) -> Known | None:
+        """Return what is known of a dispatched request, None for any other."""
+        return self._running.get(request)
+
     def keep(self, request: Request, fingerprints: Iterable[bytes], *, comes_again: bool) -> None:
         """Record that `request` is in the memory queue. If it `comes_again`, no filter drops it
         when the request that has yielded it is repeated."""
-        is_new = id(request) not in self._known
+        is_new = request not in self._known
         known = self._know(request)
         if comes_again and is_new:
             for running in self._running.values():
-                self._given.setdefault(running, []).append(known)
-            self._givers[known] = len(self._running)
+                running.given.append(known)
+            known.givers = len(self._running)
         known.queued += 1
         known.fingerprints += tuple(fingerprints)
-        arrival = _Arrival(self._arrived, self._last)
-        if self._last is not None:
-            self._last.next = arrival
-        self._last = arrival
+        known.arrivals.append(self._arrived)
+        self._open.append(self._arrived)
         self._arrived += 1
-        known.arrivals.append(arrival)
 
-    def start(self, request: Request) -> None:
+    def start(self, request: Request) -> Known:
         """Record that `request` is dispatched, from the store or the memory queue."""
         known = self._know(request)
         known.queued = max(known.queued - 1, 0)
-        if id(request) not in self._running:
+        if request not in self._running:
             known.since = self._arrived
-            self._running[id(request)] = known
+            self._running[request] = known
+        return known
 
-    def finish(self, request: Request, *, alone: bool = False) -> list[Known]:
+    def finish(self, request: Request) -> list[Known]:
         """Record that the engine is done with `request`; return those that may be acknowledged now.
-        With `alone` it waits for no arrivals. Amortized cost: O(log² n) with n waiting requests."""
-        known = self._running.get(id(request))
-        if known is None or known.queued:
+        One that is sent again waits for no arrivals. Amortized cost: O(log n) steps with n open
+        arrivals."""
+        known = self._running.get(request)
+        if known is None:
             return []
-        del self._running[id(request)], self._known[id(request)]
-        over: list[_Waiting] = []
-        # a request that arrived again while it was dispatched must not wait for itself
-        if alone:
+        is_alone, known.is_sent_again = known.is_sent_again, False
+        if known.queued:
+            return []
+        del self._running[request], self._known[request]
+        over: list[Known | int] = []
+        if is_alone:
             over.append(known)
         else:
-            self._wait(known.since, known, over)
+            self._wait(known.since, self._arrived, known, over)
         for arrival in known.arrivals:
-            self._wait(max(known.since, arrival.number + 1), arrival, over)
-        known.arrivals.clear()  # each knows the one before
+            # one while it was dispatched does not wait for itself
+            self._wait(max(known.since, arrival + 1), self._arrived, arrival, over)
         finished = []
         while over:
             waiting = over.pop()
-            if isinstance(waiting, _Arrival):
-                over += self._remove(waiting)
-                continue
-            if self._givers[waiting]:
-                self._over.add(waiting)
+            if isinstance(waiting, int):
+                del self._open[bisect_left(self._open, waiting)]
+                for each in self._waiting.pop(waiting, ()):
+                    self._wait(*each, over)
+            elif waiting.givers:
+                waiting.is_over = True
             else:
                 finished.append(waiting)
-                over += self._released(waiting)
+                for given in waiting.given:
+                    given.givers -= 1
+                    if given.is_over and not given.givers:
+                        over.append(given)
         return finished
 
-    def _released(self, giver: Known) -> Iterator[Known]:
-        """Yield the requests that have waited for the acknowledgement of `giver` only."""
-        del self._givers[giver]
-        for given in self._given.pop(giver, ()):
-            self._givers[given] -= 1
-            if not self._givers[given] and given in self._over:
-                self._over.remove(given)
-                yield given
-
     def _know(self, request: Request) -> Known:
-        return self._known.setdefault(id(request), Known(request))
+        return self._known.setdefault(request, Known(request))
 
-    def _wait(self, since: int, waiting: _Waiting, over: list[_Waiting]) -> None:
-        """Queue `waiting` until all arrivals from `since` on are over; without any it is `over`."""
-        if self._last is None or self._last.number < since:
+    def _wait(self, start: int, end: int, waiting: Known | int, over: list[Known | int]) -> None:
+        """Queue `waiting` until all arrivals of this range are over; without any it is `over`."""
+        first, last = bisect_left(self._open, start), bisect_left(self._open, end)
+        if first == last:
             over.append(waiting)
         else:
-            heappush(self._last.waiting, (-since, next(self._serials), waiting))
-
-    def _remove(self, arrival: _Arrival) -> list[_Waiting]:
-        """Remove an arrival that is over from the open ones. Return those that waited for it as the
-        last; queue the others on the arrival before."""
-        previous, next_ = arrival.previous, arrival.next
-        if next_ is None:
-            self._last = previous
-        else:
-            next_.previous = previous
-        if previous is None:
-            return [waiting for *_, waiting in arrival.waiting]
-        previous.next = next_
-        over = []
-        while arrival.waiting and -arrival.waiting[0][0] > previous.number:
-            over.append(heappop(arrival.waiting)[2])
-        fewer, previous.waiting = sorted((arrival.waiting, previous.waiting), key=len)
-        for entry in fewer:
-            heappush(previous.waiting, entry)
-        return over
-
-
-class _Arrival:
-    """The arrival of a request in the memory queue; `previous` is the open one before. It is open
-    until the engine is done with the request, and later arrivals until then are over."""
-
-    __slots__ = ("next", "number", "previous", "waiting")
-
-    def __init__(self, number: int, previous: _Arrival | None) -> None:
-        self.number = number
-        self.previous = previous
-        self.next: _Arrival | None = None
-        self.waiting: list[tuple[int, int, _Waiting]] = []
-        """A heap of those for which this arrival is the last: minus the number of the first arrival
-        that each waits for, a serial number against ties, and the waiting object."""
-
-
-_Waiting: TypeAlias = "Known | _Arrival"
+            entry = start, end, waiting
+            self._waiting.setdefault(self._open[(first + last) // 2], []).append(entry)

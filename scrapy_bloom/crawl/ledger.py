@@ -17,16 +17,18 @@ from twisted.python.failure import Failure
 
 from ..errors import message_of, unforeseen
 from ..signals import before_commit
-from .failed_request import IN_MEMORY, FailedRequest
+from .failed_request import IN_MEMORY
 from .in_flight import InFlight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
     from ..scrapy_private.progress import EngineProgress
+    from .failed_request import FailedRequest
+    from .in_flight import Known
     from .protocols import FingerprintKeeper, RequestStore
 
 logger = logging.getLogger("scrapy_bloom.durable.ledger")
@@ -81,7 +83,6 @@ class Ledger:
         """True in the last commit that acknowledges anything."""
         self.commits = 0
         self.slowest_commit = 0.0  # seconds
-        self._acknowledged: list[Request] = []
         self._crawler = crawler
         self._dupefilter = dupefilter
         self._engine = engine
@@ -91,16 +92,9 @@ class Ledger:
         self._unreleased: list[bytes] = []
         self._dispatched = 0
         self.has_begun = False  # True to send `before_commit` with each commit
-        self._sent_again: set[Request] = set()
-        """Requests that became a stored retry or redirect, their only descendant."""
-        self._marked: dict[Request, FailedRequest] = {}
-        """Requests that stay in the job as failed when they are acknowledged."""
         self.reasons: WeakKeyDictionary[Request, str] = WeakKeyDictionary()  # of failures
-        self._together: dict[Request, list[Request]] = {}
-        self._newest: Request | None = None
-        self._cut_off: set[Request] = set()
-        """Requests that stay in the job since a fast stop of the engine has broken them off."""
-        engine.on_cut_off(self._cut_off.add)
+        self._stand_in: Known | None = None
+        engine.on_cut_off(self._cut_off)
         self._is_committing = False
         self._not_before = 0.0
         self._timer: CallLaterResult | None = None
@@ -110,7 +104,8 @@ class Ledger:
         """Record that the store has `request`, and that the `sources` that are sent again as it are
         done; commit if it is time."""
         self._unreleased += self._fingerprints(request)
-        self._sent_again.update(sources)
+        for source in filter(None, map(self.in_flight.get, sources)):
+            source.is_sent_again = True
         self.pushed()
 
     def wait_in_memory(self, request: Request) -> None:
@@ -151,27 +146,33 @@ class Ledger:
     def dispatch(self, request: Request) -> None:
         """Record that `request` is dispatched."""
         self._dispatched += 1
-        self._newest = None
+        self._stand_in = None
         self.in_flight.start(request)
         self.commit_later()
 
     def stand_in_for_all(self) -> Request:
         """Return a stand-in for all dispatched requests, which is acknowledged when the engine is
         done with them all. Cost: a step for each, if one was dispatched since the last call."""
-        if self._newest is None:
-            self._newest = Request("data:,")
-            self._together[self._newest] = [*self.in_flight]
-            self.in_flight.keep(self._newest, (), comes_again=True)
+        if self._stand_in is None or self._stand_in.request not in self.in_flight:
+            request, dispatched = Request("data:,"), [*self.in_flight]
+            self.in_flight.keep(request, (), comes_again=True)
+            self._stand_in = self.in_flight.start(request)
+            self._stand_in.stands_for = dispatched
             self.commit_later()
-        return self._newest
+        return self._stand_in.request
 
     def fail(self, request: Request, failed: FailedRequest) -> None:
         """Let the commit that acknowledges a dispatched `request` make it a failed one. The first
         record counts; what fails in a fast stop stays pending."""
         if self._engine.cuts_off:
-            self._cut_off.add(request)
-        elif request in self.in_flight:
-            self.reasons[request] = self._marked.setdefault(request, failed).reason
+            self._cut_off(request)
+        elif (known := self.in_flight.get(request)) is not None:
+            known.failed = known.failed or failed
+            self.reasons[request] = known.failed.reason
+
+    def _cut_off(self, request: Request) -> None:
+        if (known := self.in_flight.get(request)) is not None:
+            known.is_cut_off = True
 
     def cannot_schedule(self, request: Request, error: Exception) -> None:
         """Count `request` as failed, and leave it out: it may raise again at each repetition."""
@@ -257,13 +258,23 @@ class Ledger:
         )
 
     def _write_commit(self) -> None:
-        for request in self.in_flight:
-            self._acknowledge(request)
-        for stand_in, requests in [*self._together.items()]:
-            self._acknowledge_together(stand_in, requests)
-        acknowledged, self._acknowledged = self._acknowledged, []
+        acknowledged = []
+        for known in self.in_flight:
+            for finished in () if self._waits(known) else self.in_flight.finish(known.request):
+                self._unreleased += finished.fingerprints
+                acknowledged.append(finished.request)
+                if finished.failed is None:
+                    self.store.done(finished.request)
+                elif not self.store.fail(finished.request, finished.failed):
+                    self._crawler.stats.inc_value(IN_MEMORY)
         self._prepare(acknowledged)
         self.commits += self.store.commit(self._unreleased)
+
+    def _waits(self, known: Known) -> bool:
+        """Return True if the engine is not done with a request, or with those it stands for."""
+        if known.is_cut_off or any(each.request in self.in_flight for each in known.stands_for):
+            return True
+        return not known.is_sent_again and self._engine.is_in_progress(known.request)
 
     def _prepare(self, acknowledged: Sequence[Request]) -> None:
         """Send `before_commit` and run the commit hooks."""
@@ -292,31 +303,6 @@ class Ledger:
         """Seconds until the next commit is allowed."""
         return self._not_before - monotonic()
 
-    def _acknowledge_together(self, stand_in: Request, requests: Iterable[Request]) -> None:
-        if any(each in self.in_flight for each in requests):
-            return
-        if self._newest is stand_in:
-            self._newest = None
-        del self._together[stand_in]
-        self.in_flight.start(stand_in)
-        self._acknowledge(stand_in)
-
-    def _acknowledge(self, request: Request) -> None:
-        if request in self._cut_off:
-            return
-        is_sent_again = request in self._sent_again
-        if not is_sent_again and self._engine.is_in_progress(request):
-            return
-        self._sent_again.discard(request)
-        for finished in self.in_flight.finish(request, alone=is_sent_again):
-            self._unreleased += finished.fingerprints
-            self._acknowledged.append(finished.request)
-            failed = self._marked.pop(finished.request, None)
-            if failed is None:
-                self.store.done(finished.request)
-            elif not self.store.fail(finished.request, failed):
-                self._crawler.stats.inc_value(IN_MEMORY)
-
     def _fingerprints(self, request: Request) -> list[bytes]:
         """Return the uncommitted fingerprint of `request`, to be released when it is stored."""
         if request.dont_filter:
@@ -336,5 +322,5 @@ class Ledger:
     def _commit_now(self) -> None:
         self._timer = None
         self.commit()
-        if len(self.in_flight) or self._together:
+        if len(self.in_flight):
             self.commit_later()
