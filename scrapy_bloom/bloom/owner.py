@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..files import open_regular
 from . import ScalableBloomFilter, layer_path
 from .file import OWNER_AT, PAGE, sealed, unsealed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _OWNER = Struct("<16sQ")
 
@@ -21,31 +23,22 @@ class Owner(NamedTuple):
     job: bytes
     commit: int
 
-    def to_bytes(self) -> bytes:
-        """Return the bytes for page 1, with their SHA-256."""
-        return sealed(_OWNER.pack(*self))
-
-    @classmethod
-    def from_page(cls, page: bytes) -> Owner | None:
-        """Return the owner in page 1, None if it is absent or its checksum is wrong."""
-        owner = unsealed(page[OWNER_AT:], _OWNER.size)
-        return None if owner is None else cls(*_OWNER.unpack(owner))
-
 
 def note_owner(bloom_filter: ScalableBloomFilter, owner: Owner) -> None:
-    """Write the owner into the file of layer 0, before any later bits; a filter in memory has none.
-    Cost: some µs, no sync."""
+    """Write the owner and its SHA-256 into the file of layer 0, before any later bits; a filter in
+    memory has none. Cost: some µs, no sync."""
     layer = bloom_filter._newest_first[-1]
     if layer.owns_file:
-        noted = owner.to_bytes()
+        noted = sealed(_OWNER.pack(*owner))
         layer._memory[PAGE + OWNER_AT : PAGE + OWNER_AT + len(noted)] = noted
 
 
 def stored_owner(directory: Path) -> Owner | None:
-    """Return the owner of the filter in `directory` without opening it, None if there is no filter
-    or no owner in it. Raises FilterFileError."""
+    """Return the owner of the filter in `directory` without opening it, None if there is no filter,
+    or no owner with the right checksum in it. Raises FilterFileError."""
     try:
         with open_regular(layer_path(directory, 0), read_only=True) as file:
-            return Owner.from_page(os.pread(file.fileno(), PAGE, PAGE))
+            noted = unsealed(os.pread(file.fileno(), PAGE, PAGE + OWNER_AT), _OWNER.size)
     except FileNotFoundError:
         return None
+    return None if noted is None else Owner(*_OWNER.unpack(noted))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from scrapy import Request, signals
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
-from scrapy.spidermiddlewares.httperror import HttpError, HttpErrorMiddleware
+from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from ..amounts import counted
@@ -22,7 +22,7 @@ from .origins import request_of
 from .settings import FAILED_KINDS, KEEP_FAILED, RETRY_FAILED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
@@ -40,16 +40,6 @@ _NOT_THE_PAGES_FAULT = (
 _at_work: WeakSet[Failures] = WeakSet()
 
 
-class Kept(Protocol):
-    """The failed requests of a job or a crawl."""
-
-    def reasons(self) -> Mapping[str, int]:
-        """Return how many there are for each reason, most first."""
-
-    def lost(self) -> Sequence[FailedRequest]:
-        """Return those that cannot be serialized, the oldest first, but for damaged ones."""
-
-
 class Failures:
     """Tells the ledger which requests fail, of the kinds in BLOOM_FAILED_KINDS.
 
@@ -64,7 +54,7 @@ class Failures:
         self._retries = RETRY_FAILED.read(crawler.settings)
         self._keeps = KEEP_FAILED.read(crawler.settings)
         self._ledger: Ledger | None = None
-        self._kept: Kept | None = None
+        self._reasons: Callable[[], Mapping[str, int]] = dict
         self._retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
         kinds = FAILED_KINDS.read(crawler.settings) if self._keeps else frozenset()
         if "download" in kinds:
@@ -80,20 +70,11 @@ class Failures:
         if "feed" in kinds:
             crawler.signals.connect(self._item_refused, item_refused)
 
-    def retry(self, kept: Kept, retry: Callable[[], int]) -> None:
+    def retry(self, retry: Callable[[], int]) -> None:
         """Call `retry`, which makes failed requests pending, and returns how many, if
-        BLOOM_RETRY_FAILED says so. Log what no retry asks of `kept`. Raises as they do."""
+        BLOOM_RETRY_FAILED says so. Raises as it does."""
         if self._retries:
             self.tell("Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)", retry())
-        if LOST in kept.reasons() and (found := kept.lost()):
-            self._warn(
-                "%(requests)s over BLOOM_BUDGET could not be serialized, and will not be asked,"
-                " such as %(url)s (%(what)s). Give them a method of the spider as callback, and a"
-                " meta that can be stored; 'scrapy bloom drop' forgets them.",
-                requests=counted(len(found), "request"),
-                url=in_brief(found[-1].url),
-                what=found[-1].exception,
-            )
 
     def tell(self, what: str, count: int) -> None:
         """Log `what` is done with so many requests, if there are any."""
@@ -101,9 +82,10 @@ class Failures:
             extra = {"spider": self._crawler.spider}
             logger.info(what, {"requests": counted(count, "request")}, extra=extra)
 
-    def open(self, ledger: Ledger, kept: Kept) -> None:
-        """Begin to tell `ledger`, whose failed requests are in `kept`."""
-        self._ledger, self._kept = ledger, kept
+    def open(self, ledger: Ledger, reasons: Callable[[], Mapping[str, int]]) -> None:
+        """Begin to tell `ledger`. `reasons` returns how many of its requests are kept for each
+        reason, most first."""
+        self._ledger, self._reasons = ledger, reasons
         if self._keeps:
             _at_work.add(self)
 
@@ -111,8 +93,7 @@ class Failures:
         """Stop telling the ledger, and log the failed requests: in the "job" or the "crawl"
         (`where`), at a place as the command line takes it. Raises as the store does."""
         _at_work.discard(self)
-        self._ledger, kept = None, self._kept
-        reasons = {} if kept is None else dict(kept.reasons())
+        self._ledger, reasons = None, {**self._reasons()}
         reasons.pop(CAPPED, None)  # as the project asks
         total = sum(reasons.values())
         self._crawler.stats.set_value("scheduler/failed", total)
@@ -137,15 +118,14 @@ class Failures:
     def _warn(self, message: str, **values: object) -> None:
         logger.warning(message, values, extra={"spider": self._crawler.spider})
 
-    def note(self, source: Response | Failure | None, reason: str, error: Any = None) -> bool:
-        """Note that the request which `source` answers fails. Return False if it is not known."""
-        request = request_of(self._crawler, source)
+    def note(self, source: Response | Failure | None, reason: str, error: Any = None) -> None:
+        """Note that the request which `source` answers fails."""
         if error is None and isinstance(source, Failure):
             error = source.value
         status = None
         with suppress(Exception):  # an exception may have a `response` that raises
             status = (source if isinstance(source, Response) else error.response).status
-        return request is not None and self._fail(request, reason, error, status)
+        self._fail(request_of(self._crawler, source), reason, error, status)
 
     def process_spider_exception(self, response: Response, exception: Exception) -> None:
         """Note a status that did not reach the callback, and let the exception pass."""
@@ -161,27 +141,18 @@ class Failures:
         ):
             self._fail(request, "ignored", exception)
 
-    def _fail(self, request: Request, reason: str, error: Any, status: Any = None) -> bool:
-        if self._ledger is None or request not in self._ledger.in_flight:
-            return False
-        failed = FailedRequest.of(request, reason, status=status, exception=error)
-        self._ledger.fail(request, failed)
-        return True
+    def _fail(self, request: Request | None, reason: str, error: Any, status: Any = None) -> None:
+        if request is not None and self._ledger is not None and request in self._ledger.in_flight:
+            failed = FailedRequest.of(request, reason, status=status, exception=error)
+            self._ledger.fail(request, failed)
 
     def _download_error(self, failure: Failure, request: Request) -> None:
         if failure.value is not None:
             self._fail(request, download_reason(failure.value), failure.value)
 
     def _spider_error(self, failure: Failure, response: Any, spider: Spider) -> None:
-        reason = "errback" if isinstance(response, Failure) else "callback"
-        middleware: Any = self._crawler.get_spider_middleware(HttpErrorMiddleware)
-        try:
-            HttpErrorMiddleware.process_spider_input(middleware, response)
-        except HttpError:  # Scrapy has called the errback with it
-            reason = "errback"
-        except Exception:  # noqa: BLE001, S110 - a middleware like no other, or none
-            pass
-        self.note(response, reason, failure.value)
+        is_errback = isinstance(response, Failure)
+        self.note(response, "errback" if is_errback else "callback", failure.value)
 
     def _item_error(self, item: Any, response: Any, spider: Spider, failure: Failure) -> None:
         self.note(response, "item", failure.value)
@@ -203,8 +174,7 @@ def fail(response_or_failure: Response | Failure, reason: str) -> None:
     if not isinstance(reason, str) or not reason.strip():
         raise ValueError(f"the reason is {reason!r}: it must be text, such as 'login page'")
     for failures in [*_at_work]:
-        if failures.note(response_or_failure, " ".join(reason.split())):
-            return
+        failures.note(response_or_failure, " ".join(reason.split()))
 
 
 def _raised_in(exception: BaseException) -> str:

@@ -20,7 +20,7 @@ from ..crawl.budget import Budget
 from ..crawl.choice import OF_URL, Action, By, Counts, Filter, Record, matches
 from ..crawl.codec import Stored, plain_fields
 from ..crawl.dictionaries import Dictionaries
-from ..crawl.failed_request import CAPPED, HOST, LOST, UNREADABLE, FailedRequest, capped
+from ..crawl.failed_request import CAPPED, HOST, UNREADABLE, FailedRequest, capped
 from ..crawl.records import KEPT, WAITING, State
 from .call import Holding
 from .codec import details_of, page_in
@@ -185,12 +185,6 @@ class RedisDesk(CrawlReader):
             for each in self._records(state, chosen, reads=True):
                 if each.state in chosen.states and chosen.includes(each):
                     yield each
-
-    def lost(self) -> list[FailedRequest]:
-        """Return the failures of requests that cannot be serialized, the oldest first, but for
-        damaged ones."""
-        found = self.scan(Filter(KEPT, reasons=[LOST]))
-        return [each.failed for each in found if each.failed]
 
     def change(self, chosen: Filter, action: Action) -> Counts:
         """Do `action` with what is chosen when it is called. What is retried is pending at once,

@@ -165,7 +165,7 @@ class Worker:
         crawl = f"{generation} {self._state.round}"
         self.feeds.open(self.ledger, crawl, over=self._state.over, late=self._is_late)
         self.start_requests.open(self.store, self.ledger, dupefilter, done=done)
-        self._failures.open(self.ledger, self._desk)
+        self._failures.open(self.ledger, self._desk.reasons)
         self._announce()
         self._is_open = True
 
@@ -277,7 +277,7 @@ class Worker:
         state = require_budget(client, self.key, state, budget, join)
         if not state.workers:
             retry = partial(self._desk.change, Filter(KEPT), "retry")
-            self._failures.retry(self._desk, lambda: retry().states.total())
+            self._failures.retry(lambda: retry().states.total())
             self._failures.tell(ASKING_CAPPED, self._desk.retry_ordered())
             revived = self._desk.revive(Filter(KEPT))
             self._failures.tell("Asking %(requests)s of dead hosts again", revived)

@@ -6,7 +6,6 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..crawl.codec import Stored, url_and_method
@@ -75,10 +74,6 @@ REASONS = (
 _NOT_DEAD = (
     f"SELECT 1 FROM request WHERE state > 0 AND state = 2 AND slot NOT IN {schema.DEAD_SLOTS}"  # noqa: S608 - no input
     " LIMIT 1"
-)
-_LOST = (
-    "SELECT detail FROM request WHERE state > 0 AND state = 3"  # noqa: S608 - no input
-    f" AND {schema.REASON} = 'unserializable' ORDER BY due, id"
 )
 _KEPT = (
     # with 1 if the round has not counted it, when a capped one is due, and what a pattern reads
@@ -297,14 +292,6 @@ class SqliteRecords:
     def of_dead_hosts(self) -> int:
         """How many requests wait for dead hosts."""
         return int(self._file.query(f"SELECT {schema.OF_DEAD_HOSTS}")[0][0])
-
-    def lost(self) -> list[FailedRequest]:
-        """Return the sound failures of requests that cannot be serialized, the oldest first."""
-        found = []
-        for (detail,) in self._file.query(_LOST):
-            with suppress(TypeError, ValueError):
-                found.append(FailedRequest.decode(detail))
-        return found
 
     def wake(self, ids: Sequence[int]) -> int:
         """Do the same with these; what there is no room for stays as it is."""

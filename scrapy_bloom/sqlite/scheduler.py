@@ -225,7 +225,7 @@ class DurableScheduler(LedgerScheduler):
             # as the look did: before what is asked again waits beside that of dead hosts
             goes_on = _goes_on(crawler, file, queues)
             records = SqliteRecords(file, slots, newest_first, self._budget)
-            self._failures.retry(records, partial(records.retry, "3"))
+            self._failures.retry(partial(records.retry, "3"))
             states = "4, 5" if RETRY_FAILED.read(settings) else "5"
             self._failures.tell(ASKING_CAPPED, asked := records.retry(states))
             about = crawler, file, records, queues, keeper.note_commit, self._local_holds
@@ -255,7 +255,7 @@ class DurableScheduler(LedgerScheduler):
                 feeds.attach(ledger, self.round, job.feeds)
             self._children.open(file, store, ledger, dupefilter.fingerprint)
             self.round.at_end.append(self._children.forget_all)
-            self._failures.open(ledger, records)
+            self._failures.open(ledger, records.reasons)
             Progress(crawler, file, ledger, dupefilter, self.round, pending=self._count_pending)
             pending = f"{counted(len(records) + records.delayed, 'request')} pending"
             waits = waiting_text(*waiting_in(file.query))

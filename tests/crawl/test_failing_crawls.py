@@ -36,7 +36,7 @@ REASONS = {
     "stubborn": "download/connection",
     "worse": "download/connection",
     "late": "errback",
-    "upset": "errback",
+    "upset": "callback",
     "raising": "callback",
     "marked": "login page",
     "unfit": "feed",
