@@ -45,10 +45,10 @@ _DOWNLOAD_REASONS = {
     for reason, names in {
         "dns": "CannotResolveHostError DNSLookupError UnknownHostError",
         "timeout": "DownloadTimeoutError TimeoutError TCPTimedOutError",
-        "refused": "DownloadConnectionRefusedError ConnectionRefusedError",
+        "refused": "DownloadConnectionRefusedError ConnectionRefusedError ConnectError",
         "data_loss": "ResponseDataLossError _DataLoss",
-        "connection": "DownloadFailedError ResponseFailed ConnectError ConnectionDone"
-        " ConnectionLost TunnelError OSError",
+        "connection": "DownloadFailedError ResponseFailed ConnectionDone ConnectionLost"
+        " TunnelError OSError",
         "cancelled": "DownloadCancelledError CancelledError StopDownload",
         "unsupported": "UnsupportedURLSchemeError NotSupported",
     }.items()
@@ -129,10 +129,10 @@ def lost(request: Request, slot: str) -> FailedRequest:
     return FailedRequest.of(request, LOST)._replace(attempts=0, exception=encodable(what))
 
 
-def count_unreadable(stats: StatsCollector) -> bool:
-    """Count a request that could not be read back. Return True for the first one, to be logged."""
-    stats.inc_value("scheduler/unreadable")
-    return bool(stats.get_value("scheduler/unreadable", 1) == 1)
+def is_first(stats: StatsCollector, name: str) -> bool:
+    """Count a request in the stat `name`. Return True for the first one, to be logged."""
+    stats.inc_value(name)
+    return bool(stats.get_value(name, 1) == 1)
 
 
 def download_reason(exception: BaseException) -> str:

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.durable.failing")
 
-_NOT_THE_PAGES_FAULT = (
-    "scrapy.downloadermiddlewares.offsite",
-    "scrapy.downloadermiddlewares.robotstxt",
+_NOT_THE_PAGES_FAULT = frozenset(
+    f"scrapy.downloadermiddlewares.{name}" for name in ("offsite", "robotstxt")
 )
 """Middlewares whose IgnoreRequest is not a failure."""
 
@@ -134,12 +133,10 @@ class Failures:
 
     def process_exception(self, request: Request, exception: Exception) -> None:
         """Note a request that a downloader middleware ignores, and let the exception pass."""
-        if (
-            isinstance(exception, IgnoreRequest)
-            and request.errback is None
-            and _raised_in(exception) not in _NOT_THE_PAGES_FAULT
-        ):
-            self._fail(request, "ignored", exception)
+        if isinstance(exception, IgnoreRequest) and request.errback is None:
+            passed = (frame for frame, _ in walk_tb(exception.__traceback__))
+            if _NOT_THE_PAGES_FAULT.isdisjoint(each.f_globals.get("__name__") for each in passed):
+                self._fail(request, "ignored", exception)
 
     def _fail(self, request: Request | None, reason: str, error: Any, status: Any = None) -> None:
         if request is not None and self._ledger is not None and request in self._ledger.in_flight:
@@ -175,9 +172,3 @@ def fail(response_or_failure: Response | Failure, reason: str) -> None:
         raise ValueError(f"the reason is {reason!r}: it must be text, such as 'login page'")
     for failures in [*_at_work]:
         failures.note(response_or_failure, " ".join(reason.split()))
-
-
-def _raised_in(exception: BaseException) -> str:
-    """Return the name of the module that has raised `exception`."""
-    frames = [frame for frame, _ in walk_tb(exception.__traceback__)]
-    return frames[-1].f_globals.get("__name__", "") if frames else ""

@@ -23,25 +23,20 @@ ONE_BY_ONE = 0.05
 """Seconds of the hold by which a slot gets one request at a time."""
 MOST_HEARD = 10_000
 """So many slots that have answered are remembered, or those of the last ten minutes."""
-_REFUSALS = {"CannotResolveHostError", "DownloadConnectionRefusedError"} | {
-    *("DNSLookupError", "ConnectionRefusedError", "ConnectError")  # Twisted's, up to Scrapy 2.14
-}
-_TIMEOUTS = {"DownloadTimeoutError", "TimeoutError"}
-_OF_THE_NETWORK = {"download/connection", "download/data_loss"}
 
 Kind = Literal["refused", "timeout", "broken"]
 """What an exception is: the host was not reached, it has not answered in time, or the connection
 has broken, which says nothing of the host."""
+_KINDS: dict[str, Kind] = {
+    "download/timeout": "timeout",
+    **dict.fromkeys(("download/dns", "download/refused"), "refused"),
+    **dict.fromkeys(("download/connection", "download/data_loss"), "broken"),
+}
 
 
 def kind_of(exception: BaseException) -> Kind | None:
     """Return what a download has failed with, None for anything but the network."""
-    names = {each.__name__ for each in type(exception).__mro__}
-    if names & _TIMEOUTS:
-        return "timeout"
-    if names & _REFUSALS:
-        return "refused"
-    return "broken" if download_reason(exception) in _OF_THE_NETWORK else None
+    return _KINDS.get(download_reason(exception))
 
 
 class Step(NamedTuple):

@@ -45,13 +45,6 @@ class CommitHook:
         """Continue after the commit."""
 
 
-class HandlerError(Exception):
-    """A handler of `before_commit` that has failed."""
-
-    def __init__(self, handler: Callable[..., object], reason: str) -> None:
-        super().__init__(f"{global_object_name(handler)}, a handler of before_commit: {reason}")
-
-
 class Ledger:
     """Acknowledges the requests of a job: a request in `store`, when the engine is done with it and
     with its descendants in memory. Its fingerprint is released into the filter when it is stored.
@@ -247,13 +240,11 @@ class Ledger:
 
     def _fail(self, error: BaseException) -> None:
         self.failed = True
-        is_handlers = isinstance(error, HandlerError)
-        what = "A commit" if is_handlers else "The stored requests"
         logger.error(
-            "%(what)s failed: %(error)s. Closing the spider; the job stays as it was at the last"
-            " commit. Remove the cause, then resume it.",
-            {"what": what, "error": message_of(self.named(error))},
-            exc_info=error.__cause__ if is_handlers else unforeseen(error, *self.store.failures),
+            "The job failed: %s. Closing the spider; the job stays as it was at the last commit."
+            " Remove the cause, then resume it.",
+            message_of(self.named(error)),
+            exc_info=unforeseen(error, *self.store.failures),
             extra={"spider": self._crawler.spider},
         )
 
@@ -291,12 +282,13 @@ class Ledger:
             before_commit, spider=self._crawler.spider, dont_log=Exception
         )
         for handler, answer in answers:
+            name = f"{global_object_name(handler)}, a handler of before_commit"
             if isinstance(answer, Failure):
-                raise HandlerError(handler, repr(answer.value)) from answer.value
+                raise RuntimeError(f"{name}: {answer.value!r}") from answer.value
             if inspect.isawaitable(answer) or isinstance(answer, Deferred):
                 if inspect.iscoroutine(answer):
                     answer.close()
-                raise HandlerError(handler, "it must do its work before it returns")
+                raise RuntimeError(f"{name}: it must do its work before it returns")
 
     @property
     def _wait(self) -> float:

@@ -24,6 +24,7 @@ from ..scrapy_private.progress import EngineProgress
 from ..scrapy_private.slots import SLOT_KEY, answer_unsent, slot_keys
 from ..startup import refuse
 from .delays import DEAD, NO_HOLD, NOT_BEFORE, SILENT, TAKEN, Alarm, take_delay
+from .failed_request import is_first
 from .holds import LocalHolds, probe_seconds, sent_again
 from .queue_settings import memory_records
 from .records import rank_of
@@ -49,8 +50,6 @@ OVERDUE_SECONDS = 0.5
 """The pause before a store is asked again for what is due."""
 MOST_PUT_OFF = 10.0
 """Seconds after which a held request in memory is looked at again, which may have been released."""
-TURN_SECONDS = 0.05
-"""The time of a reactor turn that is spent on requests that are due at once."""
 COMMAND_LINE = SETTINGS_PRIORITIES["cmdline"]
 
 
@@ -106,7 +105,7 @@ class LedgerScheduler(BaseScheduler):
         self.mqs = memory_records(crawler)
         self.ledger: Ledger | None = None
         self._children: Any = None  # where they are followed
-        self._has_told_of_unserializable = self._asks_for_rest = False
+        self._asks_for_rest = False
         self._engine = EngineProgress(crawler)
         self._alarm = Alarm(self._on_alarm)
         self._delay_wait = DELAY_WAIT.read(crawler.settings)
@@ -121,13 +120,10 @@ class LedgerScheduler(BaseScheduler):
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
         self.probes: dict[str, Request] = {}
         if crawler.settings.getbool("HTTPCACHE_ENABLED"):
-            crawler.signals.connect(self._mend_cache, signals.spider_opened)
+            from ..scrapy_private.cache import mend_cache
 
-    def _mend_cache(self) -> None:
-        # a middleware may make its storage as late as that
-        from ..scrapy_private.cache import mend_cache
-
-        mend_cache(self.crawler)
+            # a middleware may make its storage as late as that
+            crawler.signals.connect(mend_cache, signals.spider_opened)
 
     @property
     def dqs(self) -> Sized | None:
@@ -377,17 +373,14 @@ class LedgerScheduler(BaseScheduler):
         self._count("scheduler/enqueued", "memory")
 
     def _tell_of_unserializable(self, request: Request, error: ValueError) -> None:
-        self.stats.inc_value("scheduler/unserializable")
-        if self._has_told_of_unserializable:
-            return
         # always logged, since it costs a repetition after a crash
-        self._has_told_of_unserializable = True
-        logger.warning(
-            "Unable to serialize request: %(request)s - reason: %(reason)s - no more"
-            " unserializable requests will be logged (stats being collected)",
-            {"request": request, "reason": error},
-            extra={"spider": self.spider},
-        )
+        if is_first(self.stats, "scheduler/unserializable"):
+            logger.warning(
+                "Unable to serialize request: %(request)s - reason: %(reason)s - no more"
+                " unserializable requests will be logged (stats being collected)",
+                {"request": request, "reason": error},
+                extra={"spider": self.spider},
+            )
 
     @property
     def _next_due(self) -> float | None:
@@ -396,14 +389,12 @@ class LedgerScheduler(BaseScheduler):
         dues = [None if due is None else due - time.time(), self._local_holds.next_end, stored]
         return min((due for due in dues if due is not None), default=None)
 
-    def _take_due(self) -> bool:
-        """Make requests pending that are due. Return True if there are more, for the next turn."""
+    def _take_due(self) -> None:
+        """Make requests pending that are due; if there are many, go on in the next turn."""
         if self.mqs.delayed:
             self.mqs.take_due(time.time())
-        if self.ledger is None or not self.ledger.take_due():
-            return False
-        self._alarm.set(0)
-        return True
+        if self.ledger is not None and self.ledger.take_due():
+            self._alarm.set(0)
 
     def _await_due(self) -> None:
         """Have the engine ask again when the next request is due; close the spider if nothing else
@@ -433,9 +424,7 @@ class LedgerScheduler(BaseScheduler):
         close_spider(self.crawler, "bloom_later")
 
     def _on_alarm(self) -> None:
-        until = monotonic() + TURN_SECONDS
-        while self._take_due() and monotonic() < until:
-            pass
+        self._take_due()
         self._engine.wake()
 
     def _next(self) -> tuple[Request | None, str]:

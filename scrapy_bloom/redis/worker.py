@@ -18,7 +18,7 @@ from scrapy.utils.asyncio import call_later
 
 from ..amounts import counted
 from ..crawl.choice import Filter
-from ..crawl.failed_request import ASKING_CAPPED, class_and_message, count_unreadable
+from ..crawl.failed_request import ASKING_CAPPED, class_and_message, is_first
 from ..crawl.failure_hooks import Failures
 from ..crawl.holds import probe_seconds
 from ..crawl.ledger import Ledger
@@ -399,7 +399,7 @@ class Worker:
         self.store.flush()
 
     def _on_unreadable(self, claim: str, error: Exception) -> None:
-        if not count_unreadable(self._crawler.stats):
+        if not is_first(self._crawler.stats, "scheduler/unreadable"):
             return
         self._log.error(
             "Request %(claim)s of %(name)s cannot be made a request again (%(error)s): it has"

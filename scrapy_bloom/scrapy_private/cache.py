@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scrapy_bloom.durable.base")
 
 
-def mend_cache(crawler: Crawler) -> None:
-    """Have the HTTP cache of `crawler`, if its storage is Scrapy's in files or a subclass, take an
+def mend_cache(sender: Crawler) -> None:
+    """Have the HTTP cache of a crawler, if its storage is Scrapy's in files or a subclass, take an
     entry that a kill has cut short for none. Such an entry lacks `request_body`, which is written
     last."""
     storage = None
     with suppress(AttributeError, RuntimeError):  # a script without an engine has none
-        storage = getattr(crawler.get_downloader_middleware(HttpCacheMiddleware), "storage", None)
+        storage = getattr(sender.get_downloader_middleware(HttpCacheMiddleware), "storage", None)
     if not isinstance(storage, FilesystemCacheStorage):
         return
     path_of = getattr(storage, "_get_request_path", None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..crawl.codec import Codec, Stored, url_and_method
 from ..crawl.delays import DEAD, take_delay
-from ..crawl.failed_request import FailedRequest, class_and_message, count_unreadable, lost
+from ..crawl.failed_request import FailedRequest, class_and_message, is_first, lost
 from ..errors import encodable
 from ..scrapy_private.slots import raw_slot_keys
 from .job_file import MAX_BYTES
@@ -259,7 +259,7 @@ class SqliteStore:
         why = class_and_message(error)
         failed = FailedRequest.unreadable(*url_and_method(stored), why)
         self.records.fail(id_, failed, keeps=True)
-        if not count_unreadable(self._crawler.stats):
+        if not is_first(self._crawler.stats, "scheduler/unreadable"):
             return
         logger.error(
             "Row %(row)d of requests.sqlite cannot be made a request again (%(error)s): it has"

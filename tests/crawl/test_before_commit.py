@@ -81,7 +81,7 @@ def test_a_handler_that_has_not_done_its_work_stops_the_acknowledging(
     job.names()
     job.commit()
     next_turn()
-    (error,) = [r.getMessage() for r in caplog.records if "A commit failed" in r.getMessage()]
+    (error,) = [r.getMessage() for r in caplog.records if "The job failed" in r.getMessage()]
     assert reason in error
     assert "a handler of before_commit" in error
     assert "\n" not in error

@@ -221,7 +221,7 @@ def test_a_page_that_is_damaged_is_named_when_it_is_met(make, tmp_path, told):
     path.write_bytes(overwritten(path.read_bytes(), b"/page7"))
     make().names()
     (line,) = told(logging.ERROR)
-    assert f"The stored requests failed: {path}: " in line
+    assert f"The job failed: {path}: " in line
     assert "restore it from a backup, or use a new JOBDIR" in line
 
 
