@@ -98,6 +98,11 @@ class Alarm:
         self._at = math.inf
         self._timer: CallLaterResult | None = None
 
+    @property
+    def is_set(self) -> bool:
+        """True if it will ring."""
+        return self._timer is not None
+
     def set(self, seconds: float) -> None:
         """Ring in so many seconds, in a minute at most, since clocks jump, or sooner if it was set
         so; without a reactor, never."""

@@ -36,8 +36,6 @@ UNREADABLE = "unreadable"
 """The reason of a stored request that cannot be read back."""
 LONGEST = 500
 """Most characters of an exception in a record."""
-_MOST = 2**31
-"""A value in a meta that is as large as this is no count of attempts."""
 
 _DOWNLOAD_REASONS = {
     # by an exception's class or its first base in this table: Scrapy's since 2.15, else Twisted's
@@ -151,8 +149,8 @@ def _first_known(kind: type) -> str | None:
 
 
 def count_of(value: object) -> int:
-    """Return a count of a meta, 0 for a value that is no count."""
-    return value if isinstance(value, int) and 0 <= value < _MOST else 0
+    """Return a count of a meta, 0 for a value that is no count, or too large for one."""
+    return value if isinstance(value, int) and 0 <= value < 2**31 else 0
 
 
 def attempts_of(meta: Mapping[str, Any]) -> int:

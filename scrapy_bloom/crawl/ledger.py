@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from scrapy import Request
-from scrapy.utils.asyncio import call_later
 from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..errors import message_of, unforeseen
 from ..signals import before_commit
+from .delays import Alarm
 from .failed_request import IN_MEMORY
 from .in_flight import InFlight
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from scrapy.crawler import Crawler
-    from scrapy.utils.asyncio import CallLaterResult
 
     from ..scrapy_private.progress import EngineProgress
     from .failed_request import FailedRequest
@@ -90,8 +89,7 @@ class Ledger:
         engine.on_cut_off(self._cut_off)
         self._is_committing = False
         self._not_before = 0.0
-        self._timer: CallLaterResult | None = None
-        self._has_reactor = True
+        self._alarm = Alarm(self._commit_now)
 
     def stored(self, request: Request, sources: Sequence[Request]) -> None:
         """Record that the store has `request`, and that the `sources` that are sent again as it are
@@ -128,13 +126,12 @@ class Ledger:
 
     def take_due(self) -> bool:
         """Make delayed requests pending that are due; return True if there are more."""
-        if self.stopped or (due := self.store.next_due) is None or due > 0:
-            return False
-        with self.guarded(Exception):
-            more = self.store.take_due()
-            self.commit_later()
-            return more
-        return False
+        more = False
+        if not self.stopped and (due := self.store.next_due) is not None and due <= 0:
+            with self.guarded(Exception):
+                more = self.store.take_due()
+                self.commit_later()
+        return more
 
     def dispatch(self, request: Request) -> None:
         """Record that `request` is dispatched."""
@@ -201,8 +198,7 @@ class Ledger:
         """Commit, call `conclude`, which sees what is left, and commit that. Never raises."""
         self.ends = True
         self.commit()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         if not self.stopped:
             with self.guarded(Exception):  # the dupefilter must be closed, too
                 conclude()
@@ -304,15 +300,11 @@ class Ledger:
 
     def commit_later(self) -> None:
         """Commit when it is time, also if nothing happens until then."""
-        if self._timer is None and self._has_reactor and not self.stopped:
-            # a timer, so that an idle spider commits, too
-            try:
-                self._timer = call_later(max(self._seconds, self._wait), self._commit_now)
-            except RuntimeError:
-                self._has_reactor = False
+        if not (self._alarm.is_set or self.stopped):
+            # so that an idle spider commits, too
+            self._alarm.set(max(self._seconds, self._wait))
 
     def _commit_now(self) -> None:
-        self._timer = None
         self.commit()
         if len(self.in_flight):
             self.commit_later()

@@ -126,8 +126,7 @@ class Job:
                 alarm.cancel()
         ledger = getattr(self.scheduler, "ledger", None)
         if ledger is not None:
-            if ledger._timer is not None:
-                ledger._timer.cancel()
+            ledger._alarm.cancel()
             ledger.store._file._connection.close()
         if hasattr(self.scheduler.df, "abandon"):
             self.scheduler.df.abandon()

@@ -435,8 +435,7 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
         if ends == "killed":
             talk(worker)
             worker.worker.feeds._file.close(clean=True)  # as the end of the process does
-            if worker.ledger._timer is not None:
-                worker.ledger._timer.cancel()
+            worker.ledger._alarm.cancel()
             session_of(worker.crawler).abandon()
             worker.worker._transport.close()
             return query(tmp_path / "job/worker-feeds.sqlite", "SELECT crawl FROM rounds")
