@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from ..errors import encodable
@@ -44,7 +43,7 @@ _DOWNLOAD_REASONS = {
         "dns": "CannotResolveHostError DNSLookupError UnknownHostError",
         "timeout": "DownloadTimeoutError TimeoutError TCPTimedOutError",
         "refused": "DownloadConnectionRefusedError ConnectionRefusedError ConnectError",
-        "data_loss": "ResponseDataLossError _DataLoss",
+        "data_loss": "ResponseDataLossError",
         "connection": "DownloadFailedError ResponseFailed ConnectionDone ConnectionLost"
         " TunnelError OSError",
         "cancelled": "DownloadCancelledError CancelledError StopDownload",
@@ -135,17 +134,8 @@ def is_first(stats: StatsCollector, name: str) -> bool:
 
 def download_reason(exception: BaseException) -> str:
     """Return the reason of a failed download, such as `download/timeout` or `download/other`."""
-    causes: list[object] = [exception]
-    with suppress(Exception):  # an exception of any class; Twisted's have failures
-        causes += (getattr(each, "value", each) for each in exception.reasons)  # type: ignore[attr-defined]
-    names = [_first_known(type(cause)) for cause in causes]
-    name = "data_loss" if "data_loss" in names else names[0]
-    return f"download/{name or 'other'}"
-
-
-def _first_known(kind: type) -> str | None:
-    known = (_DOWNLOAD_REASONS.get(base.__name__) for base in kind.__mro__)
-    return next(filter(None, known), None)
+    known = (_DOWNLOAD_REASONS.get(base.__name__) for base in type(exception).__mro__)
+    return f"download/{next(filter(None, known), 'other')}"
 
 
 def count_of(value: object) -> int:

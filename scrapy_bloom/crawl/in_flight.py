@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,38 +14,33 @@ if TYPE_CHECKING:
     from .failed_request import FailedRequest
 
 
+@dataclass(eq=False, slots=True)
 class Known:
     """What is known of a request that is dispatched or in the memory queue, or both."""
 
-    __slots__ = (
-        *("arrivals", "failed", "fingerprints", "given", "givers", "is_cut_off", "is_over"),
-        *("is_sent_again", "queued", "request", "since", "stands_for"),
-    )
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.fingerprints: tuple[bytes, ...] = ()
-        """Those that may enter the filter when it is acknowledged."""
-        self.queued = 0
-        """How often the same object is in the memory queue."""
-        self.arrivals: list[int] = []
-        """The numbers of its arrivals there."""
-        self.since = 0
-        """The number of all arrivals when it was first dispatched."""
-        self.given: list[Known] = []
-        """The requests in memory that its repetition would yield."""
-        self.givers = 0
-        """The number of unacknowledged requests whose repetition would yield it."""
-        self.is_over = False
-        """True if it waits only for these to be acknowledged."""
-        self.is_sent_again = False
-        """True if it became a stored retry or redirect, its only descendant."""
-        self.is_cut_off = False
-        """True if it stays in the job, since a fast stop of the engine has broken it off."""
-        self.failed: FailedRequest | None = None
-        """The record with which it stays in the job when it is acknowledged."""
-        self.stands_for: Sequence[Known] = ()
-        """The requests that have to be finished before it is."""
+    request: Request
+    fingerprints: tuple[bytes, ...] = ()
+    """Those that may enter the filter when it is acknowledged."""
+    queued: int = 0
+    """How often the same object is in the memory queue."""
+    arrivals: list[int] = field(default_factory=list)
+    """The numbers of its arrivals there."""
+    since: int = 0
+    """The number of all arrivals when it was first dispatched."""
+    given: list[Known] = field(default_factory=list)
+    """The requests in memory that its repetition would yield."""
+    givers: int = 0
+    """The number of unacknowledged requests whose repetition would yield it."""
+    is_over: bool = False
+    """True if it waits only for these to be acknowledged."""
+    is_sent_again: bool = False
+    """True if it became a stored retry or redirect, its only descendant."""
+    is_cut_off: bool = False
+    """True if it stays in the job, since a fast stop of the engine has broken it off."""
+    failed: FailedRequest | None = None
+    """The record with which it stays in the job when it is acknowledged."""
+    stands_for: Sequence[Known] = ()
+    """The requests that have to be finished before it is."""
 
 
 class InFlight:

@@ -254,17 +254,6 @@ class Ledger:
                     self.store.done(finished.request)
                 elif not self.store.fail(finished.request, finished.failed):
                     self._crawler.stats.inc_value(IN_MEMORY)
-        self._prepare(acknowledged)
-        self.commits += self.store.commit(self._unreleased)
-
-    def _waits(self, known: Known) -> bool:
-        """Return True if the engine is not done with a request, or with those it stands for."""
-        if known.is_cut_off or any(each.request in self.in_flight for each in known.stands_for):
-            return True
-        return not known.is_sent_again and self._engine.is_in_progress(known.request)
-
-    def _prepare(self, acknowledged: Sequence[Request]) -> None:
-        """Send `before_commit` and run the commit hooks."""
         began = monotonic()
         if self.has_begun:
             self._send_before_commit()
@@ -272,6 +261,13 @@ class Ledger:
             hook.before_commit(acknowledged)
         ended = monotonic()
         self._not_before = ended + (ended - began) * (1 / self.preparing_share - 1)
+        self.commits += self.store.commit(self._unreleased)
+
+    def _waits(self, known: Known) -> bool:
+        """Return True if the engine is not done with a request, or with those it stands for."""
+        if known.is_cut_off or any(each.request in self.in_flight for each in known.stands_for):
+            return True
+        return not known.is_sent_again and self._engine.is_in_progress(known.request)
 
     def _send_before_commit(self) -> None:
         answers = self._crawler.signals.send_catch_log(

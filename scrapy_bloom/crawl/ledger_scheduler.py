@@ -238,7 +238,7 @@ class LedgerScheduler(BaseScheduler):
             for source in (sources := self._sources_of(request)):  # a redirect may change the host
                 host = urlparse_cached(source).hostname
                 if request.meta.get(SLOT_KEY) == host != urlparse_cached(request).hostname:
-                    request.meta.pop(SLOT_KEY, None)
+                    del request.meta[SLOT_KEY]
             if ledger is not None and request.meta.get(REPEAT_KEY):
                 is_copy = request is not self._start_requests.offered  # such as a child's
                 if is_copy and not any(each.meta.get(REPEAT_KEY) for each in sources):

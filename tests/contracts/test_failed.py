@@ -30,10 +30,9 @@ def crawl_and_fail(place, *names):
     job.close()
 
 
-DATA_LOSS = ResponseFailed([Failure(type("_DataLoss", (Exception,), {})())])
 REASONS = [
     *((defer.TimeoutError(), "timeout"), (error.DNSLookupError("no such name"), "dns")),
-    *((ConnectionRefusedError(), "refused"), (DATA_LOSS, "data_loss")),
+    (ConnectionRefusedError(), "refused"),
     (ResponseFailed([Failure(error.ConnectionDone())]), "connection"),
     *((OSError("an empty gzip"), "connection"), (defer.CancelledError(), "cancelled")),
     (exceptions.NotSupported("no handler"), "unsupported"),
