@@ -32,7 +32,7 @@ from .settings import ANY_SPIDER, DELAY_WAIT, budget_of
 from .start_requests import REPEAT_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence, Sized
+    from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -77,17 +77,6 @@ def require_same_spider(place: str, found: str, crawler: Crawler, remedy: str) -
     )
 
 
-def refuse_without_delays(crawler: Crawler) -> None:
-    """Refuse the start for a bad BLOOM_DELAY_WAIT or BLOOM_BUDGET, or if Scrapy does not tell what
-    is in progress."""
-    try:
-        DELAY_WAIT.read(crawler.settings)
-        budget_of(crawler.settings)
-        EngineProgress(crawler)
-    except (JobDirectoryError, ValueError) as error:
-        refuse(crawler, error)
-
-
 class LedgerScheduler(BaseScheduler):
     """Scheduler with requests in the store of a ledger. Without a ledger all requests are in
     memory; with one, those that cannot be serialized."""
@@ -96,20 +85,24 @@ class LedgerScheduler(BaseScheduler):
     _counts_stored = True  # False if the answer of the store tells which requests are counted
     _start_requests: StartRequests  # with a ledger only
 
-    def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:
+    def __init__(self, crawler: Crawler, make_dupefilter: Callable[[], BaseDupeFilter]) -> None:
+        """Make the dupefilter behind all that may be wrong here: BLOOM_DELAY_WAIT, BLOOM_BUDGET, or
+        a Scrapy that does not tell what is in progress refuse the start."""
+        try:
+            self._delay_wait = DELAY_WAIT.read(crawler.settings)
+            self._budget = budget_of(crawler.settings)
+            self._engine = EngineProgress(crawler)
+        except (JobDirectoryError, ValueError) as error:
+            refuse(crawler, error)
         self.crawler, self.stats = crawler, crawler.stats
         inc_value = getattr(type(crawler.stats), "inc_value", None)
         self._has_scrapys_stats = inc_value is StatsCollector.inc_value
-        self.df = dupefilter
         self.spider: Spider | None = None
         self.mqs = memory_records(crawler)
         self.ledger: Ledger | None = None
         self._children: Any = None  # where they are followed
         self._asks_for_rest = False
-        self._engine = EngineProgress(crawler)
         self._alarm = Alarm(self._on_alarm)
-        self._delay_wait = DELAY_WAIT.read(crawler.settings)
-        self._budget = budget_of(crawler.settings)
         self._local_holds = LocalHolds(probe_seconds(crawler))
         self._local_holds.add(self.mqs.slots)
         self._holds_of: Holds = self._local_holds
@@ -124,6 +117,7 @@ class LedgerScheduler(BaseScheduler):
 
             # a middleware may make its storage as late as that
             crawler.signals.connect(mend_cache, signals.spider_opened)
+        self.df = make_dupefilter()
 
     @property
     def dqs(self) -> Sized | None:

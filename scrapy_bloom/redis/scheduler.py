@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from ..crawl.ledger_scheduler import LedgerScheduler, keep_off_the_job, refuse_without_delays
+from ..crawl.ledger_scheduler import LedgerScheduler, keep_off_the_job
 from ..crawl.queue_settings import QueueSettings
 from ..jobdir import session_of
 from ..startup import fetches_one_page, refuse
@@ -62,7 +62,6 @@ class RedisDurableScheduler(LedgerScheduler):
         Refuses the start: ValueError for a setting, BloomError if the state in Redis forbids it, or
         Redis does not answer.
         """
-        refuse_without_delays(crawler)
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         try:
             if not (
@@ -74,15 +73,16 @@ class RedisDurableScheduler(LedgerScheduler):
                     ", which does not share its filter: set DUPEFILTER_CLASS to"
                     " 'scrapy_bloom.RedisBloomDupeFilter'"
                 )
-            if fetches_one_page(crawler):
-                keep_off_the_job(crawler)
-                return cls(crawler, dupefilter_class.from_crawler(crawler))
-            QueueSettings.read(crawler.settings)  # before the filter is made
-            worker = Worker(crawler)
+            if not (is_one_page := fetches_one_page(crawler)):
+                QueueSettings.read(crawler.settings)  # before the filter is made
+                worker = Worker(crawler)
         except Exception as error:  # noqa: BLE001 - no error may let the crawl begin
             refuse(crawler, error)
+        if is_one_page:
+            keep_off_the_job(crawler)
+            return cls(crawler, partial(dupefilter_class.from_crawler, crawler))
         try:
-            self = cls(crawler, dupefilter_class.beside_queue(crawler))
+            self = cls(crawler, partial(dupefilter_class.beside_queue, crawler))
         except BaseException:
             _leave_directory(crawler)
             raise

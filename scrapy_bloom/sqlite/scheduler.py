@@ -19,12 +19,7 @@ from ..crawl.delays import Alarm
 from ..crawl.failed_request import ASKING_CAPPED
 from ..crawl.failure_hooks import Failures
 from ..crawl.ledger import Ledger
-from ..crawl.ledger_scheduler import (
-    LedgerScheduler,
-    keep_off_the_job,
-    refuse_without_delays,
-    require_same_spider,
-)
+from ..crawl.ledger_scheduler import LedgerScheduler, keep_off_the_job, require_same_spider
 from ..crawl.overlay import Keeper
 from ..crawl.queue_settings import QueueSettings
 from ..crawl.settings import DURABLE_FEEDS, RETRY_FAILED, budget_of, wants_delta
@@ -45,6 +40,8 @@ from .spider_state import KeptSpiderState, saved_state
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
@@ -90,8 +87,8 @@ class DurableScheduler(LedgerScheduler):
     _idle_checks: IdleChecks
     _failures: Failures
 
-    def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:
-        super().__init__(crawler, dupefilter)
+    def __init__(self, crawler: Crawler, make_dupefilter: Callable[[], BaseDupeFilter]) -> None:
+        super().__init__(crawler, make_dupefilter)
         self._job: JobDirectory | None = None
         self.round: Round | None = None
         self._spider_state: KeptSpiderState | None = None
@@ -102,8 +99,8 @@ class DurableScheduler(LedgerScheduler):
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the scheduler of `crawler`, or refuse the start, with nothing changed: ValueError
         for a setting, BloomError for what is in JOBDIR or missing in Scrapy."""
-        refuse_without_delays(crawler)
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
+        make_dupefilter = partial(build_from_crawler, dupefilter_class, crawler)
         job = JobDirectory.of(crawler.settings.get("JOBDIR"))
         if job is None:
             try:
@@ -116,7 +113,7 @@ class DurableScheduler(LedgerScheduler):
             keep_off_the_job(crawler)
             job = None
         if job is None:
-            return cls(crawler, build_from_crawler(dupefilter_class, crawler))
+            return cls(crawler, make_dupefilter)
         try:
             if not is_component(dupefilter_class, BloomDupeFilter):
                 raise ValueError(
@@ -133,7 +130,7 @@ class DurableScheduler(LedgerScheduler):
             _look(crawler, job, feeds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, named(job.requests, error))
-        self = cls(crawler, build_from_crawler(dupefilter_class, crawler))
+        self = cls(crawler, make_dupefilter)
         self._start_requests, self._children = parts
         self._job, self._idle_checks, self._failures = job, idle_checks, failures
         return self
