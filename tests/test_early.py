@@ -251,19 +251,7 @@ def test_what_is_dropped_early_the_scheduler_would_have_dropped(
 
 
 class NeutralMiddleware(BaseSpiderMiddleware):
-    """Says that it does nothing to requests that will be dropped."""
-
-    bloom_neutral = True
-
-
-class PatchedMiddleware(BaseSpiderMiddleware):
-    """Says so, too, but somebody has given its object another method."""
-
-    bloom_neutral = True
-
-    def __init__(self, crawler):
-        super().__init__(crawler)
-        self.process_spider_output_async = super().process_spider_output_async
+    """Does nothing to requests that will be dropped."""
 
 
 class PluginMiddleware(BaseSpiderMiddleware):
@@ -309,13 +297,13 @@ OFF, NO_FILTER = "BLOOM_DROP_EARLY is False", "without scrapy-bloom's filter"
         *((each, None) for each in KNOWN),
         ({"BLOOM_DROP_EARLY": "0"}, OFF),
         (TRUE | {"DUPEFILTER_CLASS": RFP}, NO_FILTER),
-        *map(between, (OwnBaseSpiderMiddleware, OwnReferer, PluginMiddleware, PatchedMiddleware)),
+        *map(between, (OwnBaseSpiderMiddleware, OwnReferer, PluginMiddleware)),
         between(OwnNeutral, [NEUTRAL]),
         (passing(OwnBaseSpiderMiddleware, 543, True), None),
         (passing(OwnBaseSpiderMiddleware, 1200, True), None),
         (passing(OwnBaseSpiderMiddleware, 1200, f"{NEUTRAL}, {OWN_BASE}"), None),
         (passing(OwnBaseSpiderMiddleware, 1200), f"{NO_LINKS} {OWN_BASE} is next to the spider"),
-        (passing(NeutralMiddleware), None),
+        (passing(NeutralMiddleware, 543, [NEUTRAL]), None),
         ({"DUPEFILTER_DEBUG": True}, f"{NO_LINKS} DUPEFILTER_DEBUG logs requests"),
         (
             TRUE | {"DUPEFILTER_CLASS": OwnFilter},

@@ -43,9 +43,9 @@ class DropEarlyMiddleware(OutputFilter):
 
     It needs BloomDupeFilter or RedisBloomDupeFilter. It stays off if a component other than
     Scrapy's would notice: a spider middleware between it and the engine that has a method for the
-    output of callbacks, unless `bloom_neutral` of its own class is True or BLOOM_DROP_EARLY names
-    it; a handler of a signal; a changed dupefilter or scheduler; a fingerprinter that does not say
-    what it reads. BLOOM_DROP_EARLY = True ignores middlewares and handlers, False turns it off.
+    output of callbacks, unless BLOOM_DROP_EARLY names it; a handler of a signal; a changed
+    dupefilter or scheduler; a fingerprinter that does not say what it reads. BLOOM_DROP_EARLY =
+    True ignores middlewares and handlers, False turns it off.
     """
 
     order = 1100
@@ -142,14 +142,9 @@ class DropEarlyMiddleware(OutputFilter):
         """Return True if the `method` of `owner` has no effect on dropped requests."""
         if self._passes_all:
             return True
-        kind = type(owner)
-        if kind.__module__.partition(".")[0] in _OWN:
+        if _is_own(type(owner)):
             return is_own_method(owner, method.__name__, *_OWN)
-        if kind in self._passed:
-            return True
-        # a subclass, or another method of the object, may change what the word is about
-        is_patched = any(each is method for each in getattr(owner, "__dict__", {}).values())
-        return vars(kind).get("bloom_neutral") is True and not is_patched
+        return type(owner) in self._passed
 
 
 def _classes(paths: tuple[str, ...]) -> tuple[type, ...]:
@@ -186,22 +181,15 @@ def _why_missed(crawler: Crawler) -> str | None:
     for name in ("request_scheduled", "request_dropped"):
         receivers = getAllReceivers(crawler.signals.sender, getattr(signals, name))
         for receiver in liveReceivers(receivers):
-            if not _misses_nothing(receiver):
+            owner = getattr(receiver, "__self__", None)
+            # those of Scrapy and of this package can do without the signals of dropped requests
+            if not (_is_own(receiver) and (owner is None or _is_own(type(owner)))):
                 return f"{_name(receiver)} handles {name}"
     return None
 
 
-def _misses_nothing(receiver: Any) -> bool:
-    """Return True for a handler of Scrapy, DeltaMiddleware or the add-on, which can do without the
-    signals of dropped requests."""
-    owner = getattr(receiver, "__self__", None)
-    if is_public(type(owner), "DeltaMiddleware") or is_public(type(owner), "Addon"):
-        return is_own_method(owner, receiver.__name__, "scrapy_bloom")
-    return _is_scrapys(receiver) and (owner is None or _is_scrapys(type(owner)))
-
-
-def _is_scrapys(thing: object) -> bool:
-    return str(getattr(thing, "__module__", "")).partition(".")[0] == "scrapy"
+def _is_own(thing: object) -> bool:
+    return str(getattr(thing, "__module__", "")).partition(".")[0] in _OWN
 
 
 def _name(thing: object) -> str:
