@@ -7,7 +7,6 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgpack import ExtType
@@ -17,11 +16,9 @@ from scrapy.utils.request import request_from_dict
 from ..errors import encodable
 from .failed_request import ATTEMPTS_KEY, TIMES_KEYS
 from .request_text import (
-    DEFAULTS,
     MARSHALLED,
     OBJECTS,
     PICKLED,
-    Held,
     NotPlainError,
     checksum,
     held_apart,
@@ -47,17 +44,12 @@ FORMATS: dict[str, tuple[int, Callable[[Any], bytes]]] = {
 """The formats of what is not plain: the number of the extension, and what makes its bytes."""
 _NAMES = {code: name for name, (code, _) in FORMATS.items()}
 _KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("url", "callback", "errback", "method"), (str,)),
-    **dict.fromkeys(("headers", "meta", "cb_kwargs"), (dict, Held)),
-    "body": (bytes, str, Held),
-    "encoding": (str, Held),
-    "priority": (int, Held),
+    **dict.fromkeys(("url", "callback", "errback", "method", "encoding"), (str,)),
+    **dict.fromkeys(("headers", "meta", "cb_kwargs"), (dict,)),
+    "body": (bytes, str),
+    "priority": (int,),
     OBJECTS: (ExtType,),
 }
-_OTHERS = [*DEFAULTS.items()][3:]
-"""The fields behind callback, errback and headers, with their defaults."""
-_values_of = attrgetter(*(name for name, _ in _OTHERS))
-_KNOWS_FIELDS = {*Request.attributes} == {"url", *DEFAULTS}
 _MOST_PRIORITY = 2**63
 
 
@@ -106,7 +98,7 @@ class Codec:
             raise ValueError("it has values that are not plain, and BLOOM_PICKLE is False")
         if not text:
             try:
-                fields = _checked(held_apart(fields, *FORMATS[format_]))
+                fields = held_apart(fields, *FORMATS[format_])
             except Exception as error:
                 raise ValueError(str(error)) from error
             text = pack(fields, slot)
@@ -119,16 +111,12 @@ class Codec:
         return self._stored(text, slot)
 
     def fields(self, request: Request) -> dict[str, Any]:
-        """Return the same as `to_dict`, perhaps without fields that have their default. Raises
-        ValueError for a request without a dictionary: its callback is no method of the spider."""
+        """Return the same as `to_dict`. Raises ValueError for a request without a dictionary: its
+        callback is no method of the spider."""
         try:
-            is_plain = type(request) is Request
-            is_usual = is_plain or (
-                type(request).to_dict is Request.to_dict and {*DEFAULTS} < {*request.attributes}
-            )
-            if _KNOWS_FIELDS and is_usual:
+            if type(request).to_dict is Request.to_dict:
                 with suppress(LookupError):
-                    return self._named(request, sparse=is_plain)
+                    return self._named(request)
             found = request.to_dict(spider=self._spider)
         except Exception as error:
             raise ValueError(str(error)) from error
@@ -137,24 +125,15 @@ class Codec:
                 self._names[function] = found.get(name)
         return found
 
-    def _named(self, request: Request, *, sparse: bool) -> dict[str, Any]:
-        """Return that, `sparse` without defaults, with names that were found before. Raises
-        LookupError without them."""
-        fields: dict[str, Any] = {"url": request.url}
+    def _named(self, request: Request) -> dict[str, Any]:
+        """Return that with names that were found before. Raises LookupError without them."""
+        fields = {name: getattr(request, name) for name in request.attributes}
         for name in ("callback", "errback"):
-            if (method := getattr(request, name)) is not None:
+            if (method := fields[name]) is not None:
                 fields[name] = self._name_of(method)
-        if not sparse:
-            fields |= {
-                each: getattr(request, each) for each in request.attributes if each not in fields
-            }
-            of_class = f"{request.__module__}.{type(request).__name__}"
-            return {**fields, "headers": dict(request.headers), "_class": of_class}
-        for (name, default), value in zip(_OTHERS, _values_of(request), strict=True):
-            if value is not default and (type(value) is not type(default) or value != default):
-                fields[name] = value
-        if headers := request.headers:
-            fields["headers"] = dict(headers)
+        fields["headers"] = dict(fields["headers"])
+        if type(request) is not Request:
+            fields["_class"] = f"{request.__module__}.{type(request).__name__}"
         return fields
 
     def _name_of(self, method: Any) -> Any:
@@ -207,7 +186,7 @@ class Codec:
 
 def stored_fields(stored: Stored, dictionaries: Dictionaries | None = None) -> dict[str, Any]:
     """Return the fields of a stored request, read without running its code: values that are not
-    plain are Held. Raises ValueError for a damaged one."""
+    plain are left out. Raises ValueError for a damaged one."""
     slot, payload = stored
     form = payload[:1] if type(payload) is bytes and type(slot) is str else b""
     if form == DEFLATED and dictionaries is not None:
@@ -244,12 +223,12 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _loaded(code: int, raw: bytes) -> list[Any]:
-    """Return the values that are not plain. Raises anything."""
-    values = pickle.loads(raw) if code == PICKLED else marshal.loads(raw)  # noqa: S301, S302
-    if type(values) is not list:
-        raise ValueError("it is damaged (its values are no list)")
-    return values
+def _loaded(code: int, raw: bytes) -> dict[str, Any]:
+    """Return the fields that are not plain. Raises anything."""
+    apart = pickle.loads(raw) if code == PICKLED else marshal.loads(raw)  # noqa: S301, S302
+    if type(apart) is not dict:
+        raise ValueError("it is damaged (its values are no dict)")
+    return apart
 
 
 def _require_loaded(path: object) -> None:

@@ -8,10 +8,10 @@ So it begins with what most requests of a callback share.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 from msgpack import ExtType, Packer, Unpacker, UnpackException, unpackb
 
@@ -29,19 +29,23 @@ DEEPEST = 50
 LONGEST_NUMBER = 10_000
 """Most bytes of an integer."""
 
-# the numbers of the extensions; a list whose first value is one of 1 to 4 is a tuple, a set, a
-# frozenset, or a dict with containers as keys
-_INTEGER, _OBJECT, PICKLED, MARSHALLED = range(5, 9)
+# the numbers of the extensions; a list whose first value is one of 1 to 3 is another container
+_INTEGER, PICKLED, MARSHALLED = range(4, 7)
 _STARTS = ("http://", "https://", "")
 _FIELDS = (*ORDER, OBJECTS)
 _NUMBERS = {name: number for number, name in enumerate(_FIELDS)}
 _VALUES: tuple[Any, ...] = (None, None, {}, b"", {}, {}, "utf-8", [], {}, False, "GET", 0)
 DEFAULTS = dict(zip(ORDER[1:], _VALUES, strict=True))
 """The defaults of Scrapy's that a text leaves out."""
+OPEN = frozenset({"meta", "cb_kwargs"})
+"""The fields whose values are told apart one by one."""
 _ABSENT = object()
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
-_CONTAINERS: dict[Any, int] = {tuple: 1, set: 2, frozenset: 3, dict: 4, list: 0}
-_KINDS = {number: kind for kind, number in _CONTAINERS.items() if number}
+_MARKED: dict[Any, ExtType] = {
+    kind: ExtType(number, b"\0") for number, kind in enumerate((tuple, set, frozenset), 1)
+}
+_KINDS = {mark: kind for kind, mark in _MARKED.items()}
+_CONTAINERS = frozenset({*_MARKED, list, dict})
 _FEW = 16
 """Containers with so many values as they say take no memory to speak of."""
 _SHORT = 65_536
@@ -53,19 +57,15 @@ class NotPlainError(ValueError):
     """A value is not plain: of another type, in two places, too deep or too long."""
 
 
-class Held(NamedTuple):
-    """Stands for a value that is not plain: the one of this number in the field OBJECTS."""
-
-    number: int
-
-
 def _packer() -> Packer:
-    return Packer(strict_types=True, default=_number, unicode_errors="surrogatepass")
+    return Packer(strict_types=True, default=_packable, unicode_errors="surrogatepass")
 
 
-def _number(number: int) -> ExtType:
-    """Return an integer of more than 64 bits as an extension."""
-    raw = number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+def _packable(value: Any) -> Any:
+    """Return what stands for a value that msgpack has no form for."""
+    if type(value) is not int:
+        return [_MARKED[type(value)], *value]
+    raw = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
     if len(raw) > LONGEST_NUMBER:
         raise NotPlainError("a number is too long")
     return ExtType(_INTEGER, raw)
@@ -89,9 +89,9 @@ def pack(fields: dict[str, Any], slot: str) -> bytes:
 
 
 def unpack(text: bytes, slot: str) -> dict[str, Any]:
-    """Return the fields that were packed for `slot`, less those with Scrapy's default. Values that
-    were held apart are Held. Raises ValueError for what is no such text;
-    runs no code that it names, and takes memory in proportion to its length."""
+    """Return the fields that were packed for `slot`, less those with Scrapy's default. Raises
+    ValueError for what is no such text; runs no code that it names, and takes memory in proportion
+    to its length."""
     try:
         if len(text) - len(text.translate(None, _HEADS)) > _FEW or len(text) > _SHORT:
             unpacker = Unpacker(max_buffer_size=len(text))
@@ -119,44 +119,36 @@ def checksum(text: bytes, slot: str) -> bytes:
 
 
 def held_apart(fields: dict[str, Any], code: int, dumps: Callable[[Any], bytes]) -> dict[str, Any]:
-    """Return `fields` that are plain but for OBJECTS, which has all values of `meta` and of
-    `cb_kwargs` but numbers and strings, and others that are not plain, as extension `code` of what
-    `dumps` returns; so objects still share others. Raises anything."""
-    values: list[Any] = []
+    """Return those of `fields` that are plain, and in OBJECTS, as extension `code` of what `dumps`
+    returns, those that are not; of `meta` and `cb_kwargs` only numbers and strings are plain here,
+    so objects still share others. Raises anything."""
     seen: set[int] = set()
 
-    def kept(value: Any, but: Container[type] = ()) -> Any:
+    def is_plain(values: list[Any]) -> bool:
         with suppress(ValueError, MemoryError):
-            if type(value) not in but:
-                _packers[0].pack(_wired(value, seen))
-                return value
-        values.append(value)
-        return Held(len(values) - 1)
+            for each in values:
+                _require_plain(each, seen)
+            _packers[0].pack(values)
+            return True
+        return False
 
-    apart: dict[str, Any] = {}
+    plain, apart = {}, {}
     for name, value in fields.items():
-        is_open = name in {"meta", "cb_kwargs"} and type(value) is dict
-        if is_open and _SCALARS.issuperset(map(type, value)):
-            apart[name] = {key: kept(each, _CONTAINERS) for key, each in value.items()}
+        if name in OPEN and type(value) is dict:
+            short = {k: v for k, v in value.items() if type(v) in _SCALARS and is_plain([k, v])}
+            plain[name] = short
+            apart[name] = {key: each for key, each in value.items() if key not in short}
         else:
-            apart[name] = kept(value)
-    apart[OBJECTS] = ExtType(code, dumps(values))
-    return apart
+            (plain if is_plain([value]) else apart)[name] = value
+    return {**plain, OBJECTS: ExtType(code, dumps(apart))}
 
 
-def put_back(fields: dict[str, Any], values: list[Any]) -> dict[str, Any]:
-    """Return fields with the values that were held apart. Raises IndexError if one is missing."""
-
-    def real(value: Any) -> Any:
-        return values[value.number] if type(value) is Held else value
-
-    return {
-        name: {key: real(each) for key, each in value.items()}
-        if type(value) is dict
-        else real(value)
-        for name, value in fields.items()
-        if name != OBJECTS
-    }
+def put_back(fields: dict[str, Any], apart: dict[str, Any]) -> dict[str, Any]:
+    """Return fields with those that were held apart. Raises anything."""
+    merged = {name: {**apart[name], **fields.get(name, {})} for name in OPEN & apart.keys()}
+    whole = {**fields, **apart, **merged}
+    del whole[OBJECTS]
+    return whole
 
 
 def _record(fields: dict[str, Any], slot: str) -> list[Any]:
@@ -184,7 +176,9 @@ def _record(fields: dict[str, Any], slot: str) -> list[Any]:
     for name, value in others.items():
         default = defaults.get(name, _ABSENT)
         if value is not default and (type(value) is not type(default) or value != default):
-            rest[_NUMBERS.get(name, name)] = value if name == OBJECTS else _wired(value, seen)
+            if name != OBJECTS:
+                _require_plain(value, seen)
+            rest[_NUMBERS.get(name, name)] = value
     if rest:
         record[3] = rest
     return record
@@ -231,44 +225,31 @@ def _shared(one: bytes, other: bytes) -> int:
     return length - (differing.bit_length() + 7) // 8
 
 
-def _wired(value: Any, seen: set[int], levels: int = DEEPEST) -> Any:
-    """Return a value of a request, which may have so many `levels` of containers, as Packer takes
-    it: integers, strings, lists, dicts, ExtType. `seen` are the ids of the containers before it."""
+def _require_plain(value: Any, seen: set[int], levels: int = DEEPEST) -> None:
+    """Raise NotPlainError unless a value is plain, with so many `levels` of containers at most.
+    `seen` are the ids of the containers before it."""
     kind = type(value)
     if kind in _SCALARS:
-        return value
-    if kind is Held:
-        return ExtType(_OBJECT, value.number.to_bytes(4, "big"))
+        return
     # an empty tuple is the same one everywhere; a tuple that is shared may have what is not
     if kind not in _CONTAINERS or not levels or (id(value) in seen and value != ()):
         raise NotPlainError(f"a value of type {kind.__name__} is not plain")
     seen.add(id(value))
-    levels -= 1
-    if kind is dict:
-        if _SCALARS.issuperset(map(type, chain(value, value.values()))):
-            return value
-        if _CONTAINERS.keys().isdisjoint(map(type, value)):
-            return {
-                _wired(key, seen, levels): _wired(each, seen, levels) for key, each in value.items()
-            }
-    each_value = chain.from_iterable(value.items()) if kind is dict else value
-    values = [_wired(each, seen, levels) for each in each_value]
-    return values if kind is list else [ExtType(_CONTAINERS[kind], b"\0"), *values]
+    for each in chain(value, value.values()) if kind is dict else value:
+        if type(each) not in _SCALARS:
+            _require_plain(each, seen, levels - 1)
 
 
 def _extension(code: int, data: bytes) -> Any:
     if code == _INTEGER and len(data) <= LONGEST_NUMBER:
         return int.from_bytes(data, "big", signed=True)
-    if code == _OBJECT:
-        return Held(int.from_bytes(data, "big"))
-    if code in _KINDS or code in {PICKLED, MARSHALLED}:
-        return ExtType(code, data)
+    found = ExtType(code, data)
+    if found in _KINDS or code in {PICKLED, MARSHALLED}:
+        return found
     raise ValueError(f"it has an extension {code}")
 
 
 def _container(values: list[Any]) -> Any:
-    kind = _KINDS.get(values[0].code) if values and type(values[0]) is ExtType else None
-    if kind is None:
-        return values
-    rest = islice(values, 1, None)
-    return dict(zip(rest, rest, strict=True)) if kind is dict else kind(rest)
+    if values and type(values[0]) is ExtType and (kind := _KINDS.get(values[0])):
+        return kind(values[1:])
+    return values

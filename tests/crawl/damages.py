@@ -24,7 +24,7 @@ import scrapy_bloom.sqlite.desk  # noqa: F401 - before the forks, not in each
 from scrapy_bloom.crawl.codec import PLAIN
 from scrapy_bloom.crawl.failed_request import ATTEMPTS_KEY, FailedRequest
 from scrapy_bloom.crawl.records import State
-from scrapy_bloom.crawl.request_text import MARSHALLED, OBJECTS, PICKLED, Held, checksum, pack
+from scrapy_bloom.crawl.request_text import MARSHALLED, OBJECTS, PICKLED, checksum, pack
 from scrapy_bloom.redis.codec import Packed
 from tests.crawl.engine import DURABLE, Job
 from tests.redis import damages
@@ -49,25 +49,26 @@ def _plain(**fields):
     return PLAIN + checksum(raw, BAD) + raw
 
 
-def _objects(raw, code=PICKLED, **fields):
+def _objects(raw, code=PICKLED):
     """Return a request whose objects are these bytes."""
-    return _plain(**{"meta": {"a": Held(0)}, **fields, OBJECTS: ExtType(code, raw)})
+    return _plain(**{OBJECTS: ExtType(code, raw)})
 
 
 def _opcodes(value):
     """Return a request with one object, by its opcodes."""
-    return _objects(b"\x80\4(" + value + b"l.")
+    return _objects(b"\x80\4}X\5\0\0\0flags" + value + b"s.")
 
 
 def _marshal(value):
-    return _objects(b"[\1\0\0\0" + value, MARSHALLED)
+    return _objects(b"{u\5\0\0\0flags" + value + b"0", MARSHALLED)
 
 
 _dict = {}
 _dict["a"] = _dict
 PAYLOADS = {
     **{f"{name} is {what}": _plain(**{name: value}) for name in _NAMES for what, value in
-        {"long": HUGE, "a number": 5, "a list": [1], "an object": Held(0)}.items()},
+        {"long": HUGE, "a number": 5, "a list": [1]}.items()},
+    **{f"{name} is an object": _objects(pickle.dumps({name: 1j}, 4)) for name in _NAMES},
     "url is None": _plain(url=None),
     "referer is a number": _plain(headers={b"Referer": 5}),
     "a class of nothing": _plain(_class="os.system"),
@@ -77,14 +78,14 @@ PAYLOADS = {
     "deep pickle": _opcodes(b"]" * 100_000 + b"a" * 99_999),
     "deep key": _opcodes(b"}N" + b"\x85" * 200_000 + b"Ns"),
     "deep marshal": _marshal(b"[\1\0\0\0" * 1900 + b"N"),
-    "recursive dict": _objects(pickle.dumps([_dict], 4), meta=Held(0), cb_kwargs=Held(0)),
+    "recursive dict": _objects(pickle.dumps({"meta": _dict, "cb_kwargs": _dict}, 4)),
     "no such object": _objects(pickle.dumps([], 4)),
     "objects without an extension": _plain(**{OBJECTS: [PICKLED, b""]}),
     "far memo": _opcodes(b"}r" + (10**8).to_bytes(4, "little")),
     "long bytes": _opcodes(b"\x8e" + (1 << 40).to_bytes(8, "little")),
     **{f"marshal, long {chr(tag)}": _marshal(bytes([tag]) + b"\xff\xff\xff\x1f")
         for tag in b"[<su"},
-    "torn pickle": _objects(pickle.dumps([complex(1, 2)], 4)[:-7]),
+    "torn pickle": _objects(pickle.dumps({"meta": {"a": 1j}}, 4)[:-7]),
     "no text": b"\xff" * 99,
     **{f"surrogate in {name}": _plain(**{name: f"{URL}\ud800"}) for name in _NAMES[:2]},
     **{f"priority {number}": _plain(priority=number) for number in (nan, inf, 1e308, 2**63)},

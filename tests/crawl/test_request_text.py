@@ -15,7 +15,7 @@ from scrapy.http import JsonRequest, XmlRpcRequest
 from scrapy.settings import Settings
 
 from scrapy_bloom.crawl.codec import Codec, Stored, stored_fields
-from scrapy_bloom.crawl.request_text import DEEPEST, DEFAULTS, ORDER, NotPlainError, pack, unpack
+from scrapy_bloom.crawl.request_text import DEEPEST, ORDER, NotPlainError, pack, unpack
 from scrapy_bloom.redis.codec import RedisCodec
 
 SLOT = "a.example"
@@ -160,8 +160,9 @@ def test_any_plain_values(meta, value):
     stored = codec.dump(fields, SLOT, "pickle")
     assert stored_fields(stored)["url"] == URL
     loaded = codec.load(stored)
-    assert (exactly(loaded.meta), loaded.flags) == (exactly(meta), [object])
-    assert exactly(loaded.cb_kwargs) == exactly({"a": value})
+    assert loaded.meta.keys() == meta.keys()
+    assert exactly([loaded.meta[key] for key in meta]) == exactly([*meta.values()])
+    assert (exactly(loaded.cb_kwargs), loaded.flags) == (exactly({"a": value}), [object])
 
 
 class Own(IntEnum):
@@ -215,12 +216,10 @@ def test_what_is_not_plain_is_one_pickle():
     assert stored.payload.count(b"Thing") == 1
     loaded = codec.load(stored)
     found = loaded.meta
-    assert [*found] == [*meta]
+    assert {*found} == {*meta}
     assert found["a"].numbers is found["b"] is found["c"]["d"]
     assert (found["b"], found["depth"]) == (numbers, 2)
     assert (loaded.flags, loaded.cookies) == (shared, shared)
-    with pytest.raises(ValueError, match="callback is of type Held"):  # it is read without objects
-        codec.dump({**Request(URL).to_dict(), "callback": OwnText("parse")}, SLOT, "pickle")
 
 
 @pytest.mark.parametrize("objects", [False, True])
@@ -252,8 +251,7 @@ def deep(head, tail=b"\xc0", levels=100_000):
         b"\x95\x00\xc0\xc0\x81\x20\xc0\xa1/",  # no such field
         b"\x95\x00\xc0\xc0\xc0\xa1/\xc0",  # more behind it
         deep(b"\x81\xa1a\xd4\x20\x00", b"\xa1/", 1),  # no such extension
-        deep(b"\x81\xa1a\x92\xd4\x04\x00\x01", b"\xa1/", 1),  # half a pair
-        deep(b"\x81\xa1a\xc9\x00\x00\x4e\x20\x05" + b"1" * 20_000, b"\xa1/", 1),
+        deep(b"\x81\xa1a\xc9\x00\x00\x4e\x20\x04" + b"1" * 20_000, b"\xa1/", 1),
         deep(b"\x91", b"\xc0\xa1/", 900),
         deep(b"\xdd\x00\x01\x86\xa0"),  # lists of a hundred thousand
         deep(b"\xdf\x00\x01\x86\xa0", levels=500),
@@ -343,10 +341,10 @@ def test_same_dicts(spider):
     """What is stored of a request is what Scrapy would store, the first time and later."""
     codec = Codec(spider, 1000)
     for request in requests(spider) * 3:
-        fields, expected = {**DEFAULTS, **codec.fields(request)}, request.to_dict(spider=spider)
+        fields, expected = codec.fields(request), request.to_dict(spider=spider)
         assert fields == expected
         assert {n: type(fields[n]) for n in fields} == {n: type(expected[n]) for n in fields}
-    assert {**DEFAULTS, **Codec(None, 1000).fields(Request(URL))} == Request(URL).to_dict()
+    assert Codec(None, 1000).fields(Request(URL)) == Request(URL).to_dict()
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "redis"])
@@ -368,7 +366,7 @@ def test_a_method_that_was_replaced_is_looked_for_again(spider):
     assert codec.fields(old)["callback"] == codec.fields(old)["callback"] == "parse"
     spider.parse = spider.failed
     new = Request(URL, callback=spider.parse)
-    assert {**DEFAULTS, **codec.fields(new)} == new.to_dict(spider=spider)
+    assert codec.fields(new) == new.to_dict(spider=spider)
     with pytest.raises(ValueError, match="is not an instance method in") as expected:
         old.to_dict(spider=spider)
     with pytest.raises(ValueError, match="is not an instance method in") as raised:

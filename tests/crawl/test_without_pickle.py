@@ -164,7 +164,7 @@ def test_what_is_not_plain_is_asked_again_as_it_is(no_pickle, code):
     """It is asked once more, and its URL is read: no code of it runs; nor where it is damage."""
     codec = Codec(None, 10_000, pickles=False)
     objects = {OBJECTS: ExtType(code, pickle.dumps({}, 4))}
-    stored = Stored(SLOT, with_fields(meta={"depth": 2}, headers=codecs.Held(0), **objects))
+    stored = Stored(SLOT, with_fields(meta={"depth": 2}, **objects))
     failed = FailedRequest("", "GET", "download", None, None, 7, 0.0, None)
     for each in (codec.again(stored, failed), stored):
         assert codecs.url_and_method(each) == (URL, "GET")
@@ -197,9 +197,7 @@ def test_load_refuses_pickles(make, tmp_path):
 
 def test_objects_that_are_not_there_are_damage():
     """In a crawl, too, that unpickles."""
-    for code, values in ((PICKLED, {}), (PICKLED, []), (MARSHALLED, [1])):
-        payload = with_fields(
-            headers={b"X": codecs.Held(0)}, **{OBJECTS: ExtType(code, pickle.dumps(values))}
-        )
+    for code, values in ((PICKLED, 1), (PICKLED, []), (MARSHALLED, {})):
+        payload = with_fields(**{OBJECTS: ExtType(code, pickle.dumps(values))})
         with pytest.raises((ValueError, EOFError, IndexError)):
             Codec(None, 10_000).load(Stored(SLOT, payload))
