@@ -44,7 +44,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("slot", "rank", "times", "commits", "counted", "last"), (int,)),
     **dict.fromkeys(("number", "pages", "items", "duplicates", "retries"), (int,)),
     **dict.fromkeys(("due", "MIN(due)", "until", "pause"), (float, _NONE)),
-    **dict.fromkeys(("round", "newest_start"), (int, _NONE)),
+    "round": (int, _NONE),
     "time": (float,),
 }
 """Of the columns with these names; SQLite has values of any type in each."""

@@ -104,9 +104,10 @@ _FORGET_SLOTS = (
 
 
 class SqliteRecords:
-    """The records in `file`, in the order that `slots` and `newest_first` make (QueueSettings).
-    Without it, for a command on a stopped job, order and budget stay as they are, and what is
-    pending is not counted. Any method may raise sqlite3.Error."""
+    """The records in `file`, in the order that `slots` and `newest_first` make (QueueSettings);
+    of equal ones that an earlier start has stored the order stays. Without it, for a command on a
+    stopped job, the budget stays as it is, and what is pending is not counted. Any method may raise
+    sqlite3.Error."""
 
     failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError, OverflowError, MemoryError)
 
@@ -123,15 +124,14 @@ class SqliteRecords:
         self.round: Callable[[], int] = lambda: 1  # the number of the round
         self._file = file
         self.budget = budget
-        others, starts = newest_first or file.query("SELECT newest, newest_start FROM job")[0]
-        self._signs = (-1 if others else 1), (-1 if starts else 1)
+        self._signs = [-1 if newest else 1 for newest in newest_first or (True, True)]
         self._ids: dict[Name, int] = {}
         self._last: int = file.last
         self._cursor = file.cursor()
         if newest_first is None:
             self.dropped({})
         else:
-            self._reorder(others, starts)
+            self._use_index()
             self._open_budget()
             self.recount()
         file.before_commit = self._write_counts
@@ -311,19 +311,8 @@ class SqliteRecords:
         self._file.execute(_FORGET_SLOTS)
         self._ids.clear()
 
-    def _reorder(self, newest: bool, newest_start: bool | None) -> None:
-        """Make the order of a start with other settings that of these. Cost: writes all rows."""
+    def _use_index(self) -> None:
         file = self._file
-        ((before, before_start),) = file.query("SELECT newest, newest_start FROM job")
-        if (before, before_start) != (newest, newest_start):
-            for rest, was, now in (0, before, newest), (1, before_start, newest_start):
-                # start requests that wait among the others from now on have their order
-                now = newest if now is None else now
-                if was is not None and was != now:
-                    file.execute("UPDATE request SET place = -place WHERE rank & 1 = ?", (rest,))
-            if newest_start is None:
-                file.execute("UPDATE request SET rank = rank & ~1 WHERE rank & 1")
-            file.execute("UPDATE job SET newest = ?, newest_start = ?", (newest, newest_start))
         index = schema.BY_SLOT if self.slots.by_slot else schema.BY_RANK
         if file.query("SELECT 1 FROM sqlite_master WHERE name = 'pending' AND sql != ?", (index,)):
             if not file.changed:

@@ -36,11 +36,11 @@ _TABLES = (
     " round INTEGER, detail TEXT)",
     "CREATE INDEX other ON request (state, due) WHERE state > 0",
     # one row: the random id of the job, as in the filter, and its spider; the last id or place that
-    # was given; whether the newest is next, of start requests NULL where they wait among the others
+    # was given
     "CREATE TABLE job (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL,"
     " clean INTEGER NOT NULL, unreleased TEXT NOT NULL, taken_over TEXT NOT NULL,"
-    " last INTEGER NOT NULL, newest INTEGER NOT NULL, newest_start INTEGER)",
-    "INSERT INTO job VALUES (randomblob(16), '', 0, 1, '[]', '', 0, 1, 0)",
+    " last INTEGER NOT NULL)",
+    "INSERT INTO job VALUES (randomblob(16), '', 0, 1, '[]', '', 0)",
     # the figures of the job, once a second of the last minute: status.py
     "CREATE TABLE progress (time REAL PRIMARY KEY, figures TEXT NOT NULL) WITHOUT ROWID",
     # the one row, if any, is that of the last round; `crawl` is empty but for feeds of a worker

@@ -274,19 +274,13 @@ class Walk:
 
     def reopen(self):
         """Kill the process, and start again, with other settings at times: what was claimed or
-        unreadable is in its place again."""
+        unreadable is in its place again, and so is what waits."""
         if not self.disk:
             return
         self.items, self.places, self.order, self.by_slot = deepcopy(self.committed)
-        was = self.order
         if self.chance.random() < 0.5:
             self.order, self.by_slot = self.chance.choice(ORDERS), self.chance.random() < 0.7
         for item in self.items:
-            now, start = self.order[item.rank & 1], item.rank & 1
-            if now is None and was[1] is not None:  # starts are among the others from now on
-                now, item.rank = self.order[0], item.rank - 1
-            if was[start] is not None and now is not None and was[start] != now:
-                item.place *= -1
             if item.state is State.CLAIMED or item.due == UNREADABLE:
                 item.state, item.due = State.PENDING, None
         self.open()

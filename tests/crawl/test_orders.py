@@ -165,7 +165,7 @@ def test_a_change_of_a_stopped_job_leaves_the_rest(make, tmp_path, is_killed, qu
     folder = tmp_path / "job"
     query(folder, "UPDATE job SET unreleased = '[\"00\"]'")
     rest = (
-        "SELECT clean, unreleased, taken_over, newest, newest_start FROM job",
+        "SELECT clean, unreleased, taken_over FROM job",
         "SELECT counted FROM slot WHERE counted",
         "SELECT sql FROM sqlite_master",
     )
