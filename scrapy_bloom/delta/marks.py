@@ -38,8 +38,6 @@ class Temporary(sqlite3.Connection):
         """Return the selected rows."""
         return self.execute(statement, values).fetchall()
 
-    iterate = sqlite3.Connection.execute
-
 
 class Marks:
     """The table, read and written through `executor`; `verdicts` counts its pages by verdict. Each
@@ -78,7 +76,7 @@ class Marks:
         """Yield the rows that say anything to later rounds."""
         query = "SELECT key, time AS done, digest, version, validators FROM delta_pages"
         query += " WHERE COALESCE(time, digest, version, validators) IS NOT NULL"
-        return map(Row._make, self._executor.iterate(query))
+        return map(Row._make, self._executor.execute(query))
 
     def forget(self, *columns: str) -> None:
         """Let no row have what is in these `columns`: it stays one of this round."""

@@ -181,7 +181,7 @@ class Outbox:
     def final_items(self, feed: Feed, skip: int = 0, limit: int = -1) -> Iterator[bytes]:
         """Yield the final items of a feed in the order of the file, at most `limit` of them."""
         final = "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id"
-        for (item,) in self._file.iterate(f"{final} LIMIT ? OFFSET ?", (feed.id, limit, skip)):
+        for (item,) in self._file.execute(f"{final} LIMIT ? OFFSET ?", (feed.id, limit, skip)):
             yield item
 
     def drop_unfinished(self) -> None:

@@ -125,17 +125,13 @@ class RequestFile:
     def execute(
         self, statement: str, values: Sequence[object] | Mapping[str, object] = ()
     ) -> sqlite3.Cursor:
-        """Run a statement that changes rows, with the next commit."""
+        """Run a statement that changes rows, with the next commit, or yields them one by one."""
         return self._connection.execute(statement, values)
 
     def execute_many(self, statement: str, values: Collection[Sequence[object]]) -> None:
         """Run a statement for each of the `values`, with the next commit."""
         if values:
             self._connection.executemany(statement, values)
-
-    def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the selected rows, not all in memory at once."""
-        return self._connection.execute(statement, values)
 
     def commit(self, unreleased: Iterable[bytes] | None = ()) -> None:
         """Make all changes since the last commit durable, with the fingerprints that are released

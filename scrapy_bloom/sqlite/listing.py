@@ -19,7 +19,7 @@ from ..errors import BloomError, RequestFileError
 from . import schema
 from .job_file import DAMAGED, check_header, looking
 from .rounds import OVER
-from .schema import DEAD_SLOTS, HOLDS, REASON
+from .schema import HOLDS
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -61,7 +61,7 @@ def all_of(state: State) -> str:
 
 def groups_of(state: State) -> str:
     """Return the statement that counts those in `state` by slot, rank and reason."""
-    reason = {State.FAILED: REASON, State.CAPPED: f"'{CAPPED}'"}
+    reason = {State.FAILED: "reason", State.CAPPED: f"'{CAPPED}'"}
     by = ", reason" if state is State.FAILED else ""
     return (
         f"SELECT slot, rank, {reason.get(state, repr(''))} AS reason, COUNT(*) FROM request"  # noqa: S608 - no input
@@ -81,7 +81,7 @@ def part_of(states: Iterable[State]) -> str:
 def waiting(file: RequestFile, codec: Codec) -> Iterator[Request]:
     """Return what is pending or delayed, and can be read. Cost: reads all. Raises sqlite3.Error."""
     rows = "SELECT name, payload FROM request JOIN slot ON slot.id = slot WHERE state IN (0, 2)"
-    return codec.readable(file.iterate(rows, ()))
+    return codec.readable(file.execute(rows))
 
 
 class Listing:
@@ -92,7 +92,7 @@ class Listing:
         self._ask = ask
         self._is_running = is_running
         self._names: dict[int, str] = {}
-        self._dead = {id_ for (id_,) in ask(DEAD_SLOTS.strip("()"))}
+        self._dead = {id_ for (id_,) in ask("SELECT id FROM dead")}
 
     def states(self, chosen: Filter) -> list[State]:
         """Return the states to look at: what a killed process has claimed is pending, and what

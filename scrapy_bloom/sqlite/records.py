@@ -67,14 +67,11 @@ PENDING_BY_SLOT = (
 )
 FAILED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 3"
 REASONS = (
-    f"SELECT CASE state WHEN 4 THEN '{CAPPED}' ELSE {schema.REASON} END AS reason,"  # noqa: S608 - no input
+    f"SELECT CASE state WHEN 4 THEN '{CAPPED}' ELSE reason END AS reason,"  # noqa: S608 - no input
     " COUNT(*) FROM request WHERE state > 0 AND state IN (3, 4) GROUP BY 1 UNION ALL"
     f" SELECT '{HOST}', n FROM (SELECT {schema.OF_DEAD_HOSTS} AS n) WHERE n ORDER BY 2 DESC"
 )
-_NOT_DEAD = (
-    f"SELECT 1 FROM request WHERE state > 0 AND state = 2 AND slot NOT IN {schema.DEAD_SLOTS}"  # noqa: S608 - no input
-    " LIMIT 1"
-)
+_NOT_DEAD = "SELECT 1 FROM request WHERE state > 0 AND state = 2 AND slot NOT IN dead LIMIT 1"
 _KEPT = (
     # with 1 if the round has not counted it, when a capped one is due, and what a pattern reads
     "SELECT request.id, name, rank, state > 3"  # noqa: S608 - no input
@@ -306,7 +303,7 @@ class SqliteRecords:
             self.budget.counted.clear()
             self.budget.changed.clear()
             if self.budget.patterns:
-                for slot, payload in self._file.iterate(_STORED_OF_ALL):
+                for slot, payload in self._file.execute(_STORED_OF_ALL):
                     self.budget.count(names_of(self.budget, slot, payload)[1:])
         self._file.execute(_FORGET_SLOTS)
         self._ids.clear()

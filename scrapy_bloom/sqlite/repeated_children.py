@@ -3,7 +3,6 @@ crash."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ VOLATILE = frozenset({"download_latency", NOT_BEFORE, REPEAT_KEY, *TIMES_KEYS})
 ROWLESS = -(1 << 62)
 """Parents below this number are pages in memory, the others are rows."""
 MEET = "UPDATE taken_children SET met = met + 1 WHERE parent = ? AND digest = ? AND met < taken"
+FORGET = "DELETE FROM taken_children WHERE parent = ?"
 TAKE = (
     "INSERT INTO taken_children VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET taken = taken + 1,"
     " met = met + 1"
@@ -54,7 +54,6 @@ class RepeatedChildren(OutputFilter, CommitHook):
         self._stored: list[tuple[int, Request]] = []
         self._in_memory: dict[Request, int] = {}
         """The number of each unacknowledged page in memory."""
-        self._alike: Counter[int] = Counter()  # how many of these pages have the same number
 
     def open(
         self,
@@ -92,7 +91,6 @@ class RepeatedChildren(OutputFilter, CommitHook):
             return
         if (parent := self._parent_in_memory(request)) is not None:
             self._in_memory[request] = parent
-            self._alike[parent] += 1
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Record the stored children of unacknowledged pages; forget those of acknowledged ones."""
@@ -105,14 +103,12 @@ class RepeatedChildren(OutputFilter, CommitHook):
                     self._counts(TAKE, parent, request)
             self._stored.clear()
         if self._in_memory:
-            for parent in filter(None, (self._in_memory.pop(each, None) for each in acknowledged)):
-                self._alike[parent] -= 1
-                if not self._alike[parent]:
-                    del self._alike[parent]
-                    if parent < ROWLESS and parent in self._left:
-                        self._left.remove(parent)
-                        forget = "DELETE FROM taken_children WHERE parent = ?"
-                        self._file.execute(forget, (parent,))
+            ended = {self._in_memory.pop(each, 0) for each in acknowledged} & self._left
+            # of pages that are alike the last
+            for parent in ended.difference(self._in_memory.values()):
+                if parent < ROWLESS:
+                    self._left.remove(parent)
+                    self._file.execute(FORGET, (parent,))
 
     def _parent_in_memory(self, page: Request) -> int | None:
         """Return the row of the request that is sent again as `page`, or else a number below

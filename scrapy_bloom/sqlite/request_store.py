@@ -18,7 +18,6 @@ from ..errors import encodable
 from ..scrapy_private.slots import raw_slot_keys
 from .job_file import MAX_BYTES
 from .records import MOST_PRIORITY, SqliteRecords, names_of
-from .schema import DEAD_SLOTS, REASON
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -34,12 +33,10 @@ logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
 _COMING_BACK = (
     # with its count if it is to count
-    "SELECT name, payload, CASE WHEN state > 3 OR state = 3 AND"  # noqa: S608 - no input
-    f" {REASON} != 'unreadable' AND round < (SELECT number FROM rounds)"
-    " THEN CAST(counted AS INTEGER)"
-    " END FROM request JOIN slot ON slot.id = slot"
-    f" WHERE state < 3 AND (?1 OR slot NOT IN {DEAD_SLOTS})"
-    f" OR state = 3 AND {REASON} = 'unreadable'"
+    "SELECT name, payload, CASE WHEN state > 3 OR state = 3 AND reason != 'unreadable'"
+    " AND round < (SELECT number FROM rounds) THEN CAST(counted AS INTEGER) END"
+    " FROM request JOIN slot ON slot.id = slot"
+    " WHERE state < 3 AND (?1 OR slot NOT IN dead) OR state = 3 AND reason = 'unreadable'"
     " OR payload != x'' AND (state = 5 OR ?1 AND state > 2)"
 )
 _OF_PATTERNS = (
@@ -54,8 +51,8 @@ def coming_back(
     retried, with `retry` all that is kept, as far as the `budget` has room. What waits for dead
     hosts is asked in any round, and not here."""
     if budget is not None:
-        budget.counted.update((each.encode(), n) for each, n in file.iterate(_OF_PATTERNS, ()))
-    for slot, payload, counted in file.iterate(_COMING_BACK, (retry,)):
+        budget.counted.update((each.encode(), n) for each, n in file.execute(_OF_PATTERNS))
+    for slot, payload, counted in file.execute(_COMING_BACK, (retry,)):
         if budget is not None and counted is not None:
             budget.counted[slot] = counted
             if budget.full(names_of(budget, slot, payload)) is not None:

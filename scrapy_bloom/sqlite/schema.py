@@ -28,12 +28,16 @@ _TABLES = (
     # pattern of BLOOM_BUDGET is a row, too: its name is a BLOB
     "CREATE TABLE slot (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
     " counted INTEGER NOT NULL DEFAULT 0, until REAL, times INTEGER, pause REAL)",
+    "CREATE VIEW dead AS SELECT id FROM slot"  # noqa: S608 - no input
+    f" WHERE times >= {DEAD}",
     # crawl/records.py; of equal ranks the lowest `place` is next. `due` is when a delayed or capped
     # one is due, or a failed one has failed, `round` the round in which it was kept, `detail` its
-    # failure
+    # failure, which counts as unreadable if that is damaged
     "CREATE TABLE request (id INTEGER PRIMARY KEY, slot INTEGER NOT NULL, rank INTEGER NOT NULL,"
     " place INTEGER NOT NULL, state INTEGER NOT NULL, payload BLOB NOT NULL, due REAL,"
-    " round INTEGER, detail TEXT)",
+    " round INTEGER, detail TEXT, reason TEXT AS (COALESCE(CASE WHEN json_valid(detail) THEN"
+    " CASE json_type(detail, '$.reason') WHEN 'text' THEN json_extract(detail, '$.reason')"
+    " END END, 'unreadable')))",
     "CREATE INDEX other ON request (state, due) WHERE state > 0",
     # one row: the random id of the job, as in the filter, and its spider; the last id or place that
     # was given
@@ -76,22 +80,15 @@ _TABLES = (
     PAGES_OF_A_ROUND,
 )
 
-REASON = (
-    "COALESCE(CASE WHEN json_valid(detail) THEN CASE json_type(detail, '$.reason')"
-    " WHEN 'text' THEN json_extract(detail, '$.reason') END END, 'unreadable')"
-)
-"""Why a request has failed: also one whose `detail` is damaged counts as unreadable."""
-DEAD_SLOTS = f"(SELECT id FROM slot WHERE times >= {DEAD})"  # noqa: S608 - no input
 WAITS = (
-    "(EXISTS (SELECT 1 FROM request WHERE state > 0 AND state = 1)"  # noqa: S608 - no input
-    f" OR EXISTS (SELECT 1 FROM request WHERE state = 0 AND slot NOT IN {DEAD_SLOTS})"
-    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state = 2"
-    f" AND slot NOT IN {DEAD_SLOTS}))"
+    "(EXISTS (SELECT 1 FROM request WHERE state > 0 AND state = 1)"
+    " OR EXISTS (SELECT 1 FROM request WHERE state = 0 AND slot NOT IN dead)"
+    " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state = 2 AND slot NOT IN dead))"
 )
 """Whether any request is claimed, or waits, due or not, for a host that is not dead."""
 OF_DEAD_HOSTS = (
-    f"((SELECT COUNT(*) FROM request WHERE state = 0 AND slot IN {DEAD_SLOTS})"  # noqa: S608 - no input
-    f" + (SELECT COUNT(*) FROM request WHERE state > 0 AND state = 2 AND slot IN {DEAD_SLOTS}))"
+    "((SELECT COUNT(*) FROM request WHERE state = 0 AND slot IN dead)"
+    " + (SELECT COUNT(*) FROM request WHERE state > 0 AND state = 2 AND slot IN dead))"
 )
 """How many wait for a dead host, and so have failed."""
 HOLDS = (
@@ -104,8 +101,8 @@ AT_START = (
     "UPDATE job SET clean = 0",
     # what was claimed is next again, and what could not be read is tried again, in their places
     "UPDATE request SET state = 0 WHERE state > 0 AND state = 1",
-    "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL"  # noqa: S608 - no input
-    f" WHERE state > 0 AND state = 3 AND {REASON} = 'unreadable'",
+    "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL"
+    " WHERE state > 0 AND state = 3 AND reason = 'unreadable'",
 )
 
 
