@@ -229,7 +229,7 @@ class Layered:
         """Raise IncompatibleFilterError unless the filter, at `path`, has at most this error rate,
         the secret if one is given, and tables if it is to be `exact`."""
         if self.error_rate > error_rate:
-            what = f"keeps error rate {self.error_rate:g}, not the lower {error_rate:g} asked for"
+            what = f"was made for error rate {self.error_rate:g}, not the lower {error_rate:g}"
         elif secret not in (None, self.secret):
             what = "has another secret than the one given"
         elif exact and not self.exact:
