@@ -420,16 +420,10 @@ def test_it_is_off_where_somebody_listens(caplog, kind):
     assert Crawl(connect, BLOOM_DROP_EARLY=True).is_on
 
 
-@pytest.mark.parametrize(
-    ("value", "why"),
-    [
-        ("maybe", "'maybe': it must be True, False, or"),
-        *(([path], rf"\['{path}'\]: ") for path in ("tests.nowhere.Middleware", "os.path.join")),
-    ],
-)
-def test_a_bad_setting_is_refused(caplog, value, why):
-    """The error names it, the value and the range, or what failed, in one line."""
-    with pytest.raises(ValueError, match=f"BLOOM_DROP_EARLY is {why}"):
+@pytest.mark.parametrize("value", ["maybe", ["nowhere"]])
+def test_a_bad_setting_is_refused(caplog, value):
+    """The error names it, the value and the range in one line."""
+    with pytest.raises(ValueError, match=r"BLOOM_DROP_EARLY is .*: it must be True, False, or"):
         Crawl(BLOOM_DROP_EARLY=value)
     assert [r.levelname for r in caplog.records].count("ERROR") == 1
 

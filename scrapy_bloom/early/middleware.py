@@ -15,11 +15,9 @@ from scrapy import signals
 from scrapy.core.scheduler import Scheduler
 from scrapy.exceptions import NotConfigured
 from scrapy.spidermiddlewares.referer import RefererMiddleware
-from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from ..dupefilter import FilterDupeFilter
-from ..errors import message_of
 from ..scrapy_private.middlewares import OutputFilter, output_methods, skip_output_of
 from ..scrapy_private.progress import scheduler_of
 from ..speed.known import KnownUrls, known_urls
@@ -53,8 +51,7 @@ class DropEarlyMiddleware(OutputFilter):
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._passes_all: bool
-        self._passed: tuple[type, ...]  # the middlewares that BLOOM_DROP_EARLY names
+        self._wanted = DROP_EARLY.read(crawler.settings)
         self._known: KnownUrls | None = None  # set while requests are dropped
         self._known_links: KnownUrls | None = None  # set while follow_new leaves out links
         self._referers: RefererMiddleware | None = None  # sets the referer that the log names
@@ -63,14 +60,11 @@ class DropEarlyMiddleware(OutputFilter):
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the middleware of `crawler`. Raises NotConfigured if its final settings turn it
         off; refuses the start with ValueError for a bad setting."""
-        self = cls(crawler)
         try:
-            wanted = DROP_EARLY.read(crawler.settings)
-            self._passes_all = wanted is True
-            self._passed = _classes(wanted) if isinstance(wanted, tuple) else ()
+            self = cls(crawler)
         except ValueError as error:
             refuse(crawler, error)
-        if wanted is False:
+        if self._wanted is False:
             reason = "BLOOM_DROP_EARLY is False"
         elif not is_component(crawler.settings["DUPEFILTER_CLASS"], FilterDupeFilter):
             reason = "without scrapy-bloom's filter"
@@ -103,7 +97,7 @@ class DropEarlyMiddleware(OutputFilter):
         reason = _why_unsound(scheduler, dupefilter)
         if reason is None and between:
             reason = f"{_name(between[0])} is between the spider and the engine"
-        if reason is None and not self._passes_all:
+        if reason is None and self._wanted is not True:
             reason = _why_missed(crawler)
         if reason is not None:
             announce(crawler, "duplicates", f"not dropped early, {reason}")
@@ -128,7 +122,7 @@ class DropEarlyMiddleware(OutputFilter):
         between: list[object] = []
         found = nearer
         methods = output_methods(self._crawler)
-        if methods is None and not self._passes_all:
+        if methods is None and self._wanted is not True:
             between.append(self._crawler.engine)
         for method in methods or ():
             owner = getattr(method, "__self__", method)
@@ -140,28 +134,11 @@ class DropEarlyMiddleware(OutputFilter):
 
     def _is_passed(self, owner: object, method: Callable[..., Any]) -> bool:
         """Return True if the `method` of `owner` has no effect on dropped requests."""
-        if self._passes_all:
+        if self._wanted is True:
             return True
         if _is_own(type(owner)):
             return is_own_method(owner, method.__name__, *_OWN)
-        return type(owner) in self._passed
-
-
-def _classes(paths: tuple[str, ...]) -> tuple[type, ...]:
-    """Return the classes at `paths`. Raises ValueError for a path without one."""
-    try:
-        return tuple(map(_class_at, paths))
-    except Exception as error:
-        raise ValueError(
-            f"BLOOM_DROP_EARLY is {list(paths)!r}: each path must be that of a spider middleware"
-            f" ({message_of(error)})"
-        ) from error
-
-
-def _class_at(path: str) -> type:
-    if isinstance(found := load_object(path), type):
-        return found
-    raise TypeError(f"{path} is no class")
+        return _name(owner) in (self._wanted or ())
 
 
 def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
