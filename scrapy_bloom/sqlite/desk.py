@@ -137,9 +137,7 @@ class Order(NamedTuple):
                     file.execute(FAIL, (failed.time, failed.encode(), id_))
             if self.action == "drop":
                 change("DELETE FROM request WHERE id")
-            elif self.action == "fail":
-                change("DELETE FROM taken_children WHERE parent")
-            else:
+            elif self.action == "retry":
                 asked = change(ASK) if holds is None else 0
                 woken = records.wake(ids)
                 counts.states[State.CAPPED] -= len(ids) - asked - woken

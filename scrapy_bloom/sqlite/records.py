@@ -6,7 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..crawl.codec import Stored, url_and_method
 from ..crawl.failed_request import CAPPED, HOST, FailedRequest
@@ -40,7 +40,7 @@ HEAD_OF_ALL = (
     " WHERE state = 0 ORDER BY rank, place LIMIT 1"
 )
 STORED = f"SELECT name, payload FROM {_NAMED} WHERE request.id = ?"  # noqa: S608 - no input
-_NUMBER = "SELECT id FROM slot WHERE name = ?"
+_NUMBER = "INSERT INTO slot (name) VALUES (?) ON CONFLICT DO UPDATE SET name = name RETURNING id"
 CLAIM = "UPDATE request SET state = 1 WHERE id = ?"
 DONE = "DELETE FROM request WHERE id = ?"
 FAIL = (
@@ -210,14 +210,10 @@ class SqliteRecords:
         self._cursor.execute(DONE, (id_,))
         self.operations += 1
 
-    def fail(
-        self, id_: int, failed: FailedRequest, payload: bytes | None = None, *, keeps: bool = False
-    ) -> None:
-        """Make a claimed record a failed one, which `keeps` its taken children or not."""
-        detail = failed.encode()
-        self._file.execute(FAIL, (failed.time, self.round(), detail, payload, id_))
-        if not keeps:
-            self._file.execute("DELETE FROM taken_children WHERE parent = ?", (id_,))
+    def fail(self, id_: int, failed: FailedRequest, payload: bytes | None = None) -> None:
+        """Make a claimed record a failed one, with another `payload` if there is one."""
+        values = failed.time, self.round(), failed.encode(), payload, id_
+        self._file.execute(FAIL, values)
         self.failed += 1
         self.operations += 1
 
@@ -275,7 +271,7 @@ class SqliteRecords:
     def retry(self, states: str) -> int:
         """Make the records in these kept states pending, as far as the budget has room for what the
         round has not counted; the others are capped. Return how many are pending."""
-        return self._retry(self._kept(f"state > 0 AND state IN ({states})"), CAP)
+        return self._retry(f"state > 0 AND state IN ({states})", caps=True)
 
     def reasons(self) -> dict[str, int]:
         """Return how many requests are kept for each reason, most first."""
@@ -292,7 +288,7 @@ class SqliteRecords:
 
     def wake(self, ids: Sequence[int]) -> int:
         """Do the same with these; what there is no room for stays as it is."""
-        return self._retry(self._kept(_CHOSEN, json.dumps(ids)))
+        return self._retry(_CHOSEN, json.dumps(ids))
 
     def begin_round(self) -> None:
         """Forget the slots of the last round, and count in the budget what is stored; what has
@@ -331,11 +327,9 @@ class SqliteRecords:
         found = self._file.query("SELECT counted FROM slot WHERE name = ?", (name,))
         return int(found[0][0]) if found else 0
 
-    def _kept(self, where: str, *values: object) -> list[tuple[Any, ...]]:
+    def _retry(self, where: str, *values: object, caps: bool = False) -> int:
         reads = "payload" if self.budget and self.budget.patterns else "x''"
-        return self._file.query(_KEPT.format(reads, where), values)
-
-    def _retry(self, rows: Sequence[tuple[Any, ...]], refuse: str = "") -> int:
+        rows = self._file.query(_KEPT.format(reads, where), values)
         found, refused = [], []
         later, now = 0, time.time()
         for id_, slot, rank, counts, due, payload in sorted(rows):
@@ -350,8 +344,8 @@ class SqliteRecords:
             else:
                 found.append((id_, slot, rank))
         self._wake(found)
-        if refuse:
-            self._file.execute_many(refuse, refused)
+        if caps:
+            self._file.execute_many(CAP, refused)
         self.dropped({})
         return len(found) + later
 
@@ -404,9 +398,7 @@ class SqliteRecords:
     def _slot(self, name: Name) -> int:
         """Return the number of a slot or a pattern, which may be new to the file."""
         if name not in self._ids:
-            added = self._file.execute("INSERT OR IGNORE INTO slot (name) VALUES (?)", (name,))
-            found = [(added.lastrowid,)] if added.rowcount else self._file.query(_NUMBER, (name,))
-            self._learn(name, found[0][0])
+            self._learn(name, self._file.query(_NUMBER, (name,))[0][0])
         return self._ids[name]
 
     def _learn(self, name: Name, id_: int) -> None:

@@ -255,7 +255,7 @@ class SqliteStore:
     def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:
         why = class_and_message(error)
         failed = FailedRequest.unreadable(*url_and_method(stored), why)
-        self.records.fail(id_, failed, keeps=True)
+        self.records.fail(id_, failed)
         if not is_first(self._crawler.stats, "scheduler/unreadable"):
             return
         logger.error(

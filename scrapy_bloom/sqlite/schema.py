@@ -54,11 +54,14 @@ _TABLES = (
     "INSERT INTO round_counts VALUES (0, 0, 0, 0)",
     "CREATE TABLE taken_start_requests (fingerprint BLOB NOT NULL,"
     " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID",
-    # goes with the row of its parent: repeated_children.py
+    # goes with the row of its parent, or when that has failed and can be read: repeated_children.py
     "CREATE TABLE taken_children (parent INTEGER NOT NULL, digest BLOB NOT NULL,"
     " taken INTEGER NOT NULL, met INTEGER NOT NULL, PRIMARY KEY (parent, digest))"
     " WITHOUT ROWID",
     "CREATE TRIGGER children_of_done AFTER DELETE ON request BEGIN"
+    " DELETE FROM taken_children WHERE parent = OLD.id; END",
+    "CREATE TRIGGER children_of_failed AFTER UPDATE OF detail ON request"
+    " WHEN NEW.state = 3 AND NEW.reason != 'unreadable' BEGIN"
     " DELETE FROM taken_children WHERE parent = OLD.id; END",
     # one row, if any; `replaces` is a hash of the file spider.state
     "CREATE TABLE spider_state (state BLOB NOT NULL, replaces BLOB)",

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.durable.start_requests")
 
+MEET = (
+    "INSERT INTO met_start_requests VALUES (?, 1)"
+    " ON CONFLICT DO UPDATE SET occurrences = occurrences + 1 RETURNING fingerprint, occurrences"
+)
+TAKEN = "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?"
+
 
 class LocalStartRequests(StartRequests):
     """The start requests of a job: those that its round has taken are left out. They stand in a
@@ -57,15 +63,8 @@ class LocalStartRequests(StartRequests):
             return False
         with self._ledger.guarded():
             key = key_of(thing, self._fingerprint(thing))
-            self._file.execute(
-                "INSERT INTO met_start_requests VALUES (?, 1)"
-                " ON CONFLICT DO UPDATE SET occurrences = occurrences + 1",
-                (key,),
-            )
-            met = "SELECT * FROM met_start_requests WHERE fingerprint = ?"
-            (self._mark,) = self._file.query(met, (key,))
-            taken = "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?"
-            is_taken = self._file.query(taken, self._mark)
+            (self._mark,) = self._file.query(MEET, (key,))
+            is_taken = self._file.query(TAKEN, self._mark)
             if is_taken and not (self._repeats_all or thing.meta.get(REPEAT_KEY)):
                 self._skipped += 1
                 return True
