@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
-from codecs import getincrementalencoder
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from itemadapter import ItemAdapter
 from scrapy.exporters import CsvItemExporter, JsonLinesItemExporter
 from scrapy.extensions import feedexport
 from scrapy.utils.misc import build_from_crawler
@@ -114,13 +113,11 @@ class OpenFeed:
     `limit` items, if that is not None.
 
     Items are appended to the feed's own file as soon as they are final, as the text that the
-    exporter makes of them. The feed's head, the bytes before the first item, and the columns of csv
-    are those of earlier runs, or known after the first export. WaitingFeed has part files in
-    `directory`.
+    exporter makes of them, behind a head in each batch. WaitingFeed has part files in `directory`.
     """
 
     in_place = True
-    columns: list[str] | None = None
+    _head = b""
     is_left = False  # True for a feed of an earlier run that is only to be completed
 
     def __init__(
@@ -139,12 +136,11 @@ class OpenFeed:
         """Prepare the export of items into a storage like this one."""
         self._overwrites = overwrites(storage, self.options)
         """Whether what was in the file is dropped."""
-        self._writes = _Writes()
-        self._text = self._build(self._writes)
-        if (head := self.feed.head) is not None:
-            self.feed.head = None
-            self.export(dict.fromkeys(self.feed.columns or ("item",), ""))
-            self.feed.head = head
+        self._text: BaseItemExporter | None = None
+        if self.feed.columns is None:
+            self._build(io.BytesIO())  # refuses options now, not item by item
+        else:
+            self._begin(self.feed.columns)
 
     def is_full(self, batch: Batch) -> bool:
         """Return True if `batch` takes no more items."""
@@ -199,7 +195,7 @@ class OpenFeed:
         """Begin the batches for so many more `items`, with the next commit."""
         for batch, _ in self._batches(items):
             if not batch.items:
-                self._outbox.save_head(self.feed, self.columns)
+                self._outbox.save_columns(self.feed)
             if batch.state == WAITING:
                 self.begin_batch(batch)
 
@@ -241,7 +237,7 @@ class OpenFeed:
 
     def _placed(self, batch: Batch, items: Iterable[bytes]) -> Iterator[bytes]:
         """Yield `items` for the end of `batch`, the first ones of it after the head."""
-        return chain([] if batch.items else [self.feed.head or b""], items)
+        return chain([] if batch.items else [self._head], items)
 
     def _use_file(self, batch: Batch, *, emptied: bool) -> None:
         """Let `batch` have the file that it is written to."""
@@ -257,30 +253,27 @@ class OpenFeed:
     def export(self, item: Any) -> bytes:
         """Return `item` as it is in the file, without the head. Raises any exception of the
         exporter."""
-        feed = self.feed
-        if is_first := feed.head is None:
-            self._text.start_exporting()
-        head = b"".join(self._writes.take())
+        text = self._text or self._begin(ItemAdapter(item).field_names())
+        return self._written(text, item)
+
+    def _begin(self, columns: Iterable[str]) -> BaseItemExporter:
+        """Return an exporter of items, the first of which has these `columns`, behind the head:
+        that is there when an item is exported for the first time, and not for the second."""
+        self._buffer = io.BytesIO()
+        text = self._build(self._buffer)
+        text.start_exporting()
+        item = dict.fromkeys(columns, "")
+        first, second = self._written(text, item), self._written(text, item)
+        self._head, self.feed.columns, self._text = first.removesuffix(second), [*item], text
+        return text
+
+    def _written(self, text: BaseItemExporter, item: Any) -> bytes:
         try:
-            self._text.export_item(item)
-        except BaseException:
-            taken = b"".join(self._writes.take())
-            if is_first:  # the exporter writes its head once, even if the item fails
-                feed.head = head + taken
-            raise
-        before, alone = self._writes.take()
-        is_csv = isinstance(self._text, CsvItemExporter)
-        if is_first:
-            # the others encode each item separately
-            encoding = self._text.encoding or "utf-8"
-            mark = getincrementalencoder(encoding)().encode("") if is_csv and not before else b""
-            if mark and alone.startswith(mark):
-                before, alone = mark, alone.removeprefix(mark)
-            feed.head = head + before
-        fields = self._text.fields_to_export
-        if is_csv and self.columns is None and fields and not isinstance(fields, Mapping):
-            self.columns = [*fields]  # given by the first item
-        return alone
+            text.export_item(item)
+            return self._buffer.getvalue()
+        finally:
+            self._buffer.seek(0)
+            self._buffer.truncate()
 
     def check_stored(self, batch: Batch) -> None:
         """Raise FeedError if what was stored of `batch` has changed since."""
@@ -294,23 +287,6 @@ class OpenFeed:
     ) -> None:
         """Store `batch`, if its file is a part; `save` makes `batch.stored` durable. Raises what
         the storage raises."""
-
-
-class _Writes(io.BytesIO):
-    """A file that knows where its last write begins."""
-
-    last = 0
-
-    def write(self, data: Any) -> int:
-        self.last = self.tell()
-        return super().write(data)
-
-    def take(self) -> tuple[bytes, bytes]:
-        """Remove all writes, and return the last one behind the others."""
-        taken = self.getvalue()
-        self.seek(0)
-        self.truncate()
-        return taken[: self.last], taken[self.last :]
 
 
 def is_local(storage: object) -> bool:

@@ -54,16 +54,14 @@ class Feed:
     """A feed of a round, by the URI in FEEDS, and its batches that are not stored; in `full` the
     last one that earlier runs have stored, until the next begins.
 
-    `head` is what comes before the first item in a file, None until that is known; `columns` are
-    those of a csv feed, as earlier runs have saved them. `last_batch` is the number of the last
-    batch, 0 without one.
+    `columns` are the fields of the first item of all, None until that is known. `last_batch` is the
+    number of the last batch, 0 without one.
     """
 
     id: int
     round: int
     template: str
     options: dict[str, Any]
-    head: bytes | None = None
     columns: list[str] | None = None
     batches: list[Batch] = field(default_factory=list)
     full: list[Batch] = field(default_factory=list)
@@ -85,8 +83,8 @@ class Outbox:
         """Return the feeds with their batches."""
         query = self._file.query
         feeds = {
-            id_: Feed(id_, round_, os.fsdecode(uri), json.loads(options), head, json.loads(columns))
-            for id_, round_, uri, options, head, columns in query("SELECT * FROM feeds")
+            id_: Feed(id_, round_, os.fsdecode(uri), json.loads(options), json.loads(columns))
+            for id_, round_, uri, options, columns in query("SELECT * FROM feeds")
         }
         columns = "feed, id, number, uri, path, state, items, length, digest, stored"
         rows = query(f"SELECT {columns} FROM batches ORDER BY number")  # noqa: S608 - no input
@@ -99,14 +97,14 @@ class Outbox:
 
     def add_feed(self, round_: int, template: str, options: dict[str, Any]) -> Feed:
         """Insert a feed of a round and return it."""
-        statement = "INSERT INTO feeds VALUES (NULL, ?, ?, ?, NULL, 'null')"
+        statement = "INSERT INTO feeds VALUES (NULL, ?, ?, ?, 'null')"
         row = self._insert(statement, (round_, _storable(template), json.dumps(options)))
         return Feed(row, round_, template, options)
 
-    def save_head(self, feed: Feed, columns: list[str] | None) -> None:
-        """Save the head of a feed, and its `columns`."""
-        save = "UPDATE feeds SET head = ?, columns = ? WHERE id = ?"
-        self._file.execute(save, (feed.head, json.dumps(columns), feed.id))
+    def save_columns(self, feed: Feed) -> None:
+        """Save the columns of a feed."""
+        save = "UPDATE feeds SET columns = ? WHERE id = ?"
+        self._file.execute(save, (json.dumps(feed.columns), feed.id))
 
     def remove_feed(self, feed: Feed) -> None:
         """Delete a feed with its batches and items."""

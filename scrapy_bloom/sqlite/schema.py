@@ -67,7 +67,7 @@ _TABLES = (
     "CREATE TABLE spider_state (state BLOB NOT NULL, replaces BLOB)",
     # how far each feed has come: feeds/outbox.py
     "CREATE TABLE feeds (id INTEGER PRIMARY KEY, round INTEGER NOT NULL,"
-    " template TEXT NOT NULL, options TEXT NOT NULL, head BLOB, columns TEXT NOT NULL)",
+    " template TEXT NOT NULL, options TEXT NOT NULL, columns TEXT NOT NULL)",
     "CREATE TABLE batches (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL,"
     " number INTEGER NOT NULL, uri TEXT NOT NULL, path TEXT NOT NULL, state TEXT NOT NULL,"
     " items INTEGER NOT NULL, length INTEGER NOT NULL, digest BLOB NOT NULL,"
