@@ -20,7 +20,7 @@ from ..crawl.origins import origins_of, request_of
 from ..crawl.start_requests import give_turn
 from ..errors import FeedError, message_of, unforeseen
 from .open_feed import OpenFeed
-from .outbox import BEGINNING, OPEN, STORED, WAITING, Outbox
+from .outbox import OPEN, STORED, WAITING, Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -171,7 +171,7 @@ class DurableFeeds(CommitHook):
             for batch in [*working.feed.batches]:
                 if working.is_full(batch):
                     self._store_soon(working, batch)
-                elif batch.state in (BEGINNING, OPEN):
+                elif batch.state == OPEN:
                     batch.file.open()
         self._write()
 
@@ -332,7 +332,6 @@ class DurableFeeds(CommitHook):
                 self._commit()
             batch.file.open()
             batch.file.close()
-            batch.state = OPEN
             await working.store(batch, slot.storage, self._save)
             self.outbox.changed.add(batch)
             self._scrapys_logger.info("Stored %s", what)

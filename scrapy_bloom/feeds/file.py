@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -14,27 +15,28 @@ from ..errors import FeedError
 from ..files import make_directory, sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Iterator
 
 AT_ONCE = 1 << 20
-"""Bytes read or written at a time."""
-PAGE = 4096
+"""Bytes read at a time."""
+ITEMS_AT_ONCE = 32
+"""Items written at a time."""
 
 
 class FeedFile:
     """The file at `path`, whose first `length` bytes are right.
 
-    `open` cuts off later bytes if `check` has recognised all of them as this job's, or if the file
-    is to be `emptied`; nothing else is cut or overwritten. FeedError is raised if another program
-    writes to it, or it is a pipe or device. A `private` file, and its directory, is for its owner.
+    `open` cuts off later bytes if `check` has recognised all of them as this job's; nothing else is
+    cut, but by `empty`. FeedError is raised if another program writes to it, or it is a pipe or
+    device. A `private` file, and its directory, is for its owner.
     """
 
-    def __init__(self, path: Path, *, emptied: bool = False, private: bool = False) -> None:
+    def __init__(self, path: Path, *, private: bool = False) -> None:
         if path.exists() and not path.is_file():  # opening a pipe may never end
             raise FeedError(f"{path} is not a regular file; choose another path")
         self.path, self._private = path, private
         self.length, self._file = 0, -1
-        self._cut_sizes: Container[int] = range(sys.maxsize) if emptied else ()
+        self._checked = -1  # bytes
         self._hash = blake2b(digest_size=16, usedforsecurity=False)
 
     @property
@@ -51,23 +53,13 @@ class FeedFile:
         """Take the first `length` bytes as right if their hash is `digest` and the rest is the
         beginning of `ending`, in chunks. Else raise FeedError, or OSError for what `open` could not
         open. Cost: reads the file."""
-        try:
-            file = self.path.open("r+b")
-        except FileNotFoundError:
-            if length:
-                raise FeedError(f"{self.path} is not there any more") from None
-            return
-        with file:
-            size = os.fstat(file.fileno()).st_size
+        is_ours = True
+        with suppress(FileNotFoundError), self.path.open("r+b") as file:
+            self._checked = os.fstat(file.fileno()).st_size  # others may write to it meanwhile
             self._read(file, length)
-            if self.length < length:
-                raise FeedError(f"{self.path} has {self.length:,} bytes, and had {length:,}")
-            if length and self.digest != digest:
-                raise FeedError(f"the first {length:,} bytes of {self.path} are others now")
-            if not _is_beginning(file.fileno(), length, ending):
-                more = os.fstat(file.fileno()).st_size - length
-                raise FeedError(f"the last {more:,} bytes of {self.path} are not from this job")
-        self._cut_sizes = (size,)  # others may write to it before it is opened
+            is_ours = _is_beginning(file.fileno(), length, ending)
+        if self.digest != digest or not is_ours:
+            raise FeedError(f"{self.path} is not as this job has left it ({length:,} bytes)")
 
     def _read(self, file: IO[bytes], end: int) -> None:
         for data in chunks(file, end):
@@ -84,17 +76,22 @@ class FeedFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         file = privately(self.path, flags) if self._private else os.open(self.path, flags, 0o666)
         try:
-            if os.fstat(file).st_size in self._cut_sizes:
+            if os.fstat(file).st_size == self._checked:
                 os.ftruncate(file, self.length)
             if is_new:
                 sync_directory(self.path.parent)
         except BaseException:
             os.close(file)
             raise
-        self._file = file
-        self._cut_sizes = ()
+        self._file, self._checked = file, -1
 
-    def append(self, chunks: Iterable[bytes]) -> None:
+    def empty(self) -> None:
+        """Open the file without its contents, durably."""
+        self.open()
+        os.ftruncate(self._file, 0)
+        os.fsync(self._file)
+
+    def append(self, chunks: Iterator[bytes]) -> None:
         """Append all of `chunks` durably, or none if that raises OSError or FeedError."""
         self.open()
         if (size := os.fstat(self._file).st_size) != self.length:
@@ -102,7 +99,7 @@ class FeedFile:
             raise FeedError(f"{what}: another program writes to it")
         after, length = self._hash.copy(), self.length
         try:
-            for data in _joined(chunks):
+            while data := b"".join(islice(chunks, ITEMS_AT_ONCE)):
                 view = memoryview(data)
                 while view:
                     view = view[os.write(self._file, view) :]
@@ -128,35 +125,15 @@ def chunks(file: IO[bytes], end: int) -> Iterator[bytes]:
         yield data
 
 
-def _joined(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield `chunks` joined to portions of about AT_ONCE bytes."""
-    portion: list[bytes] = []
-    size = 0
-    for chunk in chunks:
-        portion.append(chunk)
-        size += len(chunk)
-        if size >= AT_ONCE:
-            yield b"".join(portion)
-            portion, size = [], 0
-    yield b"".join(portion)
-
-
 def _is_beginning(file: int, offset: int, chunks: Iterator[bytes]) -> bool:
-    """Return True if the file, from `offset` on, is the beginning of `chunks`. Pages of zeros
-    match: a power cut can leave them of a write."""
-    for expected in _joined(chunks):
+    """Return True if the file, from `offset` on, is the beginning of `chunks`. Zeros match: a power
+    cut can leave them of a write."""
+    for expected in chunks:
         found = os.pread(file, len(expected), offset)
-        if not _agree(found, expected, offset):
+        both = zip(found, expected, strict=False)
+        if not expected.startswith(found) and any(byte not in (0, wanted) for byte, wanted in both):
             return False
         if len(found) < len(expected):
             return True
         offset += len(expected)
     return os.fstat(file).st_size <= offset
-
-
-def _agree(found: bytes, expected: bytes, offset: int) -> bool:
-    for start in range(-(offset % PAGE), len(found), PAGE):
-        page = found[max(start, 0) : start + PAGE]
-        if any(page) and not expected.startswith(page, max(start, 0)):
-            return False
-    return True

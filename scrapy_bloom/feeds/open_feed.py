@@ -20,7 +20,7 @@ from scrapy.utils.python import global_object_name
 from ..errors import FeedError
 from ..scrapy_private.feeds import FeedExporterView
 from .file import FeedFile
-from .outbox import BEGINNING, OPEN, WAITING
+from .outbox import OPEN, WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -173,11 +173,11 @@ class OpenFeed:
         skip = 0
         for batch in self.feed.batches:
             self.check_stored(batch)
-            self._use_file(batch, emptied=batch.state == BEGINNING)
             room = -1 if self.limit is None else max(self.limit - batch.items, 0)
             items = self._outbox.final_items(self.feed, skip, room)
             skip += room
             if batch.state == OPEN:
+                batch.file = self._file(batch)
                 batch.file.check(batch.length, batch.digest, self._placed(batch, items))
 
     def next_batch(self) -> Batch:
@@ -201,12 +201,12 @@ class OpenFeed:
 
     def begin_batch(self, batch: Batch) -> None:
         """Begin the file of `batch`, recorded with the next commit."""
-        self._use_file(batch, emptied=self._overwrites)
-        file = batch.file
-        if not self._overwrites:
+        batch.file = file = self._file(batch)
+        if self._overwrites:
+            file.empty()
+        else:
             file.keep()
-        batch.path, batch.stored["job"] = str(file.path), str(self._job)
-        batch.state = BEGINNING if self._overwrites else OPEN
+        batch.path, batch.state = str(file.path), OPEN
         batch.length, batch.digest = file.length, file.digest
         self._outbox.save_batch(batch)
 
@@ -221,7 +221,7 @@ class OpenFeed:
             except OSError as error:
                 raise FeedError(f"the feed {batch.uri} cannot be written: {error}") from error
             batch.items += share
-            batch.length, batch.digest, batch.state = file.length, file.digest, OPEN
+            batch.length, batch.digest = file.length, file.digest
             self._outbox.changed.add(batch)
             self._outbox.written[self.feed.id] += share
             yield batch
@@ -239,9 +239,8 @@ class OpenFeed:
         """Yield `items` for the end of `batch`, the first ones of it after the head."""
         return chain([] if batch.items else [self._head], items)
 
-    def _use_file(self, batch: Batch, *, emptied: bool) -> None:
-        """Let `batch` have the file that it is written to."""
-        batch.file = FeedFile(self._place(batch), emptied=emptied, private=not self.in_place)
+    def _file(self, batch: Batch) -> FeedFile:
+        return FeedFile(self._place(batch), private=not self.in_place)
 
     # -- what is otherwise in a WaitingFeed ----------------------------------------------
 

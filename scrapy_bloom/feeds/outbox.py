@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ..sqlite.job_file import RequestFile
     from .file import FeedFile
 
-WAITING, BEGINNING, OPEN, STORED = "waiting", "beginning", "open", "stored"
-"""The states of a batch. `BEGINNING`: its file may still have old contents, to be overwritten."""
+WAITING, OPEN, STORED = "waiting", "open", "stored"
+"""The states of a batch: it has no file yet, a file to which items come, or all that it gets."""
 
 
 @dataclass(eq=False)

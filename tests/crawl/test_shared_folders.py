@@ -128,6 +128,6 @@ def test_a_copy_without_a_feed_of_its_own_is_refused(tmp_path, start):
     start(tmp_path).pages(p1={"n": 1}).close("shutdown")
     shutil.copytree(tmp_path / "job", tmp_path / "second" / "job")
     job = start(tmp_path / "second", later=True)
-    with pytest.raises(FeedError, match=r"is not there any more, so feed 'out\.jl' cannot go on"):
+    with pytest.raises(FeedError, match=r"has left it .*, so feed 'out\.jl' cannot go on"):
         job.open()
     assert numbers(tmp_path / "out.jl") == [1]

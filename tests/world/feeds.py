@@ -129,6 +129,7 @@ FEEDS = {
     "all.pickle": {"format": "pickle"},
     "all.marshal": {"format": "marshal"},
     "over.json": {"format": "json", "indent": 1, "overwrite": True},
+    "over.jl": {"format": "jsonlines", "overwrite": True},
     "odd.csv": {"format": "csv", "item_filter": "tests.world.feeds.OddPages"},
     "pages.jl": {
         "format": "jsonlines",
