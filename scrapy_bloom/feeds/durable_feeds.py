@@ -68,7 +68,6 @@ class DurableFeeds(CommitHook):
         self._is_open = self.all_stored = False
         self._origins = origins_of(exporter.crawler)
         self._stores: set[Deferred[None]] = set()  # full batches that are being stored
-        self._failed: list[str] = []
         self._follows_kept = round_.follows_kept
         # the feeds of a round that waited in vain for failed requests are complete
         feeds = [] if self._follows_kept else self.outbox.feeds()
@@ -160,7 +159,6 @@ class DurableFeeds(CommitHook):
             self._commit()
         # whatever it is, nothing may be acknowledged; Twisted may hold back a Ctrl-C
         except BaseException as error:  # noqa: BLE001
-            self.stores_empty = False  # what the next start may not know, and append to
             self.ledger.stop(error)
 
     def recover(self) -> None:
@@ -169,11 +167,12 @@ class DurableFeeds(CommitHook):
         self.outbox.drop_unfinished()
         for working in self._feeds:
             for batch in [*working.feed.batches]:
+                self.outbox.save_batch(batch)  # whose job may have moved
                 if working.is_full(batch):
                     self._store_soon(working, batch)
                 elif batch.state == OPEN:
-                    batch.file.open()
-        self._write()
+                    batch.file.prepare()
+        self.after_commit()
 
     def _begin(self, template: str) -> None:
         if self._round.is_resumed:
@@ -223,38 +222,23 @@ class DurableFeeds(CommitHook):
     # -- commits -------------------------------------------------------------------
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
-        """Record the state of the files, and make the items of these requests final."""
-        self.outbox.record()
+        """Make the items of these requests final."""
         for request in acknowledged:
             self.outbox.finish(request, self.is_left_out)
-        final = self.outbox.count_final()
         for working in self._feeds:
-            working.make_room(final.get(working.feed.id, 0))
+            working.make_room()
 
     def after_commit(self) -> None:
         """Append final items to their files."""
-        self.outbox.recorded()
-        self._write()
-
-    def _write(self) -> None:
-        """Append the final items of the feeds to their batches."""
-        final = self.outbox.count_final()
         for working in self._feeds:
-            for batch in working.write(final.get(working.feed.id, 0)):
+            for batch in working.write():
                 if working.is_full(batch):
-                    # one commit may fill more batches than a process can have open
-                    batch.file.close()
                     self._store_soon(working, batch)
 
     def _commit(self) -> None:
         """Make the state of all files durable. Raises sqlite3.Error, FeedError."""
-        if self.ledger.stopped:
-            self.outbox.record()
-            self.outbox.recorded()
-            self._round.commit()
-            return
-        self.ledger.commit()
-        if self.ledger.stopped:
+        self._round.commit()
+        if self.ledger.failed:
             raise FeedError("the stored requests failed")
 
     # -- storing -------------------------------------------------------------------
@@ -263,7 +247,7 @@ class DurableFeeds(CommitHook):
         """Store a full batch while the crawl goes on."""
 
         async def store() -> None:
-            # not in the commit that has made it full, nor where none can record it: see `finish`
+            # not in the commit that has made it full, nor after the last one: see `finish`
             await give_turn()
             if not self.ledger.stopped:
                 await self._store(working, batch)
@@ -273,21 +257,23 @@ class DurableFeeds(CommitHook):
         stored.addBoth(lambda _: self._stores.discard(stored))
 
     async def finish(self) -> None:
-        """Complete the feeds, and end the round if it waits for nothing else. Errors are logged."""
-        if not self._is_open:
+        """Complete the feeds, and end the round if it waits for nothing else. Errors are logged.
+        After a failed commit they stay as they are, since the next start knows no more."""
+        if not self._is_open or self.ledger.failed:
             return
         try:
             self._commit()
-            await self._close([*self._feeds])
-            if not self._failed and self._round.file.is_empty and self._round.feeds_stored():
+            if failed := await self._close([*self._feeds]):
+                self._logger.error(
+                    "%s could not be stored: %s. What is missing is kept in %s; the next start of"
+                    " the job tries again.",
+                    *(counted(len(failed), "feed"), ", ".join(failed), self._directory),
+                )
+                return
+            self.all_stored = True
+            if self._round.file.is_empty and self._round.feeds_stored():
                 self._feeds.clear()
                 self._remove_parts()
-            self.all_stored = not self._failed
-            if self._failed:
-                what = "%s could not be stored: %s. What is missing is kept in %s"
-                failed = counted(len(self._failed), "feed"), ", ".join(self._failed)
-                line = f"{what}; the next start of the job tries again."
-                self._logger.error(line, *failed, self._directory)
         except Exception as error:
             self._logger.error(
                 "The feeds could not be completed: %s. The next start of the job tries again.",
@@ -295,17 +281,21 @@ class DurableFeeds(CommitHook):
                 exc_info=unforeseen(error, sqlite3.Error, OverflowError),
             )
 
-    async def _close(self, feeds: Iterable[OpenFeed]) -> None:
-        """Store the batches of `feeds`, behind full ones, and forget those of an earlier round."""
+    async def _close(self, feeds: Iterable[OpenFeed]) -> list[str]:
+        """Store the batches of `feeds`, behind full ones, and forget those of an earlier round.
+        Return the URIs of batches that failed."""
         await maybe_deferred_to_future(DeferredList([*self._stores]))
-        self._failed.clear()
+        failed: list[str] = []
         for working in feeds:
-            are_stored = [await self._store(working, each) for each in [*working.feed.batches]]
+            batches = [*working.feed.batches]
+            left = [each.uri for each in batches if not await self._store(working, each)]
             self._commit()
-            if working.is_left and all(are_stored):
+            if working.is_left and not left:
                 self._feeds.remove(working)
                 if working.feed.round != self._round.number:
                     self.outbox.remove_feed(working.feed)
+            failed += left
+        return failed
 
     async def _store(self, working: OpenFeed, batch: Batch) -> bool:
         """Complete or store a batch, and forget a full one. Return False after a logged error."""
@@ -315,9 +305,8 @@ class DurableFeeds(CommitHook):
             is_stored = await self._is_stored(working, batch, items)
         if is_stored and working.is_full(batch):
             batch.state = STORED
-            self.outbox.changed.add(batch)
+            self.outbox.save_batch(batch)
             working.feed.batches.remove(batch)
-            batch.file.close()
         return is_stored
 
     async def _is_stored(self, working: OpenFeed, batch: Batch, items: int) -> bool:
@@ -330,14 +319,11 @@ class DurableFeeds(CommitHook):
             if batch.state == WAITING:  # it has no items
                 working.begin_batch(batch)
                 self._commit()
-            batch.file.open()
-            batch.file.close()
             await working.store(batch, slot.storage, self._save)
-            self.outbox.changed.add(batch)
+            self.outbox.save_batch(batch)
             self._scrapys_logger.info("Stored %s", what)
         except Exception:
             self._scrapys_logger.exception("Error storing %s", what)
-            self._failed.append(batch.uri)
             end = "failed"
         self._crawler.stats.inc_value(f"feedexport/{end}_count/{type(slot.storage).__name__}")
         await self._crawler.signals.send_catch_log_async(signals.feed_slot_closed, slot=slot)
@@ -352,5 +338,5 @@ class DurableFeeds(CommitHook):
 
     def _save(self, batch: Batch) -> None:
         """Make the state of a batch durable."""
-        self.outbox.changed.add(batch)
+        self.outbox.save_batch(batch)
         self._commit()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -26,8 +26,8 @@ ITEMS_AT_ONCE = 32
 class FeedFile:
     """The file at `path`, whose first `length` bytes are right.
 
-    `open` cuts off later bytes if `check` has recognised all of them as this job's; nothing else is
-    cut, but by `empty`. FeedError is raised if another program writes to it, or it is a pipe or
+    `prepare` cuts off later bytes if `check` has recognised all of them as this job's; nothing else
+    is cut, but by `empty`. FeedError is raised if another program writes to it, or it is a pipe or
     device. A `private` file, and its directory, is for its owner.
     """
 
@@ -35,8 +35,7 @@ class FeedFile:
         if path.exists() and not path.is_file():  # opening a pipe may never end
             raise FeedError(f"{path} is not a regular file; choose another path")
         self.path, self._private = path, private
-        self.length, self._file = 0, -1
-        self._checked = -1  # bytes
+        self.length, self._checked = 0, -1  # bytes
         self._hash = blake2b(digest_size=16, usedforsecurity=False)
 
     @property
@@ -51,8 +50,8 @@ class FeedFile:
 
     def check(self, length: int, digest: bytes, ending: Iterator[bytes]) -> None:
         """Take the first `length` bytes as right if their hash is `digest` and the rest is the
-        beginning of `ending`, in chunks. Else raise FeedError, or OSError for what `open` could not
-        open. Cost: reads the file."""
+        beginning of `ending`, in chunks. Else raise FeedError, or OSError for what cannot be
+        opened. Cost: reads the file."""
         is_ours = True
         with suppress(FileNotFoundError), self.path.open("r+b") as file:
             self._checked = os.fstat(file.fileno()).st_size  # others may write to it meanwhile
@@ -66,57 +65,54 @@ class FeedFile:
             self._hash.update(data)
             self.length += len(data)
 
-    def open(self) -> None:
-        """Open the file and cut off bytes after `length`; make it and its directory if they are
+    def prepare(self) -> None:
+        """Cut off bytes after `length`, if `check` has seen no more; make the file if it is
         missing. Raises OSError."""
-        if self._file != -1:
-            return
+        with self._opened() as file:
+            if os.fstat(file).st_size == self._checked:
+                os.ftruncate(file, self.length)
+        self._checked = -1
+
+    def empty(self) -> None:
+        """Make the file, or drop its contents, durably. Raises OSError."""
+        with self._opened() as file:
+            os.ftruncate(file, 0)
+            os.fsync(file)
+
+    def append(self, chunks: Iterator[bytes]) -> None:
+        """Append all of `chunks` durably, or none if that raises OSError or FeedError."""
+        after, length = self._hash.copy(), self.length
+        with self._opened() as file:
+            if (size := os.fstat(file).st_size) != length:
+                what = f"{self.path} has {size:,} bytes, not {length:,}"
+                raise FeedError(f"{what}: another program writes to it")
+            try:
+                while data := b"".join(islice(chunks, ITEMS_AT_ONCE)):
+                    view = memoryview(data)
+                    while view:
+                        view = view[os.write(file, view) :]
+                    after.update(data)
+                    length += len(data)
+                os.fsync(file)
+            except BaseException:
+                with suppress(OSError):
+                    os.ftruncate(file, self.length)
+                raise
+        self._hash, self.length = after, length
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Open the file; make it and its directory if they are missing. Raises OSError."""
         is_new = not self.path.exists()
         make_directory(self.path.parent, 0o700 if self._private else 0o777)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         file = privately(self.path, flags) if self._private else os.open(self.path, flags, 0o666)
         try:
-            if os.fstat(file).st_size == self._checked:
-                os.ftruncate(file, self.length)
             if is_new:
                 sync_directory(self.path.parent)
-        except BaseException:
+            yield file
+        finally:
             os.close(file)
-            raise
-        self._file, self._checked = file, -1
-
-    def empty(self) -> None:
-        """Open the file without its contents, durably."""
-        self.open()
-        os.ftruncate(self._file, 0)
-        os.fsync(self._file)
-
-    def append(self, chunks: Iterator[bytes]) -> None:
-        """Append all of `chunks` durably, or none if that raises OSError or FeedError."""
-        self.open()
-        if (size := os.fstat(self._file).st_size) != self.length:
-            what = f"{self.path} has {size:,} bytes, not {self.length:,}"
-            raise FeedError(f"{what}: another program writes to it")
-        after, length = self._hash.copy(), self.length
-        try:
-            while data := b"".join(islice(chunks, ITEMS_AT_ONCE)):
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(self._file, view) :]
-                after.update(data)
-                length += len(data)
-            os.fsync(self._file)
-        except BaseException:
-            with suppress(OSError):
-                os.ftruncate(self._file, self.length)
-            raise
-        self._hash, self.length = after, length
-
-    def close(self) -> None:
-        """Close the file, if it is open."""
-        if self._file != -1:
-            os.close(self._file)
-            self._file = -1
 
 
 def chunks(file: IO[bytes], end: int) -> Iterator[bytes]:

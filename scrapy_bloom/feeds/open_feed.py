@@ -7,7 +7,7 @@ import json
 import os
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +169,6 @@ class OpenFeed:
                 from .moved import follow_job
 
                 follow_job(batch, self._job, file)
-                self._outbox.changed.add(batch)
         skip = 0
         for batch in self.feed.batches:
             self.check_stored(batch)
@@ -188,12 +187,12 @@ class OpenFeed:
         batch.stored["job"] = str(self._job)
         if self._is_local:
             batch.stored["place"] = str(local_path(self._view.storage(uri, self.options)))
-        self._outbox.changed.add(batch)
+        self._outbox.save_batch(batch)
         return batch
 
-    def make_room(self, items: int) -> None:
-        """Begin the batches for so many more `items`, with the next commit."""
-        for batch, _ in self._batches(items):
+    def make_room(self) -> None:
+        """Begin the batches for the final items, with the next commit."""
+        for batch, _ in self._batches():
             if not batch.items:
                 self._outbox.save_columns(self.feed)
             if batch.state == WAITING:
@@ -206,28 +205,29 @@ class OpenFeed:
             file.empty()
         else:
             file.keep()
+            file.prepare()
         batch.path, batch.state = str(file.path), OPEN
         batch.length, batch.digest = file.length, file.digest
         self._outbox.save_batch(batch)
 
-    def write(self, count: int) -> Iterator[Batch]:
-        """Append the next `count` final items, durably; yield each batch that got some. Raises
-        FeedError."""
-        items = self._outbox.final_items(self.feed)
-        for batch, share in self._batches(count):
-            file = batch.file
+    def write(self) -> Iterator[Batch]:
+        """Append the final items, durably, recorded with the next commit; yield each batch that got
+        some. Raises FeedError."""
+        for batch, share in self._batches():
+            file, items = batch.file, self._outbox.final_items(self.feed, 0, share)
             try:
-                file.append(self._placed(batch, islice(items, share)))
+                file.append(self._placed(batch, items))
             except OSError as error:
                 raise FeedError(f"the feed {batch.uri} cannot be written: {error}") from error
             batch.items += share
             batch.length, batch.digest = file.length, file.digest
-            self._outbox.changed.add(batch)
-            self._outbox.written[self.feed.id] += share
+            self._outbox.save_batch(batch)
+            self._outbox.drop_final(self.feed, share)
             yield batch
 
-    def _batches(self, items: int) -> Iterator[tuple[Batch, int]]:
-        """Yield the batches for so many more `items`, also new ones, and the number in each."""
+    def _batches(self) -> Iterator[tuple[Batch, int]]:
+        """Yield the batches for the final items, also new ones, and the number in each."""
+        items = self._outbox.count_final(self.feed)
         batches = iter([batch for batch in self.feed.batches if not self.is_full(batch)])
         while items > 0:
             batch = next(batches, None) or self.next_batch()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -73,8 +73,6 @@ class Outbox:
 
     def __init__(self, file: RequestFile) -> None:
         self._file = file
-        self.changed: set[Batch] = set()  # which the next commit records
-        self.written: Counter[int] = Counter()  # items since the last commit, by feed
         self._numbers: defaultdict[Request, int] = defaultdict(count(1).__next__)
         """Requests with items that are not final."""
         self._start_items: defaultdict[Request, list[tuple[int, bytes]]] = defaultdict(list)
@@ -124,29 +122,16 @@ class Outbox:
         return feed.batches[-1]
 
     def save_batch(self, batch: Batch) -> None:
-        """Save the state of a batch."""
+        """Save the state of a batch. Stored ones are deleted, but for the last one of each feed,
+        whose number is needed."""
         self._file.execute(
             "UPDATE batches SET path = :path, state = :state, items = :items, length = :length,"
             " digest = :digest, stored = :stored WHERE id = :id",
             {**vars(batch), "path": _storable(batch.path), "stored": json.dumps(batch.stored)},
         )
-
-    def record(self) -> None:
-        """Write, with the next commit, what has become of the files since the last one. Stored
-        batches are deleted, but for the last one of each feed, whose number is needed."""
-        first = "SELECT id FROM items WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ?"
-        for written in self.written.items():
-            self._file.execute(f"DELETE FROM items WHERE id IN ({first})", written)  # noqa: S608 - no input
-        for batch in self.changed:
-            self.save_batch(batch)
-        if any(batch.state == STORED for batch in self.changed):
+        if batch.state == STORED:
             others = "state = ? AND id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)"
             self._file.execute(f"DELETE FROM batches WHERE {others}", (STORED,))  # noqa: S608 - no input
-
-    def recorded(self) -> None:
-        """Forget what a commit has recorded."""
-        self.written.clear()
-        self.changed.clear()
 
     def add_item(self, feed: int, request: Request, item: bytes, digest: bytes | None) -> None:
         """Insert an item of `request`; one of `start()`, by `digest`, if no earlier run took it."""
@@ -171,16 +156,22 @@ class Outbox:
         for taken in start_items:
             self._file.execute(f"{take} taken = taken + 1, again = again + 1", taken)
 
-    def count_final(self) -> dict[int, int]:
-        """Return the number of final items by feed."""
-        statement = "SELECT feed, COUNT(*) FROM items WHERE request IS NULL GROUP BY feed"
-        return dict(self._file.query(statement))
+    def count_final(self, feed: Feed) -> int:
+        """Return the number of final items of a feed."""
+        statement = "SELECT COUNT(*) FROM items WHERE feed = ? AND request IS NULL"
+        ((final,),) = self._file.query(statement, (feed.id,))
+        return int(final)
 
     def final_items(self, feed: Feed, skip: int = 0, limit: int = -1) -> Iterator[bytes]:
         """Yield the final items of a feed in the order of the file, at most `limit` of them."""
         final = "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id"
         for (item,) in self._file.execute(f"{final} LIMIT ? OFFSET ?", (feed.id, limit, skip)):
             yield item
+
+    def drop_final(self, feed: Feed, count: int) -> None:
+        """Delete the first final items of a feed, which are in their file."""
+        first = "SELECT id FROM items WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ?"
+        self._file.execute(f"DELETE FROM items WHERE id IN ({first})", (feed.id, count))  # noqa: S608 - no input
 
     def drop_unfinished(self) -> None:
         """Delete the items of requests that earlier runs have not acknowledged."""

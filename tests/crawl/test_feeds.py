@@ -371,8 +371,8 @@ BATCHED = {"a%(batch_id)d.jl": {"format": "jsonlines", "batch_item_count": 1}}
 
 @pytest.mark.parametrize("feed", [{"a.json": "json"}, {"a.jl": "jsonlines"}, BATCHED])
 def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch, feed):
-    """The feed is whole when the crawl has ended, and the next start writes what is missing, of
-    batches all but the one for which there was room."""
+    """A feed that grows is whole when the crawl has ended; one that waits is written by the next
+    start, as is what is missing, of batches all but the one for which there was room."""
     write, fits = os.write, [True] * (feed is BATCHED)
 
     def on_a_full_disk(descriptor, data):
@@ -390,7 +390,7 @@ def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch, feed):
         a.pages(p2={"n": 2}, p3={"n": 3})
     assert a.scheduler.ledger.stopped
     a.close("bloom_error")
-    assert written() == ([1, 2] if feed is BATCHED else [1])
+    assert written() == ([1, 2] if feed is BATCHED else [1] if "a.jl" in feed else [])
     job(feed).finish()
     assert written() == [1, 2, 3]
 

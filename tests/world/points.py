@@ -129,7 +129,7 @@ class Points:
             (requestfile.RequestFile, ["commit"]),
             (records.SqliteRecords, ["push", "done"]),
             (durable_feeds.DurableFeeds, ["before_commit", "after_commit", "recover"]),
-            (outbox.Outbox, ["record"]),
+            (outbox.Outbox, ["save_batch"]),
             (feedfile.FeedFile, ["append"]),
             (waiting.WaitingFeed, ["_write", "_replace"]),
             (scheduler.DurableScheduler, ["open", "close"]),
