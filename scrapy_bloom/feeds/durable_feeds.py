@@ -81,11 +81,20 @@ class DurableFeeds(CommitHook):
             options = feed.options if is_left else exporter.feeds[feed.template]
             plans.require_same(feed, options)
             try:
-                self._continue(feed, options, is_left=is_left)
+                working = self._opened(feed, options)
+                working.check(Path(round_.file.name).name)
             except FeedError as error:
                 if not is_left:
-                    raise
-                self._given_up.append((feed, error.__cause__ or error))
+                    raise FeedError(
+                        f"{error}, so feed {feed.template!r} cannot go on. Put the file back as"
+                        " this job has left it; or leave the feed out of FEEDS, or give it another"
+                        " name, until the job is finished: what was scraped before is not written"
+                        " again"
+                    ) from error
+                self._given_up.append((feed, error))
+            else:
+                working.is_left = is_left
+                self._feeds.append(working)
         if left := [feed for feed in left if feed.template not in self.templates]:
             require_others(left, plans, self.new)
 
@@ -114,20 +123,6 @@ class DurableFeeds(CommitHook):
 
             kind = WaitingFeed
         return kind(self._plans, self.outbox, feed, options, self._directory)
-
-    def _continue(self, feed: Feed, options: dict[str, Any], *, is_left: bool) -> None:
-        """Go on with a feed of an earlier run, or complete one that `is_left`. Raises FeedError."""
-        try:
-            working = self._opened(feed, options)
-            working.check(Path(self._round.file.name).name)
-        except FeedError as error:
-            raise FeedError(
-                f"{error}, so feed {feed.template!r} cannot go on. Put the file back as this job"
-                " has left it; or leave the feed out of FEEDS, or give it another name, until the"
-                " job is finished: what was scraped before is not written again"
-            ) from error
-        working.is_left = is_left
-        self._feeds.append(working)
 
     # -- opening -------------------------------------------------------------------
 
@@ -191,24 +186,19 @@ class DurableFeeds(CommitHook):
         job's file stops the ledger."""
         if self.ledger.stopped or not self._is_open:
             return
-        origin, filters = self._origin(response), self._exporter.filters
+        origin, filters, digest = self._origin(response), self._exporter.filters, None
         try:
             for working in self._feeds:
                 if not working.is_left and filters[working.feed.template].accepts(item):
-                    feed, exported, digest = working.feed.id, working.export(item), None
+                    exported = working.export(item)
                     if is_start_item:
                         from ..crawl.forms import digest_of
 
                         digest = digest_of(item, exported, working.options["fields"])
-                    try:
-                        self.outbox.add_item(feed, origin, exported, digest)
-                    except (sqlite3.Error, OSError, OverflowError, MemoryError) as error:
-                        self.ledger.stop(error)
-                        return
-        # some feeds have the item, and Twisted may hold back a Ctrl-C
-        except KeyboardInterrupt as error:
+                    with self.ledger.guarded(sqlite3.Error, OSError, OverflowError, MemoryError):
+                        self.outbox.add_item(working.feed.id, origin, exported, digest)
+        except KeyboardInterrupt as error:  # some feeds have the item, and Twisted may hold it back
             self.ledger.stop(error)
-            return
         self.ledger.pushed()
 
     def _origin(self, response: Any) -> Request:
@@ -319,7 +309,7 @@ class DurableFeeds(CommitHook):
             if batch.state == WAITING:  # it has no items
                 working.begin_batch(batch)
                 self._commit()
-            await working.store(batch, slot.storage, self._save)
+            await working.store(batch, slot.storage, self._commit)
             self.outbox.save_batch(batch)
             self._scrapys_logger.info("Stored %s", what)
         except Exception:
@@ -335,8 +325,3 @@ class DurableFeeds(CommitHook):
             for part in (p for p in self._directory.glob("*.part") if p.stem.isdecimal()):
                 part.unlink()
             self._directory.rmdir()
-
-    def _save(self, batch: Batch) -> None:
-        """Make the state of a batch durable."""
-        self.outbox.save_batch(batch)
-        self._commit()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -13,7 +12,7 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.defer import ensure_awaitable
 
 from ..amounts import counted
-from ..crawl.failed_request import IN_MEMORY, FailedRequest, item_refused
+from ..crawl.failed_request import IN_MEMORY, item_refused
 from ..crawl.origins import StartItems, request_of
 from ..jobdir import session_of
 from ..scrapy_private.progress import scheduler_of
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from ..sqlite.rounds import Round
     from .durable_feeds import DurableFeeds
     from .open_feed import Plans
-
-logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
 
 
 class DurableFeedExporter(FeedExporter):
@@ -144,19 +141,10 @@ class DurableFeedExporter(FeedExporter):
     # -- refused items -------------------------------------------------------------
 
     def _tell_of_refused(self, response: Any, error: Exception) -> None:
+        """Send `item_refused`, and count pages that no job keeps as failed."""
         self.crawler.signals.send_catch_log(item_refused, response=response, error=error)
         request = request_of(self.crawler, response)
         has_job = self.durable or getattr(scheduler_of(self.crawler), "ledger", None) is not None
-        if has_job or request is None or request in self._refused:
-            return
-        if not self.crawler.stats.get_value(IN_MEMORY):
-            failed = FailedRequest.of(request, "feed", exception=error)
-            logger.error(
-                "A feed has refused an item of %(request)s: %(error)s. Its page cannot be kept as"
-                " failed: there is no JOBDIR with DurableScheduler. No more such items will be"
-                " shown (see the stat %(stat)s for their pages).",
-                {"request": request, "error": failed.exception, "stat": IN_MEMORY},
-                extra={"spider": self.crawler.spider},
-            )
-        self._refused.add(request)
-        self.crawler.stats.inc_value(IN_MEMORY)
+        if not has_job and request is not None and request not in self._refused:
+            self._refused.add(request)
+            self.crawler.stats.inc_value(IN_MEMORY)

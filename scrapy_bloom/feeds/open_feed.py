@@ -6,9 +6,8 @@ import io
 import json
 import os
 from contextlib import suppress
-from functools import partial
 from itertools import chain
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itemadapter import ItemAdapter
@@ -57,11 +56,9 @@ class Plans:
             return not isinstance(storage, feedexport.StdoutFeedStorage)
         with suppress(Exception):  # what the URI needs may not be known yet
             storage = self.view.storage(self.view.evaluate(template, options, 1), options)
-            if not options["uri_params"]:  # nor a parameter that a handler of spider_opened may set
-                _ = template % dict.fromkeys(("time", "batch_time", "batch_id", "name"), 1)
-                self._places[template] = local_path(storage)
+            self._places[template] = local_path(storage)
         path = local_path(storage)
-        return path.is_file() or not path.exists() or (template in self._places and path.is_dir())
+        return path.is_file() or path.is_dir() or not path.exists()
 
     def require_places(self, new: Iterable[str]) -> None:
         """Raise FeedError if one of the `new` feeds may not write its local file; write nothing."""
@@ -85,7 +82,8 @@ class Plans:
         """Return the options of a feed in the form of JSON, and the classes that it uses."""
         exporter = self.exporter.exporters.get(options["format"])
         classes = {"exporter": exporter, "storage": type(self.storage_of(template, options))}
-        return dict(_plain({**options, **classes}))
+        described = json.dumps({**options, **classes}, default=_form, skipkeys=True)
+        return dict(json.loads(described))
 
     def require_same(self, feed: Feed, options: dict[str, Any]) -> None:
         """Raise FeedError if `options` or its classes are others than `feed` was begun with."""
@@ -282,10 +280,10 @@ class OpenFeed:
         return batch.items
 
     async def store(
-        self, batch: Batch, storage: FeedStorageProtocol, save: Callable[[Batch], None]
+        self, batch: Batch, storage: FeedStorageProtocol, commit: Callable[[], None]
     ) -> None:
-        """Store `batch`, if its file is a part; `save` makes `batch.stored` durable. Raises what
-        the storage raises."""
+        """Store `batch`, if its file is a part; `commit` makes its state durable. Raises what the
+        storage raises."""
 
 
 def is_local(storage: object) -> bool:
@@ -308,18 +306,9 @@ def local_path(storage: FeedStorageProtocol) -> Path:
     return Path(storage.path).absolute()
 
 
-def _plain(value: Any) -> Any:
-    """Return the value of an option in the form of JSON, the same in each process."""
-    return json.loads(json.dumps(value, default=_form, skipkeys=True))
-
-
 def _form(value: Any) -> Any:
-    """Return the form of a value that is not JSON: classes and functions become their names, other
-    objects those of their types."""
+    """Return the form of a value that is not JSON, the same in each process: classes and functions
+    become their names, other objects those of their types."""
     if isinstance(value, (set, frozenset)):
-        return sorted(map(_plain, value), key=json.dumps)
-    if isinstance(value, partial):
-        return f"functools.partial of {_plain(value.func)}"
-    if isinstance(value, (bytes, PurePath)):
-        return str(value)
+        return sorted(json.dumps(each, default=_form) for each in value)
     return global_object_name(value if hasattr(value, "__qualname__") else type(value))

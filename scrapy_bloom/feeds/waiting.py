@@ -97,12 +97,12 @@ class WaitingFeed(OpenFeed):
         return None if stored == batch.items and (self.is_left or not new) else new
 
     async def store(
-        self, batch: Batch, storage: FeedStorageProtocol, save: Callable[[Batch], None]
+        self, batch: Batch, storage: FeedStorageProtocol, commit: Callable[[], None]
     ) -> None:
-        """Store `batch`, or its new part; `save` makes `batch.stored` durable. Raises any exception
-        of the storage."""
+        """Store `batch`, or its new part; `commit` makes its state durable. Raises any exception of
+        the storage."""
         if is_local(storage):
-            self._replace(batch, storage, save)
+            self._replace(batch, storage, commit)
         else:
             spider = self._exporter.crawler.spider
             assert spider is not None
@@ -151,7 +151,7 @@ class WaitingFeed(OpenFeed):
             target.close = int
 
     def _replace(
-        self, batch: Batch, storage: FeedStorageProtocol, save: Callable[[Batch], None]
+        self, batch: Batch, storage: FeedStorageProtocol, commit: Callable[[], None]
     ) -> None:
         """Replace the feed's own file atomically by its earlier contents and the round's."""
         stored = batch.stored
@@ -168,7 +168,8 @@ class WaitingFeed(OpenFeed):
             after = _version(Path(file.name))
             self.check_stored(batch)  # others may have written to it meanwhile
             stored["versions"] = [*stored["versions"][-1:], after]
-            save(batch)
+            self._outbox.save_batch(batch)
+            commit()
         stored["versions"] = stored["versions"][-1:]
         stored["is_replaced"] = True
 
