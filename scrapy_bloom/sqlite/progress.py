@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING
 
 from ..crawl.delays import DEAD
 from ..crawl.ledger import CommitHook
 from ..crawl.stats import COUNTED, counts_of, set_stats
+from .job_file import DAMAGED
 from .schema import HOLDS
 
 if TYPE_CHECKING:
@@ -26,16 +28,12 @@ if TYPE_CHECKING:
 KEPT_SECONDS = 70
 """The file keeps this part of the past, for the rates."""
 COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
-ROUND_COUNTS = f"SELECT {', '.join(COUNTED)} FROM round_counts"  # noqa: S608 - no input
 OF_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
 
 
 class Progress(CommitHook):
-    """A commit hook of `ledger` that notes the figures of the job, in the first commit, in one a
-    second and in the last one, and in each commit what the round has counted. `pending` counts the
-    requests that wait, in memory too."""
-
-    seconds = 1.0
+    """A commit hook of `ledger` that notes the figures of the job in each commit, of which the file
+    keeps the last one of each second. `pending` counts the requests that wait, in memory too."""
 
     def __init__(
         self,
@@ -53,37 +51,18 @@ class Progress(CommitHook):
         self._dupefilter = dupefilter
         self._pending = pending
         self._began = time.time()
-        # the first commit notes: up to then the figures are those of an earlier start
-        self._noted = 0.0
-        self._counted = self._of_earlier_starts = file.query(ROUND_COUNTS)[0]
+        self._of_earlier_starts = dict.fromkeys(COUNTED, 0)
+        for (last,) in file.query("SELECT figures FROM progress ORDER BY time DESC LIMIT 1"):
+            with suppress(*DAMAGED):  # it costs the counts
+                self._of_earlier_starts = {n: int(json.loads(last)["of_round"][n]) for n in COUNTED}
         ledger.commit_hooks.append(self)
         round_.at_begin.append(self._begin_round)
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
-        """Note the figures if a second has passed. Raises sqlite3.Error, OSError."""
+        """Note the figures. Raises sqlite3.Error, OSError."""
         if self._ledger.stopped:
             return  # the filter is closed
-        self._count()
-        if self._ledger.ends or not 0 <= time.time() - self._noted < self.seconds:
-            self._note()
-
-    def _begin_round(self) -> None:
-        self._noted = 0.0  # its filter may be another
-        self._of_earlier_starts = tuple(-now for now in counts_of(self._crawler).values())
-
-    def _count(self) -> None:
-        """Note what the round has counted."""
-        counts = zip(self._of_earlier_starts, counts_of(self._crawler).values(), strict=True)
-        counted = tuple(map(sum, counts))
-        if counted != self._counted:
-            self._file.execute(
-                "UPDATE round_counts SET (pages, items, duplicates, retries) = (?, ?, ?, ?)",
-                counted,
-            )
-            self._counted = counted
-
-    def _note(self) -> None:
-        self._noted = time.time()
+        now, counts = time.time(), counts_of(self._crawler)
         seen = self._dupefilter._seen
         assert seen is not None
         capacities = seen.filter.capacities
@@ -92,16 +71,17 @@ class Progress(CommitHook):
         figures = {
             "began": self._began,
             **set_stats(self._crawler, self._ledger, self._pending(), in_commit=True),
-            **counts_of(self._crawler),
+            **counts,
             **dict(zip(OF_FILTER, of_filter, strict=True)),
-            "of_earlier_starts": self._of_earlier_starts,
+            "of_round": {name: n + self._of_earlier_starts[name] for name, n in counts.items()},
         }
         # a clock that was set back must not leave a future behind
-        self._file.execute(
-            "DELETE FROM progress WHERE time < ? OR time >= ?",
-            (self._noted - KEPT_SECONDS, self._noted),
-        )
-        self._file.execute("INSERT INTO progress VALUES (?, ?)", (self._noted, json.dumps(figures)))
+        outdated = "DELETE FROM progress WHERE time < ? OR time >= ?"
+        self._file.execute(outdated, (now - KEPT_SECONDS, int(now)))
+        self._file.execute("INSERT INTO progress VALUES (?, ?)", (now, json.dumps(figures)))
+
+    def _begin_round(self) -> None:
+        self._of_earlier_starts = {name: -n for name, n in counts_of(self._crawler).items()}
 
 
 def waiting_in(ask: Query) -> tuple[int, float | None, int]:

@@ -45,13 +45,10 @@ _TABLES = (
     " clean INTEGER NOT NULL, unreleased TEXT NOT NULL, taken_over TEXT NOT NULL,"
     " last INTEGER NOT NULL)",
     "INSERT INTO job VALUES (randomblob(16), '', 0, 1, '[]', '', 0)",
-    # the figures of the job, once a second of the last minute: status.py
+    # the figures of the job, of each second of the last minute: status.py
     "CREATE TABLE progress (time REAL PRIMARY KEY, figures TEXT NOT NULL) WITHOUT ROWID",
     # the one row, if any, is that of the last round; `crawl` is empty but for feeds of a worker
     "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL, crawl TEXT NOT NULL)",
-    # what all starts of the round have counted
-    "CREATE TABLE round_counts (pages INTEGER, items INTEGER, duplicates INTEGER, retries INTEGER)",
-    "INSERT INTO round_counts VALUES (0, 0, 0, 0)",
     "CREATE TABLE taken_start_requests (fingerprint BLOB NOT NULL,"
     " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID",
     # goes with the row of its parent, or when that has failed and can be read: repeated_children.py

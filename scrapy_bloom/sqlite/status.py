@@ -18,7 +18,7 @@ from ..jobdir import JobDirectory
 from ..texts import without_user
 from .job_file import UNFINISHED, check_header
 from .listing import Listing, reading
-from .progress import OF_FILTER, ROUND_COUNTS, held_in, waiting_in
+from .progress import OF_FILTER, held_in, waiting_in
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 from .schema import OF_DEAD_HOSTS
 
@@ -95,17 +95,14 @@ class JobStatus:
             listing = Listing(connection.execute, is_running=is_running)
             pending = self._pending.of(listing)
             later, next_due, held = waiting_in(connection.execute)
-            of_round = connection.execute(ROUND_COUNTS).fetchone()
             log = self._path.with_name(f"{self._path.name}-wal")
             sizes = [self._path.stat()]
             with suppress(FileNotFoundError):
                 sizes.append(log.stat())
             at, last = samples[-1] if samples else (now, {})
-            # up to the last commit, which may be newer; a round that has just begun is not noted
-            counts = zip(COUNTED, of_round, last.get("of_earlier_starts") or (), strict=False)
-            last = {**last, **{name: n - before for name, n, before in counts if n >= before}}
+            of_round = last.get("of_round") or dict.fromkeys(COUNTED, 0)
             if not is_running:
-                last |= {"pending": pending.states.total(), "in_flight": 0}
+                last = {**last, "pending": pending.states.total(), "in_flight": 0}
             figures = {
                 "time": now,
                 "state": state.state,
@@ -114,7 +111,7 @@ class JobStatus:
                 if samples
                 else None,
                 **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *OF_FILTER)},
-                **{f"round_{name}": n for name, n in zip(COUNTED, of_round, strict=True)},
+                **{f"round_{name}": of_round[name] for name in COUNTED},
                 "feeds": [
                     {"uri": without_user(os.fsdecode(uri)), "items": count}
                     for uri, count in self._feeds.of(connection)

@@ -30,6 +30,7 @@ SLOTS = 12
 PENDING = SLOTS * (SLOTS + 1) // 2
 NOTED = {"in_flight": 16, "commit_seconds_max": 0.0123}
 NOTED |= {"filter_capacity": 1_000_000, "filter_layers": 1, "filter_bytes": 4_000_000}
+NOTED |= {"of_round": {"pages": 21580, "items": 7, "duplicates": 8, "retries": 0}}
 CHANGING = {"commits": (0, 10), "pages": (1000, 20), "items": (900, 10), "retries": (3, 0)}
 CHANGING |= {"duplicates": (5000, 100), "pending": (700_000, -50), "filter_items": (400_000, 100)}
 """At the beginning of this start, and a second more."""
@@ -55,7 +56,6 @@ def watched(tmp_path):
     for second in range(-32, 30):
         counted = {name: first + second * step for name, (first, step) in CHANGING.items()}
         note(job.file, began + second, began, **NOTED, **counted)
-    job.file.execute("UPDATE round_counts SET pages = 21580, items = 7, duplicates = 8")
     job.file.commit()
     with closing(job.file._connection), JobDirectory(tmp_path).locked():
         yield tmp_path
@@ -226,7 +226,7 @@ def test_feeds_are_counted_with_what_is_not_in_their_files_yet(watched):
     feeds = {"s3://id:se/cret@bucket/%(batch_id)d": 10, "a@b": 0}
     for number, (uri, size) in enumerate(feeds.items()):
         feed = number, uri, json.dumps({"batch_item_count": size})
-        query(watched, "INSERT INTO feeds VALUES (?, 1, ?, ?, NULL, 'null')", *feed)
+        query(watched, "INSERT INTO feeds VALUES (?, 1, ?, ?, 'null')", *feed)
         query(watched, "INSERT INTO items VALUES (NULL, ?1, NULL, x''), (NULL, ?1, 5, x'')", number)
     batch = "(NULL, 0, ?, '', '', '', ?, 0, x'', '')"
     query(watched, f"INSERT INTO batches VALUES {batch}, {batch}", 4, 10, 5, 3)
