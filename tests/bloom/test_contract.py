@@ -129,7 +129,7 @@ def test_reopening_with_other_parameters(make):
     bloom_filter.close()
     file = make.path if make.path.is_file() else make.path / "0.bloom"
     before = file.read_bytes()
-    with pytest.raises(IncompatibleFilterError, match=r"made for error rate 0.0001 .* lower 1e-05"):
+    with pytest.raises(IncompatibleFilterError, match=r"made for error rate 0.0001.* lower 1e-05"):
         make(1_000, 1e-5)
     with pytest.raises(IncompatibleFilterError, match="another secret"):
         make(1_000, 1e-4, secret=bytes(16))
