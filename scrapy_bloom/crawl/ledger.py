@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request
 from scrapy.utils.python import global_object_name
-from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..errors import message_of, unforeseen
@@ -277,7 +276,7 @@ class Ledger:
             name = f"{global_object_name(handler)}, a handler of before_commit"
             if isinstance(answer, Failure):
                 raise RuntimeError(f"{name}: {answer.value!r}") from answer.value
-            if inspect.isawaitable(answer) or isinstance(answer, Deferred):
+            if inspect.isawaitable(answer):
                 if inspect.iscoroutine(answer):
                     answer.close()
                 raise RuntimeError(f"{name}: it must do its work before it returns")

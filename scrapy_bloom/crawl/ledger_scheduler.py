@@ -50,7 +50,6 @@ OVERDUE_SECONDS = 0.5
 """The pause before a store is asked again for what is due."""
 MOST_PUT_OFF = 10.0
 """Seconds after which a held request in memory is looked at again, which may have been released."""
-COMMAND_LINE = SETTINGS_PRIORITIES["cmdline"]
 
 
 def keep_off_the_job(crawler: Crawler) -> None:
@@ -59,7 +58,8 @@ def keep_off_the_job(crawler: Crawler) -> None:
     state, exporter = crawler.get_extension(SpiderState), crawler.get_extension(FeedExporter)
     if state is not None:
         state.jobdir = None
-    if exporter is not None and crawler.settings.getpriority("FEEDS") != COMMAND_LINE:
+    is_named = crawler.settings.getpriority("FEEDS") == SETTINGS_PRIORITIES["cmdline"]
+    if exporter is not None and not is_named:
         exporter.feeds = {}
 
 
@@ -395,7 +395,11 @@ class LedgerScheduler(BaseScheduler):
         if (due := self._next_due) is None or not self.has_pending_requests():
             return  # a slot may be held for which nothing is left
         if self._delay_wait is not None and due > self._delay_wait and self._is_at_rest:
-            self._close_until_due(due, self._delay_wait)
+            when = "when its slot is released" if due == inf else f"in {due:.0f} s"
+            what = "The next request is due %s, and BLOOM_DELAY_WAIT is %g s: closing the spider"
+            logger.info(what, when, self._delay_wait, extra={"spider": self.spider})
+            self._delay_wait = None
+            close_spider(self.crawler, "bloom_later")
         else:
             # a store that is asked already wakes the engine when it answers
             self._alarm.set(due if due > 0 else OVERDUE_SECONDS)
@@ -408,13 +412,6 @@ class LedgerScheduler(BaseScheduler):
             return bool(self.crawler.engine.spider_is_idle())
         finally:
             self._asks_for_rest = False
-
-    def _close_until_due(self, due: float, wait: float) -> None:
-        when = "when its slot is released" if due == inf else f"in {due:.0f} s"
-        what = "The next request is due %s, and BLOOM_DELAY_WAIT is %g s: closing the spider"
-        logger.info(what, when, wait, extra={"spider": self.spider})
-        self._delay_wait = None
-        close_spider(self.crawler, "bloom_later")
 
     def _on_alarm(self) -> None:
         self._take_due()

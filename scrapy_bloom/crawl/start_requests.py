@@ -24,19 +24,17 @@ AT_ONCE = 100
 """Start requests that are skipped, or sent, before the reactor has a turn."""
 REPEAT_KEY = "bloom_repeat_start"
 """The meta key of a start request that is sent at each start of a job."""
-KEY_PREFIX = bytes(4)
-"""The first bytes of each key of a start request, and of one in 2**32 fingerprints."""
 
 
 def key_of(request: Request, fingerprint: bytes) -> bytes:
-    """Return the key of a start request, the same in each process: that of its page, and a digest
-    of its cookies, headers that authorize, callback, cookie jar and proxy."""
+    """Return the key of a start request, 20 bytes that are the same in each process: of its page,
+    cookies, headers that authorize, callback, cookie jar and proxy."""
     callback = getattr(request.callback, "__name__", None)
     headers = [request.headers.getlist(name) for name in ("Cookie", "Authorization")]
     jar, proxy = request.meta.get("cookiejar"), request.meta.get("proxy")
     whose = "\0".join(map(_text, (request.cookies, *headers, callback, jar, proxy)))
-    digest = blake2b(whose.encode("utf-8", "backslashreplace"), digest_size=8)
-    return KEY_PREFIX + blake2b(fingerprint, digest_size=12).digest() + digest.digest()
+    whole = fingerprint + whose.encode("utf-8", "backslashreplace")
+    return blake2b(whole, digest_size=20).digest()
 
 
 def _text(value: Any) -> str:
