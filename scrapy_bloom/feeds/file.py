@@ -39,16 +39,16 @@ class FeedFile:
         self._hash = blake2b(digest_size=16, usedforsecurity=False)
 
     @property
-    def digest(self) -> bytes:
+    def digest(self) -> str:
         """A hash of the first `length` bytes."""
-        return self._hash.digest()
+        return self._hash.hexdigest()
 
     def keep(self) -> None:
         """Take the present contents of the file as right. Cost: reads the file."""
         with suppress(FileNotFoundError), self.path.open("rb") as file:
             self._read(file, sys.maxsize)
 
-    def check(self, length: int, digest: bytes, ending: Iterator[bytes]) -> None:
+    def check(self, length: int, digest: str, ending: Iterator[bytes]) -> None:
         """Take the first `length` bytes as right if their hash is `digest` and the rest is the
         beginning of `ending`, in chunks. Else raise FeedError, or OSError for what cannot be
         opened. Cost: reads the file."""

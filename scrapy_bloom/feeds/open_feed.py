@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import secrets
+import sys
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -108,7 +110,7 @@ class Plans:
 
 class OpenFeed:
     """A feed that this run writes, by its `options`. Its batches are rows of `outbox`; one ends at
-    `limit` items, if that is not None.
+    `limit` items.
 
     Items are appended to the feed's own file as soon as they are final, as the text that the
     exporter makes of them, behind a head in each batch. WaitingFeed has part files in `directory`.
@@ -122,7 +124,7 @@ class OpenFeed:
         self, plans: Plans, outbox: Outbox, feed: Feed, options: dict[str, Any], directory: Path
     ) -> None:
         self.feed, self.options = feed, options
-        self.limit: int | None = options["batch_item_count"] or None
+        self.limit: int = options["batch_item_count"] or sys.maxsize
         self._job = directory.parent.resolve()
         self._outbox, self._directory = outbox, directory.absolute()
         self._exporter, self._view = plans.exporter, plans.view
@@ -142,7 +144,7 @@ class OpenFeed:
 
     def is_full(self, batch: Batch) -> bool:
         """Return True if `batch` takes no more items."""
-        return self.limit is not None and batch.items >= self.limit
+        return batch.items >= self.limit
 
     def _build(self, file: Any) -> BaseItemExporter:
         """Return the exporter over `file`. Raises what its constructor raises."""
@@ -169,8 +171,7 @@ class OpenFeed:
                 follow_job(batch, self._job, file)
         skip = 0
         for batch in self.feed.batches:
-            self.check_stored(batch)
-            room = -1 if self.limit is None else max(self.limit - batch.items, 0)
+            room = max(self.limit - batch.items, 0)
             items = self._outbox.final_items(self.feed, skip, room)
             skip += room
             if batch.state == OPEN:
@@ -181,18 +182,16 @@ class OpenFeed:
         """Add a batch to the feed."""
         number = self.feed.last_batch + 1
         uri = self._view.evaluate(self.feed.template, self.options, number)
-        batch = self._outbox.add_batch(self.feed, number, uri)
-        batch.stored["job"] = str(self._job)
+        stored = {"token": secrets.token_hex(8), "job": str(self._job)}
         if self._is_local:
-            batch.stored["place"] = str(local_path(self._view.storage(uri, self.options)))
-        self._outbox.save_batch(batch)
-        return batch
+            stored["place"] = str(local_path(self._view.storage(uri, self.options)))
+        return self._outbox.add_batch(self.feed, number, uri, stored)
 
     def make_room(self) -> None:
         """Begin the batches for the final items, with the next commit."""
         for batch, _ in self._batches():
             if not batch.items:
-                self._outbox.save_columns(self.feed)
+                self._outbox.save_feed(self.feed)
             if batch.state == WAITING:
                 self.begin_batch(batch)
 
@@ -229,7 +228,7 @@ class OpenFeed:
         batches = iter([batch for batch in self.feed.batches if not self.is_full(batch)])
         while items > 0:
             batch = next(batches, None) or self.next_batch()
-            share = items if self.limit is None else min(items, self.limit - batch.items)
+            share = min(items, self.limit - batch.items)
             items -= share
             yield batch, share
 
@@ -271,9 +270,6 @@ class OpenFeed:
         finally:
             self._buffer.seek(0)
             self._buffer.truncate()
-
-    def check_stored(self, batch: Batch) -> None:
-        """Raise FeedError if what was stored of `batch` has changed since."""
 
     def unstored(self, batch: Batch) -> int | None:
         """Return how many items of `batch` are to be stored, None if nothing is to be done."""

@@ -8,15 +8,11 @@ then. Other items are dropped after a crash, since their requests are repeated.
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
-
-from ..errors import encodable
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -26,6 +22,9 @@ if TYPE_CHECKING:
 
 WAITING, OPEN, STORED = "waiting", "open", "stored"
 """The states of a batch: it has no file yet, a file to which items come, or all that it gets."""
+
+_OF_BATCH = ("number", "uri", "stored", "path", "state", "items", "length", "digest")
+_OF_FEED = ("template", "options", "columns")
 
 
 @dataclass(eq=False)
@@ -40,12 +39,12 @@ class Batch:
     id: int
     number: int
     uri: str
-    path: str
+    stored: dict[str, Any]
+    path: str = ""
     state: str = WAITING
     items: int = 0
     length: int = 0
-    digest: bytes = b""
-    stored: dict[str, Any] = field(default_factory=dict)
+    digest: str = ""
     file: FeedFile = field(init=False)
 
 
@@ -79,30 +78,25 @@ class Outbox:
 
     def feeds(self) -> list[Feed]:
         """Return the feeds with their batches."""
-        query = self._file.query
         feeds = {
-            id_: Feed(id_, round_, os.fsdecode(uri), json.loads(options), json.loads(columns))
-            for id_, round_, uri, options, columns in query("SELECT * FROM feeds")
+            id_: Feed(id_, round_, **json.loads(facts))
+            for id_, round_, facts in self._file.query("SELECT * FROM feeds")
         }
-        columns = "feed, id, number, uri, path, state, items, length, digest, stored"
-        rows = query(f"SELECT {columns} FROM batches ORDER BY number")  # noqa: S608 - no input
-        for feed, id_, number, uri, path, state, *contents, stored in rows:
-            feeds[feed].last_batch = number
-            batch = Batch(id_, number, os.fsdecode(uri), os.fsdecode(path), state, *contents)
-            batch.stored = json.loads(stored)
-            (feeds[feed].full if state == STORED else feeds[feed].batches).append(batch)
+        for id_, feed, facts in self._file.query("SELECT * FROM batches ORDER BY id"):
+            batch = Batch(id_, **json.loads(facts))
+            feeds[feed].last_batch = batch.number
+            (feeds[feed].full if batch.state == STORED else feeds[feed].batches).append(batch)
         return list(feeds.values())
 
     def add_feed(self, round_: int, template: str, options: dict[str, Any]) -> Feed:
         """Insert a feed of a round and return it."""
-        statement = "INSERT INTO feeds VALUES (NULL, ?, ?, ?, 'null')"
-        row = self._insert(statement, (round_, _storable(template), json.dumps(options)))
-        return Feed(row, round_, template, options)
+        feed = Feed(0, round_, template, options)
+        feed.id = self._insert("INSERT INTO feeds VALUES (NULL, ?, ?)", round_, _facts_of(feed))
+        return feed
 
-    def save_columns(self, feed: Feed) -> None:
+    def save_feed(self, feed: Feed) -> None:
         """Save the columns of a feed."""
-        save = "UPDATE feeds SET columns = ? WHERE id = ?"
-        self._file.execute(save, (json.dumps(feed.columns), feed.id))
+        self._file.execute("UPDATE feeds SET facts = ? WHERE id = ?", (_facts_of(feed), feed.id))
 
     def remove_feed(self, feed: Feed) -> None:
         """Delete a feed with its batches and items."""
@@ -110,28 +104,25 @@ class Outbox:
             is_own = "id" if table == "feeds" else "feed"
             self._file.execute(f"DELETE FROM {table} WHERE {is_own} = ?", (feed.id,))  # noqa: S608 - no input
 
-    def add_batch(self, feed: Feed, number: int, uri: str) -> Batch:
-        """Insert a batch without a path as the last one of `feed`, and return it."""
-        feed.last_batch = number
-        stored = {"token": secrets.token_hex(8)}
-        row = self._insert(
-            "INSERT INTO batches VALUES (NULL, ?, ?, ?, '', 'waiting', 0, 0, x'', ?)",
-            (feed.id, number, _storable(uri), json.dumps(stored)),
+    def add_batch(self, feed: Feed, number: int, uri: str, stored: dict[str, Any]) -> Batch:
+        """Insert a batch without a file as the last one of `feed`, and return it."""
+        batch = Batch(0, number, uri, stored)
+        batch.id = self._insert(
+            "INSERT INTO batches VALUES (NULL, ?, ?)", feed.id, _facts_of(batch)
         )
-        feed.batches.append(Batch(row, number, uri, "", stored=stored))
-        return feed.batches[-1]
+        feed.batches.append(batch)
+        feed.last_batch = number
+        return batch
 
     def save_batch(self, batch: Batch) -> None:
         """Save the state of a batch. Stored ones are deleted, but for the last one of each feed,
         whose number is needed."""
-        self._file.execute(
-            "UPDATE batches SET path = :path, state = :state, items = :items, length = :length,"
-            " digest = :digest, stored = :stored WHERE id = :id",
-            {**vars(batch), "path": _storable(batch.path), "stored": json.dumps(batch.stored)},
-        )
+        save = "UPDATE batches SET facts = ? WHERE id = ?"
+        self._file.execute(save, (_facts_of(batch), batch.id))
         if batch.state == STORED:
-            others = "state = ? AND id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)"
-            self._file.execute(f"DELETE FROM batches WHERE {others}", (STORED,))  # noqa: S608 - no input
+            others = "id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)"
+            stored = "json_extract(facts, '$.state') = 'stored'"
+            self._file.execute(f"DELETE FROM batches WHERE {others} AND {stored}")  # noqa: S608 - no input
 
     def add_item(self, feed: int, request: Request, item: bytes, digest: bytes | None) -> None:
         """Insert an item of `request`; one of `start()`, by `digest`, if no earlier run took it."""
@@ -183,12 +174,13 @@ class Outbox:
         for table in ("items", "start_items", "batches", "feeds"):
             self._file.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
 
-    def _insert(self, statement: str, values: Sequence[object]) -> int:
+    def _insert(self, statement: str, *values: object) -> int:
         row = self._file.execute(statement, values).lastrowid
         assert row is not None
         return row
 
 
-def _storable(path: str) -> str | bytes:
-    """Return a path or URI as SQLite takes it: as bytes if it is not UTF-8."""
-    return path if path == encodable(path) else os.fsencode(path)
+def _facts_of(thing: Batch | Feed) -> str:
+    """Return what a row has of a batch or a feed, in JSON."""
+    names = _OF_BATCH if isinstance(thing, Batch) else _OF_FEED
+    return json.dumps({name: getattr(thing, name) for name in names})

@@ -78,7 +78,13 @@ class WaitingFeed(OpenFeed):
 
     # -- a batch -------------------------------------------------------------------
 
-    def check_stored(self, batch: Batch) -> None:
+    def check(self, file: str) -> None:
+        """Check what was stored, too."""
+        super().check(file)
+        for batch in self.feed.batches:
+            self._check_stored(batch)
+
+    def _check_stored(self, batch: Batch) -> None:
         """Raise FeedError if the file in which `batch` was stored has changed since. Cost: reads
         the file."""
         stored = batch.stored
@@ -166,7 +172,7 @@ class WaitingFeed(OpenFeed):
             self._write(batch, file)
             file.close()
             after = _version(Path(file.name))
-            self.check_stored(batch)  # others may have written to it meanwhile
+            self._check_stored(batch)  # others may have written to it meanwhile
             stored["versions"] = [*stored["versions"][-1:], after]
             self._outbox.save_batch(batch)
             commit()
@@ -204,7 +210,7 @@ def _version(path: Path) -> list[Any]:
     """Return the length and the hash of the file at `path`. Cost: reads it."""
     file = FeedFile(path)
     file.keep()
-    return [file.length, file.digest.hex()]
+    return [file.length, file.digest]
 
 
 def mode_of(path: Path) -> int:

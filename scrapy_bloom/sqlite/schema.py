@@ -62,13 +62,9 @@ _TABLES = (
     " DELETE FROM taken_children WHERE parent = OLD.id; END",
     # one row, if any; `replaces` is a hash of the file spider.state
     "CREATE TABLE spider_state (state BLOB NOT NULL, replaces BLOB)",
-    # how far each feed has come: feeds/outbox.py
-    "CREATE TABLE feeds (id INTEGER PRIMARY KEY, round INTEGER NOT NULL,"
-    " template TEXT NOT NULL, options TEXT NOT NULL, columns TEXT NOT NULL)",
-    "CREATE TABLE batches (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL,"
-    " number INTEGER NOT NULL, uri TEXT NOT NULL, path TEXT NOT NULL, state TEXT NOT NULL,"
-    " items INTEGER NOT NULL, length INTEGER NOT NULL, digest BLOB NOT NULL,"
-    " stored TEXT NOT NULL)",
+    # how far each feed has come, in JSON: feeds/outbox.py
+    "CREATE TABLE feeds (id INTEGER PRIMARY KEY, round INTEGER NOT NULL, facts TEXT NOT NULL)",
+    "CREATE TABLE batches (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL, facts TEXT NOT NULL)",
     # `request` is NULL when the item is final
     "CREATE TABLE items (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL, request INTEGER,"
     " item BLOB NOT NULL)",

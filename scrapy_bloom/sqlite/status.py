@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import time
 from contextlib import suppress
@@ -32,9 +31,10 @@ COUNT_KEPT = (
     f" + {OF_DEAD_HOSTS}"
 )
 _FEEDS = (
-    "SELECT template, COALESCE((SELECT SUM(items)"
+    "SELECT facts, COALESCE((SELECT SUM(json_extract(facts, '$.items'))"
     # a batch is forgotten after the next one
-    " + (MIN(number) - 1) * COALESCE(json_extract(options, '$.batch_item_count'), 0)"
+    " + (MIN(json_extract(facts, '$.number')) - 1)"
+    " * COALESCE(json_extract(feeds.facts, '$.options.batch_item_count'), 0)"
     " FROM batches WHERE feed = feeds.id), 0)"
     " + (SELECT COUNT(*) FROM items WHERE feed = feeds.id AND request IS NULL)"
     " FROM feeds ORDER BY id"
@@ -113,8 +113,8 @@ class JobStatus:
                 **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *OF_FILTER)},
                 **{f"round_{name}": of_round[name] for name in COUNTED},
                 "feeds": [
-                    {"uri": without_user(os.fsdecode(uri)), "items": count}
-                    for uri, count in self._feeds.of(connection)
+                    {"uri": without_user(json.loads(facts)["template"]), "items": count}
+                    for facts, count in self._feeds.of(connection)
                 ],
                 "failed": state.failed,
                 "later": later,
