@@ -288,36 +288,33 @@ class DurableFeeds(CommitHook):
         return failed
 
     async def _store(self, working: OpenFeed, batch: Batch) -> bool:
-        """Complete or store a batch, and forget a full one. Return False after a logged error."""
-        items, is_stored = working.unstored(batch), True
+        """Store what is new of a batch, with the signals, stats and log lines of Scrapy's exporter,
+        and forget a full one. Return False after a logged error."""
+        items = working.unstored(batch)
         stores_empty = self.stores_empty and working.options["store_empty"] and batch.number == 1
         if items is not None and (batch.items or stores_empty):
-            is_stored = await self._is_stored(working, batch, items)
-        if is_stored and working.is_full(batch):
+            slot = working.slot(batch, items)
+            what = f"{slot.format} feed ({items} items) in: {slot.uri}"
+            end = "failed"
+            try:
+                if batch.state == WAITING:  # it has no items
+                    working.begin_batch(batch)
+                    self._commit()
+                await working.store(batch, slot.storage, self._commit)
+                self.outbox.save_batch(batch)
+                self._scrapys_logger.info("Stored %s", what)
+                end = "success"
+            except Exception:
+                self._scrapys_logger.exception("Error storing %s", what)
+            self._crawler.stats.inc_value(f"feedexport/{end}_count/{type(slot.storage).__name__}")
+            await self._crawler.signals.send_catch_log_async(signals.feed_slot_closed, slot=slot)
+            if end == "failed":
+                return False
+        if working.is_full(batch):
             batch.state = STORED
             self.outbox.save_batch(batch)
             working.feed.batches.remove(batch)
-        return is_stored
-
-    async def _is_stored(self, working: OpenFeed, batch: Batch, items: int) -> bool:
-        """Store so many new `items`, with the signals, stats and log lines of Scrapy's exporter."""
-        slot = working.slot(batch)
-        slot.itemcount = items
-        what = f"{slot.format} feed ({items} items) in: {slot.uri}"
-        end = "success"
-        try:
-            if batch.state == WAITING:  # it has no items
-                working.begin_batch(batch)
-                self._commit()
-            await working.store(batch, slot.storage, self._commit)
-            self.outbox.save_batch(batch)
-            self._scrapys_logger.info("Stored %s", what)
-        except Exception:
-            self._scrapys_logger.exception("Error storing %s", what)
-            end = "failed"
-        self._crawler.stats.inc_value(f"feedexport/{end}_count/{type(slot.storage).__name__}")
-        await self._crawler.signals.send_catch_log_async(signals.feed_slot_closed, slot=slot)
-        return end == "success"
+        return True
 
     def _remove_parts(self) -> None:
         """Remove the part files, and their directory if nothing else is in it."""

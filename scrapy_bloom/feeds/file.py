@@ -43,27 +43,24 @@ class FeedFile:
         """A hash of the first `length` bytes."""
         return self._hash.hexdigest()
 
-    def keep(self) -> None:
-        """Take the present contents of the file as right. Cost: reads the file."""
+    def read(self, end: int = sys.maxsize) -> None:
+        """Take what the file has, up to `end`, as right. Cost: reads the file."""
         with suppress(FileNotFoundError), self.path.open("rb") as file:
-            self._read(file, sys.maxsize)
+            for data in chunks(file, end):
+                self._hash.update(data)
+                self.length += len(data)
 
     def check(self, length: int, digest: str, ending: Iterator[bytes]) -> None:
         """Take the first `length` bytes as right if their hash is `digest` and the rest is the
         beginning of `ending`, in chunks. Else raise FeedError, or OSError for what cannot be
         opened. Cost: reads the file."""
+        self.read(length)
         is_ours = True
         with suppress(FileNotFoundError), self.path.open("r+b") as file:
             self._checked = os.fstat(file.fileno()).st_size  # others may write to it meanwhile
-            self._read(file, length)
             is_ours = _is_beginning(file.fileno(), length, ending)
         if self.digest != digest or not is_ours:
             raise FeedError(f"{self.path} is not as this job has left it ({length:,} bytes)")
-
-    def _read(self, file: IO[bytes], end: int) -> None:
-        for data in chunks(file, end):
-            self._hash.update(data)
-            self.length += len(data)
 
     def prepare(self) -> None:
         """Cut off bytes after `length`, if `check` has seen no more; make the file if it is

@@ -154,10 +154,12 @@ class OpenFeed:
         given["fields_to_export"] = options["fields"]
         return build_from_crawler(kind, exporter.crawler, file, **given, **more)
 
-    def slot(self, batch: Batch) -> FeedSlot:
-        """Return Scrapy's object for `batch`, to which no item comes, with its storage."""
+    def slot(self, batch: Batch, items: int) -> FeedSlot:
+        """Return Scrapy's object for so many `items` of `batch`, with its storage."""
         self._exporter.filters.setdefault(self.feed.template, feedexport.ItemFilter({}))
-        return self._view.slot(self.feed.template, self.options, batch.number, batch.uri)
+        slot = self._view.slot(self.feed.template, self.options, batch.number, batch.uri)
+        slot.itemcount = items
+        return slot
 
     # -- its files ---------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class OpenFeed:
         if self._overwrites:
             file.empty()
         else:
-            file.keep()
+            file.read()
             file.prepare()
         batch.path, batch.state = str(file.path), OPEN
         batch.length, batch.digest = file.length, file.digest

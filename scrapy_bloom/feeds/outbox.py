@@ -150,8 +150,7 @@ class Outbox:
     def count_final(self, feed: Feed) -> int:
         """Return the number of final items of a feed."""
         statement = "SELECT COUNT(*) FROM items WHERE feed = ? AND request IS NULL"
-        ((final,),) = self._file.query(statement, (feed.id,))
-        return int(final)
+        return int(self._file.query(statement, (feed.id,))[0][0])
 
     def final_items(self, feed: Feed, skip: int = 0, limit: int = -1) -> Iterator[bytes]:
         """Yield the final items of a feed in the order of the file, at most `limit` of them."""

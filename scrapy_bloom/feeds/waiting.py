@@ -209,7 +209,7 @@ class _Watched:
 def _version(path: Path) -> list[Any]:
     """Return the length and the hash of the file at `path`. Cost: reads it."""
     file = FeedFile(path)
-    file.keep()
+    file.read()
     return [file.length, file.digest]
 
 
