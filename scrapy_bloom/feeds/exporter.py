@@ -38,11 +38,7 @@ class DurableFeedExporter(FeedExporter):
 
     That needs DurableScheduler and JOBDIR; without them it works as Scrapy's, and so does a feed to
     standard output. With RedisDurableScheduler and a JOBDIR for each worker the feeds hold each
-    item at least once. Local csv and jsonlines files get an item when its request is acknowledged;
-    items of other feeds wait in JOBDIR, pickled, and the feed is stored when the spider closes.
-
-    An item that a feed refuses, or that cannot be pickled for one, is logged by Scrapy, and
-    `item_refused` is sent.
+    item at least once. Where a feed refuses an item Scrapy logs it, and `item_refused` is sent.
     """
 
     def __init__(self, crawler: Crawler) -> None:

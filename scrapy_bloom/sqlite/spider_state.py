@@ -26,13 +26,11 @@ logger = logging.getLogger("scrapy_bloom.durable.spider_state")
 
 
 class KeptSpiderState(CommitHook):
-    """Writes `spider.state` of `crawler` to `file`, in each commit that finds it changed. At the
-    start Scrapy's SpiderState extension gets the committed state if the process died after the
-    commit or the file is gone, else the state that the extension has saved.
+    """Writes `spider.state` of `crawler` to `file`, in each commit that finds it changed.
 
-    The extension saves the state after the last commit, in its own file. Each committed state
-    records the content of that file at the start of the run, as the content that it replaces. A
-    file with other content was saved later.
+    Scrapy's SpiderState `extension` saves the state after the last commit, in its own file. With a
+    committed state goes a hash of what that file had at the start of the run: if it still has that
+    at the next start, or is gone or torn, the extension gets the committed state, else its own.
     """
 
     def __init__(self, crawler: Crawler, extension: SpiderState, file: RequestFile) -> None:
