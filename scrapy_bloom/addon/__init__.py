@@ -50,9 +50,11 @@ class Addon:
         return self
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set the components, unless the project has set them. DurableFeedExporter replaces Scrapy's
-        exporter where a page counts as failed when a feed refuses its item: in a job, in a crawl in
-        Redis, and with BLOOM_DELTA."""
+        """Set the components, unless the project has set them.
+
+        DurableFeedExporter replaces Scrapy's exporter where a page counts as failed when a feed
+        refuses its item: in a job, in a crawl in Redis, and with BLOOM_DELTA.
+        """
         if is_shell(settings):
             # Scrapy's scheduler would write the shell's requests into the job
             settings.set("JOBDIR", None, max(settings.getpriority("JOBDIR") or 0, _PRIORITY))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from pydispatch.robustapply import robustApply
 from scrapy import signals
@@ -12,17 +11,16 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.defer import ensure_awaitable
 
 from ..amounts import counted
-from ..crawl.failed_request import IN_MEMORY, item_refused
-from ..crawl.origins import StartItems, request_of
+from ..crawl.failed_request import item_refused
+from ..crawl.origins import StartItems
 from ..jobdir import session_of
-from ..scrapy_private.progress import scheduler_of
 from ..startup import announce
 from ..texts import feeds_named
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scrapy import Request, Spider
+    from scrapy import Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
@@ -53,7 +51,6 @@ class DurableFeedExporter(FeedExporter):
         self._plans: Plans | None = None
         self.durable: DurableFeeds | None = None
         self._scrapys: set[str] = set()  # feeds of a job that Scrapy's exporter writes
-        self._refused: WeakSet[Request] = WeakSet()
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -84,7 +81,7 @@ class DurableFeedExporter(FeedExporter):
                 is_start_item = response is None and self.start_items.take(item)
                 self.durable.add(item, response, is_start_item=is_start_item)
         except Exception as error:
-            self._tell_of_refused(response, error)
+            self.crawler.signals.send_catch_log(item_refused, response=response, error=error)
             raise
 
     async def close_spider(self, spider: Spider) -> None:
@@ -133,14 +130,3 @@ class DurableFeedExporter(FeedExporter):
         if durable.has_any:
             round_.awaits_feeds = True
             session_of(self.crawler).begin(self)
-
-    # -- refused items -------------------------------------------------------------
-
-    def _tell_of_refused(self, response: Any, error: Exception) -> None:
-        """Send `item_refused`, and count pages that no job keeps as failed."""
-        self.crawler.signals.send_catch_log(item_refused, response=response, error=error)
-        request = request_of(self.crawler, response)
-        has_job = self.durable or getattr(scheduler_of(self.crawler), "ledger", None) is not None
-        if not has_job and request is not None and request not in self._refused:
-            self._refused.add(request)
-            self.crawler.stats.inc_value(IN_MEMORY)

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -31,57 +32,51 @@ COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND stat
 OF_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
 
 
+@dataclass(eq=False)
 class Progress(CommitHook):
     """A commit hook of `ledger` that notes the figures of the job in each commit, of which the file
     keeps the last one of each second. `pending` counts the requests that wait, in memory too."""
 
-    def __init__(
-        self,
-        crawler: Crawler,
-        file: RequestFile,
-        ledger: Ledger,
-        dupefilter: BloomDupeFilter,
-        round_: Round,
-        *,
-        pending: Callable[[], int],
-    ) -> None:
-        self._crawler = crawler
-        self._file = file
-        self._ledger = ledger
-        self._dupefilter = dupefilter
-        self._pending = pending
+    crawler: Crawler
+    file: RequestFile
+    ledger: Ledger
+    dupefilter: BloomDupeFilter
+    round: Round
+    pending: Callable[[], int]
+
+    def __post_init__(self) -> None:
         self._began = time.time()
         self._of_earlier_starts = dict.fromkeys(COUNTED, 0)
-        for (last,) in file.query("SELECT figures FROM progress ORDER BY time DESC LIMIT 1"):
+        for (last,) in self.file.query("SELECT figures FROM progress ORDER BY time DESC LIMIT 1"):
             with suppress(*DAMAGED):  # it costs the counts
                 self._of_earlier_starts = {n: int(json.loads(last)["of_round"][n]) for n in COUNTED}
-        ledger.commit_hooks.append(self)
-        round_.at_begin.append(self._begin_round)
+        self.ledger.commit_hooks.append(self)
+        self.round.at_begin.append(self._begin_round)
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Note the figures. Raises sqlite3.Error, OSError."""
-        if self._ledger.stopped:
+        if self.ledger.stopped:
             return  # the filter is closed
-        now, counts = time.time(), counts_of(self._crawler)
-        seen = self._dupefilter._seen
+        now, counts = time.time(), counts_of(self.crawler)
+        seen = self.dupefilter._seen
         assert seen is not None
         capacities = seen.filter.capacities
         # the fingerprints of this commit enter the filter after it
         of_filter = (len(seen), sum(capacities), len(capacities), seen.filter.nbytes)
         figures = {
             "began": self._began,
-            **set_stats(self._crawler, self._ledger, self._pending(), in_commit=True),
+            **set_stats(self.crawler, self.ledger, self.pending(), in_commit=True),
             **counts,
             **dict(zip(OF_FILTER, of_filter, strict=True)),
             "of_round": {name: n + self._of_earlier_starts[name] for name, n in counts.items()},
         }
         # a clock that was set back must not leave a future behind
         outdated = "DELETE FROM progress WHERE time < ? OR time >= ?"
-        self._file.execute(outdated, (now - KEPT_SECONDS, int(now)))
-        self._file.execute("INSERT INTO progress VALUES (?, ?)", (now, json.dumps(figures)))
+        self.file.execute(outdated, (now - KEPT_SECONDS, int(now)))
+        self.file.execute("INSERT INTO progress VALUES (?, ?)", (now, json.dumps(figures)))
 
     def _begin_round(self) -> None:
-        self._of_earlier_starts = {name: -n for name, n in counts_of(self._crawler).items()}
+        self._of_earlier_starts = {name: -n for name, n in counts_of(self.crawler).items()}
 
 
 def waiting_in(ask: Query) -> tuple[int, float | None, int]:

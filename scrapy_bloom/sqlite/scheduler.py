@@ -253,7 +253,7 @@ class DurableScheduler(LedgerScheduler):
             self._children.open(file, store, ledger, dupefilter.fingerprint)
             self.round.at_end.append(self._children.forget_all)
             self._failures.open(ledger, records.reasons)
-            Progress(crawler, file, ledger, dupefilter, self.round, pending=self._count_pending)
+            Progress(crawler, file, ledger, dupefilter, self.round, self._count_pending)
             pending = f"{counted(len(records) + records.delayed, 'request')} pending"
             waits = waiting_text(*waiting_in(file.query))
             announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")

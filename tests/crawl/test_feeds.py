@@ -23,6 +23,7 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
+from scrapy_bloom.crawl.failed_request import item_refused
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.open_feed import overwrites
 from scrapy_bloom.feeds.outbox import Outbox
@@ -834,19 +835,20 @@ def test_what_overwrites_is_stored_as_a_whole():
 
 
 def test_without_a_job_it_is_scrapys(tmp_path):
-    """Put there by hand. Refused items are counted by page: no job keeps their pages."""
+    """Put there by hand. An item that is refused is told of."""
     crawler = get_crawler(settings_dict={"FEEDS": {str(tmp_path / "a.jl"): {"format": "jl"}}})
     crawler.engine = Engine()
     exporter = DurableFeedExporter.from_crawler(crawler)
     exporter.open_spider(crawler._create_spider("x"))
     exporter.item_scraped({"n": 1}, None)
-    pages = [Response(url, request=Request(url)) for url in ("data:,1", "data:,2")]
-    for page in (pages[0], pages[0], pages[1], None):
-        with pytest.raises(TypeError, match="not JSON"):
-            exporter.item_scraped({"n": b"2"}, None, page)
+    refused = []
+    crawler.signals.connect(lambda response: refused.append(response), item_refused, weak=False)
+    page = Response("data:,1", request=Request("data:,1"))
+    with pytest.raises(TypeError, match="not JSON"):
+        exporter.item_scraped({"n": b"2"}, None, page)
     exporter.slots[0].file.close()
     assert numbers(tmp_path / "a.jl") == [1]
-    assert crawler.stats.get_value("scheduler/failed_in_memory") == 2
+    assert refused == [page]
 
 
 def test_when_the_spider_was_not_opened_feeds_and_round_stay_as_they_were(tmp_path, job):
