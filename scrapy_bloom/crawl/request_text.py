@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -123,23 +122,14 @@ def held_apart(fields: dict[str, Any], code: int, dumps: Callable[[Any], bytes])
     returns, those that are not; of `meta` and `cb_kwargs` only numbers and strings are plain here,
     so objects still share others. Raises anything."""
     seen: set[int] = set()
-
-    def is_plain(values: list[Any]) -> bool:
-        with suppress(ValueError, MemoryError):
-            for each in values:
-                _require_plain(each, seen)
-            _packers[0].pack(values)
-            return True
-        return False
-
     plain, apart = {}, {}
     for name, value in fields.items():
         if name in OPEN and type(value) is dict:
-            short = {k: v for k, v in value.items() if type(v) in _SCALARS and is_plain([k, v])}
+            short = {k: v for k, v in value.items() if type(k) is str and type(v) in _SCALARS}
             plain[name] = short
             apart[name] = {key: each for key, each in value.items() if key not in short}
         else:
-            (plain if is_plain([value]) else apart)[name] = value
+            (plain if _is_plain(value, seen) else apart)[name] = value
     return {**plain, OBJECTS: ExtType(code, dumps(apart))}
 
 
@@ -176,8 +166,8 @@ def _record(fields: dict[str, Any], slot: str) -> list[Any]:
     for name, value in others.items():
         default = defaults.get(name, _ABSENT)
         if value is not default and (type(value) is not type(default) or value != default):
-            if name != OBJECTS:
-                _require_plain(value, seen)
+            if name != OBJECTS and not _is_plain(value, seen):
+                raise NotPlainError(f"its {name} is not plain")
             rest[_NUMBERS.get(name, name)] = value
     if rest:
         record[3] = rest
@@ -225,19 +215,18 @@ def _shared(one: bytes, other: bytes) -> int:
     return length - (differing.bit_length() + 7) // 8
 
 
-def _require_plain(value: Any, seen: set[int], levels: int = DEEPEST) -> None:
-    """Raise NotPlainError unless a value is plain, with so many `levels` of containers at most.
-    `seen` are the ids of the containers before it."""
+def _is_plain(value: Any, seen: set[int], levels: int = DEEPEST) -> bool:
+    """Return True if a value is plain, with so many `levels` of containers at most. `seen` are the
+    ids of the containers before it."""
     kind = type(value)
     if kind in _SCALARS:
-        return
+        return True
     # an empty tuple is the same one everywhere; a tuple that is shared may have what is not
     if kind not in _CONTAINERS or not levels or (id(value) in seen and value != ()):
-        raise NotPlainError(f"a value of type {kind.__name__} is not plain")
+        return False
     seen.add(id(value))
-    for each in chain(value, value.values()) if kind is dict else value:
-        if type(each) not in _SCALARS:
-            _require_plain(each, seen, levels - 1)
+    inner = chain(value, value.values()) if kind is dict else value
+    return all(type(each) in _SCALARS or _is_plain(each, seen, levels - 1) for each in inner)
 
 
 def _extension(code: int, data: bytes) -> Any:

@@ -87,9 +87,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
 
     def in_memory(self, request: Request) -> None:
         """Record that `request` is in memory only."""
-        if request in self._in_memory:
-            return
-        if (parent := self._parent_in_memory(request)) is not None:
+        if request not in self._in_memory and (parent := self._parent_in_memory(request)):
             self._in_memory[request] = parent
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:

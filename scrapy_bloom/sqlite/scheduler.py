@@ -307,9 +307,8 @@ class DurableScheduler(LedgerScheduler):
         keeper.release(file.unreleased)
         ((count,),) = file.query("SELECT COUNT(*) FROM request WHERE state < 3")
         self.stats.set_value("scheduler/recovered", count)
-        found = f"recovered {counted(count, 'request')} that" if count else "no request"
-        verb = "were" if count > 1 else "was"
-        self._log.info("The job was not stopped cleanly: %s %s pending or in progress", found, verb)
+        found = counted(count, "request")
+        self._log.info("The job was not stopped cleanly: %s pending or in progress", found)
 
 
 def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
