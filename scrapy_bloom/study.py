@@ -30,6 +30,7 @@ from bitarray import bitarray
 from mmh3 import hash64
 
 from .bloom import sizing
+from .bloom.exact_table import pages_in_table
 from .bloom.file import PAGE
 from .bloom.fixed import BloomFilter
 from .errors import BloomError
@@ -93,7 +94,7 @@ class Plan:
                 room = sizing.layer_capacity(room, capacity, held)
             shape = sizing.shape(room, sizing.layer_error_rate(error_rate, len(layers)))
             keys = min(room, urls - held)
-            table = sizing.pages_in_table(room) if exact else 0
+            table = pages_in_table(room) if exact else 0
             layers.append(sizing.LayerLoad(*shape, keys, table_pages=table))
             held += keys
         blocks = sum(layer.blocks for layer in layers)

@@ -16,12 +16,21 @@ from __future__ import annotations
 
 import mmap
 from hashlib import blake2b
+from math import ceil
 
 from ..errors import BloomError
 from . import sizing
 
 _BUCKET_SHIFT = 9  # a bucket has 2**9 bytes
 _SLOT = 8  # bytes of a remainder, and of the number of keys in a bucket
+SLOTS = 63  # in a bucket
+_LOAD = 0.85  # at the capacity: 13 % of the buckets are full
+_LIMIT = 0.95  # beyond it hundreds of buckets in a row are full, and searched one by one
+
+
+def pages_in_table(capacity: int) -> int:
+    """Return the pages of the table for `capacity` keys."""
+    return ceil(capacity / (sizing.BUCKETS_IN_PAGE * SLOTS * _LOAD))
 
 
 class ExactTable:
@@ -32,11 +41,12 @@ class ExactTable:
     """
 
     def __init__(self, memory: mmap.mmap, offset: int, pages: int, secret: bytes) -> None:
-        self.pages = pages
         self.buckets = pages * sizing.BUCKETS_IN_PAGE
         self._memory = memory
         self._offset = offset
-        self._slots = sizing.BUCKET_SLOTS
+        self._slots = SLOTS
+        self.limit = int(self.buckets * SLOTS * _LIMIT)
+        """The number of keys at which the table is full."""
         self._new_digest = blake2b(secret, digest_size=_SLOT).copy
         if hasattr(mmap, "MADV_RANDOM"):  # no read-ahead: its pages are read in random order
             start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE

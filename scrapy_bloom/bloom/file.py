@@ -33,7 +33,7 @@ from bitarray import bitarray
 from ..errors import BloomError, FilterFileError
 from ..files import allocate, open_locked, open_regular, publish, unlock
 from . import sizing
-from .sizing import BLOCK_BITS, LayerLoad, digests, table_limit
+from .sizing import BLOCK_BITS, LayerLoad, digests
 
 PAGE = 4096
 MAGIC = b"\x89BLOOM\r\n"
@@ -186,6 +186,11 @@ def new_header(
         raise ValueError(
             f"secret is {secret!r}: it must be {SECRET_BYTES} bytes, or None for a random one"
         )
+    pages = 0
+    if exact:
+        from .exact_table import pages_in_table
+
+        pages = pages_in_table(capacity)
     return Header(
         capacity=capacity,
         error_rate=error_rate,
@@ -195,7 +200,7 @@ def new_header(
         identity=identity,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         software=f"scrapy-bloom {sys.modules['scrapy_bloom'].__version__}",
-        table_pages=sizing.pages_in_table(capacity) if exact else 0,
+        table_pages=pages,
     )
 
 
@@ -324,7 +329,7 @@ class BitStore:
     def require_room(self, *, is_bound: bool) -> None:
         """Raise BloomError if the exact table is full, or, if the error rate `is_bound`, where that
         is reached, at a cost of 0.1 ms."""
-        is_full = self.table is not None and self.count >= table_limit(self.table.pages)
+        is_full = self.table is not None and self.count >= self.table.limit
         if is_full or (is_bound and self.load.error_rate >= self.header.error_rate):
             raise BloomError(
                 f"{self.path or 'this filter'} holds {self.count:,} keys, all that a filter for"

@@ -25,13 +25,9 @@ NEXT_PROBES = 8
 TIGHTENING = 0.5
 """Each layer of a growing filter gets this share of the remaining error rate."""
 
-BUCKET_SLOTS = 63
-"""Keys in a bucket of an exact table."""
-
 BUCKETS_IN_PAGE = 8
+"""Of an exact table."""
 
-_TABLE_LOAD = 0.85  # at the capacity: 13 % of the buckets are full
-_TABLE_LIMIT = 0.95  # beyond it hundreds of buckets in a row are full, and searched one by one
 _BUCKETS_READ = 1.19  # for an absent key, in a table at its capacity
 _SAME_REMAINDER = 2.0**-64  # probability for two keys
 _GROWTH = 2
@@ -100,16 +96,6 @@ def layer_error_rate(bound: float, layer: int) -> float:
 def layer_capacity(last: int, wanted: int, present: int) -> int:
     """Capacity of the layer after one of capacity `last`, with `present` of the `wanted` keys."""
     return max(_GROWTH * last, wanted - present)
-
-
-def pages_in_table(capacity: int) -> int:
-    """Return the pages of the exact table for `capacity` keys."""
-    return ceil(capacity / (BUCKETS_IN_PAGE * BUCKET_SLOTS * _TABLE_LOAD))
-
-
-def table_limit(pages: int) -> int:
-    """Return the number of keys at which an exact table is full."""
-    return int(pages * BUCKETS_IN_PAGE * BUCKET_SLOTS * _TABLE_LIMIT)
 
 
 def error_rate_at(blocks: int, probes: int, keys: float, table_pages: int = 0) -> float:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom import BloomError, BloomFilter, IncompatibleFilterError, ScalableBloomFilter
-from scrapy_bloom.bloom import sizing
+from scrapy_bloom.bloom import exact_table
 from tests.test_refused_start import contents
 
 SECRET = bytes(range(16))
@@ -64,11 +64,11 @@ def test_it_is_a_set(kind, exact, capacity, error_rate, moves, in_file, tmp_path
     positives, or with a table whose buckets of three keys overflow."""
     path = tmp_path_factory.mktemp("set") / "bloom" if in_file else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizing, "BUCKET_SLOTS", 3)
+        patch.setattr(exact_table, "SLOTS", 3)
         opened = partial(kind, capacity, error_rate if exact else 1e-15, path, exact=exact)
         tested, known = opened(), set()
         is_bounded = exact and kind is BloomFilter
-        room = sizing.table_limit(tested._newest_first[0].table.pages) if is_bounded else inf
+        room = tested._newest_first[0].table.limit if is_bounded else inf
         for move, number in moves:
             key = b"%d" % number
             assert (key in tested) is (key in known)

@@ -82,7 +82,7 @@ def test_wrong_answers_are_as_rare_as_promised():
         while held < 10**9:
             rate = sizing.layer_error_rate(error_rate, len(layers))
             keys = min(room, 10**9 - held)
-            pages = sizing.pages_in_table(room)
+            pages = exact_table.pages_in_table(room)
             layers.append(sizing.LayerLoad(*sizing.shape(room, rate), keys, table_pages=pages))
             held, room = held + keys, 2 * room
         assert 0 < sizing.total_false_positives(layers) < bound
@@ -210,7 +210,7 @@ def snapshots(path, tested, keys):
 def test_killed_at_any_line_of_an_add(tmp_path, monkeypatch, error_rate, probes):
     """Returned keys are there, the one in progress as a whole or not, and the number is exact. The
     buckets have room for three keys, so that they overflow all the time."""
-    monkeypatch.setattr(sizing, "BUCKET_SLOTS", 3)
+    monkeypatch.setattr(exact_table, "SLOTS", 3)
     path, left = tmp_path / "filter", tmp_path / "left"
     states = 0
     with BloomFilter(40, error_rate, path, exact=True) as tested:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from scrapy_bloom.bloom import sizing
+from scrapy_bloom.bloom import exact_table, sizing
 
 
 @pytest.mark.parametrize("capacity", [1, 999, 100_000, 123_456_789])
@@ -38,7 +38,7 @@ def test_an_exact_table_compares_some_64_remainders():
     """At its capacity, each of which may be that of another key: see docs/exactness.md."""
     full = *sizing.shape(10**6, 1e-6), 10**6
     wrong = sizing.error_rate_at(*full) * 64 * 2.0**-64
-    exact = sizing.error_rate_at(*full, sizing.pages_in_table(10**6))
+    exact = sizing.error_rate_at(*full, exact_table.pages_in_table(10**6))
     assert exact == pytest.approx(wrong, rel=0.01)
 
 
