@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, and directories that are made durably."""
+"""Files that are replaced as a whole."""
 
 from __future__ import annotations
 

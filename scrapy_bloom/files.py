@@ -1,4 +1,4 @@
-"""Safe opening of files, their creation at full size, and locks.
+"""Safe opening of files, their creation at full size, durable directories, and locks.
 
 The kernel frees a lock of flock when the process that holds it dies; a lock of lockf would be lost
 as soon as any descriptor of the file is closed. All copies of one open file share a flock lock, so

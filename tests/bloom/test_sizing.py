@@ -38,8 +38,8 @@ def test_an_exact_table_compares_some_64_remainders():
     """At its capacity, each of which may be that of another key: see docs/exactness.md."""
     full = *sizing.shape(10**6, 1e-6), 10**6
     wrong = sizing.error_rate_at(*full) * 64 * 2.0**-64
-    exact = sizing.error_rate_at(*full, exact_table.pages_in_table(10**6))
-    assert exact == pytest.approx(wrong, rel=0.01)
+    exact = sizing.LayerLoad(*full, table_pages=exact_table.pages_in_table(10**6))
+    assert exact.error_rate == pytest.approx(wrong, rel=0.01)
 
 
 @pytest.mark.parametrize("pages", [0, 2])
@@ -47,7 +47,7 @@ def test_expected_false_positives_is_the_integral(pages):
     """Simpson's rule agrees with a sum over every key, exact or not."""
     blocks, probes = sizing.shape(5_000, 1e-3)
     load = sizing.LayerLoad(blocks, probes, 5_000, table_pages=pages)
-    by_key = sum(sizing.error_rate_at(blocks, probes, n + 0.5, pages) for n in range(5_000))
+    by_key = sum(load._replace(keys=n + 0.5).error_rate for n in range(5_000))
     assert load.expected_false_positives == pytest.approx(by_key, rel=1e-4)
     assert load._replace(keys=0).expected_false_positives == 0
 
