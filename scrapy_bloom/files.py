@@ -80,11 +80,10 @@ def open_locked(
         except BlockingIOError:
             with file:
                 pid = pid_in(file)
-            what = "; stop it, or wait for its end (a second crawl takes another directory)"
-            if pid == os.getpid():
-                what = ", which is this one; give each crawl in it a job directory of its own"
+            this = ", which is this one" if pid == os.getpid() else ""
             raise FilterLockedError(
-                f"{place} is in use by process {pid or '(unknown)'}{what}"
+                f"{place} is in use by process {pid or '(unknown)'}{this}; wait for its end, or"
+                " give each crawl a directory of its own"
             ) from None
         with suppress(FileNotFoundError):
             if os.path.samestat(os.stat(path), os.fstat(file.fileno())):
