@@ -42,24 +42,23 @@ if hasattr(os, "register_at_fork"):
 @contextmanager
 def locked_by(path: Path) -> Iterator[None]:
     """Lock the directory of the file at `path`, which is made, and removed at the end of the
-    context. The process id in it serves the error message only.
-
-    Raises FilterLockedError if it is locked already, FilterFileError for a file that is no such
-    lock: it has other contents, or another name (a hard link).
+    context. The process id in it serves the error message only. A file with other contents, as a
+    power cut leaves, or another name (a hard link) is locked as it is, and stays. Raises
+    FilterLockedError if it is locked already.
     """
     file = open_locked(path, path.parent, _pid_in, create=True)
-    if os.fstat(file.fileno()).st_nlink > 1 or _pid_in(file) is None:
-        file.close()
-        raise FilterFileError(f"{path} is no lock of scrapy-bloom; move it away")
-    with suppress(OSError):  # a full disk: the next file tells of it
-        file.truncate(0)
-        os.pwrite(file.fileno(), f"{os.getpid()}\n".encode(), 0)
+    is_ours = os.fstat(file.fileno()).st_nlink == 1 and _pid_in(file) is not None
     try:
+        with suppress(OSError):  # a full disk: the next file tells of it
+            if is_ours:
+                file.truncate(0)
+                file.write(f"{os.getpid()}\n".encode())
         yield
     finally:
         if not file.closed:  # in a forked process it is
             with suppress(OSError):
-                path.unlink()
+                if is_ours:
+                    path.unlink()
             unlock(file)
 
 

@@ -8,7 +8,7 @@ from threading import Timer
 
 import pytest
 
-from scrapy_bloom import FilterFileError, FilterLockedError, ScalableBloomFilter, files
+from scrapy_bloom import FilterLockedError, ScalableBloomFilter, files
 from scrapy_bloom.atomic import replace, replacing
 from scrapy_bloom.files import locked_by, make_directory, publish
 from tests.fakes import raising
@@ -109,18 +109,19 @@ def test_lock_file_that_is_removed_while_it_is_locked(tmp_path, watch):
             pass
 
 
-def test_a_lock_file_that_is_something_else_is_refused(tmp_path):
-    """A hard link to another file, or a file with other contents, is neither emptied nor removed,
-    and has no holder that could be told."""
+def test_a_lock_file_that_is_something_else_stays_as_it_is(tmp_path):
+    """A hard link to another file, or a file with other contents, as a power cut leaves, is locked,
+    and neither emptied nor removed."""
     path, precious = tmp_path / "name", tmp_path / "precious"
-    for content in (b"12345\n", b"12 apples", b"1" * 30):
+    for content in (b"12345\n", b"12 apples", b"1" * 30, bytes(6)):
         precious.write_bytes(content)
         path.hardlink_to(precious)
-        if content == b"12 apples":
+        if content != b"12345\n":
             precious.unlink()
-        for _ in range(2):
-            with pytest.raises(FilterFileError, match="name is no lock"), locked_by(path):
+        with locked_by(path):
+            with pytest.raises(FilterLockedError, match="in use by process"), locked_by(path):
                 pass
+            assert path.read_bytes() == content
         assert path.read_bytes() == content
         path.unlink()
 
