@@ -134,7 +134,7 @@ class Failures:
                 self._fail(request, "ignored", exception)
 
     def _fail(self, request: Request | None, reason: str, error: Any, status: Any = None) -> None:
-        if request is not None and self._ledger is not None and request in self._ledger.in_flight:
+        if request is not None and self._ledger is not None:
             failed = FailedRequest.of(request, reason, status=status, exception=error)
             self._ledger.fail(request, failed)
 
