@@ -100,8 +100,8 @@ class Alarm:
 
     @property
     def is_set(self) -> bool:
-        """True if it will ring."""
-        return self._timer is not None
+        """True if it will ring, or there is no reactor."""
+        return self._at < math.inf
 
     def set(self, seconds: float) -> None:
         """Ring in so many seconds, in a minute at most, since clocks jump, or sooner if it was set
@@ -109,6 +109,7 @@ class Alarm:
         at = monotonic() + min(seconds, MOST_SECONDS)
         if at < self._at:
             self.cancel()
+            self._at = -math.inf  # not to try again without a reactor
             with suppress(RuntimeError):
                 # a timer of another clock may be a little early
                 self._timer = call_later(max(0.0, at - monotonic()) + EARLY_SECONDS, self._now)

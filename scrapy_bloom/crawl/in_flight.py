@@ -23,7 +23,7 @@ class Known:
     """Those that may enter the filter when it is acknowledged."""
     queued: int = 0
     """How often the same object is in the memory queue."""
-    arrivals: list[int] = field(default_factory=list)
+    arrivals: tuple[int, ...] = ()
     """The numbers of its arrivals there."""
     since: int = 0
     """The number of all arrivals when it was first dispatched."""
@@ -92,7 +92,7 @@ class InFlight:
             known.givers = len(self._running)
         known.queued += 1
         known.fingerprints += tuple(fingerprints)
-        known.arrivals.append(self._arrived)
+        known.arrivals += (self._arrived,)
         self._open.append(self._arrived)
         self._arrived += 1
 
