@@ -182,7 +182,7 @@ class LedgerScheduler(BaseScheduler):
         self.probes.pop("", None)
         self._paused_until = None if seconds is None else monotonic() + seconds
         for queue in self._local_holds.queues:
-            queue.must_take_turns, queue.likely = seconds is not None, likely
+            queue.likely = None if seconds is None else likely
         self._engine.wake()
 
     def has_dispatched(self, request: Request) -> bool:

@@ -27,10 +27,9 @@ class Slots:
     ) -> None:
         self._load = load
         self._takes_turns = takes_turns
-        self.must_take_turns = False
-        """True while requests are sent one by one, to find one slot that answers."""
-        self.likely: Collection[str] = ()
-        """The slots that are asked first then."""
+        self.likely: Collection[str] | None = None
+        """While requests are sent one by one, to find one slot that answers: those that are asked
+        first."""
         self.names: list[str] = []
         """The slots that may be next, sorted."""
         self._last: str | None = None
@@ -89,11 +88,11 @@ class Slots:
         """Return the slot with the fewest active downloads that is not on hold: of equal ones the
         first by name, or if they take turns, the first behind the last that was returned. Cost: a
         look at each slot with active downloads, at most."""
-        if self.must_take_turns:
-            for slot in filter(self.likely.__contains__, self.names):
-                return slot
         names, start = self.names, 0
-        if (self._takes_turns or self.must_take_turns) and self._last is not None:
+        if self.likely is not None:
+            for slot in filter(self.likely.__contains__, names):
+                return slot
+        if (self._takes_turns or self.likely is not None) and self._last is not None:
             start = bisect_right(names, self._last)
         found, least = None, 0.0
         for index in range(start - len(names), start):

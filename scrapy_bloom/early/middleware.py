@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydispatch.dispatcher import getAllReceivers, liveReceivers
 from scrapy import signals
-from scrapy.core.scheduler import Scheduler
 from scrapy.exceptions import NotConfigured
 from scrapy.spidermiddlewares.referer import RefererMiddleware
 from scrapy.utils.python import global_object_name
@@ -21,8 +20,7 @@ from ..dupefilter import FilterDupeFilter
 from ..scrapy_private.middlewares import OutputFilter, output_methods, skip_output_of
 from ..scrapy_private.progress import scheduler_of
 from ..speed.known import KnownUrls, known_urls
-from ..sqlite.scheduler import DurableScheduler
-from ..startup import announce, is_component, is_own_method, is_public, refuse
+from ..startup import announce, is_component, is_own_method, refuse
 from .settings import DROP_EARLY
 
 if TYPE_CHECKING:
@@ -143,8 +141,7 @@ class DropEarlyMiddleware(OutputFilter):
 
 def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
     """Return why dropping a known request early could change the crawl, None if it cannot."""
-    found = type(scheduler)
-    if not (found in (Scheduler, DurableScheduler) or is_public(found, "RedisDurableScheduler")):
+    if not _is_own(type(scheduler)):
         return f"the scheduler is {_name(type(scheduler))}"
     if not is_own_method(scheduler, "enqueue_request", "scrapy", "scrapy_bloom"):
         return f"{_name(type(scheduler))} has a changed enqueue_request"
