@@ -304,7 +304,7 @@ OFF, NO_FILTER = "BLOOM_DROP_EARLY is False", "without scrapy-bloom's filter"
         (passing(OwnBaseSpiderMiddleware, 1200, f"{NEUTRAL}, {OWN_BASE}"), None),
         (passing(OwnBaseSpiderMiddleware, 1200), f"{NO_LINKS} {OWN_BASE} is next to the spider"),
         (passing(NeutralMiddleware, 543, [NEUTRAL]), None),
-        ({"DUPEFILTER_DEBUG": True}, f"{NO_LINKS} DUPEFILTER_DEBUG logs requests"),
+        ({"DUPEFILTER_DEBUG": True}, "DUPEFILTER_DEBUG logs them with their referers"),
         (
             TRUE | {"DUPEFILTER_CLASS": OwnFilter},
             f"{name_of(OwnFilter)} has a changed request_seen",
@@ -512,7 +512,7 @@ def test_the_first_duplicate_is_logged(caplog):
     "options", [{}, {"REFERRER_POLICY": "no-referrer"}, {"REFERER_ENABLED": 0}]
 )
 def test_each_duplicate_is_logged_on_demand(caplog, options):
-    """With DUPEFILTER_DEBUG lines are the scheduler's, with referer, also of links left out."""
+    """With DUPEFILTER_DEBUG by the scheduler, with referer: nothing is dropped early."""
 
     def lines(wanted):
         tested = Crawl(BLOOM_DROP_EARLY=wanted, DUPEFILTER_DEBUG=True, **options).see("b")

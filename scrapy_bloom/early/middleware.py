@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from pydispatch.dispatcher import getAllReceivers, liveReceivers
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
-from scrapy.spidermiddlewares.referer import RefererMiddleware
 from scrapy.utils.python import global_object_name
 
 from ..dupefilter import FilterDupeFilter
@@ -52,7 +51,6 @@ class DropEarlyMiddleware(OutputFilter):
         self._wanted = DROP_EARLY.read(crawler.settings)
         self._known: KnownUrls | None = None  # set while requests are dropped
         self._known_links: KnownUrls | None = None  # set while follow_new leaves out links
-        self._referers: RefererMiddleware | None = None  # sets the referer that the log names
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -82,8 +80,6 @@ class DropEarlyMiddleware(OutputFilter):
     def _skips(self, request: Request, response: Response) -> bool:
         if (known := self._known) is None or not known.is_known(request):
             return False
-        if self._referers is not None:
-            self._referers.get_processed_request(request, response)  # for the log
         assert self._crawler.spider is not None
         known.log(request, self._crawler.spider)
         return True
@@ -93,6 +89,8 @@ class DropEarlyMiddleware(OutputFilter):
         dupefilter: Any = getattr(scheduler, "df", None)
         nearer, between = self._others()
         reason = _why_unsound(scheduler, dupefilter)
+        if crawler.settings.getbool("DUPEFILTER_DEBUG"):
+            reason = "DUPEFILTER_DEBUG logs them with their referers"
         if reason is None and between:
             reason = f"{_name(between[0])} is between the spider and the engine"
         if reason is None and self._wanted is not True:
@@ -102,15 +100,11 @@ class DropEarlyMiddleware(OutputFilter):
             if type(self) is DropEarlyMiddleware:  # a subclass may do more
                 skip_output_of(crawler, self)
             return
-        self._known = known_urls(dupefilter)
-        if crawler.settings.getbool("DUPEFILTER_DEBUG"):
-            self._referers = crawler.get_spider_middleware(RefererMiddleware)
-            reason = "DUPEFILTER_DEBUG logs requests"
-        elif nearer:
-            reason = f"{_name(nearer[0])} is next to the spider"
+        self._known, links = known_urls(dupefilter), ""
+        if nearer:
+            links = f" as requests, not as links: {_name(nearer[0])} is next to the spider"
         else:
             self._known_links = self._known
-        links = "" if reason is None else f" as requests, not as links: {reason}"
         announce(crawler, "duplicates", f"dropped early{links}")
 
     def _others(self) -> tuple[list[object], list[object]]:
