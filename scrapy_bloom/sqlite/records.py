@@ -6,6 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..crawl.codec import Stored, url_and_method
@@ -316,16 +317,12 @@ class SqliteRecords:
     def _open_budget(self) -> None:
         has_counts = bool(self._file.query("SELECT 1 FROM slot WHERE counted LIMIT 1"))
         if self.budget is not None:
-            self.budget.stored = self._counted
+            self.budget.stored = partial(counted_in, self._file)
             # a pattern that comes back counts from then on
             self._file.execute(_FORGET_PATTERNS, (json.dumps(self.budget.patterns),))
         # the counts end with the budget, and begin with it
         if has_counts != (self.budget is not None):
             self.begin_round()
-
-    def _counted(self, name: Name) -> int:
-        found = self._file.query("SELECT counted FROM slot WHERE name = ?", (name,))
-        return int(found[0][0]) if found else 0
 
     def _retry(self, where: str, *values: object, caps: bool = False) -> int:
         reads = "payload" if self.budget and self.budget.patterns else "x''"
@@ -405,6 +402,12 @@ class SqliteRecords:
         if len(self._ids) - len(self.slots.names) > MOST_SLOTS:
             self._ids.clear()
         self._ids[name] = id_
+
+
+def counted_in(file: RequestFile, name: Name) -> int:
+    """Return how many requests a budget has counted under `name`."""
+    found = file.query("SELECT counted FROM slot WHERE name = ?", (name,))
+    return int(found[0][0]) if found else 0
 
 
 def names_of(budget: Budget, slot: str, payload: bytes) -> list[Name]:

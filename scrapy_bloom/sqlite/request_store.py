@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from math import inf
 from operator import attrgetter
 from pathlib import Path
@@ -17,7 +18,7 @@ from ..crawl.failed_request import FailedRequest, class_and_message, is_first, l
 from ..errors import encodable
 from ..scrapy_private.slots import raw_slot_keys
 from .job_file import MAX_BYTES
-from .records import MOST_PRIORITY, SqliteRecords, names_of
+from .records import MOST_PRIORITY, SqliteRecords, counted_in, names_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -32,15 +33,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
 _COMING_BACK = (
-    # with its count if it is to count
-    "SELECT name, payload, CASE WHEN state > 3 OR state = 3 AND reason != 'unreadable'"
-    " AND round < (SELECT number FROM rounds) THEN CAST(counted AS INTEGER) END"
-    " FROM request JOIN slot ON slot.id = slot"
+    # and whether the budget counts it
+    "SELECT name, payload, state > 3 OR state = 3 AND reason != 'unreadable'"
+    " AND round < (SELECT number FROM rounds) FROM request JOIN slot ON slot.id = slot"
     " WHERE state < 3 AND (?1 OR slot NOT IN dead) OR state = 3 AND reason = 'unreadable'"
     " OR payload != x'' AND (state = 5 OR ?1 AND state > 2)"
-)
-_OF_PATTERNS = (
-    "SELECT CAST(name AS TEXT), CAST(counted AS INTEGER) FROM slot WHERE typeof(name) = 'blob'"
 )
 
 
@@ -51,13 +48,11 @@ def coming_back(
     retried, with `retry` all that is kept, as far as the `budget` has room. What waits for dead
     hosts is asked in any round, and not here."""
     if budget is not None:
-        budget.counted.update((each.encode(), n) for each, n in file.execute(_OF_PATTERNS))
-    for slot, payload, counted in file.execute(_COMING_BACK, (retry,)):
-        if budget is not None and counted is not None:
-            budget.counted[slot] = counted
-            if budget.full(names_of(budget, slot, payload)) is not None:
-                continue
-        yield slot, payload
+        budget.stored = partial(counted_in, file)
+    for slot, payload, counts in file.execute(_COMING_BACK, (retry,)):
+        names = names_of(budget, slot, payload) if counts and budget is not None else ()
+        if budget is None or budget.full(names) is None:
+            yield slot, payload
 
 
 class StoredHolds:

@@ -543,7 +543,8 @@ def test_a_look_at_a_job_finds_what_its_start_will_ask(make_round, tmp_path, lim
     assert fail(job) == ["a"]
     job.close()
     query(tmp_path / "job", "UPDATE request SET round = 0")
-    file = SimpleNamespace(execute=lambda text, ids=(): query(tmp_path / "job", text, *ids))
+    ask = lambda text, values=(): query(tmp_path / "job", text, *values)  # noqa: E731
+    file = SimpleNamespace(execute=ask, query=ask)
     assert len([*coming_back(file, Budget({"*": limit}), retry=True)]) == found
     assert [*coming_back(file, Budget({"*": limit}), retry=False)] == []
 
