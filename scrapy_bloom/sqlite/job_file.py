@@ -60,9 +60,8 @@ class RequestFile:
     before the first start. Any method may raise sqlite3.Error, or OverflowError for a damaged file.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self.name = ""
+    def __init__(self, connection: sqlite3.Connection, path: Path | None = None) -> None:
+        self._connection, self.name = connection, str(path)
         self.before_commit: Callable[[], int] = lambda: self.last
         """Called in each commit; returns the last id or place of a request."""
         what = "SELECT id, spider, commits, clean, unreleased, taken_over, last FROM job"
@@ -85,7 +84,7 @@ class RequestFile:
             # all checks come before the first write
             _require_writable(path)
             with looking(path) as connection:
-                file = cls(connection)
+                file = cls(connection, path)
             file._connection = connect(path, "rw")
             file._connection.row_factory = _typed
             try:
@@ -98,7 +97,6 @@ class RequestFile:
             except BaseException:
                 file._connection.close()
                 raise
-        file.name = str(path)
         return file
 
     @property
@@ -212,8 +210,7 @@ def file_at(path: Path) -> Iterator[RequestFile | None]:
         with _refusing(path):
             if check_header(path):
                 _require_writable(path)
-                file = RequestFile(stack.enter_context(looking(path)))
-                file.name = str(path)
+                file = RequestFile(stack.enter_context(looking(path)), path)
         yield file
 
 

@@ -217,8 +217,7 @@ class SqliteStore:
     def commit(self, fingerprints: Collection[bytes] | None) -> bool:
         """Make all changes durable; None stands for the `fingerprints` of the last commit. Return
         False if there was nothing to write. Cost: an fsync."""
-        counts = self.records.budget and self.records.budget.changed
-        if not (self.records.operations or counts or self._file.changed):
+        if not (self._file.changed or (self.records.budget and self.records.budget.changed)):
             return False
         self._file.commit(fingerprints)
         self._note_commit(self._file.id, self._file.commits)

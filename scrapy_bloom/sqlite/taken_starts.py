@@ -46,15 +46,14 @@ class LocalStartRequests(StartRequests):
         self._round, self._ledger = round_, ledger
         ledger.commit_hooks.append(self)
         round_.at_begin.append(lambda: self._file.execute("DELETE FROM taken_start_requests"))
+        # not in memory, which would grow with the start requests
+        self._file.execute(
+            "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"
+            " occurrences INTEGER NOT NULL) WITHOUT ROWID"
+        )
 
     def _begin(self) -> bool:
         self._ledger.has_begun = True
-        with self._ledger.guarded():
-            # not in memory, which would grow with the start requests
-            self._file.execute(
-                "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"
-                " occurrences INTEGER NOT NULL) WITHOUT ROWID"
-            )
         return True
 
     def _is_skipped(self, thing: Any) -> bool:
