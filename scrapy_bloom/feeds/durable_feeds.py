@@ -161,12 +161,12 @@ class DurableFeeds(CommitHook):
         final ones. Raises OSError, sqlite3.Error, FeedError."""
         self.outbox.drop_unfinished()
         for working in self._feeds:
-            for batch in [*working.feed.batches]:
+            for batch in working.feed.batches:
                 self.outbox.save_batch(batch)  # whose job may have moved
-                if working.is_full(batch):
-                    self._store_soon(working, batch)
-                elif batch.state == OPEN:
+                if batch.state == OPEN:
                     batch.file.prepare()
+                    if working.is_full(batch):
+                        self._store_soon(working, batch)
         self.after_commit()
 
     def _begin(self, template: str) -> None:
@@ -277,7 +277,7 @@ class DurableFeeds(CommitHook):
         await maybe_deferred_to_future(DeferredList([*self._stores]))
         failed: list[str] = []
         for working in feeds:
-            batches = [*working.feed.batches]
+            batches = [each for each in working.feed.batches if each.state != STORED]
             left = [each.uri for each in batches if not await self._store(working, each)]
             self._commit()
             if working.is_left and not left:
@@ -311,9 +311,7 @@ class DurableFeeds(CommitHook):
             if end == "failed":
                 return False
         if working.is_full(batch):
-            batch.state = STORED
-            self.outbox.save_batch(batch)
-            working.feed.batches.remove(batch)
+            self.outbox.end_batch(working.feed, batch)
         return True
 
     def _remove_parts(self) -> None:

@@ -69,7 +69,7 @@ def require_others(left: Iterable[Feed], plans: Plans, new: Iterable[str]) -> No
     """Raise FeedError if one of the `new` feeds has a file of a feed that is `left`."""
     for feed, template in product(left, new):
         options = plans.exporter.feeds[template]
-        for batch in (*feed.full, *feed.batches):
+        for batch in feed.batches:
             now = ""
             with suppress(Exception):  # what the URI needs may not be known yet
                 uri = plans.view.evaluate(template, options, batch.number)

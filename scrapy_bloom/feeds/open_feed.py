@@ -166,7 +166,7 @@ class OpenFeed:
     def check(self, file: str) -> None:
         """Make a feed of an earlier run ready to go on, in a job that has `file`. Raises FeedError
         if a file is not as that run left it. Cost: reads the files."""
-        for batch in chain(self.feed.full, self.feed.batches):
+        for batch in self.feed.batches:
             if batch.stored.get("job", job := str(self._job)) != job:
                 from .moved import follow_job
 
@@ -182,7 +182,7 @@ class OpenFeed:
 
     def next_batch(self) -> Batch:
         """Add a batch to the feed."""
-        number = self.feed.last_batch + 1
+        number = self.feed.batches[-1].number + 1 if self.feed.batches else 1
         uri = self._view.evaluate(self.feed.template, self.options, number)
         stored = {"token": secrets.token_hex(8), "job": str(self._job)}
         if self._is_local:

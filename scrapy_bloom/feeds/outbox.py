@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 WAITING, OPEN, STORED = "waiting", "open", "stored"
 """The states of a batch: it has no file yet, a file to which items come, or all that it gets."""
 
-_OF_BATCH = ("number", "uri", "stored", "path", "state", "items", "length", "digest")
-_OF_FEED = ("template", "options", "columns")
-
 
 @dataclass(eq=False)
 class Batch:
@@ -50,12 +47,8 @@ class Batch:
 
 @dataclass(eq=False)
 class Feed:
-    """A feed of a round, by the URI in FEEDS, and its batches that are not stored; in `full` the
-    last one that earlier runs have stored, until the next begins.
-
-    `columns` are the fields of the first item of all, None until that is known. `last_batch` is the
-    number of the last batch, 0 without one.
-    """
+    """A feed of a round, by the URI in FEEDS, and its batches: the last one, and others that are
+    not stored. `columns` are the fields of the first item of all, None until that is known."""
 
     id: int
     round: int
@@ -63,8 +56,6 @@ class Feed:
     options: dict[str, Any]
     columns: list[str] | None = None
     batches: list[Batch] = field(default_factory=list)
-    full: list[Batch] = field(default_factory=list)
-    last_batch: int = 0
 
 
 class Outbox:
@@ -83,9 +74,7 @@ class Outbox:
             for id_, round_, facts in self._file.query("SELECT * FROM feeds")
         }
         for id_, feed, facts in self._file.query("SELECT * FROM batches ORDER BY id"):
-            batch = Batch(id_, **json.loads(facts))
-            feeds[feed].last_batch = batch.number
-            (feeds[feed].full if batch.state == STORED else feeds[feed].batches).append(batch)
+            feeds[feed].batches.append(Batch(id_, **json.loads(facts)))
         return list(feeds.values())
 
     def add_feed(self, round_: int, template: str, options: dict[str, Any]) -> Feed:
@@ -111,18 +100,22 @@ class Outbox:
             "INSERT INTO batches VALUES (NULL, ?, ?)", feed.id, _facts_of(batch)
         )
         feed.batches.append(batch)
-        feed.last_batch = number
         return batch
 
     def save_batch(self, batch: Batch) -> None:
-        """Save the state of a batch. Stored ones are deleted, but for the last one of each feed,
-        whose number is needed."""
+        """Save the state of a batch."""
         save = "UPDATE batches SET facts = ? WHERE id = ?"
         self._file.execute(save, (_facts_of(batch), batch.id))
-        if batch.state == STORED:
-            others = "id NOT IN (SELECT MAX(id) FROM batches GROUP BY feed)"
-            stored = "json_extract(facts, '$.state') = 'stored'"
-            self._file.execute(f"DELETE FROM batches WHERE {others} AND {stored}")  # noqa: S608 - no input
+
+    def end_batch(self, feed: Feed, batch: Batch) -> None:
+        """Save that a batch is stored. Such ones are deleted, but for the last one, whose number is
+        needed."""
+        batch.state = STORED
+        self.save_batch(batch)
+        for each in feed.batches[:-1]:
+            if each.state == STORED:
+                feed.batches.remove(each)
+                self._file.execute("DELETE FROM batches WHERE id = ?", (each.id,))
 
     def add_item(self, feed: int, request: Request, item: bytes, digest: bytes | None) -> None:
         """Insert an item of `request`; one of `start()`, by `digest`, if no earlier run took it."""
@@ -181,5 +174,5 @@ class Outbox:
 
 def _facts_of(thing: Batch | Feed) -> str:
     """Return what a row has of a batch or a feed, in JSON."""
-    names = _OF_BATCH if isinstance(thing, Batch) else _OF_FEED
-    return json.dumps({name: getattr(thing, name) for name in names})
+    others = {"id", "round", "batches", "file"}
+    return json.dumps({name: fact for name, fact in vars(thing).items() if name not in others})

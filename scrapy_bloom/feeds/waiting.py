@@ -20,6 +20,7 @@ from ..errors import FeedError
 from ..files import make_directory
 from .file import FeedFile, chunks
 from .open_feed import OpenFeed, is_local, local_path, overwrites
+from .outbox import STORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,8 @@ class WaitingFeed(OpenFeed):
         """Check what was stored, too."""
         super().check(file)
         for batch in self.feed.batches:
-            self._check_stored(batch)
+            if batch.state != STORED:
+                self._check_stored(batch)
 
     def _check_stored(self, batch: Batch) -> None:
         """Raise FeedError if the file in which `batch` was stored has changed since. Cost: reads
