@@ -37,9 +37,10 @@ _SLOTS = "SELECT id, name FROM slot WHERE typeof(name) = 'text'"  # and not a pa
 _COUNTS = (
     "SELECT (SELECT COUNT(*) FROM request WHERE state <= 2),"
     " (SELECT COUNT(*) FROM request WHERE state > 2),"
-    " (SELECT COUNT(*) FROM items WHERE request IS NULL) + (SELECT COALESCE(SUM(items"
-    " - COALESCE(json_extract(stored, '$.items'), 0)), 0) FROM batches"
-    " WHERE state != 'stored' AND path GLOB '*feeds/[0-9]*.part')"
+    " (SELECT COUNT(*) FROM items WHERE request IS NULL) + (SELECT COALESCE(SUM("
+    "json_extract(facts, '$.items') - COALESCE(json_extract(facts, '$.stored.items'), 0)), 0)"
+    " FROM batches WHERE json_extract(facts, '$.state') != 'stored'"
+    " AND json_extract(facts, '$.path') GLOB '*feeds/[0-9]*.part')"
 )
 _TAKEN = (
     "SELECT fingerprint, occurrence FROM taken_start_requests"  # noqa: S608 - no input
