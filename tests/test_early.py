@@ -251,7 +251,19 @@ def test_what_is_dropped_early_the_scheduler_would_have_dropped(
 
 
 class NeutralMiddleware(BaseSpiderMiddleware):
-    """Does nothing to requests that will be dropped."""
+    """Says that it does nothing to requests that will be dropped."""
+
+    bloom_neutral = True
+
+
+class PatchedMiddleware(BaseSpiderMiddleware):
+    """Says so, too, but somebody has given its object another method."""
+
+    bloom_neutral = True
+
+    def __init__(self, crawler):
+        super().__init__(crawler)
+        self.process_spider_output_async = super().process_spider_output_async
 
 
 class PluginMiddleware(BaseSpiderMiddleware):
@@ -297,13 +309,13 @@ OFF, NO_FILTER = "BLOOM_DROP_EARLY is False", "without scrapy-bloom's filter"
         *((each, None) for each in KNOWN),
         ({"BLOOM_DROP_EARLY": "0"}, OFF),
         (TRUE | {"DUPEFILTER_CLASS": RFP}, NO_FILTER),
-        *map(between, (OwnBaseSpiderMiddleware, OwnReferer, PluginMiddleware)),
+        *map(between, (OwnBaseSpiderMiddleware, OwnReferer, PluginMiddleware, PatchedMiddleware)),
         between(OwnNeutral, [NEUTRAL]),
         (passing(OwnBaseSpiderMiddleware, 543, True), None),
         (passing(OwnBaseSpiderMiddleware, 1200, True), None),
         (passing(OwnBaseSpiderMiddleware, 1200, f"{NEUTRAL}, {OWN_BASE}"), None),
         (passing(OwnBaseSpiderMiddleware, 1200), f"{NO_LINKS} {OWN_BASE} is next to the spider"),
-        (passing(NeutralMiddleware, 543, [NEUTRAL]), None),
+        (passing(NeutralMiddleware), None),
         ({"DUPEFILTER_DEBUG": True}, "DUPEFILTER_DEBUG logs them with their referers"),
         (
             TRUE | {"DUPEFILTER_CLASS": OwnFilter},

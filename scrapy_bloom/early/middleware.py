@@ -38,9 +38,9 @@ class DropEarlyMiddleware(OutputFilter):
 
     It needs BloomDupeFilter or RedisBloomDupeFilter. It stays off if a component other than
     Scrapy's would notice: a spider middleware between it and the engine that has a method for the
-    output of callbacks, unless BLOOM_DROP_EARLY names it; a handler of a signal; a changed
-    dupefilter or scheduler; a fingerprinter that does not say what it reads. BLOOM_DROP_EARLY =
-    True ignores middlewares and handlers, False turns it off.
+    output of callbacks, unless `bloom_neutral` of its own class is True or BLOOM_DROP_EARLY names
+    it; a handler of a signal; a changed dupefilter or scheduler; a fingerprinter that does not say
+    what it reads. BLOOM_DROP_EARLY = True ignores middlewares and handlers, False turns it off.
     """
 
     order = 1100
@@ -130,7 +130,10 @@ class DropEarlyMiddleware(OutputFilter):
             return True
         if _is_own(type(owner)):
             return is_own_method(owner, method.__name__, *_OWN)
-        return _name(owner) in (self._wanted or ())
+        # a subclass, or another method of the object, may change what the word is about
+        is_patched = any(each is method for each in getattr(owner, "__dict__", {}).values())
+        says_so = vars(type(owner)).get("bloom_neutral") is True and not is_patched
+        return says_so or _name(owner) in (self._wanted or ())
 
 
 def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
