@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from scrapy import Request
 
@@ -39,8 +39,6 @@ class Known:
     """True if it stays in the job, since a fast stop of the engine has broken it off."""
     failed: FailedRequest | None = None
     """The record with which it stays in the job when it is acknowledged."""
-    stands_for: Sequence[Known] = ()
-    """The requests that have to be finished before it is."""
 
 
 class InFlight:

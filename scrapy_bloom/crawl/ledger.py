@@ -84,7 +84,9 @@ class Ledger:
         self._dispatched = 0
         self.has_begun = False  # True to send `before_commit` with each commit
         self.reasons: WeakKeyDictionary[Request, str] = WeakKeyDictionary()  # of failures
-        self._stand_in: Known | None = None
+        self._together: dict[Request, list[Known]] = {}
+        """The stand-ins, with those that each waits for; it is dispatched when they are done."""
+        self._newest: Request | None = None
         engine.on_cut_off(self._cut_off)
         self._is_committing = False
         self._not_before = 0.0
@@ -135,20 +137,19 @@ class Ledger:
     def dispatch(self, request: Request) -> None:
         """Record that `request` is dispatched."""
         self._dispatched += 1
-        self._stand_in = None
+        self._newest = None
         self.in_flight.start(request)
         self.commit_later()
 
     def stand_in_for_all(self) -> Request:
         """Return a stand-in for all dispatched requests, which is acknowledged when the engine is
         done with them all. Cost: a step for each, if one was dispatched since the last call."""
-        if self._stand_in is None or self._stand_in.request not in self.in_flight:
-            request, dispatched = Request("data:,"), [*self.in_flight]
-            self.in_flight.keep(request, (), comes_again=True)
-            self._stand_in = self.in_flight.start(request)
-            self._stand_in.stands_for = dispatched
+        if self._newest is None:
+            self._newest = Request("data:,")
+            self._together[self._newest] = [*self.in_flight]
+            self.in_flight.keep(self._newest, (), comes_again=True)
             self.commit_later()
-        return self._stand_in.request
+        return self._newest
 
     def fail(self, request: Request, failed: FailedRequest) -> None:
         """Let the commit that acknowledges a dispatched `request` make it a failed one. The first
@@ -244,15 +245,26 @@ class Ledger:
         )
 
     def _write_commit(self) -> None:
-        acknowledged = []
-        for known in self.in_flight:
-            for finished in () if self._waits(known) else self.in_flight.finish(known.request):
-                self._unreleased += finished.fingerprints
-                acknowledged.append(finished.request)
-                if finished.failed is None:
-                    self.store.done(finished.request)
-                elif not self.store.fail(finished.request, finished.failed):
-                    self._crawler.stats.inc_value(IN_MEMORY)
+        over = [
+            each
+            for known in self.in_flight
+            if not self._waits(known)
+            for each in self.in_flight.finish(known.request)
+        ]
+        for stand_in, waits_for in [*self._together.items()]:
+            if not any(each.request in self.in_flight for each in waits_for):
+                if self._newest is stand_in:
+                    self._newest = None
+                del self._together[stand_in]
+                self.in_flight.start(stand_in)
+                over += self.in_flight.finish(stand_in)
+        for finished in over:
+            self._unreleased += finished.fingerprints
+            if finished.failed is None:
+                self.store.done(finished.request)
+            elif not self.store.fail(finished.request, finished.failed):
+                self._crawler.stats.inc_value(IN_MEMORY)
+        acknowledged = [finished.request for finished in over]
         began = monotonic()
         if self.has_begun:
             self._send_before_commit()
@@ -263,10 +275,9 @@ class Ledger:
         self.commits += self.store.commit(self._unreleased)
 
     def _waits(self, known: Known) -> bool:
-        """Return True if the engine is not done with a request, or with those it stands for."""
-        if known.is_cut_off or any(each.request in self.in_flight for each in known.stands_for):
-            return True
-        return not known.is_sent_again and self._engine.is_in_progress(known.request)
+        """Return True if the engine is not done with a request."""
+        is_done = known.is_sent_again or not self._engine.is_in_progress(known.request)
+        return known.is_cut_off or not is_done
 
     def _send_before_commit(self) -> None:
         answers = self._crawler.signals.send_catch_log(
@@ -300,6 +311,7 @@ class Ledger:
             self._alarm.set(max(self._seconds, self._wait))
 
     def _commit_now(self) -> None:
-        self.commit()
-        if len(self.in_flight):
+        if is_time := self._wait <= 0:  # an alarm rings in a minute at most
+            self.commit()
+        if len(self.in_flight) or not is_time:
             self.commit_later()

@@ -392,6 +392,20 @@ def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, ca
     assert told() == []
 
 
+def test_pages_are_acknowledged_beside_items_without_a_response(make, tmp_path):
+    """As those of `start()`: each waits for what is dispatched then, and nothing for later ones."""
+    job, running = make(), []
+    job.pushed(*map(str, range(40)))
+    for _ in range(40):
+        running.append(job.pop())
+        job.scheduler.ledger.stand_in_for_all()
+        if len(running) > 3:
+            job.done(running.pop(0))
+        job.commit()
+    assert query(tmp_path / "job", "SELECT COUNT(*) FROM request")[0][0] < 9
+    assert len(job.scheduler.ledger.in_flight) < 9
+
+
 def test_the_way_of_a_push(make):
     """From `enqueue_request` to its row a request goes as architecture.md draws it: through ten
     modules, with 18 changes from one to another."""
