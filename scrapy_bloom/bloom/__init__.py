@@ -56,9 +56,9 @@ class ScalableBloomFilter(Layered):
             self._use([BitStore.in_memory(header)], capacity)
             return
         path = Path(path)
+        if stored_identity(path) is None and not layer_paths(path):
+            _make(header, path)
         with _opening(path) as layers:
-            if not layers:
-                layers.append(_first_layer(header, path))
             self._use(layers, capacity)
             self._require(path, error_rate, secret, exact=exact)
 
@@ -162,16 +162,14 @@ def _opening(directory: Path, *, read_only: bool = False) -> Iterator[list[BitSt
     in use from the end of the context on. An error closes all, and has changed nothing."""
     with ExitStack() as undo:
         layers: list[BitStore] = []
-        with suppress(FileNotFoundError):
-            while True:
-                path = layer_path(directory, len(layers))
-                layers.append(BitStore.open(path, read_only=read_only))
-                undo.callback(layers[-1].close)
-        if further := layer_paths(directory)[len(layers) :]:
-            raise FilterFileError(
-                f"{path} is missing, and there is a {further[0].name}; restore it from a backup, or"
-                " start a new filter"
-            )
+        while further := layer_paths(directory)[len(layers) :]:
+            if further[0] != (path := layer_path(directory, len(layers))):
+                raise FilterFileError(
+                    f"{path} is missing, and there is a {further[0].name}; restore it from a"
+                    " backup, or start a new filter"
+                )
+            layers.append(BitStore.open(path, read_only=read_only))
+            undo.callback(layers[-1].close)
         yield layers
         if not read_only:
             for layer in layers:
@@ -180,15 +178,13 @@ def _opening(directory: Path, *, read_only: bool = False) -> Iterator[list[BitSt
         undo.pop_all()
 
 
-def _first_layer(header: Header, directory: Path) -> BitStore:
-    """Make the directory, with mode 700, and the first layer in it, or open that if another process
-    was faster, and has left it. Raises FilterLockedError if it has not, OSError."""
-    path = layer_path(directory, 0)
+def _make(header: Header, directory: Path) -> None:
+    """Make the directory, with mode 700, and the first layer in it, unless another process is
+    faster. Raises OSError."""
     try:
         make_directory(directory, 0o700)
-        return BitStore.create(header, path)
-    except FileExistsError:
-        return BitStore.open(path)
+        with suppress(FileExistsError):
+            BitStore.create(header, layer_path(directory, 0)).close()
     except BaseException:
         with suppress(OSError):  # unless it is empty
             directory.rmdir()

@@ -293,7 +293,9 @@ class BitStore:
         try:
             header = Header.read(file, path)
             access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
-            memory = mmap.mmap(file.fileno(), header.file_bytes, access=access)
+            # by another descriptor than the lock's: a forked process may have to keep the map
+            with open_regular(path, read_only=read_only) as mapped:
+                memory = mmap.mmap(mapped.fileno(), header.file_bytes, access=access)
         except BaseException:
             file.close()
             raise
@@ -387,8 +389,10 @@ class BitStore:
 class _ClosedBits(bitarray):
     """Stands in for the bits of a closed filter; any use raises ValueError."""
 
-    def __getitem__(self, _: object) -> NoReturn:
+    def _refuse(self, *_: object) -> NoReturn:
         raise ValueError("this filter is closed; open it again to use it")
+
+    __getitem__ = __setitem__ = __ior__ = _refuse
 
 
 _locked: WeakSet[BitStore] = WeakSet()

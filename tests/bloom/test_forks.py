@@ -82,11 +82,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_forked_process_does_not_keep_the_lock(tmp_path, kind):
-    """Others can open a killed process's filter though its children live on."""
+    """Others can open a killed process's filter though its children live on, and one of them has to
+    keep the map, since a traceback or a thread holds the bits."""
     path, living = tmp_path / "filter", tmp_path / "living"
     os.mkfifo(living)
     code = f"""
 with open({str(living)!r}) as waiting:  # until this test closes its end
+    held = [layer.bits for layer in tested._newest_first]
     wait = "import sys; sys.stdin.read()"
     subprocess.Popen([sys.executable, "-c", wait], stdin=waiting, stdout=-3, stderr=-3)
     if os.fork():
