@@ -75,11 +75,11 @@ class Failures:
         if self._retries:
             self.tell("Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)", retry())
 
-    def tell(self, what: str, count: int, level: int = logging.INFO, **values: object) -> None:
+    def tell(self, what: str, count: int) -> None:
         """Log `what` is done with so many requests, if there are any."""
         if count:
-            values["requests"] = counted(count, "request")
-            logger.log(level, what, values, extra={"spider": self._crawler.spider})
+            extra = {"spider": self._crawler.spider}
+            logger.info(what, {"requests": counted(count, "request")}, extra=extra)
 
     def open(self, ledger: Ledger, reasons: Callable[[], Mapping[str, int]]) -> None:
         """Begin to tell `ledger`. `reasons` returns how many of its requests are kept for each
@@ -96,21 +96,26 @@ class Failures:
         reasons.pop(CAPPED, None)  # as the project asks
         total = sum(reasons.values())
         self._crawler.stats.set_value("scheduler/failed", total)
-        self.tell(
-            "%(requests)s failed and %(stay)s in the %(where)s: %(reasons)s. 'scrapy bloom failed"
-            " %(place)s' lists them; 'scrapy bloom retry %(place)s' has the next start ask them"
-            " once more%(but)s, 'scrapy bloom drop %(place)s' forgets them.",
-            total,
-            logging.WARNING,
-            stay="stays" if total == 1 else "stay",
-            where=where,
-            reasons=", ".join(f"{count:,} {in_brief(why)}" for why, count in reasons.items()),
-            place=place,
-            but=", but no unserializable one" * (LOST in reasons),
-        )
-        in_memory = self._crawler.stats.get_value(IN_MEMORY, 0)
-        told = "%(requests)s failed that cannot be stored, and so cannot be kept"
-        self.tell(told, in_memory, logging.WARNING)
+        if total:
+            self._warn(
+                "%(requests)s failed and %(stay)s in the %(where)s: %(reasons)s. 'scrapy bloom"
+                " failed %(place)s' lists them; 'scrapy bloom retry %(place)s' has the next start"
+                " ask them once more%(but)s, 'scrapy bloom drop %(place)s' forgets them.",
+                requests=counted(total, "request"),
+                stay="stays" if total == 1 else "stay",
+                where=where,
+                reasons=", ".join(f"{count:,} {in_brief(why)}" for why, count in reasons.items()),
+                place=place,
+                but=", but no unserializable one" * (LOST in reasons),
+            )
+        if in_memory := self._crawler.stats.get_value(IN_MEMORY):
+            self._warn(
+                "%(requests)s failed that cannot be stored, and so cannot be kept",
+                requests=counted(in_memory, "request"),
+            )
+
+    def _warn(self, message: str, **values: object) -> None:
+        logger.warning(message, values, extra={"spider": self._crawler.spider})
 
     def note(self, source: Response | Failure | None, reason: str, error: Any = None) -> None:
         """Note that the request which `source` answers fails."""

@@ -103,11 +103,11 @@ class LedgerScheduler(BaseScheduler):
         self._children: Any = None  # where they are followed
         self._asks_for_rest = False
         self._alarm = Alarm(self._on_alarm)
-        self._probe_seconds = probe_seconds(crawler)
-        self._local_holds = LocalHolds(self._probe_seconds)
+        self._local_holds = LocalHolds(probe_seconds(crawler))
         self._local_holds.add(self.mqs.slots)
         self._holds_of: Holds = self._local_holds
-        self._paused_until: float | None = None
+        self._gate = LocalHolds(probe_seconds(crawler))
+        """The hold of all slots in this process, under an empty name."""
         self._slot_of = slot_keys(crawler)
         self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
@@ -174,13 +174,16 @@ class LedgerScheduler(BaseScheduler):
     @property
     def is_paused(self) -> bool:
         """True from the first `pause` until the end of it."""
-        return self._paused_until is not None
+        return bool(self._gate.holds)
 
     def pause(self, seconds: float | None, likely: Collection[str] = ()) -> None:
         """Dispatch nothing for so many seconds, then one request until the next call, first of the
         slots that are `likely` to answer; with None end that."""
         self.probes.pop("", None)
-        self._paused_until = None if seconds is None else monotonic() + seconds
+        if seconds is None:
+            self._gate.release("")
+        else:
+            self._gate.hold("", seconds, SILENT)
         for queue in self._local_holds.queues:
             queue.likely = None if seconds is None else likely
         self._engine.wake()
@@ -262,7 +265,7 @@ class LedgerScheduler(BaseScheduler):
             ledger.before_next()
         if self.probes:
             self._end_probes()
-        if self._paused_until is not None and (left := self._paused_until - monotonic()) > 0:
+        if self._gate.holds and (left := self._gate.next_end) is not None and left > 0:
             self._alarm.set(left)
             return None
         self._take_due()
@@ -277,9 +280,7 @@ class LedgerScheduler(BaseScheduler):
             self._held_times[request] = hold.times if hold.times > 0 else -1
             if hold.times > 0 and hold.until > monotonic() and not hold.lets_pass(request):
                 self.probes[self._slot_of(request)] = request
-            if self._paused_until is not None:
-                # a host that does not answer takes all its time for that
-                self._paused_until = monotonic() + 2 * self._probe_seconds
+            if self._gate.holds and self._gate.admit(""):
                 self.probes[""] = request
             self._count("scheduler/dequeued", medium)
             return request
@@ -293,7 +294,7 @@ class LedgerScheduler(BaseScheduler):
             del self.probes[slot]
             hold = self.holds.get(slot, NO_HOLD)
             if not slot:
-                self._paused_until = monotonic()
+                self._gate.hold("", 0.0, SILENT)
             elif hold.times == self._held_times.get(probe):
                 if hold.times < SILENT:  # of the others a release would say that they answer
                     self.release(slot)

@@ -51,8 +51,8 @@ class Crawl(Job):
 
     def open(self):
         super().open()
-        timeout = self.crawler.settings.getfloat("DOWNLOAD_TIMEOUT")
-        self.scheduler._probe_seconds = self.scheduler._local_holds._longest_probe = timeout
+        for each in (self.scheduler._local_holds, self.scheduler._gate):
+            each._longest_probe = self.crawler.settings.getfloat("DOWNLOAD_TIMEOUT")
         self.middleware = HoldMiddleware.from_crawler(self.crawler)
         return self
 

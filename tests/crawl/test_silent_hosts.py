@@ -85,7 +85,7 @@ class World:
             elif not scheduler.has_pending_requests():
                 break
             else:
-                ends = scheduler._next_due, (scheduler._paused_until or 0) - self.clock.now
+                ends = scheduler._next_due, scheduler._gate.next_end
                 due = max(0.001, min(each for each in ends if each is not None and each > -1))
                 self.clock.now += min(due, max(0.001, until - self.now))
         return self
