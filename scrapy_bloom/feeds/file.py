@@ -36,6 +36,7 @@ class FeedFile:
             raise FeedError(f"{path} is not a regular file; choose another path")
         self.path, self._private = path, private
         self.length, self._checked = 0, -1  # bytes
+        self._inode = 0  # of the file that was prepared or emptied
         self._hash = blake2b(digest_size=16, usedforsecurity=False)
 
     @property
@@ -66,23 +67,26 @@ class FeedFile:
         """Cut off bytes after `length`, if `check` has seen no more; make the file if it is
         missing. Raises OSError."""
         with self._opened() as file:
-            if os.fstat(file).st_size == self._checked:
+            found = os.fstat(file)
+            if found.st_size == self._checked:
                 os.ftruncate(file, self.length)
-        self._checked = -1
+            self._checked, self._inode = -1, found.st_ino
 
     def empty(self) -> None:
         """Make the file, or drop its contents, durably. Raises OSError."""
         with self._opened() as file:
             os.ftruncate(file, 0)
             os.fsync(file)
+            self._inode = os.fstat(file).st_ino
 
     def append(self, chunks: Iterator[bytes]) -> None:
         """Append all of `chunks` durably, or none if that raises OSError or FeedError."""
         after, length = self._hash.copy(), self.length
         with self._opened() as file:
-            if (size := os.fstat(file).st_size) != length:
-                what = f"{self.path} has {size:,} bytes, not {length:,}"
-                raise FeedError(f"{what}: another program writes to it")
+            found = os.fstat(file)
+            if (found.st_size, found.st_ino) != (length, self._inode):
+                what = f"{self.path} is another file, or has not {length:,} bytes"
+                raise FeedError(f"{what} ({found.st_size:,}): another program writes to it")
             try:
                 while data := b"".join(islice(chunks, ITEMS_AT_ONCE)):
                     view = memoryview(data)

@@ -8,8 +8,9 @@ import os
 import secrets
 import sys
 from contextlib import suppress
+from functools import partial
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from itemadapter import ItemAdapter
@@ -137,10 +138,13 @@ class OpenFeed:
         self._overwrites = overwrites(storage, self.options)
         """Whether what was in the file is dropped."""
         self._text: BaseItemExporter | None = None
-        if self.feed.columns is None:
-            self._build(io.BytesIO())  # refuses options now, not item by item
-        else:
-            self._begin(self.feed.columns)
+        # refuses options now, not item by item
+        is_csv = isinstance(self._build(io.BytesIO()), CsvItemExporter)
+        self._has_columns = is_csv and not self.options["fields"]  # given by the first item
+        columns = self.feed.columns if self._has_columns else ["item"]
+        if self.feed.batches and columns is not None:
+            with suppress(Exception):  # what fails has failed in the first run
+                self._begin({name: name for name in columns})
 
     def is_full(self, batch: Batch) -> bool:
         """Return True if `batch` takes no more items."""
@@ -251,27 +255,38 @@ class OpenFeed:
     def export(self, item: Any) -> bytes:
         """Return `item` as it is in the file, without the head. Raises any exception of the
         exporter."""
-        text = self._text or self._begin(ItemAdapter(item).field_names())
-        return self._written(text, item)
-
-    def _begin(self, columns: Iterable[str]) -> BaseItemExporter:
-        """Return an exporter of items, the first of which has these `columns`, behind the head:
-        that is there when an item is exported for the first time, and not for the second."""
-        self._buffer = io.BytesIO()
-        text = self._build(self._buffer)
-        text.start_exporting()
-        item = dict.fromkeys(columns, "")
-        first, second = self._written(text, item), self._written(text, item)
-        self._head, self.feed.columns, self._text = first.removesuffix(second), [*item], text
-        return text
-
-    def _written(self, text: BaseItemExporter, item: Any) -> bytes:
+        if self._text is None:
+            names = [*ItemAdapter(item).field_names()]
+            if self._has_columns and all(isinstance(name, str) for name in names):
+                self.feed.columns = names
+            return self._begin(item)
         try:
-            text.export_item(item)
-            return self._buffer.getvalue()
+            self._text.export_item(item)
         finally:
-            self._buffer.seek(0)
-            self._buffer.truncate()
+            written = self._taken()
+        return written
+
+    def _begin(self, item: Any) -> bytes:
+        """Begin to export with `item`, and return it without the head: that is there when an item
+        is exported for the first time, also if it fails, and not for the second."""
+        self._buffer = io.BytesIO()
+        self._text = self._build(self._buffer)
+        self._text.start_exporting()
+        try:
+            self._text.export_item(item)
+        finally:
+            self._head = self._taken()
+        self._text.export_item(item)
+        alone = self._taken()
+        self._head = self._head.removesuffix(alone)
+        return alone
+
+    def _taken(self) -> bytes:
+        """Return what the exporter has written since the last call."""
+        written = self._buffer.getvalue()
+        self._buffer.seek(0)
+        self._buffer.truncate()
+        return written
 
     def unstored(self, batch: Batch) -> int | None:
         """Return how many items of `batch` are to be stored, None if nothing is to be done."""
@@ -307,6 +322,10 @@ def local_path(storage: FeedStorageProtocol) -> Path:
 def _form(value: Any) -> Any:
     """Return the form of a value that is not JSON, the same in each process: classes and functions
     become their names, other objects those of their types."""
+    if isinstance(value, partial):
+        return f"functools.partial of {_form(value.func)}"
+    if isinstance(value, (bytes, PurePath)):
+        return str(value)
     if isinstance(value, (set, frozenset)):
         return sorted(json.dumps(each, default=_form) for each in value)
     return global_object_name(value if hasattr(value, "__qualname__") else type(value))

@@ -122,7 +122,7 @@ class SqliteRecords:
         self.round: Callable[[], int] = lambda: 1  # the number of the round
         self._file = file
         self.budget = budget
-        self._signs = [-1 if newest else 1 for newest in newest_first or (True, True)]
+        self._signs = [-1 if newest else 1 for newest in newest_first or (True, False)]
         self._ids: dict[Name, int] = {}
         self._last: int = file.last
         self._cursor = file.cursor()

@@ -12,6 +12,7 @@ from ..crawl.delays import NOT_BEFORE
 from ..crawl.failed_request import TIMES_KEYS
 from ..crawl.ledger import CommitHook
 from ..crawl.origins import origins_of
+from ..crawl.request_text import DEFAULTS
 from ..crawl.start_requests import REPEAT_KEY
 from ..scrapy_private.engine import EngineView
 from ..scrapy_private.middlewares import OutputFilter
@@ -143,7 +144,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
     def _digest(self, parent: int, request: Request) -> bytes:
         from ..crawl.forms import digest_of
 
-        described = self._store.codec.fields(request)
+        described = {**DEFAULTS, **self._store.codec.fields(request)}
         # another page may be the first to yield the parent again
         left_out = VOLATILE.union({"depth"} if parent < ROWLESS else ())
         described["meta"] = {k: v for k, v in described["meta"].items() if k not in left_out}

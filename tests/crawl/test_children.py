@@ -41,6 +41,21 @@ def again(job):
     return popped
 
 
+class Compact(Request):
+    """Has its own form, without defaults."""
+
+    def to_dict(self, *, spider=None):
+        return {name: value for name, value in super().to_dict(spider=spider).items() if value}
+
+
+def test_a_class_that_leaves_out_defaults_gives_its_children_once(job, crash_round):
+    made = Compact("http://example.com/c", dont_filter=True)
+    assert give(job, page_in_progress(job), made) == ["c"]
+    job.commit()
+    resumed = crash_round()
+    assert give(resumed, again(resumed), made.copy()) == []
+
+
 def test_children_are_given_once(job, crash_round, monkeypatch):
     """The k-th with a fingerprint is left out only if the job has k of them, whatever Scrapy
     measures or their time, in whatever order a release has its keys, or a process the values of a

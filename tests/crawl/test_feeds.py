@@ -294,6 +294,55 @@ def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job
     assert b.scheduler.ledger.stopped
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_file_of_the_same_length_in_its_place_is_not_written_to(tmp_path, job, caplog, is_ours):
+    """Another program has put it there while the crawl ran."""
+    path = tmp_path / "a.jl"
+    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
+    if not is_ours:
+        (tmp_path / "theirs").write_bytes(b"their 7\n\n"[:9])
+        (tmp_path / "theirs").replace(path)
+    before = path.read_bytes()
+    a.pages(p2={"n": 2})
+    assert a.scheduler.ledger.stopped is not is_ours
+    assert path.read_bytes().startswith(before)
+    assert (path.read_bytes() == before) is not is_ours
+
+
+@pytest.mark.parametrize(
+    ("options", "pages", "expected"),
+    [
+        (
+            {"format": "csv", "item_export_kwargs": {"quoting": 3, "escapechar": "\\"}},
+            ({"n": 1}, {"n": 2}, {"n": 3}),
+            b"n\r\n1\r\n2\r\n3\r\n",
+        ),
+        (
+            {"format": "csv", "encoding": "latin-1"},
+            ({"n": "\u20ac"}, {"n": 2}, {"n": 3}),
+            b"n\r\n2\r\n3\r\n",
+        ),
+        (
+            {"format": "jsonlines", "item_export_kwargs": {"skipkeys": True}},
+            ({"n": 1, (1, 2): 3}, {"n": 2}, {"n": 3}),
+            b'{"n": 1, "2": null}\n{"n": 2}\n{"n": 3}\n',
+        ),
+        (
+            {"format": "csv", "fields": ["n"]},
+            ({"n": 1, b"x": 3}, {"n": 2}, {"n": 3}),
+            b"n\r\n1\r\n2\r\n3\r\n",
+        ),
+    ],
+)
+def test_odd_names_and_first_items_cost_no_other(tmp_path, job, options, pages, expected):
+    """As in Scrapy's feeds, over a stop: an exporter that refuses an empty row or the first item, a
+    name that JSON does not have."""
+    first, second, third = pages
+    job({"a.out": options}, GOES_ON).pages(p1=first, p2=second).close("shutdown")
+    job({"a.out": options}).pages(p3=third).finish()
+    assert (tmp_path / "a.out").read_bytes() == expected
+
+
 def test_what_others_write_to_a_feed_that_waits_is_not_replaced(tmp_path, job, caplog):
     """Neither while it is first made, nor later; without that the job goes on."""
     feeds, path = {"a.own": "own"}, tmp_path / "a.own"
