@@ -30,7 +30,7 @@ class JobDirectory:
         self.feeds = path / "feeds"
         """The parts of feeds that are stored when the spider closes, a directory."""
         self.orders = path / "orders"
-        """What an operator has ordered done with pending requests while the job runs."""
+        """What an operator has ordered done while the job runs, a directory."""
         self.worker_feeds = path / "worker-feeds.sqlite"
         """What the feeds of a worker of RedisDurableScheduler have got, an SQLite database."""
         self.seen_file = path / "requests.seen"

@@ -94,14 +94,13 @@ class InFlight:
         self._open.append(self._arrived)
         self._arrived += 1
 
-    def start(self, request: Request) -> Known:
+    def start(self, request: Request) -> None:
         """Record that `request` is dispatched, from the store or the memory queue."""
         known = self._know(request)
         known.queued = max(known.queued - 1, 0)
         if request not in self._running:
             known.since = self._arrived
             self._running[request] = known
-        return known
 
     def finish(self, request: Request) -> list[Known]:
         """Record that the engine is done with `request`; return those that may be acknowledged now.

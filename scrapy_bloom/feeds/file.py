@@ -88,8 +88,8 @@ class FeedFile:
                 what = f"{self.path} is another file, or has not {length:,} bytes"
                 raise FeedError(f"{what} ({found.st_size:,}): another program writes to it")
             try:
-                while data := b"".join(islice(chunks, ITEMS_AT_ONCE)):
-                    view = memoryview(data)
+                while portion := [*islice(chunks, ITEMS_AT_ONCE)]:
+                    view = memoryview(data := b"".join(portion))
                     while view:
                         view = view[os.write(file, view) :]
                     after.update(data)

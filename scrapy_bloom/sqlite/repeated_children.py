@@ -104,7 +104,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
         if self._in_memory:
             ended = {self._in_memory.pop(each, 0) for each in acknowledged} & self._left
             # of pages that are alike the last
-            for parent in ended.difference(self._in_memory.values()):
+            for parent in ended and ended.difference(self._in_memory.values()):
                 if parent < ROWLESS:
                     self._left.remove(parent)
                     self._file.execute(FORGET, (parent,))

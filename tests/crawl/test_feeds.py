@@ -25,6 +25,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
 from scrapy_bloom.crawl.failed_request import item_refused
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
+from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.open_feed import overwrites
 from scrapy_bloom.feeds.outbox import Outbox
 from scrapy_bloom.sqlite.status import JobStatus
@@ -270,6 +271,14 @@ def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, caplog,
     assert numbers(tmp_path / "b.jl") == [2]
     assert "a.jl stays as it is" in caplog.text
     assert (path.read_bytes() if path.exists() else None) == after
+
+
+def test_items_without_text_end_no_feed(tmp_path):
+    """As an exporter writes them that leaves some out: what comes behind them is written, too."""
+    file = FeedFile(tmp_path / "a")
+    file.empty()
+    file.append(iter([b""] * 40 + [b"x"]))
+    assert (tmp_path / "a").read_bytes() == b"x"
 
 
 def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job, caplog):
