@@ -15,14 +15,12 @@ from scrapy.utils.request import referer_str
 
 from .amounts import counted
 from .bloom import stored_identity
-from .errors import BloomError, JobDirectoryError, message_of, unforeseen
+from .errors import BloomError, message_of, unforeseen
 from .fingerprints import FingerprinterIdentity, UnfailingFingerprinter
 from .jobdir import session_of
-from .redirects import RequestChains
-from .scrapy_private.engine import close_spider
 from .seen import Seen, closing_line
 from .settings import BloomSettings, any_is_on, misspelt
-from .startup import announce, fetches_one_page, is_own_method, refuse
+from .startup import announce, close_spider, fetches_one_page, is_own_method, refuse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,13 +39,14 @@ STATS_INTERVAL = 10.0
 """Seconds between updates of the `bloom/…` stats while new requests arrive."""
 PARTS = {
     "scrapy_bloom.delta.settings": ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"),
+    "scrapy_bloom.redirects": ("REQUEST_FINGERPRINTER_CLASS", "SCHEDULER"),
     "scrapy_bloom.speed": ("DUPEFILTER_CLASS",),
     "scrapy_bloom.audit": ("BLOOM_AUDIT",),
     "scrapy_bloom.metrics": ("BLOOM_METRICS",),
 }
-"""What plugs into a dupefilter, by module, with the settings that ask for it. What it has
-of these is called: `check(crawler)`, which may refuse the start; `attach(dupefilter)`, when the
-filter is open."""
+"""What plugs into a dupefilter, by module, with the settings that ask for it where the project or
+the add-on has set one. What it has of these is called: `check(crawler)`, which may refuse the
+start; `attach(dupefilter)`, when the filter is open."""
 
 
 class FilterDupeFilter(BaseDupeFilter):
@@ -58,6 +57,8 @@ class FilterDupeFilter(BaseDupeFilter):
     """
 
     remedy_when_full: str
+    end_crawl: Callable[[Crawler, str], None] = staticmethod(close_spider)
+    """What closes the spider."""
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
@@ -70,7 +71,6 @@ class FilterDupeFilter(BaseDupeFilter):
         self._known: Any = None
         self._audit: Any = None
         self._metrics: Any = None
-        self._chains: RequestChains | None = None
         self.last_request: Request | None = None
         self.last_fingerprint = b""
         self.is_fresh = False  # younger than the last answer, behind which a request may change
@@ -99,19 +99,13 @@ class FilterDupeFilter(BaseDupeFilter):
         self._update_stats()
 
     def request_seen(self, request: Request) -> bool:
-        """Return True if `request` was seen before, else add it. Never raises.
-
-        A redirect is no duplicate of the requests that led to it.
-        """
-        return self._ask(request)  # `look_up`, or what `speed` has put in front of it
+        """Return True if `request` was seen before, else add it. Never raises."""
+        return self._ask(request)  # `look_up`, or what a part has put in front of it
 
     def look_up(self, request: Request) -> bool:
-        """Answer by the fingerprint of `request`, and add it: `request_seen` for what `speed` does
-        not answer itself."""
+        """Answer by the fingerprint of `request`, and add it: `request_seen` for what no part
+        answers itself."""
         fingerprint, self.is_fresh = self.fingerprint_of_any(request), False
-        if self._chains is not None and self._chains.lead_back(request, self.fingerprint):
-            self.let_pass(fingerprint)
-            return False
         try:
             seen = self._see(fingerprint)
         except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
@@ -174,9 +168,7 @@ class FilterDupeFilter(BaseDupeFilter):
         return self._seen.filter
 
     def fingerprint_of_any(self, request: Request) -> bytes:
-        """Return the fingerprint of a request whose meta may be a copy, or have changed since."""
-        if self._chains is not None and self._chains.reads_key:
-            self._chains.drop_copied_key(request)
+        """Return the fingerprint of a request whose meta may have changed since."""
         if not self.is_fresh:
             self.last_request = None
         return self.fingerprint(request)
@@ -221,7 +213,7 @@ class FilterDupeFilter(BaseDupeFilter):
             return
         self._closing = True
         try:
-            close_spider(self.crawler, reason)
+            self.end_crawl(self.crawler, reason)
         except Exception:
             logger.exception("Cannot close the spider with reason %s", reason)
 
@@ -248,7 +240,6 @@ class FilterDupeFilter(BaseDupeFilter):
             if self._is_full:
                 self.filter.growing = None
             self.watches_each_new = settings.on_full == "close"
-            self._recognise_redirects()
             for part in parts:
                 if hasattr(part, "attach"):
                     part.attach(self)
@@ -269,18 +260,8 @@ class FilterDupeFilter(BaseDupeFilter):
         announce(self.crawler, "filter", f"{exactly}in memory ({why})")
         return self._settings.open_filter(None)
 
-    def _recognise_redirects(self) -> None:
-        try:
-            self._chains = RequestChains(self.crawler)
-        except (JobDirectoryError, RuntimeError) as error:  # in a script there is no engine
-            if not self._fingerprinter.is_scrapys:
-                raise
-            if isinstance(error, JobDirectoryError):
-                missing = str(error).partition(", which")[0]
-                logger.warning("%s: redirects to a page that led to them are dropped", missing)
-
     def put_in_front(self, shortcut: Callable[[Request], bool]) -> None:
-        """Have `shortcut` answer in front of `look_up`, and in the place of an unchanged
+        """Have `shortcut` answer in front of `_ask`, and in the place of an unchanged
         `request_seen`, which saves a call."""
         self._ask = shortcut  # type: ignore[assignment,method-assign]
         is_own = is_own_method(self, "request_seen", "scrapy_bloom")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from scrapy import signals
 
-from .fingerprints.fast import META_KEY
+from .errors import JobDirectoryError
+from .fingerprints.fast import META_KEY, REDIRECT_URLS, is_default
 from .scrapy_private.engine import REDIRECT_TIMES, EngineView
 from .startup import is_component
 
@@ -17,16 +18,47 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
+    from .dupefilter import FilterDupeFilter
+
 logger = logging.getLogger("scrapy_bloom.redirects")
 
-REDIRECT_URLS = "redirect_urls"
-"""Scrapy's meta key: the URLs that led to a redirect, oldest first."""
 COPIED = "bloom_copied_redirects"
 """Meta key: how many of these URLs are of another request, whose meta was copied."""
 RECEIVED = "bloom_received_fingerprint"
 """Meta key: the META_KEY of a request whose response has come, which children may copy."""
 META_REFRESH = "meta refresh"
 """Scrapy's reason of a redirect by a page, among those in the meta."""
+
+
+def attach(df: FilterDupeFilter) -> None:
+    """Have `df` tell redirects from duplicates. Raises JobDirectoryError where Scrapy does not show
+    what the engine does, unless the fingerprints are those of its default fingerprinter."""
+    try:
+        chains = RequestChains(df.crawler)
+    except (JobDirectoryError, RuntimeError) as error:  # in a script there is no engine
+        if not is_default(df.crawler.request_fingerprinter):
+            raise
+        if isinstance(error, JobDirectoryError):
+            missing = str(error).partition(", which")[0]
+            logger.warning("%s: redirects to a page that led to them are dropped", missing)
+        return
+    ask = df._ask
+
+    def request_seen(request: Request) -> bool:
+        """Return True if `request` was seen before, else add it. Never raises.
+
+        A redirect is no duplicate of the requests that led to it.
+        """
+        if chains.reads_key:
+            chains.drop_copied_key(request)
+        fingerprint = df.fingerprint_of_any(request)
+        if not chains.lead_back(request, df.fingerprint):
+            return ask(request)
+        df.is_fresh = False
+        df.let_pass(fingerprint)
+        return False
+
+    df.put_in_front(request_seen)
 
 
 class RequestChains:

@@ -152,8 +152,8 @@ PICKLE = switch(
 
 
 def any_is_on(settings: BaseSettings, names: Iterable[str]) -> bool:
-    """Return True if one of the settings `names` is on, be it with a bad value."""
-    return any(settings.get(name) not in OFF for name in names)
+    """Return True if one of the settings `names` is set and on, be it with a bad value."""
+    return any(settings.getpriority(name) and settings.get(name) not in OFF for name in names)
 
 
 def misspelt(settings: BaseSettings) -> list[str]:

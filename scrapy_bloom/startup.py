@@ -1,4 +1,4 @@
-"""The lines at the start of a crawl, and the refusal to start."""
+"""The lines at the start of a crawl, the refusal to start, and the close."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from weakref import WeakKeyDictionary
 
 from scrapy import signals
 from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import load_object
 
 from .errors import encodable, message_of
@@ -109,6 +111,16 @@ def refuse(crawler: Crawler, error: Exception) -> NoReturn:
         crawler.engine.spider = None
     crawler.spider = None
     raise error
+
+
+def close_spider(crawler: Crawler, reason: str) -> None:
+    """Close the spider, if it is open, on the reactor's next turn. RuntimeError without one."""
+
+    def close() -> None:
+        closed = deferred_from_coro(crawler.engine.close_spider_async(reason=reason))
+        closed.addErrback(lambda failure: None)
+
+    call_later(0, close)
 
 
 _LOGGERS_OF_UNHANDLED_ERRORS = ("asyncio", "twisted")

@@ -117,18 +117,23 @@ def test_a_page_that_refreshes_itself_does_so_once(make_dupefilter, fingerprinte
     assert verdicts == [False, False, False, True]
 
 
-def test_a_scrapy_that_hides_its_engine_drops_such_redirects_with_a_line(make_dupefilter, told):
-    """With the setting alone, where no page is promised; the add-on's start is refused."""
+@pytest.mark.parametrize("settings", [{}, {"REQUEST_FINGERPRINTER_CLASS": SCRAPYS}])
+def test_such_redirects_are_dropped_as_by_scrapy(make_dupefilter, told, settings):
+    """With the setting alone; and, with a line, by a Scrapy that hides its engine, where no page is
+    promised. The add-on's start is refused then."""
     tested = make_dupefilter(
         lambda crawler: vars(crawler.engine.downloader).pop("active"),
+        **settings,
         ADDONS={},
         DUPEFILTER_CLASS="scrapy_bloom.BloomDupeFilter",
     )
     source = Request("http://a.example/a")
     assert not tested.request_seen(source)
     assert redirected(tested, source, source.url)[0]
-    (line,) = (each for each in told() if "engine.downloader.active" in each)
-    assert line.endswith(": redirects to a page that led to them are dropped")
+    lines = [each for each in told() if "engine.downloader.active" in each]
+    assert len(lines) == len(settings)
+    for line in lines:
+        assert line.endswith(": redirects to a page that led to them are dropped")
 
 
 def test_a_key_counts_for_a_redirect_and_not_for_children(make_dupefilter, told):
@@ -215,7 +220,11 @@ def asked(folder):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter", "JOBDIR": "job"},
+        {
+            "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
+            "JOBDIR": "job",
+            "REQUEST_FINGERPRINTER_CLASS": CANONICAL,
+        },
         {**JOB, "HTTPCACHE_ENABLED": True, "TWISTED_REACTOR": SELECT},
     ],
     ids=["dupefilter", "job with a cache, another reactor"],

@@ -34,7 +34,8 @@ class ByCallback:
 
 def made(**options):
     """Return an open dupefilter in memory."""
-    crawler = get_crawler(TestSpider, settings_dict={"BLOOM_CAPACITY": 1_000, **options})
+    settings = {"BLOOM_CAPACITY": 1_000, "DUPEFILTER_CLASS": BloomDupeFilter, **options}
+    crawler = get_crawler(TestSpider, settings_dict=settings)
     crawler.engine = Engine()
     crawler.spider = crawler._create_spider("two")
     found = BloomDupeFilter.from_crawler(crawler)

@@ -18,6 +18,7 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.statscollectors import StatsCollector
 from scrapy.utils.httpobj import urlparse_cached
 
+from ..dupefilter import FilterDupeFilter
 from ..errors import JobDirectoryError, encodable
 from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, close_spider
 from ..scrapy_private.progress import EngineProgress
@@ -118,6 +119,8 @@ class LedgerScheduler(BaseScheduler):
             # a middleware may make its storage as late as that
             crawler.signals.connect(mend_cache, signals.spider_opened)
         self.df = make_dupefilter()
+        if isinstance(self.df, FilterDupeFilter):
+            self.df.end_crawl = close_spider
 
     @property
     def dqs(self) -> Sized | None:

@@ -19,7 +19,7 @@ from scrapy.utils.python import global_object_name
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from ..errors import IncompatibleFilterError, message_of
-from .fast import fast_functions, is_default
+from .fast import fast_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +36,7 @@ class UnfailingFingerprinter:
 
     `of_url` returns the fingerprint for the URL of a GET request without a body and without meta
     keys that matter, or None where the request is needed; it is None for a fingerprinter without
-    faster functions. `is_scrapys` is True if the fingerprints are those of Scrapy's default one,
-    `has_substituted` if the last one was a substitute.
+    faster functions. `has_substituted` is True if the last one was a substitute.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -45,7 +44,6 @@ class UnfailingFingerprinter:
         fingerprinter = crawler.request_fingerprinter
         fast, self.of_url = fast_functions(fingerprinter)
         self._of_request: Callable[[Request], bytes] = fast or fingerprinter.fingerprint
-        self.is_scrapys = is_default(fingerprinter)
         self.has_substituted = self._has_failed = False
 
     def fingerprint(self, request: Request) -> bytes:

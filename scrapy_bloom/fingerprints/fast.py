@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 META_KEY = "bloom_fingerprint"
 """The meta key whose value stands for a request instead of its method, URL and body."""
+REDIRECT_URLS = "redirect_urls"
+"""Scrapy's meta key: the URLs that led to a redirect, oldest first."""
 CALLBACK = "callback"
 META = "meta:"
 """What a fingerprint may depend on besides URL, method and body: CALLBACK, and META with a key."""

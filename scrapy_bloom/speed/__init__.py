@@ -15,8 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, AnyStr, Generic
 
 from ..dupefilter import FilterDupeFilter
-from ..fingerprints.fast import META_KEY
-from ..redirects import REDIRECT_URLS
+from ..fingerprints.fast import META_KEY, REDIRECT_URLS
 from ..startup import is_own_method
 
 if TYPE_CHECKING:
@@ -67,18 +66,18 @@ page: w3lib strips spaces at the end of a URL, so `http://a.example ` equals `ht
 
 
 def attach(df: FilterDupeFilter) -> None:
-    """Give `df` the cache of BLOOM_URL_CACHE, and put the shortcut in front of its `look_up` if
-    that and `fingerprint` are its own."""
+    """Give `df` the cache of BLOOM_URL_CACHE, and put the shortcut in front if `look_up` and
+    `fingerprint` are its own."""
     df._recent = RecentKeys(df._settings.url_cache)
     methods = product((df, FilterDupeFilter), ("look_up", "fingerprint"))
     if not all(is_own_method(thing, name, "scrapy_bloom") for thing, name in methods):
         return
     if df._fingerprinter.of_url is not None:
-        df.put_in_front(_by_url(df, df.look_up, df._fingerprinter.of_url))
+        df.put_in_front(_by_url(df, df._ask, df._fingerprinter.of_url))
     else:
         from .others import by_callback_or_fingerprint
 
-        df.put_in_front(by_callback_or_fingerprint(df, df.look_up, partial(_remember, df)))
+        df.put_in_front(by_callback_or_fingerprint(df, df._ask, partial(_remember, df)))
 
 
 def _remember(df: FilterDupeFilter, key: str | bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..redirects import REDIRECT_URLS
+from ..fingerprints.fast import META_KEY, REDIRECT_URLS
 from .known import known_urls
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ def by_callback_or_fingerprint(
     decide, it has fingerprints, which need no look into the filter.
     """
     known, urls = known_urls(df), df._recent.urls
-    caches_fingerprints = df._recent.size and df._chains and not df._chains.reads_key
 
     def request_seen(request: Request) -> bool:
         """Return True if `request` was seen before, else add it. Never raises."""
@@ -37,7 +36,7 @@ def by_callback_or_fingerprint(
                 prefix = known.prefix_of(request.callback, request.method, request.body, meta)
                 if prefix is not None:
                     key = prefix + request.url
-                elif caches_fingerprints:
+                elif df._recent.size and META_KEY not in meta:  # which may be a copy
                     key = df.fingerprint_of_any(request)
                 if key in urls:
                     df.is_fresh = False
