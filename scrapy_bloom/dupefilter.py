@@ -10,8 +10,7 @@ from importlib import import_module
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from scrapy.dupefilters import BaseDupeFilter
-from scrapy.utils.request import referer_str
+from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 
 from .amounts import counted
 from .bloom import stored_identity
@@ -77,8 +76,8 @@ class FilterDupeFilter(BaseDupeFilter):
         self.watches_each_new = False
         self.stats_due = 0.0
         self._closing = False
-        self._log_duplicates = True
-        self._inc_value: Callable[..., None] = crawler.stats.inc_value  # found once: it takes long
+        self.debug = crawler.settings.getbool("DUPEFILTER_DEBUG")  # as RFPDupeFilter names these
+        self.logdupes, self.logger = True, logger
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -127,21 +126,7 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a filtered request; log the first, or all with DUPEFILTER_DEBUG, as Scrapy does."""
-        if self._settings.debug:
-            logger.debug(
-                "Filtered duplicate request: %(request)s (referer: %(referer)s)",
-                {"request": request, "referer": referer_str(request)},
-                extra={"spider": spider},
-            )
-        elif self._log_duplicates:
-            self._log_duplicates = False
-            logger.debug(
-                "Filtered duplicate request: %(request)s - no more duplicates will be shown"
-                " (see DUPEFILTER_DEBUG to show all duplicates)",
-                {"request": request},
-                extra={"spider": spider},
-            )
-        self._inc_value("dupefilter/filtered")
+        RFPDupeFilter.log(self, request, spider)  # type: ignore[arg-type]
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the filter. A second call does nothing."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -110,13 +109,8 @@ def one_of(*words: str) -> Values:
     return Values(in_words(words), convert)
 
 
-def _path(value: Any) -> str | None:
-    require(not value or isinstance(value, (str, PathLike)))
-    return str(value) if value else None
-
-
 BOOLEAN = Values("True or False", lambda value: BaseSettings({"value": value}).getbool("value"))
-PATH = Values("the path of a file or directory", _path)
+PATH = Values("the path of a file or directory", lambda value: str(Path(value)) if value else None)
 
 
 def switch(name: str, default: bool, meaning: str) -> Setting[bool]:
@@ -189,13 +183,11 @@ class BloomSettings(Group):
     on_full = ON_FULL
     url_cache = URL_CACHE
     job: JobDirectory | None = None
-    debug: bool = False
 
     @classmethod
     def read(cls, settings: BaseSettings) -> Self:
-        """Return the values in `settings`, also of JOBDIR and DUPEFILTER_DEBUG."""
-        job, debug = JobDirectory.of(settings.get("JOBDIR")), settings.getbool("DUPEFILTER_DEBUG")
-        return super().read(settings).but(job=job, debug=debug)
+        """Return the values in `settings`, also of JOBDIR."""
+        return super().read(settings).but(job=JobDirectory.of(settings.get("JOBDIR")))
 
     def open_filter(
         self, path: Path | None, identity: str = "", keys: int = 0

@@ -87,7 +87,8 @@ class DeltaMiddleware(_Watch):
 
         general = BloomSettings.read(crawler.settings)
         self._identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
-        self._url_cache, self._logs_all = general.url_cache, general.debug
+        self._url_cache = general.url_cache
+        self._logs_all = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._logger = logging.LoggerAdapter(logger, {"spider": crawler.spider})
         self._store = self._store_of(Lifetime(settings.period, self._identity.to_text()))
         if isinstance(self._store, FileDeltaStore) and not settings.read_only:
