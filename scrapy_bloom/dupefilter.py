@@ -133,8 +133,7 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._seen is None:
             return
         self._update_stats()
-        finished = reason == "finished"
-        line = closing_line(self._seen.filter, self._settings.capacity, finished=finished)
+        line = closing_line(self._seen.filter, self._settings.capacity)
         self._close_filter()
         logger.info("%s", line, extra={"spider": self.crawler.spider})
 

@@ -10,9 +10,6 @@ from .amounts import counted, in_bytes, pages_text
 from .bloom import sizing
 from .bloom.layers import Layered
 
-_WASTE_BYTES = 50_000_000
-"""The least saving for which a smaller capacity is advised."""
-
 
 class Seen:
     """The fingerprints that a crawl has seen: those in `filter`, and in memory those that it did
@@ -60,13 +57,9 @@ class Seen:
         self.filter.close()
 
 
-def closing_line(bloom_filter: Layered, capacity: int, *, finished: bool) -> str:
-    """Return requests, probably lost pages, memory and a better BLOOM_CAPACITY, if there is one.
-    The stats have the other figures. `capacity` is BLOOM_CAPACITY.
-
-    A filter that has grown costs time on each new request. A filter that is far too large costs
-    memory only, and only a finished crawl shows that.
-    """
+def closing_line(bloom_filter: Layered, capacity: int) -> str:
+    """Return requests, probably lost pages, memory, and for a filter that has grown, which costs
+    time on each new request, a better BLOOM_CAPACITY than `capacity`."""
     items, layers = len(bloom_filter), len(bloom_filter.capacities)
     line = (
         f"The filter knows {counted(items, 'request')}; pages probably lost:"
@@ -75,16 +68,15 @@ def closing_line(bloom_filter: Layered, capacity: int, *, finished: bool) -> str
     )
     if bloom_filter.exact:
         line += f", and an exact table of {in_bytes(bloom_filter.table_nbytes)}"
-    better = round_up(max(items, 1) * 1.1)
+    better = round_up(items * 1.1)
+    if layers == 1 or better <= capacity:
+        return f"{line}."
     blocks, _ = sizing.shape(better, sizing.layer_error_rate(bloom_filter.error_rate, 0))
-    size = blocks * sizing.BLOCK_BITS // 8
-    if layers > 1:
-        what = f"has grown to {layers} layers" if better > capacity else ""
-    else:
-        wasted = finished and items < capacity / 10 and bloom_filter.nbytes - size > _WASTE_BYTES
-        what = "is far too large" if wasted else ""
-    advice = f" It {what}: with BLOOM_CAPACITY = {better:_} a crawl of this size takes"
-    return f"{line}.{advice} {in_bytes(size)}." if what else f"{line}."
+    size = in_bytes(blocks * sizing.BLOCK_BITS // 8)
+    return (
+        f"{line}. It has grown to {layers} layers: with BLOOM_CAPACITY = {better:_} a crawl of this"
+        f" size takes {size}."
+    )
 
 
 def round_up(number: float) -> int:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import BloomError, FilterFileError
+from ..errors import FilterFileError
 from ..files import make_directory
 from . import sizing
 from .file import BitStore, Header, new_header, read_header
@@ -118,22 +118,9 @@ class ScalableBloomFilter(Layered):
         return tuple(map(BloomFilter._of, reversed(self._newest_first)))
 
     def check(self) -> None:
-        """Raise BloomError if a layer is damaged, or has too few keys for one below another. Cost:
-        reads the whole filter."""
-        layers = self.layers
-        for layer in layers:
+        """Raise BloomError if a layer is damaged. Cost: reads the whole filter."""
+        for layer in self.layers:
             layer.check()
-        for layer in layers[:-1]:
-            # recounts err by a few percent
-            if len(layer) < 0.9 * layer.capacity:
-                raise BloomError(f"{layer!r} is not full and has a layer above it")
-
-    def __repr__(self) -> str:
-        place = f", path={str(self.path)!r}" if self.path else ""
-        return (
-            f"<{type(self).__name__} {len(self):,} keys in {len(self._newest_first)} layers,"
-            f" error rate {self.error_rate:g}{place}>"
-        )
 
     def _grow(self) -> None:
         header = new_header(

@@ -173,10 +173,3 @@ class BloomFilter(Layered):
         tolerance = (0.02 + error_rate) * count + 10 * count**0.5
         if error_rate < 0.1 and abs(count - estimate) > tolerance:
             raise BloomError(f"{self!r} counts {count:,} keys, its bits tell of {estimate:,}")
-
-    def __repr__(self) -> str:
-        place = f", path={str(self.path)!r}" if self.path else ""
-        return (
-            f"<{type(self).__name__} {len(self):,} of {self.capacity:,} keys,"
-            f" error rate {self.error_rate:g}{place}>"
-        )

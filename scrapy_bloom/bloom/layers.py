@@ -68,6 +68,8 @@ class Layered:
     error_rate: float
     """The bound on the probability of taking a new key for a known one."""
 
+    path: Path | None
+
     _secret: bytes
     _newest_first: tuple[BitStore, ...]
 
@@ -219,6 +221,11 @@ class Layered:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        place = f", path={str(self.path)!r}" if self.path else ""
+        rate = f"{self.error_rate:g}"
+        return f"<{type(self).__name__} {len(self):,} keys, error rate {rate}{place}>"
 
     @property
     def loads(self) -> list[sizing.LayerLoad]:

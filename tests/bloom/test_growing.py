@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import (
-    BloomError,
     BloomFilter,
     FilterFileError,
     FilterLockedError,
@@ -158,16 +157,6 @@ def test_flush_reaches_all_layers(tmp_path):
         bloom_filter.flush()
         paths = [directory / f"{number}.bloom" for number in range(3)]
         assert [read_state(path).keys for path in paths] == counts
-
-
-def test_check_notices_a_layer_that_was_left_too_early(tmp_path):
-    """Only the newest layer may have room."""
-    with ScalableBloomFilter(1_000, 1e-3, tmp_path / "bloom") as bloom_filter:
-        bloom_filter.update(b"%d" % i for i in range(500))
-        bloom_filter.check()
-        bloom_filter._grow()
-        with pytest.raises(BloomError, match="is not full and has a layer above it"):
-            bloom_filter.check()
 
 
 def foreign(**arguments):
