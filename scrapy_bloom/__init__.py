@@ -29,7 +29,7 @@ _MODULES = {
     "RedisBloomDupeFilter": "redis.dupefilter",
     "RedisDurableScheduler": "redis.scheduler",
     "RequestFileError": "errors",
-    "ScalableBloomFilter": "bloom",
+    "ScalableBloomFilter": "bloom.scalable",
     "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
     "SharedFilterError": "errors",
     "SitemapSpider": "scrapy_private.sitemaps",

@@ -1,8 +1,8 @@
 """The public names, each in the module that defines it; the package imports them at first use."""
 
 from .addon import Addon as Addon
-from .bloom import ScalableBloomFilter as ScalableBloomFilter
 from .bloom.fixed import BloomFilter as BloomFilter
+from .bloom.scalable import ScalableBloomFilter as ScalableBloomFilter
 from .crawl.failure_hooks import fail as fail
 from .crawl.holds import HoldMiddleware as HoldMiddleware
 from .delta.middleware import DeltaMiddleware as DeltaMiddleware

@@ -14,7 +14,7 @@ from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 
 from .amounts import counted
 from .bloom import stored_identity
-from .errors import BloomError, message_of, unforeseen
+from .errors import message_of, unforeseen
 from .fingerprints import FingerprinterIdentity, UnfailingFingerprinter
 from .jobdir import session_of
 from .seen import Seen, closing_line
@@ -22,8 +22,6 @@ from .settings import BloomSettings, any_is_on, misspelt
 from .startup import announce, close_spider, fetches_one_page, is_own_method, refuse
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
@@ -312,11 +310,11 @@ class BloomDupeFilter(FilterDupeFilter):
                 "not durable, a kill -9 may lose the pages in flight: ADDONS ="
                 " {'scrapy_bloom.Addon': 300} keeps them",
             )
-            if job.requests.is_file() and _has_pending(job.path):
+            if job.requests.is_file():
                 job_logger.warning(
-                    "%(job)s holds requests of DurableScheduler, which another scheduler does not"
-                    " fetch: set SCHEDULER to 'scrapy_bloom.DurableScheduler' to get them.",
-                    {"job": job.path},
+                    "%(file)s holds requests of DurableScheduler; what is left of them another"
+                    " scheduler does not fetch: set SCHEDULER to 'scrapy_bloom.DurableScheduler'.",
+                    {"file": job.requests},
                     extra=extra,
                 )
         if job is not None and self.loses_requests:
@@ -387,13 +385,6 @@ class BloomDupeFilter(FilterDupeFilter):
             return self._see(fingerprint)
         self._seen.add_unchecked(fingerprint)
         return False
-
-
-def _has_pending(job: Path) -> bool:
-    """Return True if DurableScheduler has left requests. Changes nothing and never raises."""
-    with suppress(BloomError):
-        return bool(import_module("scrapy_bloom.sqlite.status").job_view(job).unfinished)
-    return False
 
 
 def _not_open(fingerprint: bytes) -> bool:

@@ -4,7 +4,6 @@ log."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from math import ceil, floor, log10
 
 from .amounts import counted, in_bytes, pages_text
 from .bloom import sizing
@@ -68,7 +67,7 @@ def closing_line(bloom_filter: Layered, capacity: int) -> str:
     )
     if bloom_filter.exact:
         line += f", and an exact table of {in_bytes(bloom_filter.table_nbytes)}"
-    better = round_up(items * 1.1)
+    better = int(float(f"{items * 1.15:.1e}"))  # two digits, which may be 5 % less
     if layers == 1 or better <= capacity:
         return f"{line}."
     blocks, _ = sizing.shape(better, sizing.layer_error_rate(bloom_filter.error_rate, 0))
@@ -77,9 +76,3 @@ def closing_line(bloom_filter: Layered, capacity: int) -> str:
         f"{line}. It has grown to {layers} layers: with BLOOM_CAPACITY = {better:_} a crawl of this"
         f" size takes {size}."
     )
-
-
-def round_up(number: float) -> int:
-    """Return the least number with at most two significant digits that is not below `number`."""
-    step: int = 10 ** max(0, floor(log10(max(number, 1))) - 1)
-    return ceil(number / step) * step

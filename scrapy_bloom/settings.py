@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from scrapy.settings import BaseSettings
 
 from .amounts import MOST, whole_number
-from .bloom import ScalableBloomFilter
+from .bloom import GrowingFilter
 from .bloom.sizing import ERROR_RATES, is_error_rate
 from .jobdir import JobDirectory
 
@@ -48,7 +48,7 @@ class Setting(Generic[T]):
     def read(self, settings: BaseSettings) -> T:
         """Return the value in `settings`, or the default. Raises ValueError with the name, the
         value and what is allowed."""
-        given = self.given(settings)
+        given = settings.get(self.name)
         if given is None:
             return self.default
         try:
@@ -58,10 +58,6 @@ class Setting(Generic[T]):
             shown = f"a {type(given).__name__}" if self.name == "BLOOM_REDIS_URL" else repr(given)
             raise ValueError(f"{self.name} is {shown}: it must be {self.values.allowed}") from None
         return self.default if value is None else value
-
-    def given(self, settings: BaseSettings) -> Any:
-        """Return the unchecked value in `settings`, None for none."""
-        return settings.get(self.name)
 
 
 def require(is_allowed: bool) -> None:
@@ -189,12 +185,8 @@ class BloomSettings(Group):
         """Return the values in `settings`, also of JOBDIR."""
         return super().read(settings).but(job=JobDirectory.of(settings.get("JOBDIR")))
 
-    def open_filter(
-        self, path: Path | None, identity: str = "", keys: int = 0
-    ) -> ScalableBloomFilter:
+    def open_filter(self, path: Path | None, identity: str = "", keys: int = 0) -> GrowingFilter:
         """Open the filter at `path`, or make it, for `keys` if these are more than the capacity;
-        without a path in memory. Raises as ScalableBloomFilter does."""
+        without a path in memory. Raises as GrowingFilter does."""
         capacity = max(self.capacity, keys)
-        return ScalableBloomFilter(
-            capacity, self.error_rate, path, identity=identity, exact=self.exact
-        )
+        return GrowingFilter(capacity, self.error_rate, path, identity=identity, exact=self.exact)

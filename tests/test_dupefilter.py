@@ -19,6 +19,7 @@ from scrapy_bloom import (
     ScalableBloomFilter,
     dupefilter,
 )
+from scrapy_bloom.bloom import GrowingFilter
 from scrapy_bloom.crawl.overlay import Keeper
 from scrapy_bloom.jobdir import JobDirectory
 from tests.fakes import raising
@@ -226,9 +227,9 @@ def test_failing_filter_is_replaced_by_memory(make_dupefilter, closed, told, mon
     verdicts(tested, requests(0, 5))
     keeper = Keeper(held, requests_survive=False)
     verdicts(held, requests(0, 5))
-    add = ScalableBloomFilter.add
+    add = GrowingFilter.add
     monkeypatch.setattr(
-        ScalableBloomFilter,
+        GrowingFilter,
         "add",
         lambda self, key: add(self, key) if key in self else raising(failure)(),
     )
@@ -249,7 +250,7 @@ def test_what_a_filter_could_not_grow_for_is_released(make_dupefilter, monkeypat
     held = make_dupefilter(BLOOM_CAPACITY=3)
     keeper = Keeper(held, requests_survive=True)
     verdicts(held, requests(0, 5))
-    monkeypatch.setattr(ScalableBloomFilter, "_grow", raising(OSError(errno.ENOSPC, "full")))
+    monkeypatch.setattr(GrowingFilter, "_grow", raising(OSError(errno.ENOSPC, "full")))
     keeper.release(keeper.uncommitted)
     assert (len(keeper.uncommitted), len(held.filter)) == (0, 5)
 
@@ -309,7 +310,7 @@ def test_full_filter_closes_the_spider(make_dupefilter, closed, told, jobdir):
         assert verdicts(resumed, requests(known, known + new)) == [False] * new
         assert closed(resumed) == ["bloom_full"]
         resumed.crawler.engine.close_spider_async = raising(RuntimeError("Spider not opened"))
-        assert (len(resumed.filter.layers) == 1) == (capacity == 50)
+        assert (len(resumed.filter.capacities) == 1) == (capacity == 50)
         resumed.close("bloom_full")
 
 

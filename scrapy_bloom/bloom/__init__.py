@@ -1,12 +1,11 @@
-"""The Bloom filter that grows by layers, usable without Scrapy, and its directory: a file for each
-layer, numbered from 0. The lock of the first is that of the filter."""
+"""The Bloom filter that grows by layers, and its directory: a file for each layer, numbered from 0.
+The lock of the first is that of the filter."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import FilterFileError
 from ..files import make_directory
@@ -14,13 +13,8 @@ from . import sizing
 from .file import BitStore, Header, new_header, read_header
 from .layers import Layered, PathArgument
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-    from .fixed import BloomFilter
-
-
-class ScalableBloomFilter(Layered):
+class GrowingFilter(Layered):
     """A Bloom filter that grows by layers and keeps its error rate under
     `error_rate` however many keys it gets.
 
@@ -29,12 +23,9 @@ class ScalableBloomFilter(Layered):
     the last capacity, or what is missing to `capacity` if that is more. Up to the first capacity
     the filter needs 32.1 bits a key at 1e-6.
 
-    `path` is a directory with one BloomFilter file a layer (`0.bloom`, `1.bloom`, …). With `exact`
-    each layer has an exact table, as in BloomFilter.
-
-    An existing directory is opened and keeps its error rate and its tables; `capacity` counts for
-    its next layer. A lower error rate is refused, and so is `exact` for a filter without tables.
-    Raises as BloomFilter does.
+    The filter in the directory `path`, if there is one, is opened, and keeps its error rate and its
+    tables; `capacity` counts for its next layer. A lower error rate is refused, and so is `exact`
+    for a filter without tables. Raises as BloomFilter does.
     """
 
     growing: bool | None = True
@@ -58,26 +49,9 @@ class ScalableBloomFilter(Layered):
         path = Path(path)
         if stored_identity(path) is None and not layer_paths(path):
             _make(header, path)
-        with _opening(path) as layers:
+        with opening(path) as layers:
             self._use(layers, capacity)
             self._require(path, error_rate, secret, exact=exact)
-
-    @classmethod
-    def open(cls, path: PathArgument, *, read_only: bool = False) -> Self:
-        """Open the filter in the directory at `path`, with its stored parameters.
-
-        With `read_only`, neither lock nor change the files, even while another process adds to
-        them; `add` raises TypeError then.
-
-        Cost: reads two pages a layer. Raises FileNotFoundError, FilterFileError or
-        FilterLockedError.
-        """
-        self = cls.__new__(cls)
-        with _opening(Path(path), read_only=read_only) as layers:
-            if not layers:
-                raise FileNotFoundError(f"{path} holds no filter: there is no 0.bloom in it")
-            self._use(layers, layers[0].capacity)
-        return self
 
     def _use(self, layers: list[BitStore], capacity: int) -> None:
         """Raises FilterFileError unless the layers are those of one filter."""
@@ -94,33 +68,6 @@ class ScalableBloomFilter(Layered):
                     f"{layer.path} is a layer of another filter: they have different {different};"
                     " restore the right file from a backup, or start a new filter"
                 )
-
-    def update_from(self, other: ScalableBloomFilter) -> None:
-        """Add all keys of `other`, a changed copy of this filter: its layers have the same shape,
-        secret and identity.
-
-        The number of keys becomes an estimate. A layer may get more keys than its capacity: see
-        `current_error_rate`. Raises IncompatibleFilterError that names the difference, or for
-        exact filters; OSError or MemoryError if there is no room for more layers.
-        """
-        for ours, theirs in zip(self.layers, other.layers, strict=False):
-            ours.require_same_origin(theirs)
-        for theirs in other.layers[len(self.layers) :]:
-            self._add_layer(theirs.header)
-        for ours, theirs in zip(self.layers, other.layers, strict=False):
-            ours.update_from(theirs)
-
-    @property
-    def layers(self) -> tuple[BloomFilter, ...]:
-        """The layers, oldest first."""
-        from .fixed import BloomFilter
-
-        return tuple(map(BloomFilter._of, reversed(self._newest_first)))
-
-    def check(self) -> None:
-        """Raise BloomError if a layer is damaged. Cost: reads the whole filter."""
-        for layer in self.layers:
-            layer.check()
 
     def _grow(self) -> None:
         header = new_header(
@@ -144,7 +91,7 @@ class ScalableBloomFilter(Layered):
 
 
 @contextmanager
-def _opening(directory: Path, *, read_only: bool = False) -> Iterator[list[BitStore]]:
+def opening(directory: Path, *, read_only: bool = False) -> Iterator[list[BitStore]]:
     """Give the layers in `directory`, oldest first; unless `read_only`, the filter is locked, and
     in use from the end of the context on. An error closes all, and has changed nothing."""
     with ExitStack() as undo:

@@ -345,11 +345,11 @@ class BitStore:
         for start in range(0, len(bits), BLOCK_BITS):
             yield bits.count(1, start, start + BLOCK_BITS)
 
-    def flush(self) -> None:
+    def flush(self, *, clean: bool = False) -> None:
         """Sync bits and state to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 changed pages."""
         if self.owns_file:
             self._memory.flush()
-            self._write_state(clean=False)
+            self._write_state(clean=clean)
 
     def close(self) -> None:
         """Sync, mark as cleanly closed or as what it `ends_as`, unlock; a second call does nothing.
@@ -357,9 +357,7 @@ class BitStore:
         `bits` is unusable afterwards, also if the disk fails; then the file counts as not closed.
         """
         try:
-            if self.owns_file:
-                self._memory.flush()
-                self._write_state(clean=True)
+            self.flush(clean=True)
         finally:
             self._free()
             if self._file is not None:
@@ -373,11 +371,6 @@ class BitStore:
         with suppress(BufferError):
             self._view.release()
             self._memory.close()
-
-    def check(self) -> None:
-        """Raise FilterFileError unless the file has its size, and its header at the opening."""
-        if self.path is not None and read_header(self.path) != self.header:
-            raise FilterFileError(f"{self.path} has another header than when it was opened")
 
     def _write_state(self, *, clean: bool) -> None:
         pid = 0 if clean else os.getpid()
@@ -418,9 +411,3 @@ def read_header(path: Path) -> Header:
     FileNotFoundError, or FilterFileError if it is not a sound filter file."""
     with open_regular(path, read_only=True) as file:
         return Header.read(file, path)
-
-
-def read_state(path: Path) -> State:
-    """Return the state in the file at `path` without locking or changing the file."""
-    with open_regular(path, read_only=True) as file:
-        return State.read(file)

@@ -11,20 +11,53 @@ Not safe for use from several threads at once. A forked process finds a filter i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import BloomError, IncompatibleFilterError
+from ..errors import BloomError, FilterFileError, IncompatibleFilterError
 from . import sizing
-from .file import PAGE, BitStore, new_header
-from .layers import Layered, PathArgument
+from .file import PAGE, BitStore, new_header, read_header
+from .layers import Key, Layered, PathArgument
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class BloomFilter(Layered):
+class Standalone(Layered):
+    """What a filter has beside that for use without a dupefilter."""
+
+    path: Path | None
+
+    def update(self, keys: Iterable[Key]) -> None:
+        """Add all `keys`. Raises as `add` does."""
+        for key in keys:
+            self.add(key)
+
+    @property
+    def secret(self) -> bytes:
+        """The 16 bytes that key the hash. With the secret, collisions can be crafted."""
+        return self._secret
+
+    def flush(self) -> None:
+        """Sync to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 new keys."""
+        for layer in self._newest_first:
+            layer.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        place = f", path={str(self.path)!r}" if self.path else ""
+        rate = f"{self.error_rate:g}"
+        return f"<{type(self).__name__} {len(self):,} keys, error rate {rate}{place}>"
+
+
+class BloomFilter(Standalone):
     """A page-local Bloom filter for `capacity` keys at `error_rate`, in memory or,
     with `path`, in a mapped file that is made or opened.
 
@@ -159,7 +192,8 @@ class BloomFilter(Layered):
     def check(self) -> None:
         """Raise BloomError if the file differs from its header, or the number of keys from the
         bits or the exact table. Cost: reads the whole filter."""
-        self._store.check()
+        if self.path is not None and read_header(self.path) != self.header:
+            raise FilterFileError(f"{self.path} has another header than when it was opened")
         count = len(self)
         if (table := self._store.table) is not None:
             table.check(count)

@@ -15,10 +15,11 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..errors import BloomError
-from ..files import is_held
-from . import ScalableBloomFilter, layer_path, layer_paths, sizing
-from .file import read_state
+from ..files import is_held, open_regular
+from . import layer_path, layer_paths, sizing
+from .file import State
 from .fixed import BloomFilter
+from .scalable import ScalableBloomFilter
 
 
 class Layer(NamedTuple):
@@ -131,7 +132,12 @@ def holder(path: Path) -> int | None:
     """Return the process that has the filter at `path` open, 0 if its number is not known,
     None if it is not open."""
     file = layer_path(path, 0) if path.is_dir() else path
-    return read_state(file).pid if is_held(file) else None
+    return _pid_in(file) if is_held(file) else None
+
+
+def _pid_in(path: Path) -> int:
+    with open_regular(path, read_only=True) as file:
+        return State.read(file).pid
 
 
 def verify(path: Path) -> Iterator[Finding]:
@@ -174,7 +180,7 @@ def _state_of(path: Path) -> str:
         parts = "state, bits and exact table" if exact else "state and bits"
         return f"header, size, {parts} agree on {items:,} items"
     what, about = ("exact table", "") if exact else ("bits", "about ")
-    why = "not closed cleanly (or in use)" if read_state(path).pid else "the state page is damaged"
+    why = "not closed cleanly (or in use)" if _pid_in(path) else "the state page is damaged"
     return f"{why}; by its {what} it holds {about}{items:,} items"
 
 

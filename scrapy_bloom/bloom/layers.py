@@ -8,7 +8,6 @@ line: calls would take half of the time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
@@ -23,7 +22,7 @@ from .file import PAGE, BitStore
 from .sizing import BLOCK_BITS, FIRST_PROBES, NEXT_PROBES
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 
 BLOCK_SHIFT = 15  # a block has 2**15 bits
@@ -49,7 +48,7 @@ def to_bytes(key: Key) -> bytes:
 
 
 class Layered:
-    """`add`, `in` and `update` of a filter, and the figures of its layers: of a file, of memory,
+    """`add` and `in` of a filter, and the figures of its layers: of a file, of memory,
     or of Redis, whose filter has them by its own ways.
 
     A key is present if all its bits are set in any layer, from the newest on, and the layer's
@@ -67,8 +66,6 @@ class Layered:
 
     error_rate: float
     """The bound on the probability of taking a new key for a known one."""
-
-    path: Path | None
 
     _secret: bytes
     _newest_first: tuple[BitStore, ...]
@@ -143,11 +140,6 @@ class Layered:
                     return True
         return False
 
-    def update(self, keys: Iterable[Key]) -> None:
-        """Add all `keys`. Raises as `add` does."""
-        for key in keys:
-            self.add(key)
-
     def __len__(self) -> int:
         """Number of keys added; an estimate after an unclean stop or a join. With exact tables
         the number is exact, or too high after a power failure."""
@@ -191,11 +183,6 @@ class Layered:
         return PAGE * sum(layer.header.table_pages for layer in self._newest_first)
 
     @property
-    def secret(self) -> bytes:
-        """The 16 bytes that key the hash. With the secret, collisions can be crafted."""
-        return self._secret
-
-    @property
     def identity(self) -> str:
         """The text given when the filter was made."""
         return self._newest_first[-1].header.identity
@@ -205,27 +192,11 @@ class Layered:
         """False if the filter was found unclosed when it was opened: its keys were recounted."""
         return all(layer.clean for layer in self._newest_first)
 
-    def flush(self) -> None:
-        """Sync to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 new keys."""
-        for layer in self._newest_first:
-            layer.flush()
-
     def close(self) -> None:
         """Sync, mark as cleanly closed, unlock. A second call does nothing."""
         with ExitStack() as stack:
             for layer in reversed(self._newest_first):  # the first, with the lock of all, goes last
                 stack.callback(layer.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        place = f", path={str(self.path)!r}" if self.path else ""
-        rate = f"{self.error_rate:g}"
-        return f"<{type(self).__name__} {len(self):,} keys, error rate {rate}{place}>"
 
     @property
     def loads(self) -> list[sizing.LayerLoad]:
@@ -237,7 +208,7 @@ class Layered:
         the secret if one is given, and tables if it is to be `exact`."""
         if self.error_rate > error_rate:
             what = f"was made for error rate {self.error_rate:g}, not the lower {error_rate:g}"
-        elif secret not in (None, self.secret):
+        elif secret not in (None, self._secret):
             what = "has another secret than the one given"
         elif exact and not self.exact:
             what = "has no exact table (BLOOM_EXACT), and only their bits are left of its keys"

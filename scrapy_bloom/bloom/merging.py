@@ -8,9 +8,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ..errors import IncompatibleFilterError
-from . import ScalableBloomFilter, sizing
+from . import sizing
 from .fixed import BloomFilter
 from .inspection import open_filter
+from .scalable import ScalableBloomFilter
 
 _TOLERANCE = 1.02  # numbers of keys are estimates
 

@@ -7,7 +7,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..files import open_regular
-from . import ScalableBloomFilter, layer_path
+from . import GrowingFilter, layer_path
 from .file import OWNER_AT, PAGE, sealed, unsealed
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Owner(NamedTuple):
     commit: int
 
 
-def note_owner(bloom_filter: ScalableBloomFilter, owner: Owner) -> None:
+def note_owner(bloom_filter: GrowingFilter, owner: Owner) -> None:
     """Write the owner and its SHA-256 into the file of layer 0, before any later bits; a filter in
     memory has none. Cost: some µs, no sync."""
     layer = bloom_filter._newest_first[-1]

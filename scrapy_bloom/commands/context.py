@@ -95,7 +95,7 @@ class Context:
     def key(self, url: str) -> str:
         """Return the key of the filter on the server at `url`: --key, or the setting."""
         Target.find(url).require(Kind.REDIS)
-        key: str | None = self.options.key or REDIS_KEY.given(self.settings)
+        key: str | None = self.options.key or self.settings.get(REDIS_KEY.name)
         if not key or "%(spider)s" in key:
             raise BloomError("give the BLOOM_REDIS_KEY of the crawl with --key, such as shop:bloom")
         if "{" in key or "}" in key:

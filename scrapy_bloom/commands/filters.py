@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..amounts import counted, in_bytes, pages_text
-from ..bloom import ScalableBloomFilter
+from ..bloom import GrowingFilter
 from ..bloom.fixed import BloomFilter
 from ..bloom.inspection import Description, Finding, describe, open_filter
 from ..bloom.inspection import verify as findings_in
@@ -214,7 +214,7 @@ class FilterPlace(Place):
         line = f"{self.name} holds {counted(items, 'item')} now"
         return {"place": self.name, "items": items, "files": figures}, [line]
 
-    def _open(self, sources: list[Source]) -> BloomFilter | ScalableBloomFilter:
+    def _open(self, sources: list[Source]) -> BloomFilter | GrowingFilter:
         """Return the filter, open; a new one for what the sources hold if there is none."""
         job, options = self.target.job, self.session.options
         if Kind.NEW not in self.target.kinds:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..bloom import ScalableBloomFilter
+from ..bloom import GrowingFilter
 from ..bloom.owner import Owner, note_owner
 from ..seen import Seen
 
@@ -92,5 +92,5 @@ class Keeper:
     def note_commit(self, job: bytes, commit: int) -> None:
         """Record the job and its commit in the filter, before its fingerprints are released."""
         opened = self._overlay.filter
-        if isinstance(opened, ScalableBloomFilter):
+        if isinstance(opened, GrowingFilter):
             note_owner(opened, Owner(job, commit))

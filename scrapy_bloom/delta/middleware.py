@@ -316,7 +316,7 @@ def _require_durable_feeds(crawler: Crawler) -> None:
     }
     if missing := [text for text, found in needed.items() if not found]:
         raise ValueError(
-            f"BLOOM_DELTA_DIGEST is {DELTA_DIGEST.given(settings)!r}, which leaves items out of"
+            f"BLOOM_DELTA_DIGEST is {settings.get(DELTA_DIGEST.name)!r}, which leaves items out of"
             f" durable feeds, and there is no {' and no '.join(missing)}: add that, or say True"
             " or which fields to leave out"
         )

@@ -124,7 +124,7 @@ def check(crawler: Crawler) -> None:
         # by its path: the class is loaded for this question alone
         if crawler.get_spider_middleware(load_object("scrapy_bloom.DeltaMiddleware")) is not None:
             return
-    name = DELTA.name if DELTA.given(settings) else DELTA_DIGEST.name
+    name = DELTA.name if settings.get(DELTA.name) else DELTA_DIGEST.name
     raise ValueError(
         f"{name} is {settings.get(name)!r}, but DeltaMiddleware is not enabled: put"
         " 'scrapy_bloom.Addon': 300 into ADDONS, leave its DeltaMiddleware in"

@@ -121,13 +121,9 @@ class FingerprinterIdentity(NamedTuple):
     def of(cls, fingerprinter: RequestFingerprinterProtocol) -> FingerprinterIdentity:
         """Ask `fingerprinter` for the fingerprints of the fixed requests."""
         identity = getattr(fingerprinter, "identity", "")
-        if isinstance(identity, (set, frozenset)):
-            identity = sorted(map(repr, identity))
-        if not isinstance(identity, str):
-            identity = repr(identity).partition(" at 0x")[0]  # an address is another next time
         return cls(
             name=_shortened(global_object_name(type(fingerprinter)), _LONGEST_NAME),
-            identity=_shortened(identity, _LONGEST_IDENTITY),
+            identity=_shortened(str(identity), _LONGEST_IDENTITY),
             plain=[_answer(fingerprinter, *request) for request in _PLAIN],
             edge=[_answer(fingerprinter, *request) for request in _EDGE],
         )
@@ -160,16 +156,11 @@ class FingerprinterIdentity(NamedTuple):
             f"set it back, or use {fresh} ({place} holds fingerprints that only the old one can"
             " recognise)"
         )
-        if then.identity != self.identity:
+        if (then.identity, then.plain) != (self.identity, self.plain):
             raise IncompatibleFilterError(
                 f"the fingerprinter of this job was {then.name} with identity {then.identity!r},"
-                f" now it is {self.name} with identity {self.identity!r}: {remedy}"
-            )
-        if then.plain != self.plain:
-            raise IncompatibleFilterError(
-                f"the fingerprinter of this job was {then.name}, now it is {self.name}, and they"
-                " give the same request different fingerprints (REQUEST_FINGERPRINTER_CLASS):"
-                f" {remedy}"
+                f" now it is {self.name} with identity {self.identity!r}, and they give the same"
+                f" request different fingerprints (REQUEST_FINGERPRINTER_CLASS): {remedy}"
             )
         if then.edge != self.edge:
             return (

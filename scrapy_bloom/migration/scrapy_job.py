@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import closing
 from hashlib import md5
 from itertools import chain
 from pathlib import Path
@@ -77,7 +78,7 @@ def import_job(job: JobDirectory, settings: BloomSettings, identity: str) -> str
     for leftover in (unfinished, job.filter):
         if leftover.is_dir():
             remove_filter(leftover)
-    with settings.open_filter(unfinished, identity, seen.keys) as bloom_filter:
+    with closing(settings.open_filter(unfinished, identity, seen.keys)) as bloom_filter:
         imported = import_into(bloom_filter, seen)
     unfinished.rename(job.filter)
     sync_directory(job.path)

@@ -18,7 +18,7 @@ from pathlib import Path
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinterProtocol
 
-from ..bloom import ScalableBloomFilter
+from ..bloom import GrowingFilter
 from ..bloom.fixed import BloomFilter
 from ..errors import BloomError, JobDirectoryError
 from ..fingerprints.fast import fingerprint_of_url, is_default
@@ -257,7 +257,7 @@ def require_imported(job: JobDirectory, files: Sequence[Path], remedy: str) -> N
 
 def make_filter(
     job: JobDirectory, sources: Sequence[Source], settings: BloomSettings, identity: str
-) -> ScalableBloomFilter:
+) -> GrowingFilter:
     """Make the filter of `job`, which has none, with room for all of `sources`. Raises what
     `require_imported` and making a filter raise."""
     files = [source.path for source in sources if isinstance(source, SeenFile)]
@@ -269,7 +269,7 @@ def make_filter(
 
 
 def import_into(
-    bloom_filter: BloomFilter | ScalableBloomFilter,
+    bloom_filter: BloomFilter | GrowingFilter,
     source: Source,
     show: Callable[[int], None] = lambda _: None,
 ) -> Imported:

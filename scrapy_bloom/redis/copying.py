@@ -11,11 +11,12 @@ from pathlib import Path
 
 from bitarray import bitarray
 
-from ..bloom import ScalableBloomFilter, layer_path, sizing
+from ..bloom import layer_path, sizing
 from ..bloom.file import PAGE, BitStore, Header, lock_file
 from ..bloom.fixed import BloomFilter
 from ..bloom.layers import PathArgument
 from ..bloom.removal import remove_filter
+from ..bloom.scalable import ScalableBloomFilter
 from ..errors import IncompatibleFilterError
 from ..files import sync_directory
 from .client import RedisClient

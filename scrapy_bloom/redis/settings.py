@@ -90,7 +90,7 @@ class RedisSettings(Group):
     def read(cls, settings: BaseSettings, spider: str) -> Self:  # type: ignore[override]
         """Return the values in `settings` for the spider of that name."""
         found = super().read(settings)
-        url = None if REDIS_URL.given(settings) else scrapy_redis_url(settings)
+        url = None if settings.get(REDIS_URL.name) else scrapy_redis_url(settings)
         name = spider.replace("{", "(").replace("}", ")")
         return found.but(url=url or found.url, key=found.key.replace("%(spider)s", name))
 

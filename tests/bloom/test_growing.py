@@ -14,7 +14,7 @@ from scrapy_bloom import (
     FilterLockedError,
     ScalableBloomFilter,
 )
-from scrapy_bloom.bloom.file import PAGE, read_state
+from scrapy_bloom.bloom.file import PAGE, State
 from tests.fakes import raising
 from tests.test_refused_start import contents
 
@@ -156,7 +156,8 @@ def test_flush_reaches_all_layers(tmp_path):
         counts = [len(layer) for layer in bloom_filter.layers]
         bloom_filter.flush()
         paths = [directory / f"{number}.bloom" for number in range(3)]
-        assert [read_state(path).keys for path in paths] == counts
+        states = [State.from_page(path.read_bytes()[PAGE : 2 * PAGE]) for path in paths]
+        assert [state.keys for state in states] == counts
 
 
 def foreign(**arguments):

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
+from scrapy_bloom.bloom import GrowingFilter
 from scrapy_bloom.bloom.file import OWNER_AT, PAGE
 from scrapy_bloom.bloom.owner import stored_owner
 from scrapy_bloom.delta.crawl import reset_filter
@@ -42,7 +43,7 @@ def numbers(folder):
 def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, watch):
     """What is lost with the end of the log is known, also by a filter that begins afresh."""
     noted = []
-    watch(ScalableBloomFilter, "add", lambda *_: noted.append(numbers(tmp_path / "job")))
+    watch(GrowingFilter, "add", lambda *_: noted.append(numbers(tmp_path / "job")))
     job = make()
     assert numbers(tmp_path / "job") == (0, 0)
     commits(job, *"ab")

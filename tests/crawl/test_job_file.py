@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import sqlite_file
-from scrapy_bloom.dupefilter import _has_pending
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite import job_file
@@ -345,4 +344,3 @@ def test_commands_do_not_wait_for_a_table_that_is_none(tmp_path):
     for command in ("top job --once", "queue count job", "failed job", "drop job --yes"):
         told = bloom(tmp_path, *command.split()).refusal
         assert "its tables are not those of version" in told
-    assert not _has_pending(job)

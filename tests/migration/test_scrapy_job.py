@@ -12,7 +12,7 @@ from signal import SIGKILL
 import pytest
 from scrapy import squeues
 
-from scrapy_bloom.bloom import ScalableBloomFilter
+from scrapy_bloom import ScalableBloomFilter
 from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration.scrapy_job import import_job, why_unclean

@@ -1,0 +1,64 @@
+"""The Bloom filter that grows by layers, usable without Scrapy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import GrowingFilter, opening
+from .fixed import BloomFilter, Standalone
+from .layers import PathArgument
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class ScalableBloomFilter(Standalone, GrowingFilter):
+    """A Bloom filter that grows by layers and keeps its error rate under
+    `error_rate` however many keys it gets: see GrowingFilter.
+
+    `path` is a directory with one BloomFilter file a layer (`0.bloom`, `1.bloom`, …). With `exact`
+    each layer has an exact table, as in BloomFilter.
+    """
+
+    @classmethod
+    def open(cls, path: PathArgument, *, read_only: bool = False) -> Self:
+        """Open the filter in the directory at `path`, with its stored parameters.
+
+        With `read_only`, neither lock nor change the files, even while another process adds to
+        them; `add` raises TypeError then.
+
+        Cost: reads two pages a layer. Raises FileNotFoundError, FilterFileError or
+        FilterLockedError.
+        """
+        self = cls.__new__(cls)
+        with opening(Path(path), read_only=read_only) as layers:
+            if not layers:
+                raise FileNotFoundError(f"{path} holds no filter: there is no 0.bloom in it")
+            self._use(layers, layers[0].capacity)
+        return self
+
+    def update_from(self, other: ScalableBloomFilter) -> None:
+        """Add all keys of `other`, a changed copy of this filter: its layers have the same shape,
+        secret and identity.
+
+        The number of keys becomes an estimate. A layer may get more keys than its capacity: see
+        `current_error_rate`. Raises IncompatibleFilterError that names the difference, or for
+        exact filters; OSError or MemoryError if there is no room for more layers.
+        """
+        for ours, theirs in zip(self.layers, other.layers, strict=False):
+            ours.require_same_origin(theirs)
+        for theirs in other.layers[len(self.layers) :]:
+            self._add_layer(theirs.header)
+        for ours, theirs in zip(self.layers, other.layers, strict=False):
+            ours.update_from(theirs)
+
+    @property
+    def layers(self) -> tuple[BloomFilter, ...]:
+        """The layers, oldest first."""
+        return tuple(map(BloomFilter._of, reversed(self._newest_first)))
+
+    def check(self) -> None:
+        """Raise BloomError if a layer is damaged. Cost: reads the whole filter."""
+        for layer in self.layers:
+            layer.check()
