@@ -37,13 +37,13 @@ STATS_INTERVAL = 10.0
 PARTS = {
     "scrapy_bloom.delta.settings": ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"),
     "scrapy_bloom.redirects": ("REQUEST_FINGERPRINTER_CLASS", "SCHEDULER"),
-    "scrapy_bloom.speed": ("DUPEFILTER_CLASS",),
+    "scrapy_bloom.speed": (),
     "scrapy_bloom.audit": ("BLOOM_AUDIT",),
     "scrapy_bloom.metrics": ("BLOOM_METRICS",),
 }
 """What plugs into a dupefilter, by module, with the settings that ask for it where the project or
-the add-on has set one. What it has of these is called: `check(crawler)`, which may refuse the
-start; `attach(dupefilter)`, when the filter is open."""
+the add-on has set one; without any it is always there. What it has of these is called:
+`check(crawler)`, which may refuse the start; `attach(dupefilter)`, when the filter is open."""
 
 
 class FilterDupeFilter(BaseDupeFilter):
@@ -208,7 +208,7 @@ class FilterDupeFilter(BaseDupeFilter):
             parts = [
                 import_module(module)
                 for module, names in PARTS.items()
-                if any_is_on(crawler.settings, names)
+                if not names or any_is_on(crawler.settings, names)
             ]
             if fetches_one_page(crawler):
                 self._settings = settings.but(job=None)

@@ -34,8 +34,7 @@ class ByCallback:
 
 def made(**options):
     """Return an open dupefilter in memory."""
-    settings = {"BLOOM_CAPACITY": 1_000, "DUPEFILTER_CLASS": BloomDupeFilter, **options}
-    crawler = get_crawler(TestSpider, settings_dict=settings)
+    crawler = get_crawler(TestSpider, settings_dict={"BLOOM_CAPACITY": 1_000, **options})
     crawler.engine = Engine()
     crawler.spider = crawler._create_spider("two")
     found = BloomDupeFilter.from_crawler(crawler)
