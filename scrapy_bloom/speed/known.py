@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.python import global_object_name
 
-from ..errors import message_of
-from ..fingerprints.fast import CALLBACK, META, READ_BY_OURS
+from ..fingerprints.fast import META, READ_BY_OURS
 from ..startup import is_own_method
 
 if TYPE_CHECKING:
     from scrapy import Request
 
     from ..dupefilter import FilterDupeFilter
-
-MOST_CALLBACKS = 1_000
-"""Callbacks that the cache tells apart; the requests of others need their fingerprints."""
 
 
 def known_urls(df: FilterDupeFilter) -> KnownUrls:
@@ -30,41 +25,27 @@ def known_urls(df: FilterDupeFilter) -> KnownUrls:
 
 
 class KnownUrls:
-    """Answers from the cache of `df`, the URLs that it has seen last."""
+    """Answers from the cache of `df`, the URLs that it has seen last, here by a fingerprinter of
+    Scrapy's or ours. The cache stays empty while a method of `df` is another's."""
 
-    def __init__(self, df: FilterDupeFilter) -> None:
+    ignores_fragments = True
+    """True if URLs that differ in their fragments only are known to be one page."""
+    reads_callback = False
+    why_unknown = ""
+    """Why it is not known what fingerprints depend on besides URL, method and body."""
+
+    def __init__(self, df: FilterDupeFilter, reads: frozenset[str] = READ_BY_OURS) -> None:
         self._df = df
         self._recent = df._recent
         self.log = df.log
-        self._unknown = ""
-        is_own = is_own_method(df, "fingerprint", "scrapy_bloom")
-        self._reads = self._read(df) if is_own else None
-        self.ignores_fragments = is_own and df._fingerprinter.of_url is not None
-        """True if URLs that differ in their fragments only are known to be one page."""
-        reads = self._reads or frozenset()
-        self._reads_callback = CALLBACK in reads
         self._meta_keys = {word[len(META) :] for word in reads if word.startswith(META)}
-        self._callbacks: dict[object, str] = {}
-
-    def _read(self, df: FilterDupeFilter) -> frozenset[str] | None:
-        """Return what the fingerprints depend on besides URL, method and body, None with the reason
-        in `_unknown` if that is not known."""
-        if df._fingerprinter.of_url is not None:
-            return READ_BY_OURS
-        from ..fingerprints.depends_on import reads_of
-
-        try:
-            return reads_of(df.crawler.request_fingerprinter)
-        except Exception as error:  # noqa: BLE001 - foreign code
-            self._unknown = message_of(error)
-            return None
 
     def is_known(self, request: Request) -> bool:
         """Return True if a scheduler is sure to drop `request`, now and later, since its URL is in
         the cache. Never raises."""
         try:
             url = request.url
-            if not self._reads_callback and "#" not in url and url not in self._recent.urls:
+            if not self.reads_callback and "#" not in url and url not in self._recent.urls:
                 return False  # as most, without a look at the rest
             if request.dont_filter:
                 return False
@@ -79,14 +60,9 @@ class KnownUrls:
     ) -> str | None:
         """Return what stands before the URL of such a request in the cache: its callback, if that
         counts. Return None if URL and callback do not decide whether it was seen."""
-        if (
-            self._reads is None
-            or method != "GET"
-            or body
-            or (meta and not self._meta_keys.isdisjoint(meta))
-        ):
+        if method != "GET" or body or (meta and not self._meta_keys.isdisjoint(meta)):
             return None
-        return self._prefix_of_callback(callback) if self._reads_callback else ""
+        return ""
 
     def key_of(self, prefix: str, url: str) -> str:
         """Return what stands in the cache for a request with `url`, and with the prefix that
@@ -103,33 +79,16 @@ class KnownUrls:
     def why_not_early(self) -> str | None:
         """Return why `is_known` cannot replace `request_seen`, None if it can."""
         df = self._df
+        if df._settings.debug:
+            return "DUPEFILTER_DEBUG logs them with their referers"
         if df._audit is not None:
             return "BLOOM_AUDIT is to record them"
         for name in ("request_seen", "fingerprint", "log"):
             if not is_own_method(df, name, "scrapy_bloom"):
                 return f"{global_object_name(type(df))} has a changed {name}"
-        if self._reads is None:
-            return self._unknown
-        return None if self._recent.size else "BLOOM_URL_CACHE is 0"
+        return self.why_unknown or (None if self._recent.size else "BLOOM_URL_CACHE is 0")
 
     def count_filtered(self, count: int) -> None:
         """Add to `dupefilter/filtered` the links to known pages that did not become requests."""
         if count:
             self._df.crawler.stats.inc_value("dupefilter/filtered", count)
-
-    def _prefix_of_callback(self, callback: object) -> str | None:
-        """Return a text for `callback`, None unless it is a method of the spider. Never raises."""
-        spider = self._df.crawler.spider
-        try:
-            if callback is None:
-                callback = getattr(spider, "parse", None)
-            if type(callback) is not MethodType or callback.__self__ is not spider:
-                return None
-            function = callback.__func__
-            prefix = self._callbacks.get(function)
-            if prefix is None and len(self._callbacks) < MOST_CALLBACKS:
-                # the function is kept, so that no later one can be taken for it
-                prefix = self._callbacks[function] = f"{len(self._callbacks)}:"
-        except Exception:  # noqa: BLE001 - a callback like no other
-            return None
-        return prefix
