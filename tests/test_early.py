@@ -278,7 +278,7 @@ def own(base, **methods):
 
 
 OwnBaseSpiderMiddleware, OwnNeutral = map(own, (BaseSpiderMiddleware, NeutralMiddleware))
-OwnReferer, OwnScheduler = own(RefererMiddleware), own(DurableScheduler)
+OwnReferer = own(RefererMiddleware)
 OwnFilter = own(BloomDupeFilter, request_seen=lambda *args: BloomDupeFilter.request_seen(*args))
 
 
@@ -322,7 +322,7 @@ OFF, NO_FILTER = "BLOOM_DROP_EARLY is False", "without scrapy-bloom's filter"
         ),
         ({"DUPEFILTER_CLASS": own(BloomDupeFilter)}, None),
         ({"SCHEDULER": Scheduler}, None),
-        (TRUE | {"SCHEDULER": OwnScheduler}, f"the scheduler is {name_of(OwnScheduler)}"),
+        ({"SCHEDULER": own(DurableScheduler)}, None),
         ({"BLOOM_URL_CACHE": 0}, "BLOOM_URL_CACHE is 0"),
         (INHERITING, f"the fingerprinter is {name_of(InheritingFingerprinter)}"),
         *(

@@ -123,8 +123,6 @@ class DropEarlyMiddleware(OutputFilter):
 
 def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
     """Return why dropping a known request early could change the crawl, None if it cannot."""
-    if not _is_own(type(scheduler)):
-        return f"the scheduler is {_name(type(scheduler))}"
     if not is_own_method(scheduler, "enqueue_request", *_OWN):
         return f"{_name(type(scheduler))} has a changed enqueue_request"
     if not isinstance(dupefilter, FilterDupeFilter):

@@ -68,15 +68,12 @@ def output_methods(crawler: Crawler) -> list[Callable[..., Any]] | None:
     """Return the methods that Scrapy calls for the output of callbacks, from the spider to the
     engine; None where this release of Scrapy hides them."""
     try:
-        methods = _methods(crawler, "engine.scraper.spidermw.methods")
+        output = _methods(crawler, "engine.scraper.spidermw.methods")["process_spider_output"]
     except JobDirectoryError:
         miss("engine.scraper.spidermw.methods", "duplicates are not dropped early")
         return None
-    found: list[Callable[..., Any]] = []
-    for each in methods["process_spider_output"]:
-        if each is not None:  # Scrapy 2.14 has pairs
-            found += each if isinstance(each, tuple) else (each,)
-    return found
+    pairs = (each if isinstance(each, tuple) else (each,) for each in output)  # as Scrapy 2.14 has
+    return [method for pair in pairs for method in pair if method is not None]
 
 
 def skip_output_of(crawler: Crawler, middleware: object) -> None:
