@@ -79,7 +79,7 @@ class KnownUrls:
     def why_not_early(self) -> str | None:
         """Return why `is_known` cannot replace `request_seen`, None if it can."""
         df = self._df
-        if df._settings.debug:
+        if df.debug:
             return "DUPEFILTER_DEBUG logs them with their referers"
         if df._audit is not None:
             return "BLOOM_AUDIT is to record them"
