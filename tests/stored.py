@@ -18,10 +18,9 @@ FAILURE = FailedRequest("", "GET", "status/500", 500, None, 1, 1.0, None)
 UNREADABLE = FailedRequest.unreadable("", "GET", "KeyError")
 
 
-def records_in(file, order=LIFO, *, by_slot=True, budget=None, **options):
+def records_in(file, order=LIFO, *, by_slot=True, **options):
     """Return the records in a file."""
-    slots = (Slots if by_slot else OneLine)(**options)
-    return SqliteRecords(file, slots, order, budget)
+    return SqliteRecords(file, (Slots if by_slot else OneLine)(**options), order)
 
 
 def put(store, *names, slot="a", priority=0, start=False, due=None):
@@ -93,7 +92,7 @@ class Stored:
 
     def fail(self, failed, payload=b"request", slot=""):
         """Add one that has failed."""
-        id_ = self.records._put(slot, 0, payload, State.FAILED, failed.time)
+        id_ = self.records.put(slot, 0, payload, State.FAILED, failed.time)
         self.records.fail(id_, failed)
 
 

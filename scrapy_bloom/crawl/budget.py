@@ -1,16 +1,26 @@
-"""How many requests of a download slot, or of a pattern of URLs, a round may have."""
+"""BLOOM_BUDGET: how many requests of a download slot, or of a pattern of URLs, a round may have."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from scrapy.settings import BaseSettings
+
+from ..amounts import MOST
+from ..errors import encodable
+from ..settings import Setting, Values, require
 from .patterns import Patterns
+from .start_requests import REPEAT_KEY
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.crawler import Crawler
+    from typing_extensions import Self
+
+    from .ledger_scheduler import LedgerScheduler
 
 logger = logging.getLogger("scrapy_bloom.durable.base")
 
@@ -18,24 +28,53 @@ Name = str | bytes
 """What a request is counted under: a slot, or the bytes of a pattern, which no slot equals."""
 
 
+def _budget(value: Any) -> dict[str, int]:
+    """Return most pages by slot or pattern, from a dictionary or its JSON."""
+    if value in ("", "None"):
+        return {}
+    require(isinstance(value, (str, Mapping)))
+    found = BaseSettings({"value": value}).getdict("value")
+    for key, most in found.items():
+        require(isinstance(key, str) and key != "" and key == encodable(key))
+        require(type(most) is int and 0 <= most <= MOST)
+    return found
+
+
+BUDGET: Setting[dict[str, int]] = Setting(
+    "BLOOM_BUDGET",
+    {},
+    Values(
+        "a dictionary of download slots, or globs with / or * over URLs, and whole numbers from 0"
+        f" to {MOST:,}, such as {{'*': 10000, 'example.com': 50, 'example.com/calendar/*': 5}}; '*'"
+        " is each other slot",
+        _budget,
+    ),
+    "The most pages that a round fetches of a download slot, or of URLs that match a pattern",
+)
+
+
 class Budget:
-    """The counts of a round: never more than `limits` allow, by slot or by pattern. `"*"` is the
-    limit of each slot without one. `counted` has the counts of some names, `stored` returns that of
-    any other; `changed` has those that are to be stored. Raises ValueError as Patterns does."""
+    """The counts of a round, here in memory: never more than `limits` allow, by slot or by pattern.
+    `"*"` is the limit of each slot without one. Raises ValueError as Patterns does."""
 
     def __init__(self, limits: Mapping[str, int]) -> None:
+        self.limits = limits
         self.patterns = patterns = [key for key in limits if is_pattern(key)]
         self._limits: dict[Name, int] = {
             key.encode() if key in patterns else key: most for key, most in limits.items()
         }
-        self.counted: dict[Name, int] = {}
-        self.changed: set[Name] = set()
+        self._counted: dict[Name, int] = {}
         self._told: set[str] = set()
-        self.stored: Callable[[Name], int] = lambda name: 0
         self.pattern_of: Callable[[str], str] = lambda url: ""
         """Returns the pattern that counts a URL, an empty text without one."""
         if patterns:
             self.pattern_of = Patterns(patterns).of
+
+    @classmethod
+    def of(cls, settings: BaseSettings) -> Self | None:
+        """Return the budget in `settings`, None without one. Raises ValueError."""
+        limits = BUDGET.read(settings)
+        return cls(limits) if limits else None
 
     def names(self, slot: str, url: str, before: Iterable[tuple[str, str]] = ()) -> list[Name]:
         """Return the names under which a request counts: not those of the slots and URLs `before`,
@@ -57,8 +96,7 @@ class Budget:
     def count(self, names: Iterable[Name]) -> None:
         """Count a request under all `names`."""
         for name in names:
-            self.counted[name] = self._count(name) + 1
-            self.changed.add(name)
+            self._counted[name] = self._count(name) + 1
 
     def refuses(self, names: Sequence[Name]) -> Name | None:
         """Count a new request under all `names`. Return one that is full, and count nothing, if it
@@ -78,8 +116,34 @@ class Budget:
             told = "BLOOM_BUDGET has no room left for %(key)r: what is over it is capped"
             logger.info(told, {"key": key}, extra={"spider": crawler.spider})
 
+    def names_in(self, scheduler: LedgerScheduler, request: Request) -> list[Name]:
+        """Return the names under which a request counts that is scheduled: not where it is sent
+        again, no login's."""
+        if scheduler.ledger is not None and request.meta.get(REPEAT_KEY):
+            return []
+        sent = request, *scheduler._sources_of(request)
+        pages = [(encodable(scheduler._slot_of(each)), each.url) for each in sent]
+        return self.names(*pages[0], pages[1:])
+
+    def keeps_out(self, scheduler: LedgerScheduler, request: Request, delay: float | None) -> bool:
+        """Count a request that is scheduled. Return True if there is no room for it: that is noted,
+        and nothing else happens to it."""
+        full = self.refuses(self.names_in(scheduler, request))
+        if full is not None:
+            self.note(scheduler.crawler, full)
+            self.keep(request, delay, full)
+        return full is not None
+
+    def keep(self, request: Request, delay: float | None, full: Name) -> None:
+        """Keep a request for which `full` has no room, where there is a job."""
+
+    def lets_out(self, request: Request) -> bool:
+        """Make durable, in a job, what has to be before `request` is dispatched; return False if
+        that fails. The ledger does not know it yet: a commit would acknowledge it."""
+        return True
+
     def _count(self, name: Name) -> int:
-        return self.counted[name] if name in self.counted else self.stored(name)
+        return self._counted.get(name, 0)
 
 
 def is_pattern(key: str) -> bool:

@@ -69,11 +69,12 @@ class Failures:
         if "feed" in kinds:
             crawler.signals.connect(self._item_refused, item_refused)
 
-    def retry(self, retry: Callable[[], int]) -> None:
-        """Call `retry`, which makes failed requests pending, and returns how many, if
-        BLOOM_RETRY_FAILED says so. Raises as it does."""
-        if self._retries:
-            self.tell("Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)", retry())
+    def retry(self, retry: Callable[[], int]) -> int:
+        """Call `retry`, which makes failed requests pending, if BLOOM_RETRY_FAILED says so. Return
+        how many these are. Raises as it does."""
+        count = retry() if self._retries else 0
+        self.tell("Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)", count)
+        return count
 
     def tell(self, what: str, count: int) -> None:
         """Log `what` is done with so many requests, if there are any."""

@@ -19,7 +19,7 @@ from scrapy.statscollectors import StatsCollector
 from scrapy.utils.httpobj import urlparse_cached
 
 from ..dupefilter import FilterDupeFilter
-from ..errors import JobDirectoryError, encodable
+from ..errors import JobDirectoryError
 from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, close_spider
 from ..scrapy_private.progress import EngineProgress
 from ..scrapy_private.slots import SLOT_KEY, answer_unsent, slot_keys
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
 
-    from .budget import Budget, Name
     from .delays import Hold
     from .ledger import Ledger
     from .protocols import Holds
@@ -91,7 +90,7 @@ class LedgerScheduler(BaseScheduler):
         a Scrapy that does not tell what is in progress refuse the start."""
         try:
             self._delay_wait = DELAY_WAIT.read(crawler.settings)
-            self._budget = budget_of(crawler.settings)
+            self._budget = budget_of(crawler.settings)  # None without one
             self._engine = EngineProgress(crawler)
         except (JobDirectoryError, ValueError) as error:
             refuse(crawler, error)
@@ -242,11 +241,9 @@ class LedgerScheduler(BaseScheduler):
                     del request.meta[REPEAT_KEY]
             if request.meta.get("proxy"):
                 self._local_holds.let_pass(self._slot_of(request))
-            budget = self._budget
-            full = None if budget is None else budget.refuses(self._names_in(budget, request))
-            if full is not None:
-                self._cap(request, delay, full)
-            elif ledger is None or not self._push_to_store(ledger, request, delay):
+            if self._budget is not None and self._budget.keeps_out(self, request, delay):
+                return True
+            if ledger is None or not self._push_to_store(ledger, request, delay):
                 self._push_to_memory(request, delay)
         except Exception as error:  # foreign code: queues, dupefilter, downloader
             if ledger is None:
@@ -275,7 +272,7 @@ class LedgerScheduler(BaseScheduler):
         request, medium = self._next()
         if request is None:
             self._await_due()
-        elif self._may_be_dispatched(request):
+        elif self._budget is None or self._budget.lets_out(request):
             if ledger is not None:
                 ledger.dispatch(request)
             hold = self.holds.get(self._slot_of(request), NO_HOLD) if self.holds else NO_HOLD
@@ -302,23 +299,6 @@ class LedgerScheduler(BaseScheduler):
                 if hold.times < SILENT:  # of the others a release would say that they answer
                     self.release(slot)
                 self.hold(slot, 0.0, hold.times)
-
-    def _may_be_dispatched(self, request: Request) -> bool:
-        """Make durable what has to be before `request` is dispatched; return False if that fails.
-        The ledger does not know it yet: a commit would acknowledge it."""
-        return True
-
-    def _names_in(self, budget: Budget, request: Request) -> list[Name]:
-        """Return the names under which `request` counts: not where it is sent again, no login's."""
-        if self.ledger is not None and request.meta.get(REPEAT_KEY):
-            return []
-        before = [(encodable(self._slot_of(each)), each.url) for each in self._sources_of(request)]
-        return budget.names(encodable(self._slot_of(request)), request.url, before)
-
-    def _cap(self, request: Request, delay: float | None, full: Name) -> None:
-        """Count `request`, for which `full` has no room."""
-        assert self._budget is not None
-        self._budget.note(self.crawler, full)
 
     def _count(self, name: str, medium: str) -> None:
         """Add 1 to a stat, and to that of `medium`."""

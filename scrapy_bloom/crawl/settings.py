@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
 from scrapy.settings import BaseSettings
 
-from ..amounts import MOST
-from ..errors import encodable
 from ..periods import period
 from ..settings import Setting, Values, any_is_on, in_words, number, require, switch, whole
-
-if TYPE_CHECKING:
-    from .budget import Budget
 
 
 def _some_of(*words: str) -> Values:
@@ -25,18 +20,6 @@ def _some_of(*words: str) -> Values:
         return found
 
     return Values(f"a list of some of {in_words(words)}", convert)
-
-
-def _budget(value: Any) -> dict[str, int]:
-    """Return most pages by slot or pattern, from a dictionary or its JSON."""
-    if value in ("", "None"):
-        return {}
-    require(isinstance(value, (str, Mapping)))
-    found = BaseSettings({"value": value}).getdict("value")
-    for key, most in found.items():
-        require(isinstance(key, str) and key != "" and key == encodable(key))
-        require(type(most) is int and 0 <= most <= MOST)
-    return found
 
 
 def _wait(value: Any) -> float | None:
@@ -100,17 +83,6 @@ HOST_RETRY: Setting[float] = Setting(
     _SOME_TIME,
     "How long a [dead host](dead-hosts.md) is left alone before one request asks it again",
 )
-BUDGET: Setting[dict[str, int]] = Setting(
-    "BLOOM_BUDGET",
-    {},
-    Values(
-        "a dictionary of download slots, or globs with / or * over URLs, and whole numbers from 0"
-        f" to {MOST:,}, such as {{'*': 10000, 'example.com': 50, 'example.com/calendar/*': 5}}; '*'"
-        " is each other slot",
-        _budget,
-    ),
-    "The most pages that a round fetches of a download slot, or of URLs that match a pattern",
-)
 
 
 def wants_delta(settings: BaseSettings) -> bool:
@@ -119,10 +91,7 @@ def wants_delta(settings: BaseSettings) -> bool:
     return any_is_on(settings, ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"))
 
 
-def budget_of(settings: BaseSettings) -> Budget | None:
-    """Return the budget in `settings`, None without one. Raises ValueError."""
-    if not (limits := BUDGET.read(settings)):
-        return None
-    from .budget import Budget
-
-    return Budget(limits)
+def budget_of(settings: BaseSettings) -> Any:
+    """Return the Budget in `settings`, None without one. Raises ValueError."""
+    is_on = any_is_on(settings, ("BLOOM_BUDGET",))
+    return import_module(".budget", __package__).Budget.of(settings) if is_on else None

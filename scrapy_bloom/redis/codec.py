@@ -10,13 +10,12 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ..crawl.budget import Budget
+from ..crawl.budget import BUDGET, Budget
 from ..crawl.codec import Codec, Stored, stored_fields, url_and_method
 from ..crawl.dictionaries import Dictionaries
 from ..crawl.failed_request import FailedRequest, class_and_message
 from ..crawl.queue_settings import QueueSettings
 from ..crawl.records import rank_of
-from ..crawl.settings import BUDGET
 from ..errors import encodable
 from ..scrapy_private.slots import slot_named
 from .call import Claim, Failing, Packed

@@ -143,7 +143,7 @@ class RedisDurableScheduler(LedgerScheduler):
         slot = self._slot_of(request)
         names: list[Name] = []
         if self._redis_budget is not None and is_storable_slot(slot):
-            names = self._names_in(self._redis_budget, request)
+            names = self._redis_budget.names_in(self, request)
         if not names:
             super()._put_in_memory(request, delay)
             return

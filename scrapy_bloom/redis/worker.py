@@ -17,6 +17,7 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
 from ..amounts import counted
+from ..crawl.budget import BUDGET
 from ..crawl.choice import Filter
 from ..crawl.failed_request import ASKING_CAPPED, class_and_message, is_first
 from ..crawl.failure_hooks import Failures
@@ -24,7 +25,7 @@ from ..crawl.holds import probe_seconds
 from ..crawl.ledger import Ledger
 from ..crawl.ledger_scheduler import require_same_spider
 from ..crawl.records import KEPT
-from ..crawl.settings import ANY_SPIDER, BUDGET
+from ..crawl.settings import ANY_SPIDER
 from ..crawl.stats import counts_of, set_stats
 from ..errors import SharedFilterError, message_of, unforeseen
 from ..scrapy_private.idle import IdleChecks

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-from ..crawl.codec import Stored, url_and_method
 from ..crawl.failed_request import CAPPED, HOST, FailedRequest
 from ..crawl.records import Claimed, State
 from . import schema
 
 if TYPE_CHECKING:
-    from ..crawl.budget import Budget, Name
     from ..crawl.slots import Slots
     from .job_file import RequestFile
 
 MOST_SLOTS = 100_000
-"""Most slots whose numbers or counts are in memory beside those of pending requests."""
+"""Most slots whose numbers are in memory beside those of pending requests."""
 MOST_DUE = 100
 """Delayed records that become pending at once."""
 MOST_PRIORITY = 2**61
@@ -74,38 +70,19 @@ REASONS = (
 )
 _NOT_DEAD = "SELECT 1 FROM request WHERE state > 0 AND state = 2 AND slot NOT IN dead LIMIT 1"
 _KEPT = (
-    # with 1 if the round has not counted it, when a capped one is due, and what a pattern reads
-    "SELECT request.id, name, rank, state > 3"  # noqa: S608 - no input
-    " OR round < COALESCE((SELECT number FROM rounds), 0), CASE WHEN state > 3 THEN due END AS due,"
-    f" {{}} FROM {_NAMED} WHERE {{}} AND payload != x''"
+    "SELECT request.id, name, rank, CASE WHEN state > 3 THEN due END AS due"  # noqa: S608 - no input
+    f" FROM {_NAMED} WHERE {{}} AND payload != x'' ORDER BY request.id"
 )
 # by their numbers, not by their states
 _CHOSEN = "state IN (3, 4) AND request.id IN (SELECT value FROM json_each(?))"
-CHOSEN = _KEPT.format("x''", _CHOSEN)
-CAP = (
-    "UPDATE request SET state = 4, due = CASE WHEN state > 3 THEN due END, detail = ? WHERE id = ?"
-)
-_COUNT_STORED = (
-    "UPDATE slot SET counted = n FROM (SELECT slot, SUM(n) AS n FROM (SELECT slot, COUNT(*) AS n"
-    " FROM request WHERE state = 0 GROUP BY slot UNION ALL SELECT slot, COUNT(*) FROM request"
-    " WHERE state > 0 AND state IN (1, 2) GROUP BY slot) GROUP BY slot) AS stored"
-    " WHERE stored.slot = slot.id"
-)
-_FORGET_PATTERNS = (
-    "UPDATE slot SET counted = 0 WHERE typeof(name) = 'blob' AND counted"
-    " AND CAST(name AS TEXT) NOT IN (SELECT value FROM json_each(?))"
-)
-_STORED_OF_ALL = f"SELECT name, payload FROM {_NAMED} WHERE state < 3"  # noqa: S608 - no input
-_FORGET_SLOTS = (
-    "DELETE FROM slot WHERE NOT counted AND times IS NULL AND id NOT IN (SELECT slot FROM request)"
-)
+CHOSEN = _KEPT.format(_CHOSEN)
+_FORGET_SLOTS = "DELETE FROM slot WHERE times IS NULL AND id NOT IN (SELECT slot FROM request)"
 
 
 class SqliteRecords:
     """The records in `file`, in the order that `slots` and `newest_first` make (QueueSettings);
     of equal ones that an earlier start has stored the order stays. Without it, for a command on a
-    stopped job, the budget stays as it is, and what is pending is not counted. Any method may raise
-    sqlite3.Error."""
+    stopped job, what is pending is not counted. Any method may raise sqlite3.Error."""
 
     failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError, OverflowError, MemoryError)
 
@@ -114,25 +91,24 @@ class SqliteRecords:
         file: RequestFile,
         slots: Slots,
         newest_first: tuple[bool, bool | None] | None = None,
-        budget: Budget | None = None,
     ) -> None:
         self.slots = slots
         self.next_due: float | None = None  # in seconds since 1970
         self.operations = 0  # records pushed or deleted since the last commit
         self.round: Callable[[], int] = lambda: 1  # the number of the round
+        self.refuses: Callable[[Sequence[int]], Collection[int]] = lambda ids: ()
+        """Returns those of these kept records for which a budget has no room."""
         self._file = file
-        self.budget = budget
         self._signs = [-1 if newest else 1 for newest in newest_first or (True, False)]
-        self._ids: dict[Name, int] = {}
+        self._ids: dict[str, int] = {}
         self._last: int = file.last
         self._cursor = file.cursor()
         if newest_first is None:
             self.dropped({})
         else:
             self._use_index()
-            self._open_budget()
             self.recount()
-        file.before_commit = self._write_counts
+        file.before_commit = self._before_commit
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -166,7 +142,7 @@ class SqliteRecords:
         """Add a record; `behind` all others of its rank, and the later ones behind it."""
         if due is not None:
             self._count_delayed(due)
-            return self._put(slot, rank, payload, State.DELAYED, due)
+            return self.put(slot, rank, payload, State.DELAYED, due)
         number = self._ids.get(slot) or self._slot(slot)
         self._last = id_ = self._last + 1
         self.operations += 1
@@ -175,17 +151,23 @@ class SqliteRecords:
         self.slots.add(slot)
         return id_
 
-    def cap(
-        self, slot: str, rank: int, payload: bytes, due: float | None = None, full: Name = ""
+    def put(
+        self,
+        slot: str,
+        rank: int,
+        payload: bytes,
+        state: State,
+        due: float | None,
+        round_: int | None = None,
+        detail: str | None = None,
     ) -> int:
-        """Add a record for which `full` has no room, retried not before `due`; return its id."""
-        state, detail = State.CAPPED, _pattern_in(full)
-        return self._put(slot, rank, payload, state, due, self.round(), detail)
-
-    def add_lost(self, slot: str, failed: FailedRequest) -> None:
-        """Add the failure of a request that cannot be stored."""
-        self._put(slot, 0, b"", State.FAILED, failed.time, self.round(), failed.encode())
-        self.failed += 1
+        """Add a record that is not pending, and is not counted; return its id."""
+        self._last = id_ = self._last + 1
+        self.operations += 1
+        place = id_ * self._signs[rank & 1]
+        values = id_, self._slot(slot), rank, place, int(state), payload, due, round_, detail
+        self._file.execute(_PUT, values)
+        return id_
 
     def next(self) -> Claimed | None:
         """Claim the next record. Cost: 10 to 15 µs."""
@@ -246,8 +228,6 @@ class SqliteRecords:
     def rollback(self) -> None:
         """Drop all changes since the last commit."""
         self.operations = 0
-        if self.budget is not None:
-            self.budget.changed.clear()  # the feeds may commit what they have stored
         self._file.rollback()
 
     def hold(
@@ -270,9 +250,9 @@ class SqliteRecords:
         )
 
     def retry(self, states: str) -> int:
-        """Make the records in these kept states pending, as far as the budget has room for what the
-        round has not counted; the others are capped. Return how many are pending."""
-        return self._retry(f"state > 0 AND state IN ({states})", caps=True)
+        """Make the records in these kept states pending, or delayed until they are due, as far as
+        there is room for them. Return how many."""
+        return self._retry(_KEPT.format(f"state > 0 AND state IN ({states})"))
 
     def reasons(self) -> dict[str, int]:
         """Return how many requests are kept for each reason, most first."""
@@ -288,20 +268,11 @@ class SqliteRecords:
         return int(self._file.query(f"SELECT {schema.OF_DEAD_HOSTS}")[0][0])
 
     def wake(self, ids: Sequence[int]) -> int:
-        """Do the same with these; what there is no room for stays as it is."""
-        return self._retry(_CHOSEN, json.dumps(ids))
+        """Do the same with these."""
+        return self._retry(CHOSEN, json.dumps(ids))
 
-    def begin_round(self) -> None:
-        """Forget the slots of the last round, and count in the budget what is stored; what has
-        failed before counts when it is retried."""
-        self._file.execute("UPDATE slot SET counted = 0 WHERE counted")
-        if self.budget is not None:
-            self._file.execute(_COUNT_STORED)
-            self.budget.counted.clear()
-            self.budget.changed.clear()
-            if self.budget.patterns:
-                for slot, payload in self._file.execute(_STORED_OF_ALL):
-                    self.budget.count(names_of(self.budget, slot, payload)[1:])
+    def forget_slots(self) -> None:
+        """Forget the slots of which nothing is stored."""
         self._file.execute(_FORGET_SLOTS)
         self._ids.clear()
 
@@ -314,55 +285,16 @@ class SqliteRecords:
             file.execute("DROP INDEX pending")
             file.execute(index)
 
-    def _open_budget(self) -> None:
-        has_counts = bool(self._file.query("SELECT 1 FROM slot WHERE counted LIMIT 1"))
-        if self.budget is not None:
-            self.budget.stored = partial(counted_in, self._file)
-            # a pattern that comes back counts from then on
-            self._file.execute(_FORGET_PATTERNS, (json.dumps(self.budget.patterns),))
-        # the counts end with the budget, and begin with it
-        if has_counts != (self.budget is not None):
-            self.begin_round()
-
-    def _retry(self, where: str, *values: object, caps: bool = False) -> int:
-        reads = "payload" if self.budget and self.budget.patterns else "x''"
-        rows = self._file.query(_KEPT.format(reads, where), values)
-        found, refused = [], []
-        later, now = 0, time.time()
-        for id_, slot, rank, counts, due, payload in sorted(rows):
-            full = None
-            if counts and self.budget is not None:
-                full = self.budget.refuses(names_of(self.budget, slot, payload))
-            if full is not None:
-                refused.append((_pattern_in(full), id_))
-            elif due is not None and due > now:
+    def _retry(self, statement: str, *values: object) -> int:
+        rows = self._file.query(statement, values)
+        refused = self.refuses([row[0] for row in rows])
+        found = [row for row in rows if row[0] not in refused]
+        self._wake([row[:3] for row in found if row[3] is None])
+        for id_, *_, due in found:
+            if due is not None:
                 self.put_off(id_, due)
-                later += 1
-            else:
-                found.append((id_, slot, rank))
-        self._wake(found)
-        if caps:
-            self._file.execute_many(CAP, refused)
         self.dropped({})
-        return len(found) + later
-
-    def _put(
-        self,
-        slot: str,
-        rank: int,
-        payload: bytes,
-        state: State,
-        due: float | None,
-        round_: int | None = None,
-        detail: str | None = None,
-    ) -> int:
-        """Add a record that is not pending; return its id."""
-        self._last = id_ = self._last + 1
-        self.operations += 1
-        place = id_ * self._signs[rank & 1]
-        values = id_, self._slot(slot), rank, place, int(state), payload, due, round_, detail
-        self._file.execute(_PUT, values)
-        return id_
+        return len(found)
 
     def _wake(self, rows: Sequence[tuple[int, str, int]]) -> None:
         """Make records (id, slot, rank) pending, as the newest of their rank."""
@@ -374,14 +306,7 @@ class SqliteRecords:
         self._file.execute_many(WAKE, changes)
         self.operations += len(changes)
 
-    def _write_counts(self) -> int:
-        """Write what the budget has counted; return the last id or place that was given."""
-        if self.budget is not None and self.budget.changed:
-            counts = [(self.budget.counted[n], self._slot(n)) for n in self.budget.changed]
-            self._file.execute_many("UPDATE slot SET counted = ? WHERE id = ?", counts)
-            self.budget.changed.clear()
-            if len(self.budget.counted) > MOST_SLOTS:
-                self.budget.counted.clear()
+    def _before_commit(self) -> int:
         self.operations = 0
         return self._last
 
@@ -392,31 +317,13 @@ class SqliteRecords:
         self.delayed += 1
         self.next_due = due if self.next_due is None else min(due, self.next_due)
 
-    def _slot(self, name: Name) -> int:
-        """Return the number of a slot or a pattern, which may be new to the file."""
+    def _slot(self, name: str) -> int:
+        """Return the number of a slot, which may be new to the file."""
         if name not in self._ids:
             self._learn(name, self._file.query(_NUMBER, (name,))[0][0])
         return self._ids[name]
 
-    def _learn(self, name: Name, id_: int) -> None:
+    def _learn(self, name: str, id_: int) -> None:
         if len(self._ids) - len(self.slots.names) > MOST_SLOTS:
             self._ids.clear()
         self._ids[name] = id_
-
-
-def counted_in(file: RequestFile, name: Name) -> int:
-    """Return how many requests a budget has counted under `name`."""
-    found = file.query("SELECT counted FROM slot WHERE name = ?", (name,))
-    return int(found[0][0]) if found else 0
-
-
-def names_of(budget: Budget, slot: str, payload: bytes) -> list[Name]:
-    """Return the names under which `budget` counts a stored request, which it reads if there are
-    patterns."""
-    url = url_and_method(Stored(slot, payload))[0] if budget.patterns else ""
-    return budget.names(slot, url)
-
-
-def _pattern_in(full: Name) -> str | None:
-    """Return the pattern that has no room, None for a slot."""
-    return full.decode() if isinstance(full, bytes) else None

@@ -4,55 +4,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 from operator import attrgetter
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..crawl.codec import Codec, Stored, url_and_method
-from ..crawl.delays import DEAD, take_delay
-from ..crawl.failed_request import FailedRequest, class_and_message, is_first, lost
+from ..crawl.delays import DEAD
+from ..crawl.failed_request import FailedRequest, class_and_message, is_first
 from ..errors import encodable
 from ..scrapy_private.slots import raw_slot_keys
 from .job_file import MAX_BYTES
-from .records import MOST_PRIORITY, SqliteRecords, counted_in, names_of
+from .records import MOST_PRIORITY, SqliteRecords
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from ..crawl.budget import Budget, Name
     from ..crawl.holds import LocalHolds
     from ..crawl.queue_settings import QueueSettings
     from .job_file import RequestFile
-    from .scrapy_queues import ScrapyQueues
 
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
-
-_COMING_BACK = (
-    # and whether the budget counts it
-    "SELECT name, payload, state > 3 OR state = 3 AND reason != 'unreadable'"
-    " AND round < (SELECT number FROM rounds) FROM request JOIN slot ON slot.id = slot"
-    " WHERE state < 3 AND (?1 OR slot NOT IN dead) OR state = 3 AND reason = 'unreadable'"
-    " OR payload != x'' AND (state = 5 OR ?1 AND state > 2)"
-)
-
-
-def coming_back(
-    file: RequestFile, budget: Budget | None, *, retry: bool
-) -> Iterator[tuple[Any, ...]]:
-    """Yield slots and payloads of what a start makes pending: what is stored, unreadable or
-    retried, with `retry` all that is kept, as far as the `budget` has room. What waits for dead
-    hosts is asked in any round, and not here."""
-    if budget is not None:
-        budget.stored = partial(counted_in, file)
-    for slot, payload, counts in file.execute(_COMING_BACK, (retry,)):
-        names = names_of(budget, slot, payload) if counts and budget is not None else ()
-        if budget is None or budget.full(names) is None:
-            yield slot, payload
 
 
 class StoredHolds:
@@ -161,17 +136,8 @@ class SqliteStore:
         self, request: Request, sources: Sequence[Request], delay: float | None = None
     ) -> None:
         """Add a record for `request`. Raises ValueError if it cannot be serialized."""
-        self.last_pushed = self.records.push(*self._record(request), _due_in(delay))
-
-    def cap(self, request: Request, delay: float | None = None, full: Name = "") -> None:
-        """Keep `request`, which is not pending, since `full` has no room. Raises ValueError if it
-        cannot be serialized: then its record is kept."""
-        try:
-            self.records.cap(*self._record(request), _due_in(delay), full)
-        except ValueError:
-            slot = encodable(self._slot_of(request))
-            self.records.add_lost(slot, lost(request, slot))
-            raise
+        due = None if delay is None else time.time() + delay
+        self.last_pushed = self.records.push(*self.record_of(request), due)
 
     def take_due(self) -> bool:
         """Make up to 100 requests pending that are due. Return True if there are more."""
@@ -208,34 +174,16 @@ class SqliteStore:
             self.records.fail(id_, failed, self.codec.again(stored, failed).payload)
         return id_ is not None
 
-    def is_uncommitted(self, request: Request) -> bool:
-        """Return True if no commit has what the budget has counted for a dispatched request."""
-        id_ = self.dispatched.get(request)
-        budget = self.records.budget
-        return bool(budget and budget.changed) and (id_ is None or id_ > self._file.last)
-
     def commit(self, fingerprints: Collection[bytes] | None) -> bool:
         """Make all changes durable; None stands for the `fingerprints` of the last commit. Return
         False if there was nothing to write. Cost: an fsync."""
-        if not (self._file.changed or (self.records.budget and self.records.budget.changed)):
+        if not self._file.changed:
             return False
         self._file.commit(fingerprints)
         self._note_commit(self._file.id, self._file.commits)
         return True
 
-    def take_over(self, left: ScrapyQueues) -> int:
-        """Move the pending requests of Scrapy's own scheduler here; return their number."""
-
-        def take(request: Request) -> None:
-            due = _due_in(take_delay(request))
-            slot, rank, payload = self._record(request)
-            if self.records.budget is not None:
-                self.records.budget.count(self.records.budget.names(slot, request.url))
-            self.records.push(slot, rank, payload, due, behind=True)
-
-        return left.move(self._file, self._crawler, take)
-
-    def _record(self, request: Request) -> tuple[str, int, bytes]:
+    def record_of(self, request: Request) -> tuple[str, int, bytes]:
         """Return slot, rank and payload of `request`. Raises ValueError where it has none."""
         start = bool(self._starts_apart and request.meta.get("is_start_request"))
         priority, slot = request.priority, self._slot_of(request)
@@ -260,7 +208,3 @@ class SqliteStore:
             {"row": id_, "error": why},
             extra={"spider": self._crawler.spider},
         )
-
-
-def _due_in(seconds: float | None) -> float | None:
-    return None if seconds is None else time.time() + seconds

@@ -34,27 +34,36 @@ from .job_file import MAX_BYTES, RequestFile, check_header, named, whole_job
 from .progress import Progress, waiting_in
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren
-from .request_store import SqliteStore, coming_back
+from .request_store import SqliteStore
 from .rounds import KEPT, REOPEN, Round, feeds_of, round_opened
 from .spider_state import KeptSpiderState, saved_state
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
+    from scrapy.settings import BaseSettings
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
-    from ..crawl.budget import Name
+    from .budget import JobBudget
     from .desk import Orders
     from .rounds import RoundFeeds
     from .scrapy_queues import ScrapyQueues
 
 logger = logging.getLogger("scrapy_bloom.durable.scheduler")
 
+COMING_BACK = (
+    # what a start makes pending: what is stored, unreadable or retried, by setting all that is
+    # kept; what waits for dead hosts is asked in any round. And whether a budget has to count it
+    "SELECT name, payload, state > 3 OR state = 3 AND reason != 'unreadable'"
+    " AND round < (SELECT number FROM rounds) FROM request JOIN slot ON slot.id = slot"
+    " WHERE state < 3 AND (?1 OR slot NOT IN dead) OR state = 3 AND reason = 'unreadable'"
+    " OR payload != x'' AND (state = 5 OR ?1 AND state > 2)"
+)
 ORDERS_SECONDS = 1.0
 """Between two looks for orders."""
 BETWEEN_ORDERS = 0.02
@@ -167,29 +176,6 @@ class DurableScheduler(LedgerScheduler):
             self.stats.set_value("scheduler/failed", left)  # of dead hosts
         return self.df.close(reason)
 
-    def _may_be_dispatched(self, request: Request) -> bool:
-        if (ledger := self.ledger) is None or self._budget is None:
-            return True
-        if not ledger.commits or self._store.is_uncommitted(request):
-            # what a budget has counted is committed before, and so is its round
-            ledger.commit()
-        return not ledger.stopped
-
-    def _cap(self, request: Request, delay: float | None, full: Name) -> None:
-        """Count `request`, for which `full` has no room, and keep it in a job."""
-        super()._cap(request, delay, full)
-        if self.ledger is None:
-            return
-        try:
-            self._store.cap(request, delay, full)
-            if request.dont_filter:
-                self._children.stored(request, ())
-        except ValueError as error:
-            self._tell_of_unserializable(request, error)
-        if request is self._start_requests.offered:
-            self._start_requests.mark_stored()
-        self.ledger.stored(request, self._sources_of(request))
-
     def _count_pending(self) -> int:
         return len(self) - self._store.of_dead_hosts
 
@@ -219,10 +205,15 @@ class DurableScheduler(LedgerScheduler):
                 self._recover(file, keeper)
             queues = QueueSettings.read(settings)
             slots, newest_first = queues.slots(crawler), queues.newest_first
+            self._budget = budget = _budget_in(file, settings)
             # as the look did: before what is asked again waits beside that of dead hosts
             goes_on = _goes_on(crawler, file, queues)
-            records = SqliteRecords(file, slots, newest_first, self._budget)
-            self._failures.retry(partial(records.retry, "3"))
+            records = SqliteRecords(file, slots, newest_first)
+            if budget is None:
+                file.execute("DELETE FROM budget")  # the counts of one end with it
+            else:
+                budget.begin(records)
+            retried = self._failures.retry(partial(records.retry, "3"))
             states = "4, 5" if RETRY_FAILED.read(settings) else "5"
             self._failures.tell(ASKING_CAPPED, asked := records.retry(states))
             about = crawler, file, records, queues, keeper.note_commit, self._local_holds
@@ -233,7 +224,7 @@ class DurableScheduler(LedgerScheduler):
                 self._log.info("Resuming crawl (%d requests scheduled)", found)
             if (left := _left_by_scrapy(job)) is not None:
                 taken = "Took over %d pending requests from Scrapy's own queues"
-                self._log.info(taken, store.take_over(left))
+                self._log.info(taken, left.move(file, crawler, store, budget))
             timing = self.commit_operations, self.commit_seconds
             ledger = Ledger(crawler, store, keeper, self._engine, *timing)
             ledger.named = partial(named, job.requests)
@@ -242,7 +233,9 @@ class DurableScheduler(LedgerScheduler):
             session.closers.insert(0, ledger.close)
             self.round = Round(file, ledger.commit)
             records.round = partial(getattr, self.round, "number")
-            self.round.at_begin.append(records.begin_round)
+            self.round.at_begin.append(records.forget_slots)
+            if budget is not None:
+                budget.open(self, store, ledger, self.round)
             self._start_requests.open(dupefilter.fingerprint, self.round, ledger)
             self._spider_state = KeptSpiderState.of(crawler, file)
             if self._spider_state is not None:
@@ -261,7 +254,7 @@ class DurableScheduler(LedgerScheduler):
             self.round.then = partial(crawler.signals.send_catch_log, round_opened)
             vars(self)["enqueue_request"] = self._begin
             crawler.signals.connect(self._begin, signals.spider_opened)
-            if asked or (self._budget is not None and self._budget.changed):
+            if asked or (retried and budget is not None):
                 # a kill must not leave the choice to another retry, after requests of this one
                 self._begin()
                 ledger.commit()
@@ -362,5 +355,15 @@ def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool
     retry = RETRY_FAILED.read(crawler.settings)
     if not file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,)):
         return False
-    rows = coming_back(file, budget_of(crawler.settings), retry=retry)
-    return next(codec.readable(rows), None) is not None
+    rows: Iterable[tuple[Any, ...]] = file.execute(COMING_BACK, (retry,))
+    if (budget := _budget_in(file, crawler.settings)) is not None:
+        rows = budget.with_room(rows)
+    return next(codec.readable(row[:2] for row in rows), None) is not None
+
+
+def _budget_in(file: RequestFile, settings: BaseSettings) -> JobBudget | None:
+    """Return the budget of the job in `file`, None without BLOOM_BUDGET. Raises ValueError."""
+    if (budget := budget_of(settings)) is None:
+        return None
+    found: JobBudget = import_module(".budget", __package__).JobBudget(budget.limits, file)
+    return found

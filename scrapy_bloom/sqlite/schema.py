@@ -23,11 +23,12 @@ BY_SLOT = "CREATE INDEX pending ON request (slot, rank, place) WHERE state = 0"
 BY_RANK = "CREATE INDEX pending ON request (rank, place) WHERE state = 0"
 """Scrapy's whole order: within each slot, or over all of them (ScrapyPriorityQueue)."""
 _TABLES = (
-    # a name is stored once; beside it `counted` for BLOOM_BUDGET, and the hold, if `times` is not
-    # NULL: `until` in seconds since 1970, NULL until its release, `pause` its length in seconds. A
-    # pattern of BLOOM_BUDGET is a row, too: its name is a BLOB
-    "CREATE TABLE slot (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
-    " counted INTEGER NOT NULL DEFAULT 0, until REAL, times INTEGER, pause REAL)",
+    # a name is stored once; beside it the hold, if `times` is not NULL: `until` in seconds since
+    # 1970, NULL until its release, `pause` its length in seconds
+    "CREATE TABLE slot (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, until REAL,"
+    " times INTEGER, pause REAL)",
+    # what a round has counted by slot, and by pattern, whose name is a BLOB: budget.py
+    "CREATE TABLE budget (name PRIMARY KEY, counted INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE VIEW dead AS SELECT id FROM slot"  # noqa: S608 - no input
     f" WHERE times >= {DEAD}",
     # crawl/records.py; of equal ranks the lowest `place` is next. `due` is when a delayed or capped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.misc import build_from_crawler, load_object
 
+from ..crawl.delays import take_delay
 from ..errors import JobDirectoryError
 from ..files import sync_directory
 from ..migration.scrapy_job import not_imported, why_unclean
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from scrapy.pqueues import ScrapyPriorityQueue
 
     from ..jobdir import JobDirectory
+    from .budget import JobBudget
     from .job_file import RequestFile
+    from .request_store import SqliteStore
 
 
 class ScrapyQueues:
@@ -54,18 +58,29 @@ class ScrapyQueues:
             with TemporaryDirectory() as folder:
                 self._read(Path(folder, "queue"), crawler, lambda request: None)
 
-    def move(self, file: RequestFile, crawler: Crawler, store: Callable[[Request], object]) -> int:
-        """Move the pending requests to `file`, in Scrapy's order, by calls of `store`. Return their
-        number.
+    def move(
+        self, file: RequestFile, crawler: Crawler, store: SqliteStore, budget: JobBudget | None
+    ) -> int:
+        """Move the pending requests to the `store` in `file`, in Scrapy's order, and count them in
+        the `budget`. Return their number.
 
         Popping destroys Scrapy's files, so it is done on a copy; the originals are renamed after
         the commit. Whenever the process dies, either the originals or `file` are complete. Raises
         JobDirectoryError for unreadable queues, OSError, sqlite3.Error.
         """
+
+        def take(request: Request) -> None:
+            delay = take_delay(request)
+            slot, rank, payload = store.record_of(request)
+            due = None if delay is None else time.time() + delay
+            store.records.push(slot, rank, payload, due, behind=True)
+            if budget is not None:
+                budget.count(budget.names(slot, request.url))
+
         count = 0
         if self._stamp != file.taken_over:
             shutil.rmtree(self._copy, ignore_errors=True)
-            count = self._read(self._copy, crawler, store)
+            count = self._read(self._copy, crawler, take)
             file.execute("UPDATE job SET taken_over = ?", (self._stamp,))
             file.commit()
         self._put_aside()

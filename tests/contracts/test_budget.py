@@ -7,21 +7,21 @@ import re
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 from scrapy import Request
 from scrapy.settings import Settings
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.crawl.budget import Budget
+from scrapy_bloom.crawl.budget import BUDGET
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.records import KEPT
-from scrapy_bloom.crawl.settings import BUDGET
 from scrapy_bloom.redis.verify import queue_findings
 from scrapy_bloom.sqlite import listing
-from scrapy_bloom.sqlite.request_store import coming_back
+from scrapy_bloom.sqlite.budget import JobBudget
+from scrapy_bloom.sqlite.job_file import file_at
+from scrapy_bloom.sqlite.scheduler import COMING_BACK
 from tests.contracts.places import send_again
 from tests.crawl.engine import STOCK, name_of, query, request, unserializable
 from tests.crawl.engine import unfiltered as child
@@ -543,10 +543,10 @@ def test_a_look_at_a_job_finds_what_its_start_will_ask(make_round, tmp_path, lim
     assert fail(job) == ["a"]
     job.close()
     query(tmp_path / "job", "UPDATE request SET round = 0")
-    ask = lambda text, values=(): query(tmp_path / "job", text, *values)  # noqa: E731
-    file = SimpleNamespace(execute=ask, query=ask)
-    assert len([*coming_back(file, Budget({"*": limit}), retry=True)]) == found
-    assert [*coming_back(file, Budget({"*": limit}), retry=False)] == []
+    with file_at(tmp_path / "job" / "requests.sqlite") as file:
+        budget = JobBudget({"*": limit}, file)
+        for retry, expected in (True, found), (False, 0):
+            assert len([*budget.with_room(file.execute(COMING_BACK, (retry,)))]) == expected
 
 
 def test_to_retry_all_that_is_capped_no_request_is_read(make_round, tmp_path, monkeypatch):

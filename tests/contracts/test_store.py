@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from scrapy import Request, pqueues, squeues
 from scrapy.settings import BaseSettings
 
-from scrapy_bloom.crawl.budget import Budget
 from scrapy_bloom.crawl.records import MemoryRecords, State, rank_of
 from scrapy_bloom.crawl.slots import OneLine, Slots
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.sqlite import schema
+from scrapy_bloom.sqlite.budget import JobBudget
 from scrapy_bloom.sqlite.job_file import RequestFile, named
 from scrapy_bloom.sqlite.records import SqliteRecords
 from tests.crawl.engine import query
@@ -47,7 +47,9 @@ class OnDisk:
         """Drop what was not committed; return the records."""
         self.close()
         self.file = RequestFile.open(self.path)
-        return records_in(self.file, *arguments, **options)
+        self.budget = JobBudget({"*": 9999}, self.file)
+        self.budget.begin(records := records_in(self.file, *arguments, **options))
+        return records
 
     def close(self):
         if self.file is not None:
@@ -316,11 +318,9 @@ def test_random_calls(kind, number, disk):
 
 DAMAGES = (
     "DELETE FROM request",
-    *(
-        f"UPDATE request SET {what}"
-        for what in ("slot = 'x'", "state = 9", "due = 'x'", "due = NULL")
-    ),
-    *(f"UPDATE slot SET {what}" for what in ("counted = 'x'", "name = x'00'")),
+    *map("UPDATE request SET {}".format, ("slot = 'x'", "state = 9", "due = 'x'", "due = NULL")),
+    "UPDATE budget SET counted = 'x'",
+    "UPDATE slot SET name = x'00'",
     "UPDATE job SET last = -(1 << 40)",
 )
 
@@ -329,19 +329,20 @@ DAMAGES = (
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_an_error_that_names_the_file_or_does_no_harm(disk, damage, again):
     """No exception but SQLite's, which starts and ledgers name, or one that names the file."""
-    store, error = disk.open(budget=Budget({"*": 5})), None
-    store.budget.refuses(["a"])
+    store, error = disk.open(), None
+    disk.budget.refuses(["a"])
     put(store, b"a", b"b")
     put(store, b"later", due=1.0)
     disk.file.commit()
     query(disk.path, damage)
     try:
         if again:
-            store = disk.open(budget=Budget({"*": 5}))
+            store = disk.open()
         store.take_due(2.0)
         while (claimed := store.next()) is not None:
             store.put_off(claimed.id, 3.0)
         put(store, b"c")
+        disk.budget.refuses(["a"])
         disk.file.commit()
     except (sqlite3.Error, RequestFileError) as caught:
         error = named("requests.sqlite", caught)
@@ -353,9 +354,9 @@ def test_damage_is_an_error_that_names_the_file_or_does_no_harm(disk, damage, ag
 
 def test_no_statement_scans_the_table(disk):
     """But the one that looks for slots without requests when a round begins."""
-    statements = set()
+    statements = {*schema.AT_START}
     for _ in range(2):
-        store = disk.open(budget=Budget({"*": 90}))
+        store = disk.open()
         disk.file._connection.set_trace_callback(statements.add)
         store.recount()
         put(store, b"a", b"b", b"c", b"d")
@@ -367,15 +368,15 @@ def test_no_statement_scans_the_table(disk):
         store.move_due("a", 5.0, 6.0)
         store.done(store.next().id)
         store.fail(failed := store.next().id, FAILURE)
-        store.cap("a", 0, b"capped")
+        store.put("a", 0, b"capped", State.CAPPED, None)
         store.hold("a", 1.0, 1, 1.0)
         assert (store.wake([failed]), store.retry("4, 5")) == (1, 1)
         store.stored(failed)
         store.holds()
-        store.begin_round()
+        store.forget_slots()
+        disk.budget.begin_round()
         assert not disk.file.is_empty
         disk.file.commit()
-    statements.update(schema.AT_START)
     plans = {}
     for statement in sorted(statements):
         if re.match("SELECT|UPDATE|DELETE FROM (?!slot)|INSERT", statement):

@@ -400,11 +400,11 @@ def test_what_was_rolled_back_is_not_counted_when_a_feed_is_completed(tmp_path, 
     """Its pages come again, and have their room then."""
     a = job({"a.jl": "jsonlines"}, GOES_ON, BLOOM_BUDGET={"*": 9}).pages(p1={"n": 1})
     a.page("p2", {"n": 2})
-    counted = query(tmp_path / "job", "SELECT counted FROM slot")
+    counted = query(tmp_path / "job", "SELECT * FROM budget")
     a.push("p3")
     a.scheduler.ledger.stop(OSError("disk is full"))
     a.close("bloom_error")
-    assert query(tmp_path / "job", "SELECT counted FROM slot") == counted
+    assert query(tmp_path / "job", "SELECT * FROM budget") == counted
 
 
 @pytest.mark.parametrize("batches", [{}, {"batch_item_count": 2}])

@@ -166,7 +166,7 @@ def test_a_change_of_a_stopped_job_leaves_the_rest(make, tmp_path, is_killed, qu
     query(folder, "UPDATE job SET unreleased = '[\"00\"]'")
     rest = (
         "SELECT clean, unreleased, taken_over FROM job",
-        "SELECT counted FROM slot WHERE counted",
+        "SELECT * FROM budget",
         "SELECT sql FROM sqlite_master",
     )
     before = [query(folder, each) for each in rest]

@@ -11,8 +11,8 @@ from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
+from scrapy_bloom.crawl.budget import BUDGET
 from scrapy_bloom.crawl.failed_request import FailedRequest
-from scrapy_bloom.crawl.settings import BUDGET
 from scrapy_bloom.redis.call import Policy
 from scrapy_bloom.redis.client import RedisClient
 from scrapy_bloom.redis.codec import RedisCodec
