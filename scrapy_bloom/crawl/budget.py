@@ -12,6 +12,7 @@ from scrapy.settings import BaseSettings
 from ..amounts import MOST
 from ..errors import encodable
 from ..settings import Setting, Values, require
+from .failed_request import CAPPED, LOST, FailedRequest
 from .patterns import Patterns
 from .start_requests import REPEAT_KEY
 
@@ -149,3 +150,16 @@ class Budget:
 def is_pattern(key: str) -> bool:
     """Return True if a key of BLOOM_BUDGET is a pattern: a glob over URLs, and no slot."""
     return "/" in key or ("*" in key and key != "*")
+
+
+def capped(url: str, method: str, slot: str, pattern: str = "") -> FailedRequest:
+    """Return the record of a request for which its slot, or a pattern, has no room."""
+    full = f"pattern {pattern!r}" if pattern else f"slot {slot!r}"
+    return FailedRequest(url, method, CAPPED, exception=f"BLOOM_BUDGET has no room for {full}")
+
+
+def lost(request: Request, slot: str) -> FailedRequest:
+    """Return the record of a request of `slot` that is over the budget and cannot be serialized."""
+    callback = getattr(request.callback, "__qualname__", "parse")
+    what = f"callback {callback}, slot {slot!r}"
+    return FailedRequest.of(request, LOST)._replace(attempts=0, exception=encodable(what))

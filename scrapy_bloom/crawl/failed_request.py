@@ -113,19 +113,6 @@ class FailedRequest(NamedTuple):
 _TYPES = get_type_hints(FailedRequest)
 
 
-def capped(url: str, method: str, slot: str, pattern: str = "") -> FailedRequest:
-    """Return the record of a request for which its slot, or a pattern, has no room."""
-    full = f"pattern {pattern!r}" if pattern else f"slot {slot!r}"
-    return FailedRequest(url, method, CAPPED, exception=f"BLOOM_BUDGET has no room for {full}")
-
-
-def lost(request: Request, slot: str) -> FailedRequest:
-    """Return the record of a request of `slot` that is over the budget and cannot be serialized."""
-    callback = getattr(request.callback, "__qualname__", "parse")
-    what = f"callback {callback}, slot {slot!r}"
-    return FailedRequest.of(request, LOST)._replace(attempts=0, exception=encodable(what))
-
-
 def is_first(stats: StatsCollector, name: str) -> bool:
     """Count a request in the stat `name`. Return True for the first one, to be logged."""
     stats.inc_value(name)

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..crawl.budget import Budget
+from ..crawl.budget import Budget, capped
 from ..crawl.choice import OF_URL, Action, By, Counts, Filter, Record, matches
 from ..crawl.codec import Stored, plain_fields
 from ..crawl.dictionaries import Dictionaries
-from ..crawl.failed_request import CAPPED, HOST, UNREADABLE, FailedRequest, capped
+from ..crawl.failed_request import CAPPED, HOST, UNREADABLE, FailedRequest
 from ..crawl.records import KEPT, WAITING, State
 from .call import Holding
 from .codec import details_of, page_in

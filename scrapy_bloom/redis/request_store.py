@@ -14,8 +14,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from ..crawl.budget import lost
 from ..crawl.delays import NO_HOLD, Hold
-from ..crawl.failed_request import FailedRequest, lost
+from ..crawl.failed_request import FailedRequest
 from ..crawl.start_requests import REPEAT_KEY
 from ..crawl.stats import COUNTED
 from ..errors import SharedFilterError

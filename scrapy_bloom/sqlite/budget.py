@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ..crawl.budget import Budget
+from ..crawl.budget import Budget, lost
 from ..crawl.codec import Stored, url_and_method
-from ..crawl.failed_request import lost
 from ..crawl.records import State
 from ..errors import encodable
 

@@ -69,7 +69,7 @@ class RequestFile:
         self.id, self.spider, self.commits, self.clean, unreleased, self.taken_over, last = found
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
         ((most,),) = connection.execute("SELECT MAX(id) FROM request")
-        self.last = max(last, most or 0)
+        self.last: int = max(last, most or 0)
         if self.last > MOST_ROWS:
             raise sqlite3.DatabaseError(f"a request has the number {self.last}")
 

@@ -10,10 +10,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..crawl.budget import capped
 from ..crawl.choice import OF_URL, Counts, Filter, Record
 from ..crawl.codec import Stored, plain_fields, stored_fields, url_and_method
 from ..crawl.delays import DEAD
-from ..crawl.failed_request import CAPPED, HOST, FailedRequest, capped
+from ..crawl.failed_request import CAPPED, HOST, FailedRequest
 from ..crawl.records import State
 from ..errors import BloomError, RequestFileError
 from . import schema

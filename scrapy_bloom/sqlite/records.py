@@ -94,21 +94,21 @@ class SqliteRecords:
     ) -> None:
         self.slots = slots
         self.next_due: float | None = None  # in seconds since 1970
-        self.operations = 0  # records pushed or deleted since the last commit
         self.round: Callable[[], int] = lambda: 1  # the number of the round
         self.refuses: Callable[[Sequence[int]], Collection[int]] = lambda ids: ()
         """Returns those of these kept records for which a budget has no room."""
         self._file = file
         self._signs = [-1 if newest else 1 for newest in newest_first or (True, False)]
         self._ids: dict[str, int] = {}
-        self._last: int = file.last
+        self.last = file.last
+        """The last id or place that was given."""
         self._cursor = file.cursor()
         if newest_first is None:
             self.dropped({})
         else:
             self._use_index()
             self.recount()
-        file.before_commit = self._before_commit
+        file.before_commit = lambda: self.last
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -144,8 +144,7 @@ class SqliteRecords:
             self._count_delayed(due)
             return self.put(slot, rank, payload, State.DELAYED, due)
         number = self._ids.get(slot) or self._slot(slot)
-        self._last = id_ = self._last + 1
-        self.operations += 1
+        self.last = id_ = self.last + 1
         place = id_ if behind else id_ * self._signs[rank & 1]
         self._cursor.execute(PUSH, (id_, number, rank, place, payload))
         self.slots.add(slot)
@@ -162,8 +161,7 @@ class SqliteRecords:
         detail: str | None = None,
     ) -> int:
         """Add a record that is not pending, and is not counted; return its id."""
-        self._last = id_ = self._last + 1
-        self.operations += 1
+        self.last = id_ = self.last + 1
         place = id_ * self._signs[rank & 1]
         values = id_, self._slot(slot), rank, place, int(state), payload, due, round_, detail
         self._file.execute(_PUT, values)
@@ -191,14 +189,12 @@ class SqliteRecords:
     def done(self, id_: int) -> None:
         """Delete a claimed record."""
         self._cursor.execute(DONE, (id_,))
-        self.operations += 1
 
     def fail(self, id_: int, failed: FailedRequest, payload: bytes | None = None) -> None:
         """Make a claimed record a failed one, with another `payload` if there is one."""
         values = failed.time, self.round(), failed.encode(), payload, id_
         self._file.execute(FAIL, values)
         self.failed += 1
-        self.operations += 1
 
     def put_off(self, id_: int, due: float) -> None:
         """Make a claimed record a delayed one."""
@@ -224,11 +220,6 @@ class SqliteRecords:
     def stored(self, id_: int) -> tuple[str, bytes]:
         """Return slot and payload of a record."""
         return self._file.query(STORED, (id_,))[0]
-
-    def rollback(self) -> None:
-        """Drop all changes since the last commit."""
-        self.operations = 0
-        self._file.rollback()
 
     def hold(
         self,
@@ -300,15 +291,10 @@ class SqliteRecords:
         """Make records (id, slot, rank) pending, as the newest of their rank."""
         changes = []
         for id_, slot, rank in rows:
-            self._last += 1
-            changes.append((self._last * self._signs[rank & 1], id_))
+            self.last += 1
+            changes.append((self.last * self._signs[rank & 1], id_))
             self.slots.add(slot)
         self._file.execute_many(WAKE, changes)
-        self.operations += len(changes)
-
-    def _before_commit(self) -> int:
-        self.operations = 0
-        return self._last
 
     def _read_next_due(self) -> None:
         ((self.next_due,),) = self._file.query(NEXT_DUE)

@@ -90,7 +90,7 @@ class SqliteStore:
         holds: LocalHolds,
     ) -> None:
         self.records = self.pending = records
-        self.rollback, self.close, self.has_only = records.rollback, file.close, records.has_only
+        self.rollback, self.close, self.has_only = file.rollback, file.close, records.has_only
         self._crawler, self._file, self._note_commit = crawler, file, note_commit
         self._formats, self._starts_apart = settings.formats, settings.newest_first[1] is not None
         self.dispatched: dict[Request, int] = {}  # the record of each
@@ -106,8 +106,12 @@ class SqliteStore:
         self._stored_holds = StoredHolds(records, holds, ends_dead=True)
         self.last_pushed = 0
 
-    uncommitted = property(attrgetter("records.operations"))
     later = property(attrgetter("records.delayed"))
+
+    @property
+    def uncommitted(self) -> int:
+        """How many requests were pushed since the last commit."""
+        return self.records.last - self._file.last
 
     @property
     def failed(self) -> int:

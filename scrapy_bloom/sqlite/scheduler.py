@@ -35,7 +35,7 @@ from .progress import Progress, waiting_in
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore
-from .rounds import KEPT, REOPEN, Round, feeds_of, round_opened
+from .rounds import KEPT, Round, feeds_of, round_opened
 from .spider_state import KeptSpiderState, saved_state
 from .taken_starts import LocalStartRequests
 
@@ -218,8 +218,6 @@ class DurableScheduler(LedgerScheduler):
             self._failures.tell(ASKING_CAPPED, asked := records.retry(states))
             about = crawler, file, records, queues, keeper.note_commit, self._local_holds
             self._file, self._store = file, (store := SqliteStore(*about))
-            if goes_on:
-                file.execute(REOPEN)
             if found := len(records) + records.delayed:
                 self._log.info("Resuming crawl (%d requests scheduled)", found)
             if (left := _left_by_scrapy(job)) is not None:
@@ -231,7 +229,7 @@ class DurableScheduler(LedgerScheduler):
             session = session_of(crawler)
             session.begin(self)
             session.closers.insert(0, ledger.close)
-            self.round = Round(file, ledger.commit)
+            self.round = Round(file, ledger.commit, goes_on=goes_on)
             records.round = partial(getattr, self.round, "number")
             self.round.at_begin.append(records.forget_slots)
             if budget is not None:
@@ -307,13 +305,6 @@ class DurableScheduler(LedgerScheduler):
 def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
     """Raise what `from_crawler` refuses of the settings and of what is in `job`."""
     queues = QueueSettings.read(crawler.settings)
-    left_by_scrapy = _left_by_scrapy(job)
-    if left_by_scrapy is not None and not queues.pickles:
-        raise JobDirectoryError(
-            f"{job.scrapy_queue} holds pending requests of Scrapy's own scheduler, which are"
-            f" stored by {queues.formats[0]}, and BLOOM_PICKLE is False: start the job once with"
-            " BLOOM_PICKLE = True, which takes them over, or use a new JOBDIR"
-        )
     if job.is_locked:
         with job.locked():  # refuses, unless that has just ended
             pass
@@ -328,8 +319,8 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
             why = "has feeds that are not complete, and FEEDS cannot be written: correct FEEDS"
             raise JobDirectoryError(f"{job.path} {why}, or set BLOOM_DURABLE_FEEDS to False")
     saved_state(crawler)
-    if left_by_scrapy is not None:
-        left_by_scrapy.look(crawler)
+    if (left := _left_by_scrapy(job)) is not None:
+        left.look(crawler, queues)
 
 
 def _left_by_scrapy(job: JobDirectory) -> ScrapyQueues | None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.pqueues import ScrapyPriorityQueue
 
+    from ..crawl.queue_settings import QueueSettings
     from ..jobdir import JobDirectory
     from .budget import JobBudget
     from .job_file import RequestFile
@@ -51,10 +52,16 @@ class ScrapyQueues:
         except (OSError, ValueError) as error:
             raise self._refused(error) from error
 
-    def look(self, crawler: Crawler) -> None:
-        """Raise JobDirectoryError for a request that `move` could not read; change nothing in the
-        job. Cost: reads a temporary copy of the queues."""
+    def look(self, crawler: Crawler, settings: QueueSettings) -> None:
+        """Raise JobDirectoryError for a request that `move` could not read, or pickles without
+        BLOOM_PICKLE; change nothing in the job. Cost: reads a temporary copy of the queues."""
         if self.state:
+            if not settings.pickles:
+                raise JobDirectoryError(
+                    f"{self._folder} holds pending requests of Scrapy's own scheduler, which are"
+                    f" stored by {settings.formats[0]}, and BLOOM_PICKLE is False: start the job"
+                    " once with BLOOM_PICKLE = True, which takes them over, or use a new JOBDIR"
+                )
             with TemporaryDirectory() as folder:
                 self._read(Path(folder, "queue"), crawler, lambda request: None)
 
