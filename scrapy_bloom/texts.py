@@ -83,7 +83,8 @@ def waiting_text(later: int, next_due: float | None, held: int) -> str:
     nothing does."""
     parts = []
     if later:
-        soon = "" if next_due is None else f", the next in {duration(next_due)}"
+        is_known = next_due is not None and not isinf(next_due)  # infinite until a release
+        soon = f", the next in {duration(next_due)}" if is_known else ""
         parts.append(f"{later:,} later{soon}")
     if held:
         parts.append(f"{counted(held, 'host')} held")

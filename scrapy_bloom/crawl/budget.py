@@ -58,6 +58,9 @@ class Budget:
     """The counts of a round, here in memory: never more than `limits` allow, by slot or by pattern.
     `"*"` is the limit of each slot without one. Raises ValueError as Patterns does."""
 
+    counts_here = True
+    """False where Redis counts what is scheduled."""
+
     def __init__(self, limits: Mapping[str, int]) -> None:
         self.limits = limits
         self.patterns = patterns = [key for key in limits if is_pattern(key)]
@@ -119,17 +122,22 @@ class Budget:
 
     def names_in(self, scheduler: LedgerScheduler, request: Request) -> list[Name]:
         """Return the names under which a request counts that is scheduled: not where it is sent
-        again, no login's."""
+        again, and none for one that each start repeats, such as a login; a child's copied key goes.
+        """
+        sources = scheduler._sources_of(request)
         if scheduler.ledger is not None and request.meta.get(REPEAT_KEY):
-            return []
-        sent = request, *scheduler._sources_of(request)
-        pages = [(encodable(scheduler._slot_of(each)), each.url) for each in sent]
+            is_start = request is scheduler._start_requests.offered
+            if is_start or any(each.meta.get(REPEAT_KEY) for each in sources):
+                return []
+            del request.meta[REPEAT_KEY]
+        pages = [(encodable(scheduler._slot_of(each)), each.url) for each in (request, *sources)]
         return self.names(*pages[0], pages[1:])
 
     def keeps_out(self, scheduler: LedgerScheduler, request: Request, delay: float | None) -> bool:
         """Count a request that is scheduled. Return True if there is no room for it: that is noted,
         and nothing else happens to it."""
-        full = self.refuses(self.names_in(scheduler, request))
+        names = self.names_in(scheduler, request)
+        full = self.refuses(names) if self.counts_here else None
         if full is not None:
             self.note(scheduler.crawler, full)
             self.keep(request, delay, full)

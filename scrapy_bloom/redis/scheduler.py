@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
-    from ..crawl.budget import Budget, Name
+    from ..crawl.budget import Name
 
 
 class RedisDurableScheduler(LedgerScheduler):
@@ -50,8 +50,6 @@ class RedisDurableScheduler(LedgerScheduler):
     worker: Worker | None = None
     """The worker that this process is. None in a command for one page, which joins no crawl:
     requests live in memory then."""
-    _redis_budget: Budget | None = None
-    """The budget in which Redis counts."""
     _uncounted = 0
     """Requests in memory that Redis has yet to count."""
 
@@ -102,7 +100,8 @@ class RedisDurableScheduler(LedgerScheduler):
             _leave_directory(self.crawler)
             refuse(self.crawler, error)
         self.ledger, self._holds_of = self.worker.ledger, self.worker.store
-        self._redis_budget, self._budget = self._budget and self.worker.budget, None
+        self._budget = self._budget and self.worker.budget
+        self.worker.budget.counts_here = False
         self.df.open()
         self.worker.begin()
         return None
@@ -142,23 +141,22 @@ class RedisDurableScheduler(LedgerScheduler):
         """Do that when Redis has counted it, in a crawl with a budget."""
         slot = self._slot_of(request)
         names: list[Name] = []
-        if self._redis_budget is not None and is_storable_slot(slot):
-            names = self._redis_budget.names_in(self, request)
-        if not names:
+        if self._budget is not None and is_storable_slot(slot):
+            names = self._budget.names_in(self, request)
+        if self.worker is None or not names:
             super()._put_in_memory(request, delay)
             return
-        assert self.worker is not None
         self._uncounted += 1
         self.worker.store.count(request, slot, names, partial(self._take_counted, request, delay))
 
     def _take_counted(self, request: Request, delay: float | None, full: Name | None) -> None:
         assert self.ledger is not None
         self._uncounted -= 1
-        if full is None or self._redis_budget is None:
+        if full is None:
             super()._put_in_memory(request, delay)
             self._engine.wake()
         else:
-            self._redis_budget.note(self.crawler, full)
+            self._budget.note(self.crawler, full)
             self.ledger.dispatch(request)  # and so it is done
 
 

@@ -30,8 +30,7 @@ from ..errors import RequestFileError
 from ..files import make_directory
 from ..jobdir import JobDirectory
 from .job_file import MOST_ROWS, RequestFile
-from .listing import Listing, part_of, reading
-from .progress import held_in
+from .listing import Listing, held_in, part_of, reading
 from .records import SqliteRecords
 from .request_store import StoredHolds
 from .rounds import GO_ON, REOPEN

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,7 +35,8 @@ T = TypeVar("T")
 
 _ROW = "SELECT id, slot, rank, state, payload, due, detail FROM request"
 _DUE = f"{_ROW} WHERE state <= 1 ORDER BY id"
-_SLOTS = "SELECT id, name FROM slot WHERE typeof(name) = 'text'"  # and not a pattern
+_SLOTS = "SELECT id, name FROM slot"
+COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
 _COUNTS = (
     "SELECT (SELECT COUNT(*) FROM request WHERE state <= 2),"
     " (SELECT COUNT(*) FROM request WHERE state > 2),"
@@ -241,3 +243,22 @@ def stopped_job(path: Path) -> Iterator[StoppedJob]:
     RequestFileError."""
     with reading(path, or_empty=True) as connection:
         yield StoppedJob(path, connection)
+
+
+def waiting_in(ask: Query) -> tuple[int, float | None, int]:
+    """Return how many requests are delayed, seconds until the next of them is due, None if no time
+    is known, and how many slots are held."""
+    ((later, due),) = ask(COUNT_DELAYED)
+    is_known = due is not None and due < inf  # infinite until a release
+    return later, max(0.0, due - time.time()) if is_known else None, len(held_in(ask))
+
+
+def held_in(ask: Query) -> dict[str, float]:
+    """Return the held slots with the seconds that are left, `inf` until the release, and those of
+    dead hosts, which are asked then."""
+    now = time.time()
+    return {
+        slot: max(0.0, until - now)
+        for slot, until, times in ask(HOLDS)
+        if until > now or times >= DEAD
+    }

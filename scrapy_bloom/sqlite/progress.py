@@ -1,4 +1,4 @@
-"""What the process of a job notes of it in `requests.sqlite`, and what waits there."""
+"""What the process of a job notes of it in `requests.sqlite`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING
 
-from ..crawl.delays import DEAD
 from ..crawl.ledger import CommitHook
 from ..crawl.stats import COUNTED, counts_of, set_stats
 from .job_file import DAMAGED
-from .schema import HOLDS
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -24,11 +21,9 @@ if TYPE_CHECKING:
     from ..dupefilter import BloomDupeFilter
     from .job_file import RequestFile
     from .rounds import Round
-    from .schema import Query
 
 KEPT_SECONDS = 70
 """The file keeps this part of the past, for the rates."""
-COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND state = 2"
 OF_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
 
 
@@ -77,22 +72,3 @@ class Progress(CommitHook):
 
     def _begin_round(self) -> None:
         self._of_earlier_starts = {name: -n for name, n in counts_of(self.crawler).items()}
-
-
-def waiting_in(ask: Query) -> tuple[int, float | None, int]:
-    """Return how many requests are delayed, seconds until the next of them is due, None if no time
-    is known, and how many slots are held."""
-    ((later, due),) = ask(COUNT_DELAYED)
-    is_known = due is not None and due < inf  # infinite until a release
-    return later, max(0.0, due - time.time()) if is_known else None, len(held_in(ask))
-
-
-def held_in(ask: Query) -> dict[str, float]:
-    """Return the held slots with the seconds that are left, `inf` until the release, and those of
-    dead hosts, which are asked then."""
-    now = time.time()
-    return {
-        slot: max(0.0, until - now)
-        for slot, until, times in ask(HOLDS)
-        if until > now or times >= DEAD
-    }

@@ -6,6 +6,7 @@ import logging
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
@@ -31,7 +32,7 @@ from ..scrapy_private.middlewares import put_before_engine
 from ..startup import announce, fetches_one_page, is_component, refuse
 from ..texts import waiting_text
 from .job_file import MAX_BYTES, RequestFile, check_header, named, whole_job
-from .progress import Progress, waiting_in
+from .progress import Progress
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore
@@ -246,7 +247,9 @@ class DurableScheduler(LedgerScheduler):
             self._failures.open(ledger, records.reasons)
             Progress(crawler, file, ledger, dupefilter, self.round, self._count_pending)
             pending = f"{counted(len(records) + records.delayed, 'request')} pending"
-            waits = waiting_text(*waiting_in(file.query))
+            held = sum(hold.until > monotonic() for hold in self.holds.values())
+            due = store.next_due
+            waits = waiting_text(store.later, due and max(0.0, due), held)
             announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
             self.ledger, self._idle_checks.settle = ledger, self._settle
             self.round.then = partial(crawler.signals.send_catch_log, round_opened)

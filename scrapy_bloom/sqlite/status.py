@@ -16,8 +16,8 @@ from ..crawl.stats import COUNTED
 from ..jobdir import JobDirectory
 from ..texts import without_user
 from .job_file import UNFINISHED, check_header
-from .listing import Listing, reading
-from .progress import OF_FILTER, held_in, waiting_in
+from .listing import Listing, held_in, reading, waiting_in
+from .progress import OF_FILTER
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 from .schema import OF_DEAD_HOSTS
 

@@ -8,7 +8,7 @@ import pytest
 
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.records import KEPT, WAITING, State
-from scrapy_bloom.sqlite import desk, job_file, listing, progress, records, rounds, status
+from scrapy_bloom.sqlite import desk, job_file, listing, records, rounds, status
 
 OTHERS = [state for state in State if state not in {State.PENDING, State.QUARANTINED}]
 
@@ -35,7 +35,7 @@ def plan(connection, statement):
 def test_a_state_is_found_by_its_index(connection):
     """What is pending, maybe millions, is not looked at; the oldest is first without a sort."""
     listed = [listing.all_of(state) for state in OTHERS]
-    others = listing.part_of(KEPT), records.MOVE_DUE, status.COUNT_KEPT, progress.COUNT_DELAYED
+    others = listing.part_of(KEPT), records.MOVE_DUE, status.COUNT_KEPT, listing.COUNT_DELAYED
     for statement in (*listed, *map(listing.groups_of, OTHERS), *others):
         found = plan(connection, statement)
         assert "USING INDEX other" in found or "USING COVERING INDEX other" in found

@@ -192,7 +192,7 @@ DAMAGES = {
     "cut": lambda sound: sound[:5000],
     "header only": lambda sound: sound[:100],
     "pages": lambda sound: sound[:4096] + b"\xff" * (len(sound) - 4096),
-    "a table": lambda sound: overwritten(sound, 3),
+    "a table": lambda sound: overwritten(sound, 5),
 }
 
 
