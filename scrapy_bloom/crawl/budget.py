@@ -62,7 +62,6 @@ class Budget:
     """False where Redis counts what is scheduled."""
 
     def __init__(self, limits: Mapping[str, int]) -> None:
-        self.limits = limits
         self.patterns = patterns = [key for key in limits if is_pattern(key)]
         self._limits: dict[Name, int] = {
             key.encode() if key in patterns else key: most for key, most in limits.items()
@@ -75,10 +74,10 @@ class Budget:
             self.pattern_of = Patterns(patterns).of
 
     @classmethod
-    def of(cls, settings: BaseSettings) -> Self | None:
+    def of(cls, settings: BaseSettings, *about: Any) -> Self | None:
         """Return the budget in `settings`, None without one. Raises ValueError."""
         limits = BUDGET.read(settings)
-        return cls(limits) if limits else None
+        return cls(limits, *about) if limits else None
 
     def names(self, slot: str, url: str, before: Iterable[tuple[str, str]] = ()) -> list[Name]:
         """Return the names under which a request counts: not those of the slots and URLs `before`,

@@ -30,6 +30,7 @@ HOST = "host"
 LOST = "unserializable"
 """The reason of a request over BLOOM_BUDGET that cannot be serialized: its record is all that is
 kept, and no retry asks it."""
+RETRYING = "Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)"
 ASKING_CAPPED = "Asking %(requests)s that BLOOM_BUDGET had kept"
 UNREADABLE = "unreadable"
 """The reason of a stored request that cannot be read back."""

@@ -50,7 +50,7 @@ class Failures:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._retries = RETRY_FAILED.read(crawler.settings)
+        self.retries = RETRY_FAILED.read(crawler.settings)
         self._keeps = KEEP_FAILED.read(crawler.settings)
         self._ledger: Ledger | None = None
         self._reasons: Callable[[], Mapping[str, int]] = dict
@@ -68,13 +68,6 @@ class Failures:
             crawler.signals.connect(self._item_error, signals.item_error)
         if "feed" in kinds:
             crawler.signals.connect(self._item_refused, item_refused)
-
-    def retry(self, retry: Callable[[], int]) -> int:
-        """Call `retry`, which makes failed requests pending, if BLOOM_RETRY_FAILED says so. Return
-        how many these are. Raises as it does."""
-        count = retry() if self._retries else 0
-        self.tell("Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)", count)
-        return count
 
     def tell(self, what: str, count: int) -> None:
         """Log `what` is done with so many requests, if there are any."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 from scrapy.settings import BaseSettings
+from scrapy.utils.misc import load_object
 
 from ..periods import period
 from ..settings import Setting, Values, any_is_on, in_words, number, require, switch, whole
@@ -91,7 +91,7 @@ def wants_delta(settings: BaseSettings) -> bool:
     return any_is_on(settings, ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"))
 
 
-def budget_of(settings: BaseSettings) -> Any:
+def budget_of(settings: BaseSettings, kind: str = "crawl.budget.Budget", *about: object) -> Any:
     """Return the Budget in `settings`, None without one. Raises ValueError."""
     is_on = any_is_on(settings, ("BLOOM_BUDGET",))
-    return import_module(".budget", __package__).Budget.of(settings) if is_on else None
+    return load_object(f"scrapy_bloom.{kind}").of(settings, *about) if is_on else None

@@ -19,7 +19,7 @@ from scrapy.utils.asyncio import call_later
 from ..amounts import counted
 from ..crawl.budget import BUDGET
 from ..crawl.choice import Filter
-from ..crawl.failed_request import ASKING_CAPPED, class_and_message, is_first
+from ..crawl.failed_request import ASKING_CAPPED, RETRYING, class_and_message, is_first
 from ..crawl.failure_hooks import Failures
 from ..crawl.holds import probe_seconds
 from ..crawl.ledger import Ledger
@@ -278,7 +278,8 @@ class Worker:
         state = require_budget(client, self.key, state, budget, join)
         if not state.workers:
             retry = partial(self._desk.change, Filter(KEPT), "retry")
-            self._failures.retry(lambda: retry().states.total())
+            if self._failures.retries:
+                self._failures.tell(RETRYING, retry().states.total())
             self._failures.tell(ASKING_CAPPED, self._desk.retry_ordered())
             revived = self._desk.revive(Filter(KEPT))
             self._failures.tell("Asking %(requests)s of dead hosts again", revived)

@@ -30,10 +30,12 @@ from ..errors import RequestFileError
 from ..files import make_directory
 from ..jobdir import JobDirectory
 from .job_file import MOST_ROWS, RequestFile
+from .kept import wake
 from .listing import Listing, held_in, part_of, reading
 from .records import SqliteRecords
 from .request_store import StoredHolds
-from .rounds import GO_ON, REOPEN
+from .rounds import KEPT, RUNNING
+from .schema import WAITS
 
 if TYPE_CHECKING:
     from ..crawl.choice import By, Record
@@ -60,6 +62,10 @@ ASK = (
     "UPDATE request SET state = 5, due = CASE state WHEN 4 THEN due END, detail = NULL"
     " WHERE (state = 4 OR round < (SELECT number FROM rounds)) AND id"
 )
+
+
+GO_ON = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
+REOPEN = f"{GO_ON} AND {WAITS}"
 
 
 class Order(NamedTuple):
@@ -138,7 +144,7 @@ class Order(NamedTuple):
                 change("DELETE FROM request WHERE id")
             elif self.action == "retry":
                 asked = change(ASK) if holds is None else 0
-                woken = records.wake(ids)
+                woken = wake(records, ids)
                 counts.states[State.CAPPED] -= len(ids) - asked - woken
                 if holds is None and woken:
                     file.execute(GO_ON)  # also if its slot is that of a dead host

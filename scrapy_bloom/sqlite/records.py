@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -69,13 +68,6 @@ REASONS = (
     f" SELECT '{HOST}', n FROM (SELECT {schema.OF_DEAD_HOSTS} AS n) WHERE n ORDER BY 2 DESC"
 )
 _NOT_DEAD = "SELECT 1 FROM request WHERE state > 0 AND state = 2 AND slot NOT IN dead LIMIT 1"
-_KEPT = (
-    "SELECT request.id, name, rank, CASE WHEN state > 3 THEN due END AS due"  # noqa: S608 - no input
-    f" FROM {_NAMED} WHERE {{}} AND payload != x'' ORDER BY request.id"
-)
-# by their numbers, not by their states
-_CHOSEN = "state IN (3, 4) AND request.id IN (SELECT value FROM json_each(?))"
-CHOSEN = _KEPT.format(_CHOSEN)
 _FORGET_SLOTS = "DELETE FROM slot WHERE times IS NULL AND id NOT IN (SELECT slot FROM request)"
 
 
@@ -97,7 +89,7 @@ class SqliteRecords:
         self.round: Callable[[], int] = lambda: 1  # the number of the round
         self.refuses: Callable[[Sequence[int]], Collection[int]] = lambda ids: ()
         """Returns those of these kept records for which a budget has no room."""
-        self._file = file
+        self.file = file
         self._signs = [-1 if newest else 1 for newest in newest_first or (True, False)]
         self._ids: dict[str, int] = {}
         self.last = file.last
@@ -116,7 +108,7 @@ class SqliteRecords:
     def recount(self) -> None:
         """Read again how many records are pending, delayed and failed."""
         pending = {}
-        for id_, name, count in self._file.query(PENDING_BY_SLOT):
+        for id_, name, count in self.file.query(PENDING_BY_SLOT):
             self._learn(name, id_)
             pending[name] = count
         self.slots.recount(pending)
@@ -126,8 +118,8 @@ class SqliteRecords:
         """Count so many pending records of each slot no more, and the others again."""
         for slot, number in pending.items():
             self.slots.add(slot, -number)
-        self.delayed = int(self._file.query(DELAYED)[0][0])
-        self.failed = int(self._file.query(FAILED)[0][0])
+        self.delayed = int(self.file.query(DELAYED)[0][0])
+        self.failed = int(self.file.query(FAILED)[0][0])
         self._read_next_due()
 
     def push(
@@ -164,7 +156,7 @@ class SqliteRecords:
         self.last = id_ = self.last + 1
         place = id_ * self._signs[rank & 1]
         values = id_, self._slot(slot), rank, place, int(state), payload, due, round_, detail
-        self._file.execute(_PUT, values)
+        self.file.execute(_PUT, values)
         return id_
 
     def next(self) -> Claimed | None:
@@ -178,7 +170,7 @@ class SqliteRecords:
             number = self._ids.get(slot) or self._slot(slot)
             found = ask(LAST if slots.asks_last(slot) else HEAD, (number,)).fetchone()
         else:
-            ((*found, slot),) = self._file.query(HEAD_OF_ALL) or [(slot,)]
+            ((*found, slot),) = self.file.query(HEAD_OF_ALL) or [(slot,)]
         if not found:
             raise sqlite3.DatabaseError(f"a request of slot {slot!r} is missing")
         id_, payload = found
@@ -193,33 +185,42 @@ class SqliteRecords:
     def fail(self, id_: int, failed: FailedRequest, payload: bytes | None = None) -> None:
         """Make a claimed record a failed one, with another `payload` if there is one."""
         values = failed.time, self.round(), failed.encode(), payload, id_
-        self._file.execute(FAIL, values)
+        self.file.execute(FAIL, values)
         self.failed += 1
 
     def put_off(self, id_: int, due: float) -> None:
         """Make a claimed record a delayed one."""
-        self._file.execute(PUT_OFF, (due, id_))
+        self.file.execute(PUT_OFF, (due, id_))
         self._count_delayed(due)
 
     def move_due(self, slot: str, before: float, after: float) -> None:
         """Let the delayed records of `slot` that are due at `before` be due at `after`."""
         if self.delayed:
-            self._file.execute(MOVE_DUE, (after, before, slot))
+            self.file.execute(MOVE_DUE, (after, before, slot))
             self._read_next_due()
 
     def take_due(self, now: float) -> bool:
         """Make up to 100 records pending that are due. Cost: 10 µs for each."""
         if self.next_due is None or self.next_due > now:
             return False
-        due = self._file.query(DUE, (now, MOST_DUE))
-        self._wake(due)
+        due = self.file.query(DUE, (now, MOST_DUE))
+        self.wake(due)
         self.delayed -= len(due)
         self._read_next_due()
         return self.next_due is not None and self.next_due <= now
 
+    def wake(self, rows: Sequence[tuple[int, str, int]]) -> None:
+        """Make records (id, slot, rank) pending, as the newest of their rank."""
+        changes = []
+        for id_, slot, rank in rows:
+            self.last += 1
+            changes.append((self.last * self._signs[rank & 1], id_))
+            self.slots.add(slot)
+        self.file.execute_many(WAKE, changes)
+
     def stored(self, id_: int) -> tuple[str, bytes]:
         """Return slot and payload of a record."""
-        return self._file.query(STORED, (id_,))[0]
+        return self.file.query(STORED, (id_,))[0]
 
     def hold(
         self,
@@ -229,46 +230,35 @@ class SqliteRecords:
         pause: float | None = None,
     ) -> None:
         """Store the hold of `slot`; with None for `times` it has none."""
-        self._file.execute(
+        self.file.execute(
             "UPDATE slot SET until = ?, times = ?, pause = ? WHERE id = ?",
             (until, times, pause, self._slot(slot)),
         )
 
     def holds(self) -> list[tuple[str, float | None, int, float | None]]:
         """Return slot, end, times and length of each stored hold."""
-        return self._file.query(
-            "SELECT name, until, times, pause FROM slot WHERE times IS NOT NULL"
-        )
-
-    def retry(self, states: str) -> int:
-        """Make the records in these kept states pending, or delayed until they are due, as far as
-        there is room for them. Return how many."""
-        return self._retry(_KEPT.format(f"state > 0 AND state IN ({states})"))
+        return self.file.query("SELECT name, until, times, pause FROM slot WHERE times IS NOT NULL")
 
     def reasons(self) -> dict[str, int]:
         """Return how many requests are kept for each reason, most first."""
-        return dict(self._file.query(REASONS))
+        return dict(self.file.query(REASONS))
 
     def has_only(self, slots: Collection[str]) -> bool:
         """Return True if all requests that wait are of these slots, those of the dead hosts."""
-        return self.slots.has_only(slots) and not (self.delayed and self._file.query(_NOT_DEAD))
+        return self.slots.has_only(slots) and not (self.delayed and self.file.query(_NOT_DEAD))
 
     @property
     def of_dead_hosts(self) -> int:
         """How many requests wait for dead hosts."""
-        return int(self._file.query(f"SELECT {schema.OF_DEAD_HOSTS}")[0][0])
-
-    def wake(self, ids: Sequence[int]) -> int:
-        """Do the same with these."""
-        return self._retry(CHOSEN, json.dumps(ids))
+        return int(self.file.query(f"SELECT {schema.OF_DEAD_HOSTS}")[0][0])
 
     def forget_slots(self) -> None:
         """Forget the slots of which nothing is stored."""
-        self._file.execute(_FORGET_SLOTS)
+        self.file.execute(_FORGET_SLOTS)
         self._ids.clear()
 
     def _use_index(self) -> None:
-        file = self._file
+        file = self.file
         index = schema.BY_SLOT if self.slots.by_slot else schema.BY_RANK
         if file.query("SELECT 1 FROM sqlite_master WHERE name = 'pending' AND sql != ?", (index,)):
             if not file.changed:
@@ -276,28 +266,8 @@ class SqliteRecords:
             file.execute("DROP INDEX pending")
             file.execute(index)
 
-    def _retry(self, statement: str, *values: object) -> int:
-        rows = self._file.query(statement, values)
-        refused = self.refuses([row[0] for row in rows])
-        found = [row for row in rows if row[0] not in refused]
-        self._wake([row[:3] for row in found if row[3] is None])
-        for id_, *_, due in found:
-            if due is not None:
-                self.put_off(id_, due)
-        self.dropped({})
-        return len(found)
-
-    def _wake(self, rows: Sequence[tuple[int, str, int]]) -> None:
-        """Make records (id, slot, rank) pending, as the newest of their rank."""
-        changes = []
-        for id_, slot, rank in rows:
-            self.last += 1
-            changes.append((self.last * self._signs[rank & 1], id_))
-            self.slots.add(slot)
-        self._file.execute_many(WAKE, changes)
-
     def _read_next_due(self) -> None:
-        ((self.next_due,),) = self._file.query(NEXT_DUE)
+        ((self.next_due,),) = self.file.query(NEXT_DUE)
 
     def _count_delayed(self, due: float) -> None:
         self.delayed += 1
@@ -306,7 +276,7 @@ class SqliteRecords:
     def _slot(self, name: str) -> int:
         """Return the number of a slot, which may be new to the file."""
         if name not in self._ids:
-            self._learn(name, self._file.query(_NUMBER, (name,))[0][0])
+            self._learn(name, self.file.query(_NUMBER, (name,))[0][0])
         return self._ids[name]
 
     def _learn(self, name: str, id_: int) -> None:

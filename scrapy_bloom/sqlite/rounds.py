@@ -7,8 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from .schema import WAITS
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -27,8 +25,10 @@ ANY_KEPT = (
     "SELECT 1 WHERE EXISTS (SELECT 1 FROM request WHERE state = 0)"
     " OR EXISTS (SELECT 1 FROM request WHERE state > 0 AND state IN (2, 3, 4))"
 )
-GO_ON = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
-REOPEN = f"{GO_ON} AND {WAITS}"
+IS_KEPT = (
+    f"SELECT 1 FROM rounds WHERE phase = '{KEPT}'"  # noqa: S608 - no input
+    " UNION ALL SELECT 1 FROM request WHERE state > 0 AND state > 2 LIMIT 1"
+)
 round_opened = object()  # signal: a round has begun, or goes on, and no commit has that yet
 
 

@@ -15,15 +15,13 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
 from ..amounts import counted
-from ..crawl.codec import Codec
 from ..crawl.delays import Alarm
-from ..crawl.failed_request import ASKING_CAPPED
 from ..crawl.failure_hooks import Failures
 from ..crawl.ledger import Ledger
 from ..crawl.ledger_scheduler import LedgerScheduler, keep_off_the_job, require_same_spider
 from ..crawl.overlay import Keeper
 from ..crawl.queue_settings import QueueSettings
-from ..crawl.settings import DURABLE_FEEDS, RETRY_FAILED, budget_of, wants_delta
+from ..crawl.settings import DURABLE_FEEDS, budget_of, wants_delta
 from ..dupefilter import BloomDupeFilter
 from ..errors import JobDirectoryError
 from ..jobdir import JobDirectory, session_of
@@ -31,40 +29,31 @@ from ..scrapy_private.idle import IdleChecks
 from ..scrapy_private.middlewares import put_before_engine
 from ..startup import announce, fetches_one_page, is_component, refuse
 from ..texts import waiting_text
-from .job_file import MAX_BYTES, RequestFile, check_header, named, whole_job
+from .job_file import RequestFile, check_header, named, whole_job
 from .progress import Progress
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore
-from .rounds import KEPT, Round, feeds_of, round_opened
+from .rounds import IS_KEPT, Round, feeds_of, round_opened
 from .spider_state import KeptSpiderState, saved_state
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
-    from scrapy.settings import BaseSettings
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
-    from .budget import JobBudget
     from .desk import Orders
     from .rounds import RoundFeeds
     from .scrapy_queues import ScrapyQueues
 
 logger = logging.getLogger("scrapy_bloom.durable.scheduler")
 
-COMING_BACK = (
-    # what a start makes pending: what is stored, unreadable or retried, by setting all that is
-    # kept; what waits for dead hosts is asked in any round. And whether a budget has to count it
-    "SELECT name, payload, state > 3 OR state = 3 AND reason != 'unreadable'"
-    " AND round < (SELECT number FROM rounds) FROM request JOIN slot ON slot.id = slot"
-    " WHERE state < 3 AND (?1 OR slot NOT IN dead) OR state = 3 AND reason = 'unreadable'"
-    " OR payload != x'' AND (state = 5 OR ?1 AND state > 2)"
-)
+JOB_BUDGET = "sqlite.budget.JobBudget"
 ORDERS_SECONDS = 1.0
 """Between two looks for orders."""
 BETWEEN_ORDERS = 0.02
@@ -206,17 +195,16 @@ class DurableScheduler(LedgerScheduler):
                 self._recover(file, keeper)
             queues = QueueSettings.read(settings)
             slots, newest_first = queues.slots(crawler), queues.newest_first
-            self._budget = budget = _budget_in(file, settings)
+            self._budget = budget = budget_of(settings, JOB_BUDGET, file)
             # as the look did: before what is asked again waits beside that of dead hosts
-            goes_on = _goes_on(crawler, file, queues)
+            kept = _kept(file)
+            goes_on = kept is not None and kept.goes_on(crawler, file, queues, budget)
             records = SqliteRecords(file, slots, newest_first)
             if budget is None:
                 file.execute("DELETE FROM budget")  # the counts of one end with it
             else:
                 budget.begin(records)
-            retried = self._failures.retry(partial(records.retry, "3"))
-            states = "4, 5" if RETRY_FAILED.read(settings) else "5"
-            self._failures.tell(ASKING_CAPPED, asked := records.retry(states))
+            is_chosen = kept is not None and kept.retry(records, self._failures, budget)
             about = crawler, file, records, queues, keeper.note_commit, self._local_holds
             self._file, self._store = file, (store := SqliteStore(*about))
             if found := len(records) + records.delayed:
@@ -255,7 +243,7 @@ class DurableScheduler(LedgerScheduler):
             self.round.then = partial(crawler.signals.send_catch_log, round_opened)
             vars(self)["enqueue_request"] = self._begin
             crawler.signals.connect(self._begin, signals.spider_opened)
-            if asked or (retried and budget is not None):
+            if is_chosen:
                 # a kill must not leave the choice to another retry, after requests of this one
                 self._begin()
                 ledger.commit()
@@ -315,8 +303,12 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         spider = file.spider if file else ""
         require_same_spider(str(job.path), spider, crawler, "give each spider a JOBDIR of its own")
         if feeds is not None:
-            goes_on = file is not None and _goes_on(crawler, file, queues)
-            round_ = Round(file, lambda: None, goes_on=goes_on) if file is not None else None
+            round_ = None
+            if file is not None:
+                kept = _kept(file)
+                budget = budget_of(crawler.settings, JOB_BUDGET, file)
+                goes_on = kept is not None and kept.goes_on(crawler, file, queues, budget)
+                round_ = Round(file, lambda: None, goes_on=goes_on)
             feeds.look(round_, job.feeds)
         elif file and DURABLE_FEEDS.read(crawler.settings) and file.query("SELECT 1 FROM feeds"):
             why = "has feeds that are not complete, and FEEDS cannot be written: correct FEEDS"
@@ -341,23 +333,6 @@ def _desk(job: JobDirectory) -> Any:
     return import_module(".desk", __package__) if any(job.orders.glob("*.json")) else None
 
 
-def _goes_on(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> bool:
-    """Return True if the last round was over but for kept requests, and one of these is pending
-    again at this start, and can be read; the others fail again when they are popped. Cost: reads
-    the requests of such a round, up to the first one."""
-    codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
-    retry = RETRY_FAILED.read(crawler.settings)
-    if not file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,)):
-        return False
-    rows: Iterable[tuple[Any, ...]] = file.execute(COMING_BACK, (retry,))
-    if (budget := _budget_in(file, crawler.settings)) is not None:
-        rows = budget.with_room(rows)
-    return next(codec.readable(row[:2] for row in rows), None) is not None
-
-
-def _budget_in(file: RequestFile, settings: BaseSettings) -> JobBudget | None:
-    """Return the budget of the job in `file`, None without BLOOM_BUDGET. Raises ValueError."""
-    if (budget := budget_of(settings)) is None:
-        return None
-    found: JobBudget = import_module(".budget", __package__).JobBudget(budget.limits, file)
-    return found
+def _kept(file: RequestFile) -> Any:
+    """Return the module that has kept requests pending again, None if nothing is kept."""
+    return import_module(".kept", __package__) if file.query(IS_KEPT) else None

@@ -21,7 +21,7 @@ from scrapy_bloom.redis.verify import queue_findings
 from scrapy_bloom.sqlite import listing
 from scrapy_bloom.sqlite.budget import JobBudget
 from scrapy_bloom.sqlite.job_file import file_at
-from scrapy_bloom.sqlite.scheduler import COMING_BACK
+from scrapy_bloom.sqlite.kept import COMING_BACK, wake
 from tests.contracts.places import send_again
 from tests.crawl.engine import STOCK, name_of, query, request, unserializable
 from tests.crawl.engine import unfiltered as child
@@ -359,7 +359,7 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(place, caplog):
 def retry_at_work(place, job):
     """Retry all that is kept while a process is at work; return how many are pending then."""
     records = getattr(job.scheduler.ledger.store, "records", None)
-    return place.failed.retry() if records is None else records.wake([*range(1, 9)])
+    return place.failed.retry() if records is None else wake(records, [*range(1, 9)])
 
 
 def test_a_process_at_work_asks_what_has_room(place):

@@ -18,7 +18,7 @@ from scrapy.settings import BaseSettings
 from scrapy_bloom.crawl.records import MemoryRecords, State, rank_of
 from scrapy_bloom.crawl.slots import OneLine, Slots
 from scrapy_bloom.errors import RequestFileError
-from scrapy_bloom.sqlite import schema
+from scrapy_bloom.sqlite import kept, schema
 from scrapy_bloom.sqlite.budget import JobBudget
 from scrapy_bloom.sqlite.job_file import RequestFile, named
 from scrapy_bloom.sqlite.records import SqliteRecords
@@ -270,7 +270,7 @@ class Walk:
         failed = self.all(State.FAILED)
         if self.disk and (chosen := self.chance.sample(failed, len(failed) // 3)):
             chosen.sort(key=self.items.index)
-            assert self.store.wake([self.ids[item.name] for item in chosen]) == len(chosen)
+            assert kept.wake(self.store, [self.ids[item.name] for item in chosen]) == len(chosen)
             for item in chosen:
                 self.place(item)
 
@@ -370,7 +370,7 @@ def test_no_statement_scans_the_table(disk):
         store.fail(failed := store.next().id, FAILURE)
         store.put("a", 0, b"capped", State.CAPPED, None)
         store.hold("a", 1.0, 1, 1.0)
-        assert (store.wake([failed]), store.retry("4, 5")) == (1, 1)
+        assert kept.wake(store, [failed]) == kept._wake(store, "state > 0 AND state = 4") == 1
         store.stored(failed)
         store.holds()
         store.forget_slots()

@@ -8,7 +8,7 @@ import pytest
 
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.records import KEPT, WAITING, State
-from scrapy_bloom.sqlite import desk, job_file, listing, records, rounds, status
+from scrapy_bloom.sqlite import desk, job_file, kept, listing, records, status
 
 OTHERS = [state for state in State if state not in {State.PENDING, State.QUARANTINED}]
 
@@ -47,7 +47,7 @@ def test_a_state_is_found_by_its_index(connection):
 def test_what_is_pending_is_counted_in_the_index(connection):
     """Without its payloads; to be read it is taken in the order of its numbers."""
     assert "INDEX pending" in plan(connection, listing.groups_of(State.PENDING))
-    for statement in (status.COUNT_UNFINISHED, job_file.UNFINISHED, rounds.REOPEN):
+    for statement in (status.COUNT_UNFINISHED, job_file.UNFINISHED, desk.REOPEN):
         found = plan(connection, statement)
         assert "request USING INDEX pending" in found
         assert "SEARCH request USING" in found
@@ -59,9 +59,9 @@ def test_what_is_pending_is_counted_in_the_index(connection):
 
 def test_a_request_is_changed_by_its_number(connection):
     """Whatever there is beside it."""
-    for statement in (f"{desk.ASK} {desk._IN}", records.WAKE, desk.FAIL, records.CHOSEN):
-        found = plan(connection, statement)
-        assert "SEARCH request USING INTEGER PRIMARY KEY (rowid=?)" in found
+    chosen = kept.SELECTED.format(kept._CHOSEN)
+    for statement in (f"{desk.ASK} {desk._IN}", records.WAKE, desk.FAIL, chosen):
+        assert "SEARCH request USING INTEGER PRIMARY KEY (rowid=?)" in plan(connection, statement)
 
 
 def test_what_is_damaged_is_an_error_of_the_file(connection):
