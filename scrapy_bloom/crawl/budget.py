@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -66,12 +67,9 @@ class Budget:
         self._limits: dict[Name, int] = {
             key.encode() if key in patterns else key: most for key, most in limits.items()
         }
-        self._counted: dict[Name, int] = {}
+        self._counted: Counter[Name] = Counter()
         self._told: set[str] = set()
-        self.pattern_of: Callable[[str], str] = lambda url: ""
-        """Returns the pattern that counts a URL, an empty text without one."""
-        if patterns:
-            self.pattern_of = Patterns(patterns).of
+        self.pattern_of = Patterns(patterns).of
 
     @classmethod
     def of(cls, settings: BaseSettings, *about: Any) -> Self | None:
@@ -98,8 +96,7 @@ class Budget:
 
     def count(self, names: Iterable[Name]) -> None:
         """Count a request under all `names`."""
-        for name in names:
-            self._counted[name] = self._count(name) + 1
+        self._counted.update(names)
 
     def refuses(self, names: Sequence[Name]) -> Name | None:
         """Count a new request under all `names`. Return one that is full, and count nothing, if it
@@ -151,7 +148,7 @@ class Budget:
         return True
 
     def _count(self, name: Name) -> int:
-        return self._counted.get(name, 0)
+        return self._counted[name]
 
 
 def is_pattern(key: str) -> bool:
