@@ -9,7 +9,6 @@ from ..crawl.codec import Codec
 from ..crawl.failed_request import ASKING_CAPPED, RETRYING
 from ..crawl.settings import RETRY_FAILED
 from .job_file import MAX_BYTES
-from .rounds import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,11 +40,9 @@ _CHOSEN = "state IN (3, 4) AND request.id IN (SELECT value FROM json_each(?))"
 def goes_on(
     crawler: Crawler, file: RequestFile, queues: QueueSettings, budget: JobBudget | None
 ) -> bool:
-    """Return True if the last round was over but for kept requests, and one of these is pending
-    again at this start, and can be read; the others fail again when they are popped. Cost: reads
-    the requests of such a round, up to the first one."""
-    if not file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,)):
-        return False
+    """Return True if a last round that was over but for kept requests goes on: one of these is
+    pending again at this start, and can be read; the others fail again when they are popped. Cost:
+    reads the requests up to the first one."""
     codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
     rows: Iterable[tuple[Any, ...]]
     rows = file.execute(COMING_BACK, (RETRY_FAILED.read(crawler.settings),))
