@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from scrapy.utils.request import referer_str
 
 from .atomic import privately
+from .bloom.fixed import BloomFilter
 from .settings import PATH, Setting
 from .speed.known import known_urls
 
@@ -132,10 +133,9 @@ class Audit:
             known = self._dupefilter.filter
             if fingerprint in self._held:
                 return "held", None
-            # a filter in Redis has shapes for layers, which contain nothing
-            for number, layer in enumerate(getattr(known, "layers", ())):
-                contains = getattr(layer, "__contains__", None)
-                if contains is not None and contains(fingerprint):
+            # a filter in Redis has none of these
+            for number, layer in enumerate(reversed(getattr(known, "_newest_first", ()))):
+                if fingerprint in BloomFilter._of(layer):
                     return "exact" if known.exact else "filter", number
         return "filter", None
 

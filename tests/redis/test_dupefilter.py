@@ -85,7 +85,7 @@ def test_a_full_filter_closes_the_spider(worker, next_turn, caplog):
 def test_another_fingerprinter_is_refused(worker, key):
     """Both fingerprinters and the remedy are named."""
     worker().close("finished")
-    words = r"RequestFingerprinter, now it is .*HeaderFingerprinter.*another BLOOM_REDIS_KEY.*"
+    words = r"RequestFingerprinter.*, now it is .*HeaderFingerprinter.*another BLOOM_REDIS_KEY.*"
     with pytest.raises(IncompatibleFilterError, match=words + key):
         worker(REQUEST_FINGERPRINTER_CLASS=HeaderFingerprinter)
 
