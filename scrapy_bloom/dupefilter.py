@@ -41,8 +41,8 @@ PARTS = {
     "scrapy_bloom.audit": ("BLOOM_AUDIT",),
     "scrapy_bloom.metrics": ("BLOOM_METRICS",),
 }
-"""What plugs into a dupefilter, by module, with the settings that ask for it where the project or
-the add-on has set one; without any it is always there. What it has of these is called:
+"""What plugs into a dupefilter, in this order, by module, with the settings that ask for it where
+the project or the add-on has set one; without any it is always there. What it has is called:
 `check(crawler)`, which may refuse the start; `attach(dupefilter)`, when the filter is open."""
 
 
