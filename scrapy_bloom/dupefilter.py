@@ -36,7 +36,7 @@ STATS_INTERVAL = 10.0
 """Seconds between updates of the `bloom/…` stats while new requests arrive."""
 PARTS = {
     "scrapy_bloom.delta.settings": ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"),
-    "scrapy_bloom.redirects": ("REQUEST_FINGERPRINTER_CLASS", "SCHEDULER"),
+    "scrapy_bloom.redirects": ("ADDONS", "REQUEST_FINGERPRINTER_CLASS", "SCHEDULER"),
     "scrapy_bloom.speed": (),
     "scrapy_bloom.audit": ("BLOOM_AUDIT",),
     "scrapy_bloom.metrics": ("BLOOM_METRICS",),
@@ -54,8 +54,8 @@ class FilterDupeFilter(BaseDupeFilter):
     """
 
     remedy_when_full: str
-    end_crawl: Callable[[Crawler, str], None] = staticmethod(close_spider)
-    """What closes the spider."""
+    # what RFPDupeFilter.log reads
+    debug, logdupes, logger = False, True, logger
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
@@ -70,12 +70,11 @@ class FilterDupeFilter(BaseDupeFilter):
         self._metrics: Any = None
         self.last_request: Request | None = None
         self.last_fingerprint = b""
+        self.before_fingerprint: Callable[[Request], None] | None = None
         self.is_fresh = False  # younger than the last answer, behind which a request may change
         self.watches_each_new = False
         self.stats_due = 0.0
         self._closing = False
-        self.debug = crawler.settings.getbool("DUPEFILTER_DEBUG")  # as RFPDupeFilter names these
-        self.logdupes, self.logger = True, logger
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -150,7 +149,9 @@ class FilterDupeFilter(BaseDupeFilter):
         return self._seen.filter
 
     def fingerprint_of_any(self, request: Request) -> bytes:
-        """Return the fingerprint of a request whose meta may have changed since."""
+        """Return the fingerprint of a request whose meta may be a copy, or have changed since."""
+        if self.before_fingerprint is not None:
+            self.before_fingerprint(request)
         if not self.is_fresh:
             self.last_request = None
         return self.fingerprint(request)
@@ -195,15 +196,15 @@ class FilterDupeFilter(BaseDupeFilter):
             return
         self._closing = True
         try:
-            self.end_crawl(self.crawler, reason)
+            close_spider(self.crawler, reason)
         except Exception:
             logger.exception("Cannot close the spider with reason %s", reason)
 
     def _start(self) -> None:
         crawler = self.crawler
         try:
-            # the spider middlewares exist already
             self._settings = settings = BloomSettings.read(crawler.settings)
+            self.debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
             self._fingerprinter = UnfailingFingerprinter(crawler)
             parts = [
                 import_module(module)
@@ -312,8 +313,8 @@ class BloomDupeFilter(FilterDupeFilter):
             )
             if job.requests.is_file():
                 job_logger.warning(
-                    "%(file)s holds requests of DurableScheduler; what is left of them another"
-                    " scheduler does not fetch: set SCHEDULER to 'scrapy_bloom.DurableScheduler'.",
+                    "%(file)s may hold requests of DurableScheduler, which another scheduler does"
+                    " not fetch: set SCHEDULER to 'scrapy_bloom.DurableScheduler' to get them.",
                     {"file": job.requests},
                     extra=extra,
                 )

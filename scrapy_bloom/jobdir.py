@@ -43,10 +43,6 @@ class JobDirectory:
         """Return the directory that JOBDIR names, or None; it is not made."""
         return cls(Path(setting)) if setting else None
 
-    def make(self) -> None:
-        """Make the directory, as Scrapy does, if it is not there."""
-        self.path.mkdir(parents=True, exist_ok=True)
-
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the job for the length of a context; the lock also ends with the process. Raises
@@ -99,7 +95,7 @@ class Session:
         """Let `part` use the job. Without JOBDIR there is nothing to lock. Raises
         FilterLockedError if another crawl has the job, OSError."""
         if not self._parts and self.directory is not None:
-            self.directory.make()
+            self.directory.path.mkdir(parents=True, exist_ok=True)
             self._lock.enter_context(self.directory.locked())
         self._parts.append(part)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -49,16 +48,16 @@ def attach(df: FilterDupeFilter) -> None:
 
         A redirect is no duplicate of the requests that led to it.
         """
-        if chains.reads_key:
-            chains.drop_copied_key(request)
-        fingerprint = df.fingerprint_of_any(request)
-        if not chains.lead_back(request, df.fingerprint):
+        fingerprint = chains.lead_back(request, df)
+        if fingerprint is None:
             return ask(request)
         df.is_fresh = False
         df.let_pass(fingerprint)
         return False
 
     df.put_in_front(request_seen)
+    if chains.reads_key:
+        df.before_fingerprint = chains.drop_copied_key
 
 
 class RequestChains:
@@ -78,8 +77,8 @@ class RequestChains:
         if self.reads_key:
             crawler.signals.connect(self._note_key, signals.response_received)
 
-    def lead_back(self, request: Request, fingerprint: Callable[[Request], bytes]) -> bool:
-        """Return True for a redirect to the page of a request that led to it, by `fingerprint`.
+    def lead_back(self, request: Request, df: FilterDupeFilter) -> bytes | None:
+        """Return the fingerprint by `df` of a redirect to the page of a request that led to it.
 
         Such a redirect must not be dropped; REDIRECT_MAX_TIMES ends loops. By a meta tag a page
         leads back once. In the meta of any other request with `redirect_urls` it is noted how many
@@ -88,22 +87,23 @@ class RequestChains:
         try:
             meta = request.meta
             if REDIRECT_URLS not in meta:
-                return False
+                return None
+            this, fingerprint = df.fingerprint_of_any(request), df.fingerprint
             source = next(self._engine.sent_again_as(request, (REDIRECT_TIMES,)), None)
             if source is None:
                 meta[COPIED] = len(meta[REDIRECT_URLS])
-                return False
-            first, this = meta.get(COPIED, 0), fingerprint(request)
+                return None
+            first = meta.get(COPIED, 0)
             before = [request.replace(url=url) for url in meta[REDIRECT_URLS][first:-1]]
             leads = [fingerprint(each) == this for each in (*before, source)]
             reasons = meta.get("redirect_reasons", ())[first:]
             again = (META_REFRESH, True) in zip(reasons, leads[1:], strict=False)
             if not any(leads) or (again and reasons[-1] == META_REFRESH):
-                return False
+                return None
             meta["dont_cache"] = True  # the HTTP cache would answer with the same redirect
-            return True
+            return this
         except Exception:  # noqa: BLE001 - a request like no other
-            return False
+            return None
 
     def _note_key(self, request: Request) -> None:
         request.meta.pop(RECEIVED, None)  # that of a page before

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from os import fsdecode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
-OFF = (None, False, "", "None", "False", "false", "0")
+OFF = (None, False, "", "None", "False", "false", "0", {})
 
 
 class Values(NamedTuple):
@@ -106,7 +107,7 @@ def one_of(*words: str) -> Values:
 
 
 BOOLEAN = Values("True or False", lambda value: BaseSettings({"value": value}).getbool("value"))
-PATH = Values("the path of a file or directory", lambda value: str(Path(value)) if value else None)
+PATH = Values("the path of a file or directory", lambda value: fsdecode(value) if value else None)
 
 
 def switch(name: str, default: bool, meaning: str) -> Setting[bool]:
@@ -142,8 +143,12 @@ PICKLE = switch(
 
 
 def any_is_on(settings: BaseSettings, names: Iterable[str]) -> bool:
-    """Return True if one of the settings `names` is set and on, be it with a bad value."""
-    return any(settings.getpriority(name) and settings.get(name) not in OFF for name in names)
+    """Return True if one of the settings `names` is on, be it with a bad value; one of Scrapy's
+    counts where it is set."""
+    return any(
+        settings.get(name) not in OFF and (name.startswith("BLOOM_") or settings.getpriority(name))
+        for name in names
+    )
 
 
 def misspelt(settings: BaseSettings) -> list[str]:

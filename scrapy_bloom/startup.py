@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
+from importlib import import_module
 from inspect import getattr_static
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -119,6 +120,8 @@ def close_spider(crawler: Crawler, reason: str) -> None:
     def close() -> None:
         closed = deferred_from_coro(crawler.engine.close_spider_async(reason=reason))
         closed.addErrback(lambda failure: None)
+        # the close does not depend on this import
+        import_module("scrapy_bloom.scrapy_private.engine").end_items_of_start(crawler, closed)
 
     call_later(0, close)
 

@@ -155,10 +155,11 @@ class ItemSpider(scrapy.Spider):
 """
 
 
-def test_a_close_waits_for_an_item_of_start_and_no_longer(tmp_path):
+@pytest.mark.parametrize("how", [ADDON, {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}])
+def test_a_close_waits_for_an_item_of_start_and_no_longer(tmp_path, how):
     """Scrapy looks whether its scraper can be closed after responses only. 2.14 does not wait."""
     (tmp_path / "slow.py").write_text(SLOW_ITEM)
     limits = {"BLOOM_CAPACITY": 40, "BLOOM_ON_FULL": "close", "JOBDIR": tmp_path / "job"}
-    run = Scrapy(tmp_path, "runspider", "slow.py", **ADDON, **limits).end()
+    run = Scrapy(tmp_path, "runspider", "slow.py", **how, **limits).end()
     assert (run.status, run.reason) == (0, "bloom_full")
     assert version_info < (2, 19) or run.stat("item_scraped_count") == "1"

@@ -21,10 +21,11 @@ from scrapy_bloom import JobDirectoryError, scrapy_private
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.holds import sent_again
 from scrapy_bloom.scrapy_private import slots
-from scrapy_bloom.scrapy_private.engine import EngineView, close_spider
+from scrapy_bloom.scrapy_private.engine import EngineView
 from scrapy_bloom.scrapy_private.middlewares import on_unhandled_status
 from scrapy_bloom.scrapy_private.progress import scheduler_of
 from scrapy_bloom.scrapy_private.slots import slot_keys
+from scrapy_bloom.startup import close_spider
 from tests import fakes
 from tests.crawl.engine import Job, name_of
 from tests.crawl.feed_jobs import FeedJob

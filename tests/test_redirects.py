@@ -48,6 +48,7 @@ IGNORED = {
     ("fingerprinter", "settings", "url", "others"),
     [
         (HeaderFingerprinter, {}, A, ()),
+        (SCRAPYS, {"BLOOM_DURABLE": False}, A, ()),
         *(
             (fingerprinter, {}, f"{A}?b=2&c=1", (f"{A}#f", f"{A}?c=1&b=2"))
             for fingerprinter in (SCRAPYS, CANONICAL, PageFingerprinter)
@@ -136,11 +137,13 @@ def test_such_redirects_are_dropped_as_by_scrapy(make_dupefilter, told, settings
         assert line.endswith(": redirects to a page that led to them are dropped")
 
 
-def test_a_key_counts_for_a_redirect_and_not_for_children(make_dupefilter, told):
+@pytest.mark.parametrize("audit", ["", "audit"])
+def test_a_key_counts_for_a_redirect_and_not_for_children(make_dupefilter, told, tmp_path, audit):
     """The key of a request stands for its redirect, too, which is fetched. A child with the meta
     of its response is a page of its own; one WARNING says so. What a callback sets counts,
     whatever else is in the meta."""
-    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=CANONICAL)
+    path = audit and str(tmp_path / audit)
+    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=CANONICAL, BLOOM_AUDIT=path)
     parent = Request(A, meta={"bloom_fingerprint": b"list", "depth": 3})
     assert not tested.request_seen(parent)
     seen, target = redirected(tested, parent, "http://a.example/b")

@@ -23,9 +23,7 @@ class GrowingFilter(Layered):
     the last capacity, or what is missing to `capacity` if that is more. Up to the first capacity
     the filter needs 32.1 bits a key at 1e-6.
 
-    The filter in the directory `path`, if there is one, is opened, and keeps its error rate and its
-    tables; `capacity` counts for its next layer. A lower error rate is refused, and so is `exact`
-    for a filter without tables. Raises as BloomFilter does.
+    The filter in the directory `path` is made or opened, as ScalableBloomFilter says.
     """
 
     growing: bool | None = True

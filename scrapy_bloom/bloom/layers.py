@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING
 
 from mmh3 import hash128, hash_bytes
 
@@ -20,10 +19,6 @@ from ..errors import IncompatibleFilterError
 from . import sizing
 from .file import PAGE, BitStore
 from .sizing import BLOCK_BITS, FIRST_PROBES, NEXT_PROBES
-
-if TYPE_CHECKING:
-    pass
-
 
 BLOCK_SHIFT = 15  # a block has 2**15 bits
 unpack_first = Struct("<I6H").unpack

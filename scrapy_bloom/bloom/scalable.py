@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import BloomError
 from . import GrowingFilter, opening
 from .fixed import BloomFilter, Standalone
 from .layers import PathArgument
@@ -15,10 +16,17 @@ if TYPE_CHECKING:
 
 class ScalableBloomFilter(Standalone, GrowingFilter):
     """A Bloom filter that grows by layers and keeps its error rate under
-    `error_rate` however many keys it gets: see GrowingFilter.
+    `error_rate` however many keys it gets.
+
+    `capacity` is the expected number of keys and the size of the first layer; each further one has
+    twice the capacity of the last, and half its error rate.
 
     `path` is a directory with one BloomFilter file a layer (`0.bloom`, `1.bloom`, …). With `exact`
     each layer has an exact table, as in BloomFilter.
+
+    An existing directory is opened and keeps its error rate and its tables; `capacity` counts for
+    its next layer. A lower error rate is refused, and so is `exact` for a filter without tables.
+    Raises as BloomFilter does.
     """
 
     @classmethod
@@ -59,6 +67,12 @@ class ScalableBloomFilter(Standalone, GrowingFilter):
         return tuple(map(BloomFilter._of, reversed(self._newest_first)))
 
     def check(self) -> None:
-        """Raise BloomError if a layer is damaged. Cost: reads the whole filter."""
-        for layer in self.layers:
+        """Raise BloomError if a layer is damaged, or has too few keys for one below another. Cost:
+        reads the whole filter."""
+        layers = self.layers
+        for layer in layers:
             layer.check()
+        for layer in layers[:-1]:
+            # recounts err by a few percent
+            if len(layer) < 0.9 * layer.capacity:
+                raise BloomError(f"{layer!r} is not full and has a layer above it")

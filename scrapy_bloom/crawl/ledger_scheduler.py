@@ -18,12 +18,11 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.statscollectors import StatsCollector
 from scrapy.utils.httpobj import urlparse_cached
 
-from ..dupefilter import FilterDupeFilter
 from ..errors import JobDirectoryError
-from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN, close_spider
+from ..scrapy_private.engine import HELD, TIMES_SENT_AGAIN
 from ..scrapy_private.progress import EngineProgress
 from ..scrapy_private.slots import SLOT_KEY, answer_unsent, slot_keys
-from ..startup import refuse
+from ..startup import close_spider, refuse
 from .delays import DEAD, NO_HOLD, NOT_BEFORE, SILENT, TAKEN, Alarm, take_delay
 from .failed_request import is_first
 from .holds import LocalHolds, probe_seconds, sent_again
@@ -117,8 +116,6 @@ class LedgerScheduler(BaseScheduler):
             # a middleware may make its storage as late as that
             crawler.signals.connect(mend_cache, signals.spider_opened)
         self.df = make_dupefilter()
-        if isinstance(self.df, FilterDupeFilter):
-            self.df.end_crawl = close_spider
 
     @property
     def dqs(self) -> Sized | None:

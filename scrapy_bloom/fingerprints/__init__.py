@@ -121,9 +121,13 @@ class FingerprinterIdentity(NamedTuple):
     def of(cls, fingerprinter: RequestFingerprinterProtocol) -> FingerprinterIdentity:
         """Ask `fingerprinter` for the fingerprints of the fixed requests."""
         identity = getattr(fingerprinter, "identity", "")
+        if isinstance(identity, (set, frozenset)):
+            identity = sorted(map(repr, identity))
+        if not isinstance(identity, str):
+            identity = repr(identity).partition(" at 0x")[0]  # an address is another next time
         return cls(
             name=_shortened(global_object_name(type(fingerprinter)), _LONGEST_NAME),
-            identity=_shortened(str(identity), _LONGEST_IDENTITY),
+            identity=_shortened(identity, _LONGEST_IDENTITY),
             plain=[_answer(fingerprinter, *request) for request in _PLAIN],
             edge=[_answer(fingerprinter, *request) for request in _EDGE],
         )
@@ -159,8 +163,8 @@ class FingerprinterIdentity(NamedTuple):
         if (then.identity, then.plain) != (self.identity, self.plain):
             raise IncompatibleFilterError(
                 f"the fingerprinter of this job was {then.name} with identity {then.identity!r},"
-                f" now it is {self.name} with identity {self.identity!r}, and they give the same"
-                f" request different fingerprints (REQUEST_FINGERPRINTER_CLASS): {remedy}"
+                f" now it is {self.name} with identity {self.identity!r}, whose fingerprints"
+                f" are others (REQUEST_FINGERPRINTER_CLASS): {remedy}"
             )
         if then.edge != self.edge:
             return (

@@ -263,7 +263,7 @@ def make_filter(
     files = [source.path for source in sources if isinstance(source, SeenFile)]
     add = f"scrapy bloom add {job.path} {job.seen_file} …"
     require_imported(job, files, f"import it as well ({add})")
-    job.make()
+    job.path.mkdir(parents=True, exist_ok=True)
     with job.locked():
         return settings.open_filter(job.filter, identity, sum(each.keys for each in sources))
 

@@ -10,7 +10,6 @@ from scrapy import Request
 from scrapy.core import engine, scraper
 from scrapy.utils import reactor
 from scrapy.utils.asyncio import call_later
-from scrapy.utils.defer import deferred_from_coro
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -82,24 +81,15 @@ class EngineView:
                         yield source
 
 
-def close_spider(crawler: Crawler, reason: str) -> None:
-    """Close the spider, if it is open, on the reactor's next turn. RuntimeError without one."""
-
-    def close() -> None:
-        closed = deferred_from_coro(crawler.engine.close_spider_async(reason=reason))
-        closed.addErrback(lambda failure: None)
-        go_on(closed)
-
-    def go_on(closed: Any) -> None:
-        # Scrapy's scraper looks whether it is done after each response, not after items of start()
-        look = get(crawler.engine, "scraper", "_check_if_closing")
-        closing = get(crawler.engine, "scraper", "slot", "closing")
-        if look and closing and not closing.called:
-            look()
-        if not closed.called:
-            call_later(0.1, go_on, closed)
-
-    call_later(0, close)
+def end_items_of_start(crawler: Crawler, closed: Any) -> None:
+    """Let the close of the spider end, which `closed` will tell, where it waits for items of
+    `start()`: Scrapy looks whether these are done only after the next response."""
+    look = get(crawler.engine, "scraper", "_check_if_closing")
+    closing = get(crawler.engine, "scraper", "slot", "closing")
+    if look and closing and not closing.called:
+        look()
+    if not closed.called:
+        call_later(0.1, end_items_of_start, crawler, closed)
 
 
 def _new_engine_slot() -> object:

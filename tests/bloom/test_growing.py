@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import (
+    BloomError,
     BloomFilter,
     FilterFileError,
     FilterLockedError,
@@ -158,6 +159,16 @@ def test_flush_reaches_all_layers(tmp_path):
         paths = [directory / f"{number}.bloom" for number in range(3)]
         states = [State.from_page(path.read_bytes()[PAGE : 2 * PAGE]) for path in paths]
         assert [state.keys for state in states] == counts
+
+
+def test_check_notices_a_layer_that_was_left_too_early(tmp_path):
+    """Only the newest layer may have room."""
+    with ScalableBloomFilter(1_000, 1e-3, tmp_path / "bloom") as bloom_filter:
+        bloom_filter.update(b"%d" % i for i in range(500))
+        bloom_filter.check()
+        bloom_filter._grow()
+        with pytest.raises(BloomError, match="is not full and has a layer above it"):
+            bloom_filter.check()
 
 
 def foreign(**arguments):

@@ -174,7 +174,7 @@ def test_add_imports_what_scrapy_has_seen(run, tmp_path, urls, make_dupefilter):
     no queue and will not be fetched, which a line says. A filter of other URLs would keep a crawl
     from importing it, so the job's own must be named."""
     job = JobDirectory(tmp_path / "job")
-    job.make()
+    job.path.mkdir(parents=True, exist_ok=True)
     job.seen_file.write_bytes(b"\0\x14" + b"x" * 20)
     shutil.copy(job.seen_file, tmp_path / "copy")
     for files in (["urls.txt"], ["urls.txt", "copy"]):

@@ -100,11 +100,13 @@ LONG_NAME = of_name("Long" * 2_000)
     [
         *((each, each) for each in (RequestFingerprinter, FAILS_ON_EDGE, LONG_NAME)),
         *((each, each) for each in map(with_identity, [*TEXTS, ("a", "tuple"), None])),
+        (with_identity(object()), with_identity(object())),
+        (with_identity({"a", "b"}), with_identity({"b", "a"})),
         (RequestFingerprinter, of_name("Renamed")),
         (of_name("Renamed"), RequestFingerprinter),
         (RequestFingerprinter, FastRequestFingerprinter),
     ],
-    ids=range(13),
+    ids=range(15),
 )
 def test_equal_fingerprints_resume_silently(run, told, first, second):
     """The fingerprints and the `identity`, of any length and characters, count, not their class."""

@@ -223,7 +223,7 @@ def test_a_load_that_has_slept_leaves_the_next_one_alone(redis, client, key, lef
 def job(tmp_path):
     """A job directory whose filter has a key."""
     job = JobDirectory(tmp_path / "job")
-    job.make()
+    job.path.mkdir(parents=True, exist_ok=True)
     with ScalableBloomFilter(1000, 1e-6, job.filter) as bloom_filter:
         bloom_filter.add(b"seen")
     return job

@@ -165,7 +165,7 @@ SETTINGS = BloomSettings(capacity=100, error_rate=1e-9)
 def seen(tmp_path):
     """A job of Scrapy's dupefilter, stopped cleanly, with a record that was torn."""
     job = JobDirectory(tmp_path / "job")
-    job.make()
+    job.path.mkdir(parents=True, exist_ok=True)
     job.seen_file.write_bytes(binary(FINGERPRINTS) + b"\0\x14torn")
     job.scrapy_queue.mkdir()
     (job.scrapy_queue / "active.json").write_text("{}")
