@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
-OFF = (None, False, "", "None", "False", "false", "0", {})
+OFF: tuple[object, ...] = (None, False, "", "None", "False", "false", "0", {})
 
 
 class Values(NamedTuple):
