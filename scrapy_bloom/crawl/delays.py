@@ -33,24 +33,18 @@ _FARTHEST = 1e12
 
 class Hold(NamedTuple):
     """A download slot that is not asked before `until` by `monotonic`, infinite until its release.
-    `times` counts the holds in a row, 0 for one by hand. Below 0 the slot is not held: so many
-    answers are missing to full speed, or refusals are counted, each `holds.FRESH`. `pause` is how
-    many seconds it had when it began, or was extended last, if this process has begun it."""
+    `times` counts the holds in a row, 0 for one by hand. `pause` is how many seconds it had when it
+    began, or was extended last, if this process has begun it."""
 
     until: float
     times: int
     pause: float = 0.0
 
     def met(self, until: float, times: int) -> Hold:
-        """Return what this hold and that one make together: by hand, while either is. With -inf the
-        `times` are a change of those of a slot that is not held, and 0 is the end of it."""
-        if until == -math.inf:
-            if self.times > 0 or self.until > monotonic():
-                return self
-            times += self.times
-            return self._replace(until=0.0, times=times) if times < 0 else NO_HOLD
+        """Return what this hold and that one make together: by hand, while either is; else that one
+        if it is the next in the row, or of a silent host, whose last probe has ended."""
         by_hand = not times or (not self.times and self.until > monotonic())
-        is_next = times >= SILENT and not by_hand  # the time of its last probe is over
+        is_next = not by_hand and (times > self.times or times >= SILENT)
         times = 0 if by_hand else max(self.times, times)
         return self._replace(until=until if is_next else max(self.until, until), times=times)
 

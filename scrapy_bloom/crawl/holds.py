@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from heapq import heappop, heappush
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
@@ -40,51 +40,10 @@ logger = logging.getLogger("scrapy_bloom.holds")
 
 RECOVERY = 16
 """After a hold a slot is at full speed when so many answers have come after that of the probe."""
-FRESH = -1000
-"""Stands in `Hold.times` for the first refusal of a request, less one for each answer."""
-GIVEN_UP = 1_000_000
-"""Stands there from when a slot is given up until it answers."""
+DOUBTS = 3
+"""So many more refusals than answers hold a slot."""
 REFUSALS = frozenset({429, 503})
 _SECONDS = re.compile(rb"\d+(\.\d*)?")
-
-
-class Refusal(NamedTuple):
-    """A refusal as the rules see it. Its request `is_in_flight` if it was sent before its slot was
-    held, `is_probe` to find out whether the hold may end, `is_suspect` if it has used a try, or was
-    refused before a hold that an answer has ended."""
-
-    asked: float | None = None  # seconds in Retry-After
-    is_probe: bool = False
-    is_in_flight: bool = False
-    is_suspect: bool = False
-    returns: int = 0  # how often the request was refused as the probe, now included
-
-
-def judge(times: int, refusal: Refusal, most: int) -> tuple[bool, int, float | None]:
-    """Return what a refusal does to a slot whose Hold has these `times`, 0 without one, with `most`
-    holds in a row: whether its request uses a try; the times of the Hold then; and for how many
-    seconds the slot is held, if it is. All rules are here."""
-    used_up, row = refusal.returns > most, max(times, 0) + 1
-    if refusal.asked is not None:
-        return used_up, times if refusal.is_in_flight else row, refusal.asked
-    if refusal.is_in_flight:
-        return used_up, times, None
-    if times >= most:
-        return True, max(times, GIVEN_UP), None
-    if not times or times <= FRESH:  # at full speed
-        if refusal.is_suspect and times > 3 * FRESH:  # fewer, unless workers have counted together
-            return True, times, None
-        if times > 2 * FRESH:
-            return True, times + FRESH, None
-    elif refusal.is_probe:
-        used_up = used_up or refusal.is_suspect
-    return used_up, row, PAUSES[min(row, len(PAUSES)) - 1]
-
-
-def recovery(rows: int) -> int:
-    """Return how many answers lead back to full speed after so many rows of holds."""
-    # twice as many after each, since a host with a limit answers, too
-    return RECOVERY << min(max(0, rows - 1), 5)
 
 
 class HoldMiddleware:
@@ -107,6 +66,8 @@ class HoldMiddleware:
         self._timeout = crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or 180.0
         self._dead: set[str] = set()  # those that this process has said to be dead
         self._rows: Counter[str] = Counter()  # of holds that this process has begun, by slot
+        self._doubts: Counter[str] = Counter()
+        """By slot: one more for each refusal, one less for any other answer, many after a hold."""
         self._noted: WeakKeyDictionary[Request, tuple[bool, dict[str, Any] | None]]
         self._noted = WeakKeyDictionary()
         """Refused requests that are in middlewares nearer to the downloader: whether each goes
@@ -255,7 +216,7 @@ class HoldMiddleware:
             self._noted[request] = goes_back, own_meta
         else:
             request.meta.pop(REFUSED, None)
-            if scheduler.holds:
+            if scheduler.holds or self._doubts:
                 self._note_answer(scheduler, request, self._slot_of(request))
 
     def _note_answer(self, scheduler: HoldingScheduler, request: Request, slot: str) -> None:
@@ -263,10 +224,14 @@ class HoldMiddleware:
         if scheduler.is_probe(request, slot):
             self._log.debug("%(slot)s answers again", {"slot": slot})
             scheduler.release(slot)
-            if times < GIVEN_UP:
-                scheduler.hold(slot, -inf, -recovery(self._rows[slot]))
-        elif times < 0:
-            scheduler.hold(slot, -inf, 1 if times > FRESH else -FRESH)
+            self._doubts[slot] = 0 if times > self._times else self._recovery(slot)
+        elif not times and self._doubts[slot] > 0:
+            self._doubts[slot] -= 1
+
+    def _recovery(self, slot: str) -> int:
+        """Return the doubts after a hold."""
+        # twice as many after each row, since a host with a limit answers, too
+        return DOUBTS - 2 + (RECOVERY << min(max(0, self._rows[slot] - 1), 5))
 
     def _is_refusal(self, request: Request, response: Response) -> bool:
         status = response.status
@@ -275,51 +240,56 @@ class HoldMiddleware:
     def _note_refusal(
         self, scheduler: HoldingScheduler, request: Request, response: Response
     ) -> bool:
-        """Do to the slot what the rules say. Return True if `request` goes back without a try."""
-        slot = self._slot_of(request)
-        hold, asked = scheduler.holds.get(slot, NO_HOLD), retry_after(response)
-        returns, is_probe = request.meta.get(REFUSED), scheduler.is_probe(request, slot)
-        refusal = Refusal(
-            asked=asked,
-            is_probe=is_probe,
-            is_in_flight=not is_probe and (hold.times > 0 or hold.until > monotonic()),
-            is_suspect=bool(request.meta.get("retry_times"))
-            or (returns is not None and hold.times <= 0),
-            returns=is_probe + (returns if isinstance(returns, int) else 0),
-        )
-        uses_try, times, pause = judge(hold.times, refusal, self._times)
-        if pause is not None:
-            scheduler.hold(slot, min(self._longest, pause), times)
-        elif times >= GIVEN_UP and not refusal.is_in_flight:
+        """Hold the slot, or count the refusal. Return True if `request` goes back without a try.
+        All rules of refusals are here."""
+        slot, asked, meta = self._slot_of(request), retry_after(response), request.meta
+        hold, is_probe = scheduler.holds.get(slot, NO_HOLD), scheduler.is_probe(request, slot)
+        # it has used a try, or an answer has ended a hold since it was refused
+        is_suspect = bool(meta.get("retry_times")) or (REFUSED in meta and hold.times <= 0)
+        returns = is_probe + count_of(meta.get(REFUSED))
+        uses_try = returns > self._times
+        if not is_probe and (hold.times > 0 or hold.until > monotonic()):  # it was sent before
+            self._doubts[slot] = max(self._doubts[slot], self._recovery(slot))
+            if asked is not None:
+                scheduler.hold(slot, min(self._longest, asked), hold.times)
+        elif asked is not None:
+            self._hold_refusing(scheduler, slot, asked, f"{response.status} with Retry-After")
+        elif hold.times >= self._times:
+            uses_try = True
             self._give_up(scheduler, slot, hold)
-        elif times != hold.times:
-            scheduler.hold(slot, -inf, times - hold.times)
-        if pause is not None and not refusal.is_in_flight:
-            self._rows[slot] += times == 1
-            self._crawler.stats.inc_value("scheduler/holds")
-            how, seconds = " with Retry-After" * (asked is not None), min(self._longest, pause)
-            what = "%s has answered %d%s: it is not asked for %.3g s (hold %d in a row)"
-            self._log.info(what, slot, response.status, how, seconds, times)
+        elif not hold.times and self._doubts[slot] + 1 < DOUBTS + is_suspect:
+            uses_try = True
+            self._doubts[slot] += not is_suspect
+        else:
+            uses_try = uses_try or (is_probe and is_suspect)
+            pause = PAUSES[min(hold.times, len(PAUSES) - 1)]
+            self._hold_refusing(scheduler, slot, pause, str(response.status))
         if self._is_for_the_spider(request, response):
             return False
-        request.meta[REFUSED] = refusal.returns
+        meta[REFUSED] = returns
         return not uses_try
+
+    def _hold_refusing(
+        self, scheduler: HoldingScheduler, slot: str, seconds: float, what: str
+    ) -> None:
+        """Begin the next hold of a slot whose host refuses."""
+        times, seconds = scheduler.holds.get(slot, NO_HOLD).times + 1, min(self._longest, seconds)
+        scheduler.hold(slot, seconds, times)
+        self._rows[slot] += times == 1
+        self._crawler.stats.inc_value("scheduler/holds")
+        told = "%s has answered %s: it is not asked for %.3g s (hold %d in a row)"
+        self._log.info(told, slot, what, seconds, times)
 
     def _give_up(self, scheduler: HoldingScheduler, slot: str, hold: Hold) -> None:
         """Let all requests of `slot` go, until it answers."""
-        if hold.times < GIVEN_UP:
+        if hold.times == self._times:
             self._log.warning(
                 "%(slot)s still refuses requests after %(times)d holds in a row (BLOOM_HOLD_TIMES):"
                 " they are retried, and fail, as without holds",
                 {"slot": slot, "times": hold.times},
             )
-        if hold.times < GIVEN_UP or hold.until > monotonic():
-            self._open(scheduler, slot, max(hold.times, GIVEN_UP))
-
-    def _open(self, scheduler: HoldingScheduler, slot: str, times: int) -> None:
-        """End the hold of `slot`, but not the row of its holds."""
-        scheduler.release(slot)
-        scheduler.hold(slot, 0.0, times)
+        if hold.times == self._times or hold.until > monotonic():
+            scheduler.hold(slot, 0.0, hold.times + 1)
 
     def _is_for_the_spider(self, request: Request, response: Response) -> bool:
         """Return True if no middleware may send `request` again, or it wants such responses."""
@@ -359,11 +329,9 @@ class LocalHolds:
 
     def hold(self, slot: str, seconds: float, times: int, *, pause: float | None = None) -> None:
         """Hold `slot` as a RequestStore does; for the rest of a hold of `pause` seconds."""
-        until, before = monotonic() + seconds, self.holds.get(slot, NO_HOLD)
-        if (hold := before.met(until, times)) is NO_HOLD:
-            self.release(slot)
-            return
-        if until > before.until or slot not in self.holds or times >= SILENT:
+        until = monotonic() + seconds
+        hold = self.holds.get(slot, NO_HOLD).met(until, times)
+        if hold.until == until:
             hold = hold._replace(pause=max(0.0, seconds) if pause is None else pause)
         self._set(slot, hold)
 

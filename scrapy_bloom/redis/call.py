@@ -92,15 +92,14 @@ class Claim(NamedTuple):
 
 class Holding(NamedTuple):
     """Holds `slot` for so many seconds, which may be infinite, for the `times`-th time in a row, 0
-    by hand; with -inf changes the times of a slot that is not held; without a number of seconds
-    releases a hold of so many `times`."""
+    by hand; without a number of seconds releases a hold of so many `times`."""
 
     slot: str
     seconds: float | None = None
     times: int = 0
 
     def told(self) -> str:
-        """Return it as scripts take it, with its seconds as ms, `inf`, `-inf` or nothing."""
+        """Return it as scripts take it, with its seconds as ms, `inf` or nothing."""
         left = self.seconds
         pause = "" if left is None else left if isinf(left) else ceil(1000 * left)
         return f"{self.slot}\0{pause}\0{self.times}\0"

@@ -195,8 +195,7 @@ class RedisStore:
             return  # nothing of it is in Redis
         self._holds[slot] = self._holds.get(slot, NO_HOLD).met(monotonic() + seconds, times)
         self._unsent_holds.append(Holding(slot, seconds, times))
-        if seconds >= 0:
-            self.claims.put_back(slot)
+        self.claims.put_back(slot)
 
     def release(self, slot: str) -> None:
         """End the hold of `slot` for all workers, with the next commit."""

@@ -51,9 +51,7 @@ class StoredHolds:
             if until is not None and end < until:
                 records.move_due(slot, until, end)
                 records.hold(slot, end, times, pause)
-            if times < 0:
-                holds.hold(slot, -inf, times)
-            elif times or end > now:
+            if times or end > now:
                 self.until[slot] = end
                 holds.hold(slot, end - now, times, pause=pause)
             else:

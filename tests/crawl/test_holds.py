@@ -17,7 +17,7 @@ from twisted.internet.error import ConnectError
 from scrapy_bloom import HoldMiddleware
 from scrapy_bloom.crawl import delays, holds, hosts, ledger_scheduler
 from scrapy_bloom.crawl.delays import Hold
-from scrapy_bloom.crawl.holds import FRESH, GIVEN_UP, RECOVERY, Refusal, judge, retry_after
+from scrapy_bloom.crawl.holds import RECOVERY, retry_after
 from scrapy_bloom.sqlite import request_store
 from tests.crawl.engine import DURABLE, Job, Slot, unserializable
 from tests.fakes import raising
@@ -80,7 +80,7 @@ class Crawl(Job):
     def left(self):
         """Seconds until the hold of the host is over, None without one."""
         hold = self.scheduler.holds.get("example.com")
-        return None if hold is None or hold.times < 0 else round(hold.until - holds.monotonic(), 3)
+        return None if hold is None else round(hold.until - holds.monotonic(), 3)
 
 
 @pytest.fixture
@@ -180,7 +180,9 @@ def test_a_good_probe_begins_anew_and_until_recovery_one_refusal_is_enough(down,
             crawl.answer(crawl.pop(), 200)
         crawl.again(crawl.pop(), 503)
         assert crawl.left == 5
-    assert [holds.recovery(row) for row in (3, 6, 99)] == [64, 512, 512]
+    for rows, answers in (6, 512), (99, 512), (3, 64):
+        crawl.middleware._rows["example.com"] = rows
+        assert crawl.middleware._recovery("example.com") == answers + 1
     clock.now += 5
     for _ in range(1 + 8 * RECOVERY):
         crawl.answer(crawl.pop(), 200)
@@ -326,8 +328,7 @@ def test_what_the_downloader_has_not_sent_goes_back(crawl):
 
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)
 def test_a_hold_goes_on_after_a_kill(make_crawl, clock, opened, tmp_path, queue):
-    """And ends when it would have; one goes first again. Nor does a kill bring a slot back to full
-    speed: one refusal holds it before and after. A start without holds keeps the order."""
+    """And ends when it would have; one goes first again. A start without holds keeps the order."""
 
     def killed(seconds, make=make_crawl):
         crawl.commit()
@@ -348,7 +349,6 @@ def test_a_hold_goes_on_after_a_kill(make_crawl, clock, opened, tmp_path, queue)
     (probe,) = iter(crawl.pop, None)
     assert crawl.scheduler.holds["example.com"].times == 1
     crawl.answer(probe, 200)
-    crawl = killed(0)
     crawl.again(crawl.pop(), 503)
     assert crawl.left == 5
     job = killed(5, lambda **order: opened(Job(tmp_path / "job", BLOOM_HOLD=False, **order)))
@@ -474,29 +474,37 @@ def test_it_leaves_refusals_to_a_scrapy_that_waits_by_itself(crawl):
 # --- the rules ----------------------------------------------------------------------------
 
 MOST = 10
-ROWS = [0, FRESH, 2 * FRESH, 5 * FRESH, -1, 1, 9, 10, GIVEN_UP]
 
 
-@pytest.mark.parametrize("times", ROWS)
-def test_retry_after_is_heeded_in_any_state_and_uses_no_try(times):
+@pytest.mark.parametrize("times", [0, 1, 2, MOST, MOST + 1])
+@pytest.mark.parametrize("returns", [0, MOST - 1, MOST])
+def test_retry_after_is_heeded_in_any_state_and_uses_no_try(make_crawl, clock, times, returns):
     """But for a page that was asked alone and refused too often."""
-    for is_in_flight in (False, times > 0):
-        refusal = Refusal(7.0, is_in_flight=is_in_flight, is_suspect=True)
-        row = times if is_in_flight else max(times, 0) + 1
-        for returns in (0, MOST, MOST + 1):
-            found = judge(times, refusal._replace(returns=returns), MOST)
-            assert found == (returns > MOST, row, 7.0)
+    meta = {"retry_times": 1, "bloom_refused": returns}
+    crawl = make_crawl().pushed("one", meta=meta)
+    crawl.scheduler.hold("example.com", 0, times)
+    answer = crawl.answer(crawl.pop(), 429, "7")
+    assert isinstance(answer, Request) == (returns + (times > 0) <= MOST)
+    assert (crawl.left, crawl.scheduler.holds["example.com"].times) == (7, times + 1)
 
 
-def test_who_uses_a_try():
-    """In a row of holds only a page that is asked alone and has used one, which holds all the same.
-    Several workers count together: each may use two before it hears of the others."""
-    for is_probe, is_suspect in ((True, True), (True, False), (False, True)):
-        refusal = Refusal(is_probe=is_probe, is_in_flight=not is_probe, is_suspect=is_suspect)
-        expected = (is_suspect, 3, 20) if is_probe else (False, 2, None)
-        assert judge(2, refusal, MOST) == expected
-    assert [judge(n, Refusal(is_probe=True), MOST)[2] for n in range(1, 6)] == [10, 20, 40, 60, 60]
-    suspect = Refusal(is_suspect=True)
-    assert judge(2 * FRESH, suspect, MOST) == (True, 2 * FRESH, None)
-    for times in (-3, 3 * FRESH, 5 * FRESH):
-        assert judge(times, suspect, MOST) == (False, 1, 5)
+@pytest.mark.parametrize(("is_probe", "tries"), [(True, 1), (True, 0), (False, 1)])
+def test_who_uses_a_try_in_a_row_of_holds(make_crawl, clock, is_probe, tries):
+    """Only a page that is asked alone and has used one, which holds all the same."""
+    crawl = make_crawl().pushed("one", meta={"retry_times": tries})
+    request = None if is_probe else crawl.pop()
+    crawl.scheduler.hold("example.com", 5, 2)
+    clock.now += 5 if is_probe else 1
+    answer = crawl.answer(request or crawl.pop(), 503)
+    assert isinstance(answer, Request) == (not (is_probe and tries))
+    assert crawl.left == (20 if is_probe else 4)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (2, 2), (3, 5), (17, 5)])
+def test_a_page_that_was_retried_before_tells_little_of_its_host(make_crawl, before, after):
+    """But soon after a hold."""
+    crawl = make_crawl().pushed("one", meta={"retry_times": 1})
+    crawl.middleware._doubts["example.com"] = before
+    is_held = isinstance(crawl.answer(crawl.pop(), 503), Request)
+    assert is_held == (before > 2)
+    assert (crawl.left or crawl.middleware._doubts["example.com"]) == after

@@ -8,7 +8,6 @@ from math import inf
 import pytest
 
 from scrapy_bloom.crawl.delays import DEAD
-from scrapy_bloom.crawl.holds import FRESH
 from scrapy_bloom.redis import request_store
 from scrapy_bloom.redis.status import CrawlReader
 from tests.crawl.engine import name_of
@@ -45,35 +44,6 @@ def test_what_comes_back_is_no_loss(join, redis_server):
     assert worker.client.call("scard", f"{worker.key}:dispatched:{worker.store.worker}") == 1
     entries = redis_server.command("LRANGE", f"{worker.key}:pending:0:held", 0, -1)
     assert {entry[:1] for entry in entries} == {b"0"}
-
-
-@pytest.mark.parametrize("times", [1, 0])
-def test_workers_add_up_what_they_note_of_a_slot(join, times):
-    """It does not hold the slot, a hold takes its place, and at 0 nothing is left of it."""
-    one, other = join(), join()
-    one.send("abcd", slot="slow")
-    for worker in (one, other, one):
-        worker.store.hold("slow", -inf, FRESH)
-        worker.hold("slow", -inf, FRESH)
-    assert one.store.holds["slow"].times == 6 * FRESH
-    assert len(one.take()[0]) == 4
-    other.hold("slow", 10, times)
-    one.store.hold("slow", -inf, FRESH)
-    one.send("e", slot="slow")
-    assert one.next() is None
-    assert one.store.holds["slow"].times == times
-    other.store.release("slow")
-    for worker in (other, one):
-        worker.exchange()
-    assert "slow" not in one.store.holds
-    one.hold("slow", -inf, -2)
-    assert one.store.holds["slow"].times == -2
-    for worker in (one, other):
-        worker.hold("slow", -inf, 1)
-    one.exchange()
-    assert "slow" not in one.store.holds
-    assert not one.client._redis.exists(f"{one.key}:holds")
-    assert findings_of(one) == []
 
 
 @pytest.mark.parametrize("slots", [("held", "free"), ("free", "held")])

@@ -552,7 +552,7 @@ if answered ~= '' then redis.call('HSET', batch, 'answered', '') end
 if has_later or answered ~= '' then
   local holds = {}
   for slot in pairs(of_slot) do
-    local hold = state_of(slot)
+    local hold = hold_of(slot)
     if hold then
       holds[#holds + 1] = table.concat({slot, hold[1], hold[1] - now, hold[2]}, '\0')
     end

@@ -17,8 +17,7 @@
 -- One with DEAD in a row or more is dead: what waits for it has failed, and the crawl ends without it. Its
 -- lists are parked by the end of the hold below 0, which is when they are asked again.
 --
--- One that is by hand has 0 in a row: no answer ends it, and after its time all workers ask. With
--- less than 0 the slot is not held; workers change that number.
+-- One that is by hand has 0 in a row: no answer ends it, and after its time all workers ask.
 --
 -- A field of the crawl says whether there may be any, so that a call without them asks for no key.
 local has_later = found[7] == '1'
@@ -70,7 +69,7 @@ local function keep_hold(slot, hold)
   redis.call('HSET', key('holds'), slot, cmsgpack.pack(hold))
 end
 
-local function state_of(slot)
+local function hold_of(slot)
   local packed = has_later and redis.call('HGET', key('holds'), slot)
   if not packed then return nil end
   local hold = hold_in(packed)
@@ -84,11 +83,6 @@ local function state_of(slot)
     return nil
   end
   return hold
-end
-
-local function hold_of(slot)
-  local hold = state_of(slot)
-  if hold and hold[2] >= 0 then return hold end
 end
 
 -- Parks its lists again that are, where a slot is dead now, or no more, or its hold ends sooner.
@@ -139,7 +133,7 @@ end
 
 local function hold_slot(slot, pause, times)
   note_later()
-  local hold = state_of(slot) or {0, 0, 0, {}}
+  local hold = hold_of(slot) or {0, 0, 0, {}}
   local was_dead, before = hold[2] >= DEAD, hold[1]
   if times > SILENT then
     hold[5] = hold[5] or {}
@@ -151,14 +145,9 @@ local function hold_slot(slot, pause, times)
     pause, times = hold[5][worker] == 2 and 60000 or 5000, math.max(SILENT, hold[2])
     hold[5][worker] = 2
   end
-  if pause < 0 then
-    if hold[2] > 0 or hold[1] > now then return end
-    hold[2] = hold[2] + times
-    if hold[2] < 0 then keep_hold(slot, hold) else redis.call('HDEL', key('holds'), slot) end
-    return
-  end
   local is_by_hand = times == 0 or hold[2] == 0 and hold[1] > now
-  if now + pause > hold[1] or times >= SILENT and not is_by_hand then
+  local is_next = not is_by_hand and (times > hold[2] or times >= SILENT)
+  if is_next or now + pause > hold[1] then
     hold[1], hold[3] = now + pause, pause
   end
   hold[2] = is_by_hand and 0 or math.max(hold[2], times)
@@ -215,8 +204,8 @@ local function release_slot(slot, by_hand)
 end
 
 -- Holds and releases slots: of each as text with NUL the slot, a pause (ms, or inf), how many in a row,
--- 0 by hand; without a pause, to release it, how many in a row the worker knows; with -inf, a change of
--- them. Returns how many are held now, or were.
+-- 0 by hand; without a pause, to release it, how many in a row the worker knows. Returns how many are
+-- held now, or were.
 local function take_holds(text)
   local changed = 0
   for slot, pause, times in text:gmatch('(%Z*)%z(%Z*)%z(%Z*)%z') do
