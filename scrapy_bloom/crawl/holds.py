@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 
-from ..scrapy_private.engine import HELD, REFUSED
+from ..scrapy_private.engine import HELD, REFUSED, UNCACHEABLE
 from ..scrapy_private.progress import scheduler_of
 from ..scrapy_private.slots import backs_off, slot_keys
 from ..startup import fetches_one_page, is_component, refuse
@@ -64,14 +64,12 @@ class HoldMiddleware:
         self._has_cache = settings.getbool("HTTPCACHE_ENABLED")
         self._hosts = Hosts(HOST_RETRY.read(settings))
         self._timeout = crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or 180.0
-        self._dead: set[str] = set()  # those that this process has said to be dead
         self._rows: Counter[str] = Counter()  # of holds that this process has begun, by slot
         self._doubts: Counter[str] = Counter()
         """By slot: one more for each refusal, one less for any other answer, many after a hold."""
-        self._noted: WeakKeyDictionary[Request, tuple[bool, dict[str, Any] | None]]
-        self._noted = WeakKeyDictionary()
+        self._noted: WeakKeyDictionary[Request, bool] = WeakKeyDictionary()
         """Refused requests that are in middlewares nearer to the downloader: whether each goes
-        back, and what its own meta says of the HTTP cache, if that was changed."""
+        back."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -99,10 +97,7 @@ class HoldMiddleware:
 
     def process_response(self, request: Request, response: Response) -> Request | Response:
         """Return a copy of a `request` that was refused, unless it uses a try, or the response."""
-        goes_back, own_meta = self._noted.pop(request, (None, None))
-        if own_meta is not None:
-            request.meta.pop("dont_cache", None)
-            request.meta.update(own_meta)
+        goes_back = self._noted.pop(request, None)
         scheduler, is_cached = self._scheduler, "cached" in response.flags
         if scheduler is not None and not is_cached and self._is_refusal(request, response):
             if goes_back is None:  # it is the answer of another middleware
@@ -161,7 +156,6 @@ class HoldMiddleware:
         if scheduler.holds and (times := scheduler.holds.get(slot, NO_HOLD).times) >= SILENT:
             if times > SILENT:
                 self._log.info("%s answers again", slot)
-                self._dead.discard(slot)
             scheduler.release(slot)
 
     def _hold_silent(
@@ -169,12 +163,9 @@ class HoldMiddleware:
     ) -> None:
         """Hold a slot whose host does not answer."""
         scheduler.hold(slot, step.seconds or 0.0, step.times)
-        if step.times <= max(hold.times, SILENT):
+        if not step.is_next:
             return
         if step.times >= DEAD:
-            if slot in self._dead:
-                return  # other workers have not agreed yet
-            self._dead.add(slot)
             self._crawler.stats.inc_value("scheduler/dead_hosts")
             self._log.warning(
                 "%s is dead: it has not answered after %d holds in a row (%s). What waits for it"
@@ -183,8 +174,6 @@ class HoldMiddleware:
                 *(slot, max(0, hold.times - SILENT), class_and_message(why), step.seconds),
             )
             return
-        if step.times == SILENT + 1:
-            self._dead.discard(slot)
         self._crawler.stats.inc_value("scheduler/holds")
         what = "%s does not answer (%s): it is not asked for %.3g s (hold %d in a row)"
         self._log.info(what, slot, class_and_message(why), step.seconds, step.times - SILENT)
@@ -207,13 +196,11 @@ class HoldMiddleware:
             return
         self._hear(request, request.meta.get("download_latency", 0.0))
         if self._is_refusal(request, response):
-            meta, own_meta = request.meta, None
-            goes_back = self._note_refusal(scheduler, request, response)
-            if self._has_cache and "cached_response" not in meta:
+            meta = request.meta
+            self._noted[request] = self._note_refusal(scheduler, request, response)
+            if self._has_cache and "cached_response" not in meta and not meta.get("dont_cache"):
                 # it is not revalidated: a retry would be answered with the refusal
-                own_meta = {"dont_cache": meta["dont_cache"]} if "dont_cache" in meta else {}
-                meta["dont_cache"] = True
-            self._noted[request] = goes_back, own_meta
+                meta[UNCACHEABLE] = True
         else:
             request.meta.pop(REFUSED, None)
             if scheduler.holds or self._doubts:
@@ -315,17 +302,16 @@ class LocalHolds:
         self._proxied: set[str] = set()
         """The slots with requests that know their proxy: these pass the hold of a silent host."""
         self._ends: list[tuple[float, str]] = []
-        self._dead_ends: list[tuple[float, str]] = []
-        """Heaps, with ends that have changed since: for those of dead slots nothing waits."""
+        """A heap, with ends that have changed since."""
 
     @property
     def next_end(self) -> float | None:
-        """Seconds until the next hold but of dead slots ends, `inf` until a release; or None."""
-        while self._ends and self.holds.get(self._ends[0][1], NO_HOLD).until != self._ends[0][0]:
-            heappop(self._ends)
-        if self._ends:
-            return self._ends[0][0] - monotonic()
-        return inf if any(hold.until == inf for hold in self.holds.values()) else None
+        """Seconds until the next hold but of dead slots ends, `inf` until a release; or None. Cost:
+        O(n) with n holds."""
+        found = ((end, self.holds.get(slot, NO_HOLD)) for end, slot in self._ends)
+        ends = (end for end, hold in found if hold.until == end and hold.times < DEAD)
+        first = min(ends, default=None)
+        return None if first is None else first - monotonic()
 
     def hold(self, slot: str, seconds: float, times: int, *, pause: float | None = None) -> None:
         """Hold `slot` as a RequestStore does; for the rest of a hold of `pause` seconds."""
@@ -362,13 +348,12 @@ class LocalHolds:
 
     def take_over(self) -> None:
         """Let the requests of slots be popped whose holds are over."""
-        for ends in self._ends, self._dead_ends:
-            while ends and ends[0][0] <= monotonic():
-                until, slot = heappop(ends)
-                if self.holds.get(slot, NO_HOLD).until == until:
-                    for queue in self.queues:
-                        queue.release(slot)
-                    self.keep(slot)  # what was put off waits by a clock that may have jumped
+        while self._ends and self._ends[0][0] <= monotonic():
+            until, slot = heappop(self._ends)
+            if self.holds.get(slot, NO_HOLD).until == until:
+                for queue in self.queues:
+                    queue.release(slot)
+                self.keep(slot)  # what was put off waits by a clock that may have jumped
 
     def admit(self, slot: str, request: Request | None = None) -> bool:
         """Return True if a request of `slot` may be dispatched. After a hold that is one, during
@@ -394,8 +379,8 @@ class LocalHolds:
         passes = is_over or (hold.times >= SILENT and slot in self._proxied)
         for queue in self.queues:
             (queue.release if passes else queue.hold)(slot)
-        if not is_over and hold.until < inf:
-            heappush(self._dead_ends if hold.times >= DEAD else self._ends, (hold.until, slot))
+        if not is_over:
+            heappush(self._ends, (hold.until, slot))
         self.keep(slot)
 
 

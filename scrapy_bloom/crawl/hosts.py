@@ -41,21 +41,28 @@ def kind_of(exception: BaseException) -> Kind | None:
 
 class Step(NamedTuple):
     """What a failed attempt leads to: its request `goes_back`, and uses no try; the slot is held
-    for `seconds`, in a Hold with these `times`; or for `pause` seconds nothing at all is sent."""
+    for `seconds`, in a Hold with these `times`, which `is_next` in the row as far as this process
+    has told; or for `pause` seconds nothing at all is sent."""
 
     goes_back: bool = False
     seconds: float | None = None
     times: int = 0
     pause: float | None = None
+    is_next: bool = False
 
 
 class _Run:
     """The failures in a row of a slot, from the time when the first of them `began`. `enough` is
-    when there were ATTEMPTS of them; `is_held` if that has led to a hold."""
+    when there were ATTEMPTS of them; `times` those of the Hold that they have led to."""
 
     def __init__(self, began: float) -> None:
         self.began, self.enough = began, inf
-        self.failures, self.is_held = 0, False
+        self.failures, self.times = 0, 0
+
+    def held(self, seconds: float, times: int, pause: float | None = None) -> Step:
+        """Return the step to a Hold with these `times`."""
+        is_next, self.times = times > self.times, times
+        return Step(True, seconds, times, pause, is_next)
 
 
 class Hosts:
@@ -104,10 +111,10 @@ class Hosts:
         if kind == "timeout" and self._heard.get(slot, -inf) > now - timeout:
             return Step()  # the host is slow
         run = self._runs.get(slot)
-        if run is None or (run.is_held and hold.times < SILENT):  # it was released
+        if run is None or (run.times and hold.times < SILENT):  # it was released
             run = self._runs[slot] = _Run(now)
-        if hold.times > SILENT and not run.is_held:  # by an earlier process
-            run.failures, run.enough, run.is_held = ATTEMPTS, now, True
+        if hold.times > SILENT and not run.times:  # by an earlier process
+            run.failures, run.enough, run.times = ATTEMPTS, now, hold.times
         if kind != "broken" or is_probe:
             run.failures += 1
         if run.enough == inf and run.failures >= ATTEMPTS:
@@ -121,7 +128,7 @@ class Hosts:
                 # else a crawl would never end whose last hosts are all dead
                 if slot not in self._heard and now - self._silent_since >= ALONE_SECONDS:
                     self._paused_until = now + PAUSES[0]
-                    return Step(True, self._retry, DEAD, PAUSES[0])
+                    return run.held(self._retry, DEAD, PAUSES[0])
                 # another one finds out when it is over
                 again = ONE_BY_ONE if is_probe and hold.times >= SILENT else None
                 return Step(True, again, hold.times, self._pause(now, is_new=is_new))
@@ -133,15 +140,14 @@ class Hosts:
             return Step()
         if kind == "broken" and not is_probe:
             return Step()
-        run.is_held = True
         rows = max(0, hold.times - SILENT)
         # others have answered since, or it never has, and others have: it is the host
         others = self._answered > run.began or (slot not in self._heard and bool(self._heard))
         # fewer failures may be those of a process that has begun offline
         most = ALONE_HOLDS if run.failures >= 2 * ATTEMPTS else ALONE_HOLDS + ATTEMPTS
         if rows >= (len(PAUSES) if others or now - run.began >= ALONE_SECONDS else most):
-            return Step(goes_back=True, seconds=self._retry, times=DEAD)
-        return Step(True, PAUSES[min(rows, len(PAUSES) - 1)], SILENT + rows + 1)
+            return run.held(self._retry, DEAD)
+        return run.held(PAUSES[min(rows, len(PAUSES) - 1)], SILENT + rows + 1)
 
     def _pause(self, now: float, *, is_new: bool) -> float | None:
         """Return for how many seconds nothing is sent, None if that is so already, or too little
