@@ -24,7 +24,7 @@ from ..scrapy_private.slots import backs_off, slot_keys
 from ..startup import fetches_one_page, is_component, refuse
 from .delays import DEAD, NO_HOLD, SILENT, Hold
 from .failed_request import class_and_message, count_of
-from .hosts import PAUSES, Hosts, Step, kind_of
+from .hosts import PAUSES, Hosts, Step, kind_of, pause_after
 from .settings import HOLD, HOLD_MAX, HOLD_TIMES, HOST_RETRY
 
 if TYPE_CHECKING:
@@ -115,8 +115,9 @@ class HoldMiddleware:
         kind = None if isinstance(exception, IgnoreRequest) else kind_of(exception)
         slot = self._slot_of(request)
         hold = scheduler.holds.get(slot, NO_HOLD)
+        may_pause = not scheduler.is_paused or scheduler.probes.get("") is request
         if kind is None or request.meta.get("proxy"):
-            if kind is not None and scheduler.probes.get("") is request:
+            if kind is not None and scheduler.is_paused and may_pause:
                 scheduler.pause(PAUSES[-1], self._hosts.likely - {slot})  # it uses a try
             return None
         scheduler.probes.pop(slot, None)
@@ -124,7 +125,9 @@ class HoldMiddleware:
             return None  # a file, or by hand
         timeout, is_probe = request.meta.get("download_timeout"), scheduler.is_probe(request, slot)
         timeout = timeout if isinstance(timeout, (int, float)) else self._timeout
-        step = self._hosts.fails(slot, hold, kind, timeout=timeout, is_probe=is_probe)
+        step = self._hosts.fails(
+            slot, hold, kind, timeout=timeout, is_probe=is_probe, may_pause=may_pause
+        )
         if step.pause is not None:
             self._go_offline(scheduler, step.pause)
         if step.seconds is not None:
@@ -150,7 +153,8 @@ class HoldMiddleware:
         slot = "" if scheduler is None or request.meta.get("proxy") else self._slot_of(request)
         if scheduler is None or not slot:
             return
-        if self._hosts.hears(slot, latency):
+        self._hosts.hears(slot, latency)
+        if scheduler.is_paused:
             self._log.info("%s answers: the crawl goes on", slot)
             scheduler.pause(None)
         if scheduler.holds and (times := scheduler.holds.get(slot, NO_HOLD).times) >= SILENT:
@@ -249,8 +253,7 @@ class HoldMiddleware:
             self._doubts[slot] += not is_suspect
         else:
             uses_try = uses_try or (is_probe and is_suspect)
-            pause = PAUSES[min(hold.times, len(PAUSES) - 1)]
-            self._hold_refusing(scheduler, slot, pause, str(response.status))
+            self._hold_refusing(scheduler, slot, pause_after(hold.times), str(response.status))
         if self._is_for_the_spider(request, response):
             return False
         meta[REFUSED] = returns

@@ -3,6 +3,7 @@ offline. All rules are here."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from math import inf
 from time import monotonic
 from typing import Literal, NamedTuple
@@ -21,8 +22,8 @@ ALONE_HOLDS = 65
 """Or after so many holds in a row, which take as long, begun by any processes."""
 ONE_BY_ONE = 0.05
 """Seconds of the hold by which a slot gets one request at a time."""
-MOST_HEARD = 10_000
-"""So many slots that have answered are remembered, or those of the last ten minutes."""
+MOST_HEARD = 100_000
+"""So many slots are remembered that have answered last."""
 
 Kind = Literal["refused", "timeout", "broken"]
 """What an exception is: the host was not reached, it has not answered in time, or the connection
@@ -37,6 +38,11 @@ _KINDS: dict[str, Kind] = {
 def kind_of(exception: BaseException) -> Kind | None:
     """Return what a download has failed with, None for anything but the network."""
     return _KINDS.get(download_reason(exception))
+
+
+def pause_after(holds: int) -> int:
+    """Return the seconds of the next hold after so many in a row."""
+    return PAUSES[min(holds, len(PAUSES) - 1)]
 
 
 class Step(NamedTuple):
@@ -72,30 +78,25 @@ class Hosts:
     def __init__(self, retry: float) -> None:
         self._retry = retry
         self._runs: dict[str, _Run] = {}
-        self._heard: dict[str, float] = {}
+        """By slot; that of all slots together under an empty name."""
+        self._heard: OrderedDict[str, float] = OrderedDict()
         """When a byte of each slot came last."""
-        self._most_heard = MOST_HEARD
         self._answered = -inf
         """When the last request was sent that was answered."""
         self._silent: set[str] = set()
         """The slots that have failed since any slot has answered, but for those that have failed
         enough before that."""
-        self._failures, self._silent_since = 0, 0.0  # of these, and when the first of them was
-        self._pauses, self._paused_until = 0, 0.0
 
-    def hears(self, slot: str, latency: float = inf) -> bool:
-        """Note that `slot` answers, a request that was sent `latency` seconds ago. Return True if
-        the machine was offline up to now."""
+    def hears(self, slot: str, latency: float = inf) -> None:
+        """Note that `slot` answers, a request that was sent `latency` seconds ago."""
         self._heard[slot] = now = monotonic()
+        self._heard.move_to_end(slot)
+        if len(self._heard) > MOST_HEARD:
+            self._heard.popitem(last=False)
         self._answered = max(self._answered, now - latency)
-        if len(self._heard) > self._most_heard:
-            self._heard = {each: at for each, at in self._heard.items() if at > now - 600}
-            self._most_heard = max(MOST_HEARD, 2 * len(self._heard))
         self._runs.pop(slot, None)
+        self._runs.pop("", None)
         self._silent.clear()
-        was_offline = self._paused_until > 0
-        self._failures, self._pauses, self._paused_until = 0, 0, 0.0
-        return was_offline
 
     @property
     def likely(self) -> set[str]:
@@ -103,10 +104,11 @@ class Hosts:
         return self._heard.keys() - self._silent
 
     def fails(
-        self, slot: str, hold: Hold, kind: Kind, *, timeout: float, is_probe: bool = False
+        self, slot: str, hold: Hold, kind: Kind, *, timeout: float, is_probe: bool, may_pause: bool
     ) -> Step:
         """Note an attempt on `slot` that has failed, after `timeout` seconds if it is a timeout;
-        `is_probe` if it was to find out whether `hold` may end. Return what follows."""
+        `is_probe` if it was to find out whether `hold` may end, and `may_pause` unless there is a
+        pause, and it was not to find out whether that may end. Return what follows."""
         now = monotonic()
         if kind == "timeout" and self._heard.get(slot, -inf) > now - timeout:
             return Step()  # the host is slow
@@ -121,17 +123,20 @@ class Hosts:
             run.enough = now
         if self._answered < run.enough:
             is_new = slot not in self._silent
-            self._silent_since = self._silent_since if self._failures else now
             self._silent.add(slot)
-            self._failures += 1
+            of_all = self._runs.setdefault("", _Run(now))
+            of_all.failures += 1
             if len(self._silent) > 1:
                 # else a crawl would never end whose last hosts are all dead
-                if slot not in self._heard and now - self._silent_since >= ALONE_SECONDS:
-                    self._paused_until = now + PAUSES[0]
+                if slot not in self._heard and now - of_all.began >= ALONE_SECONDS:
                     return run.held(self._retry, DEAD, PAUSES[0])
                 # another one finds out when it is over
                 again = ONE_BY_ONE if is_probe and hold.times >= SILENT else None
-                return Step(True, again, hold.times, self._pause(now, is_new=is_new))
+                if not may_pause or of_all.failures < ATTEMPTS:
+                    return Step(True, again, hold.times)
+                pause = pause_after(of_all.times)
+                of_all.times += not is_new  # the next one may answer
+                return Step(True, again, hold.times, pause)
         if hold.until > now and not is_probe and hold.times != SILENT:  # it was sent before
             return Step(goes_back=True)
         if run.failures < ATTEMPTS:
@@ -147,14 +152,4 @@ class Hosts:
         most = ALONE_HOLDS if run.failures >= 2 * ATTEMPTS else ALONE_HOLDS + ATTEMPTS
         if rows >= (len(PAUSES) if others or now - run.began >= ALONE_SECONDS else most):
             return run.held(self._retry, DEAD)
-        return run.held(PAUSES[min(rows, len(PAUSES) - 1)], SILENT + rows + 1)
-
-    def _pause(self, now: float, *, is_new: bool) -> float | None:
-        """Return for how many seconds nothing is sent, None if that is so already, or too little
-        has failed. It is no longer than the last for a slot that `is_new`: the next may answer."""
-        if self._failures < ATTEMPTS or now < self._paused_until:
-            return None
-        pause = PAUSES[min(self._pauses, len(PAUSES) - 1)]
-        self._pauses += not is_new
-        self._paused_until = now + pause
-        return pause
+        return run.held(pause_after(rows), SILENT + rows + 1)
