@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
-from scrapy.exceptions import IgnoreRequest, NotConfigured
+from scrapy.exceptions import NotConfigured
 
 from ..scrapy_private.engine import HELD, REFUSED, UNCACHEABLE
 from ..scrapy_private.progress import scheduler_of
 from ..scrapy_private.slots import backs_off, slot_keys
 from ..startup import fetches_one_page, is_component, refuse
 from .delays import DEAD, NO_HOLD, SILENT, Hold
-from .failed_request import class_and_message, count_of
-from .hosts import PAUSES, Hosts, Step, kind_of, pause_after
-from .settings import HOLD, HOLD_MAX, HOLD_TIMES, HOST_RETRY
+from .failed_request import count_of
+from .hosts import Hosts, pause_after
+from .settings import HOLD, HOLD_MAX, HOLD_TIMES
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -62,8 +62,7 @@ class HoldMiddleware:
         self._found: HoldingScheduler | None = None
         self._refusals = REFUSALS & {int(code) for code in settings.getlist("RETRY_HTTP_CODES")}
         self._has_cache = settings.getbool("HTTPCACHE_ENABLED")
-        self._hosts = Hosts(HOST_RETRY.read(settings))
-        self._timeout = crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or 180.0
+        self._hosts = Hosts(crawler, self._log)
         self._rows: Counter[str] = Counter()  # of holds that this process has begun, by slot
         self._doubts: Counter[str] = Counter()
         """By slot: one more for each refusal, one less for any other answer, many after a hold."""
@@ -112,27 +111,10 @@ class HoldMiddleware:
         scheduler = self._scheduler
         if scheduler is None:
             return None
-        kind = None if isinstance(exception, IgnoreRequest) else kind_of(exception)
-        slot = self._slot_of(request)
-        hold = scheduler.holds.get(slot, NO_HOLD)
-        may_pause = not scheduler.is_paused or scheduler.probes.get("") is request
-        if kind is None or request.meta.get("proxy"):
-            if kind is not None and scheduler.is_paused and may_pause:
-                scheduler.pause(PAUSES[-1], self._hosts.likely - {slot})  # it uses a try
-            return None
-        scheduler.probes.pop(slot, None)
-        if not slot or (not hold.times and hold.until > monotonic()):
-            return None  # a file, or by hand
-        timeout, is_probe = request.meta.get("download_timeout"), scheduler.is_probe(request, slot)
-        timeout = timeout if isinstance(timeout, (int, float)) else self._timeout
-        step = self._hosts.fails(
-            slot, hold, kind, timeout=timeout, is_probe=is_probe, may_pause=may_pause
+        fails, slot = self._hosts.fails, self._slot_of(request)
+        goes_back = fails(scheduler, request, slot, exception) and not request.meta.get(
+            "dont_retry"
         )
-        if step.pause is not None:
-            self._go_offline(scheduler, step.pause)
-        if step.seconds is not None:
-            self._hold_silent(scheduler, slot, hold, step, exception)
-        goes_back = step.goes_back and not request.meta.get("dont_retry")
         if not (goes_back and scheduler.has_dispatched(request)):
             return None
         self._crawler.stats.inc_value("scheduler/held")
@@ -150,47 +132,12 @@ class HoldMiddleware:
     def _hear(self, request: Request, latency: float = inf) -> None:
         """Note that a host answers, so many seconds after it was asked."""
         scheduler = self._scheduler
-        slot = "" if scheduler is None or request.meta.get("proxy") else self._slot_of(request)
-        if scheduler is None or not slot:
-            return
-        self._hosts.hears(slot, latency)
-        if scheduler.is_paused:
-            self._log.info("%s answers: the crawl goes on", slot)
-            scheduler.pause(None)
-        if scheduler.holds and (times := scheduler.holds.get(slot, NO_HOLD).times) >= SILENT:
-            if times > SILENT:
-                self._log.info("%s answers again", slot)
-            scheduler.release(slot)
-
-    def _hold_silent(
-        self, scheduler: HoldingScheduler, slot: str, hold: Hold, step: Step, why: Exception
-    ) -> None:
-        """Hold a slot whose host does not answer."""
-        scheduler.hold(slot, step.seconds or 0.0, step.times)
-        if not step.is_next:
-            return
-        if step.times >= DEAD:
-            self._crawler.stats.inc_value("scheduler/dead_hosts")
-            self._log.warning(
-                "%s is dead: it has not answered after %d holds in a row (%s). What waits for it"
-                " counts as failed, for the reason host, unless it answers. One request asks it"
-                " every %.3g s (BLOOM_HOST_RETRY), 'scrapy bloom queue release' asks at once.",
-                *(slot, max(0, hold.times - SILENT), class_and_message(why), step.seconds),
-            )
-            return
-        self._crawler.stats.inc_value("scheduler/holds")
-        what = "%s does not answer (%s): it is not asked for %.3g s (hold %d in a row)"
-        self._log.info(what, slot, class_and_message(why), step.seconds, step.times - SILENT)
-
-    def _go_offline(self, scheduler: HoldingScheduler, seconds: float) -> None:
-        """Send nothing for so many seconds, then one request to find out if a host is there."""
-        if not scheduler.is_paused:
-            self._crawler.stats.inc_value("scheduler/offline")
-            self._log.warning(
-                "No host answers any more: this machine seems to be offline. Nothing fails, and"
-                " one request at a time asks whether that is over, once a minute at last.",
-            )
-        scheduler.pause(seconds, self._hosts.likely)
+        if (
+            scheduler is not None
+            and not request.meta.get("proxy")
+            and (slot := self._slot_of(request))
+        ):
+            self._hosts.hears(scheduler, slot, latency)
 
     def _response_downloaded(self, response: Response, request: Request) -> None:
         """Note a refusal before the next request is sent, and keep it out of the HTTP cache; or end

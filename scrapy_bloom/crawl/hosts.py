@@ -3,13 +3,21 @@ offline. All rules are here."""
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from math import inf
 from time import monotonic
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING
 
-from .delays import DEAD, SILENT, Hold
-from .failed_request import download_reason
+from .delays import DEAD, NO_HOLD, SILENT
+from .failed_request import class_and_message, download_reason
+from .settings import HOST_RETRY
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from .protocols import HoldingScheduler
 
 PAUSES = (5, 10, 20, 40, 60)
 """Seconds of the holds in a row, without Retry-After; the last is that of all others. After so many
@@ -25,36 +33,18 @@ ONE_BY_ONE = 0.05
 MOST_HEARD = 100_000
 """So many slots are remembered that have answered last."""
 
-Kind = Literal["refused", "timeout", "broken"]
-"""What an exception is: the host was not reached, it has not answered in time, or the connection
-has broken, which says nothing of the host."""
-_KINDS: dict[str, Kind] = {
+_KINDS = {
     "download/timeout": "timeout",
     **dict.fromkeys(("download/dns", "download/refused"), "refused"),
     **dict.fromkeys(("download/connection", "download/data_loss"), "broken"),
 }
-
-
-def kind_of(exception: BaseException) -> Kind | None:
-    """Return what a download has failed with, None for anything but the network."""
-    return _KINDS.get(download_reason(exception))
+"""By the reason of a failed download: the host was not reached, it has not answered in time, or the
+connection has broken, which says nothing of the host."""
 
 
 def pause_after(holds: int) -> int:
     """Return the seconds of the next hold after so many in a row."""
     return PAUSES[min(holds, len(PAUSES) - 1)]
-
-
-class Step(NamedTuple):
-    """What a failed attempt leads to: its request `goes_back`, and uses no try; the slot is held
-    for `seconds`, in a Hold with these `times`, which `is_next` in the row as far as this process
-    has told; or for `pause` seconds nothing at all is sent."""
-
-    goes_back: bool = False
-    seconds: float | None = None
-    times: int = 0
-    pause: float | None = None
-    is_next: bool = False
 
 
 class _Run:
@@ -65,18 +55,16 @@ class _Run:
         self.began, self.enough = began, inf
         self.failures, self.times = 0, 0
 
-    def held(self, seconds: float, times: int, pause: float | None = None) -> Step:
-        """Return the step to a Hold with these `times`."""
-        is_next, self.times = times > self.times, times
-        return Step(True, seconds, times, pause, is_next)
-
 
 class Hosts:
-    """What this process knows of its hosts, by download slot. A dead one is asked again after
-    `retry` seconds. Cost of an answer: 0.2 µs."""
+    """What this process knows of its hosts, by download slot: holds those that do not answer in its
+    scheduler. Cost of an answer: 0.2 µs."""
 
-    def __init__(self, retry: float) -> None:
-        self._retry = retry
+    def __init__(self, crawler: Crawler, log: logging.LoggerAdapter[logging.Logger]) -> None:
+        """Raise ValueError for a setting."""
+        self._retry = HOST_RETRY.read(crawler.settings)
+        self._timeout = crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or 180.0
+        self._stats, self._log = crawler.stats, log
         self._runs: dict[str, _Run] = {}
         """By slot; that of all slots together under an empty name."""
         self._heard: OrderedDict[str, float] = OrderedDict()
@@ -87,7 +75,7 @@ class Hosts:
         """The slots that have failed since any slot has answered, but for those that have failed
         enough before that."""
 
-    def hears(self, slot: str, latency: float = inf) -> None:
+    def hears(self, scheduler: HoldingScheduler, slot: str, latency: float) -> None:
         """Note that `slot` answers, a request that was sent `latency` seconds ago."""
         self._heard[slot] = now = monotonic()
         self._heard.move_to_end(slot)
@@ -97,6 +85,13 @@ class Hosts:
         self._runs.pop(slot, None)
         self._runs.pop("", None)
         self._silent.clear()
+        if scheduler.is_paused:
+            self._log.info("%s answers: the crawl goes on", slot)
+            scheduler.pause(None)
+        if scheduler.holds and (times := scheduler.holds.get(slot, NO_HOLD).times) >= SILENT:
+            if times > SILENT:
+                self._log.info("%s answers again", slot)
+            scheduler.release(slot)
 
     @property
     def likely(self) -> set[str]:
@@ -104,14 +99,24 @@ class Hosts:
         return self._heard.keys() - self._silent
 
     def fails(
-        self, slot: str, hold: Hold, kind: Kind, *, timeout: float, is_probe: bool, may_pause: bool
-    ) -> Step:
-        """Note an attempt on `slot` that has failed, after `timeout` seconds if it is a timeout;
-        `is_probe` if it was to find out whether `hold` may end, and `may_pause` unless there is a
-        pause, and it was not to find out whether that may end. Return what follows."""
-        now = monotonic()
+        self, scheduler: HoldingScheduler, request: Request, slot: str, why: Exception
+    ) -> bool:
+        """Note that an attempt on `slot` has failed. Return True if `request` is to go back to the
+        scheduler without a try."""
+        kind = _KINDS.get(download_reason(why))
+        may_pause = not scheduler.is_paused or scheduler.probes.get("") is request
+        if kind is None or request.meta.get("proxy"):
+            if kind is not None and scheduler.is_paused and may_pause:
+                scheduler.pause(PAUSES[-1], self.likely - {slot})
+            return False
+        scheduler.probes.pop(slot, None)
+        now, hold = monotonic(), scheduler.holds.get(slot, NO_HOLD)
+        if not slot or (not hold.times and hold.until > now):
+            return False  # a file, or by hand
+        timeout, is_probe = request.meta.get("download_timeout"), scheduler.is_probe(request, slot)
+        timeout = timeout if isinstance(timeout, (int, float)) else self._timeout
         if kind == "timeout" and self._heard.get(slot, -inf) > now - timeout:
-            return Step()  # the host is slow
+            return False  # the host is slow
         run = self._runs.get(slot)
         if run is None or (run.times and hold.times < SILENT):  # it was released
             run = self._runs[slot] = _Run(now)
@@ -129,27 +134,58 @@ class Hosts:
             if len(self._silent) > 1:
                 # else a crawl would never end whose last hosts are all dead
                 if slot not in self._heard and now - of_all.began >= ALONE_SECONDS:
-                    return run.held(self._retry, DEAD, PAUSES[0])
-                # another one finds out when it is over
-                again = ONE_BY_ONE if is_probe and hold.times >= SILENT else None
-                if not may_pause or of_all.failures < ATTEMPTS:
-                    return Step(True, again, hold.times)
-                pause = pause_after(of_all.times)
-                of_all.times += not is_new  # the next one may answer
-                return Step(True, again, hold.times, pause)
+                    self._pause(scheduler, PAUSES[0])
+                    self._hold(scheduler, slot, DEAD, why)
+                    return True
+                if may_pause and of_all.failures >= ATTEMPTS:
+                    self._pause(scheduler, pause_after(of_all.times))
+                    of_all.times += not is_new  # the next one may answer
+                if is_probe and hold.times >= SILENT:  # another one finds out when it is over
+                    scheduler.hold(slot, ONE_BY_ONE, hold.times)
+                return True
         if hold.until > now and not is_probe and hold.times != SILENT:  # it was sent before
-            return Step(goes_back=True)
+            return True
         if run.failures < ATTEMPTS:
             if (kind == "timeout" and hold.times <= 0) or (hold.times >= SILENT and is_probe):
-                return Step(seconds=ONE_BY_ONE, times=SILENT)
-            return Step()
+                scheduler.hold(slot, ONE_BY_ONE, SILENT)
+            return False
         if kind == "broken" and not is_probe:
-            return Step()
+            return False
         rows = max(0, hold.times - SILENT)
         # others have answered since, or it never has, and others have: it is the host
         others = self._answered > run.began or (slot not in self._heard and bool(self._heard))
         # fewer failures may be those of a process that has begun offline
         most = ALONE_HOLDS if run.failures >= 2 * ATTEMPTS else ALONE_HOLDS + ATTEMPTS
-        if rows >= (len(PAUSES) if others or now - run.began >= ALONE_SECONDS else most):
-            return run.held(self._retry, DEAD)
-        return run.held(pause_after(rows), SILENT + rows + 1)
+        is_dead = rows >= (len(PAUSES) if others or now - run.began >= ALONE_SECONDS else most)
+        self._hold(scheduler, slot, DEAD if is_dead else SILENT + rows + 1, why)
+        return True
+
+    def _hold(self, scheduler: HoldingScheduler, slot: str, times: int, why: Exception) -> None:
+        """Hold a slot whose host does not answer, and tell of it once."""
+        row, run = times - SILENT, self._runs[slot]
+        before = max(0, scheduler.holds.get(slot, NO_HOLD).times - SILENT)
+        seconds = self._retry if times == DEAD else pause_after(row - 1)
+        scheduler.hold(slot, seconds, times)
+        is_next, run.times = times > run.times, times
+        if is_next and times == DEAD:
+            self._stats.inc_value("scheduler/dead_hosts")
+            self._log.warning(
+                "%s is dead: it has not answered after %d holds in a row (%s). What waits for it"
+                " counts as failed, for the reason host, unless it answers. One request asks it"
+                " every %.3g s (BLOOM_HOST_RETRY), 'scrapy bloom queue release' asks at once.",
+                *(slot, before, class_and_message(why), seconds),
+            )
+        elif is_next:
+            self._stats.inc_value("scheduler/holds")
+            what = "%s does not answer (%s): it is not asked for %.3g s (hold %d in a row)"
+            self._log.info(what, slot, class_and_message(why), seconds, row)
+
+    def _pause(self, scheduler: HoldingScheduler, seconds: float) -> None:
+        """Send nothing for so many seconds, then one request to find out if a host is there."""
+        if not scheduler.is_paused:
+            self._stats.inc_value("scheduler/offline")
+            self._log.warning(
+                "No host answers any more: this machine seems to be offline. Nothing fails, and"
+                " one request at a time asks whether that is over, once a minute at last.",
+            )
+        scheduler.pause(seconds, self.likely)

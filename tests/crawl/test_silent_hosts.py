@@ -317,13 +317,14 @@ def test_a_request_with_a_proxy_says_nothing_of_the_host(make_crawl, clock):
     assert crawl.pop() is not None
 
 
-def test_who_has_answered_last_is_remembered(clock, monkeypatch):
+def test_who_has_answered_last_is_remembered(make_crawl, monkeypatch):
     """But not all: a crawl may have millions of hosts."""
     monkeypatch.setattr(hosts, "MOST_HEARD", 3)
-    found = hosts.Hosts(60)
+    crawl = make_crawl()
+    found = crawl.middleware._hosts
     for names, known in ("abc", "abc"), ("ad", "acd"), ("e", "ade"):
         for name in names:
-            found.hears(name)
+            found.hears(crawl.scheduler, name, 0.1)
         assert found.likely == {*known}
 
 
@@ -350,7 +351,7 @@ def test_who_has_answered_is_asked_first_whether_the_machine_is_online(make_craw
     crawl, gone = make_crawl(), [f"gone{n:02}" for n in range(60)]
     world = World(crawl, clock, {**dict.fromkeys(gone, 2), "up": 50}, always("refused", *gone))
     crawl.scheduler.hold("up", 5, 1)
-    crawl.middleware._hosts.hears("up")
+    crawl.middleware._hosts.hears(crawl.scheduler, "up", 0.1)
     world.run(300)
     assert len(world.answered) == 50
 
