@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+import time
+from calendar import timegm
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
+from email.utils import parsedate
 from heapq import heappop, heappush
 from math import inf
 from time import monotonic
@@ -18,7 +19,7 @@ from weakref import WeakKeyDictionary
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from ..scrapy_private.engine import HELD, REFUSED, UNCACHEABLE
+from ..scrapy_private.engine import HELD, REFUSED
 from ..scrapy_private.progress import scheduler_of
 from ..scrapy_private.slots import backs_off, slot_keys
 from ..startup import fetches_one_page, is_component, refuse
@@ -43,6 +44,8 @@ RECOVERY = 16
 DOUBTS = 3
 """So many more refusals than answers hold a slot."""
 REFUSALS = frozenset({429, 503})
+UNCACHEABLE = "_dont_cache"
+"""Scrapy's own meta key, which HttpCacheMiddleware takes out of a request as it obeys it."""
 _SECONDS = re.compile(rb"\d+(\.\d*)?")
 
 
@@ -111,11 +114,8 @@ class HoldMiddleware:
         scheduler = self._scheduler
         if scheduler is None:
             return None
-        fails, slot = self._hosts.fails, self._slot_of(request)
-        goes_back = fails(scheduler, request, slot, exception) and not request.meta.get(
-            "dont_retry"
-        )
-        if not (goes_back and scheduler.has_dispatched(request)):
+        goes_back = self._hosts.fails(scheduler, request, self._slot_of(request), exception)
+        if not goes_back or request.meta.get("dont_retry") or not scheduler.has_dispatched(request):
             return None
         self._crawler.stats.inc_value("scheduler/held")
         return sent_again(request)
@@ -131,13 +131,8 @@ class HoldMiddleware:
 
     def _hear(self, request: Request, latency: float = inf) -> None:
         """Note that a host answers, so many seconds after it was asked."""
-        scheduler = self._scheduler
-        if (
-            scheduler is not None
-            and not request.meta.get("proxy")
-            and (slot := self._slot_of(request))
-        ):
-            self._hosts.hears(scheduler, slot, latency)
+        if (scheduler := self._scheduler) is not None and not request.meta.get("proxy"):
+            self._hosts.hears(scheduler, self._slot_of(request), latency)
 
     def _response_downloaded(self, response: Response, request: Request) -> None:
         """Note a refusal before the next request is sent, and keep it out of the HTTP cache; or end
@@ -183,7 +178,7 @@ class HoldMiddleware:
         slot, asked, meta = self._slot_of(request), retry_after(response), request.meta
         hold, is_probe = scheduler.holds.get(slot, NO_HOLD), scheduler.is_probe(request, slot)
         # it has used a try, or an answer has ended a hold since it was refused
-        is_suspect = bool(meta.get("retry_times")) or (REFUSED in meta and hold.times <= 0)
+        is_suspect = bool(meta.get("retry_times")) or (REFUSED in meta and not hold.times)
         returns = is_probe + count_of(meta.get(REFUSED))
         uses_try = returns > self._times
         if not is_probe and (hold.times > 0 or hold.until > monotonic()):  # it was sent before
@@ -352,15 +347,13 @@ def retry_after(response: Response) -> float | None:
     elif (until := _date(value)) is None:
         return None
     else:
-        now = _date(response.headers.get("Date") or b"") or datetime.now(timezone.utc)
-        seconds = (until - now).total_seconds()
+        seconds = until - (_date(response.headers.get("Date") or b"") or time.time())
     return seconds if seconds > 0 else None
 
 
-def _date(value: bytes) -> datetime | None:
+def _date(value: bytes) -> int | None:
     with suppress(Exception):  # bytes of a stranger
-        date = parsedate_to_datetime(value.decode("ascii"))
-        return date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)
+        return timegm(parsedate(value.decode("ascii")) or ())  # all are in GMT
     return None
 
 

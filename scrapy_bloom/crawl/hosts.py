@@ -77,6 +77,8 @@ class Hosts:
 
     def hears(self, scheduler: HoldingScheduler, slot: str, latency: float) -> None:
         """Note that `slot` answers, a request that was sent `latency` seconds ago."""
+        if not slot:
+            return  # a file
         self._heard[slot] = now = monotonic()
         self._heard.move_to_end(slot)
         if len(self._heard) > MOST_HEARD:

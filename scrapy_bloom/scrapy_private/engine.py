@@ -20,8 +20,6 @@ HELD = "bloom_held"
 """Meta key: how often a request was sent again for a hold of its download slot."""
 REFUSED = "bloom_refused"
 """Meta key: how often a request was refused as the probe, in one that was refused at all."""
-UNCACHEABLE = "_dont_cache"
-"""Meta key of Scrapy's own, which HttpCacheMiddleware takes out of a request as it obeys it."""
 REDIRECT_TIMES = "redirect_times"
 TIMES_SENT_AGAIN = ("retry_times", REDIRECT_TIMES, HELD)
 """The meta keys of requests that downloader middlewares send again."""
