@@ -42,9 +42,9 @@ class Hold(NamedTuple):
 
     def met(self, until: float, times: int) -> Hold:
         """Return what this hold and that one make together: by hand, while either is; else that one
-        if it is the next in the row, or of a silent host, whose last probe has ended."""
+        if it is the next in the row, or over, or of a silent host, whose last probe has ended."""
         by_hand = not times or (not self.times and self.until > monotonic())
-        is_next = not by_hand and (times > self.times or times >= SILENT)
+        is_next = not by_hand and (times > self.times or times >= SILENT or until <= monotonic())
         times = 0 if by_hand else max(self.times, times)
         return self._replace(until=until if is_next else max(self.until, until), times=times)
 

@@ -295,10 +295,8 @@ class LocalHolds:
         """Let the requests of slots be popped whose holds are over."""
         while self._ends and self._ends[0][0] <= monotonic():
             until, slot = heappop(self._ends)
-            if self.holds.get(slot, NO_HOLD).until == until:
-                for queue in self.queues:
-                    queue.release(slot)
-                self.keep(slot)  # what was put off waits by a clock that may have jumped
+            if (hold := self.holds.get(slot, NO_HOLD)).until == until:
+                self._set(slot, hold)  # what was put off waits by a clock that may have jumped
 
     def admit(self, slot: str, request: Request | None = None) -> bool:
         """Return True if a request of `slot` may be dispatched. After a hold that is one, during

@@ -288,8 +288,6 @@ class LedgerScheduler(BaseScheduler):
             if not slot:
                 self._gate.hold("", 0.0, SILENT)
             elif hold.times == self._held_times.get(probe):
-                if hold.times < SILENT:  # of the others a release would say that they answer
-                    self.release(slot)
                 self.hold(slot, 0.0, hold.times)
 
     def _count(self, name: str, medium: str) -> None:
