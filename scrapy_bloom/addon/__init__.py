@@ -9,7 +9,6 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.python import global_object_name
 
-from ..crawl.delays import NOT_BEFORE
 from ..crawl.holds import HoldMiddleware
 from ..crawl.origins import AT_THE_ENGINES_END, ResponseOrigins
 from ..crawl.settings import DURABLE, DURABLE_FEEDS, wants_delta
@@ -21,7 +20,7 @@ from ..sqlite.scheduler import DurableScheduler
 from ..startup import fetches_one_page, is_component, is_shell, refuse
 
 if TYPE_CHECKING:
-    from scrapy import Request, Spider
+    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
@@ -96,21 +95,11 @@ class Addon:
         lacks_feeds = bool(settings.getdict("FEEDS")) and not (
             OURS in settings.getdict("EXTENSIONS") or feeds_of(crawler) is not None
         )
-        is_crawl = not fetches_one_page(crawler)
-        if lacks_feeds or not (is_filtered and is_durable and has_job and is_crawl):
+        is_whole = is_filtered and is_durable and has_job and not lacks_feeds
+        if not is_whole or fetches_one_page(crawler):
             from .off import tell
 
             tell(crawler, OURS * lacks_feeds, is_durable=is_durable, shares=shares)
-        if is_crawl and not is_durable:
-            crawler.signals.connect(self._request_scheduled, signals.request_scheduled)
-
-    def _request_scheduled(self, request: Request, spider: Spider) -> None:
-        """Warn of the first request that Scrapy's scheduler sends too early."""
-        if NOT_BEFORE in request.meta:
-            from .off import tell_of_delay
-
-            tell_of_delay(request, spider)
-            spider.crawler.signals.disconnect(self._request_scheduled, signals.request_scheduled)
 
 
 def _shares(settings: BaseSettings) -> bool:

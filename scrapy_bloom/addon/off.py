@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.python import global_object_name
@@ -44,6 +45,7 @@ def tell(crawler: Crawler, exporter: str, *, is_durable: bool, shares: bool) -> 
     if not is_durable:
         why, way_out = _why_not_durable(settings, own, is_filtered=is_filtered)
         announce(crawler, "requests", f"not durable, {why}", way_out)
+        crawler.signals.connect(_tell_of_delay, signals.request_scheduled)
     elif not shares and JobDirectory.of(settings.get("JOBDIR")) is None:
         announce(crawler, "requests", "in memory (there is no JOBDIR)")
     if not exporter:
@@ -66,8 +68,11 @@ def tell(crawler: Crawler, exporter: str, *, is_durable: bool, shares: bool) -> 
         )
 
 
-def tell_of_delay(request: Request, spider: Spider) -> None:
-    """Warn of a request that Scrapy's scheduler sends too early."""
+def _tell_of_delay(request: Request, spider: Spider) -> None:
+    """Warn of the first request that Scrapy's scheduler sends too early."""
+    if NOT_BEFORE not in request.meta:
+        return
+    spider.crawler.signals.disconnect(_tell_of_delay, signals.request_scheduled)
     logger.warning(
         "%(request)s has %(key)s, which %(scheduler)s does not know: such requests are sent at"
         " once. Set SCHEDULER to 'scrapy_bloom.DurableScheduler'",
