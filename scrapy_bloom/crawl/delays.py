@@ -41,12 +41,13 @@ class Hold(NamedTuple):
     pause: float = 0.0
 
     def met(self, until: float, times: int) -> Hold:
-        """Return what this hold and that one make together: by hand, while either is; else that one
-        if it is the next in the row, or over, or of a silent host, whose last probe has ended."""
+        """Return what this hold and that one make together: by hand, while either is; with the end
+        of that one, if it is over, or of a silent host, whose last probe has ended; or the later
+        end."""
         by_hand = not times or (not self.times and self.until > monotonic())
-        is_next = not by_hand and (times > self.times or times >= SILENT or until <= monotonic())
+        is_set = not by_hand and (times >= SILENT or until <= monotonic())
         times = 0 if by_hand else max(self.times, times)
-        return self._replace(until=until if is_next else max(self.until, until), times=times)
+        return self._replace(until=until if is_set else max(self.until, until), times=times)
 
     def lets_pass(self, request: Request) -> bool:
         """Return True for a request with a proxy: the hold of a silent host is not for it."""

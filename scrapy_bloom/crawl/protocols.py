@@ -41,9 +41,9 @@ class Holds(Protocol):
         """The holds by slot; one that is over may stay here until an answer of its slot ends it."""
 
     def hold(self, slot: str, seconds: float, times: int) -> None:
-        """Dispatch no request of `slot` for so many seconds, `inf` until its release. `times` is 0
-        for a hold by hand, which no request ends; that of as many `times` or more goes on if it
-        ends later. Durable with the next commit."""
+        """Dispatch no request of `slot` for so many seconds, or for those that are left, if these
+        are more; `inf` is until its release, and 0 ends the wait but not the row. `times` is 0 for
+        a hold by hand, which no request ends. Durable with the next commit."""
 
     def release(self, slot: str) -> None:
         """End the hold of `slot`, if there is one. Durable with the next commit."""

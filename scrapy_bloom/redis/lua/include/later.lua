@@ -146,8 +146,8 @@ local function hold_slot(slot, pause, times)
     hold[5][worker] = 2
   end
   local is_by_hand = times == 0 or hold[2] == 0 and hold[1] > now
-  local is_next = not is_by_hand and (times > hold[2] or times >= SILENT or pause == 0)
-  if is_next or now + pause > hold[1] then
+  local is_set = not is_by_hand and (times >= SILENT or pause == 0)
+  if is_set or now + pause > hold[1] then
     hold[1], hold[3] = now + pause, pause
   end
   hold[2] = is_by_hand and 0 or math.max(hold[2], times)
