@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import time
-from calendar import timegm
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from email.utils import parsedate
+from email.utils import mktime_tz, parsedate_tz
 from heapq import heappop, heappush
 from math import inf
 from time import monotonic
@@ -181,6 +180,9 @@ class HoldMiddleware:
         is_suspect = bool(meta.get("retry_times")) or (REFUSED in meta and not hold.times)
         returns = is_probe + count_of(meta.get(REFUSED))
         uses_try = returns > self._times
+        if HELD in meta and REFUSED in meta and not (meta.get("retry_times") or self._rows[slot]):
+            # another process has held the slot for its refusal
+            self._doubts[slot] = max(self._doubts[slot], self._recovery(slot))
         if not is_probe and (hold.times > 0 or hold.until > monotonic()):  # it was sent before
             self._doubts[slot] = max(self._doubts[slot], self._recovery(slot))
             if asked is not None:
@@ -349,9 +351,10 @@ def retry_after(response: Response) -> float | None:
     return seconds if seconds > 0 else None
 
 
-def _date(value: bytes) -> int | None:
+def _date(value: bytes) -> float | None:
     with suppress(Exception):  # bytes of a stranger
-        return timegm(parsedate(value.decode("ascii")) or ())  # all are in GMT
+        found = parsedate_tz(value.decode("ascii"))
+        return found and mktime_tz((*found[:9], found[9] or 0))  # in GMT without a zone
     return None
 
 

@@ -109,6 +109,7 @@ LAST = "Fri, 31 Dec 9999 23:59:59 GMT"
         *(("60", 60), (" 7 ", 7), ("1.5", 1.5), ("9" * 5000, inf), (LAST, 253402300799 - DATE)),
         (formatdate(DATE + 30, usegmt=True), 30),
         (formatdate(DATE + 30).replace("-0000", ""), 30),
+        (formatdate(DATE + 30 + 7200).replace("-0000", "+0200"), 30),
         # not in the future, or not readable
         *((formatdate(DATE - over, usegmt=True), None) for over in (0, 30)),
         *((bad, None) for bad in ("0", "-5", "", "soon", "1e3", "²", "\xff\xfe", "1, 2", "inf")),
@@ -356,6 +357,22 @@ def test_a_hold_goes_on_after_a_kill(make_crawl, clock, opened, tmp_path, queue)
     assert crawl.left == 5
     job = killed(5, lambda **order: opened(Job(tmp_path / "job", BLOOM_HOLD=False, **order)))
     assert job.names() == [*"abc"]
+
+
+def test_what_was_held_before_a_kill_is_held_at_once(make_crawl, clock):
+    """A page that was refused then uses no try, though this process knows of no hold."""
+    crawl = make_crawl().pushed("a", "b")
+    for request in [crawl.pop(), crawl.pop()]:
+        crawl.again(request, 503, "60")
+    clock.now += 60
+    probe = crawl.pop()
+    crawl.answer(probe, 200)
+    crawl.done(probe)
+    crawl.commit()
+    crawl.drop()
+    crawl = make_crawl()
+    crawl.again(crawl.pop(), 503)
+    assert crawl.left == 5
 
 
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)

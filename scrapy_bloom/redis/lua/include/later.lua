@@ -78,7 +78,7 @@ local function hold_of(slot)
     hold[1] = now + hold[3]
     keep_hold(slot, hold)
   end
-  if hold[2] == 0 and hold[1] <= now then
+  if hold[2] <= 0 and hold[1] <= now then
     redis.call('HDEL', key('holds'), slot)
     return nil
   end
