@@ -33,6 +33,7 @@ from scrapy_bloom import (
     NewLinkExtractor,
     follow_new,
 )
+from scrapy_bloom.addon.off import _tell_of_delay
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.dupefilter import FilterDupeFilter
 from scrapy_bloom.early.links import has_left_out
@@ -407,7 +408,7 @@ LISTENERS = {
     "a partial": (lambda crawler: partial(handler), False),
     "a subclass": (lambda crawler: own(OffsiteMiddleware)(crawler).request_scheduled, False),
     "a changed add-on": (lambda crawler: MethodType(handler, Addon()), False),
-    "the add-on": (lambda crawler: Addon()._request_scheduled, True),
+    "the add-on": (lambda crawler: _tell_of_delay, True),
     "of delta": (lambda crawler: DeltaMiddleware.__new__(DeltaMiddleware)._request_scheduled, True),
     "Scrapy's": (lambda crawler: OffsiteMiddleware(crawler).request_scheduled, True),
 }

@@ -118,15 +118,11 @@ class Budget:
 
     def names_in(self, scheduler: LedgerScheduler, request: Request) -> list[Name]:
         """Return the names under which a request counts that is scheduled: not where it is sent
-        again, and none for one that each start repeats, such as a login; a child's copied key goes.
-        """
-        sources = scheduler._sources_of(request)
+        again, and none for one that each start repeats, such as a login."""
         if scheduler.ledger is not None and request.meta.get(REPEAT_KEY):
-            is_start = request is scheduler._start_requests.offered
-            if is_start or any(each.meta.get(REPEAT_KEY) for each in sources):
-                return []
-            del request.meta[REPEAT_KEY]
-        pages = [(encodable(scheduler._slot_of(each)), each.url) for each in (request, *sources)]
+            return []
+        both = (request, *scheduler._sources_of(request))
+        pages = [(encodable(scheduler._slot_of(each)), each.url) for each in both]
         return self.names(*pages[0], pages[1:])
 
     def keeps_out(self, scheduler: LedgerScheduler, request: Request, delay: float | None) -> bool:

@@ -29,6 +29,7 @@ from .holds import LocalHolds, probe_seconds, sent_again
 from .queue_settings import memory_records
 from .records import rank_of
 from .settings import ANY_SPIDER, DELAY_WAIT, budget_of
+from .start_requests import REPEAT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence, Sized
@@ -227,10 +228,14 @@ class LedgerScheduler(BaseScheduler):
             # not if a middleware sends the same object again
             is_again = TAKEN and request in TAKEN and request not in self._engine.just_downloaded()
             delay = take_delay(request) if is_again or NOT_BEFORE in request.meta else None
-            for source in self._sources_of(request):  # a redirect may change the host
+            for source in (sources := self._sources_of(request)):  # a redirect may change the host
                 host = urlparse_cached(source).hostname
                 if request.meta.get(SLOT_KEY) == host != urlparse_cached(request).hostname:
                     del request.meta[SLOT_KEY]
+            if ledger is not None and request.meta.get(REPEAT_KEY):
+                is_copy = request is not self._start_requests.offered  # such as a child's
+                if is_copy and not any(each.meta.get(REPEAT_KEY) for each in sources):
+                    del request.meta[REPEAT_KEY]
             if request.meta.get("proxy"):
                 self._local_holds.let_pass(self._slot_of(request))
             if self._budget is not None and self._budget.keeps_out(self, request, delay):

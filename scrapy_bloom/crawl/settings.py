@@ -93,5 +93,5 @@ def wants_delta(settings: BaseSettings) -> bool:
 
 def budget_of(settings: BaseSettings, kind: str = "crawl.budget.Budget", *about: object) -> Any:
     """Return the Budget in `settings`, None without one. Raises ValueError."""
-    is_on = any_is_on(settings, ("BLOOM_BUDGET",))
+    is_on = settings.get("BLOOM_BUDGET") not in (None, "", "None", {})
     return load_object(f"scrapy_bloom.{kind}").of(settings, *about) if is_on else None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 from ..crawl.codec import Codec
 from ..crawl.failed_request import ASKING_CAPPED, RETRYING
 from ..crawl.settings import RETRY_FAILED
 from .job_file import MAX_BYTES
+from .rounds import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +44,9 @@ def goes_on(
 ) -> bool:
     """Return True if a last round that was over but for kept requests goes on: one of these is
     pending again at this start, and can be read; the others fail again when they are popped. Cost:
-    reads the requests up to the first one."""
+    reads the requests of such a round, up to the first one."""
+    if not file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,)):
+        return False
     codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
     rows: Iterable[tuple[Any, ...]]
     rows = file.execute(COMING_BACK, (RETRY_FAILED.read(crawler.settings),))
@@ -72,9 +76,10 @@ def _wake(records: SqliteRecords, where: str, *values: object) -> int:
     rows = records.file.query(SELECTED.format(where), values)
     refused = records.refuses([row[0] for row in rows])
     found = [row for row in rows if row[0] not in refused]
-    records.wake([row[:3] for row in found if row[3] is None])
+    now = time.time()
+    records.wake([row[:3] for row in found if row[3] is None or row[3] <= now])
     for id_, *_, due in found:
-        if due is not None:
+        if due is not None and due > now:
             records.put_off(id_, due)
     records.dropped({})
     return len(found)

@@ -13,10 +13,10 @@ from scrapy import Request
 from scrapy.settings import Settings
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.crawl.budget import BUDGET
 from scrapy_bloom.crawl.choice import Filter
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.records import KEPT
+from scrapy_bloom.crawl.settings import budget_of
 from scrapy_bloom.redis.verify import queue_findings
 from scrapy_bloom.sqlite import listing
 from scrapy_bloom.sqlite.budget import JobBudget
@@ -226,11 +226,13 @@ def test_over_several_starts(place, runs):
 
 @pytest.mark.parametrize(
     "value",
-    [5, {"a": -1}, {"a": 1.5}, {"a": True}, {"*.com": "3"}, {"": 1}, {"\udc80/": 1}, "{", {1: 1}],
-)
+    [5, {"a": -1}, {"a": 1.5}, {"a": True}, {"*.com": "3"}, {"": 1}, {"\udc80/": 1}, "{", {1: 1},
+     0, False, "0", "False"],
+)  # fmt: skip
 def test_a_bad_budget_is_refused_with_one_line(value):
     with pytest.raises(ValueError, match=r"^BLOOM_BUDGET is .*: it must be a dictionary of"):
-        BUDGET.read(Settings({"BLOOM_BUDGET": value}))
+        budget_of(Settings({"BLOOM_BUDGET": value}))
+    assert budget_of(Settings({"BLOOM_BUDGET": "None"})) is None
 
 
 def test_what_is_over_the_budget_is_capped(place, caplog):
@@ -472,6 +474,13 @@ def test_a_start_request_that_cannot_be_serialized_is_recorded_once(make_round, 
         assert job.scheduler._store.failed == 2
         job = crash_round(**budget)
     assert job.finish() == ["start"]
+
+
+def test_a_login_s_key_that_a_child_has_copied_goes(place):
+    """Also without a budget, since a later start may have one."""
+    job = place.open().started()
+    job.scheduler.enqueue_request(child("a", meta={"bloom_repeat_start": True}))
+    assert "bloom_repeat_start" not in job.pop_any().meta
 
 
 def test_without_a_job_requests_over_the_budget_are_counted(make_round, caplog):
