@@ -217,8 +217,7 @@ VARIANTS = {
     "requests of all kinds, in a job": Variant(**MIXED, settings={**JOB, **ONE}),
     "rewriting, next to the spider": Variant(
         settings={"SPIDER_MIDDLEWARES": {Rewriting: 1200}, **ONE},
-        said="dropped early as requests, not as links:"
-        " tests.world.early.Rewriting is next to the spider",
+        said="not dropped early, tests.world.early.Rewriting is between the spider and the engine",
     ),
     "own fingerprints": Variant(
         **MIXED,
