@@ -102,16 +102,17 @@ class JobBudget(Budget):
         records, number = store.records, store.records.round()
         try:
             slot, rank, payload = store.record_of(request)
-            due = None if delay is None else time.time() + delay
-            records.put(slot, rank, payload, State.CAPPED, due, number, _pattern_in(full))
-            if request.dont_filter:
-                scheduler._children.stored(request, ())
         except ValueError as error:
             scheduler._tell_of_unserializable(request, error)
             slot = encodable(scheduler._slot_of(request))
             failed = lost(request, slot)
             records.put(slot, 0, b"", State.FAILED, failed.time, number, failed.encode())
             records.failed += 1
+        else:
+            due = None if delay is None else time.time() + delay
+            records.put(slot, rank, payload, State.CAPPED, due, number, _pattern_in(full))
+            if request.dont_filter:
+                scheduler._children.stored(request, ())
         if request is scheduler._start_requests.offered:
             scheduler._start_requests.mark_stored()
         self._ledger.stored(request, scheduler._sources_of(request))
