@@ -32,14 +32,29 @@ class ByCallback:
         return repr((*read, request.meta.get("key"))).encode().ljust(20)
 
 
-def made(**options):
+def made(kind=BloomDupeFilter, **options):
     """Return an open dupefilter in memory."""
     crawler = get_crawler(TestSpider, settings_dict={"BLOOM_CAPACITY": 1_000, **options})
     crawler.engine = Engine()
     crawler.spider = crawler._create_spider("two")
-    found = BloomDupeFilter.from_crawler(crawler)
+    found = kind.from_crawler(crawler)
     found.open()
     return found
+
+
+class Own(BloomDupeFilter):
+    """Has a `request_seen` of its own."""
+
+    def request_seen(self, request):
+        return super().request_seen(request)
+
+
+@pytest.mark.parametrize(("kind", "is_replaced"), [(BloomDupeFilter, True), (Own, False)])
+def test_the_shortcut_replaces_an_unchanged_request_seen(kind, is_replaced):
+    """In the object, which saves a call; a subclass's own stays, and has the shortcut behind it."""
+    tested = made(kind)
+    assert ("request_seen" in vars(tested)) == is_replaced
+    assert tested._ask.__module__ == "scrapy_bloom.speed"
 
 
 # the URLs seen last

@@ -18,6 +18,7 @@ REMOVE_IT = f"SCHEDULER is {SCHEDULER}; remove SCHEDULER"
 NO_FILTER = "without scrapy-bloom's filter; remove DUPEFILTER_CLASS"
 LINES = {
     "feeds": ({}, FEED, [*ON, "INFO items: 1 feed with each item once"]),
+    "exact": ({"BLOOM_EXACT": "1"}, (), [FILTER.replace("filter: ", "filter: exact, "), *ON[1:]]),
     "memory": ({"JOBDIR": ""}, FEED, NO_JOB),
     "memory alone": ({"JOBDIR": ""}, (), NO_JOB),
     "another scheduler": (
