@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from scrapy.utils.request import referer_str
 
 from .atomic import privately
-from .bloom.fixed import BloomFilter
+from .bloom.fixed import layers_of
 from .settings import PATH, Setting
 from .speed.known import known_urls
 
@@ -133,9 +133,8 @@ class Audit:
             known = self._dupefilter.filter
             if fingerprint in self._held:
                 return "held", None
-            # a filter in Redis has none of these
-            for number, layer in enumerate(reversed(getattr(known, "_newest_first", ()))):
-                if fingerprint in BloomFilter._of(layer):
+            for number, layer in enumerate(layers_of(known)):
+                if fingerprint in layer:
                     return "exact" if known.exact else "filter", number
         return "filter", None
 

@@ -207,3 +207,8 @@ class BloomFilter(Standalone):
         tolerance = (0.02 + error_rate) * count + 10 * count**0.5
         if error_rate < 0.1 and abs(count - estimate) > tolerance:
             raise BloomError(f"{self!r} counts {count:,} keys, its bits tell of {estimate:,}")
+
+
+def layers_of(known: Layered) -> tuple[BloomFilter, ...]:
+    """Return the layers of a filter, oldest first; of one in Redis none."""
+    return tuple(map(BloomFilter._of, reversed(getattr(known, "_newest_first", ()))))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BloomError
 from . import GrowingFilter, opening
-from .fixed import BloomFilter, Standalone
+from .fixed import BloomFilter, Standalone, layers_of
 from .layers import PathArgument
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class ScalableBloomFilter(Standalone, GrowingFilter):
     @property
     def layers(self) -> tuple[BloomFilter, ...]:
         """The layers, oldest first."""
-        return tuple(map(BloomFilter._of, reversed(self._newest_first)))
+        return layers_of(self)
 
     def check(self) -> None:
         """Raise BloomError if a layer is damaged, or has too few keys for one below another. Cost:
