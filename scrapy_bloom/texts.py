@@ -1,24 +1,13 @@
-"""Texts for people: figures, times, and what is cut to length or hidden in them."""
+"""Texts for people, with what a terminal obeys escaped, and passwords hidden."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timezone
 from math import isinf
 
 from .amounts import counted
 
 _BRIEF = 100
-
-
-def in_percent(share: float) -> str:
-    """Return a share of 1 in percent, to three digits."""
-    return f"{100 * share:.3g} %"
-
-
-def in_short(rate: float) -> str:
-    """Return an error rate to two digits, `< 1e-15` for the smallest."""
-    return f"{rate:.2g}" if rate >= 1e-15 or not rate else "< 1e-15"
 
 
 def escaped(text: str) -> str:
@@ -35,15 +24,6 @@ def in_brief(text: str) -> str:
     """Return `escaped(text)`, cut off after 100 characters."""
     text = escaped(text)
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"
-
-
-def shortened(text: str, most: int) -> str:
-    """Return `escaped(text)` with at most so many characters: what is cut is in the middle."""
-    text = escaped(text)
-    if len(text) <= most:
-        return text
-    last = (most - 1) * 2 // 3
-    return f"{text[: most - 1 - last]}…{text[len(text) - last :]}"
 
 
 def without_user(uri: str) -> str:
@@ -69,15 +49,6 @@ def duration(seconds: float | None) -> str:
     return f"{seconds // 60:.0f} min {seconds % 60:.0f} s" if seconds >= 60 else f"{seconds:.0f} s"
 
 
-def in_utc(when: float) -> str:
-    """Return seconds since the epoch as a date and a time of ISO 8601, or as they are where a wrong
-    clock or a damage has left what no calendar has."""
-    try:
-        return datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds")
-    except (OSError, OverflowError, ValueError):
-        return f"{when:g} s"
-
-
 def waiting_text(later: int, next_due: float | None, held: int) -> str:
     """Return what waits for its time: `12,000 later, the next in 41 s; 3 hosts held`, empty if
     nothing does."""
@@ -89,8 +60,3 @@ def waiting_text(later: int, next_due: float | None, held: int) -> str:
     if held:
         parts.append(f"{counted(held, 'host')} held")
     return "; ".join(parts)
-
-
-def held_for(seconds: float | None) -> str:
-    """Return how long a slot is held yet, None or infinite until its release."""
-    return "until its release" if seconds is None or isinf(seconds) else f"for {seconds:,.0f} s"

@@ -8,9 +8,9 @@ from twisted.python.failure import Failure
 
 from scrapy_bloom import ScalableBloomFilter
 from scrapy_bloom.amounts import in_bytes, pages_text
+from scrapy_bloom.commands.texts import in_short
 from scrapy_bloom.seen import closing_line
 from scrapy_bloom.startup import refuse
-from scrapy_bloom.texts import in_short
 
 
 @pytest.mark.parametrize(

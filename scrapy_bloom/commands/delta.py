@@ -17,10 +17,10 @@ from ..delta.settings import DELTA_DAYS, DELTA_DIR, KEY_BYTES, Lifetime, key_of_
 from ..errors import BloomError, FilterFileError
 from ..fingerprints import FingerprinterIdentity
 from ..periods import DAY, seconds
-from ..texts import in_utc
 from .context import Context, Known, Place, Printed, fingerprints_of, table
 from .sources import source_called, told_skipped, warn_of_pending
 from .target import Kind, Target
+from .texts import in_utc
 
 Store = FileDeltaStore | RedisDeltaStore
 PATIENCE = 5.0

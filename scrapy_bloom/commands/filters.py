@@ -35,12 +35,13 @@ from ..redis.status import places_of
 from ..redis.verify import queue_findings
 from ..settings import BloomSettings
 from ..sqlite.status import JobState, JobView, job_view
-from ..texts import in_percent, in_short, waiting_text
+from ..texts import waiting_text
 from .context import Context, Known, Place, Printed, aligned, fingerprints_of, table
 from .crawls import queue_in
 from .delta import DeltaPlace
 from .sources import source_called, told_skipped, warn_of_pending
 from .target import Kind, Target
+from .texts import in_percent, in_short
 
 _ON_DISK = (Kind.FILTER, Kind.FILE)
 _READABLE = (*_ON_DISK, Kind.LAYER, Kind.DELTA_STORE)

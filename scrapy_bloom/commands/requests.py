@@ -19,8 +19,9 @@ from ..errors import BloomError
 from ..feeds.waiting import mode_of
 from ..periods import seconds as seconds_of
 from ..redis.codec import is_storable_slot
-from ..texts import escaped, held_for, in_brief, in_utc
+from ..texts import escaped, in_brief
 from .context import Context, table
+from .texts import held_for, in_utc
 
 SHOWN = 20
 """So many requests are listed, and so many slots, without --limit."""

@@ -17,8 +17,9 @@ from ..crawl.stats import COUNTED
 from ..errors import BloomError, RequestFileError, SharedFilterError
 from ..redis.status import CrawlStatus
 from ..sqlite.status import JobStatus
-from ..texts import duration, escaped, held_for, in_percent, shortened, waiting_text
+from ..texts import duration, escaped, waiting_text
 from .context import Context, aligned, flush, table
+from .texts import held_for, in_percent, shortened
 
 SECONDS = 1.0
 """Between two readings of the figures."""
