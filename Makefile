@@ -16,7 +16,7 @@ demo-redis: .venv/.test
 	$(BIN)/python example_project/demo_redis.py
 
 # compiled once, and not in each process of a run
-test oldest next-scrapy: export PYTHONDONTWRITEBYTECODE :=
+export PYTHONDONTWRITEBYTECODE :=
 torture: export SLOW_DAY := all
 
 # ORDER=--random-order has modules, and the tests of each, in another order; it prints the seed
