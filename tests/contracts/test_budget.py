@@ -543,6 +543,31 @@ def test_what_is_retried_and_then_dropped_and_kept_needs_room_as_before(make_rou
     assert len(store.requests(**CAPPED)) == 1
 
 
+def test_what_was_counted_is_safe_before_it_goes(make_round, tmp_path):
+    """And nothing is written before a request that an earlier commit has counted."""
+    job = make_round(BLOOM_BUDGET={"*": 9}).started("start")
+    job.pop()
+    assert query(tmp_path / "job", "SELECT counted FROM budget") == [(1,)]
+    job.pushed("a").commit()
+    job.push("b", priority=-1)
+    commits = job.scheduler.ledger.commits
+    for name, more in ("a", 0), ("b", 1):
+        assert (name_of(job.pop()), job.scheduler.ledger.commits) == (name, commits + more)
+
+
+def test_a_start_tells_what_it_asks_and_what_it_caps(make_round, tmp_path, caplog):
+    """Both are safe at once; a pattern that has become full is named."""
+    caplog.set_level("INFO")
+    store = Failed(tmp_path / "job")
+    make_round(BLOOM_BUDGET={"*": 1}).started("start").pushed(*"ax").finish()
+    assert store.retry(**CAPPED) == 2
+    make_round(BLOOM_BUDGET={"*": 9, EARLY: 0}).drop()
+    assert "Asking 1 request that BLOOM_BUDGET had kept" in caplog.text
+    assert query(tmp_path / "job", "SELECT state FROM request ORDER BY state") == [(0,), (4,)]
+    (found,) = store.requests(**CAPPED)
+    assert found.exception == f"BLOOM_BUDGET has no room for pattern '{EARLY}'"
+
+
 @pytest.mark.parametrize(("limit", "found"), [(3, 1), (1, 0)])
 def test_a_look_at_a_job_finds_what_its_start_will_ask(make_round, tmp_path, limit, found):
     """Of what failed in an earlier round as much as the budget has room for."""
