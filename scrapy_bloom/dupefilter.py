@@ -36,6 +36,7 @@ STATS_INTERVAL = 10.0
 """Seconds between updates of the `bloom/…` stats while new requests arrive."""
 PARTS = {
     "scrapy_bloom.delta.settings": ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"),
+    "scrapy_bloom.fingerprints.canonical": ("REQUEST_FINGERPRINTER_CLASS",),
     "scrapy_bloom.redirects": ("ADDONS", "REQUEST_FINGERPRINTER_CLASS", "SCHEDULER"),
     "scrapy_bloom.speed": (),
     "scrapy_bloom.audit": ("BLOOM_AUDIT",),

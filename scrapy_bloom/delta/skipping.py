@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
+from ..fingerprints.canonical import copied_key_remover
 from ..periods import seconds
-from ..redirects import RequestChains
 from ..scrapy_private.progress import scheduler_of
 from ..speed import RecentKeys
 from ..speed.known import known_urls
@@ -39,7 +39,7 @@ class Skipping:
         self._crawler = crawler
         self._skips = pages.settings.mode is not None
         self._pages = pages
-        self._chains = RequestChains(crawler)
+        self._remove_copied_key = copied_key_remover(crawler)
         self._store = pages.store
         self._told: set[str] = set()
         dupefilter = getattr(scheduler_of(crawler), "df", None)
@@ -53,8 +53,8 @@ class Skipping:
         round has done, unless its meta demands a fetch. Never raises."""
         try:
             is_own = is_same(request, response.request)
-            if self._chains.reads_key and not is_own:
-                self._chains.drop_copied_key(request)
+            if self._remove_copied_key is not None and not is_own:
+                self._remove_copied_key(request)
             if not is_own and drop_copied(request, response.meta):
                 self._tell(
                     "copied",

@@ -4,12 +4,15 @@ loses pages."""
 from __future__ import annotations
 
 import json
+import logging
 import re
+from contextlib import suppress
 from fnmatch import translate
 from hashlib import sha1
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
+from scrapy import signals
 from scrapy.utils.python import to_unicode
 from w3lib.url import canonicalize_url, url_query_cleaner
 
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
+
+logger = logging.getLogger("scrapy_bloom.redirects")
+
+RECEIVED = "bloom_received_fingerprint"
+"""Meta key: the META_KEY of a request whose response has come, which children may copy."""
 
 _path_param = re.compile(r";([^/;=]*)[^/;]*")
 
@@ -121,3 +129,42 @@ class CanonicalRequestFingerprinter:
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object] | None:
     return re.compile("|".join(map(translate, patterns))).match if patterns else None
+
+
+def attach(df: Any) -> None:
+    """Have the dupefilter `df` look for a copied META_KEY before it asks for a fingerprint."""
+    df.before_fingerprint = copied_key_remover(df.crawler)
+
+
+def copied_key_remover(crawler: Crawler) -> Callable[[Request], None] | None:
+    """Return a function that removes META_KEY where it was copied with the meta of a response, and
+    never raises; None for a fingerprinter that does not read the key."""
+    reads_key = isinstance(crawler.request_fingerprinter, CanonicalRequestFingerprinter)
+    return _CopiedKeys(crawler).remove if reads_key else None
+
+
+class _CopiedKeys:
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._has_told = False
+        crawler.signals.connect(self._note_key, signals.response_received)
+
+    def _note_key(self, request: Request) -> None:
+        request.meta.pop(RECEIVED, None)  # that of a page before
+        if META_KEY in request.meta:
+            request.meta[RECEIVED] = request.meta[META_KEY]
+
+    def remove(self, request: Request) -> None:
+        with suppress(Exception):  # a request like no other
+            meta = request.meta
+            if RECEIVED in meta and meta.pop(RECEIVED) == meta.get(META_KEY):
+                del meta[META_KEY]
+                if not self._has_told:
+                    self._has_told = True
+                    logger.warning(
+                        "%(request)s has the meta key %(key)s of the response that its meta was"
+                        " copied from; it does not count there, nor in other such requests. Copy"
+                        " the keys that you need only.",
+                        {"request": request, "key": META_KEY},
+                        extra={"spider": self._crawler.spider},
+                    )
