@@ -17,10 +17,10 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 from sidebyside import parser_of
 
+from scrapy_bloom.amounts import DAY
 from scrapy_bloom.delta.digests import BYTES, Digests, digest_of
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.settings import Lifetime
-from scrapy_bloom.periods import DAY
 from tests.web_server import ServedInThread
 
 DETAILS = 20

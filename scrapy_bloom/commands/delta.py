@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
 
-from ..amounts import counted, in_bytes
+from ..amounts import DAY, counted, in_bytes, seconds
 from ..bloom.inspection import Finding
 from ..delta.file_store import FileDeltaStore
 from ..delta.importing import DeltafetchFile, is_deltafetchs
@@ -16,7 +16,6 @@ from ..delta.redis_store import RedisDeltaStore, Slice
 from ..delta.settings import DELTA_DAYS, DELTA_DIR, KEY_BYTES, Lifetime, key_of_fingerprint
 from ..errors import BloomError, FilterFileError
 from ..fingerprints import FingerprinterIdentity
-from ..periods import DAY, seconds
 from .context import Context, Known, Place, Printed, fingerprints_of, table
 from .sources import source_called, told_skipped, warn_of_pending
 from .target import Kind, Target
@@ -141,7 +140,7 @@ def delta(session: Context) -> None:
     options = session.options
     action, urls = options.action, options.urls
     older = None
-    if options.older is not None and (older := seconds(options.older)) is None:
+    if options.older is not None and not (older := seconds(options.older)):
         raise BloomError(
             f"--older is {options.older!r}: it must be days, or text such as 12h or 30d"
         )

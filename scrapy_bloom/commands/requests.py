@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ..amounts import counted
+from ..amounts import seconds as seconds_of
 from ..atomic import replace
 from ..crawl.choice import DROPPED, OF_URL, Action, Counts, Filter, Record
 from ..crawl.failed_request import FailedRequest
 from ..crawl.records import KEPT, State
 from ..errors import BloomError
 from ..feeds.waiting import mode_of
-from ..periods import seconds as seconds_of
 from ..redis.codec import is_storable_slot
 from ..texts import escaped, in_brief
 from .context import Context, table
@@ -172,7 +172,7 @@ def _hold(session: Context, chosen: Filter) -> int:
     options, slots = session.options, dict.fromkeys(session.options.slots)
     age = vars(options)["for"]
     seconds = inf if age is None else seconds_of(age)
-    if seconds is None:
+    if not seconds:
         raise BloomError(f"--for is {age!r}: it must be a time such as 90s, 30m, 12h or 7d")
     is_release = options.action == "release"
     if not (slots or chosen.slots):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 
-from ..periods import period
-from ..settings import Setting, Values, any_is_on, in_words, number, require, switch, whole
+from ..amounts import seconds
+from ..settings import Setting, Values, any_is_on, in_words, require, switch, whole
 
 
 def _some_of(*words: str) -> Values:
@@ -22,23 +22,24 @@ def _some_of(*words: str) -> Values:
     return Values(f"a list of some of {in_words(words)}", convert)
 
 
-def _wait(value: Any) -> float | None:
-    with suppress(ValueError):  # of text
-        return float(number("", lambda wait: wait >= 0).convert(value))
-    return period(value)
+def times(allowed: str, is_allowed: Callable[[float], bool], unit: float = 1.0) -> Values:
+    """Return times in seconds, of which some are allowed, None for none. A number without a unit
+    has this one."""
+
+    def convert(value: Any) -> float | None:
+        if value in ("", "None"):
+            return None
+        found = seconds(value, unit)
+        require(found is not None and is_allowed(found))
+        return found
+
+    return Values(f"a number of {allowed}", convert)
 
 
-def _some_time(value: Any) -> float | None:
-    found = _wait(value)
-    require(found is None or 0 < found <= 31_536_000)
-    return found
-
-
-_SOME_TIME = Values(
-    "a number of seconds above 0 and at most 31536000, or text such as '90s' or '12h'", _some_time
+_SOME_TIME = times(
+    "seconds above 0 and at most 31536000, or text such as '90s' or '12h'",
+    lambda found: 0 < found <= 31_536_000,
 )
-
-
 DURABLE = switch("BLOOM_DURABLE", True, "Whether the add-on sets `SCHEDULER`")
 DURABLE_FEEDS = switch(
     "BLOOM_DURABLE_FEEDS",
@@ -62,7 +63,7 @@ RETRY_FAILED = switch(
 DELAY_WAIT: Setting[float | None] = Setting(
     "BLOOM_DELAY_WAIT",
     None,
-    Values("a number of seconds from 0, or text such as '90s' or '12h'; None is for ever", _wait),
+    times("seconds from 0, or text such as '90s' or '12h'; None is for ever", lambda _: True),
     "How long a spider with nothing else to do waits for a delayed request",
 )
 HOLD = switch(

@@ -12,14 +12,13 @@ from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.http import Response
 
-from ..amounts import counted, in_bytes
+from ..amounts import DAY, counted, in_bytes
 from ..crawl.failed_request import item_refused
 from ..crawl.ledger_scheduler import LedgerScheduler
 from ..crawl.origins import origins_of
 from ..early.links import has_left_out
 from ..errors import BloomError, SharedFilterError, message_of, unforeseen
 from ..fingerprints import FingerprinterIdentity
-from ..periods import DAY
 from ..redis.settings import RedisSettings
 from ..scrapy_private.middlewares import OutputFilter, put_before_engine
 from ..scrapy_private.progress import scheduler_of

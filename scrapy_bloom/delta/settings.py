@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scrapy.utils.misc import load_object
 from scrapy.utils.project import data_path
 
+from ..amounts import DAY
 from ..crawl.failed_request import ATTEMPTS_KEY
-from ..crawl.settings import wants_delta
-from ..periods import period
+from ..crawl.settings import times, wants_delta
 from ..settings import (
     OFF,
     PATH,
@@ -75,7 +75,7 @@ DELTA_DIR = Setting("BLOOM_DELTA_DIR", "bloom/%(spider)s", PATH, "The directory 
 DELTA_DAYS: Setting[float | None] = Setting(
     "BLOOM_DELTA_DAYS",
     None,
-    Values("a number of days above 0, or text such as '12h' or '30d'; None is for ever", period),
+    times("days above 0, or text such as '12h' or '30d'; None is for ever", bool, DAY),
     "For how long a page counts as done",
 )
 DELTA_RESET = switch(

@@ -7,10 +7,10 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from ..amounts import seconds
 from ..dupefilter import FilterDupeFilter
 from ..errors import message_of
 from ..fingerprints.canonical import copied_key_remover
-from ..periods import seconds
 from ..scrapy_private.progress import scheduler_of
 from ..speed import RecentKeys
 from ..speed.known import known_urls
@@ -139,10 +139,10 @@ class Skipping:
     def _period(self, wish: object, request: Request) -> float | None:
         """Return the period of a request in seconds, None for a wrong value."""
         period = seconds(wish)
-        if period is not None and self._store.lifetime.period is not None:
+        if period and self._store.lifetime.period is not None:
             return period
         reason = "it must be True, False, or a number of days above 0"
-        if period is not None:
+        if period:
             reason = "a number needs BLOOM_DELTA_DAYS"
         text = "%(request)s has %(what)r for the meta key bloom_delta: {}. Such pages are fetched."
         self._tell("days", text.format(reason), request, wish)

@@ -10,10 +10,10 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
+from scrapy_bloom.amounts import DAY
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.periods import DAY
 from scrapy_bloom.sqlite.job_file import RequestFile
 from tests.commands.command_line import EVERY_SUBCOMMAND, files_in
 from tests.crawl.engine import Job

@@ -12,10 +12,10 @@ import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
+from scrapy_bloom.amounts import DAY
 from scrapy_bloom.delta import file_store
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.settings import Lifetime, key_of_text
-from scrapy_bloom.periods import DAY
 from tests.commands.command_line import files_in
 from tests.crawl.engine import query
 

@@ -22,12 +22,12 @@ from scrapy.exceptions import DropItem
 from scrapy.extensions.postprocessing import GzipPlugin
 
 from scrapy_bloom import NewLinkExtractor, follow_new
+from scrapy_bloom.amounts import DAY
 from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
-from scrapy_bloom.periods import DAY
 from scrapy_bloom.sqlite.scheduler import DurableScheduler
 from tests.world.runner import ASYNCIO, REACTORS, SETTINGS, Crawl, Step, Teller, tell, tell_stories
 from tests.world.site import Reply, moved
