@@ -26,11 +26,13 @@ OFF: tuple[object, ...] = (None, False, "", "None", "False", "false", "0", {})
 
 
 class Values(NamedTuple):
-    """The values that a setting can have: `allowed` in words; `convert` returns one, None for
-    the default, or raises as `float` does. Text from the command line (`-s`) will do."""
+    """The values that a setting can have: `allowed` in words. What `convert` returns of one must be
+    what `is_allowed`, and None is the default; for others both may raise as `float` does. Text from
+    the command line (`-s`) will do."""
 
     allowed: str
     convert: Callable[[Any], Any]
+    is_allowed: Callable[[Any], bool] = lambda value: True
 
 
 class Setting(Generic[T]):
@@ -47,13 +49,14 @@ class Setting(Generic[T]):
         return self.default
 
     def read(self, settings: BaseSettings) -> T:
-        """Return the value in `settings`, or the default. Raises ValueError with the name, the
-        value and what is allowed."""
+        """Return the value in `settings`, or the default, also for None as text. Raises ValueError
+        with the name, the value and what is allowed."""
         given = settings.get(self.name)
-        if given is None:
+        if given is None or (self.default is None and given in ("", "None")):
             return self.default
         try:
             value: T | None = self.values.convert(given)
+            require(self.values.is_allowed(value))
         except (OverflowError, TypeError, ValueError):
             # a URL of Redis may hold a password, even as bytes
             shown = f"a {type(given).__name__}" if self.name == "BLOOM_REDIS_URL" else repr(given)
@@ -69,26 +72,17 @@ def require(is_allowed: bool) -> None:
 
 def whole(first: int, last: int, meaning: str) -> Values:
     """Return whole numbers from `first` to `last`."""
-
-    def convert(value: Any) -> int:
-        number = whole_number(value)
-        if number is None or not first <= number <= last:
-            raise ValueError
-        return number
-
-    return Values(f"a whole number from {first} to {last:,}, {meaning}", convert)
+    allowed = f"a whole number from {first} to {last:,}, {meaning}"
+    return Values(allowed, whole_number, lambda number: first <= number <= last)
 
 
 def number(allowed: str, is_allowed: Callable[[float], bool]) -> Values:
     """Return numbers that are allowed."""
+    return Values(f"a number {allowed}", _number, is_allowed)
 
-    def convert(value: Any) -> float:
-        require(isinstance(value, (int, float, str)) and not isinstance(value, bool))
-        number = float(value)
-        require(is_allowed(number))
-        return number
 
-    return Values(f"a number {allowed}", convert)
+def _number(value: Any) -> float | None:
+    return None if isinstance(value, bool) else float(value)
 
 
 def in_words(words: Sequence[str]) -> str:
@@ -98,12 +92,7 @@ def in_words(words: Sequence[str]) -> str:
 
 def one_of(*words: str) -> Values:
     """Return these texts."""
-
-    def convert(value: Any) -> str:
-        require(value in words)
-        return str(value)
-
-    return Values(in_words(words), convert)
+    return Values(in_words(words), str, words.__contains__)
 
 
 BOOLEAN = Values("True or False", lambda value: BaseSettings({"value": value}).getbool("value"))

@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 
 from ..amounts import seconds
-from ..settings import Setting, Values, any_is_on, in_words, require, switch, whole
+from ..settings import Setting, Values, any_is_on, in_words, switch, whole
 
 
-def _some_of(*words: str) -> Values:
-    def convert(value: Any) -> frozenset[str]:
-        given = BaseSettings({"value": value}).getlist("value")
-        found = frozenset(str(word).strip() for word in given)
-        require(found <= {*words})
-        return found
-
-    return Values(f"a list of some of {in_words(words)}", convert)
+def _words(value: Any) -> frozenset[str]:
+    given = BaseSettings({"value": value}).getlist("value")
+    return frozenset(str(word).strip() for word in given)
 
 
 def times(allowed: str, is_allowed: Callable[[float], bool], unit: float = 1.0) -> Values:
-    """Return times in seconds, of which some are allowed, None for none. A number without a unit
-    has this one."""
-
-    def convert(value: Any) -> float | None:
-        if value in ("", "None"):
-            return None
-        found = seconds(value, unit)
-        require(found is not None and is_allowed(found))
-        return found
-
-    return Values(f"a number of {allowed}", convert)
+    """Return times in seconds, of which some are allowed. A number without a unit has this one."""
+    return Values(f"a number of {allowed}", partial(seconds, unit=unit), is_allowed)
 
 
+_KINDS = ("download", "status", "callback", "feed", "ignored", "item")
 _SOME_TIME = times(
     "seconds above 0 and at most 31536000, or text such as '90s' or '12h'",
-    lambda found: 0 < found <= 31_536_000,
+    lambda n: 0 < n <= 31_536_000,
 )
 DURABLE = switch("BLOOM_DURABLE", True, "Whether the add-on sets `SCHEDULER`")
 DURABLE_FEEDS = switch(
@@ -54,7 +42,7 @@ KEEP_FAILED = switch("BLOOM_KEEP_FAILED", True, "Whether [failed requests](faile
 FAILED_KINDS = Setting(
     "BLOOM_FAILED_KINDS",
     frozenset(("download", "status", "callback", "feed")),
-    _some_of("download", "status", "callback", "feed", "ignored", "item"),
+    Values(f"a list of some of {in_words(_KINDS)}", _words, frozenset(_KINDS).issuperset),
     "What [counts as failed](failed.md#what-has-failed)",
 )
 RETRY_FAILED = switch(
@@ -63,7 +51,7 @@ RETRY_FAILED = switch(
 DELAY_WAIT: Setting[float | None] = Setting(
     "BLOOM_DELAY_WAIT",
     None,
-    times("seconds from 0, or text such as '90s' or '12h'; None is for ever", lambda _: True),
+    times("seconds from 0, or text such as '90s' or '12h'; None is for ever", lambda n: n >= 0),
     "How long a spider with nothing else to do waits for a delayed request",
 )
 HOLD = switch(

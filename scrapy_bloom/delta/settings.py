@@ -21,7 +21,6 @@ from ..settings import (
     Setting,
     Values,
     in_words,
-    one_of,
     require,
     switch,
 )
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 MODES = ("item", "success", "response")
-
-
-def _mode(value: Any) -> str | None:
-    return None if value in OFF else one_of(*MODES).convert(value)
 
 
 class Digest(NamedTuple):
@@ -69,7 +64,14 @@ def _digest(value: Any) -> Digest | None:
 
 
 DELTA: Setting[str | None] = Setting(
-    "BLOOM_DELTA", None, Values(f"None, {in_words(MODES)}", _mode), "What counts as done"
+    "BLOOM_DELTA",
+    None,
+    Values(
+        f"None, {in_words(MODES)}",
+        lambda value: None if value in OFF else value,
+        (None, *MODES).__contains__,
+    ),
+    "What counts as done",
 )
 DELTA_DIR = Setting("BLOOM_DELTA_DIR", "bloom/%(spider)s", PATH, "The directory of the delta store")
 DELTA_DAYS: Setting[float | None] = Setting(
