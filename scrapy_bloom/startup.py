@@ -63,27 +63,21 @@ def is_shell(settings: BaseSettings) -> bool:
     return any(settings.getpriority(name) == command for name in names)
 
 
-def is_public(found: object, name: str) -> bool:
-    """Return True if `found` is the class that this package publishes as `name`. The class is not
-    imported for the comparison: a crawl loads what it uses."""
-    return (
-        isinstance(found, type)
-        and found.__name__ == name
-        and found.__module__.partition(".")[0] == __name__.partition(".")[0]
-    )
+def is_ours(kind: type, name: str) -> bool:
+    """Return True if `kind` is this package's class `name`, which is not imported for the
+    comparison: a crawl loads what it uses."""
+    return kind.__name__ == name and kind.__module__.startswith("scrapy_bloom.")
 
 
-def is_component(setting: Any, base: type | str) -> bool:
-    """Return True if `setting`, a class or the path of one, is `base` or a subclass; `base` is
-    a class, or the public name of one of this package."""
+def is_component(setting: Any, name: str) -> bool:
+    """Return True if `setting`, a class or the path of one, is this package's class `name` or a
+    subclass of it."""
     try:
         found = load_object(setting)
     except Exception:  # noqa: BLE001 - Scrapy reports what is wrong with the setting
         return False
     # not issubclass: BaseScheduler takes any class with its three methods for a subclass
-    return isinstance(found, type) and any(
-        is_public(each, base) if isinstance(base, str) else each is base for each in found.__mro__
-    )
+    return isinstance(found, type) and any(is_ours(each, name) for each in found.__mro__)
 
 
 def is_own_method(thing: object, name: str, *packages: str) -> bool:
@@ -106,8 +100,10 @@ def refuse(crawler: Crawler, error: Exception) -> NoReturn:
     is_systems = isinstance(error, OSError) and error.strerror == os.strerror(error.errno or 0)
     remedy = "; remove the cause, then start again" * is_systems  # ours has a better one
     logger.error("%s%s", message_of(error), remedy, extra={"spider": crawler.spider})
-    for name in _LOGGERS_OF_UNHANDLED_ERRORS:
-        logging.getLogger(name).addFilter(_AllBut(error))
+    for name in ("asyncio", "twisted"):  # which log errors that are not handled
+        logging.getLogger(name).addFilter(
+            lambda record: not record.exc_info or record.exc_info[1] is not error
+        )
     with suppress(RuntimeError, AttributeError):  # a test or script has no engine
         crawler.engine.spider = None
     crawler.spider = None
@@ -124,20 +120,3 @@ def close_spider(crawler: Crawler, reason: str) -> None:
         import_module("scrapy_bloom.scrapy_private.engine").end_items_of_start(crawler, closed)
 
     call_later(0, close)
-
-
-_LOGGERS_OF_UNHANDLED_ERRORS = ("asyncio", "twisted")
-
-
-class _AllBut(logging.Filter):
-    """Drops the records about one exception object."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self._error = error
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.exc_info and record.exc_info[1] is self._error:
-            return False
-        failure = getattr(record, "log_failure", None) or getattr(record, "failure", None)
-        return getattr(failure, "value", None) is not self._error

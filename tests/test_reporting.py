@@ -4,7 +4,6 @@ import logging
 
 import pytest
 from scrapy.utils.test import get_crawler
-from twisted.python.failure import Failure
 
 from scrapy_bloom import ScalableBloomFilter
 from scrapy_bloom.amounts import in_bytes, pages_text
@@ -61,14 +60,12 @@ def test_closing_line_names_a_better_capacity():
 
 
 @pytest.mark.parametrize("logger", ["asyncio", "twisted"])
-@pytest.mark.parametrize("key", ["log_failure", "failure"])
-def test_only_the_refusal_has_no_traceback(caplog, logger, key):
+def test_only_the_refusal_has_no_traceback(caplog, logger):
     """Any other error that is not handled is logged as ever."""
     refused, other = ValueError("refused"), ValueError("other")
     with pytest.raises(ValueError, match="refused"):
         refuse(get_crawler(), refused)
     caplog.clear()
     for error in (refused, other):
-        logging.getLogger(logger).error("%s", error, extra={key: Failure(error)})
         logging.getLogger(logger).error("%s", error, exc_info=error)
-    assert [each.getMessage() for each in caplog.records] == ["other"] * 2
+    assert [each.getMessage() for each in caplog.records] == ["other"]

@@ -12,11 +12,9 @@ from scrapy.utils.python import global_object_name
 from ..crawl.holds import HoldMiddleware
 from ..crawl.origins import AT_THE_ENGINES_END, ResponseOrigins
 from ..crawl.settings import DURABLE, DURABLE_FEEDS, wants_delta
-from ..dupefilter import BloomDupeFilter, FilterDupeFilter
 from ..early.middleware import DropEarlyMiddleware
 from ..jobdir import JobDirectory
 from ..sqlite.rounds import feeds_of
-from ..sqlite.scheduler import DurableScheduler
 from ..startup import fetches_one_page, is_component, is_shell, refuse
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ class Addon:
         prefix = f"scrapy_bloom.{'Redis' * shares}"
         if is_free:
             settings.set("DUPEFILTER_CLASS", f"{prefix}BloomDupeFilter", "addon")
-        is_ours = shares or is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter)
+        is_ours = shares or is_component(settings["DUPEFILTER_CLASS"], "BloomDupeFilter")
         if is_ours and settings.getpriority("SCHEDULER") == 0 and DURABLE.read(settings):
             settings.set("SCHEDULER", f"{prefix}DurableScheduler", "addon")
         add = settings.setdefault_in_component_priority_dict
@@ -89,7 +87,7 @@ class Addon:
     def _spider_opened(self, spider: Spider) -> None:
         crawler, settings = spider.crawler, spider.crawler.settings
         shares, is_durable = _shares(settings), _is_durable(settings)
-        is_filtered = is_component(settings["DUPEFILTER_CLASS"], FilterDupeFilter)
+        is_filtered = is_component(settings["DUPEFILTER_CLASS"], "FilterDupeFilter")
         has_job = shares or JobDirectory.of(settings.get("JOBDIR")) is not None
         # a worker of a crawl in Redis tells of its feeds itself
         lacks_feeds = bool(settings.getdict("FEEDS")) and not (
@@ -107,7 +105,7 @@ def _shares(settings: BaseSettings) -> bool:
 
 
 def _is_durable(settings: BaseSettings) -> bool:
-    return _shares(settings) or is_component(settings["SCHEDULER"], DurableScheduler)
+    return is_component(settings["SCHEDULER"], "LedgerScheduler")
 
 
 def _replace_feed_exporter(settings: BaseSettings) -> None:

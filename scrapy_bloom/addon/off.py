@@ -12,7 +12,6 @@ from scrapy.utils.python import global_object_name
 
 from ..crawl.delays import NOT_BEFORE
 from ..crawl.settings import DURABLE, DURABLE_FEEDS, wants_delta
-from ..dupefilter import BloomDupeFilter, FilterDupeFilter
 from ..jobdir import JobDirectory
 from ..startup import announce, fetches_one_page, is_component
 from ..texts import feeds_named
@@ -29,7 +28,7 @@ def tell(crawler: Crawler, exporter: str, *, is_durable: bool, shares: bool) -> 
     """Log what is off. Requests are durable or not, and the crawl `shares` them in Redis or not;
     feeds are without `exporter`, if that is not empty."""
     settings = crawler.settings
-    is_filtered = is_component(settings["DUPEFILTER_CLASS"], FilterDupeFilter)
+    is_filtered = is_component(settings["DUPEFILTER_CLASS"], "FilterDupeFilter")
     # a command that fetches one page touches no job, so the warnings for crawls do not apply
     is_crawl = not fetches_one_page(crawler)
     own = _in_the_way(settings, is_durable=is_durable)
@@ -91,7 +90,7 @@ def _in_the_way(settings: BaseSettings, *, is_durable: bool) -> list[str]:
     dupefilter = settings["DUPEFILTER_CLASS"]
     is_free = settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["addon"]
     # that of Redis is in the way of both schedulers, unless the add-on has set it for one
-    is_bloom = is_component(dupefilter, FilterDupeFilter if is_free else BloomDupeFilter)
+    is_bloom = is_component(dupefilter, "FilterDupeFilter" if is_free else "BloomDupeFilter")
     return [
         name
         for name, is_ours in (("SCHEDULER", is_durable), ("DUPEFILTER_CLASS", is_bloom))

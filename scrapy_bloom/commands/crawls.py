@@ -21,7 +21,6 @@ from ..redis.filter import stored_header
 from ..redis.layout import in_one_slot
 from ..redis.load import Loaded, load_job, load_scrapy_redis
 from ..redis.push import push as push_into
-from ..redis.scheduler import RedisDurableScheduler
 from ..redis.status import CrawlReader, total_bytes
 from ..sqlite.status import job_view
 from ..startup import is_component
@@ -53,7 +52,7 @@ def load(session: Context) -> None:
                 client, in_one_slot(key), source, options.spider, settings, fingerprinter
             )
             name = f"scrapy-redis's {options.spider!r} at {source.name}"
-    elif is_component(settings["SCHEDULER"], RedisDurableScheduler):
+    elif is_component(settings["SCHEDULER"], "RedisDurableScheduler"):
         if target.job is None:
             raise BloomError(f"{target.name} is a filter alone: give a job directory, JOBDIR")
         with RedisClient(options.url) as client:

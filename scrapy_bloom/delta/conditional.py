@@ -28,7 +28,6 @@ ASKED = "_bloom_conditional"
 """In the meta of a request while it has headers of ConditionalMiddleware."""
 _OF_THE_SPIDER = (*VALIDATORS, "If-Match", "Range")
 """Headers beside which there are none of ours."""
-_SCHEDULERS = "DurableScheduler", "RedisDurableScheduler"
 
 
 class ConditionalMiddleware:
@@ -59,7 +58,7 @@ class ConditionalMiddleware:
                 raise NotConfigured
             if DELTA.read(settings) is None:
                 lack = "BLOOM_DELTA is None: set it to 'item', for instance"
-            elif not any(is_component(settings["SCHEDULER"], name) for name in _SCHEDULERS):
+            elif not is_component(settings["SCHEDULER"], "LedgerScheduler"):
                 lack = f"SCHEDULER is {settings['SCHEDULER']!r}: set it to one of this package"
             if lack:
                 raise ValueError(f"BLOOM_DELTA_CONDITIONAL is True, and {lack}, or leave it out")

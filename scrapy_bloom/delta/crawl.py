@@ -41,7 +41,6 @@ from scrapy.extensions.feedexport import FeedExporter
 from ..amounts import counted
 from ..bloom.removal import remove_filter
 from ..crawl.ledger import CommitHook
-from ..crawl.ledger_scheduler import LedgerScheduler
 from ..dupefilter import BloomDupeFilter
 from ..errors import message_of
 from ..jobdir import session_of
@@ -100,7 +99,7 @@ class DeltaCrawl(CommitHook):
         self._settings = settings
         self._logger = logging.LoggerAdapter(logger, {"spider": crawler.spider})
         scheduler: Any = scheduler_of(crawler)
-        is_ours = is_component(type(scheduler), LedgerScheduler)
+        is_ours = is_component(type(scheduler), "LedgerScheduler")
         self._ledger: Ledger | None = scheduler.ledger if is_ours else None
         self._reasons: Mapping[Request, str] = self._ledger.reasons if self._ledger else {}
         """Why requests have failed."""

@@ -14,7 +14,6 @@ from scrapy.http import Response
 
 from ..amounts import DAY, counted, in_bytes
 from ..crawl.failed_request import item_refused
-from ..crawl.ledger_scheduler import LedgerScheduler
 from ..crawl.origins import origins_of
 from ..early.links import has_left_out
 from ..errors import BloomError, SharedFilterError, message_of, unforeseen
@@ -310,7 +309,7 @@ def _require_durable_feeds(crawler: Crawler) -> None:
     settings = crawler.settings
     needed = {
         "JOBDIR": settings.get("JOBDIR"),
-        "scrapy-bloom's SCHEDULER": is_component(settings["SCHEDULER"], LedgerScheduler),
+        "scrapy-bloom's SCHEDULER": is_component(settings["SCHEDULER"], "LedgerScheduler"),
         "FEEDS with DurableFeedExporter": feeds_of(crawler),
     }
     if missing := [text for text, found in needed.items() if not found]:

@@ -18,7 +18,7 @@ from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
-from ..startup import is_own_method, is_public
+from ..startup import is_ours, is_own_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +158,7 @@ def fast_functions(
     if is_default(fingerprinter):
         return fingerprint, fingerprint_of_url
     if (
-        is_public(type(fingerprinter), "CanonicalRequestFingerprinter")
+        is_ours(type(fingerprinter), "CanonicalRequestFingerprinter")
         and is_own_method(fingerprinter, "fingerprint", "scrapy_bloom")
         and agrees_with_scrapy()
     ):
@@ -174,7 +174,7 @@ def is_default(fingerprinter: object) -> bool:
         untouched = RequestFingerprinter.fingerprint is _SCRAPYS_METHOD
         functions = [scrapy_fingerprint]
     else:
-        untouched = is_public(type(fingerprinter), "FastRequestFingerprinter")
+        untouched = is_ours(type(fingerprinter), "FastRequestFingerprinter")
         functions = [fingerprint]
     return untouched and [*vars(fingerprinter).values()] == functions and agrees_with_scrapy()
 

@@ -114,7 +114,7 @@ class DurableScheduler(LedgerScheduler):
         if job is None:
             return cls(crawler, make_dupefilter)
         try:
-            if not is_component(dupefilter_class, BloomDupeFilter):
+            if not is_component(dupefilter_class, "BloomDupeFilter"):
                 raise ValueError(
                     f"DurableScheduler cannot work with {global_object_name(dupefilter_class)},"
                     " which marks requests as seen before they are stored: set DUPEFILTER_CLASS to"
