@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
-from typing import IO
-from weakref import WeakSet
+from typing import IO, Any
+from weakref import WeakKeyDictionary
 
 from .errors import FilterFileError, FilterLockedError
 
@@ -27,16 +27,17 @@ if HAS_LOCKS:
 
 _PID = re.compile(rb"(?:\d{1,18}\n)?")
 
-_locked: WeakSet[IO[bytes]] = WeakSet()
+left_to_parent: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+"""What a forked process closes of its parent's, and how."""
 
 
-def _leave_locks_to_parent() -> None:
-    for file in list(_locked):
-        file.close()
+def _leave_to_parent() -> None:
+    for thing, close in list(left_to_parent.items()):
+        close(thing)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_locks_to_parent)
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @contextmanager
@@ -174,7 +175,7 @@ def make_directory(directory: Path, mode: int = 0o777) -> None:
 def lock(file: IO[bytes], *, shared: bool = False) -> None:
     """Lock a file for this process. Raises BlockingIOError if another one has locked it."""
     kind = fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-    _locked.add(file)
+    left_to_parent[file] = type(file).close
     for _ in range(5000):  # of a ms: a command may be stopped while it has the lock
         with suppress(BlockingIOError):
             fcntl.flock(file.fileno(), kind)

@@ -26,12 +26,11 @@ from pathlib import Path
 from secrets import token_bytes
 from struct import Struct
 from typing import IO, NamedTuple, NoReturn
-from weakref import WeakSet
 
 from bitarray import bitarray
 
 from ..errors import BloomError, FilterFileError
-from ..files import allocate, open_locked, open_regular, publish, unlock
+from ..files import allocate, left_to_parent, open_locked, open_regular, publish, unlock
 from . import sizing
 from .sizing import BLOCK_BITS, LayerLoad, digests
 
@@ -303,7 +302,7 @@ class BitStore:
         if read_only:
             file.close()
         else:
-            _locked.add(store)
+            left_to_parent[store] = BitStore._free
         page = memory[PAGE : 2 * PAGE]
         state = State.from_page(page)
         store.count, store.clean = state.keys, state.clean
@@ -386,19 +385,6 @@ class _ClosedBits(bitarray):
         raise ValueError("this filter is closed; open it again to use it")
 
     __getitem__ = __setitem__ = __ior__ = _refuse
-
-
-_locked: WeakSet[BitStore] = WeakSet()
-"""The stores whose files this process has locked, closed ones too."""
-
-
-def _close_in_child() -> None:
-    for store in list(_locked):
-        store._free()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def lock_file(path: Path) -> IO[bytes]:
