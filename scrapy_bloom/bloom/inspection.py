@@ -36,7 +36,8 @@ class Layer(NamedTuple):
     @classmethod
     def of(cls, load: sizing.LayerLoad, capacity: int, error_rate_bound: float, bits: int) -> Layer:
         """Return the layer with this load."""
-        rate, fill = sizing.total_error_rate([load]), sizing.total_fill_ratio([load])
+        rate = load.share * load.error_rate
+        fill = sizing.fill_ratio(load.blocks, load.probes, load.keys)
         return cls(capacity, int(load.keys), error_rate_bound, rate, bits, load.probes, fill)
 
 

@@ -9,7 +9,7 @@ is nearly Poisson distributed, so the error rate is a Poisson mixture, higher th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import ceil, exp, lgamma, log, log1p, log2, sqrt
 from typing import NamedTuple
 
@@ -154,18 +154,6 @@ class LayerLoad(NamedTuple):
         step = self.keys / 32
         rates = [self._replace(keys=step * number).error_rate for number in range(1, 33)]
         return step / 3 * (4 * sum(rates[::2]) + 2 * sum(rates[1:-1:2]) + rates[-1])
-
-
-def total_error_rate(layers: Iterable[LayerLoad]) -> float:
-    """Probability of taking a new key for one in any of the layers: at most the sum of theirs.
-    Cost: about 0.1 ms a layer."""
-    return min(1.0, sum(layer.share * layer.error_rate for layer in layers))
-
-
-def total_fill_ratio(layers: Sequence[LayerLoad]) -> float:
-    """Expected share of the bits that are set, 0 to 1, over all layers."""
-    filled = sum(n.blocks * fill_ratio(n.blocks, n.probes, n.keys) for n in layers)
-    return filled / sum(n.blocks for n in layers)
 
 
 def total_false_positives(layers: Iterable[LayerLoad]) -> float:

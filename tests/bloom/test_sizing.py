@@ -5,6 +5,7 @@ import math
 import pytest
 
 from scrapy_bloom.bloom import exact_table, sizing
+from scrapy_bloom.bloom.layers import Layered
 
 
 @pytest.mark.parametrize("capacity", [1, 999, 100_000, 123_456_789])
@@ -58,6 +59,10 @@ def test_layer_error_rates_stay_under_the_bound():
         assert sum(sizing.layer_error_rate(bound, layer) for layer in range(200)) <= bound
 
 
+def loaded(*loads):
+    return type("Loaded", (Layered,), {"loads": loads})()
+
+
 def test_sums_over_layers_are_what_a_crawl_meets():
     """Key by key: each meets all layers there are, the newest as full as it is by then."""
     shapes = [sizing.shape(2_000 * 2**n, 1e-2 / 2**n) for n in range(3)]
@@ -71,18 +76,18 @@ def test_sums_over_layers_are_what_a_crawl_meets():
     )
     assert sizing.total_false_positives(layers) == pytest.approx(10 * met, rel=0.01)
     rates = [sizing.error_rate_at(*layer[:3]) for layer in layers]
-    assert sizing.total_error_rate(layers) == pytest.approx(sum(rates))
+    assert loaded(*layers).current_error_rate == pytest.approx(sum(rates))
     bits = sum(layer.blocks * sizing.fill_ratio(*layer[:3]) for layer in layers)
     blocks = sum(layer.blocks for layer in layers)
-    assert sizing.total_fill_ratio(layers) == pytest.approx(bits / blocks)
+    assert loaded(*layers).fill_ratio == pytest.approx(bits / blocks)
 
 
 def test_layer_that_few_keys_meet_errs_for_few():
     """A quarter of the shards is a quarter of an error; no chance is above 1."""
     load = sizing.LayerLoad(10, 14, 9_000)
-    whole = sizing.total_error_rate([load])
-    assert sizing.total_error_rate([load._replace(share=0.25)]) == pytest.approx(whole / 4)
-    assert sizing.total_error_rate([load._replace(keys=10**7)] * 2) == 1
+    whole = loaded(load).current_error_rate
+    assert loaded(load._replace(share=0.25)).current_error_rate == pytest.approx(whole / 4)
+    assert loaded(*[load._replace(keys=10**7)] * 2).current_error_rate == 1
 
 
 @pytest.mark.parametrize(
