@@ -103,14 +103,13 @@ _EDGE = (
     ("GET", "HTTP://EXAMPLE.com:80?&&a=&b", b""),
 )
 
-# bytes, so that all of it fits into the page of a filter file
 _LONGEST_IDENTITY = 1_000
-_LONGEST_NAME = 300
+"""Bytes as JSON within JSON, so that all of it fits into the page of a filter file."""
 
 
 class FingerprinterIdentity(NamedTuple):
     """A fingerprinter as a filter records it: `plain` and `edge` are its answers to the fixed
-    requests, `identity` is its attribute of that name, if it has one."""
+    requests, `identity` is its attribute of that name, if that is text."""
 
     name: str
     identity: str
@@ -121,13 +120,13 @@ class FingerprinterIdentity(NamedTuple):
     def of(cls, fingerprinter: RequestFingerprinterProtocol) -> FingerprinterIdentity:
         """Ask `fingerprinter` for the fingerprints of the fixed requests."""
         identity = getattr(fingerprinter, "identity", "")
-        if isinstance(identity, (set, frozenset)):
-            identity = sorted(map(repr, identity))
         if not isinstance(identity, str):
-            identity = repr(identity).partition(" at 0x")[0]  # an address is another next time
+            identity = ""
+        if len(json.dumps(json.dumps(identity))) > _LONGEST_IDENTITY:
+            identity = "SHA-256 " + sha256(identity.encode(errors="surrogatepass")).hexdigest()
         return cls(
-            name=_shortened(global_object_name(type(fingerprinter)), _LONGEST_NAME),
-            identity=_shortened(identity, _LONGEST_IDENTITY),
+            name=global_object_name(type(fingerprinter)),
+            identity=identity,
             plain=[_answer(fingerprinter, *request) for request in _PLAIN],
             edge=[_answer(fingerprinter, *request) for request in _EDGE],
         )
@@ -184,13 +183,6 @@ def fingerprinter_in(identity: str) -> tuple[str | None, str | None]:
     except ValueError:
         return None, identity
     return known.name, known.identity
-
-
-def _shortened(text: str, longest: int) -> str:
-    """Return `text`, or a hash of it if it takes more than `longest` bytes as JSON within JSON."""
-    if len(json.dumps(json.dumps(text))) <= longest:
-        return text
-    return "SHA-256 " + sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _answer(fingerprinter: RequestFingerprinterProtocol, method: str, url: str, body: bytes) -> str:

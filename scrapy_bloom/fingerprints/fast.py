@@ -98,14 +98,11 @@ def _sorted(query: str) -> str:
         # a NUL sorts below all others, so that whole parameters sort as pairs do
         return "&".join(sorted(query.replace("=", "\0").split("&"))).replace("\0", "=")
     pairs = [field.partition("=")[::2] for field in query.split("&") if field]
-    if "%" in query or "+" in query:
-        names = [_decoded(name) if "%" in name or "+" in name else name for name, _ in pairs]
-        if len(set(names)) == len(names):
-            pairs = [pair for _, pair in sorted(zip(names, pairs, strict=True))]
-        else:
-            pairs.sort(key=lambda pair: (_decoded(pair[0]), _decoded(pair[1])))
+    names = [_decoded(name) if "%" in name or "+" in name else name for name, _ in pairs]
+    if len(set(names)) == len(names):
+        pairs = [pair for _, pair in sorted(zip(names, pairs, strict=True))]
     else:
-        pairs.sort()
+        pairs.sort(key=lambda pair: (_decoded(pair[0]), _decoded(pair[1])))
     return "&".join([f"{name}={value.replace('=', '%3D')}" for name, value in pairs])
 
 
@@ -169,17 +166,13 @@ def fast_functions(
 
 def is_default(fingerprinter: object) -> bool:
     """Return True if `fingerprinter` is known to give the same results as `fingerprint`."""
-    functions: list[object]
-    if type(fingerprinter) is RequestFingerprinter:
-        untouched = RequestFingerprinter.fingerprint is _SCRAPYS_METHOD
-        functions = [scrapy_fingerprint]
-    else:
-        untouched = is_ours(type(fingerprinter), "FastRequestFingerprinter")
-        functions = [fingerprint]
-    return untouched and [*vars(fingerprinter).values()] == functions and agrees_with_scrapy()
-
-
-_SCRAPYS_METHOD = RequestFingerprinter.fingerprint
+    kind = type(fingerprinter)
+    return (
+        (kind is RequestFingerprinter or is_ours(kind, "FastRequestFingerprinter"))
+        and is_own_method(fingerprinter, "fingerprint", "scrapy", "scrapy_bloom")
+        and all(each in (fingerprint, scrapy_fingerprint) for each in vars(fingerprinter).values())
+        and agrees_with_scrapy()
+    )
 
 
 @cache
