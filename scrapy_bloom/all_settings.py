@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import chain
 
-from . import audit, metrics, settings
+from . import audit, full, metrics, settings
 from .crawl import budget
 from .crawl import settings as job
 from .delta import settings as delta
@@ -15,7 +15,7 @@ from .fingerprints import settings as fingerprints
 from .redis import settings as redis
 from .settings import Setting
 
-_TABLES = (settings, fingerprints, early, audit, metrics, job, budget, delta, redis)
+_TABLES = (settings, full, fingerprints, early, audit, metrics, job, budget, delta, redis)
 SETTINGS = tuple(
     each
     for each in chain.from_iterable(vars(table).values() for table in _TABLES)

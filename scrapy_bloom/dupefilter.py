@@ -35,6 +35,7 @@ job_logger = logging.getLogger("scrapy_bloom.job_dupefilter")
 STATS_INTERVAL = 10.0
 """Seconds between updates of the `bloom/…` stats while new requests arrive."""
 PARTS = {
+    "scrapy_bloom.full": ("BLOOM_ON_FULL",),
     "scrapy_bloom.delta.settings": ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"),
     "scrapy_bloom.fingerprints.canonical": ("REQUEST_FINGERPRINTER_CLASS",),
     "scrapy_bloom.redirects": ("ADDONS", "REQUEST_FINGERPRINTER_CLASS", "SCHEDULER"),
@@ -54,7 +55,6 @@ class FilterDupeFilter(BaseDupeFilter):
     Subclasses define the filter, and the answer for a request on which the filter fails.
     """
 
-    remedy_when_full: str
     # what RFPDupeFilter.log reads
     debug, logdupes, logger = False, True, logger
 
@@ -178,17 +178,7 @@ class FilterDupeFilter(BaseDupeFilter):
         self.close_if_full()
 
     def close_if_full(self) -> None:
-        """Close the spider if the filter is full and must not grow."""
-        if self._closing or self._seen is None or not self._is_full:
-            return
-        logger.error(
-            "The filter holds the %(capacity)d requests of BLOOM_CAPACITY: closing the spider"
-            " (BLOOM_ON_FULL is 'close'). %(remedy)s.",
-            {"capacity": self._settings.capacity, "remedy": self.remedy_when_full},
-            extra={"spider": self.crawler.spider},
-        )
-        self._seen.filter.growing = None
-        self.close_spider("bloom_full")
+        """Close the spider where the filter is full and must not grow; by default nothing."""
 
     def close_spider(self, reason: str) -> None:
         """Close the spider on the next reactor turn. A close inside `request_seen` could close the
@@ -221,9 +211,6 @@ class FilterDupeFilter(BaseDupeFilter):
                         part.check(crawler)
                 identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
                 self.use(self._seen_in(self._open_filter(settings, identity)))
-            if self._is_full:
-                self.filter.growing = None
-            self.watches_each_new = settings.on_full == "close"
             for part in parts:
                 if hasattr(part, "attach"):
                     part.attach(self)
@@ -270,10 +257,6 @@ class FilterDupeFilter(BaseDupeFilter):
         if seen is not None:
             seen.close()
 
-    @property
-    def _is_full(self) -> bool:
-        return self._settings.on_full == "close" and len(self.filter) >= self._settings.capacity
-
     def _update_stats(self) -> None:
         self.stats_due = monotonic() + STATS_INTERVAL
         if self._seen is None:
@@ -294,8 +277,6 @@ class BloomDupeFilter(FilterDupeFilter):
     never raises: if the filter fails, new fingerprints stay in memory and the spider is closed with
     reason `bloom_error`.
     """
-
-    remedy_when_full = "Set a larger BLOOM_CAPACITY to resume the job"
 
     loses_requests = False
     """True if the job was killed, and its pending requests were in memory only."""

@@ -300,7 +300,7 @@ def test_full_filter_closes_the_spider(make_dupefilter, closed, told, jobdir):
     tested.close("bloom_full")
     assert tested.crawler.stats.get_value("bloom/layers") == 1
     (line,) = told(logging.ERROR)
-    assert all(text in line for text in ("the 50 requests of", "Set a larger BLOOM_CAPACITY to"))
+    assert all(text in line for text in ("the 50 requests of", "a larger BLOOM_CAPACITY"))
     # the first new request finds the filter of a job still full, or has room in it
     for capacity in (50, 200) if jobdir else ():
         resumed = make_dupefilter(BLOOM_CAPACITY=capacity, **settings)

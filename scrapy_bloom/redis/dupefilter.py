@@ -16,6 +16,7 @@ from ..crawl.overlay import Overlay, Uncommitted
 from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprints import FingerprinterIdentity
+from ..full import ON_FULL
 from ..settings import BloomSettings
 from ..startup import announce
 from .client import RedisClient
@@ -45,7 +46,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     seen.
     """
 
-    remedy_when_full = "Set BLOOM_ON_FULL to 'grow' to go on"
     _seen: Overlay | None
     _shared: RedisBloomFilter | None = None
     _outage = False
@@ -202,7 +202,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         shared = RedisBloomFilter(
             client, key, settings.capacity, settings.error_rate, identity=identity.to_text()
         )
-        shared.growing = settings.on_full == "grow"
+        shared.growing = ON_FULL.read(self.crawler.settings) == "grow"
         shared.on_forget = self._forget_recent_urls
         stored, fresh = shared.header.identity, "another BLOOM_REDIS_KEY"
         if warning := identity.require_same(stored, shared.name, fresh):
