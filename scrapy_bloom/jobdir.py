@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,12 +42,10 @@ class JobDirectory:
         """Return the directory that JOBDIR names, or None; it is not made."""
         return cls(Path(setting)) if setting else None
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Lock the job for the length of a context; the lock also ends with the process. Raises
         FilterLockedError if another crawl or command has it."""
-        with locked_by(self.path / _LOCK):
-            yield
+        return locked_by(self.path / _LOCK)
 
     @property
     def is_locked(self) -> bool:

@@ -60,11 +60,12 @@ class GrowingFilter(Layered):
         self._use_layers(tuple(reversed(layers)))
         for number, layer in enumerate(layers):
             rate = sizing.layer_error_rate(self.error_rate, number)
-            names = "secret", "identity", "error_rate", "exact"
-            if different := layer.header.difference(first._replace(error_rate=rate), names):
+            wanted = first.secret, first.identity, rate, self.exact
+            found = layer.header
+            if (found.secret, found.identity, found.error_rate, found.table_pages > 0) != wanted:
                 raise FilterFileError(
-                    f"{layer.path} is a layer of another filter: they have different {different};"
-                    " restore the right file from a backup, or start a new filter"
+                    f"{layer.path} is a layer of another filter: restore the right file from a"
+                    " backup, or start a new filter"
                 )
 
     def _grow(self) -> None:

@@ -18,7 +18,7 @@ import mmap
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 from hashlib import sha256
@@ -64,20 +64,6 @@ class Header(NamedTuple):
     created: str = ""
     software: str = ""
     table_pages: int = 0
-
-    @property
-    def exact(self) -> bool:
-        """True if the filter is exact."""
-        return self.table_pages > 0
-
-    def difference(self, other: Header, names: Iterable[str]) -> str:
-        """Return the first of these `names` whose values differ, and the values but for a secret;
-        empty if none do."""
-        for name in names:
-            ours, theirs = getattr(self, name), getattr(other, name)
-            if ours != theirs:
-                return name if name == "secret" else f"{name} ({ours!r} and {theirs!r})"
-        return ""
 
     @property
     def file_bytes(self) -> int:
@@ -224,7 +210,6 @@ class BitStore:
     ) -> None:
         self.header = header
         self.blocks = header.blocks
-        self.probes = header.probes
         self.capacity = header.capacity
         self.seeds = tuple(range(1, digests(header.probes)))
         self.path = path
@@ -318,14 +303,15 @@ class BitStore:
     @property
     def load(self) -> LayerLoad:
         """Shape and number of keys, for the sums over the layers of a growing filter."""
-        return LayerLoad(self.blocks, self.probes, self.count, table_pages=self.header.table_pages)
+        header = self.header
+        return LayerLoad(self.blocks, header.probes, self.count, table_pages=header.table_pages)
 
     def recount(self) -> int:
         """Return the number of keys, exact with a table, else estimated from the bits. Cost: reads
         the whole filter."""
         if self.table is not None:
             return sum(self.table.counts())
-        return sizing.estimate_keys(self.probes, self.block_counts())
+        return sizing.estimate_keys(self.header.probes, self.block_counts())
 
     def require_room(self, *, is_bound: bool) -> None:
         """Raise BloomError if the exact table is full, or, if the error rate `is_bound`, where that

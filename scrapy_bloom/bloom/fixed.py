@@ -167,12 +167,14 @@ class BloomFilter(Standalone):
                 " one needs the keys; import what one of them has seen into the other with"
                 " 'scrapy bloom add', or join filters made without BLOOM_EXACT (exact=True)"
             )
-        names = "blocks", "probes", "secret", "identity"
-        if different := self.header.difference(other.header, names):
-            raise IncompatibleFilterError(
-                f"filters with different {different} cannot be joined; make both with the same"
-                " capacity, error rate, secret and identity"
-            )
+        for name in ("blocks", "probes", "secret", "identity"):
+            ours, theirs = getattr(self.header, name), getattr(other.header, name)
+            if ours != theirs:
+                what = name if name == "secret" else f"{name} ({ours!r} and {theirs!r})"
+                raise IncompatibleFilterError(
+                    f"filters with different {what} cannot be joined; make both with the same"
+                    " capacity, error rate, secret and identity"
+                )
 
     def read_blocks(self, first: int, count: int) -> bytes:
         """Return the bytes of `count` blocks, a page each, from block `first` on."""

@@ -180,11 +180,11 @@ def foreign(**arguments):
     ("spoil", "what"),
     [
         (Path.unlink, r"1\.bloom is missing, and there is a 2\.bloom"),
-        (lambda path: shutil.copy(path.with_name("2.bloom"), path), "different error_rate"),
+        (lambda path: shutil.copy(path.with_name("2.bloom"), path), "another filter"),
         (lambda path: path.write_bytes(b"X" + path.read_bytes()[1:]), r"1\.bloom is not a filter"),
-        (foreign(), "different secret; restore"),  # and is not told
-        (foreign(identity="theirs", secret=SECRET), "different identity"),
-        (foreign(exact=True, secret=SECRET), "different exact"),
+        (foreign(), "another filter: restore"),
+        (foreign(identity="theirs", secret=SECRET), "another filter"),
+        (foreign(exact=True, secret=SECRET), "another filter"),
     ],
     ids=["missing", "misplaced", "damaged", "secret", "identity", "table"],
 )

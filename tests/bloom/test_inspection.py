@@ -44,7 +44,7 @@ def test_layers_are_described(path):
             assert told.error_rate == layer.current_error_rate
             assert told.bits == 8 * layer.nbytes
             assert told.probes == layer.header.probes
-            assert told.fill_ratio == layer.fill_ratio
+            assert told.fill_ratio == pytest.approx(layer.fill_ratio)
         assert description.items == len(bloom_filter)
         assert description.items_exact
         assert description.bits == 8 * description.bytes == 8 * bloom_filter.nbytes
