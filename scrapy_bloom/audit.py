@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from scrapy.utils.request import referer_str
 
-from .atomic import privately
 from .bloom.fixed import layers_of
+from .files import privately
 from .settings import PATH, Setting
 from .speed.known import known_urls
 

@@ -1,4 +1,4 @@
-"""Safe opening of files, their creation at full size, durable directories, and locks.
+"""Safe opening of files, files that are whole or not there, durable directories, and locks.
 
 The kernel frees a lock of flock when the process that holds it dies; a lock of lockf would be lost
 as soon as any descriptor of the file is closed. All copies of one open file share a flock lock, so
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -142,17 +143,53 @@ def allocate(file: IO[bytes], size: int) -> None:
         file.write(zeros[: size - done])
 
 
-def publish(temporary: str, path: Path) -> None:
-    """Rename a finished file, durably. Raises FileExistsError if the name is taken."""
+def privately(path: str | Path, flags: int) -> int:
+    """Open a file as the `opener` of `open`: a new one with mode 600, none through a link."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+
+@contextmanager
+def replacing(
+    path: Path, mode: int = 0o600, name: str | None = None, *, is_new: bool = False
+) -> Iterator[IO[bytes]]:
+    """Give a new file with a random name, private until it takes the place of that at `path`, with
+    this `mode`, at the end of the context, durably: after a crash there is the old one or the new
+    one. What a kill has left is removed by a call that gives it the same `name`. Raises OSError,
+    with `is_new` FileExistsError where there is an old one."""
+    made = path.with_name(f".{name or secrets.token_hex(8)}.bloom.tmp")
+    made.unlink(missing_ok=True)
     try:
-        os.link(temporary, path)
+        with open(made, "xb", opener=privately) as file, open(os.dup(file.fileno()), "wb") as own:
+            yield file  # which the writer may close
+            file.close()
+            os.fchmod(own.fileno(), mode)
+            os.fsync(own.fileno())
+            if is_new:
+                _link(made, path)
+            else:
+                made.rename(path)
+    except OSError as error:
+        if error.filename in (None, str(made)):
+            error.filename = str(path)
+        raise
+    finally:
+        made.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def _link(made: Path, path: Path) -> None:
+    try:
+        os.link(made, path)
     except OSError:
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-        os.rename(temporary, path)  # in a file system without hard links
-    else:
-        os.unlink(temporary)
-    sync_directory(path.parent)
+        made.rename(path)  # in a file system without hard links
+
+
+def replace(path: Path, content: bytes, mode: int = 0o600, name: str | None = None) -> None:
+    """Write the file at `path` as `replacing` does."""
+    with replacing(path, mode, name) as file:
+        file.write(content)
 
 
 def sync_directory(directory: Path) -> None:

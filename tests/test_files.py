@@ -9,8 +9,7 @@ from threading import Timer
 import pytest
 
 from scrapy_bloom import FilterLockedError, ScalableBloomFilter, files
-from scrapy_bloom.atomic import replace, replacing
-from scrapy_bloom.files import locked_by, make_directory, publish
+from scrapy_bloom.files import locked_by, make_directory, replace, replacing
 from tests.fakes import raising
 
 
@@ -19,15 +18,14 @@ def test_published_file_replaces_nothing(tmp_path, monkeypatch, with_links):
     """A finished file gets its name, unless something has it by then: that is kept."""
     if not with_links:
         monkeypatch.setattr(os, "link", raising(OSError(errno.EPERM, os.strerror(errno.EPERM))))
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    ours.write_bytes(b"ours")
+    theirs = tmp_path / "theirs"
     theirs.write_bytes(b"theirs")
-    with pytest.raises(FileExistsError):
-        publish(str(ours), theirs)
-    assert (ours.read_bytes(), theirs.read_bytes()) == (b"ours", b"theirs")
-    publish(str(ours), tmp_path / "name")
-    assert (tmp_path / "name").read_bytes() == b"ours"
-    assert not ours.exists()
+    with pytest.raises(FileExistsError), replacing(theirs, is_new=True):
+        pass
+    with replacing(tmp_path / "ours", is_new=True) as file:
+        file.write(b"ours")
+    found = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    assert found == {"ours": b"ours", "theirs": b"theirs"}
 
 
 def test_a_replaced_file_is_durable(tmp_path, watch):
@@ -47,8 +45,9 @@ def test_a_replaced_file_is_durable(tmp_path, watch):
     assert os.listdir("/dev/fd") == descriptors
     assert [*tmp_path.iterdir()] == [path]
     make_directory(tmp_path / "of" / "it")
-    publish(str(path), tmp_path / "published")
-    assert calls == [*[False, "rename", True] * 2, True, False, True]
+    with replacing(tmp_path / "published", is_new=True):
+        pass
+    assert calls == [*[False, "rename", True] * 2, True, False, False, True]
 
 
 def test_directory_is_locked_for_a_context(tmp_path, monkeypatch):

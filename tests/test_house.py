@@ -18,7 +18,6 @@ WITHOUT_SCRAPY = {
     "bloom": {"bitarray", "mmh3", "typing_extensions"},  # the last for types alone
     "errors": set(),
     "files": set(),
-    "atomic": set(),
 }
 
 # Filters and alerts of users name the loggers: one keeps its name when its module moves.

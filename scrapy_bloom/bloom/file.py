@@ -17,7 +17,6 @@ import json
 import mmap
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -30,7 +29,7 @@ from typing import IO, NamedTuple, NoReturn
 from bitarray import bitarray
 
 from ..errors import BloomError, FilterFileError
-from ..files import allocate, left_to_parent, open_locked, open_regular, publish, unlock
+from ..files import allocate, left_to_parent, open_locked, open_regular, replacing, unlock
 from . import sizing
 from .sizing import BLOCK_BITS, LayerLoad, digests
 
@@ -247,21 +246,13 @@ class BitStore:
         disk is too small.
         """
         pages = header.to_page() + State(clean=True).to_page()
-        descriptor, temporary = tempfile.mkstemp(f".{path.name}.tmp", "", path.parent)
-        try:
-            with os.fdopen(descriptor, "r+b", buffering=0) as file:
-                try:
-                    allocate(file, header.file_bytes)
-                except (OSError, OverflowError) as error:
-                    number = getattr(error, "errno", errno.EFBIG)
-                    raise OSError(number, header.without_room(error), str(path)) from error
-                os.pwrite(descriptor, pages, 0)
-                os.fsync(descriptor)
-            publish(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with replacing(path, is_new=True) as file:
+            try:
+                allocate(file, header.file_bytes)
+            except (OSError, OverflowError) as error:
+                number = getattr(error, "errno", errno.EFBIG)
+                raise OSError(number, header.without_room(error), str(path)) from error
+            os.pwrite(file.fileno(), pages, 0)
         return cls.open(path)
 
     @classmethod

@@ -12,12 +12,12 @@ from typing import Any
 
 from ..amounts import counted
 from ..amounts import seconds as seconds_of
-from ..atomic import replace
 from ..crawl.choice import DROPPED, OF_URL, Action, Counts, Filter, Record
 from ..crawl.failed_request import FailedRequest
 from ..crawl.records import KEPT, State
 from ..errors import BloomError
 from ..feeds.waiting import mode_of
+from ..files import replace
 from ..redis.codec import is_storable_slot
 from ..texts import escaped, in_brief
 from .context import Context, table

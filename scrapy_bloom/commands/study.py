@@ -10,10 +10,10 @@ from typing import Any
 
 from .. import study
 from ..amounts import counted, in_bytes, pages_text
-from ..atomic import replace
 from ..bloom.sizing import check_error_rate
 from ..errors import BloomError
 from ..feeds.waiting import mode_of
+from ..files import replace
 from ..migration.sources import open_list, url_in
 from ..settings import BloomSettings
 from .context import Context, flush, table

@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ..amounts import counted
-from ..atomic import privately
 from ..errors import FilterFileError, IncompatibleFilterError
-from ..files import make_directory
+from ..files import make_directory, privately
 from ..fingerprints import FingerprinterIdentity
 from ..sqlite_file import connect, statements
 from .settings import Lifetime

@@ -10,9 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from ..atomic import privately
 from ..errors import FeedError
-from ..files import make_directory, sync_directory
+from ..files import make_directory, privately, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,8 @@ from scrapy.exporters import CsvItemExporter
 from scrapy.extensions.postprocessing import PostProcessingManager
 from scrapy.utils.defer import ensure_awaitable
 
-from ..atomic import replacing
 from ..errors import FeedError
-from ..files import make_directory
+from ..files import make_directory, replacing
 from .file import FeedFile, chunks
 from .open_feed import OpenFeed, is_local, local_path, overwrites
 from .outbox import STORED

@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ..amounts import counted
-from ..atomic import replace
 from ..crawl.choice import PATIENCE, Action, Counts, Filter
 from ..crawl.holds import LocalHolds
 from ..crawl.records import State
 from ..crawl.slots import Slots
 from ..errors import RequestFileError
-from ..files import make_directory
+from ..files import make_directory, replace
 from ..jobdir import JobDirectory
 from .job_file import MOST_ROWS, RequestFile
 from .kept import wake

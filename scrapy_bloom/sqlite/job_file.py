@@ -13,11 +13,10 @@ from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
-from ..atomic import replacing
 from ..bloom import layer_path
 from ..bloom.owner import stored_owner
 from ..errors import FilterFileError, JobDirectoryError, RequestFileError
-from ..files import open_regular
+from ..files import open_regular, replacing
 from ..jobdir import JobDirectory
 from ..sqlite_file import connect
 from . import schema

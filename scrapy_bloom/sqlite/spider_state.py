@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from scrapy import signals
 from scrapy.extensions.spiderstate import SpiderState
 
-from ..atomic import replace
 from ..crawl.ledger import CommitHook
+from ..files import replace
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider

@@ -116,7 +116,7 @@ def test_killed_while_a_layer_is_made_the_filter_opens(tmp_path, moment, exact):
             assert len(found.layers) >= 2
         assert len(keys) == (0 if moment == "make" else 100)
     assert wrong == []
-    assert step == 2 * len(steps)
+    assert step == 2 * len(steps) - 1  # the first unlink finds nothing
     named = next(n for n, name in enumerate(steps) if name in ("link", "rename", "replace"))
     assert "fsync file" in steps[:named]
     assert "pwrite" in steps[: steps.index("fsync file")]

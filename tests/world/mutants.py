@@ -3,7 +3,7 @@
 import os
 import time
 
-from scrapy_bloom.bloom import file as storage
+from scrapy_bloom import files
 from scrapy_bloom.crawl import overlay
 from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.delta.crawl import DeltaCrawl
@@ -17,13 +17,13 @@ def mark_before_commit():
 
 
 def header_not_synced():
-    """A new file of the filter is not synced before its bits are set."""
+    """A new file, such as one of the filter, is not synced before it has its name."""
 
     def fsync(descriptor):
         if os.path.isdir(f"/proc/self/fd/{descriptor}"):
             os.fsync(descriptor)
 
-    storage.os = Proxy(os, fsync=fsync)
+    files.os = Proxy(os, fsync=fsync)
 
 
 def acknowledged_before_the_items_are_final():

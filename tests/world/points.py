@@ -12,7 +12,7 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
-from scrapy_bloom import atomic, files, sqlite_file
+from scrapy_bloom import files, sqlite_file
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.bloom import layers
 from scrapy_bloom.crawl import overlay
@@ -21,7 +21,7 @@ from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.sqlite import job_file as requestfile
 from scrapy_bloom.sqlite import records, scheduler
 
-OUTSIDE = ("sql", "os.", "mmap", "msync", "mkstemp", "Path.", "feed ")
+OUTSIDE = ("sql", "os.", "mmap", "msync", "Path.", "feed ")
 """How calls on the database and on files are named; the others cannot fail."""
 FILE_CALLS = (
     *("open", "fdopen", "pwrite", "pread", "fsync", "fstat"),
@@ -114,11 +114,8 @@ class Points:
         calls = {n: self.wrap(f"os.{n}", getattr(os, n)) for n in FILE_CALLS if hasattr(os, n)}
         memory = self.wrap("mmap", Memory)
         sqlite_file.sqlite3 = Proxy(sqlite3, connect=self.wrap("sql connect", connect))
-        requestfile.os = storage.os = files.os = atomic.os = Proxy(os, **calls)
+        requestfile.os = storage.os = files.os = Proxy(os, **calls)
         storage.mmap = Proxy(storage.mmap, mmap=memory)
-        storage.tempfile = Proxy(
-            storage.tempfile, mkstemp=self.wrap("mkstemp", storage.tempfile.mkstemp)
-        )
         feed_calls = {n: self.wrap(f"feed {n}", getattr(os, n)) for n in FEED_CALLS}
         feedfile.os = waiting.os = Proxy(os, **feed_calls)
         Path.replace = self.wrap("Path.replace", Path.replace)

@@ -12,7 +12,7 @@ import signal
 from functools import partial
 from pathlib import Path
 
-from scrapy_bloom import atomic, files
+from scrapy_bloom import files
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.feeds import waiting
@@ -65,9 +65,8 @@ class Cut:
                 fsync(descriptor)
 
         # where a mutant has laid hands on it, only directories are synced
-        filters_fsync = fsync if storage.os is os else fsync_directory
-        files.os = atomic.os = requestfile.os = waiting.os = feedfile.os = Proxy(os, fsync=fsync)
-        storage.os = Proxy(os, fsync=filters_fsync)
+        files.os = Proxy(os, fsync=fsync if files.os is os else fsync_directory)
+        requestfile.os = waiting.os = feedfile.os = Proxy(os, fsync=fsync)
         for name in ("commit", "close"):
             method = getattr(requestfile.RequestFile, name)
             setattr(requestfile.RequestFile, name, self.after(method))
