@@ -67,6 +67,7 @@ class FilterDupeFilter(BaseDupeFilter):
         self._recent: Any = None
         """The URLs seen last, which speed up `request_seen`."""
         self._known: Any = None
+        """What they say, where fingerprints are another's."""
         self._audit: Any = None
         self._metrics: Any = None
         self.last_request: Request | None = None

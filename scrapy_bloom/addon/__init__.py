@@ -13,7 +13,6 @@ from ..crawl.holds import HoldMiddleware
 from ..crawl.origins import AT_THE_ENGINES_END, ResponseOrigins
 from ..crawl.settings import DURABLE, DURABLE_FEEDS, wants_delta
 from ..early.middleware import DropEarlyMiddleware
-from ..jobdir import JobDirectory
 from ..sqlite.rounds import feeds_of
 from ..startup import fetches_one_page, is_component, is_shell, refuse
 
@@ -88,7 +87,7 @@ class Addon:
         crawler, settings = spider.crawler, spider.crawler.settings
         shares, is_durable = _shares(settings), _is_durable(settings)
         is_filtered = is_component(settings["DUPEFILTER_CLASS"], "FilterDupeFilter")
-        has_job = shares or JobDirectory.of(settings.get("JOBDIR")) is not None
+        has_job = shares or bool(settings.get("JOBDIR"))
         # a worker of a crawl in Redis tells of its feeds itself
         lacks_feeds = bool(settings.getdict("FEEDS")) and not (
             OURS in settings.getdict("EXTENSIONS") or feeds_of(crawler) is not None

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 
 def known_urls(df: FilterDupeFilter) -> KnownUrls:
-    """Return what the URLs of `df` say, the same object at each call."""
-    if df._known is None:
-        df._known = KnownUrls(df)
-    known: KnownUrls = df._known
+    """Return what the URLs of `df` say."""
+    known: KnownUrls = df._known or KnownUrls(df)
     return known
 
 
