@@ -61,6 +61,7 @@ class FilterDupeFilter(BaseDupeFilter):
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self._settings = BloomSettings()
+        self._job: JobDirectory | None = None
         self._fingerprinter: UnfailingFingerprinter
         self._seen: Seen | None = None
         self._see: Callable[[bytes], bool] = _not_open
@@ -195,7 +196,7 @@ class FilterDupeFilter(BaseDupeFilter):
     def _start(self) -> None:
         crawler = self.crawler
         try:
-            self._settings = settings = BloomSettings.read(crawler.settings)
+            self._settings = BloomSettings.read(crawler.settings)
             self.debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
             self._fingerprinter = UnfailingFingerprinter(crawler)
             parts = [
@@ -204,14 +205,14 @@ class FilterDupeFilter(BaseDupeFilter):
                 if not names or any_is_on(crawler.settings, names)
             ]
             if fetches_one_page(crawler):
-                self._settings = settings.but(job=None)
                 self.use(Seen(self._in_memory("a command for one page touches no job")))
             else:
                 for part in parts:
                     if hasattr(part, "check"):
                         part.check(crawler)
+                self._job = session_of(crawler).directory
                 identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
-                self.use(self._seen_in(self._open_filter(settings, identity)))
+                self.use(self._seen_in(self._open_filter(identity)))
             for part in parts:
                 if hasattr(part, "attach"):
                     part.attach(self)
@@ -220,7 +221,7 @@ class FilterDupeFilter(BaseDupeFilter):
             refuse(crawler, error)
 
     @abstractmethod
-    def _open_filter(self, settings: BloomSettings, identity: FingerprinterIdentity) -> Layered:
+    def _open_filter(self, identity: FingerprinterIdentity) -> Layered:
         """Return the open filter of the crawl. Raises the errors of `from_crawler`."""
 
     def _seen_in(self, opened: Layered) -> Seen:
@@ -286,7 +287,7 @@ class BloomDupeFilter(FilterDupeFilter):
 
     def open(self) -> None:
         """Write the first stats, and warn of pending requests that will not be fetched."""
-        job, extra = self._settings.job, {"spider": self.crawler.spider}
+        job, extra = self._job, {"spider": self.crawler.spider}
         if job is not None and not self.keeps_requests:
             announce(
                 self.crawler,
@@ -325,8 +326,8 @@ class BloomDupeFilter(FilterDupeFilter):
         super().abandon()
         session_of(self.crawler).abandon()
 
-    def _open_filter(self, settings: BloomSettings, identity: FingerprinterIdentity) -> Layered:
-        job, extra = settings.job, {"spider": self.crawler.spider}
+    def _open_filter(self, identity: FingerprinterIdentity) -> Layered:
+        job, extra = self._job, {"spider": self.crawler.spider}
         if job is None:
             return self._in_memory("there is no JOBDIR")
         warning = identity.require_same(stored_identity(job.filter), str(job.filter))
@@ -334,7 +335,7 @@ class BloomDupeFilter(FilterDupeFilter):
         if job.has_only_seen_file:
             from .migration.scrapy_job import import_job
 
-            job_logger.info("%s", import_job(job, settings, identity.to_text()), extra=extra)
+            job_logger.info("%s", import_job(job, self._settings, identity.to_text()), extra=extra)
         opened = self.open_in(job, identity)
         if warning:
             job_logger.warning("%s", warning, extra=extra)

@@ -16,7 +16,6 @@ from scrapy.settings import BaseSettings
 from .amounts import MOST, whole_number
 from .bloom import GrowingFilter
 from .bloom.sizing import ERROR_RATES, is_error_rate
-from .jobdir import JobDirectory
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -168,12 +167,6 @@ class BloomSettings(Group):
     error_rate = ERROR_RATE
     exact = EXACT
     url_cache = URL_CACHE
-    job: JobDirectory | None = None
-
-    @classmethod
-    def read(cls, settings: BaseSettings) -> Self:
-        """Return the values in `settings`, also of JOBDIR."""
-        return super().read(settings).but(job=JobDirectory.of(settings.get("JOBDIR")))
 
     def open_filter(self, path: Path | None, identity: str = "", keys: int = 0) -> GrowingFilter:
         """Open the filter at `path`, or make it, for `keys` if these are more than the capacity;

@@ -318,7 +318,7 @@ def reset_filter(dupefilter: BloomDupeFilter) -> None:
 
     Raises OSError, MemoryError or BloomError.
     """
-    job, seen = dupefilter._settings.job, dupefilter._seen
+    job, seen = dupefilter._job, dupefilter._seen
     if job is not None and seen is not None and len(seen):
         seen.close()
         remove_filter(job.filter)

@@ -17,7 +17,6 @@ from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprints import FingerprinterIdentity
 from ..full import ON_FULL
-from ..settings import BloomSettings
 from ..startup import announce
 from .client import RedisClient
 from .filter import RedisBloomFilter, stored_header
@@ -163,11 +162,9 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         except BloomError as error:
             self._log.error("Cannot clear the filter: %s", error)
 
-    def _open_filter(
-        self, settings: BloomSettings, identity: FingerprinterIdentity
-    ) -> RedisBloomFilter:
+    def _open_filter(self, identity: FingerprinterIdentity) -> RedisBloomFilter:
         assert self._spider is not None
-        if settings.exact:
+        if self._settings.exact:
             raise ValueError(
                 "BLOOM_EXACT is True, and a filter in Redis has no exact table: leave BLOOM_EXACT"
                 " out, or set DUPEFILTER_CLASS to 'scrapy_bloom.BloomDupeFilter' for a filter of"
@@ -177,19 +174,15 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         key = in_one_slot(redis.key) if self._beside_queue else redis.key
         with ExitStack() as undo:
             client = undo.enter_context(RedisClient(redis.url, redis.timeout, waits=True))
-            self._shared = self._open_shared(client, key, settings, identity)
+            self._shared = self._open_shared(client, key, identity)
             undo.pop_all()
         return self._shared
 
     def _open_shared(
-        self,
-        client: RedisClient,
-        key: str,
-        settings: BloomSettings,
-        identity: FingerprinterIdentity,
+        self, client: RedisClient, key: str, identity: FingerprinterIdentity
     ) -> RedisBloomFilter:
         is_new = stored_header(client, key) is None
-        job = settings.job
+        job, settings = self._job, self._settings
         for path in (job.filter, job.seen_file) if job is not None and is_new else ():
             if path.exists():
                 raise JobDirectoryError(
