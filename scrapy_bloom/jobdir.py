@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scrapy.crawler import Crawler
-    from typing_extensions import Self
 
 _LOCK = "bloom.lock"
 
@@ -36,11 +35,6 @@ class JobDirectory:
         """What Scrapy's RFPDupeFilter has seen."""
         self.scrapy_queue = path / "requests.queue"
         """The pending requests of Scrapy's own scheduler, a directory."""
-
-    @classmethod
-    def of(cls, setting: str | None) -> Self | None:
-        """Return the directory that JOBDIR names, or None; it is not made."""
-        return cls(Path(setting)) if setting else None
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the job for the length of a context; the lock also ends with the process. Raises
@@ -67,11 +61,13 @@ _ATTRIBUTE = "scrapy_bloom_session"
 
 
 def session_of(crawler: Crawler) -> Session:
-    """Return the session of `crawler`, the same one at each call. It is an attribute of the
-    crawler, and not in a table: a crawler that never closes releases its job as garbage."""
+    """Return the session of `crawler`, in the directory that JOBDIR names; the same one at each
+    call. It is an attribute of the crawler, and not in a table: a crawler that never closes
+    releases its job as garbage."""
     attributes = vars(crawler)
     if _ATTRIBUTE not in attributes:
-        attributes[_ATTRIBUTE] = Session(JobDirectory.of(crawler.settings.get("JOBDIR")))
+        path = crawler.settings.get("JOBDIR")
+        attributes[_ATTRIBUTE] = Session(JobDirectory(Path(path)) if path else None)
     session: Session = attributes[_ATTRIBUTE]
     return session
 

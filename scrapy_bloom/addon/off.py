@@ -12,7 +12,6 @@ from scrapy.utils.python import global_object_name
 
 from ..crawl.delays import NOT_BEFORE
 from ..crawl.settings import DURABLE, DURABLE_FEEDS, wants_delta
-from ..jobdir import JobDirectory
 from ..startup import announce, fetches_one_page, is_component
 from ..texts import feeds_named
 
@@ -45,7 +44,7 @@ def tell(crawler: Crawler, exporter: str, *, is_durable: bool, shares: bool) -> 
         why, way_out = _why_not_durable(settings, own, is_filtered=is_filtered)
         announce(crawler, "requests", f"not durable, {why}", way_out)
         crawler.signals.connect(_tell_of_delay, signals.request_scheduled)
-    elif not shares and JobDirectory.of(settings.get("JOBDIR")) is None:
+    elif not shares and not settings.get("JOBDIR"):
         announce(crawler, "requests", "in memory (there is no JOBDIR)")
     if not exporter:
         return

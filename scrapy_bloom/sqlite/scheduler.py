@@ -100,7 +100,7 @@ class DurableScheduler(LedgerScheduler):
         for a setting, BloomError for what is in JOBDIR or missing in Scrapy."""
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         make_dupefilter = partial(build_from_crawler, dupefilter_class, crawler)
-        job = JobDirectory.of(crawler.settings.get("JOBDIR"))
+        job = session_of(crawler).directory
         if job is None:
             try:
                 QueueSettings.read(crawler.settings, "MEMORY")
