@@ -62,6 +62,7 @@ class FilterDupeFilter(BaseDupeFilter):
         self.crawler = crawler
         self._settings = BloomSettings()
         self._job: JobDirectory | None = None
+        self._identity: FingerprinterIdentity
         self._fingerprinter: UnfailingFingerprinter
         self._seen: Seen | None = None
         self._see: Callable[[bytes], bool] = _not_open
@@ -211,8 +212,8 @@ class FilterDupeFilter(BaseDupeFilter):
                     if hasattr(part, "check"):
                         part.check(crawler)
                 self._job = session_of(crawler).directory
-                identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
-                self.use(self._seen_in(self._open_filter(identity)))
+                self._identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
+                self.use(self._seen_in(self._open_filter()))
             for part in parts:
                 if hasattr(part, "attach"):
                     part.attach(self)
@@ -221,7 +222,7 @@ class FilterDupeFilter(BaseDupeFilter):
             refuse(crawler, error)
 
     @abstractmethod
-    def _open_filter(self, identity: FingerprinterIdentity) -> Layered:
+    def _open_filter(self) -> Layered:
         """Return the open filter of the crawl. Raises the errors of `from_crawler`."""
 
     def _seen_in(self, opened: Layered) -> Seen:
@@ -326,25 +327,25 @@ class BloomDupeFilter(FilterDupeFilter):
         super().abandon()
         session_of(self.crawler).abandon()
 
-    def _open_filter(self, identity: FingerprinterIdentity) -> Layered:
+    def _open_filter(self) -> Layered:
         job, extra = self._job, {"spider": self.crawler.spider}
         if job is None:
             return self._in_memory("there is no JOBDIR")
-        warning = identity.require_same(stored_identity(job.filter), str(job.filter))
+        warning = self._identity.require_same(stored_identity(job.filter), str(job.filter))
         session_of(self.crawler).begin(self)
         if job.has_only_seen_file:
             from .migration.scrapy_job import import_job
 
-            job_logger.info("%s", import_job(job, self._settings, identity.to_text()), extra=extra)
-        opened = self.open_in(job, identity)
+            line = import_job(job, self._settings, self._identity.to_text())
+            job_logger.info("%s", line, extra=extra)
+        opened = self.open_in(job)
         if warning:
             job_logger.warning("%s", warning, extra=extra)
         return opened
 
-    def open_in(self, job: JobDirectory, identity: FingerprinterIdentity | None = None) -> Layered:
+    def open_in(self, job: JobDirectory) -> Layered:
         """Return the open filter of `job`, a new one if there is none."""
-        identity = identity or FingerprinterIdentity.of(self.crawler.request_fingerprinter)
-        opened = self._settings.open_filter(job.filter, identity.to_text())
+        opened = self._settings.open_filter(job.filter, self._identity.to_text())
         self.loses_requests = not opened.clean
         exactly = "exact, " if opened.exact else ""
         known = f"which knows {counted(len(opened), 'request')}"

@@ -192,9 +192,8 @@ class BitStore:
     """The bit array of one filter, with its header and its changing state.
 
     `bits` is a little-endian bitarray over the memory or the mapped file, `table` the exact table
-    behind the bits, or None. `flush` and `close` write `count` to the file. `clean` is False if an
-    opened file had not been closed, so that its keys were recounted; `found` is its state page as
-    it was then.
+    behind the bits, or None. `flush` and `close` write `count` to the file. `found` is the state
+    page of an opened file that had not been closed, so that its keys were recounted, else empty.
 
     A file belongs to the process that opened it: a forked one finds the store closed, and keeps no
     lock.
@@ -215,7 +214,6 @@ class BitStore:
         self.owns_file = False
         """True while this process may change the file, from `begin` to `close`."""
         self.count = 0
-        self.clean = True
         self.found = self.ends_as = b""
         self._memory = memory
         self._file = file
@@ -281,7 +279,7 @@ class BitStore:
             left_to_parent[store] = BitStore._free
         page = memory[PAGE : 2 * PAGE]
         state = State.from_page(page)
-        store.count, store.clean = state.keys, state.clean
+        store.count = state.keys
         if not state.clean:
             store.found, store.count = page, store.recount()
         return store

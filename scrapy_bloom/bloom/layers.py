@@ -187,7 +187,7 @@ class Layered:
     @property
     def clean(self) -> bool:
         """False if the filter was found unclosed when it was opened: its keys were recounted."""
-        return all(layer.clean for layer in self._newest_first)
+        return not any(layer.found for layer in self._newest_first)
 
     def close(self) -> None:
         """Sync, mark as cleanly closed, unlock. A second call does nothing."""

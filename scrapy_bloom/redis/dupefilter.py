@@ -15,7 +15,6 @@ from ..bloom.layers import Layered
 from ..crawl.overlay import Overlay, Uncommitted
 from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
-from ..fingerprints import FingerprinterIdentity
 from ..full import ON_FULL
 from ..startup import announce
 from .client import RedisClient
@@ -162,7 +161,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         except BloomError as error:
             self._log.error("Cannot clear the filter: %s", error)
 
-    def _open_filter(self, identity: FingerprinterIdentity) -> RedisBloomFilter:
+    def _open_filter(self) -> RedisBloomFilter:
         assert self._spider is not None
         if self._settings.exact:
             raise ValueError(
@@ -174,13 +173,11 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         key = in_one_slot(redis.key) if self._beside_queue else redis.key
         with ExitStack() as undo:
             client = undo.enter_context(RedisClient(redis.url, redis.timeout, waits=True))
-            self._shared = self._open_shared(client, key, identity)
+            self._shared = self._open_shared(client, key)
             undo.pop_all()
         return self._shared
 
-    def _open_shared(
-        self, client: RedisClient, key: str, identity: FingerprinterIdentity
-    ) -> RedisBloomFilter:
+    def _open_shared(self, client: RedisClient, key: str) -> RedisBloomFilter:
         is_new = stored_header(client, key) is None
         job, settings = self._job, self._settings
         for path in (job.filter, job.seen_file) if job is not None and is_new else ():
@@ -193,12 +190,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         if self._beside_queue:
             self._require_kept(client, is_new=is_new)
         shared = RedisBloomFilter(
-            client, key, settings.capacity, settings.error_rate, identity=identity.to_text()
+            client, key, settings.capacity, settings.error_rate, identity=self._identity.to_text()
         )
         shared.growing = ON_FULL.read(self.crawler.settings) == "grow"
         shared.on_forget = self._forget_recent_urls
         stored, fresh = shared.header.identity, "another BLOOM_REDIS_KEY"
-        if warning := identity.require_same(stored, shared.name, fresh):
+        if warning := self._identity.require_same(stored, shared.name, fresh):
             self._log.warning("%s", warning)
         if not self._beside_queue and (policy := client.evicting()):
             self._log.warning(
