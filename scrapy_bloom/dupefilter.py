@@ -74,7 +74,6 @@ class FilterDupeFilter(BaseDupeFilter):
         self._metrics: Any = None
         self.last_request: Request | None = None
         self.last_fingerprint = b""
-        self.before_fingerprint: Callable[[Request], None] | None = None
         self.is_fresh = False  # younger than the last answer, behind which a request may change
         self.watches_each_new = False
         self.stats_due = 0.0
@@ -154,8 +153,6 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def fingerprint_of_any(self, request: Request) -> bytes:
         """Return the fingerprint of a request whose meta may be a copy, or have changed since."""
-        if self.before_fingerprint is not None:
-            self.before_fingerprint(request)
         if not self.is_fresh:
             self.last_request = None
         return self.fingerprint(request)

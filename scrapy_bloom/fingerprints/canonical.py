@@ -133,7 +133,15 @@ def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object] | None:
 
 def attach(df: Any) -> None:
     """Have the dupefilter `df` look for a copied META_KEY before it asks for a fingerprint."""
-    df.before_fingerprint = copied_key_remover(df.crawler)
+    if (remove := copied_key_remover(df.crawler)) is None:
+        return
+    fingerprint_of_any = df.fingerprint_of_any
+
+    def fingerprint_without_copied_key(request: Request) -> Any:
+        remove(request)
+        return fingerprint_of_any(request)
+
+    df.fingerprint_of_any = fingerprint_without_copied_key
 
 
 def copied_key_remover(crawler: Crawler) -> Callable[[Request], None] | None:
