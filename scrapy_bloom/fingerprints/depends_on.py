@@ -18,7 +18,12 @@ from types import FunctionType, MemberDescriptorType
 from scrapy.utils.python import global_object_name
 
 from ..startup import is_own_method
-from .fast import CALLBACK, META, READ_BY_OURS, fast_functions
+from .fast import KEYS_READ, fast_functions
+
+CALLBACK = "callback"
+META = "meta:"
+"""What a fingerprint may depend on besides URL, method and body: CALLBACK, and META with a key."""
+READ_BY_OURS = frozenset(META + key for key in KEYS_READ)
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,8 @@ META_KEY = "bloom_fingerprint"
 """The meta key whose value stands for a request instead of its method, URL and body."""
 REDIRECT_URLS = "redirect_urls"
 """Scrapy's meta key: the URLs that led to a redirect, oldest first."""
-CALLBACK = "callback"
-META = "meta:"
-"""What a fingerprint may depend on besides URL, method and body: CALLBACK, and META with a key."""
-READ_BY_OURS = frozenset((f"{META}verbatim_url", META + META_KEY))
-"""What Scrapy's default fingerprinter and those of this package read."""
+KEYS_READ = frozenset(("verbatim_url", META_KEY))
+"""The meta keys that Scrapy's default fingerprinter and those of this package read."""
 
 # No user, no upper case, no port that needs a look at its value. Default ports are
 # accepted: w3lib keeps them.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.python import global_object_name
 
-from ..fingerprints.fast import META, READ_BY_OURS
+from ..fingerprints.fast import KEYS_READ
 from ..startup import is_own_method
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ class KnownUrls:
     why_unknown = ""
     """Why it is not known what fingerprints depend on besides URL, method and body."""
 
-    def __init__(self, df: FilterDupeFilter, reads: frozenset[str] = READ_BY_OURS) -> None:
+    def __init__(self, df: FilterDupeFilter, meta_keys: Set[str] = KEYS_READ) -> None:
         self._df = df
         self._recent = df._recent
         self.log = df.log
-        self._meta_keys = {word[len(META) :] for word in reads if word.startswith(META)}
+        self._meta_keys = meta_keys
 
     def is_known(self, request: Request) -> bool:
         """Return True if a scheduler is sure to drop `request`, now and later, since its URL is in

@@ -6,8 +6,8 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import message_of
-from ..fingerprints.depends_on import reads_of
-from ..fingerprints.fast import CALLBACK, META_KEY, REDIRECT_URLS
+from ..fingerprints.depends_on import CALLBACK, META, reads_of
+from ..fingerprints.fast import META_KEY, REDIRECT_URLS
 from .known import KnownUrls
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class KnownByCallback(KnownUrls):
             reads = reads_of(df.crawler.request_fingerprinter)
         except Exception as error:  # noqa: BLE001 - foreign code
             self.why_unknown = message_of(error)
-        super().__init__(df, reads)
+        super().__init__(df, {word.removeprefix(META) for word in reads - {CALLBACK}})
         self.reads_callback = CALLBACK in reads
         self._callbacks: dict[object, str] = {}
 

@@ -13,8 +13,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import CanonicalRequestFingerprinter, FastRequestFingerprinter
 from scrapy_bloom.fingerprints import depends_on
-from scrapy_bloom.fingerprints.depends_on import reads_of
-from scrapy_bloom.fingerprints.fast import READ_BY_OURS
+from scrapy_bloom.fingerprints.depends_on import READ_BY_OURS, reads_of
 from tests.fingerprinters import (
     DiscardingFingerprinter,
     HeaderFingerprinter,
