@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, AnyStr, Generic
@@ -69,8 +68,7 @@ def attach(df: FilterDupeFilter) -> None:
     """Give `df` the cache of BLOOM_URL_CACHE, and put the shortcut in front if `look_up` and
     `fingerprint` are its own."""
     df._recent = RecentKeys(df._settings.url_cache)
-    methods = product((df, FilterDupeFilter), ("look_up", "fingerprint"))
-    if not all(is_own_method(thing, name, "scrapy_bloom") for thing, name in methods):
+    if not all(is_own_method(df, name, "scrapy_bloom") for name in ("look_up", "fingerprint")):
         return
     if df._fingerprinter.of_url is not None:
         df.put_in_front(_by_url(df, df._ask, df._fingerprinter.of_url))
