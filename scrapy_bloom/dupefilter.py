@@ -255,7 +255,7 @@ class FilterDupeFilter(BaseDupeFilter):
                 part.close()
         seen, self._seen, self._see = self._seen, None, _not_open
         if seen is not None:
-            seen.close()
+            seen.filter.close()
 
     def _update_stats(self) -> None:
         self.stats_due = monotonic() + STATS_INTERVAL

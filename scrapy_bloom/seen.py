@@ -51,10 +51,6 @@ class Seen:
             figures["false_positives_avoided"] = known.false_positives_avoided
         return figures
 
-    def close(self) -> None:
-        """Close the filter. Fingerprints in memory are lost."""
-        self.filter.close()
-
 
 def closing_line(bloom_filter: Layered, capacity: int) -> str:
     """Return requests, probably lost pages, memory, and for a filter that has grown, which costs

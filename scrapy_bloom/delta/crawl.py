@@ -320,7 +320,7 @@ def reset_filter(dupefilter: BloomDupeFilter) -> None:
     """
     job, seen = dupefilter._job, dupefilter._seen
     if job is not None and seen is not None and len(seen):
-        seen.close()
+        seen.filter.close()
         remove_filter(job.filter)
         seen.filter = dupefilter.open_in(job)
         dupefilter.loses_requests = False
