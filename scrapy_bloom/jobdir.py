@@ -98,8 +98,7 @@ class Session:
             return
         self._parts.remove(part)
         if not self._parts:
-            with ExitStack() as closing:  # unwinds from the newest
-                closing.push(self._lock.pop_all())
+            with self._lock.pop_all(), ExitStack() as closing:  # unwinds from the newest
                 for function in self.closers:
                     closing.callback(function)
                 self.closers.clear()
