@@ -18,7 +18,7 @@ from .errors import message_of, unforeseen
 from .fingerprints import FingerprinterIdentity, UnfailingFingerprinter
 from .jobdir import session_of
 from .seen import Seen, closing_line
-from .settings import BloomSettings, any_is_on, misspelt
+from .settings import OFF, BloomSettings, misspelt
 from .startup import announce, close_spider, fetches_one_page, is_own_method, refuse
 
 if TYPE_CHECKING:
@@ -192,15 +192,19 @@ class FilterDupeFilter(BaseDupeFilter):
             logger.exception("Cannot close the spider with reason %s", reason)
 
     def _start(self) -> None:
-        crawler = self.crawler
+        crawler, settings = self.crawler, self.crawler.settings
+
+        def is_on(name: str) -> bool:
+            return bool(settings.getpriority(name)) and settings[name] not in OFF
+
         try:
-            self._settings = BloomSettings.read(crawler.settings)
-            self.debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
+            self._settings = BloomSettings.read(settings)
+            self.debug = settings.getbool("DUPEFILTER_DEBUG")
             self._fingerprinter = UnfailingFingerprinter(crawler)
             parts = [
                 import_module(module)
                 for module, names in PARTS.items()
-                if not names or any_is_on(crawler.settings, names)
+                if not names or any(map(is_on, names))
             ]
             if fetches_one_page(crawler):
                 self.use(Seen(self._in_memory("a command for one page touches no job")))

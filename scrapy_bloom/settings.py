@@ -5,7 +5,7 @@ Other rooms have theirs in a `settings.py` of their own; `scrapy_bloom.all_setti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from os import fsdecode
 from pathlib import Path
@@ -125,15 +125,6 @@ URL_CACHE = Setting(
 PICKLE = switch(
     "BLOOM_PICKLE", True, "Whether values of a stored request that are not plain may be a pickle"
 )
-
-
-def any_is_on(settings: BaseSettings, names: Iterable[str]) -> bool:
-    """Return True if one of the settings `names` is on, be it with a bad value; one of Scrapy's
-    counts where it is set."""
-    return any(
-        settings.get(name) not in OFF and (name.startswith("BLOOM_") or settings.getpriority(name))
-        for name in names
-    )
 
 
 def misspelt(settings: BaseSettings) -> list[str]:

@@ -10,7 +10,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 
 from ..amounts import seconds
-from ..settings import Setting, Values, any_is_on, in_words, switch, whole
+from ..settings import OFF, Setting, Values, in_words, switch, whole
 
 
 def _words(value: Any) -> frozenset[str]:
@@ -77,7 +77,7 @@ HOST_RETRY: Setting[float] = Setting(
 def wants_delta(settings: BaseSettings) -> bool:
     """Return whether BLOOM_DELTA or BLOOM_DELTA_DIGEST is on, also for a bad value, which
     DeltaMiddleware refuses."""
-    return any_is_on(settings, ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"))
+    return any(settings.get(name) not in OFF for name in ("BLOOM_DELTA", "BLOOM_DELTA_DIGEST"))
 
 
 def budget_of(settings: BaseSettings, kind: str = "crawl.budget.Budget", *about: object) -> Any:
