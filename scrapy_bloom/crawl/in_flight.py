@@ -6,10 +6,10 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from scrapy import Request
 
-    from scrapy import Request
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
     from .failed_request import FailedRequest
 
@@ -22,23 +22,21 @@ class Known:
     fingerprints: tuple[bytes, ...] = ()
     """Those that may enter the filter when it is acknowledged."""
     queued: int = 0
-    """How often the same object is in the memory queue."""
+    """How often the same object is to be dispatched again: from the memory queue, or by the next
+    start, if a fast stop of the engine has broken it off."""
     arrivals: tuple[int, ...] = ()
     """The numbers of its arrivals there."""
     since: int = 0
     """The number of all arrivals when it was first dispatched."""
     given: list[Known] = field(default_factory=list)
     """The requests in memory that its repetition would yield."""
-    givers: int = 0
-    """The number of unacknowledged requests whose repetition would yield it."""
-    is_over: bool = False
-    """True if it waits only for these to be acknowledged."""
-    is_sent_again: bool = False
-    """True if it became a stored retry or redirect, its only descendant."""
-    is_cut_off: bool = False
-    """True if it stays in the job, since a fast stop of the engine has broken it off."""
+    awaited: int = 1
+    """How many are to end before it is acknowledged: itself, with the arrivals that it waits for,
+    and unacknowledged requests whose repetition would yield it."""
     failed: FailedRequest | None = None
     """The record with which it stays in the job when it is acknowledged."""
+    stands_in: bool = False
+    """True if it is no request of the crawl, and over when it is the oldest that is dispatched."""
 
 
 class InFlight:
@@ -56,8 +54,9 @@ class InFlight:
     """
 
     def __init__(self) -> None:
+        self.running: dict[Request, Known] = {}
+        """The dispatched requests that are not finished, oldest first."""
         self._known: dict[Request, Known] = {}
-        self._running: dict[Request, Known] = {}
         self._arrived = 0
         self._open: list[int] = []
         """The arrivals that are not over, in order: an arrival is over when the engine is done with
@@ -65,19 +64,8 @@ class InFlight:
         self._waiting: dict[int, list[tuple[int, int, Known | int]]] = {}
         """By open arrival: the ranges of those that wait for it, and the request or arrival."""
 
-    def __iter__(self) -> Iterator[Known]:
-        """Iterate over a copy of the dispatched requests that are not finished."""
-        return iter([*self._running.values()])
-
-    def __contains__(self, request: Request) -> bool:
-        return request in self._running
-
     def __len__(self) -> int:
-        return len(self._running)
-
-    def get(self, request: Request) -> Known | None:
-        """Return what is known of a dispatched request, None for any other."""
-        return self._running.get(request)
+        return sum(not known.stands_in for known in self.running.values())
 
     def keep(self, request: Request, fingerprints: Iterable[bytes], *, comes_again: bool) -> None:
         """Record that `request` is in the memory queue. If it `comes_again`, no filter drops it
@@ -85,9 +73,9 @@ class InFlight:
         is_new = request not in self._known
         known = self._know(request)
         if comes_again and is_new:
-            for running in self._running.values():
+            for running in self.running.values():
                 running.given.append(known)
-            known.givers = len(self._running)
+            known.awaited += len(self.running)
         known.queued += 1
         known.fingerprints += tuple(fingerprints)
         known.arrivals += (self._arrived,)
@@ -98,26 +86,34 @@ class InFlight:
         """Record that `request` is dispatched, from the store or the memory queue."""
         known = self._know(request)
         known.queued = max(known.queued - 1, 0)
-        if request not in self._running:
+        if request not in self.running:
             known.since = self._arrived
-            self._running[request] = known
+            self.running[request] = known
 
-    def finish(self, request: Request) -> list[Known]:
-        """Record that the engine is done with `request`; return those that may be acknowledged now.
-        One that is sent again waits for no arrivals. Amortized cost: O(log n) steps with n open
-        arrivals."""
-        known = self._running.get(request)
-        if known is None:
+    def stand_in(self) -> Request:
+        """Return a stand-in for all dispatched requests: a request in memory that any of them may
+        have yielded. Cost: a step for each, if one was dispatched since the last call."""
+        newest = next(reversed(self.running.values()), None)
+        if newest is not None and newest.stands_in:
+            return newest.request
+        request = Request("data:,")
+        self.keep(request, (), comes_again=True)
+        self.start(request)
+        self.running[request].stands_in = True
+        return request
+
+    def finish(self, request: Request, *, waits: bool = True) -> list[Known]:
+        """Record that the engine is done with `request`, which `waits` for arrivals unless it is
+        sent again; return those that may be acknowledged now. Amortized cost: O(log n) steps with n
+        open arrivals."""
+        known = self.running.get(request)
+        if known is None or known.queued:
             return []
-        is_alone, known.is_sent_again = known.is_sent_again, False
-        if known.queued:
-            return []
-        del self._running[request], self._known[request]
+        del self.running[request], self._known[request]
+        if known.stands_in:
+            known.since = self._arrived  # it yields nothing
         over: list[Known | int] = []
-        if is_alone:
-            over.append(known)
-        else:
-            self._wait(known.since, self._arrived, known, over)
+        self._wait(known.since, self._arrived if waits else known.since, known, over)
         for arrival in known.arrivals:
             # one while it was dispatched does not wait for itself
             self._wait(max(known.since, arrival + 1), self._arrived, arrival, over)
@@ -128,14 +124,11 @@ class InFlight:
                 del self._open[bisect_left(self._open, waiting)]
                 for each in self._waiting.pop(waiting, ()):
                     self._wait(*each, over)
-            elif waiting.givers:
-                waiting.is_over = True
             else:
-                finished.append(waiting)
-                for given in waiting.given:
-                    given.givers -= 1
-                    if given.is_over and not given.givers:
-                        over.append(given)
+                waiting.awaited -= 1
+                if not waiting.awaited:
+                    finished.append(waiting)
+                    over += waiting.given
         return finished
 
     def _know(self, request: Request) -> Known:

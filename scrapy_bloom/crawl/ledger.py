@@ -84,9 +84,8 @@ class Ledger:
         self._dispatched = 0
         self.has_begun = False  # True to send `before_commit` with each commit
         self.reasons: WeakKeyDictionary[Request, str] = WeakKeyDictionary()  # of failures
-        self._together: dict[Request, list[Known]] = {}
-        """The stand-ins, with those that each waits for; it is dispatched when they are done."""
-        self._newest: Request | None = None
+        self._over: list[Known] = []
+        """Those that the next commit acknowledges, whatever the engine does with them."""
         engine.on_cut_off(self._cut_off)
         self._is_committing = False
         self._not_before = 0.0
@@ -96,8 +95,8 @@ class Ledger:
         """Record that the store has `request`, and that the `sources` that are sent again as it are
         done; commit if it is time."""
         self._unreleased += self._fingerprints(request)
-        for source in filter(None, map(self.in_flight.get, sources)):
-            source.is_sent_again = True
+        for source in sources:
+            self._over += self.in_flight.finish(source, waits=False)
         self.pushed()
 
     def wait_in_memory(self, request: Request) -> None:
@@ -137,32 +136,21 @@ class Ledger:
     def dispatch(self, request: Request) -> None:
         """Record that `request` is dispatched."""
         self._dispatched += 1
-        self._newest = None
         self.in_flight.start(request)
         self.commit_later()
-
-    def stand_in_for_all(self) -> Request:
-        """Return a stand-in for all dispatched requests, which is acknowledged when the engine is
-        done with them all. Cost: a step for each, if one was dispatched since the last call."""
-        if self._newest is None:
-            self._newest = Request("data:,")
-            self._together[self._newest] = [*self.in_flight]
-            self.in_flight.keep(self._newest, (), comes_again=True)
-            self.commit_later()
-        return self._newest
 
     def fail(self, request: Request, failed: FailedRequest) -> None:
         """Let the commit that acknowledges a dispatched `request` make it a failed one. The first
         record counts; what fails in a fast stop stays pending."""
         if self._engine.cuts_off:
             self._cut_off(request)
-        elif (known := self.in_flight.get(request)) is not None:
+        elif (known := self.in_flight.running.get(request)) is not None:
             known.failed = known.failed or failed
             self.reasons[request] = known.failed.reason
 
     def _cut_off(self, request: Request) -> None:
-        if (known := self.in_flight.get(request)) is not None:
-            known.is_cut_off = True
+        if (known := self.in_flight.running.get(request)) is not None:
+            known.queued += 1
 
     def cannot_schedule(self, request: Request, error: Exception) -> None:
         """Count `request` as failed, and leave it out: it may raise again at each repetition."""
@@ -245,19 +233,10 @@ class Ledger:
         )
 
     def _write_commit(self) -> None:
-        over = [
-            each
-            for known in self.in_flight
-            if not self._waits(known)
-            for each in self.in_flight.finish(known.request)
-        ]
-        for stand_in, waits_for in [*self._together.items()]:
-            if not any(each.request in self.in_flight for each in waits_for):
-                if self._newest is stand_in:
-                    self._newest = None
-                del self._together[stand_in]
-                self.in_flight.start(stand_in)
-                over += self.in_flight.finish(stand_in)
+        over, self._over = self._over, []
+        for known in [*self.in_flight.running.values()]:
+            if self._is_done(known):
+                over += self.in_flight.finish(known.request)
         for finished in over:
             self._unreleased += finished.fingerprints
             if finished.failed is None:
@@ -274,10 +253,11 @@ class Ledger:
         self._not_before = ended + (ended - began) * (1 / self.preparing_share - 1)
         self.commits += self.store.commit(self._unreleased)
 
-    def _waits(self, known: Known) -> bool:
-        """Return True if the engine is not done with a request."""
-        is_done = known.is_sent_again or not self._engine.is_in_progress(known.request)
-        return known.is_cut_off or not is_done
+    def _is_done(self, known: Known) -> bool:
+        """Return True if the engine is done with a request, or with all before a stand-in."""
+        if known.stands_in:
+            return known is next(iter(self.in_flight.running.values()))
+        return not self._engine.is_in_progress(known.request)
 
     def _send_before_commit(self) -> None:
         answers = self._crawler.signals.send_catch_log(
@@ -313,5 +293,5 @@ class Ledger:
     def _commit_now(self) -> None:
         if is_time := self._wait <= 0:  # an alarm rings in a minute at most
             self.commit()
-        if len(self.in_flight) or not is_time:
+        if self.in_flight.running or not is_time:
             self.commit_later()

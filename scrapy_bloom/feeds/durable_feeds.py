@@ -205,8 +205,8 @@ class DurableFeeds(CommitHook):
         """Return the request whose acknowledgement makes an item of `response` final."""
         is_known = isinstance(response, Failure) or response in self._origins
         request = request_of(self._crawler, response) if is_known else None
-        if request is None or request not in self.ledger.in_flight:
-            return self.ledger.stand_in_for_all()
+        if request is None or request not in self.ledger.in_flight.running:
+            return self.ledger.in_flight.stand_in()
         return request
 
     # -- commits -------------------------------------------------------------------

@@ -139,8 +139,7 @@ def test_a_page_is_acknowledged_with_the_last_that_may_have_come_of_it(steps):
     for crawl in play(steps):
         left = crawl.in_memory()
         assert {*crawl.acknowledged} == {p for p in crawl.pages if left.isdisjoint(p.tree())}
-        assert [known.request for known in crawl.books] == crawl.running
-        assert len(crawl.books) == len(crawl.running)
+        assert [*crawl.books.running] == crawl.running
 
 
 @at_once

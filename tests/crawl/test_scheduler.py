@@ -394,7 +394,7 @@ def test_pages_are_acknowledged_beside_items_without_a_response(make, tmp_path):
     job.pushed(*map(str, range(40)))
     for _ in range(40):
         running.append(job.pop())
-        job.scheduler.ledger.stand_in_for_all()
+        job.scheduler.ledger.in_flight.stand_in()
         if len(running) > 3:
             job.done(running.pop(0))
         job.commit()
