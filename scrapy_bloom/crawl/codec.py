@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import marshal
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgpack import ExtType
 from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
 from ..errors import encodable
 from .failed_request import ATTEMPTS_KEY, TIMES_KEYS
-from .request_text import (
-    MARSHALLED,
-    OBJECTS,
-    PICKLED,
-    NotPlainError,
-    checksum,
-    held_apart,
-    pack,
-    put_back,
-    unpack,
-)
+from .request_text import OBJECTS, NotPlainError, checksum, held_apart, pack, put_back, unpack
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -37,18 +25,12 @@ if TYPE_CHECKING:
 PLAIN, DEFLATED = b"\1", b"\2"
 """The first byte of a payload: a checksum and a text of request_text.py follow; the id of a
 dictionary, a checksum and a deflated text."""
-FORMATS: dict[str, tuple[int, Callable[[Any], bytes]]] = {
-    "pickle": (PICKLED, lambda things: pickle.dumps(things, protocol=4)),
-    "marshal": (MARSHALLED, marshal.dumps),
-}
-"""The formats of what is not plain: the number of the extension, and what makes its bytes."""
-_NAMES = {code: name for name, (code, _) in FORMATS.items()}
 _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("url", "callback", "errback", "method", "encoding"), (str,)),
     **dict.fromkeys(("headers", "meta", "cb_kwargs"), (dict,)),
     "body": (bytes, str),
     "priority": (int,),
-    OBJECTS: (ExtType,),
+    OBJECTS: (bytes,),
 }
 _MOST_PRIORITY = 2**63
 
@@ -62,9 +44,9 @@ class Stored(NamedTuple):
 
 class Codec:
     """Makes stored requests of requests or their fields (`to_dict`), and the reverse. Values
-    that are not plain are in a format of Scrapy's queues, and such requests counted in `stats`;
-    without `pickles` they cannot be stored, nor read. `most_bytes` is the limit of a payload, which
-    is deflated with `dictionaries`. Without a `spider` no callback can be stored."""
+    that are not plain are a pickle, and such requests counted in `stats`; without `pickles` they
+    cannot be stored, nor read. `most_bytes` is the limit of a payload, which is deflated with
+    `dictionaries`. Without a `spider` no callback can be stored."""
 
     def __init__(
         self,
@@ -81,12 +63,12 @@ class Codec:
         self._has_cache = has_cache
         self._pickles = pickles
         self._stats = stats
-        self._names: dict[object, Any] = {}
+        self._names: dict[object, str] = {}
         """The callbacks that were found before, by function: Scrapy looks among all attributes of
         the spider, which takes longer than all the rest."""
         self._dictionaries = dictionaries
 
-    def dump(self, request: Request | dict[str, Any], slot: str, format_: str) -> Stored:
+    def dump(self, request: Request | dict[str, Any], slot: str) -> Stored:
         """Return a request, or that of some fields, as it is stored in `slot`. Raises ValueError if
         it cannot be serialized."""
         fields = request if isinstance(request, dict) else self.fields(request)
@@ -97,8 +79,9 @@ class Codec:
         if (OBJECTS in fields or not text) and not self._pickles:
             raise ValueError("it has values that are not plain, and BLOOM_PICKLE is False")
         if not text:
+            fields, apart = held_apart(fields)
             try:
-                fields = held_apart(fields, *FORMATS[format_])
+                fields[OBJECTS] = pickle.dumps(apart, protocol=4)
             except Exception as error:
                 raise ValueError(str(error)) from error
             text = pack(fields, slot)
@@ -114,45 +97,36 @@ class Codec:
         """Return the same as `to_dict`. Raises ValueError for a request without a dictionary: its
         callback is no method of the spider."""
         try:
-            if type(request).to_dict is Request.to_dict:
-                with suppress(LookupError):
-                    return self._named(request)
-            found = request.to_dict(spider=self._spider)
+            if type(request).to_dict is not Request.to_dict:
+                return request.to_dict(spider=self._spider)
+            fields = {name: getattr(request, name) for name in request.attributes}
+            for name in ("callback", "errback"):
+                if (method := fields[name]) is not None:
+                    fields[name] = self._name_of(method)
         except Exception as error:
             raise ValueError(str(error)) from error
-        for name in ("callback", "errback"):
-            if (function := getattr(getattr(request, name), "__func__", None)) is not None:
-                self._names[function] = found.get(name)
-        return found
-
-    def _named(self, request: Request) -> dict[str, Any]:
-        """Return that with names that were found before. Raises LookupError without them."""
-        fields = {name: getattr(request, name) for name in request.attributes}
-        for name in ("callback", "errback"):
-            if (method := fields[name]) is not None:
-                fields[name] = self._name_of(method)
         fields["headers"] = dict(fields["headers"])
         if type(request) is not Request:
             fields["_class"] = f"{request.__module__}.{type(request).__name__}"
         return fields
 
-    def _name_of(self, method: Any) -> Any:
-        """Return the name of a method of the spider that was found before. Raises LookupError."""
+    def _name_of(self, method: Any) -> str:
+        """Return the name of a method of the spider. Raises ValueError for any other function."""
         function = getattr(method, "__func__", None)
-        known = self._names[function]
-        if getattr(getattr(self._spider, str(known), None), "__func__", None) is not function:
-            raise LookupError(known)
-        return known
+        name = self._names.get(function, "")
+        if not name or getattr(getattr(self._spider, name, None), "__func__", None) is not function:
+            name = Request("data:,", method).to_dict(spider=self._spider)["callback"]
+            self._names[function] = name
+        return name
 
     def load(self, stored: Stored) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code, without
         `pickles` only those of loaded classes of requests."""
         fields = stored_fields(stored, self._dictionaries)
         if OBJECTS in fields:
-            code, raw = fields[OBJECTS]
             if not self._pickles:
-                raise ValueError(f"it is stored by {_NAMES[code]}, and BLOOM_PICKLE is False")
-            fields = _checked(put_back(fields, _loaded(code, raw)))
+                raise ValueError("it is stored by pickle, and BLOOM_PICKLE is False")
+            fields = _checked(put_back(fields, _unpickled(fields[OBJECTS])))
         if not self._pickles and "_class" in fields:
             _require_loaded(fields["_class"])
         return request_from_dict(fields, spider=self._spider)
@@ -223,9 +197,9 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _loaded(code: int, raw: bytes) -> dict[str, Any]:
+def _unpickled(raw: bytes) -> dict[str, Any]:
     """Return the fields that are not plain. Raises anything."""
-    apart = pickle.loads(raw) if code == PICKLED else marshal.loads(raw)  # noqa: S301, S302
+    apart = pickle.loads(raw)  # noqa: S301
     if type(apart) is not dict:
         raise ValueError("it is damaged (its values are no dict)")
     return apart

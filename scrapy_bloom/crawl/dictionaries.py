@@ -9,8 +9,6 @@ from hashlib import blake2b
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from msgpack import ExtType
-
 from .request_text import checksum
 
 if TYPE_CHECKING:
@@ -141,8 +139,7 @@ def _may_be_secret(fields: Mapping[str, Any], text: bytes) -> bool:
 
 
 def _texts_in(fields: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield each text in the values of `fields`, also in containers, however deep or cyclic, and
-    the bytes of objects."""
+    """Yield each text in the values of `fields`, also in containers, however deep or cyclic."""
     found: list[Any] = [*fields.values()]
     seen: set[int] = set()
     for each in found:
@@ -150,8 +147,6 @@ def _texts_in(fields: Mapping[str, Any]) -> Iterator[bytes]:
             yield each.encode("utf-8", "surrogatepass")
         elif type(each) is bytes:
             yield each
-        elif type(each) is ExtType:
-            yield each.data
         elif type(each) in {dict, list, tuple, set, frozenset} and id(each) not in seen:
             seen.add(id(each))
             found += each.items() if type(each) is dict else each

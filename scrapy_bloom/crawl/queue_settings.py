@@ -1,9 +1,9 @@
-"""Scrapy's settings of request queues: their classes, their order and their format."""
+"""Scrapy's settings of request queues: their classes, and so their order."""
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
-from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy import squeues
@@ -12,7 +12,6 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from ..settings import PICKLE
-from .codec import FORMATS
 from .records import MemoryRecords
 from .slots import OneLine, Slots
 
@@ -23,18 +22,20 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
 
-_KINDS = {"DISK": (("Disk", "SQLite"), tuple(FORMATS)), "MEMORY": (("Memory",), ("",))}
-"""How Scrapy names the classes of its queues: by medium, and by format."""
+_NAMES = {
+    "DISK": "(Pickle|Marshal)(Fifo|Lifo)(Disk|SQLite)Queue",
+    "MEMORY": "(Fifo|Lifo)MemoryQueue",
+}
+"""How Scrapy names the classes of its queues, by medium."""
 
 
 class QueueSettings(NamedTuple):
     """The queues on the disk or in memory. Whether each download slot has a line of its own;
     whether the newest is next of equal requests, and of equal start requests, None where these wait
-    among the others; the formats of both. `pickles` is BLOOM_PICKLE."""
+    among the others. `pickles` is BLOOM_PICKLE."""
 
     by_slot: bool = True
     newest_first: tuple[bool, bool | None] = True, False
-    formats: tuple[str, str] = "", ""
     pickles: bool = True
 
     @classmethod
@@ -45,10 +46,10 @@ class QueueSettings(NamedTuple):
         if medium == "DISK":
             cls.read(settings, "MEMORY")
             pickles = PICKLE.read(settings)
-        newest, format_ = _kind(settings, f"SCHEDULER_{medium}_QUEUE", medium)
-        name, start = f"SCHEDULER_START_{medium}_QUEUE", (None, format_)
-        newest_start, start_format = _kind(settings, name, medium) if settings[name] else start
-        return cls(by_slot, (newest, newest_start), (format_, start_format), pickles)
+        newest = _is_newest_first(settings, f"SCHEDULER_{medium}_QUEUE", medium)
+        name = f"SCHEDULER_START_{medium}_QUEUE"
+        start = _is_newest_first(settings, name, medium) if settings[name] else None
+        return cls(by_slot, (newest, start), pickles)
 
     def is_start(self, meta: Mapping[str, Any]) -> bool:
         """Return True if a request with this `meta` is in the line of start requests."""
@@ -86,21 +87,16 @@ def _takes_slots(settings: BaseSettings) -> bool:
     )
 
 
-def _kind(settings: BaseSettings, name: str, medium: str) -> tuple[bool, str]:
-    """Return whether the newest is next in the queue class in the setting `name`, and its format.
-    Raises ValueError for one that is not Scrapy's own."""
+def _is_newest_first(settings: BaseSettings, name: str, medium: str) -> bool:
+    """Return whether the newest is next in the queue class in the setting `name`. Raises ValueError
+    for one that is not Scrapy's own."""
     queue_class = _loaded(settings, name)
-    media, formats = _KINDS[medium]
-    known = {
-        f"{format_.capitalize()}{order}{each}Queue": (order == "Lifo", format_)
-        for format_, order, each in product(formats, ("Fifo", "Lifo"), media)
-    }
-    for class_name, kind in known.items():
-        if getattr(squeues, class_name, None) is queue_class:
-            return kind
+    for class_name, found in vars(squeues).items():
+        if found is queue_class and re.fullmatch(_NAMES[medium], class_name):
+            return "Lifo" in class_name
     raise ValueError(
-        f"{name} is {global_object_name(queue_class)}: DurableScheduler knows the order and"
-        f" the format of Scrapy's own only (scrapy.squeues: {', '.join(known)})"
+        f"{name} is {global_object_name(queue_class)}: DurableScheduler knows the order of Scrapy's"
+        f" own only, scrapy.squeues.{_NAMES[medium]}"
     )
 
 

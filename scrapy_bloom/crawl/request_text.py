@@ -8,15 +8,14 @@ So it begins with what most requests of a callback share.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
 from msgpack import ExtType, Packer, Unpacker, UnpackException, unpackb
 
 OBJECTS = "bloom:objects"
-"""The field with the values that are not plain, as bytes of one of the FORMATS. No attribute of a
-request has such a name, so Scrapy leaves the field out."""
+"""The field with a pickle of the values that are not plain. No attribute of a request has such a
+name, so Scrapy leaves the field out."""
 ORDER = (
     *("url", "callback", "errback", "headers", "body", "cookies", "meta", "encoding", "flags"),
     *("cb_kwargs", "dont_filter", "method", "priority"),
@@ -25,11 +24,9 @@ ORDER = (
 field by its place here."""
 DEEPEST = 50
 """Most containers inside each other in a value that is packed; msgpack reads 1,024."""
-LONGEST_NUMBER = 10_000
-"""Most bytes of an integer."""
 
 # the numbers of the extensions; a list whose first value is one of 1 to 3 is another container
-_INTEGER, PICKLED, MARSHALLED = range(4, 7)
+_INTEGER = 4
 _STARTS = ("http://", "https://", "")
 _FIELDS = (*ORDER, OBJECTS)
 _NUMBERS = {name: number for number, name in enumerate(_FIELDS)}
@@ -64,10 +61,7 @@ def _packable(value: Any) -> Any:
     """Return what stands for a value that msgpack has no form for."""
     if type(value) is not int:
         return [_MARKED[type(value)], *value]
-    raw = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
-    if len(raw) > LONGEST_NUMBER:
-        raise NotPlainError("a number is too long")
-    return ExtType(_INTEGER, raw)
+    return ExtType(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
 _packers = [_packer()]
@@ -117,10 +111,9 @@ def checksum(text: bytes, slot: str) -> bytes:
     return (zlib.crc32(raw, zlib.crc32(text)) & 0xFFFF).to_bytes(2, "big")
 
 
-def held_apart(fields: dict[str, Any], code: int, dumps: Callable[[Any], bytes]) -> dict[str, Any]:
-    """Return those of `fields` that are plain, and in OBJECTS, as extension `code` of what `dumps`
-    returns, those that are not; of `meta` and `cb_kwargs` only numbers and strings are plain here,
-    so objects still share others. Raises anything."""
+def held_apart(fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return those of `fields` that are plain, and those that are not; of `meta` and `cb_kwargs`
+    only numbers and strings are plain here, so objects still share others."""
     seen: set[int] = set()
     plain, apart = {}, {}
     for name, value in fields.items():
@@ -130,7 +123,7 @@ def held_apart(fields: dict[str, Any], code: int, dumps: Callable[[Any], bytes])
             apart[name] = {key: each for key, each in value.items() if key not in short}
         else:
             (plain if _is_plain(value, seen) else apart)[name] = value
-    return {**plain, OBJECTS: ExtType(code, dumps(apart))}
+    return plain, apart
 
 
 def put_back(fields: dict[str, Any], apart: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +159,7 @@ def _record(fields: dict[str, Any], slot: str) -> list[Any]:
     for name, value in others.items():
         default = defaults.get(name, _ABSENT)
         if value is not default and (type(value) is not type(default) or value != default):
-            if name != OBJECTS and not _is_plain(value, seen):
+            if not _is_plain(value, seen):
                 raise NotPlainError(f"its {name} is not plain")
             rest[_NUMBERS.get(name, name)] = value
     if rest:
@@ -230,10 +223,9 @@ def _is_plain(value: Any, seen: set[int], levels: int = DEEPEST) -> bool:
 
 
 def _extension(code: int, data: bytes) -> Any:
-    if code == _INTEGER and len(data) <= LONGEST_NUMBER:
+    if code == _INTEGER:
         return int.from_bytes(data, "big", signed=True)
-    found = ExtType(code, data)
-    if found in _KINDS or code in {PICKLED, MARSHALLED}:
+    if (found := ExtType(code, data)) in _KINDS:
         return found
     raise ValueError(f"it has an extension {code}")
 

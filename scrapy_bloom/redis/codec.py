@@ -36,8 +36,7 @@ ones. No attribute of a request has such a name, so Scrapy leaves the field out.
 
 class RedisCodec:
     """Makes stored requests of requests and the other way round, in the order of Scrapy's
-    SCHEDULER_DISK_QUEUE and SCHEDULER_START_DISK_QUEUE, and in the format of the first for
-    what is not plain, which `stats` count.
+    SCHEDULER_DISK_QUEUE and SCHEDULER_START_DISK_QUEUE. `stats` count what is not plain.
 
     A request waits in the slot that `slot_of` says, by default that of its meta or its host.
     Raises ValueError for queue classes that are not Scrapy's own, and a bad BLOOM_BUDGET.
@@ -91,7 +90,7 @@ class RedisCodec:
         if fields.get("dont_filter"):
             # no filter keeps it from being there twice
             fields = {**fields, _PAGE: fields.get(_PAGE) or secrets.token_hex(8)}
-        stored = self._codec.dump(fields, slot, self.queues.formats[0])
+        stored = self._codec.dump(fields, slot)
         rank = rank_of(priority, start=self.queues.is_start(meta))
         return Packed(str(rank), slot, stored.payload)
 

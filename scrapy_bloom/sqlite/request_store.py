@@ -90,7 +90,7 @@ class SqliteStore:
         self.records = self.pending = records
         self.rollback, self.close, self.has_only = file.rollback, file.close, records.has_only
         self._crawler, self._file, self._note_commit = crawler, file, note_commit
-        self._formats, self._starts_apart = settings.formats, settings.newest_first[1] is not None
+        self._starts_apart = settings.newest_first[1] is not None
         self.dispatched: dict[Request, int] = {}  # the record of each
         self.codec = Codec(
             crawler.spider,
@@ -193,7 +193,7 @@ class SqliteStore:
             raise ValueError(f"the priority {priority} does not fit into 62 bits")
         if type(slot) is not str or not slot.isascii():
             slot = encodable(slot)
-        _, payload = self.codec.dump(request, slot, self._formats[start])
+        _, payload = self.codec.dump(request, slot)
         return slot, start - 2 * priority, payload  # `rank_of` in line
 
     def _keep_unreadable(self, id_: int, stored: Stored, error: Exception) -> None:

@@ -144,7 +144,7 @@ def test_pending_requests_are_loaded_or_spoken_of(run, job, redis_server, key):
     """Only RedisDurableScheduler takes more than the filter; a line says what stays in the job."""
     folder, url = job.parent, redis_server.url
     fields = Request(URL, meta={"n": 1}).to_dict()
-    payload = Codec(None, 9999).dump(fields, "example.com", "pickle").payload
+    payload = Codec(None, 9999).dump(fields, "example.com").payload
     with stored(job / "requests.sqlite") as found:
         for _ in range(2):
             found.put(payload, "example.com")

@@ -182,7 +182,7 @@ def test_pages_do_not_write_to_the_terminal(make, monkeypatch):
 @pytest.mark.parametrize("detail", ["{", "{}", '{"reason": 1}', "[" * 100_000, 5, b"\0", None])
 def test_a_damaged_record_hides_no_other(run, tmp_path, detail):
     """It has failed as unreadable, under its own URL or without one, and can be retried."""
-    payload = Codec(None, 10**6).dump({"url": PAGE}, "", "pickle").payload
+    payload = Codec(None, 10**6).dump({"url": PAGE}, "").payload
     with stored(tmp_path / "requests.sqlite") as job:
         for each in (payload, b"request"):
             job.fail(FAILURES[0]._replace(url="", reason="login page"), each)

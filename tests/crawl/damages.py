@@ -17,14 +17,13 @@ from functools import partial
 from math import inf, nan
 from pathlib import Path
 
-from msgpack import ExtType
 from scrapy import Request
 
 import scrapy_bloom.sqlite.desk  # noqa: F401 - before the forks, not in each
 from scrapy_bloom.crawl.codec import PLAIN
 from scrapy_bloom.crawl.failed_request import ATTEMPTS_KEY, FailedRequest
 from scrapy_bloom.crawl.records import State
-from scrapy_bloom.crawl.request_text import MARSHALLED, OBJECTS, PICKLED, checksum, pack
+from scrapy_bloom.crawl.request_text import OBJECTS, checksum, pack
 from scrapy_bloom.redis.codec import Packed
 from tests.crawl.engine import DURABLE, Job
 from tests.redis import damages
@@ -49,18 +48,14 @@ def _plain(**fields):
     return PLAIN + checksum(raw, BAD) + raw
 
 
-def _objects(raw, code=PICKLED):
+def _objects(raw):
     """Return a request whose objects are these bytes."""
-    return _plain(**{OBJECTS: ExtType(code, raw)})
+    return _plain(**{OBJECTS: raw})
 
 
 def _opcodes(value):
     """Return a request with one object, by its opcodes."""
     return _objects(b"\x80\4}X\5\0\0\0flags" + value + b"s.")
-
-
-def _marshal(value):
-    return _objects(b"{u\5\0\0\0flags" + value + b"0", MARSHALLED)
 
 
 _dict = {}
@@ -77,14 +72,11 @@ PAYLOADS = {
     "no such callback": _plain(callback="nothing"),
     "deep pickle": _opcodes(b"]" * 100_000 + b"a" * 99_999),
     "deep key": _opcodes(b"}N" + b"\x85" * 200_000 + b"Ns"),
-    "deep marshal": _marshal(b"[\1\0\0\0" * 1900 + b"N"),
     "recursive dict": _objects(pickle.dumps({"meta": _dict, "cb_kwargs": _dict}, 4)),
     "no such object": _objects(pickle.dumps([], 4)),
-    "objects without an extension": _plain(**{OBJECTS: [PICKLED, b""]}),
+    "objects are no bytes": _plain(**{OBJECTS: [5, b""]}),
     "far memo": _opcodes(b"}r" + (10**8).to_bytes(4, "little")),
     "long bytes": _opcodes(b"\x8e" + (1 << 40).to_bytes(8, "little")),
-    **{f"marshal, long {chr(tag)}": _marshal(bytes([tag]) + b"\xff\xff\xff\x1f")
-        for tag in b"[<su"},
     "torn pickle": _objects(pickle.dumps({"meta": {"a": 1j}}, 4)[:-7]),
     "no text": b"\xff" * 99,
     **{f"surrogate in {name}": _plain(**{name: f"{URL}\ud800"}) for name in _NAMES[:2]},

@@ -82,7 +82,7 @@ def stored_in(codec, known, requests):
     """Return these requests as they are stored; each proposal is kept."""
     stored = []
     for each in requests:
-        stored.append(codec.dump(each.to_dict(), SLOT, "pickle"))
+        stored.append(codec.dump(each.to_dict(), SLOT))
         if known.proposal:
             known.learn(known.proposal)
     return stored
@@ -163,13 +163,13 @@ def test_no_secret_gets_into_a_dictionary(name, slot):
     options = {"url": URL, **SECRETS[name]}
     for number in range(100):
         url = options["url"].replace("/account/", f"/account/{number}")
-        codec.dump(Request(**{**options, "url": url}).to_dict(), slot, "pickle")
+        codec.dump(Request(**{**options, "url": url}).to_dict(), slot)
     assert known.proposal is None
     for number in range(PROPOSED_AT[0]):
         # floats, some of whose bytes look like a user in a URL, are none
         meta = {"price": [2.0, 180.0, 131071.5][number % 3], "download_timeout": 180.0}
-        codec.dump(Request(f"{URL}{number}", meta=meta).to_dict(), slot, "pickle")
-        codec.dump(Request(**options).to_dict(), slot, "pickle")
+        codec.dump(Request(f"{URL}{number}", meta=meta).to_dict(), slot)
+        codec.dump(Request(**options).to_dict(), slot)
     assert SECRET.encode() not in known.proposal
 
 

@@ -157,7 +157,7 @@ def test_any_plain_values(meta, value):
     with suppress(NotPlainError):  # Hypothesis may give one container twice
         require_round_trip(fields)
     codec, fields = Codec(None, 10**6), {**fields, "flags": [object]}
-    stored = codec.dump(fields, SLOT, "pickle")
+    stored = codec.dump(fields, SLOT)
     assert stored_fields(stored)["url"] == URL
     loaded = codec.load(stored)
     assert loaded.meta.keys() == meta.keys()
@@ -184,7 +184,7 @@ shared_tuple = (shared,)
 @pytest.mark.parametrize(
     "value",
     [
-        *(object(), msgpack.ExtType(7, b""), 10**30_000, Own.ONE, (shared_tuple, shared_tuple)),
+        *(object(), msgpack.ExtType(7, b""), Own.ONE, (shared_tuple, shared_tuple)),
         *(cyclic, nested(DEEPEST), nested(100_000), {OwnText("a"): 1}, {(Own.ONE,): 1}),
     ],
     ids=lambda value: type(value).__name__,
@@ -210,7 +210,7 @@ def test_what_is_not_plain_is_one_pickle():
     meta = {"a": Thing(numbers), "n": 5, "b": numbers, "c": {"d": numbers}, "depth": 2}
     codec = Codec(None, 10**6)
     fields = Request(URL, meta=meta, priority=3).to_dict()
-    stored = codec.dump({**fields, "flags": shared, "cookies": shared}, SLOT, "pickle")
+    stored = codec.dump({**fields, "flags": shared, "cookies": shared}, SLOT)
     fields = stored_fields(stored)
     assert (fields["url"], fields["priority"], fields["meta"]["n"]) == (URL, 3, 5)
     assert stored.payload.count(b"Thing") == 1
@@ -227,7 +227,7 @@ def test_any_other_bit_makes_it_unreadable(objects):
     """Each flipped bit of a row, each beginning of it, and another slot: none is another row."""
     codec = Codec(None, 10**6)
     request = ALL.replace(meta={"a": Thing([1])} if objects else {"depth": 3})
-    slot, payload = codec.dump(request.to_dict(), SLOT, "pickle")
+    slot, payload = codec.dump(request.to_dict(), SLOT)
     others = [payload[:end] for end in range(len(payload))]
     for bit in range(8 * len(payload)):
         damaged = bytearray(payload)
@@ -251,7 +251,6 @@ def deep(head, tail=b"\xc0", levels=100_000):
         b"\x95\x00\xc0\xc0\x81\x20\xc0\xa1/",  # no such field
         b"\x95\x00\xc0\xc0\xc0\xa1/\xc0",  # more behind it
         deep(b"\x81\xa1a\xd4\x20\x00", b"\xa1/", 1),  # no such extension
-        deep(b"\x81\xa1a\xc9\x00\x00\x4e\x20\x04" + b"1" * 20_000, b"\xa1/", 1),
         deep(b"\x91", b"\xc0\xa1/", 900),
         deep(b"\xdd\x00\x01\x86\xa0"),  # lists of a hundred thousand
         deep(b"\xdf\x00\x01\x86\xa0", levels=500),

@@ -241,7 +241,7 @@ def test_requests_of_a_job_keep_what_they_are(join, redis, client, key, job, tmp
     with stored(job.requests, [b"unreleased"], clean=False) as found:
         for number, value in enumerate(values):
             fields = Request(f"http://example.com/{number}", meta={"value": value}).to_dict()
-            payload = Codec(None, 10**6).dump(fields, "", "pickle").payload
+            payload = Codec(None, 10**6).dump(fields, "").payload
             found.put(payload, priority=-5 if value is Gone else number // 3)
         found.file.execute("INSERT INTO taken_start_requests VALUES (?, 258)", (b"f" * 20,))
     monkeypatch.delattr(f"{__name__}.Gone")
@@ -272,7 +272,7 @@ def test_what_waits_in_a_job_goes_on_to_wait(join, redis, client, key, job):
             meta = {"download_slot": slot}
             for due in (None, time() + 2000, time() - 2000):
                 fields = Request("http://example.com/", meta=meta).to_dict()
-                payload = Codec(None, 10**6).dump(fields, slot, "pickle").payload
+                payload = Codec(None, 10**6).dump(fields, slot).payload
                 found.put(payload, slot, due=due)
         # which can be nobody's in Redis
         found.records.hold("a\0b", None, 1, None)

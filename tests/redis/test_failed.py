@@ -80,7 +80,7 @@ def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join):
 def test_a_record_of_a_later_version_is_read(worker, redis_server):
     """What this one does not know is left out."""
     url = "http://example.com/old"
-    payload = b"0" + Codec(None, 999).dump({"url": url}, "a", "pickle").payload
+    payload = b"0" + Codec(None, 999).dump({"url": url}, "a").payload
     details = json.dumps({"url": url, "colour": "red", "method": "GET"})
     record = ["0", "a", payload, "strange", 5, "host:1", 9000, details, "77", "what comes after"]
     packed = msgpack.packb(record, use_bin_type=False)
