@@ -34,8 +34,8 @@ def taken(store):
     """Claim all there is, and be done with it; return the payloads."""
     found = []
     while (claimed := store.next()) is not None:
-        found.append(claimed.payload)
-        store.done(claimed.id)
+        found.append(claimed[-1])
+        store.done(claimed[0])
     return found
 
 

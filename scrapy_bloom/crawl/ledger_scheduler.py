@@ -401,12 +401,12 @@ class LedgerScheduler(BaseScheduler):
         if self._local_holds.holds:
             with self._guarded():
                 self._local_holds.take_over()
-        while (claimed := self.mqs.next()) is not None:
-            seconds = self._seconds_held(claimed.slot, claimed.payload) if self.holds else None
+        while (record := self.mqs.next()) is not None:
+            slot, rank, request = record
+            seconds = self._seconds_held(slot, request) if self.holds else None
             if seconds is None:
-                self.mqs.done(claimed.id)
-                return claimed.payload, "memory"
-            self.mqs.put_off(claimed.id, time.time() + seconds)
+                return request, "memory"
+            self.mqs.push(slot, rank, request, time.time() + seconds)
         return (None if self.ledger is None else self.ledger.next()), self.medium
 
     def _seconds_held(self, slot: str, request: Request) -> float | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import IntEnum
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -36,29 +36,20 @@ def rank_of(priority: int, *, start: bool) -> int:
     return -2 * priority + start
 
 
-class Claimed(NamedTuple):
-    """A record that the engine gets."""
-
-    id: int
-    slot: str
-    payload: Any
-
-
 class MemoryRecords:
     """Records in memory, of requests that cannot be serialized, and of crawls without a job, in
     heaps: one for each of the `slots`, or one for all. `newest_first` says whether
     the newest is next of equal requests, and of equal start requests, None where these wait among
-    the others. What fails is forgotten."""
+    the others."""
 
     def __init__(self, slots: Slots, newest_first: tuple[bool, bool | None]) -> None:
         self.slots = slots
         self.starts_apart = newest_first[1] is not None
         self._signs = tuple(-1 if newest else 1 for newest in newest_first)
-        self._heaps: dict[str, list[tuple[int, int, int, str, Request]]] = {}
-        """By slot: rank, place, id, slot and request."""
-        self._delayed: list[tuple[float, int, tuple[str, int, Request]]] = []
-        """When each is due, its id, and its slot, rank and request."""
-        self._claimed: dict[int, tuple[str, int, Request]] = {}
+        self._heaps: dict[str, list[tuple[int, int, str, Request]]] = {}
+        """By slot: rank, place, slot and request."""
+        self._delayed: list[tuple[float, int, str, int, Request]] = []
+        """When each is due, its number, and its slot, rank and request."""
         self._last = 0
 
     def __len__(self) -> int:
@@ -76,20 +67,21 @@ class MemoryRecords:
 
     def has_only(self, slots: Collection[str]) -> bool:
         """Return True if all records that wait are of these slots."""
-        delayed = (slot for *_, (slot, *_) in self._delayed)
-        return self.slots.has_only(slots) and all(slot in slots for slot in delayed)
+        return self.slots.has_only(slots) and all(slot in slots for _, _, slot, *_ in self._delayed)
 
-    def push(self, slot: str, rank: int, payload: Request, due: float | None = None) -> int:
+    def push(self, slot: str, rank: int, request: Request, due: float | None = None) -> None:
         """Add a record."""
-        self._last = id_ = self._last + 1
-        if due is None:
-            self._enter(id_, slot, rank, payload)
-        else:
-            heappush(self._delayed, (due, id_, (slot, rank, payload)))
-        return id_
+        self._last += 1
+        if due is not None:
+            heappush(self._delayed, (due, self._last, slot, rank, request))
+            return
+        place = self._last * self._signs[rank & 1]
+        self.slots.add(slot)
+        line = self._heaps.setdefault(slot if self.slots.by_slot else "", [])
+        heappush(line, (rank, place, slot, request))
 
-    def next(self) -> Claimed | None:
-        """Claim the next record."""
+    def next(self) -> tuple[str, int, Request] | None:
+        """Take out the next record; return its slot, rank and request."""
         slot = self.slots.next()
         if slot is None:
             return None
@@ -102,31 +94,12 @@ class MemoryRecords:
             last = heappop(heap)
         if not heap:
             del self._heaps[slot]
-        rank, _, id_, slot, payload = last
-        self._claimed[id_] = slot, rank, payload
+        rank, _, slot, request = last
         self.slots.add(slot, -1)
-        return Claimed(id_, slot, payload)
+        return slot, rank, request
 
-    def done(self, id_: int, *_: object) -> None:
-        """Forget a claimed record."""
-        self._claimed.pop(id_)
-
-    fail = done
-
-    def put_off(self, id_: int, due: float) -> None:
-        """Make a claimed record a delayed one."""
-        heappush(self._delayed, (due, id_, self._claimed.pop(id_)))
-
-    def take_due(self, now: float) -> bool:
+    def take_due(self, now: float) -> None:
         """Make all delayed records pending that are due."""
         while self._delayed and self._delayed[0][0] <= now:
-            _, id_, record = heappop(self._delayed)
-            self._enter(id_, *record)
-        return False
-
-    def _enter(self, id_: int, slot: str, rank: int, payload: Request) -> None:
-        self._last += 1
-        place = self._last * self._signs[rank & 1]
-        self.slots.add(slot)
-        line = self._heaps.setdefault(slot if self.slots.by_slot else "", [])
-        heappush(line, (rank, place, id_, slot, payload))
+            _, _, slot, rank, request = heappop(self._delayed)
+            self.push(slot, rank, request)

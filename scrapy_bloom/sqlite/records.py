@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..crawl.failed_request import CAPPED, HOST, FailedRequest
-from ..crawl.records import Claimed, State
+from ..crawl.records import State
 from . import schema
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class SqliteRecords:
         self.file.execute(_PUT, values)
         return id_
 
-    def next(self) -> Claimed | None:
+    def next(self) -> tuple[int, str, bytes] | None:
         """Claim the next record. Cost: 10 to 15 µs."""
         slots = self.slots
         slot = slots.next()
@@ -176,7 +176,7 @@ class SqliteRecords:
         id_, payload = found
         ask(CLAIM, (id_,))
         slots.add(slot, -1)
-        return Claimed(id_, slot, payload)
+        return id_, slot, payload
 
     def done(self, id_: int) -> None:
         """Delete a claimed record."""

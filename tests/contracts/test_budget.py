@@ -304,7 +304,7 @@ def test_a_page_whose_redirect_is_capped_is_acknowledged_with_it(place):
     send_again(job, a, "redirect_times", "b", download_slot="other.example")
     job.commit()
     assert job.stat("scheduler/capped") == 1
-    assert a not in job.scheduler.ledger.in_flight
+    assert a not in job.scheduler.ledger.in_flight.running
     job.drop()
     job = place.open(**budget).started("a")
     assert job.finish() == []
@@ -738,6 +738,6 @@ def test_a_page_does_not_wait_for_what_is_over_the_budget(place, caplog):
     job.push("c")
     job.done(page)
     job.commit()
-    assert page not in job.scheduler.ledger.in_flight
+    assert page not in job.scheduler.ledger.in_flight.running
     assert not job.scheduler.worker.store.claims.all
     assert caplog.text.count("BLOOM_BUDGET has no room left for '*'") == 1

@@ -146,7 +146,7 @@ def made(open_file, copied):
     """A killed job with a request that is pending, one in flight and one that was unreadable."""
     file = open_file(b"unreadable", b"claimed")
     records = records_in(file, (False, False))
-    records.fail(records.next().id, UNREADABLE)
+    records.fail(records.next()[0], UNREADABLE)
     records.next()
     put(records, b"pending")
     file.commit()
