@@ -124,15 +124,6 @@ class Ledger:
         if self._dispatched >= self._operations and self._wait <= 0:
             self.commit()
 
-    def take_due(self) -> bool:
-        """Make delayed requests pending that are due; return True if there are more."""
-        more = False
-        if not self.stopped and (due := self.store.next_due) is not None and due <= 0:
-            with self.guarded(Exception):
-                more = self.store.take_due()
-                self.commit_later()
-        return more
-
     def dispatch(self, request: Request) -> None:
         """Record that `request` is dispatched."""
         self._dispatched += 1

@@ -101,7 +101,7 @@ class LedgerScheduler(BaseScheduler):
         self.ledger: Ledger | None = None
         self._children: Any = None  # where they are followed
         self._asks_for_rest = False
-        self._alarm = Alarm(self._on_alarm)
+        self._alarm = Alarm(self._engine.wake)
         self._local_holds = LocalHolds(probe_seconds(crawler))
         self._local_holds.add(self.mqs.slots)
         self._holds_of: Holds = self._local_holds
@@ -240,7 +240,7 @@ class LedgerScheduler(BaseScheduler):
                 self._local_holds.let_pass(self._slot_of(request))
             if self._budget is not None and self._budget.keeps_out(self, request, delay):
                 return True
-            if ledger is None or not self._push_to_store(ledger, request, delay):
+            if ledger is None or not self._push_to_store(ledger, request, sources, delay):
                 self._push_to_memory(request, delay)
         except Exception as error:  # foreign code: queues, dupefilter, downloader
             if ledger is None:
@@ -265,7 +265,6 @@ class LedgerScheduler(BaseScheduler):
         if self._gate.holds and (left := self._gate.next_end) is not None and left > 0:
             self._alarm.set(left)
             return None
-        self._take_due()
         request, medium = self._next()
         if request is None:
             self._await_due()
@@ -306,9 +305,10 @@ class LedgerScheduler(BaseScheduler):
             self.stats.inc_value(name)
             self.stats.inc_value(part)
 
-    def _push_to_store(self, ledger: Ledger, request: Request, delay: float | None) -> bool:
+    def _push_to_store(
+        self, ledger: Ledger, request: Request, sources: Sequence[Request], delay: float | None
+    ) -> bool:
         """Store `request`; return False if it cannot be serialized."""
-        sources = self._sources_of(request)
         try:
             ledger.store.push(request, sources, delay)
         except ValueError as error:
@@ -361,13 +361,6 @@ class LedgerScheduler(BaseScheduler):
         dues = [None if due is None else due - time.time(), self._local_holds.next_end, stored]
         return min((due for due in dues if due is not None), default=None)
 
-    def _take_due(self) -> None:
-        """Make requests pending that are due; if there are many, go on in the next turn."""
-        if self.mqs.delayed:
-            self.mqs.take_due(time.time())
-        if self.ledger is not None and self.ledger.take_due():
-            self._alarm.set(0)
-
     def _await_due(self) -> None:
         """Have the engine ask again when the next request is due; close the spider if nothing else
         is left, and that is later than BLOOM_DELAY_WAIT."""
@@ -392,15 +385,13 @@ class LedgerScheduler(BaseScheduler):
         finally:
             self._asks_for_rest = False
 
-    def _on_alarm(self) -> None:
-        self._take_due()
-        self._engine.wake()
-
     def _next(self) -> tuple[Request | None, str]:
         """Return the next request and its medium: requests in memory come first."""
         if self._local_holds.holds:
             with self._guarded():
                 self._local_holds.take_over()
+        if self.mqs.delayed:
+            self.mqs.take_due(time.time())
         while (record := self.mqs.next()) is not None:
             slot, rank, request = record
             seconds = self._seconds_held(slot, request) if self.holds else None

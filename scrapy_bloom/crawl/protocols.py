@@ -115,11 +115,8 @@ class RequestStore(Protocol):
     def has_only(self, slots: Collection[str]) -> bool:
         """Return True if all requests that wait, due or not, are of these."""
 
-    def take_due(self) -> bool:
-        """Make some delayed requests pending that are due. Return True if there are more."""
-
     def next(self) -> Request | None:
-        """Return the next request in Scrapy's order, or None."""
+        """Return the next request in Scrapy's order, or None; those that are due count."""
 
     def done(self, request: Request) -> None:
         """Delete a dispatched request. Does nothing for any other."""

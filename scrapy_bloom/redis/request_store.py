@@ -160,10 +160,6 @@ class RedisStore:
         """Return True if all requests that wait here, or are not due, are of these."""
         return not (self.claims.ready or self.later)
 
-    def take_due(self) -> bool:
-        """Return False: each call has Redis make requests pending that are due."""
-        return False
-
     @property
     def next_due(self) -> float | None:
         """Seconds until the next delayed request of the crawl is due, or the next hold is over, as

@@ -141,12 +141,11 @@ class SqliteStore:
         due = None if delay is None else time.time() + delay
         self.last_pushed = self.records.push(*self.record_of(request), due)
 
-    def take_due(self) -> bool:
-        """Make up to 100 requests pending that are due. Return True if there are more."""
-        return self.records.take_due(time.time())
-
     def next(self) -> Request | None:
-        """Return the next request, or None. Requests that cannot be read back fail."""
+        """Return the next request, or None. Requests that cannot be read back fail. Makes up to 100
+        pending that are due."""
+        if self.records.next_due is not None:
+            self.records.take_due(time.time())
         while (claimed := self.records.next()) is not None:
             id_, slot, payload = claimed
             stored = Stored(slot, payload)

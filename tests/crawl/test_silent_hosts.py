@@ -527,5 +527,4 @@ def test_a_request_that_knows_its_proxy_passes(make_crawl, clock, folder, is_fir
     assert (len(crawl.scheduler), crawl.scheduler.has_pending_requests()) == (6, False)
     crawl.scheduler.release("example.com")
     clock.now += 10  # of one in memory it may hear so late
-    crawl.scheduler._take_due()
     assert len([*iter(crawl.pop, None)]) == 6
