@@ -10,10 +10,8 @@ import pytest
 from scrapy import Request
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.http import Response
-from scrapy.logformatter import LogFormatter
 from scrapy.settings import Settings
 from scrapy.spidermiddlewares import httperror
-from scrapy.utils import reactor
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
@@ -77,8 +75,6 @@ def take_away(job, name, monkeypatch):
     *path, last = name.split(".")
     if name in {"engine._spider_idle", "Downloader.get_slot_key"}:
         monkeypatch.delattr(getattr(fakes, path[0].title()), last)
-    elif name == "crawler.logformatter":
-        job.crawler.logformatter = LogFormatter()
     elif path == ["FeedExporter"]:
         monkeypatch.delattr(FeedExporter, last)
     elif name == "downloader.Slot.queue":
@@ -97,25 +93,12 @@ def test_the_table_has_every_name():
     source = "".join(each.read_text(encoding="utf-8") for each in room.glob("*.py"))
     named = {*re.findall(r'"((?:engine|Downloader|downloader|scrapy)\.[\w.]*_?\w+)"', source)}
     named -= {"scrapy.core.scheduler.Scheduler"}
-    # these two come with what is in them
-    named -= {"engine._slot", "engine.scraper.slot"}
     assert {name for name in named if not name.startswith("scrapy.utils")} <= {*ROWS}
     assert len(REFUSED) >= 10
     assert len(MISSED) >= 5
 
 
-READ = {
-    "LogFormatter.download_error": LogFormatter,
-    "HttpErrorMiddleware": httperror,
-    "scrapy.utils.reactor.CallLaterOnce": reactor,
-}
-"""Names that are read, and not public in that place."""
-
-
-NOT_LISTED = ["engine._slot", "engine.scraper.slot", "crawler.logformatter"]
-
-
-@pytest.mark.parametrize("name", [*REFUSED, *READ, *NOT_LISTED])
+@pytest.mark.parametrize("name", REFUSED)
 def test_a_start_that_could_lose_a_page_is_refused(tmp_path, monkeypatch, name):
     """Before a file is made, with the name and the version."""
     if name.startswith("FeedExporter."):
@@ -123,11 +106,7 @@ def test_a_start_that_could_lose_a_page_is_refused(tmp_path, monkeypatch, name):
     else:
         job = Job(tmp_path / "job", BLOOM_FAILED_KINDS="download, status, ignored")
     job.engine.downloader.middleware = SimpleNamespace(methods={"process_exception": []})
-    if name in READ:
-        job.engine._slot = None  # as before the spider is open
-        monkeypatch.delattr(READ[name], name.rpartition(".")[2])
-    else:
-        take_away(job, name, monkeypatch)
+    take_away(job, name, monkeypatch)
     with pytest.raises(JobDirectoryError, match=f" has no {re.escape(name)}, which "):
         job.open()
     assert [*(tmp_path / "job").iterdir()] == []

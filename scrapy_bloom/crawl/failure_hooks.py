@@ -22,7 +22,7 @@ from .origins import request_of
 from .settings import FAILED_KINDS, KEEP_FAILED, RETRY_FAILED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
@@ -53,7 +53,7 @@ class Failures:
         self.retries = RETRY_FAILED.read(crawler.settings)
         self._keeps = KEEP_FAILED.read(crawler.settings)
         self._ledger: Ledger | None = None
-        self._reasons: Callable[[], Mapping[str, int]] = dict
+        self._log = logging.LoggerAdapter(logger, {"spider": crawler.spider})
         self._retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
         kinds = FAILED_KINDS.read(crawler.settings) if self._keeps else frozenset()
         if "download" in kinds:
@@ -72,44 +72,40 @@ class Failures:
     def tell(self, what: str, count: int) -> None:
         """Log `what` is done with so many requests, if there are any."""
         if count:
-            extra = {"spider": self._crawler.spider}
-            logger.info(what, {"requests": counted(count, "request")}, extra=extra)
+            self._log.info(what, {"requests": counted(count, "request")})
 
-    def open(self, ledger: Ledger, reasons: Callable[[], Mapping[str, int]]) -> None:
-        """Begin to tell `ledger`. `reasons` returns how many of its requests are kept for each
-        reason, most first."""
-        self._ledger, self._reasons = ledger, reasons
+    def open(self, ledger: Ledger) -> None:
+        """Begin to tell `ledger`."""
+        self._ledger = ledger
         if self._keeps:
             _at_work.add(self)
 
-    def report(self, where: str, place: object) -> None:
-        """Stop telling the ledger, and log the failed requests: in the "job" or the "crawl"
-        (`where`), at a place as the command line takes it. Raises as the store does."""
+    def report(self, where: str, place: object, reasons: Mapping[str, int]) -> None:
+        """Stop telling the ledger, and log how many requests have failed for these `reasons`, most
+        first: in the "job" or the "crawl" (`where`), at a place as the command line takes it."""
         _at_work.discard(self)
-        self._ledger, reasons = None, {**self._reasons()}
-        reasons.pop(CAPPED, None)  # as the project asks
+        self._ledger = None
+        # what is capped the project asks for
+        reasons = {reason: count for reason, count in reasons.items() if reason != CAPPED}
         total = sum(reasons.values())
         self._crawler.stats.set_value("scheduler/failed", total)
         if total:
-            self._warn(
+            self._log.warning(
                 "%(requests)s failed and %(stay)s in the %(where)s: %(reasons)s. 'scrapy bloom"
                 " failed %(place)s' lists them; 'scrapy bloom retry %(place)s' has the next start"
                 " ask them once more%(but)s, 'scrapy bloom drop %(place)s' forgets them.",
-                requests=counted(total, "request"),
-                stay="stays" if total == 1 else "stay",
-                where=where,
-                reasons=", ".join(f"{count:,} {in_brief(why)}" for why, count in reasons.items()),
-                place=place,
-                but=", but no unserializable one" * (LOST in reasons),
+                {
+                    "requests": counted(total, "request"),
+                    "stay": "stays" if total == 1 else "stay",
+                    "where": where,
+                    "reasons": ", ".join(f"{n:,} {in_brief(why)}" for why, n in reasons.items()),
+                    "place": place,
+                    "but": ", but no unserializable one" * (LOST in reasons),
+                },
             )
         if in_memory := self._crawler.stats.get_value(IN_MEMORY):
-            self._warn(
-                "%(requests)s failed that cannot be stored, and so cannot be kept",
-                requests=counted(in_memory, "request"),
-            )
-
-    def _warn(self, message: str, **values: object) -> None:
-        logger.warning(message, values, extra={"spider": self._crawler.spider})
+            what = "%(requests)s failed that cannot be stored, and so cannot be kept"
+            self._log.warning(what, {"requests": counted(in_memory, "request")})
 
     def note(self, source: Response | Failure | None, reason: str, error: Any = None) -> None:
         """Note that the request which `source` answers fails."""

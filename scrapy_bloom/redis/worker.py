@@ -166,7 +166,7 @@ class Worker:
         crawl = f"{generation} {self._state.round}"
         self.feeds.open(self.ledger, crawl, over=self._state.over, late=self._is_late)
         self.start_requests.open(self.store, self.ledger, dupefilter, done=done)
-        self._failures.open(self.ledger, self._desk.reasons)
+        self._failures.open(self.ledger)
         self._announce()
         self._is_open = True
 
@@ -249,7 +249,7 @@ class Worker:
             self._set_stats()
             with suppress(SharedFilterError):  # it has just answered: then the next worker says it
                 place = f"{self._server} --key {shlex.quote(self.key[1:-1])}"
-                self._failures.report("crawl", place)
+                self._failures.report("crawl", place, self._desk.reasons())
         else:
             self._log.warning(
                 "%(name)s does not answer: what this worker holds comes back when its lease has"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 from scrapy.core import engine, scraper
-from scrapy.utils import reactor
 from scrapy.utils.asyncio import call_later
 
 if TYPE_CHECKING:
@@ -34,16 +34,15 @@ class EngineView:
     def __init__(self, crawler: Crawler) -> None:
         self._engine: Any = crawler.engine
         # before the spider is open there are no slots yet
-        engine_slot = get(self._engine, "_slot") or _new_engine_slot()
-        scraper_slot = get(self._engine, "scraper", "slot") or getattr(scraper, "Slot", object)()
-        require("engine._slot", hasattr(self._engine, "_slot"))
-        require("engine.scraper.slot", hasattr(get(self._engine, "scraper"), "slot"))
+        about = True, SimpleNamespace(schedule=len), None
+        engine_slot = getattr(self._engine, "_slot", self) or _new(engine, "_Slot", *about)
+        scraper_slot = getattr(get(self._engine, "scraper"), "slot", self) or _new(scraper, "Slot")
         for name, found in {
             "engine._slot.inprogress": get(engine_slot, "inprogress"),
             "engine.scraper.slot.active": get(scraper_slot, "active"),
             "engine.downloader.active": get(self._engine, "downloader", "active"),
         }.items():
-            require(name, hasattr(found, "__contains__") and hasattr(found, "__iter__"))
+            require(name, isinstance(found, Collection))
         if getattr(crawler, "throttler", None) is not None:
             require("engine._throttler_waiting", hasattr(self._engine, "_throttler_waiting"))
         if not hasattr(self._engine.scraper, "_check_if_closing"):
@@ -92,9 +91,8 @@ def end_items_of_start(crawler: Crawler, closed: Any) -> None:
         call_later(0.1, end_items_of_start, crawler, closed)
 
 
-def _new_engine_slot() -> object:
-    slot_class, later = get(engine, "_Slot"), get(reactor, "CallLaterOnce")
-    require("scrapy.utils.reactor.CallLaterOnce", callable(later))
-    with suppress(TypeError):
-        return slot_class and slot_class(True, later(lambda: None), None)
+def _new(module: object, name: str, *arguments: Any) -> object:
+    """Return a new slot; None where this release of Scrapy has none, or another one."""
+    with suppress(AttributeError, TypeError):
+        return getattr(module, name)(*arguments)
     return None

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
-from scrapy.spidermiddlewares import httperror
+from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from twisted.python.failure import Failure
 
 from ..errors import JobDirectoryError
@@ -100,11 +100,9 @@ def on_download_error(crawler: Crawler, function: Callable[[Failure, Request], N
     works and raises as `put_before_engine`."""
     # Scrapy passes such a failure to LogFormatter.download_error only, and LOG_FORMATTER is
     # the project's, so the method is wrapped in the one object that the scraper uses
-    formatter = get(crawler.engine, "scraper", "logformatter")
+    formatter: Any = get(crawler.engine, "scraper", "logformatter")
     require("engine.scraper.logformatter", formatter is not None)
-    require("crawler.logformatter", crawler.logformatter is formatter)
-    log = get(formatter, "download_error")
-    require("LogFormatter.download_error", callable(log))
+    log = formatter.download_error
 
     def note_and_log(failure: Failure, request: Request, *rest: Any, **options: Any) -> Any:
         function(failure, request)
@@ -117,16 +115,11 @@ def on_unhandled_status(crawler: Crawler, process_spider_exception: Callable[...
     """Pass to `process_spider_exception` of a spider middleware each exception, in the callback or
     on the way to it, that reaches HttpErrorMiddleware."""
     methods = _methods(crawler, "engine.scraper.spidermw.methods")
-    middleware = get(httperror, "HttpErrorMiddleware")
-    require("HttpErrorMiddleware", isinstance(middleware, type))
-    exceptions = methods["process_spider_exception"]
-    place = len(exceptions)
-    for number, method in enumerate(exceptions):
-        if isinstance(getattr(method, "__self__", None), middleware):
-            place = number
-    exceptions.insert(place, process_spider_exception)
-    # an exception that is handled at this place goes on with the outputs behind the same place
-    methods["process_spider_output"].insert(place, None)
+    for place, method in enumerate([*methods["process_spider_exception"]]):
+        if isinstance(getattr(method, "__self__", None), HttpErrorMiddleware):
+            methods["process_spider_exception"].insert(place, process_spider_exception)
+            # what is handled at this place goes on with the outputs behind the same place
+            methods["process_spider_output"].insert(place, None)
 
 
 def on_download_exception(crawler: Crawler, process_exception: Callable[..., None]) -> None:

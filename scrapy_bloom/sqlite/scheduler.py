@@ -232,7 +232,7 @@ class DurableScheduler(LedgerScheduler):
                 feeds.attach(ledger, self.round, job.feeds)
             self._children.open(file, store, ledger, dupefilter.fingerprint)
             self.round.at_end.append(self._children.forget_all)
-            self._failures.open(ledger, records.reasons)
+            self._failures.open(ledger)
             Progress(crawler, file, ledger, dupefilter, self.round, self._count_pending)
             pending = f"{counted(len(records) + records.delayed, 'request')} pending"
             held = sum(hold.until > monotonic() for hold in self.holds.values())
@@ -275,7 +275,7 @@ class DurableScheduler(LedgerScheduler):
     def _conclude(self, round_: Round, reason: str) -> None:
         """End the round, if nothing of it is left or can come, and say what has failed."""
         assert self._job is not None
-        self._failures.report("job", self._job.path)
+        self._failures.report("job", self._job.path, self._store.records.reasons())
         has_ended = self._start_requests.exhausted and not self._idle_checks.may_give_more
         # after Ctrl-C people go on until it says `finished`; a handler may stop an idle spider
         may_end = reason != "shutdown" or self._idle_checks.has_closed
