@@ -72,17 +72,14 @@ class Keeper:
     def release(self, fingerprints: Iterable[bytes]) -> None:
         """Add `fingerprints`, uncommitted until now, to the filter. Never raises."""
         for fingerprint in list(fingerprints):
-            self._release_or_keep(fingerprint)
+            try:
+                self._release(fingerprint)
+            except Exception as error:  # noqa: BLE001 - as in request_seen
+                self._dupefilter.see_despite(error, fingerprint)
+                with suppress(Exception):  # it does not grow any more, and takes it
+                    self._release(fingerprint)
             if self._dupefilter.watches_each_new:
                 self._dupefilter.close_if_full()
-
-    def _release_or_keep(self, fingerprint: bytes) -> None:
-        try:
-            self._release(fingerprint)
-        except Exception as error:  # noqa: BLE001 - as in request_seen
-            self._dupefilter.see_despite(error, fingerprint)
-            with suppress(Exception):  # it does not grow any more, and takes it
-                self._release(fingerprint)
 
     def forget(self, request: Request) -> None:
         """Remove the uncommitted fingerprint of `request`, which could not be stored."""
