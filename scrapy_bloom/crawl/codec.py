@@ -13,7 +13,7 @@ from scrapy.utils.request import request_from_dict
 
 from ..errors import encodable
 from .failed_request import ATTEMPTS_KEY, TIMES_KEYS
-from .request_text import OBJECTS, NotPlainError, checksum, held_apart, pack, put_back, unpack
+from .request_text import OBJECTS, checksum, held_apart, pack, put_back, unpack
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -32,7 +32,6 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "priority": (int,),
     OBJECTS: (bytes,),
 }
-_MOST_PRIORITY = 2**63
 
 
 class Stored(NamedTuple):
@@ -74,7 +73,7 @@ class Codec:
         fields = request if isinstance(request, dict) else self.fields(request)
         try:
             text = pack(fields, slot)
-        except NotPlainError:
+        except ValueError:  # it is not plain
             text = b""
         if (OBJECTS in fields or not text) and not self._pickles:
             raise ValueError("it has values that are not plain, and BLOOM_PICKLE is False")
@@ -126,7 +125,8 @@ class Codec:
         if OBJECTS in fields:
             if not self._pickles:
                 raise ValueError("it is stored by pickle, and BLOOM_PICKLE is False")
-            fields = _checked(put_back(fields, _unpickled(fields[OBJECTS])))
+            apart = pickle.loads(fields[OBJECTS])  # noqa: S301
+            fields = _checked(put_back(fields, apart))
         if not self._pickles and "_class" in fields:
             _require_loaded(fields["_class"])
         return request_from_dict(fields, spider=self._spider)
@@ -191,18 +191,7 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
         kinds = _KINDS.get(name)
         if kinds and value is not None and not isinstance(value, kinds):
             raise ValueError(f"it is damaged (its {name} is of type {type(value).__name__})")
-    priority = fields.get("priority")
-    if isinstance(priority, int) and not -_MOST_PRIORITY <= priority < _MOST_PRIORITY:
-        raise ValueError("it is damaged (its priority does not fit into 64 bits)")
     return fields
-
-
-def _unpickled(raw: bytes) -> dict[str, Any]:
-    """Return the fields that are not plain. Raises anything."""
-    apart = pickle.loads(raw)  # noqa: S301
-    if type(apart) is not dict:
-        raise ValueError("it is damaged (its values are no dict)")
-    return apart
 
 
 def _require_loaded(path: object) -> None:

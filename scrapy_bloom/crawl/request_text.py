@@ -11,7 +11,7 @@ import zlib
 from itertools import chain
 from typing import Any
 
-from msgpack import ExtType, Packer, Unpacker, UnpackException, unpackb
+from msgpack import ExtType, Packer, Unpacker, unpackb
 
 OBJECTS = "bloom:objects"
 """The field with a pickle of the values that are not plain. No attribute of a request has such a
@@ -42,19 +42,8 @@ _MARKED: dict[Any, ExtType] = {
 }
 _KINDS = {mark: kind for kind, mark in _MARKED.items()}
 _CONTAINERS = frozenset({*_MARKED, list, dict})
-_FEW = 16
-"""Containers with so many values as they say take no memory to speak of."""
-_SHORT = 65_536
-_HEADS = bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0)))
-"""First bytes of lists and dicts."""
-
-
-class NotPlainError(ValueError):
-    """A value is not plain: of another type, in two places, too deep or too long."""
-
-
-def _packer() -> Packer:
-    return Packer(strict_types=True, default=_packable, unicode_errors="surrogatepass")
+_SHORT = 1_024
+"""Containers in so many bytes take little memory, however many values they announce."""
 
 
 def _packable(value: Any) -> Any:
@@ -64,20 +53,16 @@ def _packable(value: Any) -> Any:
     return ExtType(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
-_packers = [_packer()]
-
-
 def pack(fields: dict[str, Any], slot: str) -> bytes:
     """Return the text of the request with these `fields` (`Request.to_dict`) in `slot`, without
     those with Scrapy's default, unless there is a `_class`, which may have others. Raises
-    NotPlainError unless all are plain: None, bool, int, float, str, bytes, list, tuple, dict, set
-    or frozenset, of that very type, each container in one place, DEEPEST inside each other."""
+    ValueError unless all are plain: None, bool, int, float, str, bytes, list, tuple, dict, set or
+    frozenset, of that very type, each container in one place, DEEPEST inside each other."""
     try:
-        text: bytes = _packers[0].pack(_record(fields, slot))
-    except (ValueError, OverflowError, MemoryError) as error:
-        raise NotPlainError(str(error)) from error
-    if len(text) > _SHORT:
-        _packers[0] = _packer()  # the old one keeps as many bytes
+        packer = Packer(strict_types=True, default=_packable, unicode_errors="surrogatepass")
+        text: bytes = packer.pack(_record(fields, slot))
+    except (OverflowError, MemoryError) as error:
+        raise ValueError(str(error)) from error
     return text
 
 
@@ -86,7 +71,7 @@ def unpack(text: bytes, slot: str) -> dict[str, Any]:
     ValueError for what is no such text; runs no code that it names, and takes memory in proportion
     to its length."""
     try:
-        if len(text) - len(text.translate(None, _HEADS)) > _FEW or len(text) > _SHORT:
+        if len(text) > _SHORT:
             unpacker = Unpacker(max_buffer_size=len(text))
             unpacker.feed(text)
             unpacker.skip()  # all that it announces is there
@@ -98,10 +83,7 @@ def unpack(text: bytes, slot: str) -> dict[str, Any]:
             unicode_errors="surrogatepass",
         )
         return _fields(record, slot)
-    except (
-        *(UnpackException, ValueError, TypeError, AttributeError, LookupError),
-        *(ArithmeticError, MemoryError, RecursionError),
-    ) as error:
+    except Exception as error:
         raise ValueError(f"its text is damaged ({error})") from error
 
 
@@ -160,7 +142,7 @@ def _record(fields: dict[str, Any], slot: str) -> list[Any]:
         default = defaults.get(name, _ABSENT)
         if value is not default and (type(value) is not type(default) or value != default):
             if not _is_plain(value, seen):
-                raise NotPlainError(f"its {name} is not plain")
+                raise ValueError(f"its {name} is not plain")
             rest[_NUMBERS.get(name, name)] = value
     if rest:
         record[3] = rest
