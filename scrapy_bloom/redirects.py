@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .errors import JobDirectoryError
 from .fingerprints.fast import REDIRECT_URLS, is_default
-from .scrapy_private.engine import REDIRECT_TIMES, EngineView
+from .scrapy_private.progress import REDIRECT_TIMES, EngineProgress
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -26,7 +26,7 @@ def attach(df: FilterDupeFilter) -> None:
     """Have `df` tell redirects from duplicates. Raises JobDirectoryError where Scrapy does not show
     what the engine does, unless the fingerprints are those of its default fingerprinter."""
     try:
-        engine = EngineView(df.crawler)
+        engine = EngineProgress(df.crawler)
     except (JobDirectoryError, RuntimeError) as error:  # in a script there is no engine
         if not is_default(df.crawler.request_fingerprinter):
             raise
@@ -51,7 +51,7 @@ def attach(df: FilterDupeFilter) -> None:
     df.put_in_front(request_seen)
 
 
-def _lead_back(request: Request, df: FilterDupeFilter, engine: EngineView) -> bytes | None:
+def _lead_back(request: Request, df: FilterDupeFilter, engine: EngineProgress) -> bytes | None:
     """Return the fingerprint by `df` of a redirect to the page of a request that led to it.
 
     Such a redirect must not be dropped; REDIRECT_MAX_TIMES ends loops. By a meta tag a page leads

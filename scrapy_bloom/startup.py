@@ -117,6 +117,6 @@ def close_spider(crawler: Crawler, reason: str) -> None:
         closed = deferred_from_coro(crawler.engine.close_spider_async(reason=reason))
         closed.addErrback(lambda failure: None)
         # the close does not depend on this import
-        import_module("scrapy_bloom.scrapy_private.engine").end_items_of_start(crawler, closed)
+        import_module("scrapy_bloom.scrapy_private.progress").end_items_of_start(crawler, closed)
 
     call_later(0, close)

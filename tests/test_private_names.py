@@ -19,9 +19,8 @@ from scrapy_bloom import JobDirectoryError, scrapy_private
 from scrapy_bloom.crawl.failed_request import FailedRequest
 from scrapy_bloom.crawl.holds import sent_again
 from scrapy_bloom.scrapy_private import slots
-from scrapy_bloom.scrapy_private.engine import EngineView
 from scrapy_bloom.scrapy_private.middlewares import on_unhandled_status
-from scrapy_bloom.scrapy_private.progress import scheduler_of
+from scrapy_bloom.scrapy_private.progress import EngineProgress, scheduler_of
 from scrapy_bloom.scrapy_private.slots import slot_keys
 from scrapy_bloom.startup import close_spider
 from tests import fakes
@@ -193,7 +192,7 @@ def test_what_waits_for_its_scopes_is_not_what_is_sent_again(tmp_path):
     sent, waits = (Request("http://example.com/form", method="POST", body=body) for body in "ab")
     job.engine._slot.inprogress |= {Request("http://example.com/other"), sent, waits}
     job.engine._throttler_waiting = {waits}
-    assert [*EngineView(job.crawler).sent_again_as(sent_again(sent))] == [sent]
+    assert [*EngineProgress(job.crawler).sent_again_as(sent_again(sent))] == [sent]
 
 
 def test_the_first_scope_is_the_slot():

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from ..errors import encodable
-from ..scrapy_private.engine import HELD
+from ..scrapy_private.progress import HELD
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -18,8 +18,7 @@ from weakref import WeakKeyDictionary
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from ..scrapy_private.engine import HELD, REFUSED
-from ..scrapy_private.progress import scheduler_of
+from ..scrapy_private.progress import HELD, REFUSED, scheduler_of
 from ..scrapy_private.slots import backs_off, slot_keys
 from ..startup import fetches_one_page, is_component, refuse
 from .delays import DEAD, NO_HOLD, SILENT, Hold

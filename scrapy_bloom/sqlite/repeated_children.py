@@ -14,8 +14,8 @@ from ..crawl.ledger import CommitHook
 from ..crawl.origins import origins_of
 from ..crawl.request_text import DEFAULTS
 from ..crawl.start_requests import REPEAT_KEY
-from ..scrapy_private.engine import EngineView
 from ..scrapy_private.middlewares import OutputFilter
+from ..scrapy_private.progress import EngineProgress
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -49,7 +49,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        self._crawler, self._engine = crawler, EngineView(crawler)
+        self._crawler, self._engine = crawler, EngineProgress(crawler)
         self._origins = origins_of(crawler)
         self._parents: WeakKeyDictionary[Request, int] = WeakKeyDictionary()  # of children
         self._stored: list[tuple[int, Request]] = []
