@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 PLAIN, DEFLATED = b"\1", b"\2"
 """The first byte of a payload: a checksum and a text of request_text.py follow; the id of a
 dictionary, a checksum and a deflated text."""
-_KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("url", "callback", "errback", "method", "encoding"), (str,)),
-    **dict.fromkeys(("headers", "meta", "cb_kwargs"), (dict,)),
-    "body": (bytes, str),
-    "priority": (int,),
-    OBJECTS: (bytes,),
-}
 
 
 class Stored(NamedTuple):
@@ -125,8 +118,7 @@ class Codec:
         if OBJECTS in fields:
             if not self._pickles:
                 raise ValueError("it is stored by pickle, and BLOOM_PICKLE is False")
-            apart = pickle.loads(fields[OBJECTS])  # noqa: S301
-            fields = _checked(put_back(fields, apart))
+            fields = put_back(fields, pickle.loads(fields[OBJECTS]))  # noqa: S301
         if not self._pickles and "_class" in fields:
             _require_loaded(fields["_class"])
         return request_from_dict(fields, spider=self._spider)
@@ -169,7 +161,7 @@ def stored_fields(stored: Stored, dictionaries: Dictionaries | None = None) -> d
         raise ValueError("it is damaged (it has no known form)")
     elif checksum(text := payload[3:], slot) != payload[1:3]:
         raise ValueError("it is damaged (its checksum is another)")
-    return _checked(unpack(text, slot))
+    return unpack(text, slot)
 
 
 def plain_fields(stored: Stored, dictionaries: Dictionaries | None = None) -> dict[str, Any]:
@@ -183,15 +175,6 @@ def url_and_method(stored: Stored, dictionaries: Dictionaries | None = None) -> 
     """Return the URL and the method of a stored request, the URL empty for a damaged one."""
     fields = plain_fields(stored, dictionaries)
     return encodable(fields.get("url") or ""), encodable(fields.get("method") or "GET")
-
-
-def _checked(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return `fields`, if they are of types that a request has. Raises ValueError."""
-    for name, value in fields.items():
-        kinds = _KINDS.get(name)
-        if kinds and value is not None and not isinstance(value, kinds):
-            raise ValueError(f"it is damaged (its {name} is of type {type(value).__name__})")
-    return fields
 
 
 def _require_loaded(path: object) -> None:

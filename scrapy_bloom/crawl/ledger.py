@@ -86,7 +86,7 @@ class Ledger:
         self.reasons: WeakKeyDictionary[Request, str] = WeakKeyDictionary()  # of failures
         self._over: list[Known] = []
         """Those that the next commit acknowledges, whatever the engine does with them."""
-        engine.on_cut_off(self._cut_off)
+        engine.on_cut_off(self.fail)
         self._is_committing = False
         self._not_before = 0.0
         self._alarm = Alarm(self._commit_now)
@@ -130,18 +130,16 @@ class Ledger:
         self.in_flight.start(request)
         self.commit_later()
 
-    def fail(self, request: Request, failed: FailedRequest) -> None:
+    def fail(self, request: Request, failed: FailedRequest | None = None) -> None:
         """Let the commit that acknowledges a dispatched `request` make it a failed one. The first
-        record counts; what fails in a fast stop stays pending."""
-        if self._engine.cuts_off:
-            self._cut_off(request)
-        elif (known := self.in_flight.running.get(request)) is not None:
+        record counts; what fails in a fast stop, with or without one, stays pending."""
+        if (known := self.in_flight.running.get(request)) is None:
+            return
+        if failed is None or self._engine.cuts_off:
+            known.queued += 1
+        else:
             known.failed = known.failed or failed
             self.reasons[request] = known.failed.reason
-
-    def _cut_off(self, request: Request) -> None:
-        if (known := self.in_flight.running.get(request)) is not None:
-            known.queued += 1
 
     def cannot_schedule(self, request: Request, error: Exception) -> None:
         """Count `request` as failed, and leave it out: it may raise again at each repetition."""

@@ -33,6 +33,9 @@ _NUMBERS = {name: number for number, name in enumerate(_FIELDS)}
 _VALUES: tuple[Any, ...] = (None, None, {}, b"", {}, {}, "utf-8", [], {}, False, "GET", 0)
 DEFAULTS = dict(zip(ORDER[1:], _VALUES, strict=True))
 """The defaults of Scrapy's that a text leaves out."""
+_TYPES = dict.fromkeys(("url", "callback", "errback"), str) | {OBJECTS: bytes}
+_TYPES |= {n: type(DEFAULTS[n]) for n in ("method", "headers", "meta", "cb_kwargs", "priority")}
+"""The types of fields that are looked at without making a request of them."""
 OPEN = frozenset({"meta", "cb_kwargs"})
 """The fields whose values are told apart one by one."""
 _ABSENT = object()
@@ -82,7 +85,11 @@ def unpack(text: bytes, slot: str) -> dict[str, Any]:
             strict_map_key=False,
             unicode_errors="surrogatepass",
         )
-        return _fields(record, slot)
+        fields = _fields(record, slot)
+        for name, value in fields.items():
+            if value is not None and not isinstance(value, _TYPES.get(name, object)):
+                raise TypeError(f"{name} is of type {type(value).__name__}")
+        return fields
     except Exception as error:
         raise ValueError(f"its text is damaged ({error})") from error
 
