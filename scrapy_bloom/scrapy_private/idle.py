@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydispatch.dispatcher import getAllReceivers, liveReceivers
@@ -25,10 +26,10 @@ class IdleChecks:
         """Called before the engine closes the spider because it is idle; may give it more."""
         self.has_closed = False
         """True if the engine has closed the spider because it was idle, with any reason."""
-        if hasattr(self._engine, "_spider_idle"):
-            self._watch()
-        else:
+        if (ask := get(self._engine, "_spider_idle")) is None:
             miss("engine._spider_idle", "a spider with handlers of spider_idle ends no round")
+        else:
+            self._engine._spider_idle = partial(self._ask, ask)  # type: ignore[method-assign]
 
     @property
     def may_give_more(self) -> bool:
@@ -36,33 +37,26 @@ class IdleChecks:
         handlers = liveReceivers(getAllReceivers(self._signals.sender, signals.spider_idle))
         return not self.has_closed and any(map(_is_foreign, handlers))
 
-    def _watch(self) -> None:
+    def _ask(self, ask: Callable[[], object]) -> None:
         # exceptions of handlers are only in the answers that the engine gets; in between, signals
         # are sent as ever, since each request sends two
-        ask = self._engine._spider_idle
+        send = self._signals.send_catch_log
 
-        def ask_and_note() -> None:
-            send = self._signals.send_catch_log
+        def send_and_note(signal: object, **options: Any) -> list[tuple[Any, Any]]:
+            answers: list[tuple[Any, Any]] = send(signal, **options)
+            if signal is signals.spider_idle:
+                values = [get(answer, "value") for _, answer in answers]
+                held = any(isinstance(value, DontCloseSpider) for value in values)
+                if not held and self._engine.spider_is_idle():
+                    self.settle()
+                    self.has_closed = self._engine.spider_is_idle()
+            return answers
 
-            def send_and_note(signal: object, **options: Any) -> list[tuple[Any, Any]]:
-                answers: list[tuple[Any, Any]] = send(signal, **options)
-                if signal is signals.spider_idle:
-                    self._note(answers)
-                return answers
-
-            self._signals.send_catch_log = send_and_note
-            try:
-                ask()
-            finally:
-                self._signals.send_catch_log = send
-
-        self._engine._spider_idle = ask_and_note
-
-    def _note(self, answers: Iterable[tuple[Any, Any]]) -> None:
-        held = any(isinstance(get(answer, "value"), DontCloseSpider) for _, answer in answers)
-        if not held and self._engine.spider_is_idle():
-            self.settle()
-            self.has_closed = self._engine.spider_is_idle()
+        self._signals.send_catch_log = send_and_note
+        try:
+            ask()
+        finally:
+            self._signals.send_catch_log = send
 
 
 def _is_foreign(handler: object) -> bool:
