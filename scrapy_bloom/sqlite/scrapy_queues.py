@@ -59,7 +59,7 @@ class ScrapyQueues:
             if not settings.pickles:
                 raise JobDirectoryError(
                     f"{self._folder} holds pending requests of Scrapy's own scheduler, which are"
-                    f" stored by pickle, and BLOOM_PICKLE is False: start the job once"
+                    " stored by pickle, and BLOOM_PICKLE is False: start the job once"
                     " with BLOOM_PICKLE = True, which takes them over, or use a new JOBDIR"
                 )
             with TemporaryDirectory() as folder:
