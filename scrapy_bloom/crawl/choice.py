@@ -32,8 +32,8 @@ is folded."""
 
 class Record(NamedTuple):
     """A stored request. `fields` (`Request.to_dict`) are read without running code of the request,
-    none of a damaged one. `due` is in seconds from now, None unless it is delayed; `failed` tells
-    why it is kept."""
+    none of a damaged one. `due` is in seconds from now, None without a time; `failed` tells why it
+    is kept."""
 
     state: State
     slot: str

@@ -32,7 +32,7 @@ from .job_file import MOST_ROWS, RequestFile
 from .kept import wake
 from .listing import Listing, held_in, part_of, reading
 from .records import SqliteRecords
-from .request_store import StoredHolds
+from .request_store import keep_holds
 from .rounds import KEPT, RUNNING
 from .schema import WAITS
 
@@ -200,7 +200,7 @@ class HoldOrder(NamedTuple):
 
 def stored_holds(records: SqliteRecords) -> LocalHolds:
     """Return the holds of a stopped job, which are stored when they change."""
-    StoredHolds(records, holds := LocalHolds(0.0))
+    keep_holds(records, holds := LocalHolds(0.0))
     return holds
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -141,8 +140,8 @@ class Listing:
         if seen > state:
             return record._replace(failed=record.dropped()._replace(reason=HOST, time=0.0))
         if state is State.DELAYED:
-            # a damaged one has no time, and can be listed and dropped all the same
-            return record._replace(due=max(0.0, (due or 0.0) - time.time()))
+            # without a time it waits for its slot, or is damaged
+            return record._replace(due=None if due is None else max(0.0, due - time.time()))
         if state is State.CAPPED:
             failed = capped(record.url, record.method, name, str(detail or ""))
             return record._replace(failed=failed)
@@ -249,8 +248,7 @@ def waiting_in(ask: Query) -> tuple[int, float | None, int]:
     """Return how many requests are delayed, seconds until the next of them is due, None if no time
     is known, and how many slots are held."""
     ((later, due),) = ask(COUNT_DELAYED)
-    is_known = due is not None and due < inf  # infinite until a release
-    return later, max(0.0, due - time.time()) if is_known else None, len(held_in(ask))
+    return later, None if due is None else max(0.0, due - time.time()), len(held_in(ask))
 
 
 def held_in(ask: Query) -> dict[str, float]:

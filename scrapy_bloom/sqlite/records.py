@@ -51,8 +51,8 @@ DUE = (
 )
 NEXT_DUE = "SELECT MIN(due) FROM request WHERE state > 0 AND state = 2"
 DELAYED = "SELECT COUNT(*) FROM request WHERE state > 0 AND state = 2"
-MOVE_DUE = (
-    "UPDATE request SET due = ? WHERE state > 0 AND state = 2 AND due = ?"
+END_HOLD = (
+    "UPDATE request SET due = 0 WHERE state > 0 AND state = 2 AND due IS NULL"
     " AND slot = (SELECT id FROM slot WHERE name = ?)"
 )
 WAKE = (
@@ -185,15 +185,15 @@ class SqliteRecords:
         self.file.execute(FAIL, values)
         self.failed += 1
 
-    def put_off(self, id_: int, due: float) -> None:
-        """Make a claimed record a delayed one."""
+    def put_off(self, id_: int, due: float | None = None) -> None:
+        """Make a claimed record a delayed one, without `due` until the end of its slot's hold."""
         self.file.execute(PUT_OFF, (due, id_))
         self._count_delayed(due)
 
-    def move_due(self, slot: str, before: float, after: float) -> None:
-        """Let the delayed records of `slot` that are due at `before` be due at `after`."""
+    def end_hold(self, slot: str) -> None:
+        """Let the records of `slot` be due that were put off until the end of its hold."""
         if self.delayed:
-            self.file.execute(MOVE_DUE, (after, before, slot))
+            self.file.execute(END_HOLD, (slot,))
             self._read_next_due()
 
     def take_due(self, now: float) -> None:
@@ -265,9 +265,10 @@ class SqliteRecords:
     def _read_next_due(self) -> None:
         ((self.next_due,),) = self.file.query(NEXT_DUE)
 
-    def _count_delayed(self, due: float) -> None:
+    def _count_delayed(self, due: float | None) -> None:
         self.delayed += 1
-        self.next_due = due if self.next_due is None else min(due, self.next_due)
+        if due is not None:
+            self.next_due = due if self.next_due is None else min(due, self.next_due)
 
     def _number(self, slot: str) -> int:
         """Return the number of a slot, which may be new to the file."""

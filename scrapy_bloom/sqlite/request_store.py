@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from math import inf
 from operator import attrgetter
 from pathlib import Path
@@ -12,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..crawl.codec import Codec, Stored, url_and_method
-from ..crawl.delays import DEAD
+from ..crawl.delays import DEAD, NO_HOLD
 from ..crawl.failed_request import FailedRequest, class_and_message, is_first
 from ..errors import encodable
 from ..scrapy_private.slots import raw_slot_keys
@@ -30,46 +31,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
 
-class StoredHolds:
-    """Keeps the `holds` of a process in the file of `records`, and goes on with those of the file,
-    but for those by hand that are over, and with `ends_dead` those of dead hosts. Any change may
-    raise sqlite3.Error."""
+def keep_holds(records: SqliteRecords, holds: LocalHolds, *, ends_dead: bool = False) -> None:
+    """Keep the `holds` of a process in the file of `records`, and go on with those of the file, but
+    for those by hand that are over, and with `ends_dead` those of dead hosts. This, and any later
+    change, may raise sqlite3.Error."""
+    holds.add(records.slots)
+    holds.keep = partial(_keep, records, holds)
+    now = time.time()
+    for slot, until, times, pause in records.holds():
+        # no longer than it was, if the clock was set back
+        left = inf if until is None else min(until - now, pause or 0.0)
+        if (times or left > 0) and not (times >= DEAD and ends_dead):
+            holds.hold(slot, left, times, pause=pause)
+        else:
+            holds.keep(slot)
 
-    def __init__(
-        self, records: SqliteRecords, holds: LocalHolds, *, ends_dead: bool = False
-    ) -> None:
-        self.until: dict[str, float] = {}
-        """When each hold ends, in seconds since 1970."""
-        self._records, self._holds = records, holds
-        holds.add(records.slots)
-        now = time.time()
-        for slot, until, times, pause in records.holds():
-            # no longer than it was, if the clock was set back
-            end = inf if until is None else min(until, now + (pause or 0.0))
-            if times >= DEAD and ends_dead:
-                end = times = 0
-            if until is not None and end < until:
-                records.move_due(slot, until, end)
-                records.hold(slot, end, times, pause)
-            if times or end > now:
-                self.until[slot] = end
-                holds.hold(slot, end - now, times, pause=pause)
-            else:
-                records.hold(slot)
-        holds.keep = self._keep
 
-    def _keep(self, slot: str) -> None:
-        """Write a hold that has changed, and let requests that were put off wait for its end."""
-        hold, until = self._holds.holds.get(slot), time.time()
-        before = self.until.pop(slot, None)
-        if hold is not None:
-            self.until[slot] = until = until + hold.until - monotonic()
-        if slot != encodable(slot):
-            return  # its requests are in memory, too
-        end, pause = (until, hold.pause) if hold and until < inf else (None, None)
-        self._records.hold(slot, end, hold and hold.times, pause)
-        if before is not None:
-            self._records.move_due(slot, before, until)
+def _keep(records: SqliteRecords, holds: LocalHolds, slot: str) -> None:
+    """Write a hold that has changed, and let what it has put off be due if it is over."""
+    if slot != encodable(slot):
+        return  # its requests are in memory, too
+    hold = holds.holds.get(slot, NO_HOLD)
+    left = hold.until - monotonic()
+    end, pause = (time.time() + left, hold.pause) if left < inf else (None, None)
+    records.hold(slot, end, None if hold is NO_HOLD else hold.times, pause)
+    if left <= 0:
+        records.end_hold(slot)
 
 
 class SqliteStore:
@@ -101,7 +88,7 @@ class SqliteStore:
         )
         self._slot_of = raw_slot_keys(crawler)
         self._holds = holds
-        self._stored_holds = StoredHolds(records, holds, ends_dead=True)
+        keep_holds(records, holds, ends_dead=True)
         self.last_pushed = 0
 
     later = property(attrgetter("records.delayed"))
@@ -155,7 +142,7 @@ class SqliteStore:
                 self._keep_unreadable(id_, stored, error)
                 continue
             if self._holds.holds and not self._holds.admit(slot, request):
-                self.records.put_off(id_, self._stored_holds.until[slot])
+                self.records.put_off(id_)
                 continue
             self.dispatched[request] = id_
             return request

@@ -32,8 +32,9 @@ _TABLES = (
     "CREATE VIEW dead AS SELECT id FROM slot"  # noqa: S608 - no input
     f" WHERE times >= {DEAD}",
     # crawl/records.py; of equal ranks the lowest `place` is next. `due` is when a delayed or capped
-    # one is due, or a failed one has failed, `round` the round in which it was kept, `detail` its
-    # failure, which counts as unreadable if that is damaged
+    # one is due, or a failed one has failed; a delayed one without waits for the end of a hold.
+    # `round` is the round in which it was kept, `detail` its failure, which counts as unreadable if
+    # that is damaged
     "CREATE TABLE request (id INTEGER PRIMARY KEY, slot INTEGER NOT NULL, rank INTEGER NOT NULL,"
     " place INTEGER NOT NULL, state INTEGER NOT NULL, payload BLOB NOT NULL, due REAL,"
     " round INTEGER, detail TEXT, reason TEXT AS (COALESCE(CASE WHEN json_valid(detail) THEN"

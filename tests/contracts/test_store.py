@@ -374,7 +374,7 @@ def test_no_statement_scans_the_table(disk):
         store.slots.asks_last = lambda slot: True
         store.put_off(store.next()[0], 5.0)
         store.slots.asks_last = lambda slot: False
-        store.move_due("a", 5.0, 6.0)
+        store.end_hold("a")
         store.done(store.next()[0])
         store.fail(failed := store.next()[0], FAILURE)
         store.put("a", 0, b"capped", State.CAPPED, None)

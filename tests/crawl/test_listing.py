@@ -35,7 +35,7 @@ def plan(connection, statement):
 def test_a_state_is_found_by_its_index(connection):
     """What is pending, maybe millions, is not looked at; the oldest is first without a sort."""
     listed = [listing.all_of(state) for state in OTHERS]
-    others = listing.part_of(KEPT), records.MOVE_DUE, status.COUNT_KEPT, listing.COUNT_DELAYED
+    others = listing.part_of(KEPT), records.END_HOLD, status.COUNT_KEPT, listing.COUNT_DELAYED
     for statement in (*listed, *map(listing.groups_of, OTHERS), *others):
         found = plan(connection, statement)
         assert "USING INDEX other" in found or "USING COVERING INDEX other" in found
@@ -65,13 +65,13 @@ def test_a_request_is_changed_by_its_number(connection):
 
 
 def test_what_is_damaged_is_an_error_of_the_file(connection):
-    """And never one that a crawl does not know; a delayed one without a time is listed as due."""
+    """And never one that a crawl does not know; a delayed one may have no time."""
     connection.execute("UPDATE request SET slot = 9 WHERE state = 3")
     connection.execute("UPDATE request SET due = NULL WHERE state = 2 AND id % 2")
     found = listing.Listing(connection.execute, is_running=True)
     with pytest.raises(sqlite3.DatabaseError, match="slot 9 has no name"):
         [*found.scan(Filter(KEPT))]
     times = [each.due for each in found.scan(Filter({State.DELAYED}))]
-    assert (len(times), 0.0 in times) == (500, True)
+    assert (len(times), None in times) == (500, True)
     waiting = State.PENDING, State.DELAYED, State.ASKED
     assert found.count(Filter()).states == dict.fromkeys(waiting, 500)
