@@ -117,7 +117,7 @@ class SqliteRecords:
             self.slots.add(slot, -number)
         self.delayed = int(self.file.query(DELAYED)[0][0])
         self.failed = int(self.file.query(FAILED)[0][0])
-        self._read_next_due()
+        self._count_delayed(0)
 
     def push(
         self,
@@ -130,8 +130,9 @@ class SqliteRecords:
     ) -> int:
         """Add a record; `behind` all others of its rank, and the later ones behind it."""
         if due is not None:
-            self._count_delayed(due)
-            return self.put(slot, rank, payload, State.DELAYED, due)
+            id_ = self.put(slot, rank, payload, State.DELAYED, due)
+            self._count_delayed(1)
+            return id_
         number = self._slot(slot)
         self.last = id_ = self.last + 1
         place = id_ if behind else id_ * self._signs[rank & 1]
@@ -188,13 +189,13 @@ class SqliteRecords:
     def put_off(self, id_: int, due: float | None = None) -> None:
         """Make a claimed record a delayed one, without `due` until the end of its slot's hold."""
         self.file.execute(PUT_OFF, (due, id_))
-        self._count_delayed(due)
+        self._count_delayed(1)
 
     def end_hold(self, slot: str) -> None:
         """Let the records of `slot` be due that were put off until the end of its hold."""
         if self.delayed:
             self.file.execute(END_HOLD, (slot,))
-            self._read_next_due()
+            self._count_delayed(0)
 
     def take_due(self, now: float) -> None:
         """Make up to 100 records pending that are due. Cost: 10 µs for each."""
@@ -202,8 +203,7 @@ class SqliteRecords:
             return
         due = self.file.query(DUE, (now, MOST_DUE))
         self.wake(due)
-        self.delayed -= len(due)
-        self._read_next_due()
+        self._count_delayed(-len(due))
 
     def wake(self, rows: Sequence[tuple[int, str, int]]) -> None:
         """Make records (id, slot, rank) pending, as the newest of their rank."""
@@ -218,13 +218,7 @@ class SqliteRecords:
         """Return slot and payload of a record."""
         return self.file.query(STORED, (id_,))[0]
 
-    def hold(
-        self,
-        slot: str,
-        until: float | None = None,
-        times: int | None = None,
-        pause: float | None = None,
-    ) -> None:
+    def hold(self, slot: str, until: float | None, times: int | None, pause: float | None) -> None:
         """Store the hold of `slot`; with None for `times` it has none."""
         self.file.execute(
             "UPDATE slot SET until = ?, times = ?, pause = ? WHERE id = ?",
@@ -262,13 +256,9 @@ class SqliteRecords:
             file.execute("DROP INDEX pending")
             file.execute(index)
 
-    def _read_next_due(self) -> None:
+    def _count_delayed(self, more: int) -> None:
+        self.delayed += more
         ((self.next_due,),) = self.file.query(NEXT_DUE)
-
-    def _count_delayed(self, due: float | None) -> None:
-        self.delayed += 1
-        if due is not None:
-            self.next_due = due if self.next_due is None else min(due, self.next_due)
 
     def _number(self, slot: str) -> int:
         """Return the number of a slot, which may be new to the file."""
