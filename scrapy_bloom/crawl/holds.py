@@ -247,17 +247,16 @@ class LocalHolds:
         self._longest_probe = longest_probe
         self._proxied: set[str] = set()
         """The slots with requests that know their proxy: these pass the hold of a silent host."""
-        self._ends: list[tuple[float, str]] = []
-        """A heap, with ends that have changed since."""
+        self._ends: tuple[list[tuple[float, str]], ...] = [], []
+        """Heaps, the second of dead slots, with ends that have changed since."""
 
     @property
     def next_end(self) -> float | None:
-        """Seconds until the next hold but of dead slots ends, `inf` until a release; or None. Cost:
-        O(n) with n holds."""
-        found = ((end, self.holds.get(slot, NO_HOLD)) for end, slot in self._ends)
-        ends = (end for end, hold in found if hold.until == end and hold.times < DEAD)
-        first = min(ends, default=None)
-        return None if first is None else first - monotonic()
+        """Seconds until the next hold but of dead slots ends, `inf` until a release; or None."""
+        ends = self._ends[0]
+        while ends and self.holds.get(ends[0][1], NO_HOLD).until != ends[0][0]:
+            heappop(ends)
+        return ends[0][0] - monotonic() if ends else None
 
     def hold(self, slot: str, seconds: float, times: int, *, pause: float | None = None) -> None:
         """Hold `slot` as a RequestStore does; for the rest of a hold of `pause` seconds."""
@@ -294,10 +293,11 @@ class LocalHolds:
 
     def take_over(self) -> None:
         """Let the requests of slots be popped whose holds are over."""
-        while self._ends and self._ends[0][0] <= monotonic():
-            until, slot = heappop(self._ends)
-            if (hold := self.holds.get(slot, NO_HOLD)).until == until:
-                self._set(slot, hold)  # what was put off waits by a clock that may have jumped
+        for ends in self._ends:
+            while ends and ends[0][0] <= monotonic():
+                until, slot = heappop(ends)
+                if (hold := self.holds.get(slot, NO_HOLD)).until == until:
+                    self._set(slot, hold)
 
     def admit(self, slot: str, request: Request | None = None) -> bool:
         """Return True if a request of `slot` may be dispatched. After a hold that is one, during
@@ -324,7 +324,7 @@ class LocalHolds:
         for queue in self.queues:
             (queue.release if passes else queue.hold)(slot)
         if not is_over:
-            heappush(self._ends, (hold.until, slot))
+            heappush(self._ends[hold.times >= DEAD], (hold.until, slot))
         self.keep(slot)
 
 
