@@ -8,7 +8,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -148,11 +148,17 @@ class RequestFile:
             self._connection.execute("ROLLBACK")
 
     def close(self, *, clean: bool) -> None:
-        """Close the file, marked as `clean` or not; never as clean with uncommitted changes."""
+        """Close the file, marked as `clean` or not; never as clean with uncommitted changes. A
+        clean one gives back its room if hardly any is in use."""
         try:
             if clean and not self.changed:
                 with self._connection:
                     self._connection.execute("UPDATE job SET clean = 1")
+                ((free,),) = self.query("PRAGMA freelist_count")
+                ((pages,),) = self.query("PRAGMA page_count")
+                if free > 0.9 * pages:
+                    with suppress(sqlite3.OperationalError):  # on a full disk, or while others read
+                        self._connection.execute("VACUUM")
         finally:
             self._connection.close()
 

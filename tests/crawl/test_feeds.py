@@ -640,6 +640,13 @@ def test_what_else_lies_beside_the_part_files_stays(tmp_path, job, item):
     assert numbers(folder / "a.jl")[0] == 1
 
 
+def test_items_that_wait_leave_the_disk_with_the_round(tmp_path, job):
+    """The job is as small as before."""
+    job({"a.json": "json"}).pages(p1={"n": 1, "text": "x" * 2_000_000}).close()
+    assert numbers(tmp_path / "a.json") == [1]
+    assert (tmp_path / "job" / "requests.sqlite").stat().st_size < 500_000
+
+
 def test_a_new_feed_is_on_the_disk_with_its_name(tmp_path, job, watch):
     """What is in it and its directory are synced."""
     synced = set()
