@@ -45,8 +45,8 @@ BOOKS = {
     "SELECT COUNT(*) FROM request WHERE slot NOT IN (SELECT id FROM slot)": 0,
     "SELECT COUNT(*) - COUNT(DISTINCT place) FROM request": 0,
     "SELECT MAX(0, MAX(id), MAX(ABS(place))) > (SELECT last FROM job) FROM request": 0,
-    "SELECT COUNT(*) FROM taken_children WHERE parent > 0"
-    " AND parent NOT IN (SELECT id FROM request WHERE state IN (0, 2))": 0,
+    "SELECT COUNT(*) FROM taken WHERE source > 0"
+    " AND source NOT IN (SELECT id FROM request WHERE state IN (0, 2))": 0,
 }
 """Queries of a job that was just opened, and their answers."""
 

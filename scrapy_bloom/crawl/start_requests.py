@@ -28,11 +28,12 @@ REPEAT_KEY = "bloom_repeat_start"
 
 def key_of(request: Request, fingerprint: bytes) -> bytes:
     """Return the key of a start request, 20 bytes that are the same in each process: of its page,
-    cookies, headers that authorize, callback, cookie jar and proxy."""
+    cookies, headers that authorize, callback, cookie jar and proxy, and whether it is filtered."""
     callback = getattr(request.callback, "__name__", None)
     headers = [request.headers.getlist(name) for name in ("Cookie", "Authorization")]
     jar, proxy = request.meta.get("cookiejar"), request.meta.get("proxy")
-    whose = "\0".join(map(_text, (request.cookies, *headers, callback, jar, proxy)))
+    parts = request.cookies, *headers, callback, jar, proxy, request.dont_filter
+    whose = "\0".join(map(_text, parts))
     whole = fingerprint + whose.encode("utf-8", "backslashreplace")
     return blake2b(whole, digest_size=20).digest()
 

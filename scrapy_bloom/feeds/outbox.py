@@ -89,7 +89,8 @@ class Outbox:
 
     def remove_feed(self, feed: Feed) -> None:
         """Delete a feed with its batches and items."""
-        for table in ("items", "start_items", "batches", "feeds"):
+        self._file.execute("DELETE FROM taken WHERE source = ?", (-feed.id,))
+        for table in ("items", "batches", "feeds"):
             is_own = "id" if table == "feeds" else "feed"
             self._file.execute(f"DELETE FROM {table} WHERE {is_own} = ?", (feed.id,))  # noqa: S608 - no input
 
@@ -120,10 +121,9 @@ class Outbox:
     def add_item(self, feed: int, request: Request, item: bytes, digest: bytes | None) -> None:
         """Insert an item of `request`; one of `start()`, by `digest`, if no earlier run took it."""
         if digest is not None:
-            meet = "UPDATE start_items SET again = again + 1 WHERE feed = ? AND digest = ?"
-            if self._file.execute(f"{meet} AND again < taken", (feed, digest)).rowcount > 0:
+            if self._file.meet(-feed, digest):
                 return
-            self._start_items[request].append((feed, digest))
+            self._start_items[request].append((-feed, digest))
         values = feed, self._numbers[request], item
         self._file.execute("INSERT INTO items VALUES (NULL, ?, ?, ?)", values)
 
@@ -136,9 +136,8 @@ class Outbox:
             self._file.execute("DELETE FROM items WHERE request = ?", (number,))
             return
         self._file.execute("UPDATE items SET request = NULL WHERE request = ?", (number,))
-        take = "INSERT INTO start_items VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET"
         for taken in start_items:
-            self._file.execute(f"{take} taken = taken + 1, again = again + 1", taken)
+            self._file.take(*taken)
 
     def count_final(self, feed: Feed) -> int:
         """Return the number of final items of a feed."""
@@ -159,11 +158,10 @@ class Outbox:
     def drop_unfinished(self) -> None:
         """Delete the items of requests that earlier runs have not acknowledged."""
         self._file.execute("DELETE FROM items WHERE request IS NOT NULL")
-        self._file.execute("UPDATE start_items SET again = 0")
 
     def empty(self) -> None:
         """Delete all rows, at the end of the round."""
-        for table in ("items", "start_items", "batches", "feeds"):
+        for table in ("items", "batches", "feeds"):
             self._file.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
 
     def _insert(self, statement: str, *values: object) -> int:

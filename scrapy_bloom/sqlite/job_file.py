@@ -130,6 +130,17 @@ class RequestFile:
         if values:
             self._connection.executemany(statement, values)
 
+    def meet(self, source: int, digest: bytes) -> bool:
+        """Return True if the job has taken one of these that this start has not met, and meet it:
+        what is repeated after a crash is matched by count, in any order."""
+        meet = "UPDATE taken SET met = met + 1 WHERE source = ? AND digest = ? AND met < taken"
+        return self.execute(meet, (source, digest)).rowcount == 1
+
+    def take(self, source: int, digest: bytes) -> None:
+        """Count one more of these as taken, which this start has met."""
+        take = "INSERT INTO taken VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET"
+        self.execute(f"{take} taken = taken + 1, met = met + 1", (source, digest))
+
     def commit(self, unreleased: Iterable[bytes] | None = ()) -> None:
         """Make all changes since the last commit durable, with the fingerprints that are released
         next, None for those of the last commit. Cost: an fsync."""

@@ -19,8 +19,7 @@ from ..crawl.records import State
 from ..errors import BloomError, RequestFileError
 from . import schema
 from .job_file import DAMAGED, check_header, looking
-from .rounds import OVER
-from .schema import HOLDS
+from .schema import HOLDS, START
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -43,10 +42,6 @@ _COUNTS = (
     "json_extract(facts, '$.items') - COALESCE(json_extract(facts, '$.stored.items'), 0)), 0)"
     " FROM batches WHERE json_extract(facts, '$.state') != 'stored'"
     " AND json_extract(facts, '$.path') GLOB '*feeds/[0-9]*.part')"
-)
-_TAKEN = (
-    "SELECT fingerprint, occurrence FROM taken_start_requests"  # noqa: S608 - no input
-    f" WHERE NOT EXISTS (SELECT 1 FROM rounds WHERE phase = '{OVER}')"
 )
 
 
@@ -209,10 +204,12 @@ class StoppedJob(Listing):
         release) and how many times in a row; the verdict on dead hosts ends with the start."""
         return [each for each in self._ask(HOLDS) if each[2] < DEAD]
 
-    def taken_start_requests(self) -> Iterable[Sequence[Any]]:
-        """Return (key, occurrence) of each start request that the round has taken, none after its
+    def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:
+        """Yield (key, occurrence) of each start request that the round has taken, none after its
         end: the occurrence counts equal keys."""
-        return self._ask(_TAKEN)
+        for key, taken in self._ask(f"SELECT digest, taken FROM taken WHERE source = {START}"):  # noqa: S608 - no input
+            for occurrence in range(1, taken + 1):
+                yield key, occurrence
 
 
 def in_memory() -> sqlite3.Connection:

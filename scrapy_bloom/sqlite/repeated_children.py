@@ -30,11 +30,8 @@ VOLATILE = frozenset({"download_latency", NOT_BEFORE, REPEAT_KEY, *TIMES_KEYS})
 """Meta keys that children may copy or have, and whose values differ in a repetition."""
 ROWLESS = -(1 << 62)
 """Parents below this number are pages in memory, the others are rows."""
-MEET = "UPDATE taken_children SET met = met + 1 WHERE parent = ? AND digest = ? AND met < taken"
-FORGET = "DELETE FROM taken_children WHERE parent = ?"
-TAKE = (
-    "INSERT INTO taken_children VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET taken = taken + 1,"
-    " met = met + 1"
+PARENTS = (
+    "SELECT source FROM taken WHERE source > 0 UNION SELECT source FROM taken WHERE source < ?"
 )
 
 
@@ -66,14 +63,9 @@ class RepeatedChildren(OutputFilter, CommitHook):
         """Skip repeated children from now on, in the commits of `ledger`. Raises sqlite3.Error."""
         self._file, self._store = file, store
         self._ledger, self._fingerprint = ledger, fingerprint
-        file.execute("UPDATE taken_children SET met = 0")
         # the pages with rows in the table, as far as is known
-        self._left = {row for (row,) in file.query("SELECT DISTINCT parent FROM taken_children")}
+        self._left = {parent for (parent,) in file.query(PARENTS, (ROWLESS,))}
         ledger.commit_hooks.append(self)
-
-    def forget_all(self) -> None:
-        """Delete the children of pages in memory, at the end of the round."""
-        self._file.execute("DELETE FROM taken_children WHERE parent < ?", (ROWLESS,))
 
     def stored(self, request: Request, sources: Iterable[Request]) -> None:
         """Record that `request`, as which `sources` are sent again, has a row now."""
@@ -83,7 +75,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
         for row in map(self._store.dispatched.get, sources):
             if row in self._left:
                 self._left.add(new)
-                move = "UPDATE taken_children SET parent = ? WHERE parent = ?"
+                move = "UPDATE taken SET source = ? WHERE source = ?"
                 self._file.execute(move, (new, row))
 
     def in_memory(self, request: Request) -> None:
@@ -99,7 +91,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
                 if parent in not_done or parent < ROWLESS:
                     if parent < ROWLESS:
                         self._left.add(parent)
-                    self._counts(TAKE, parent, request)
+                    self._count(self._file.take, parent, request)
             self._stored.clear()
         if self._in_memory:
             ended = {self._in_memory.pop(each, 0) for each in acknowledged} & self._left
@@ -107,7 +99,7 @@ class RepeatedChildren(OutputFilter, CommitHook):
             for parent in ended and ended.difference(self._in_memory.values()):
                 if parent < ROWLESS:
                     self._left.remove(parent)
-                    self._file.execute(FORGET, (parent,))
+                    self._file.execute("DELETE FROM taken WHERE source = ?", (parent,))
 
     def _parent_in_memory(self, page: Request) -> int | None:
         """Return the row of the request that is sent again as `page`, or else a number below
@@ -127,19 +119,21 @@ class RepeatedChildren(OutputFilter, CommitHook):
         if parent is None:
             return False
         with self._ledger.guarded():
-            if parent in self._left and self._counts(MEET, parent, child):
+            if parent in self._left and self._count(self._file.meet, parent, child):
                 self._crawler.stats.inc_value("scheduler/children_skipped")
                 return True
         self._parents[child] = parent
         return False
 
-    def _counts(self, change: str, parent: int, child: Request) -> bool:
-        """TAKE or MEET `child`, if it can be described; return True if that has a row then."""
+    def _count(
+        self, count: Callable[[int, bytes], bool | None], parent: int, child: Request
+    ) -> bool | None:
+        """Meet or take `child`, if it can be described."""
         try:
             digest = self._digest(parent, child)
         except Exception:  # noqa: BLE001 - of its objects, or a callback that was changed
-            return False
-        return self._file.execute(change, (parent, digest)).rowcount == 1
+            return None
+        return count(parent, digest)
 
     def _digest(self, parent: int, request: Request) -> bytes:
         from ..crawl.forms import digest_of

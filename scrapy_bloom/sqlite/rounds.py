@@ -137,6 +137,7 @@ class Round:
     def _leave(self) -> None:
         for function in self.at_end:
             function()
+        self.file.execute("DELETE FROM taken WHERE source <= 0")  # not what came of rows
         self.is_resumed = self.follows_kept = False
 
 

@@ -231,7 +231,6 @@ class DurableScheduler(LedgerScheduler):
             if (feeds := feeds_of(crawler)) is not None:
                 feeds.attach(ledger, self.round, job.feeds)
             self._children.open(file, store, ledger, dupefilter.fingerprint)
-            self.round.at_end.append(self._children.forget_all)
             self._failures.open(ledger)
             Progress(crawler, file, ledger, dupefilter, self.round, self._count_pending)
             pending = f"{counted(len(records) + records.delayed, 'request')} pending"

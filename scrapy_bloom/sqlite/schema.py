@@ -19,6 +19,8 @@ PAGES_OF_A_ROUND = (
 """For later rounds: delta/marks.py."""
 
 VERSION = 1
+START = 0
+"""The source of start requests."""
 BY_SLOT = "CREATE INDEX pending ON request (slot, rank, place) WHERE state = 0"
 BY_RANK = "CREATE INDEX pending ON request (rank, place) WHERE state = 0"
 """Scrapy's whole order: within each slot, or over all of them (ScrapyPriorityQueue)."""
@@ -51,17 +53,17 @@ _TABLES = (
     "CREATE TABLE progress (time REAL PRIMARY KEY, figures TEXT NOT NULL) WITHOUT ROWID",
     # the one row, if any, is that of the last round; `crawl` is empty but for feeds of a worker
     "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL, crawl TEXT NOT NULL)",
-    "CREATE TABLE taken_start_requests (fingerprint BLOB NOT NULL,"
-    " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID",
-    # goes with the row of its parent, or when that has failed and can be read: repeated_children.py
-    "CREATE TABLE taken_children (parent INTEGER NOT NULL, digest BLOB NOT NULL,"
-    " taken INTEGER NOT NULL, met INTEGER NOT NULL, PRIMARY KEY (parent, digest))"
-    " WITHOUT ROWID",
+    # how many equal things of a source the job has taken, and how many of these this start has met;
+    # the source is START, for items of start() minus the number of a feed, the row of a page, with
+    # which it goes, or when that has failed and can be read, or a page in memory: see
+    # repeated_children.py
+    "CREATE TABLE taken (source INTEGER NOT NULL, digest BLOB NOT NULL, taken INTEGER NOT NULL,"
+    " met INTEGER NOT NULL, PRIMARY KEY (source, digest)) WITHOUT ROWID",
     "CREATE TRIGGER children_of_done AFTER DELETE ON request BEGIN"
-    " DELETE FROM taken_children WHERE parent = OLD.id; END",
+    " DELETE FROM taken WHERE source = OLD.id; END",
     "CREATE TRIGGER children_of_failed AFTER UPDATE OF detail ON request"
     " WHEN NEW.state = 3 AND NEW.reason != 'unreadable' BEGIN"
-    " DELETE FROM taken_children WHERE parent = OLD.id; END",
+    " DELETE FROM taken WHERE source = OLD.id; END",
     # one row, if any; `replaces` is a hash of the file spider.state
     "CREATE TABLE spider_state (state BLOB NOT NULL, replaces BLOB)",
     # how far each feed has come, in JSON: feeds/outbox.py
@@ -72,9 +74,6 @@ _TABLES = (
     " item BLOB NOT NULL)",
     "CREATE INDEX items_of_requests ON items (request) WHERE request IS NOT NULL",
     "CREATE INDEX final_items ON items (feed) WHERE request IS NULL",
-    "CREATE TABLE start_items (feed INTEGER NOT NULL, digest BLOB NOT NULL,"
-    " taken INTEGER NOT NULL, again INTEGER NOT NULL, PRIMARY KEY (feed, digest))"
-    " WITHOUT ROWID",
     PAGES_OF_A_ROUND,
 )
 
@@ -97,6 +96,7 @@ HOLDS = (
 # 3 failed, 4 capped, 5 asked
 AT_START = (
     "UPDATE job SET clean = 0",
+    "UPDATE taken SET met = 0 WHERE met > 0",
     # what was claimed is next again, and what could not be read is tried again, in their places
     "UPDATE request SET state = 0 WHERE state > 0 AND state = 1",
     "UPDATE request SET state = 0, due = NULL, round = NULL, detail = NULL"

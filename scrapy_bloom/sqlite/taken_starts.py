@@ -10,6 +10,7 @@ from scrapy import Request
 from ..amounts import counted
 from ..crawl.settings import REPEAT_START
 from ..crawl.start_requests import REPEAT_KEY, StartRequests, key_of
+from .schema import START
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +21,6 @@ if TYPE_CHECKING:
     from .rounds import Round
 
 logger = logging.getLogger("scrapy_bloom.durable.start_requests")
-
-MEET = (
-    "INSERT INTO met_start_requests VALUES (?, 1)"
-    " ON CONFLICT DO UPDATE SET occurrences = occurrences + 1 RETURNING fingerprint, occurrences"
-)
-TAKEN = "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?"
 
 
 class LocalStartRequests(StartRequests):
@@ -45,12 +40,6 @@ class LocalStartRequests(StartRequests):
         self._file, self._fingerprint = round_.file, fingerprint
         self._round, self._ledger = round_, ledger
         ledger.commit_hooks.append(self)
-        round_.at_begin.append(lambda: self._file.execute("DELETE FROM taken_start_requests"))
-        # not in memory, which would grow with the start requests
-        self._file.execute(
-            "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"
-            " occurrences INTEGER NOT NULL) WITHOUT ROWID"
-        )
 
     def _begin(self) -> bool:
         self._ledger.has_begun = True
@@ -62,16 +51,15 @@ class LocalStartRequests(StartRequests):
             return False
         with self._ledger.guarded():
             key = key_of(thing, self._fingerprint(thing))
-            (self._mark,) = self._file.query(MEET, (key,))
-            is_taken = self._file.query(TAKEN, self._mark)
+            is_taken = self._file.meet(START, key)
             if is_taken and not (self._repeats_all or thing.meta.get(REPEAT_KEY)):
                 self._skipped += 1
                 return True
-            self.offered = thing
+            self.offered, self._mark = thing, None if is_taken else key
         return False
 
-    def _take(self, mark: tuple[bytes, int]) -> None:
-        self._file.execute("INSERT OR IGNORE INTO taken_start_requests VALUES (?, ?)", mark)
+    def _take(self, mark: bytes) -> None:
+        self._file.take(START, mark)
 
     def _end(self, *, exhausted: bool) -> None:
         self.exhausted = exhausted

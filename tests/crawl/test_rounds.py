@@ -7,7 +7,6 @@ import pytest
 from scrapy import signals
 from scrapy.exceptions import CloseSpider
 
-from scrapy_bloom.sqlite.listing import stopped_job
 from tests.crawl.engine import STOCK, query, unserializable
 from tests.crawl.engine import unfiltered as start
 from tests.fakes import Engine
@@ -26,16 +25,14 @@ def phases(folder):
 
 
 def test_each_start_after_a_finished_round_is_a_new_one(make_round, tmp_path):
-    """People crawl daily with one JOBDIR: start pages come each time, others once. The table of
-    those that were taken has the last round's, which `check` alone needs when that is over."""
+    """People crawl daily with one JOBDIR: start pages come each time, others once. What was taken
+    goes with its round."""
     for number, names in enumerate(("ab", "bcd", "ab"), 1):
         job = make_round()
         assert (job.round.number, job.round.is_resumed) == (number, False)
         assert finish(job, *names) == [*names]
         assert phases(tmp_path / "job") == [(number, "over")]
-        with stopped_job(tmp_path / "job" / "requests.sqlite") as left:
-            assert [*left.taken_start_requests()] == []
-        assert len(query(tmp_path / "job", "SELECT * FROM taken_start_requests")) == len(names)
+        assert query(tmp_path / "job", "SELECT * FROM taken") == []
 
 
 @pytest.mark.parametrize("reason", ["finished", "closespider_pagecount", "shutdown"])

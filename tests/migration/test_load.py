@@ -243,7 +243,7 @@ def test_requests_of_a_job_keep_what_they_are(join, redis, client, key, job, tmp
             fields = Request(f"http://example.com/{number}", meta={"value": value}).to_dict()
             payload = Codec(None, 10**6).dump(fields, "").payload
             found.put(payload, priority=-5 if value is Gone else number // 3)
-        found.file.execute("INSERT INTO taken_start_requests VALUES (?, 258)", (b"f" * 20,))
+        found.file.execute("INSERT INTO taken VALUES (0, ?, 258, 0)", (b"f" * 20,))
     monkeypatch.delattr(f"{__name__}.Gone")
     assert load_job(client, in_one_slot(key), job, SETTINGS).pending == 6
     assert not (tmp_path / "evil").exists()
