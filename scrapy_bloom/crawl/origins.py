@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from scrapy import Request, signals
+from scrapy import signals
 from twisted.python.failure import Failure
 
 from ..scrapy_private.progress import EngineProgress
-from .start_requests import StartFilter
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from typing_extensions import Self
@@ -36,7 +36,7 @@ def request_of(crawler: Crawler, source: Response | Failure | None) -> Request |
     return origins_of(crawler).get(source, source.request)
 
 
-class StartItems(StartFilter):
+class StartItems:
     """Recognises items of `Spider.start()` by identity. An untracked item without a response
     replaces the oldest tracked one: a pipeline has made another item of it."""
 
@@ -45,6 +45,10 @@ class StartItems(StartFilter):
         crawler.signals.connect(self._item_is_gone, signals.item_dropped)
         crawler.signals.connect(self._item_is_gone, signals.item_error)
 
+    def track(self, item: Any) -> None:
+        """Recognise `item` as one of `start()` from now on."""
+        self._tracked[id(item)] = item
+
     def take(self, item: Any) -> bool:
         """Return True if `item`, which was scraped without a response, is one of `start()`."""
         if not self._tracked:
@@ -52,11 +56,6 @@ class StartItems(StartFilter):
         if self._tracked.pop(id(item), None) is None:
             del self._tracked[next(iter(self._tracked))]
         return True
-
-    def _is_skipped(self, thing: Any) -> bool:
-        if not isinstance(thing, Request):
-            self._tracked[id(thing)] = thing
-        return False
 
     def _item_is_gone(self, item: Any) -> None:
         self._tracked.pop(id(item), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from .ledger import Ledger
+    from .origins import StartItems
 
 AT_ONCE = 100
 """Start requests that are skipped, or sent, before the reactor has a turn."""
@@ -49,10 +50,23 @@ def _text(value: Any) -> str:
     return type(value).__qualname__
 
 
-class StartFilter(ABC):
-    """A spider middleware for the output of `Spider.start()`."""
+class StartRequests(CommitHook, ABC):
+    """Spider middleware, the last one before the engine, which marks start requests as taken: with
+    the commit that stores them, or, in memory, when they are acknowledged. They are known by
+    identity: their meta is copied to retries, redirects and children."""
 
     _skipped = 0
+    items: StartItems | None = None
+    """What tracks the items of `Spider.start()`."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self.offered: Request | None = None
+        """The last request that the engine got from start(), until it is scheduled."""
+        self._mark: Any
+        """Of the offered one: None if it need not be marked."""
+        self._ledger: Ledger
+        self._in_memory: dict[Request, Any] = {}
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Yield the results of start() that are not skipped."""
@@ -60,7 +74,7 @@ class StartFilter(ABC):
             return
         with self._running():
             async for thing in start:
-                if not self._is_skipped(thing):
+                if self._passes(thing):
                     yield thing
                 elif self._skipped % AT_ONCE == 0:
                     await give_turn()
@@ -71,38 +85,31 @@ class StartFilter(ABC):
             return
         with self._running():
             for thing in start:
-                if not self._is_skipped(thing):
+                if self._passes(thing):
                     yield thing
 
     def _begin(self) -> bool:
         """Prepare for a run of start(); return False if it need not run."""
+        self._ledger.has_begun = True
         return True
 
-    def _running(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    def _passes(self, thing: Any) -> bool:
+        """Return True unless `thing` is a request that goes no further; track an item."""
+        self.offered = None
+        if isinstance(thing, Request):
+            return self._offer(thing)
+        if self.items is not None:
+            self.items.track(thing)
+        return True
 
     @abstractmethod
-    def _is_skipped(self, thing: Any) -> bool:
-        """Return True if `thing` goes no further."""
-
-
-class StartRequests(StartFilter, CommitHook):
-    """Spider middleware, the last one before the engine, which marks start requests as taken: with
-    the commit that stores them, or, in memory, when they are acknowledged. They are known by
-    identity: their meta is copied to retries, redirects and children."""
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-        self.offered: Request | None = None
-        """The last request that the engine got from start(), until it is scheduled."""
-        self._mark: Any
-        """Of the offered one: its key, and its number with that key in this run of start()."""
-        self._ledger: Ledger
-        self._in_memory: dict[Request, Any] = {}
+    def _offer(self, request: Request) -> bool:
+        """Have `request` offered to the engine; return False if it goes no further."""
 
     def mark_stored(self) -> None:
         """Mark the offered request, which was stored last. Raises as the store does."""
-        self._take(self._mark)
+        if self._mark is not None:
+            self._take(self._mark)
 
     def mark_in_memory(self) -> None:
         """Record that the offered request is in memory only."""

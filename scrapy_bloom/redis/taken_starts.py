@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy import Request
 from scrapy.utils.defer import deferred_from_coro
@@ -108,22 +108,20 @@ class SharedStartRequests(StartRequests):
         self.failed = False
         self._tell()
 
-    def _is_skipped(self, thing: Any) -> bool:
-        """Offer `thing`: Redis says later whether a worker has taken it."""
-        self.offered = None
-        if isinstance(thing, Request):
-            key = key_of(thing, self._dupefilter.fingerprint(thing))
-            self.offered = thing
-            self._met[key] += 1
-            self._mark = mark_of(key, self._met[key])
-            if thing.meta.get(REPEAT_KEY) and not self._has_told_of_repeats:
-                self._has_told_of_repeats = True
-                self._log.warning(
-                    "%s is sent once, by one worker: bloom_repeat_start is for jobs. Have each"
-                    " worker log in by itself, as in a downloader middleware.",
-                    thing,
-                )
-        return False
+    def _offer(self, request: Request) -> bool:
+        """Offer `request`: Redis says later whether a worker has taken it."""
+        key = key_of(request, self._dupefilter.fingerprint(request))
+        self.offered = request
+        self._met[key] += 1
+        self._mark = mark_of(key, self._met[key])
+        if request.meta.get(REPEAT_KEY) and not self._has_told_of_repeats:
+            self._has_told_of_repeats = True
+            self._log.warning(
+                "%s is sent once, by one worker: bloom_repeat_start is for jobs. Have each"
+                " worker log in by itself, as in a downloader middleware.",
+                request,
+            )
+        return True
 
     def _take(self, mark: bytes) -> None:
         self._store.note(mark=mark)

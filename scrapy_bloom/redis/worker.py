@@ -87,7 +87,7 @@ class Worker:
         self.start_requests = SharedStartRequests(crawler)
         put_before_engine(crawler, self.start_requests)
         self._failures = Failures(crawler)
-        self.feeds = WorkerFeeds(crawler)
+        self.feeds = WorkerFeeds(crawler, self.start_requests)
         self.on_round: list[Callable[[], object]] = []
         """What is called when the crawl is in another round than before."""
         self._timer: CallLaterResult | None = None

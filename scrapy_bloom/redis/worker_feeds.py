@@ -16,7 +16,6 @@ from scrapy.utils.python import global_object_name
 from ..crawl.ledger import CommitHook, Ledger
 from ..crawl.settings import DURABLE_FEEDS
 from ..jobdir import session_of
-from ..scrapy_private.middlewares import put_before_engine
 from ..sqlite.job_file import RequestFile, check_header, named
 from ..sqlite.rounds import Round, feeds_of
 from ..startup import announce
@@ -24,6 +23,8 @@ from ..texts import feeds_named
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+
+    from ..crawl.start_requests import StartRequests
 
 
 class WorkerFeeds(CommitHook):
@@ -37,14 +38,14 @@ class WorkerFeeds(CommitHook):
     FilterLockedError if another process has JOBDIR, RequestFileError for another format.
     """
 
-    def __init__(self, crawler: Crawler) -> None:
+    def __init__(self, crawler: Crawler, starts: StartRequests) -> None:
         self._crawler = crawler
         self._job = session_of(crawler).directory
         self._exporter = feeds_of(crawler)
         self._round: Round | None = None
         if self._job is not None and self._exporter is not None:
             check_header(self._job.worker_feeds)
-            put_before_engine(crawler, self._exporter.start_items)
+            starts.items = self._exporter.start_items
         session_of(crawler).begin(self)
 
     def open(self, ledger: Ledger, crawl: str, *, over: bool, late: bool) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..crawl.ledger import Ledger
-    from ..crawl.start_requests import StartFilter
+    from ..crawl.origins import StartItems
     from .job_file import RequestFile
 
 RUNNING = "running"
@@ -145,8 +145,7 @@ class Round:
 class RoundFeeds(Protocol):
     """The feeds of a round: an extension, a part of the job's session until they are stored."""
 
-    start_items: StartFilter
-    """The middleware that tracks items of `Spider.start()`."""
+    start_items: StartItems
 
     durable: Any
     """The DurableFeeds since `attach`, None before."""

@@ -122,15 +122,16 @@ class DurableScheduler(LedgerScheduler):
                     " 'scrapy.core.scheduler.Scheduler'"
                 )
             feeds = feeds_of(crawler)
-            parts = LocalStartRequests(crawler), RepeatedChildren(crawler)
-            for middleware in (*parts, *([feeds.start_items] if feeds else [])):
+            starts, children = LocalStartRequests(crawler), RepeatedChildren(crawler)
+            for middleware in starts, children:
                 put_before_engine(crawler, middleware)
+            starts.items = None if feeds is None else feeds.start_items
             idle_checks, failures = IdleChecks(crawler), Failures(crawler)
             _look(crawler, job, feeds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, named(job.requests, error))
         self = cls(crawler, make_dupefilter)
-        self._start_requests, self._children = parts
+        self._start_requests, self._children = starts, children
         self._job, self._idle_checks, self._failures = job, idle_checks, failures
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy import Request
 
@@ -41,22 +41,15 @@ class LocalStartRequests(StartRequests):
         self._round, self._ledger = round_, ledger
         ledger.commit_hooks.append(self)
 
-    def _begin(self) -> bool:
-        self._ledger.has_begun = True
-        return True
-
-    def _is_skipped(self, thing: Any) -> bool:
-        self.offered = None
-        if not isinstance(thing, Request):
-            return False
+    def _offer(self, request: Request) -> bool:
         with self._ledger.guarded():
-            key = key_of(thing, self._fingerprint(thing))
+            key = key_of(request, self._fingerprint(request))
             is_taken = self._file.meet(START, key)
-            if is_taken and not (self._repeats_all or thing.meta.get(REPEAT_KEY)):
+            if is_taken and not (self._repeats_all or request.meta.get(REPEAT_KEY)):
                 self._skipped += 1
-                return True
-            self.offered, self._mark = thing, None if is_taken else key
-        return False
+                return False
+            self.offered, self._mark = request, None if is_taken else key
+        return True
 
     def _take(self, mark: bytes) -> None:
         self._file.take(START, mark)
