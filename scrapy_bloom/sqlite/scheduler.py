@@ -35,7 +35,7 @@ from .records import SqliteRecords
 from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore
 from .rounds import IS_KEPT, Round, feeds_of, round_opened
-from .spider_state import KeptSpiderState, saved_state
+from .spider_state import KeptSpiderState, extension_of, saved_state
 from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
@@ -158,8 +158,6 @@ class DurableScheduler(LedgerScheduler):
             while reason != "finished" and self._carry_out_order():
                 pass
             ledger.end(partial(self._conclude, round_, reason))
-            if self._spider_state is not None:
-                self._spider_state.end(failed=ledger.failed)
             # the feeds write after the last commit of the ledger, which may not have released all
             round_.commit = partial(self._store.commit, None)
             session_of(self.crawler).end(self)
@@ -225,10 +223,8 @@ class DurableScheduler(LedgerScheduler):
             if budget is not None:
                 budget.open(self, store, ledger, self.round)
             self._start_requests.open(dupefilter.fingerprint, self.round, ledger)
-            self._spider_state = KeptSpiderState.of(crawler, file)
-            if self._spider_state is not None:
-                ledger.commit_hooks.append(self._spider_state)
-                self._spider_state.put_back()
+            if (extension := extension_of(crawler)) is not None:
+                self._spider_state = KeptSpiderState(crawler, extension, ledger, self.round)
             if (feeds := feeds_of(crawler)) is not None:
                 feeds.attach(ledger, self.round, job.feeds)
             self._children.open(file, store, ledger, dupefilter.fingerprint)
@@ -313,7 +309,8 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         elif file and DURABLE_FEEDS.read(crawler.settings) and file.query("SELECT 1 FROM feeds"):
             why = "has feeds that are not complete, and FEEDS cannot be written: correct FEEDS"
             raise JobDirectoryError(f"{job.path} {why}, or set BLOOM_DURABLE_FEEDS to False")
-    saved_state(crawler)
+    if (extension := extension_of(crawler)) is not None:
+        saved_state(extension)
     if (left := _left_by_scrapy(job)) is not None:
         left.look(crawler, queues)
 

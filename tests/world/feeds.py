@@ -9,7 +9,6 @@ import marshal
 import pickle
 import re
 from collections import Counter
-from hashlib import sha256
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -180,13 +179,11 @@ def books_of(folder):
 
 
 def state_of(job):
-    """Return the spider's state that the next start of a job has: what is committed, unless the
-    file is not the one that this replaces."""
+    """Return the spider's state that the next start of a job has."""
     path = job / "spider.state"
     saved = path.read_bytes() if path.exists() else None
-    digest = saved and sha256(saved).digest()
-    for state, replaced in query(job, "SELECT state, replaces FROM spider_state"):
-        saved = state if replaced == digest else saved
+    for (state,) in query(job, "SELECT state FROM spider_state"):
+        saved = state
     return pickle.loads(saved) if saved else {}
 
 
