@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .files import is_held, locked_by
 
@@ -57,18 +57,13 @@ class JobDirectory:
         return self.seen_file.exists() and not self.has_filter and not self.requests.exists()
 
 
-_ATTRIBUTE = "scrapy_bloom_session"
-
-
 def session_of(crawler: Crawler) -> Session:
     """Return the session of `crawler`, in the directory that JOBDIR names; the same one at each
     call. It is an attribute of the crawler, and not in a table: a crawler that never closes
     releases its job as garbage."""
-    attributes = vars(crawler)
-    if _ATTRIBUTE not in attributes:
-        path = crawler.settings.get("JOBDIR")
-        attributes[_ATTRIBUTE] = Session(JobDirectory(Path(path)) if path else None)
-    session: Session = attributes[_ATTRIBUTE]
+    path = crawler.settings.get("JOBDIR")
+    new = Session(JobDirectory(Path(path)) if path else None)
+    session: Session = vars(crawler).setdefault("scrapy_bloom_session", new)
     return session
 
 
@@ -83,6 +78,8 @@ class Session:
         self._lock = ExitStack()
         self._parts: list[object] = []
         self.closers: list[Callable[[], None]] = []
+        self.feeds: Any = None
+        """The DurableFeedExporter of the crawl, None without one."""
 
     def begin(self, part: object) -> None:
         """Let `part` use the job. Without JOBDIR there is nothing to lock. Raises

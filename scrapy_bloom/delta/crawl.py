@@ -46,7 +46,6 @@ from ..errors import message_of
 from ..jobdir import session_of
 from ..scrapy_private.progress import scheduler_of
 from ..sqlite.listing import waiting
-from ..sqlite.rounds import feeds_of
 from ..startup import is_component
 from .file_store import FACTS
 from .marks import Marks, Temporary
@@ -114,7 +113,7 @@ class DeltaCrawl(CommitHook):
             self._is_new = not self._round.is_resumed
         else:
             self._is_new = not getattr(scheduler, "has_pending_requests", bool)()
-        feeds = feeds_of(crawler)
+        feeds = session_of(crawler).feeds
         self._feeds: DurableFeeds | None = feeds.durable if feeds else None
         if feeds is None and crawler.get_extension(FeedExporter) is not None:
             self._round = None  # Scrapy's own feeds lose items when the process is killed

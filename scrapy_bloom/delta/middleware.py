@@ -18,11 +18,12 @@ from ..crawl.origins import origins_of
 from ..early.links import has_left_out
 from ..errors import BloomError, SharedFilterError, message_of, unforeseen
 from ..fingerprints import FingerprinterIdentity
+from ..jobdir import session_of
 from ..redis.settings import RedisSettings
 from ..scrapy_private.middlewares import OutputFilter, put_before_engine
 from ..scrapy_private.progress import scheduler_of
 from ..settings import BloomSettings
-from ..sqlite.rounds import feeds_of, round_opened
+from ..sqlite.rounds import round_opened
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
 from .file_store import FileDeltaStore, ForeignFileError, UnfinishedWriteError
@@ -310,7 +311,7 @@ def _require_durable_feeds(crawler: Crawler) -> None:
     needed = {
         "JOBDIR": settings.get("JOBDIR"),
         "scrapy-bloom's SCHEDULER": is_component(settings["SCHEDULER"], "LedgerScheduler"),
-        "FEEDS with DurableFeedExporter": feeds_of(crawler),
+        "FEEDS with DurableFeedExporter": session_of(crawler).feeds,
     }
     if missing := [text for text, found in needed.items() if not found]:
         raise ValueError(

@@ -47,6 +47,7 @@ class DurableFeedExporter(FeedExporter):
 
             if self.feeds or not goes_on_without_feeds(self):
                 raise
+        session_of(crawler).feeds = self
         self.start_items = StartItems(crawler)
         self._plans: Plans | None = None
         self.durable: DurableFeeds | None = None

@@ -17,7 +17,7 @@ from ..crawl.ledger import CommitHook, Ledger
 from ..crawl.settings import DURABLE_FEEDS
 from ..jobdir import session_of
 from ..sqlite.job_file import RequestFile, file_at, named
-from ..sqlite.rounds import Round, feeds_of
+from ..sqlite.rounds import Round
 from ..startup import announce
 from ..texts import feeds_named
 
@@ -41,7 +41,7 @@ class WorkerFeeds(CommitHook):
     def __init__(self, crawler: Crawler, starts: StartRequests) -> None:
         self._crawler = crawler
         self._job = session_of(crawler).directory
-        self._exporter = feeds_of(crawler)
+        self._exporter = session_of(crawler).feeds
         self._round: Round | None = None
         if self._job is not None and self._exporter is not None:
             with file_at(self._job.worker_feeds):

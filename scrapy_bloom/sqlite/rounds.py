@@ -4,16 +4,9 @@ feeds are stored, over any number of starts of the process."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from scrapy.crawler import Crawler
-
-    from ..crawl.ledger import Ledger
-    from ..crawl.origins import StartItems
     from .job_file import RequestFile
 
 RUNNING = "running"
@@ -44,7 +37,7 @@ class Round:
     The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round. They
     write through `file`, which stays open until the job's session closes, and make that durable
     with `commit`. The functions of `at_begin` and `at_end` are called in the transaction that
-    begins a new round, or ends one; before, those of `at_start` in that of any start.
+    begins a new round, or ends one; those of `at_start` in that of any start, behind them.
 
     That of a worker's feeds belongs to a `crawl`, to `of_crawl` before this start, whose requests
     are not in `file`: it is kept when it is over, and `goes_on` if asked to, and both are the same.
@@ -66,7 +59,6 @@ class Round:
         self.at_begin: list[Callable[[], object]] = []
         self.at_end: list[Callable[[], None]] = []
         self.number, self.of_crawl = 1, crawl
-        self.then: Callable[[], object] = lambda: None  # in the transaction of `begin`
         # requests of Scrapy's scheduler belong to a round, too
         self._phase = OVER if file.is_empty else RUNNING
         for self.number, self._phase, self.of_crawl in file.query("SELECT * FROM rounds"):
@@ -83,27 +75,21 @@ class Round:
         """True if the round has ended, and no kept request can make it go on."""
         return self._phase == OVER
 
-    @property
-    def is_to_be_stored(self) -> bool:
-        """True if the round ends as soon as all feeds are stored."""
-        return self._phase == TO_BE_STORED
-
     def begin(self) -> None:
         """Record, once, that the spider is open, or that a request comes before it. Raises
         sqlite3.Error."""
         if self._has_begun:
             return
         self._has_begun = True
-        is_stored = self.is_to_be_stored and not self.awaits_feeds and self.file.is_empty
+        is_stored = self._phase == TO_BE_STORED and not self.awaits_feeds and self.file.is_empty
         if is_stored or self.follows_kept:
             self._leave()
             self.number += is_stored
             self.file.execute("UPDATE rounds SET phase = ?", (OVER,))
             self.file.commit(None)  # before BLOOM_DELTA removes the filter: no retry goes on in it
-        for function in self.at_start + ([] if self.is_resumed else self.at_begin):
-            function()
         self._enter(RUNNING)
-        self.then()
+        for function in ([] if self.is_resumed else self.at_begin) + self.at_start:
+            function()
 
     def complete(self) -> None:
         """Record that start() is exhausted and no requests are left. Raises sqlite3.Error."""
@@ -115,7 +101,7 @@ class Round:
     def feeds_stored(self) -> bool:
         """Record that all feeds are stored. Return True if the round cannot continue. Raises
         sqlite3.Error."""
-        if self.is_to_be_stored:
+        if self._phase == TO_BE_STORED:
             self._end()
             self.commit()
         return self._phase == OVER
@@ -139,28 +125,3 @@ class Round:
             function()
         self.file.execute("DELETE FROM taken WHERE source <= 0")  # not what came of rows
         self.is_resumed = self.follows_kept = False
-
-
-@runtime_checkable
-class RoundFeeds(Protocol):
-    """The feeds of a round: an extension, a part of the job's session until they are stored."""
-
-    start_items: StartItems
-
-    durable: Any
-    """The DurableFeeds since `attach`, None before."""
-
-    def look(self, round_: Round | None, directory: Path) -> object:
-        """Raise FeedError if FEEDS, or a feed of the round, if any, is refused; change nothing."""
-
-    def attach(
-        self, ledger: Ledger, round_: Round, directory: Path, *, stores_empty: bool = True
-    ) -> None:
-        """Take part in the commits of `ledger`. Raises FeedError as `look` does."""
-
-
-def feeds_of(crawler: Crawler) -> RoundFeeds | None:
-    """Return the extension with the feeds of rounds, None without one."""
-    with suppress(RuntimeError):  # there are no extensions in a script
-        return crawler.get_extension(RoundFeeds)  # type: ignore[type-abstract]
-    return None

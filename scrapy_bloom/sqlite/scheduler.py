@@ -34,7 +34,7 @@ from .progress import Progress
 from .records import SqliteRecords
 from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore
-from .rounds import IS_KEPT, Round, feeds_of, round_opened
+from .rounds import IS_KEPT, Round, round_opened
 from .spider_state import KeptSpiderState, extension_of, saved_state
 from .taken_starts import LocalStartRequests
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .desk import Orders
-    from .rounds import RoundFeeds
     from .scrapy_queues import ScrapyQueues
 
 logger = logging.getLogger("scrapy_bloom.durable.scheduler")
@@ -121,11 +120,11 @@ class DurableScheduler(LedgerScheduler):
                     " 'scrapy_bloom.BloomDupeFilter', or SCHEDULER to"
                     " 'scrapy.core.scheduler.Scheduler'"
                 )
-            feeds = feeds_of(crawler)
             starts, children = LocalStartRequests(crawler), RepeatedChildren(crawler)
             for middleware in starts, children:
                 put_before_engine(crawler, middleware)
-            starts.items = None if feeds is None else feeds.start_items
+            if (feeds := session_of(crawler).feeds) is not None:
+                starts.items = feeds.start_items
             idle_checks, failures = IdleChecks(crawler), Failures(crawler)
             _look(crawler, job, feeds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
@@ -225,8 +224,8 @@ class DurableScheduler(LedgerScheduler):
             self._start_requests.open(dupefilter.fingerprint, self.round, ledger)
             if (extension := extension_of(crawler)) is not None:
                 self._spider_state = KeptSpiderState(crawler, extension, ledger, self.round)
-            if (feeds := feeds_of(crawler)) is not None:
-                feeds.attach(ledger, self.round, job.feeds)
+            if session.feeds is not None:
+                session.feeds.attach(ledger, self.round, job.feeds)
             self._children.open(file, store, ledger, dupefilter.fingerprint)
             self._failures.open(ledger)
             Progress(crawler, file, ledger, dupefilter, self.round, self._count_pending)
@@ -236,7 +235,7 @@ class DurableScheduler(LedgerScheduler):
             waits = waiting_text(store.later, due and max(0.0, due), held)
             announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
             self.ledger, self._idle_checks.settle = ledger, self._settle
-            self.round.then = partial(crawler.signals.send_catch_log, round_opened)
+            self.round.at_start.append(partial(crawler.signals.send_catch_log, round_opened))
             vars(self)["enqueue_request"] = self._begin
             crawler.signals.connect(self._begin, signals.spider_opened)
             if is_chosen:
@@ -289,7 +288,7 @@ class DurableScheduler(LedgerScheduler):
         self._log.info("The job was not stopped cleanly: %s pending or in progress", found)
 
 
-def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
+def _look(crawler: Crawler, job: JobDirectory, feeds: Any) -> None:
     """Raise what `from_crawler` refuses of the settings and of what is in `job`."""
     queues = QueueSettings.read(crawler.settings)
     if job.is_locked:
