@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..bloom import layer_path
 from ..bloom.owner import stored_owner
@@ -20,9 +20,6 @@ from ..files import replacing
 from ..jobdir import JobDirectory
 from ..sqlite_file import connect
 from . import schema
-
-if TYPE_CHECKING:
-    from ..bloom.owner import Owner
 
 MAX_BYTES = 500_000_000
 """Most bytes of a request; SQLite's own limit is twice that."""
@@ -178,8 +175,13 @@ def whole_job(job: JobDirectory, *, resets: bool = False) -> Iterator[RequestFil
     layers than noted, but between rounds that `resets` it: a kill may leave a part of it then."""
     owner = stored_owner(job.filter)
     with file_at(job.requests) as file:
-        if owner is not None:
-            _require_owned(job, file, owner)
+        if owner and (file is None or file.id != owner.job or file.commits < owner.commit):
+            raise JobDirectoryError(
+                f"{job.requests} is missing, is not the one that {job.filter} belongs to, or ends"
+                f" before commit {owner.commit}: pages that {job.filter} has seen would be lost."
+                f" Put back {job.requests.name}-wal, which belongs to it, or both from one copy of"
+                " the stopped job, or use a new JOBDIR"
+            )
         # one without an owner was imported, or made by hand
         if file is not None and (owner is not None or not job.has_filter):
             _require_layers(job, file, resets)
@@ -196,21 +198,6 @@ def file_at(path: Path) -> Iterator[RequestFile | None]:
                 _require_writable(path)
                 file = RequestFile(stack.enter_context(looking(path)), path)
         yield file
-
-
-def _require_owned(job: JobDirectory, found: RequestFile | None, owner: Owner) -> None:
-    if found is not None and found.id == owner.job and found.commits >= owner.commit:
-        return
-    what = f"is not the one that {job.filter} belongs to, or lacks what was committed last"
-    if found is None:
-        what = f"is not there, and {job.filter} belongs to it"
-    elif found.id == owner.job:
-        what = f"ends with commit {found.commits}, and {job.filter} knows of commit {owner.commit}"
-    raise JobDirectoryError(
-        f"{job.requests} {what}: pages that {job.filter} has seen would be lost. Put back"
-        f" {job.requests.name}-wal, which belongs to it, or both from one copy of the stopped job,"
-        " or use a new JOBDIR"
-    )
 
 
 def _require_layers(job: JobDirectory, found: RequestFile, resets: bool) -> None:

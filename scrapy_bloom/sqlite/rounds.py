@@ -58,17 +58,16 @@ class Round:
         self.at_start: list[Callable[[], object]] = []
         self.at_begin: list[Callable[[], object]] = []
         self.at_end: list[Callable[[], None]] = []
-        self.number, self.of_crawl = 1, crawl
         # requests of Scrapy's scheduler belong to a round, too
-        self._phase = OVER if file.is_empty else RUNNING
-        for self.number, self._phase, self.of_crawl in file.query("SELECT * FROM rounds"):
-            if self._phase == KEPT and self.of_crawl == crawl and goes_on:
-                self._phase = RUNNING
+        none = (0, OVER, crawl) if file.is_empty else (1, RUNNING, crawl)
+        self._phase: str
+        ((self.number, self._phase, self.of_crawl),) = file.query("SELECT * FROM rounds") or [none]
+        if self._phase == KEPT and self.of_crawl == crawl and goes_on:
+            self._phase = RUNNING
         self.follows_kept = self._phase == KEPT
         """True if the previous round ended with requests that were never retried."""
         self.is_resumed = self._phase != OVER and not self.follows_kept
-        if not self.is_resumed and file.query("SELECT 1 FROM rounds"):
-            self.number += 1
+        self.number += not self.is_resumed
 
     @property
     def is_over(self) -> bool:
@@ -118,7 +117,6 @@ class Round:
             return
         self._leave()
         self._enter(OVER)
-        self.number += 1
 
     def _leave(self) -> None:
         for function in self.at_end:
