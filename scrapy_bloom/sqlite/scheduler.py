@@ -32,11 +32,10 @@ from ..texts import waiting_text
 from .job_file import RequestFile, named, whole_job
 from .progress import Progress
 from .records import SqliteRecords
-from .repeated_children import RepeatedChildren
 from .request_store import SqliteStore
 from .rounds import IS_KEPT, Round, round_opened
 from .spider_state import KeptSpiderState, extension_of, saved_state
-from .taken_starts import LocalStartRequests
+from .taken import LocalStartRequests, RepeatedChildren
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,14 +136,13 @@ class DurableScheduler(LedgerScheduler):
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Open the stored requests, and begin. Refuses the start as `from_crawler` does."""
         self.spider = spider
-        try:
-            if self._job is not None and isinstance(self.df, BloomDupeFilter):
+        if self._job is not None and isinstance(self.df, BloomDupeFilter):
+            try:
                 self._open_job(self._job, self.df)
-                self._next_look.set(ORDERS_SECONDS)
-        except Exception as error:  # noqa: BLE001 - see from_crawler
-            if isinstance(self.df, BloomDupeFilter):
+            except Exception as error:  # noqa: BLE001 - see from_crawler
                 self.df.abandon()
-            refuse(self.crawler, named(self._job and self._job.requests, error))
+                refuse(self.crawler, named(self._job.requests, error))
+            self._next_look.set(ORDERS_SECONDS)
         return self.df.open()
 
     def close(self, reason: str) -> Deferred[None] | None:
@@ -205,8 +203,6 @@ class DurableScheduler(LedgerScheduler):
             is_chosen = kept is not None and kept.retry(records, self._failures, budget)
             about = crawler, file, records, queues, keeper.note_commit, self._local_holds
             self._file, self._store = file, (store := SqliteStore(*about))
-            if found := len(records) + records.delayed:
-                self._log.info("Resuming crawl (%d requests scheduled)", found)
             if (left := _left_by_scrapy(job)) is not None:
                 taken = "Took over %d pending requests from Scrapy's own queues"
                 self._log.info(taken, left.move(file, crawler, store, budget))

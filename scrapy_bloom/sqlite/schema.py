@@ -54,10 +54,9 @@ _TABLES = (
     # the one row, if any, is that of the last round; `crawl` is empty but for feeds of a worker
     "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL, crawl TEXT NOT NULL)"
     " STRICT",
-    # how many equal things of a source the job has taken, and how many of these this start has met;
-    # the source is START, for items of start() minus the number of a feed, the row of a page, with
-    # which it goes, or when that has failed and can be read, or a page in memory: see
-    # repeated_children.py
+    # taken.py: how many equal things of a source the job has, and how many of them this start has
+    # met; the source is START, for items of start() minus the number of a feed, a page in memory,
+    # or the row of a page, with which it goes, or when that has failed and can be read
     "CREATE TABLE taken (source INTEGER NOT NULL, digest BLOB NOT NULL, taken INTEGER NOT NULL,"
     " met INTEGER NOT NULL, PRIMARY KEY (source, digest)) WITHOUT ROWID, STRICT",
     "CREATE TRIGGER children_of_done AFTER DELETE ON request BEGIN"

@@ -1,21 +1,26 @@
-"""Skips unfiltered requests that a page has yielded before, when its callback is repeated after a
-crash."""
+"""What a source has yielded before, left out when it is repeated after a crash: start requests of
+`Spider.start()`, and unfiltered children of a page. Equal ones are matched by count, in any order,
+in the table `taken`, which belongs to the round and to the rows of pages."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from ..amounts import counted
 from ..crawl.delays import NOT_BEFORE
 from ..crawl.failed_request import TIMES_KEYS
 from ..crawl.ledger import CommitHook
 from ..crawl.origins import origins_of
 from ..crawl.request_text import DEFAULTS
-from ..crawl.start_requests import REPEAT_KEY
+from ..crawl.settings import REPEAT_START
+from ..crawl.start_requests import REPEAT_KEY, StartRequests, key_of
 from ..scrapy_private.middlewares import OutputFilter
 from ..scrapy_private.progress import EngineProgress
+from .schema import START
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
     from ..crawl.ledger import Ledger
     from .job_file import RequestFile
     from .request_store import SqliteStore
+    from .rounds import Round
+
+logger = logging.getLogger("scrapy_bloom.durable.start_requests")
 
 VOLATILE = frozenset({"download_latency", NOT_BEFORE, REPEAT_KEY, *TIMES_KEYS})
 """Meta keys that children may copy or have, and whose values differ in a repetition."""
@@ -35,14 +43,54 @@ PARENTS = (
 )
 
 
+class LocalStartRequests(StartRequests):
+    """The start requests of a job. Those that its round has taken are not in the filter, to which a
+    link back to a start page is new."""
+
+    exhausted = False
+    """True when there is no start request or item any more."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._repeats_all = REPEAT_START.read(crawler.settings)
+
+    def open(self, fingerprint: Callable[[Request], bytes], round_: Round, ledger: Ledger) -> None:
+        """Begin to work, with the round that is in `ledger`."""
+        self._file, self._fingerprint = round_.file, fingerprint
+        self._round, self._ledger = round_, ledger
+        ledger.commit_hooks.append(self)
+
+    def _offer(self, request: Request) -> bool:
+        with self._ledger.guarded():
+            key = key_of(request, self._fingerprint(request))
+            is_taken = self._file.meet(START, key)
+            if is_taken and not (self._repeats_all or request.meta.get(REPEAT_KEY)):
+                self._skipped += 1
+                return False
+            self.offered, self._mark = request, None if is_taken else key
+        return True
+
+    def _take(self, mark: bytes) -> None:
+        self._file.take(START, mark)
+
+    def _end(self, *, exhausted: bool) -> None:
+        self.exhausted = exhausted
+        if self._skipped:
+            self._crawler.stats.set_value("scheduler/start_skipped", self._skipped)
+            logger.info(
+                "Round %(round)d of the job goes on: skipped %(skipped)s that it has taken"
+                " already. BLOOM_REPEAT_START = True sends them again.",
+                {"round": self._round.number, "skipped": counted(self._skipped, "start request")},
+                extra={"spider": self._crawler.spider},
+            )
+
+
 class RepeatedChildren(OutputFilter, CommitHook):
     """Spider middleware, the last one before the engine, that leaves out requests with
     `dont_filter` that the page has yielded before; the filter handles the others.
 
     A child is taken in the commit of its own row, unless that acknowledges its page, which is known
-    by its row, or by its fingerprint if it is in memory. Requests with equal fields are matched by
-    count, in any order. The table counts those that the job has `taken`, and those that this start
-    has `met`. They are deleted with the row of the page.
+    by its row, or by its fingerprint if it is in memory. Those with equal fields are equal.
     """
 
     def __init__(self, crawler: Crawler) -> None:
