@@ -25,8 +25,6 @@ class JobDirectory:
         """The directory of the filter, a file for each of its layers."""
         self.requests = path / "requests.sqlite"
         """The requests of DurableScheduler that are not done, an SQLite database."""
-        self.feeds = path / "feeds"
-        """The parts of feeds that are stored when the spider closes, a directory."""
         self.orders = path / "orders"
         """What an operator has ordered done while the job runs, a directory."""
         self.worker_feeds = path / "worker-feeds.sqlite"

@@ -9,6 +9,7 @@ import pytest
 from scrapy import version_info
 
 from scrapy_bloom import ScalableBloomFilter
+from tests.crawl.engine import query
 from tests.patience import wait_until
 from tests.small_site import PAGES, Scrapy, SmallSite, crawl, crawl_until
 
@@ -87,12 +88,12 @@ def test_a_kill_and_an_end_without_feeds_lose_no_item(tmp_path):
     then -O of a new round empties it."""
     folder, copy = tmp_path / "here", tmp_path / "there"
     folder.mkdir()
-    path, part = copy / "a.json", folder / "job" / "feeds" / "1.part"
+    path, waiting = copy / "a.json", "SELECT 1 FROM items WHERE feed < 0"
     options = {**ADDON, "job": False, "JOBDIR": "job"}
     feed = {**options, "FEEDS": '{"a.json": {"format": "json", "overwrite": true}}'}
     with SmallSite() as site:
         first = crawl_until(STOP_AT, site, folder, **feed)
-        wait_until(lambda: part.exists() and part.stat().st_size > 0)
+        wait_until(lambda: query(folder / "job", waiting))
         first.stop(SIGKILL)
         first.end()
         site.answered.clear()

@@ -324,7 +324,7 @@ GIVEN = {"FEEDS": json.dumps(FEED)}
 
 @pytest.mark.slow
 @NEEDS_MODES
-@pytest.mark.parametrize(("how", "of"), [("stopped", "job/feeds/2.part"), ("killed", "i.jl")])
+@pytest.mark.parametrize(("how", "of"), [("stopped", "i.jl"), ("killed", "i.jl")])
 def test_a_file_that_may_not_be_written_is_refused(job_once, tmp_path, how, of):
     """Slow, since it makes two jobs: with nothing left beside it that would keep the job refused
     when it may be again; the filter of a killed job stays as it was, too."""

@@ -18,8 +18,6 @@ from ..startup import announce
 from ..texts import feeds_named
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
@@ -51,7 +49,6 @@ class DurableFeedExporter(FeedExporter):
         self.start_items = StartItems(crawler)
         self._plans: Plans | None = None
         self.durable: DurableFeeds | None = None
-        self._scrapys: set[str] = set()  # feeds of a job that Scrapy's exporter writes
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -68,8 +65,8 @@ class DurableFeedExporter(FeedExporter):
         """Continue the feeds of the round, or begin them."""
         if self.durable is None:
             return super().open_spider(spider)
-        feeds = self.feeds
-        self.feeds = {uri: options for uri, options in feeds.items() if uri in self._scrapys}
+        feeds, ours = self.feeds, self.durable.templates
+        self.feeds = {uri: options for uri, options in feeds.items() if uri not in ours}
         super().open_spider(spider)
         self.feeds = feeds
         return self.durable.open()
@@ -100,34 +97,31 @@ class DurableFeedExporter(FeedExporter):
 
     # -- called by the scheduler ---------------------------------------------------
 
-    def look(self, round_: Round | None, directory: Path) -> DurableFeeds | None:
+    def look(self, round_: Round | None) -> DurableFeeds | None:
         """Return DurableFeeds of the round, if any. Raises what they and Plans raise."""
         from .durable_feeds import DurableFeeds
         from .open_feed import Plans
 
         plans = self._plans = self._plans or Plans(self)
-        found = DurableFeeds(plans, round_, directory) if round_ is not None else None
+        found = DurableFeeds(plans, round_) if round_ is not None else None
         plans.require_places(found.new if found else plans.templates)
         return found
 
-    def attach(
-        self, ledger: Ledger, round_: Round, directory: Path, *, stores_empty: bool = True
-    ) -> None:
+    def attach(self, ledger: Ledger, round_: Round, *, stores_empty: bool = True) -> None:
         """Write in the commits of `ledger` as soon as the spider is open. Without `stores_empty`
         the place of a feed without items stays as it is. Raises FeedError; changes no feed."""
-        self.durable = durable = self.look(round_, directory)
+        self.durable = durable = self.look(round_)
         assert durable is not None
-        self._scrapys = self.feeds.keys() - durable.templates
-        round_.at_start.append(durable.give_up)
+        durable.ledger = durable.outbox.ledger = ledger
+        durable.stores_empty = stores_empty
         round_.at_end.append(durable.outbox.empty)
         # Redis acknowledges the requests of a crawl later than their items are final
         count, how_often = len(durable.templates), "at least once" if round_.crawl else "once"
         how = [f"{counted(count, 'feed')} with each item {how_often}"] if count else []
-        if self._scrapys:
-            how.append(f"not durable in {feeds_named(sorted(self._scrapys))}")
-        way_out = bool(self._scrapys) * "write to a file of its own"
+        if scrapys := self.feeds.keys() - durable.templates:
+            how.append(f"not durable in {feeds_named(sorted(scrapys))}")
+        way_out = bool(scrapys) * "write to a file of its own"
         announce(self.crawler, "items", ", ".join(how), way_out)
-        durable.ledger, durable.stores_empty = ledger, stores_empty
         if durable.has_any:
             round_.awaits_feeds = True
             session_of(self.crawler).begin(self)

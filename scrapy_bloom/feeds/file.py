@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from hashlib import blake2b
-from itertools import islice
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ..errors import FeedError
-from ..files import make_directory, privately, sync_directory
+from ..files import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-AT_ONCE = 1 << 20
-"""Bytes read at a time."""
-ITEMS_AT_ONCE = 32
-"""Items written at a time."""
+    from pathlib import Path
 
 
 class FeedFile:
     """The file at `path`, whose first `length` bytes are right.
 
     `prepare` cuts off later bytes if `check` has recognised all of them as this job's; nothing else
-    is cut, but by `empty`. FeedError is raised if another program writes to it, or it is a pipe or
-    device. A `private` file, and its directory, is for its owner.
+    is cut, but to begin with an empty file. FeedError is raised if another program writes to it, or
+    it is a pipe or device.
     """
 
-    def __init__(self, path: Path, *, private: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         if path.exists() and not path.is_file():  # opening a pipe may never end
             raise FeedError(f"{path} is not a regular file; choose another path")
-        self.path, self._private = path, private
-        self.length, self._checked = 0, -1  # bytes
-        self._inode = 0  # of the file that was prepared or emptied
+        self.path, self.length = path, 0
+        self._checked = -1  # bytes
+        self._inode = 0  # of the file that was prepared
         self._hash = blake2b(digest_size=16, usedforsecurity=False)
 
     @property
@@ -62,62 +56,49 @@ class FeedFile:
         if self.digest != digest or not is_ours:
             raise FeedError(f"{self.path} is not as this job has left it ({length:,} bytes)")
 
-    def prepare(self) -> None:
-        """Cut off bytes after `length`, if `check` has seen no more; make the file if it is
-        missing. Raises OSError."""
-        with self._opened() as file:
+    def prepare(self, *, empty: bool = False) -> None:
+        """Make the file if it is missing. Cut off, durably, what is behind `length` if `check` has
+        seen no more, or it is to be `empty`. Raises OSError."""
+        is_new = not self.path.exists()
+        make_directory(self.path.parent)
+        with self.path.open("ab", buffering=0) as opened:
+            file = opened.fileno()
             found = os.fstat(file)
-            if found.st_size == self._checked:
+            if empty or found.st_size == self._checked:
                 os.ftruncate(file, self.length)
-            self._checked, self._inode = -1, found.st_ino
-
-    def empty(self) -> None:
-        """Make the file, or drop its contents, durably. Raises OSError."""
-        with self._opened() as file:
-            os.ftruncate(file, 0)
-            os.fsync(file)
-            self._inode = os.fstat(file).st_ino
+                os.fsync(file)
+            self._inode = found.st_ino
+        if is_new:
+            sync_directory(self.path.parent)
 
     def append(self, chunks: Iterator[bytes]) -> None:
-        """Append all of `chunks` durably, or none if that raises OSError or FeedError."""
-        after, length = self._hash.copy(), self.length
-        with self._opened() as file:
+        """Append all of `chunks` durably. Raises OSError or FeedError; then the file has none of
+        them, and is not written to again."""
+        length = self.length
+        with self.path.open("ab", buffering=0) as opened:
+            file = opened.fileno()
             found = os.fstat(file)
             if (found.st_size, found.st_ino) != (length, self._inode):
                 what = f"{self.path} is another file, or has not {length:,} bytes"
                 raise FeedError(f"{what} ({found.st_size:,}): another program writes to it")
             try:
-                while portion := [*islice(chunks, ITEMS_AT_ONCE)]:
-                    view = memoryview(data := b"".join(portion))
+                for data in chunks:
+                    view = memoryview(data)
                     while view:
                         view = view[os.write(file, view) :]
-                    after.update(data)
+                    self._hash.update(data)
                     length += len(data)
                 os.fsync(file)
             except BaseException:
                 with suppress(OSError):
                     os.ftruncate(file, self.length)
                 raise
-        self._hash, self.length = after, length
-
-    @contextmanager
-    def _opened(self) -> Iterator[int]:
-        """Open the file; make it and its directory if they are missing. Raises OSError."""
-        is_new = not self.path.exists()
-        make_directory(self.path.parent, 0o700 if self._private else 0o777)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        file = privately(self.path, flags) if self._private else os.open(self.path, flags, 0o666)
-        try:
-            if is_new:
-                sync_directory(self.path.parent)
-            yield file
-        finally:
-            os.close(file)
+        self.length = length
 
 
 def chunks(file: IO[bytes], end: int) -> Iterator[bytes]:
     """Yield the contents of `file` from its position to `end`."""
-    while data := file.read(min(max(end - file.tell(), 0), AT_ONCE)):
+    while data := file.read(min(max(end - file.tell(), 0), 1 << 20)):
         yield data
 
 

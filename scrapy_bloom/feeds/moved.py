@@ -9,24 +9,18 @@ from typing import TYPE_CHECKING
 from ..errors import FeedError
 
 if TYPE_CHECKING:
-    from .outbox import Batch
+    from .outbox import Outbox, Row
 
 
-def follow_job(batch: Batch, job: Path, file: str) -> None:
-    """Let the files of `batch` be those beside `job` if that, with `file` in it, was copied, or
-    moved with them. Raises FeedError if a file is the original's."""
-    stored, before = batch.stored, Path(batch.stored["job"])
-    stored["job"], is_copy = str(job), (before / file).exists()
-
-    def followed(path: str) -> str:
+def follow_job(row: Row, outbox: Outbox) -> None:
+    """Let the file of `row` be that beside the job if that was copied, or moved with it. Raises
+    FeedError if it is the original's."""
+    job, before = outbox.job, Path(row.job)
+    row.job, is_copy = str(job), (before / Path(outbox.file.name).name).exists()
+    # where nothing is yet the original will write
+    if path := row.path or (row.place if is_copy else ""):
         real = Path(path).parent.resolve() / Path(path).name
         beside = os.path.normpath(job / os.path.relpath(real, before))
         if is_copy and beside == str(real):
             raise FeedError(f"{path} belongs to {before}, of which {job} is a copy")
-        return beside if is_copy or not real.exists() else path
-
-    batch.path = batch.path and followed(batch.path)
-    if "path" in stored:
-        stored["path"] = followed(stored["path"])
-    elif is_copy and "place" in stored:  # nothing is there yet, and the original will write there
-        stored["path"] = followed(stored["place"])
+        row.path = beside if is_copy or not real.exists() else path

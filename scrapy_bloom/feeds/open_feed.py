@@ -1,36 +1,40 @@
-"""How each feed of an exporter is written, from its first batch to the last item in a file."""
+"""How each feed of an exporter is written, from its first item to the last one in a file."""
 
 from __future__ import annotations
 
 import io
 import json
+import logging
 import os
-import secrets
-import sys
 from contextlib import suppress
-from functools import partial
 from itertools import chain
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itemadapter import ItemAdapter
+from scrapy import signals
 from scrapy.exporters import CsvItemExporter, JsonLinesItemExporter
 from scrapy.extensions import feedexport
+from scrapy.utils.defer import ensure_awaitable
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 
 from ..errors import FeedError
 from ..scrapy_private.feeds import FeedExporterView
 from .file import FeedFile
-from .outbox import OPEN, WAITING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from scrapy.exporters import BaseItemExporter
-    from scrapy.extensions.feedexport import FeedExporter, FeedSlot, FeedStorageProtocol
+    from scrapy.extensions.feedexport import FeedExporter, FeedStorageProtocol
 
-    from .outbox import Batch, Feed, Outbox
+    from .outbox import Feed, Outbox
+
+    Store = Callable[[FeedStorageProtocol], Awaitable[None] | None]
+
+logger = logging.getLogger(feedexport.__name__)
+"""For the lines that Scrapy's exporter logs too."""
 
 
 class Plans:
@@ -41,13 +45,13 @@ class Plans:
         self.exporter = exporter
         self.view = FeedExporterView(exporter)
         self._storages: dict[str, Any] = {}
-        self._places: dict[str, Path] = {}
+        self._places: dict[str, str] = {}
         self.files: dict[str, str] = {}  # templates of local feeds, by their real paths
         self.templates = [uri for uri in exporter.feeds if self._is_durable(uri)]
         for uri in self.templates:
-            if is_local(storage := self._storages[uri]):
-                first = self.files.setdefault(path := os.path.realpath(local_path(storage)), uri)
-                if first != uri:
+            if path := local_path(self._storages[uri]):
+                path = os.path.realpath(path)
+                if (first := self.files.setdefault(path, uri)) != uri:
                     what = f"feeds {first!r} and {uri!r} are one file, {path}"
                     raise FeedError(f"{what}: leave one of them out, or give it another name")
 
@@ -55,13 +59,19 @@ class Plans:
         """Return False for a feed that cannot be cut: standard output, a device, a pipe."""
         options = self.exporter.feeds[template]
         storage = self.storage_of(template, options)
-        if not is_local(storage):
+        if not (path := local_path(storage)):
             return not isinstance(storage, feedexport.StdoutFeedStorage)
         with suppress(Exception):  # what the URI needs may not be known yet
-            storage = self.view.storage(self.view.evaluate(template, options, 1), options)
-            self._places[template] = local_path(storage)
-        path = local_path(storage)
-        return path.is_file() or path.is_dir() or not path.exists()
+            _, path = self.place_of(template, options)
+            self._places[template] = path
+        return os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path)
+
+    def place_of(self, template: str, options: dict[str, Any], number: int = 1) -> tuple[str, str]:
+        """Return the URI of a batch, and the path of its local file, if it is one. Raises what the
+        parameters of the URI do."""
+        uri = self.view.evaluate(template, options, number)
+        is_local = local_path(self.storage_of(template, options))
+        return uri, local_path(self.view.storage(uri, options)) if is_local else ""
 
     def require_places(self, new: Iterable[str]) -> None:
         """Raise FeedError if one of the `new` feeds may not write its local file; write nothing."""
@@ -75,11 +85,12 @@ class Plans:
                 raise FeedError(f"feed {template!r}: {why}; give it another name, or leave it out")
 
     def grows(self, template: str, options: dict[str, Any]) -> bool:
-        """Return True for a local file in csv or jsonlines by Scrapy's exporter, whose last write
+        """Return True for one local file in csv or jsonlines by Scrapy's exporter, whose last write
         of an item is the item; the output of a subclass is unknown."""
-        is_plain = is_local(self.storage_of(template, options)) and "postprocessing" not in options
+        is_one = not ("postprocessing" in options or options["batch_item_count"])
         exporter = self.exporter.exporters[options["format"]]
-        return is_plain and exporter in (CsvItemExporter, JsonLinesItemExporter)
+        is_plain = exporter in (CsvItemExporter, JsonLinesItemExporter)
+        return is_one and is_plain and bool(local_path(self.storage_of(template, options)))
 
     def describe(self, template: str, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a feed in the form of JSON, and the classes that it uses."""
@@ -88,16 +99,11 @@ class Plans:
         described = json.dumps({**options, **classes}, default=_form, skipkeys=True)
         return dict(json.loads(described))
 
-    def require_same(self, feed: Feed, options: dict[str, Any]) -> None:
-        """Raise FeedError if `options` or its classes are others than `feed` was begun with."""
-        now = self.describe(feed.template, options)
-        for name in sorted({*now, *feed.options}):
-            if feed.options.get(name) != now.get(name):
-                raise FeedError(
-                    f"feed {feed.template!r} was begun with {name} {feed.options.get(name)!r}, and"
-                    f" now has {now.get(name)!r}: change it back until the job is finished, or"
-                    " give the feed another name, or use a new JOBDIR"
-                )
+    def have(self, feed: Feed) -> bool:
+        """Return True if FEEDS has `feed` as it was begun."""
+        if feed.template not in self.templates:
+            return False
+        return self.describe(feed.template, self.exporter.feeds[feed.template]) == feed.options
 
     def storage_of(self, template: str, options: dict[str, Any]) -> Any:
         """Return a storage of the feed's kind, built once: that may be expensive."""
@@ -110,165 +116,122 @@ class Plans:
 
 
 class OpenFeed:
-    """A feed that this run writes, by its `options`. Its batches are rows of `outbox`; one ends at
-    `limit` items.
+    """A feed that this run writes, by its `options`, a row of `outbox`.
 
     Items are appended to the feed's own file as soon as they are final, as the text that the
-    exporter makes of them, behind a head in each batch. WaitingFeed has part files in `directory`.
+    exporter makes of them, behind a head. In a WaitingFeed they wait until they are stored.
     """
 
     in_place = True
-    _head = b""
     is_left = False  # True for a feed of an earlier run that is only to be completed
+    _head = b""
 
-    def __init__(
-        self, plans: Plans, outbox: Outbox, feed: Feed, options: dict[str, Any], directory: Path
-    ) -> None:
+    def __init__(self, plans: Plans, outbox: Outbox, feed: Feed, options: dict[str, Any]) -> None:
         self.feed, self.options = feed, options
-        self.limit: int = options["batch_item_count"] or sys.maxsize
-        self._job = directory.parent.resolve()
-        self._outbox, self._directory = outbox, directory.absolute()
-        self._exporter, self._view = plans.exporter, plans.view
-        storage = plans.storage_of(feed.template, options)
-        self._is_local = is_local(storage)
-        self._prepare(storage)
+        self._plans, self._outbox = plans, outbox
+        self._prepare()
 
-    def _prepare(self, storage: FeedStorageProtocol) -> None:
-        """Prepare the export of items into a storage like this one."""
-        self._overwrites = overwrites(storage, self.options)
-        """Whether what was in the file is dropped."""
-        self._text: BaseItemExporter | None = None
-        # refuses options now, not item by item
+    def _prepare(self) -> None:
+        """Prepare the export of items. Raises what an exporter does that refuses its options."""
+        self._text: Any = None
         is_csv = isinstance(self._build(io.BytesIO()), CsvItemExporter)
         self._has_columns = is_csv and not self.options["fields"]  # given by the first item
         columns = self.feed.columns if self._has_columns else ["item"]
-        if self.feed.batches and columns is not None:
+        if self.feed.uri and columns is not None:
             with suppress(Exception):  # what fails has failed in the first run
                 self._begin({name: name for name in columns})
 
-    def is_full(self, batch: Batch) -> bool:
-        """Return True if `batch` takes no more items."""
-        return batch.items >= self.limit
-
     def _build(self, file: Any) -> BaseItemExporter:
         """Return the exporter over `file`. Raises what its constructor raises."""
-        options, exporter = self.options, self._exporter
+        options, exporter = self.options, self._plans.exporter
         kind, more = exporter.exporters[options["format"]], options["item_export_kwargs"]
         given = {name: options[name] for name in ("encoding", "indent")}
         given["fields_to_export"] = options["fields"]
         return build_from_crawler(kind, exporter.crawler, file, **given, **more)
 
-    def slot(self, batch: Batch, items: int) -> FeedSlot:
-        """Return Scrapy's object for so many `items` of `batch`, with its storage."""
-        self._exporter.filters.setdefault(self.feed.template, feedexport.ItemFilter({}))
-        slot = self._view.slot(self.feed.template, self.options, batch.number, batch.uri)
-        slot.itemcount = items
-        return slot
+    # -- its file ------------------------------------------------------------------
 
-    # -- its files ---------------------------------------------------------------------
+    def plan(self) -> None:
+        """Give a new feed its URI, its place and a row."""
+        self.feed.uri, self.feed.place = self._plans.place_of(self.feed.template, self.options)
+        self._outbox.add(self.feed)
 
-    def check(self, file: str) -> None:
-        """Make a feed of an earlier run ready to go on, in a job that has `file`. Raises FeedError
-        if a file is not as that run left it. Cost: reads the files."""
-        for batch in self.feed.batches:
-            if batch.stored.get("job", job := str(self._job)) != job:
-                from .moved import follow_job
+    def check(self) -> None:
+        """Make a feed of an earlier run ready to go on. Raises FeedError if its file is not as that
+        run left it. Cost: reads the file."""
+        feed = self.feed
+        if feed.job != str(self._outbox.job):
+            from .moved import follow_job
 
-                follow_job(batch, self._job, file)
-        skip = 0
-        for batch in self.feed.batches:
-            room = max(self.limit - batch.items, 0)
-            items = self._outbox.final_items(self.feed, skip, room)
-            skip += room
-            if batch.state == OPEN:
-                batch.file = self._file(batch)
-                batch.file.check(batch.length, batch.digest, self._placed(batch, items))
+            follow_job(feed, self._outbox)
+        if feed.digest:
+            self._file = FeedFile(Path(feed.path))
+            self._file.check(feed.length, feed.digest, self._written())
 
-    def next_batch(self) -> Batch:
-        """Add a batch to the feed."""
-        number = self.feed.batches[-1].number + 1 if self.feed.batches else 1
-        uri = self._view.evaluate(self.feed.template, self.options, number)
-        stored = {"token": secrets.token_hex(8), "job": str(self._job)}
-        if self._is_local:
-            stored["place"] = str(local_path(self._view.storage(uri, self.options)))
-        return self._outbox.add_batch(self.feed, number, uri, stored)
+    def recover(self) -> None:
+        """Go on after the last run, and write what was final there."""
+        self._outbox.save(self.feed)  # whose job may have moved
+        if self.feed.digest:
+            self._file.prepare()
+            self.write()
 
     def make_room(self) -> None:
-        """Begin the batches for the final items, with the next commit."""
-        for batch, _ in self._batches():
-            if not batch.items:
-                self._outbox.save_feed(self.feed)
-            if batch.state == WAITING:
-                self.begin_batch(batch)
+        """Begin the file for the first final items, with the next commit."""
+        if not self.feed.items and self._outbox.has_final(self.feed):
+            self._begin_file()
 
-    def begin_batch(self, batch: Batch) -> None:
-        """Begin the file of `batch`, recorded with the next commit."""
-        batch.file = file = self._file(batch)
-        if self._overwrites:
-            file.empty()
-        else:
-            file.read()
-            file.prepare()
-        batch.path, batch.state = str(file.path), OPEN
-        batch.length, batch.digest = file.length, file.digest
-        self._outbox.save_batch(batch)
+    def _begin_file(self) -> None:
+        """Begin the file, if it is not begun, recorded with the next commit."""
+        feed = self.feed
+        if not feed.digest:
+            uri, options = feed.uri, self.options
+            feed.path = feed.path or local_path(self._plans.view.storage(uri, options))
+            self._file = FeedFile(Path(feed.path))
+            if not (overwrites := bool(options.get("overwrite"))):
+                self._file.read()
+            self._file.prepare(empty=overwrites)
+        self._save()
 
-    def write(self) -> Iterator[Batch]:
-        """Append the final items, durably, recorded with the next commit; yield each batch that got
-        some. Raises FeedError."""
-        for batch, share in self._batches():
-            file, items = batch.file, self._outbox.final_items(self.feed, 0, share)
-            try:
-                file.append(self._placed(batch, items))
-            except OSError as error:
-                raise FeedError(f"the feed {batch.uri} cannot be written: {error}") from error
-            batch.items += share
-            batch.length, batch.digest = file.length, file.digest
-            self._outbox.save_batch(batch)
-            self._outbox.drop_final(self.feed, share)
-            yield batch
+    def write(self) -> None:
+        """Append the final items, durably, recorded with the next commit. Raises FeedError."""
+        if not self._outbox.has_final(self.feed):
+            return
+        try:
+            self._file.append(self._written())
+        except OSError as error:
+            what = f"the feed {self.feed.uri} cannot be written: {error}"
+            raise FeedError(what) from error
+        self.feed.items += self._outbox.drop_final(self.feed)
+        self._save()
 
-    def _batches(self) -> Iterator[tuple[Batch, int]]:
-        """Yield the batches for the final items, also new ones, and the number in each."""
-        items = self._outbox.count_final(self.feed)
-        batches = iter([batch for batch in self.feed.batches if not self.is_full(batch)])
-        while items > 0:
-            batch = next(batches, None) or self.next_batch()
-            share = min(items, self.limit - batch.items)
-            items -= share
-            yield batch, share
+    def _written(self) -> Iterator[bytes]:
+        """Return what the final items append to the file, the first ones behind the head."""
+        head = [] if self.feed.items else [self._head]
+        return chain(head, self._outbox.final_items(self.feed.id))
 
-    def _placed(self, batch: Batch, items: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield `items` for the end of `batch`, the first ones of it after the head."""
-        return chain([] if batch.items else [self._head], items)
+    def _save(self) -> None:
+        self.feed.length, self.feed.digest = self._file.length, self._file.digest
+        self._outbox.save(self.feed)
 
-    def _file(self, batch: Batch) -> FeedFile:
-        return FeedFile(self._place(batch), private=not self.in_place)
-
-    # -- what is otherwise in a WaitingFeed ----------------------------------------------
-
-    def _place(self, batch: Batch) -> Path:
-        """Return the path of the file that `batch` is written to."""
-        path = batch.path or batch.stored.get("path")
-        return Path(path or local_path(self._view.storage(batch.uri, self.options)))
+    # -- one item ------------------------------------------------------------------
 
     def export(self, item: Any) -> bytes:
         """Return `item` as it is in the file, without the head. Raises any exception of the
         exporter."""
         if self._text is None:
-            names = [*ItemAdapter(item).field_names()]
-            if self._has_columns and all(isinstance(name, str) for name in names):
-                self.feed.columns = names
-            return self._begin(item)
+            self._begin(item)
         try:
             self._text.export_item(item)
         finally:
             written = self._taken()
         return written
 
-    def _begin(self, item: Any) -> bytes:
-        """Begin to export with `item`, and return it without the head: that is there when an item
-        is exported for the first time, also if it fails, and not for the second."""
+    def _begin(self, item: Any) -> None:
+        """Begin to export, and find the head: that is there when an item is exported for the first
+        time, also if it fails, and not for the second."""
+        names = [*ItemAdapter(item).field_names()]
+        if self._has_columns and all(isinstance(name, str) for name in names):
+            self.feed.columns = names
         self._buffer = io.BytesIO()
         self._text = self._build(self._buffer)
         self._text.start_exporting()
@@ -277,9 +240,7 @@ class OpenFeed:
         finally:
             self._head = self._taken()
         self._text.export_item(item)
-        alone = self._taken()
-        self._head = self._head.removesuffix(alone)
-        return alone
+        self._head = self._head.removesuffix(self._taken())
 
     def _taken(self) -> bytes:
         """Return what the exporter has written since the last call."""
@@ -288,44 +249,44 @@ class OpenFeed:
         self._buffer.truncate()
         return written
 
-    def unstored(self, batch: Batch) -> int | None:
-        """Return how many items of `batch` are to be stored, None if nothing is to be done."""
-        return batch.items
+    # -- its end -------------------------------------------------------------------
 
-    async def store(
-        self, batch: Batch, storage: FeedStorageProtocol, commit: Callable[[], None]
-    ) -> None:
-        """Store `batch`, if its file is a part; `commit` makes its state durable. Raises what the
-        storage raises."""
+    async def close(self, *, stores_empty: bool) -> list[str]:
+        """Store what is not stored. Return the URIs where that has failed."""
+        items, uri = self.feed.items, self.feed.uri
+        if not (items or (stores_empty and self.options["store_empty"])):
+            return []
+        is_stored = await self._stored(1, uri, items, lambda _: self._begin_file())
+        return [] if is_stored else [uri]
+
+    async def _stored(self, number: int, uri: str, items: int, store: Store) -> bool:
+        """Call `store` for a batch, with the signals, stats and log lines of Scrapy's exporter for
+        so many `items`. Return False after a logged error."""
+        slot = self._plans.view.slot(self.feed.template, self.options, number, uri)
+        slot.itemcount = items
+        crawler, end = self._plans.exporter.crawler, "success"
+        what, extra = f"{slot.format} feed ({items} items) in: {uri}", {"spider": crawler.spider}
+        try:
+            await ensure_awaitable(store(slot.storage))
+            logger.info("Stored %s", what, extra=extra)
+        except Exception:
+            logger.exception("Error storing %s", what, extra=extra)
+            end = "failed"
+        crawler.stats.inc_value(f"feedexport/{end}_count/{type(slot.storage).__name__}")
+        await crawler.signals.send_catch_log_async(signals.feed_slot_closed, slot=slot)
+        return end == "success"
 
 
-def is_local(storage: object) -> bool:
-    """Return True for Scrapy's own storage of a feed in a local file."""
-    return type(storage) is feedexport.FileFeedStorage
-
-
-def overwrites(storage: object, options: dict[str, Any]) -> bool:
-    """Return True if `storage` replaces earlier contents, by the feed's option or else by Scrapy's
-    documented default; False for storages that are not Scrapy's."""
-    if isinstance(storage, (feedexport.S3FeedStorage, feedexport.GCSFeedStorage)):
-        return True  # they ignore the option
-    is_scrapys = any(k.__module__ == feedexport.__name__ for k in type(storage).__mro__)
-    return bool(options.get("overwrite", is_scrapys and getattr(storage, "overwrite", False)))
-
-
-def local_path(storage: FeedStorageProtocol) -> Path:
-    """Return the absolute path of a storage that `is_local`."""
-    assert isinstance(storage, feedexport.FileFeedStorage)
-    return Path(storage.path).absolute()
+def local_path(storage: Any) -> str:
+    """Return the absolute path of Scrapy's own storage of a feed in a local file, else an empty
+    text."""
+    is_local = type(storage) is feedexport.FileFeedStorage
+    return str(Path(storage.path).absolute()) if is_local else ""
 
 
 def _form(value: Any) -> Any:
     """Return the form of a value that is not JSON, the same in each process: classes and functions
     become their names, other objects those of their types."""
-    if isinstance(value, partial):
-        return f"functools.partial of {_form(value.func)}"
-    if isinstance(value, (bytes, PurePath)):
-        return str(value)
     if isinstance(value, (set, frozenset)):
         return sorted(json.dumps(each, default=_form) for each in value)
     return global_object_name(value if hasattr(value, "__qualname__") else type(value))

@@ -6,28 +6,33 @@ import io
 import logging
 import os
 import pickle
+import secrets
 import stat
+import sys
+from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from scrapy.exporters import CsvItemExporter
+from scrapy.extensions import feedexport
 from scrapy.extensions.postprocessing import PostProcessingManager
-from scrapy.utils.defer import ensure_awaitable
+from scrapy.utils.defer import deferred_from_coro, ensure_awaitable, maybe_deferred_to_future
+from twisted.internet.defer import succeed
 
+from ..crawl.start_requests import give_turn
 from ..errors import FeedError
 from ..files import make_directory, replacing
 from .file import FeedFile, chunks
-from .open_feed import OpenFeed, is_local, local_path, overwrites
-from .outbox import STORED
+from .open_feed import OpenFeed, local_path
+from .outbox import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedStorageProtocol
-
-    from .outbox import Batch
+    from twisted.internet.defer import Deferred
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.storing")
 
@@ -35,24 +40,44 @@ _TRIED_AT_ONCE = 1000
 """Items that one exporter gets to try."""
 
 
+@dataclass(eq=False, kw_only=True)
+class Batch(Row):
+    """What is stored of a feed at a time, all of it without a limit.
+
+    `items` are stored, None before the first time, with these `columns` of csv. A local file begins
+    with `base` bytes of others, has one of these `versions`, and a temporary one with the `token`.
+    """
+
+    table = "batches"
+    number: int
+    token: str
+    items: int | None = None
+    columns: list[str] | None = None
+    base: int = 0
+    versions: list[list[Any]] = field(default_factory=list)
+    is_replaced: bool = False
+
+
 class WaitingFeed(OpenFeed):
-    """A feed whose items wait in part files, one pickle after the other. A batch is stored as a
-    whole, or only its new part.
+    """A feed whose items wait in the outbox, pickled, as those of a batch: rows whose feed is minus
+    the id of the batch. A full one is stored while the crawl goes on, and forgotten then, and the
+    last one at each stop, as a whole or only its new part.
 
     What the exporter refuses when it writes the feed cannot be asked again, so another one gets
     each item when it is scraped, and writes nowhere.
     """
 
     in_place = False
-    _overwrites = True
 
-    def _prepare(self, storage: FeedStorageProtocol) -> None:
-        self._is_whole = self._is_local or overwrites(storage, self.options)
+    def _prepare(self) -> None:
+        storage = self._plans.storage_of(self.feed.template, self.options)
+        self._is_whole = bool(local_path(storage)) or overwrites(storage, self.options)
+        self._limit: int = self.options["batch_item_count"] or sys.maxsize
+        self._batches: dict[int, Batch] = {}  # by number
+        self._full: deque[Batch] = deque()  # to be stored while the crawl goes on
+        self._storing: Deferred[None] = succeed(None)
         self._trial: BaseItemExporter | None = None
         self._tried = 0
-
-    def _place(self, batch: Batch) -> Path:
-        return self._directory / f"{batch.id}.part"
 
     # -- one item ------------------------------------------------------------------
 
@@ -76,42 +101,120 @@ class WaitingFeed(OpenFeed):
         """Drop the exporter that gets each item, up to the next item."""
         self._trial, self._tried = None, 0
 
-    # -- a batch -------------------------------------------------------------------
+    # -- its batches ---------------------------------------------------------------
 
-    def check(self, file: str) -> None:
-        """Check what was stored, too."""
-        super().check(file)
-        for batch in self.feed.batches:
-            if batch.state != STORED:
-                self._check_stored(batch)
+    def plan(self) -> None:
+        """Plan the first batch, too."""
+        super().plan()
+        self._add_batch(1, self.feed.uri, self.feed.place)
+
+    def _add_batch(self, number: int, uri: str, place: str) -> None:
+        token, of = secrets.token_hex(8), self.feed.id
+        batch = Batch(of=of, uri=uri, place=place, number=number, token=token)
+        self._outbox.add(batch)
+        self._batches[number] = batch
+
+    def _items(self, batch: Batch) -> int:
+        """Return how many items a batch has."""
+        return min(self._limit, self.feed.items - (batch.number - 1) * self._limit)
+
+    def check(self) -> None:
+        """Check that the items are there, and what was stored."""
+        super().check()
+        outbox = self._outbox
+        batches = [each for each in outbox.rows(Batch) if each.of == self.feed.id]
+        self._batches = {batch.number: batch for batch in batches}
+        for batch in batches:
+            if batch.job != str(outbox.job):
+                from .moved import follow_job
+
+                follow_job(batch, outbox)
+            self._check_stored(batch)
+            count = "SELECT COUNT(*) FROM items WHERE feed = ? AND request IS NULL"
+            if outbox.file.query(count, (-batch.id,)) != [(self._items(batch),)]:
+                raise FeedError(f"items of {batch.uri} were removed from {outbox.file.name}")
 
     def _check_stored(self, batch: Batch) -> None:
         """Raise FeedError if the file in which `batch` was stored has changed since. Cost: reads
         the file."""
-        stored = batch.stored
-        overwrites = self.options.get("overwrite")
-        if "versions" not in stored or (overwrites and "is_replaced" not in stored):
-            return
-        version = _version(Path(stored["path"]))
-        if version not in stored["versions"]:
-            raise FeedError(f"{stored['path']} is not as this job has left it")
-        stored["versions"] = [version]
+        if batch.is_replaced or (batch.versions and not self.options.get("overwrite")):
+            version = _version(Path(batch.path))
+            if version not in batch.versions:
+                raise FeedError(f"{batch.path} is not as this job has left it")
+            batch.versions = [version]
 
-    def unstored(self, batch: Batch) -> int | None:
-        """Return how many items of `batch` are to be stored, None if nothing is to be done."""
-        stored = batch.stored.get("items")
-        new = batch.items - (0 if self._is_whole else stored or 0)
-        return None if stored == batch.items and (self.is_left or not new) else new
+    def recover(self) -> None:
+        """Store the batches that were full, too."""
+        super().recover()
+        for batch in self._batches.values():
+            self._outbox.save(batch)  # whose job may have moved
+            if self._items(batch) == self._limit:
+                self._full.append(batch)
+        self.write()
 
-    async def store(
-        self, batch: Batch, storage: FeedStorageProtocol, commit: Callable[[], None]
-    ) -> None:
-        """Store `batch`, or its new part; `commit` makes its state durable. Raises any exception of
-        the storage."""
-        if is_local(storage):
-            self._replace(batch, storage, commit)
+    def make_room(self) -> None:
+        """Let the final items wait in the last batch, or new ones."""
+        feed, outbox = self.feed, self._outbox
+        while outbox.has_final(feed):
+            full, items = divmod(feed.items, self._limit)
+            if (number := full + 1) not in self._batches:
+                uri, place = self._plans.place_of(feed.template, self.options, number)
+                self._add_batch(number, uri, place)
+            batch = self._batches[number]
+            first = "SELECT id FROM items WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ?"
+            move = f"UPDATE items SET feed = ? WHERE id IN ({first})"  # noqa: S608 - no input
+            given = -batch.id, feed.id, self._limit - items
+            feed.items += outbox.file.execute(move, given).rowcount
+            outbox.save(feed)
+            if feed.items == number * self._limit:
+                self._full.append(batch)
+
+    def write(self) -> None:
+        """Store full batches while the crawl goes on."""
+        if self._full and self._storing.called:
+            self._storing = deferred_from_coro(self._store_full())
+
+    async def _store_full(self) -> None:
+        ledger = self._outbox.ledger
+        with ledger.guarded(Exception):
+            # not in the commit that has made it full, nor after the last one: see `close`
+            await give_turn()
+            while self._full and not ledger.stopped:
+                await self._store(self._full.popleft())
+                await give_turn()
+
+    async def close(self, *, stores_empty: bool) -> list[str]:
+        """Store all batches, also those whose store has failed before."""
+        self._full.clear()
+        await maybe_deferred_to_future(self._storing)
+        stores_empty = stores_empty and self.options["store_empty"]
+        return [
+            batch.uri
+            for batch in [*self._batches.values()]
+            if not await self._store(batch, stores_empty=stores_empty)
+        ]
+
+    async def _store(self, batch: Batch, *, stores_empty: bool = False) -> bool:
+        """Store what is new of `batch`, and forget a full one. Return False after a logged
+        error."""
+        items = self._items(batch)
+        new = items - (0 if self._is_whole else batch.items or 0)
+        is_new = batch.items != items or bool(new and not self.is_left)
+        if is_new and (items or (stores_empty and batch.number == 1)):
+            write = partial(self._write_batch, batch, items)
+            if not await self._stored(batch.number, batch.uri, new, write):
+                return False
+        if items == self._limit:
+            self._outbox.remove(batch)
+            del self._batches[batch.number]
+        return True
+
+    async def _write_batch(self, batch: Batch, items: int, storage: FeedStorageProtocol) -> None:
+        """Write `batch` to its storage. Raises any exception of that."""
+        if local_path(storage):
+            self._replace(batch, storage)
         else:
-            spider = self._exporter.crawler.spider
+            spider = self._plans.exporter.crawler.spider
             assert spider is not None
             file = storage.open(spider)
             try:
@@ -120,65 +223,60 @@ class WaitingFeed(OpenFeed):
                 file.close()
                 raise
             await ensure_awaitable(storage.store(file))
-        batch.stored |= {"items": batch.items, "length": batch.length}
+        batch.items = items
+        self._outbox.save(batch)
 
     def _write(self, batch: Batch, file: IO[bytes]) -> None:
-        """Write the feed, or its new part, to `file`, which stays open."""
+        """Write the batch, or its new part, to `file`, which stays open."""
         watched = _Watched(file)
         target: Any = watched
         if "postprocessing" in self.options:
             target = PostProcessingManager(self.options["postprocessing"], target, self.options)
-        stored = batch.stored
-        since = 0 if self._is_whole else stored.get("length", 0)
+        since = 0 if self._is_whole else batch.items or 0
         self._end_trial()  # the exporter that writes may use the same files
         exporter = self._build(target)
         if since:  # the columns of csv, which the first item has given
-            exporter.fields_to_export = exporter.fields_to_export or stored.get("columns")
+            exporter.fields_to_export = exporter.fields_to_export or batch.columns
         exporter.start_exporting()
-        with batch.file.path.open("rb") as part:
-            part.seek(since)
-            while part.tell() < batch.length:
-                # this job's own file; its directory contains pickled requests, too
-                item = pickle.load(part)  # noqa: S301
-                try:
-                    exporter.export_item(item)
-                except Exception:
-                    if watched.has_failed:
-                        raise  # the feed is stored again
-                    logger.exception(
-                        "The exporter of %(uri)s has refused an item, whose page is done: %(item)r",
-                        {"uri": batch.uri, "item": item},
-                    )
+        for data in self._outbox.final_items(-batch.id, since):
+            # this job's own file; it contains pickled requests, too
+            item = pickle.loads(data)  # noqa: S301
+            try:
+                exporter.export_item(item)
+            except Exception:
+                if watched.has_failed:
+                    raise  # the batch is stored again
+                logger.exception(
+                    "The exporter of %(uri)s has refused an item, whose page is done: %(item)r",
+                    {"uri": batch.uri, "item": item},
+                )
         exporter.finish_exporting()
         if isinstance(exporter, CsvItemExporter):
-            stored["columns"] = [*(exporter.fields_to_export or ())]
+            batch.columns = [*(exporter.fields_to_export or ())]
         if target is not watched:
             target.close()
             # Python's finalizer would close the plugins once more, with `file` open
             target.close = int
 
-    def _replace(
-        self, batch: Batch, storage: FeedStorageProtocol, commit: Callable[[], None]
-    ) -> None:
-        """Replace the feed's own file atomically by its earlier contents and the round's."""
-        stored = batch.stored
-        path = FeedFile(Path(stored.get("path") or local_path(storage)).resolve()).path
+    def _replace(self, batch: Batch, storage: FeedStorageProtocol) -> None:
+        """Replace the feed's own file atomically by its earlier contents and the batch."""
+        path = FeedFile(Path(batch.path or local_path(storage)).resolve()).path
         make_directory(path.parent)
-        if "versions" not in stored:
-            before = [0, ""] if self.options.get("overwrite") else _version(path)
-            stored |= {"path": str(path), "base": before[0], "versions": [before]}
-        with replacing(path, mode_of(path), stored["token"]) as file:
+        if not batch.versions:
+            before: list[Any] = [0, ""] if self.options.get("overwrite") else _version(path)
+            batch.path, batch.base, batch.versions = str(path), before[0], [before]
+        with replacing(path, mode_of(path), batch.token) as file:
             with suppress(FileNotFoundError), path.open("rb") as base:
-                file.writelines(chunks(base, stored["base"]))
+                file.writelines(chunks(base, batch.base))
             self._write(batch, file)
             file.close()
             after = _version(Path(file.name))
             self._check_stored(batch)  # others may have written to it meanwhile
-            stored["versions"] = [*stored["versions"][-1:], after]
-            self._outbox.save_batch(batch)
-            commit()
-        stored["versions"] = stored["versions"][-1:]
-        stored["is_replaced"] = True
+            batch.versions = [*batch.versions[-1:], after]
+            self._outbox.save(batch)
+            self._outbox.commit()
+        batch.versions = batch.versions[-1:]
+        batch.is_replaced = True
 
 
 class _Nowhere(io.BytesIO):
@@ -205,6 +303,15 @@ class _Watched:
         count = self._file.write(data)
         self.has_failed = False
         return count
+
+
+def overwrites(storage: object, options: dict[str, Any]) -> bool:
+    """Return True if `storage` replaces earlier contents, by the feed's option or else by Scrapy's
+    documented default; False for storages that are not Scrapy's."""
+    if isinstance(storage, (feedexport.S3FeedStorage, feedexport.GCSFeedStorage)):
+        return True  # they ignore the option
+    is_scrapys = any(k.__module__ == feedexport.__name__ for k in type(storage).__mro__)
+    return bool(options.get("overwrite", is_scrapys and getattr(storage, "overwrite", False)))
 
 
 def _version(path: Path) -> list[Any]:

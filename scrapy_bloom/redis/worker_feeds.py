@@ -61,10 +61,9 @@ class WorkerFeeds(CommitHook):
         self._file = RequestFile.open(self._job.worker_feeds)
         self._round = Round(self._file, self._commit, crawl, goes_on=not late)
         begins = not over or self._round.is_resumed
-        parts = self._job.path / "worker-feeds"  # not `feeds`, which a job may have beside it
         ledger.named = partial(named, self._job.worker_feeds)
         try:
-            self._exporter.attach(ledger, self._round, parts, stores_empty=begins)
+            self._exporter.attach(ledger, self._round, stores_empty=begins)
         except BaseException as error:  # noqa: BLE001 - also Ctrl-C
             self._file.close(clean=True)
             raise named(self._job.worker_feeds, error) from None

@@ -38,10 +38,8 @@ COUNT_DELAYED = "SELECT COUNT(*), MIN(due) FROM request WHERE state > 0 AND stat
 _COUNTS = (
     "SELECT (SELECT COUNT(*) FROM request WHERE state <= 2),"
     " (SELECT COUNT(*) FROM request WHERE state > 2),"
-    " (SELECT COUNT(*) FROM items WHERE request IS NULL) + (SELECT COALESCE(SUM("
-    "json_extract(facts, '$.items') - COALESCE(json_extract(facts, '$.stored.items'), 0)), 0)"
-    " FROM batches WHERE json_extract(facts, '$.state') != 'stored'"
-    " AND json_extract(facts, '$.path') GLOB '*feeds/[0-9]*.part')"
+    " (SELECT COUNT(*) FROM items WHERE request IS NULL)"
+    " - (SELECT COALESCE(SUM(json_extract(facts, '$.items')), 0) FROM batches)"
 )
 
 

@@ -221,7 +221,7 @@ class DurableScheduler(LedgerScheduler):
             if (extension := extension_of(crawler)) is not None:
                 self._spider_state = KeptSpiderState(crawler, extension, ledger, self.round)
             if session.feeds is not None:
-                session.feeds.attach(ledger, self.round, job.feeds)
+                session.feeds.attach(ledger, self.round)
             self._children.open(file, store, ledger, dupefilter.fingerprint)
             self._failures.open(ledger)
             Progress(crawler, file, ledger, dupefilter, self.round, self._count_pending)
@@ -300,7 +300,7 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: Any) -> None:
                 budget = budget_of(crawler.settings, JOB_BUDGET, file)
                 goes_on = kept is not None and kept.goes_on(crawler, file, queues, budget)
                 round_ = Round(file, lambda: None, goes_on=goes_on)
-            feeds.look(round_, job.feeds)
+            feeds.look(round_)
         elif file and DURABLE_FEEDS.read(crawler.settings) and file.query("SELECT 1 FROM feeds"):
             why = "has feeds that are not complete, and FEEDS cannot be written: correct FEEDS"
             raise JobDirectoryError(f"{job.path} {why}, or set BLOOM_DURABLE_FEEDS to False")

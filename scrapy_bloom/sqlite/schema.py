@@ -69,13 +69,19 @@ _TABLES = (
     # how far each feed has come, in JSON: feeds/outbox.py
     "CREATE TABLE feeds (id INTEGER PRIMARY KEY, round INTEGER NOT NULL, facts TEXT NOT NULL)"
     " STRICT",
+    # what is stored of a feed at a time, in JSON: feeds/waiting.py
     "CREATE TABLE batches (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL, facts TEXT NOT NULL)"
     " STRICT",
-    # `request` is NULL when the item is final
+    # `request` is NULL when the item is final; `feed` is minus a batch when it waits for its store
     "CREATE TABLE items (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL, request INTEGER,"
     " item BLOB NOT NULL) STRICT",
     "CREATE INDEX items_of_requests ON items (request) WHERE request IS NOT NULL",
     "CREATE INDEX final_items ON items (feed) WHERE request IS NULL",
+    "CREATE TRIGGER rows_of_feeds AFTER DELETE ON feeds BEGIN"
+    " DELETE FROM batches WHERE feed = OLD.id; DELETE FROM taken WHERE source = -OLD.id;"
+    " DELETE FROM items WHERE feed = OLD.id AND request IS NULL; END",
+    "CREATE TRIGGER items_of_batches AFTER DELETE ON batches BEGIN"
+    " DELETE FROM items WHERE feed = -OLD.id AND request IS NULL; END",
     PAGES_OF_A_ROUND,
 )
 

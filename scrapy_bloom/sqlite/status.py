@@ -31,11 +31,7 @@ COUNT_KEPT = (
     f" + {OF_DEAD_HOSTS}"
 )
 _FEEDS = (
-    "SELECT facts, COALESCE((SELECT SUM(json_extract(facts, '$.items'))"
-    # a batch is forgotten after the next one
-    " + (MIN(json_extract(facts, '$.number')) - 1)"
-    " * COALESCE(json_extract(feeds.facts, '$.options.batch_item_count'), 0)"
-    " FROM batches WHERE feed = feeds.id), 0)"
+    "SELECT facts, json_extract(facts, '$.items')"
     " + (SELECT COUNT(*) FROM items WHERE feed = feeds.id AND request IS NULL)"
     " FROM feeds ORDER BY id"
 )

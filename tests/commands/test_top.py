@@ -223,13 +223,11 @@ def test_the_round_counts_over_kills(run, tmp_path):
 
 def test_feeds_are_counted_with_what_is_not_in_their_files_yet(watched):
     """In batches that were stored and forgotten, too; a password is not shown."""
-    feeds = {"s3://id:se/cret@bucket/%(batch_id)d": 10, "a@b": 0}
-    for number, (uri, size) in enumerate(feeds.items()):
-        feed = {"template": uri, "options": {"batch_item_count": size}}
+    feeds = {"s3://id:se/cret@bucket/%(batch_id)d": 43, "a@b": 0}
+    for number, (uri, items) in enumerate(feeds.items()):
+        feed = {"template": uri, "items": items}
         query(watched, "INSERT INTO feeds VALUES (?, 1, ?)", number, json.dumps(feed))
         query(watched, "INSERT INTO items VALUES (NULL, ?1, NULL, x''), (NULL, ?1, 5, x'')", number)
-    for batch in {"number": 4, "items": 10}, {"number": 5, "items": 3}:
-        query(watched, "INSERT INTO batches VALUES (NULL, 0, ?)", json.dumps(batch))
     figures, uri = JobStatus(watched).figures(), "s3://…bucket/%(batch_id)d"
     assert [tuple(each.values()) for each in figures["feeds"]] == [(uri, 44), ("a@b", 1)]
     assert f"feed             {uri}, 44 items" in lines("job", figures)

@@ -26,8 +26,8 @@ from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDi
 from scrapy_bloom.crawl.failed_request import item_refused
 from scrapy_bloom.feeds.durable_feeds import DurableFeeds
 from scrapy_bloom.feeds.file import FeedFile
-from scrapy_bloom.feeds.open_feed import overwrites
 from scrapy_bloom.feeds.outbox import Outbox
+from scrapy_bloom.feeds.waiting import WaitingFeed, overwrites
 from scrapy_bloom.sqlite.status import JobStatus
 from tests.crawl.engine import Job, query, request
 from tests.crawl.feed_jobs import FeedJob
@@ -276,7 +276,7 @@ def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, caplog,
 def test_items_without_text_end_no_feed(tmp_path):
     """As an exporter writes them that leaves some out: what comes behind them is written, too."""
     file = FeedFile(tmp_path / "a")
-    file.empty()
+    file.prepare(empty=True)
     file.append(iter([b""] * 40 + [b"x"]))
     assert (tmp_path / "a").read_bytes() == b"x"
 
@@ -428,20 +428,13 @@ def test_a_uri_is_evaluated_once_a_round(tmp_path, job, monkeypatch, batches, na
 BATCHED = {"a%(batch_id)d.jl": {"format": "jsonlines", "batch_item_count": 1}}
 
 
-@pytest.mark.parametrize("feed", [{"a.json": "json"}, {"a.jl": "jsonlines"}, BATCHED])
-def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch, feed):
-    """A feed that grows is whole when the crawl has ended; one that waits is written by the next
-    start, as is what is missing, of batches all but the one for which there was room."""
-    write, fits = os.write, [True] * (feed is BATCHED)
+def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch):
+    """The feed is whole when the crawl has ended; what is missing is written by the next start."""
+    write, feed = os.write, {"a.jl": "jsonlines"}
 
     def on_a_full_disk(descriptor, data):
-        if fits and fits.pop():
-            return write(descriptor, data)
         write(descriptor, data[:9])
         raise OSError("no space left")
-
-    def written():
-        return [n for path in sorted(tmp_path.glob("a*.*")) for n in numbers(path)]
 
     a = job(feed, GOES_ON).pages(p1={"n": 1})
     with monkeypatch.context() as patch:
@@ -449,9 +442,9 @@ def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch, feed):
         a.pages(p2={"n": 2}, p3={"n": 3})
     assert a.scheduler.ledger.stopped
     a.close("bloom_error")
-    assert written() == ([1, 2] if feed is BATCHED else [1] if "a.jl" in feed else [])
+    assert numbers(tmp_path / "a.jl") == [1]
     job(feed).finish()
-    assert written() == [1, 2, 3]
+    assert numbers(tmp_path / "a.jl") == [1, 2, 3]
 
 
 # -- feeds come and go ---------------------------------------------------------------
@@ -525,7 +518,7 @@ def test_a_feed_that_is_spelt_otherwise_goes_on(tmp_path, monkeypatch, opened, n
         if number == 3:
             monkeypatch.chdir("/")
             before = {path: path.read_bytes() for path in tmp_path.glob("a*")}
-            with pytest.raises(FeedError, match=r"is the file of 'a.*: name it as before until"):
+            with pytest.raises(FeedError, match=r"is the file of '.*a.*: name it as before until"):
                 opened(FeedJob(tmp_path, {folder + name: options}), GOES_ON)
             assert {path: path.read_bytes() for path in tmp_path.glob("a*")} == before
             monkeypatch.chdir(tmp_path)
@@ -609,8 +602,7 @@ ZIPPED = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP]}}
 
 
 def test_what_a_kill_has_left_is_no_part_of_a_feed(tmp_path, job, monkeypatch):
-    """The whole feed was written beside its place and did not come to it, once and again, or the
-    process died before the part files were removed."""
+    """The whole feed was written beside its place and did not come to it, once and again."""
     for number in (1, 2):
         a = job(ZIPPED, GOES_ON).pages(**{f"p{number}": {"n": number}})
         with monkeypatch.context() as patch:
@@ -621,23 +613,9 @@ def test_what_a_kill_has_left_is_no_part_of_a_feed(tmp_path, job, monkeypatch):
     job(ZIPPED).close("shutdown")
     assert numbers(tmp_path / "a.jl.gz") == [1, 2]
     assert {path.name for path in tmp_path.iterdir()} == {"a.jl.gz", "job"}
-    with monkeypatch.context() as patch:
-        patch.setattr(DurableFeeds, "_remove_parts", lambda _: None)
-        job(ZIPPED).finish()
+    job(ZIPPED).finish()
     job(ZIPPED).pages(p3={"n": 3}).close()
     assert numbers(tmp_path / "a.jl.gz") == [1, 2, 3]
-
-
-@pytest.mark.parametrize("item", [{"n": 2}, Shy(n=2)], ids=["finished", "but for a failed page"])
-def test_what_else_lies_beside_the_part_files_stays(tmp_path, job, item):
-    """A feed of this job, and what is not the job's."""
-    feeds, folder = {"job/feeds/a.jl": "jsonlines", "b.json": "json"}, tmp_path / "job" / "feeds"
-    folder.mkdir(parents=True)
-    (folder / "2025.jl.part").write_text("precious")
-    job(feeds).pages(p1={"n": 1}, p2=item).close()
-    job(feeds, GOES_ON)
-    assert {path.name for path in folder.iterdir()} == {"a.jl", "2025.jl.part"}
-    assert numbers(folder / "a.jl")[0] == 1
 
 
 def test_items_that_wait_leave_the_disk_with_the_round(tmp_path, job):
@@ -651,10 +629,9 @@ def test_a_new_feed_is_on_the_disk_with_its_name(tmp_path, job, watch):
     """What is in it and its directory are synced."""
     synced = set()
     watch(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
-    job({"new/a.jl": "jsonlines", "new/b.json": "json"}, GOES_ON).pages(p1={"n": 1})
-    (part,) = (tmp_path / "job" / "feeds").iterdir()
-    for path in (tmp_path / "new" / "a.jl", part):
-        assert {path.stat().st_ino, path.parent.stat().st_ino} <= synced
+    job({"new/a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
+    path = tmp_path / "new" / "a.jl"
+    assert {path.stat().st_ino, path.parent.stat().st_ino} <= synced
 
 
 class Picky(world_feeds.OwnExporter):
@@ -722,8 +699,8 @@ def test_what_is_refused_when_a_feed_is_stored_does_not_keep_the_others(
 
 
 def test_a_feed_whose_items_are_gone_is_not_stored_without_them(tmp_path, job, caplog):
-    """It stays as it was. So it does where its exporter or storage is gone, or another one, which
-    refuses the start."""
+    """The start is refused, and the feed stays as it was, also when it is left out. So it is where
+    its exporter or storage is gone, or another one."""
     feeds = {"a.own": "own", f"shelf:{tmp_path}/b.jl": "jsonlines"}
     job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
     for setting, now, error in [
@@ -735,13 +712,14 @@ def test_a_feed_whose_items_are_gone_is_not_stored_without_them(tmp_path, job, c
         with pytest.raises(FeedError, match=error):
             job({}, **{setting: now})
     before = (tmp_path / "a.own").read_bytes()
-    a = job({"a.own": "own"}).pages(p2={"n": 2})
-    a.commit()
-    for part in (tmp_path / "job" / "feeds").iterdir():
-        part.unlink()
-    a.close()
+    of_a = "SELECT id FROM batches WHERE facts LIKE '%/a.own%'"
+    query(tmp_path / "job", f"DELETE FROM items WHERE -feed IN ({of_a})")
+    with pytest.raises(FeedError, match=r"items of .*a\.own were removed .*, so feed"):
+        job(feeds)
+    job({}).close()
     assert (tmp_path / "a.own").read_bytes() == before
-    assert "1 feed could not be stored: " in caplog.text
+    assert "a.own stays as it is: items of " in caplog.text
+    assert query(tmp_path / "job", "SELECT COUNT(*) FROM feeds") == [(1,)]
 
 
 def test_batches_go_on_with_their_numbers(tmp_path, job):
@@ -764,7 +742,7 @@ def test_full_batches_of_a_removed_feed_are_stored_once(tmp_path, job, monkeypat
     for number in (1, 2):
         a.done(a.page(str(number), {"n": number}))
     with monkeypatch.context() as patch:
-        patch.setattr(DurableFeeds, "_store_soon", lambda *_: None)
+        patch.setattr(WaitingFeed, "write", lambda _: None)
         a.commit()
     a.drop()
     job({"b.jl": "jsonlines"})
@@ -784,11 +762,21 @@ def test_a_full_batch_is_not_stored_while_that_cannot_be_recorded(tmp_path, job,
     assert numbers(tmp_path / "1.json") == [1]
 
 
-BATCHES = "SELECT json_extract(facts, '$.number'), json_extract(facts, '$.state') FROM batches"
+def test_a_batch_that_cannot_be_stored_holds_back_no_other(tmp_path, job):
+    """It is stored when the crawl stops."""
+    a = job(BATCHED, GOES_ON)
+    (tmp_path / "a1.jl").mkdir()
+    a.pages(p1={"n": 1}, p2={"n": 2}).commit()
+    assert numbers(tmp_path / "a2.jl") == [2]
+    (tmp_path / "a1.jl").rmdir()
+    a.close("shutdown")
+    assert numbers(tmp_path / "a1.jl") == [1]
+    assert a.stat("feedexport/failed_count/FileFeedStorage") == 1
+    assert a.stat("feedexport/success_count/FileFeedStorage") == 2
 
 
 def test_many_batches_at_once_and_after_each_other(tmp_path, job, next_turn):
-    """Few files are open, and of those that are stored nothing is kept but a number."""
+    """Few files are open, and of those that are stored nothing is kept."""
     open_files = len([*Path("/proc/self/fd").iterdir()])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     feeds = {str(tmp_path / "%(batch_id)d.jl"): {"format": "jsonlines", "batch_item_count": 1}}
@@ -802,8 +790,8 @@ def test_many_batches_at_once_and_after_each_other(tmp_path, job, next_turn):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     a.pages(p2={"n": 60}, p3={"n": 61})
     a.commit()
-    assert len(a.exporter.durable._stores) == 0
-    assert query(tmp_path / "job", BATCHES) == [(62, "stored")]
+    assert not a.exporter.durable._feeds[0]._full
+    assert query(tmp_path / "job", "SELECT facts FROM batches UNION SELECT item FROM items") == []
     assert [numbers(tmp_path / f"{n + 1}.jl") for n in range(62)] == [[n] for n in range(62)]
     # nor is one stored twice that the last commit fills
     a.done(a.page("4", {"n": 62}))

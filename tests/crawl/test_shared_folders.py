@@ -62,10 +62,10 @@ def test_feeds_and_job_in_a_folder_of_many(tmp_path, start, umask):
     (tmp_path / "old.jl.gz").chmod(0o640)
     job = start(tmp_path, feeds, BLOOM_AUDIT=tmp_path / "audit").pages(p1={"n": 1})
     give(JobDirectory(tmp_path / "job"), HoldOrder(["slot"]))
-    folders = [tmp_path / "job" / name for name in ("feeds", "bloom", "orders")]
+    folders = [tmp_path / "job" / name for name in ("bloom", "orders")]
     private = [tmp_path / "audit", *(tmp_path / "job").glob("requests.sqlite*"), *folders]
     private += [path for folder in folders for path in folder.iterdir()]
-    assert len(private) > 10
+    assert len(private) > 7
     assert {mode(path) - 0o100 * path.is_dir() for path in private} == {0o600}
     job.finish()
     assert [mode(tmp_path / each) for each in names] == [0o666 & ~umask] * 2 + [0o640]

@@ -25,7 +25,7 @@ from scrapy_bloom.errors import FeedError, SharedFilterError
 from scrapy_bloom.feeds.open_feed import OpenFeed
 from scrapy_bloom.redis.worker_feeds import SyncedFeeds
 from tests.crawl.conftest import make  # noqa: F401 - a fixture
-from tests.crawl.engine import name_of, request
+from tests.crawl.engine import name_of, query, request
 from tests.crawl.feed_jobs import FeedJob
 from tests.crawl.rounds import RoundJob, waited_for
 from tests.failures import Failed
@@ -216,7 +216,7 @@ def test_a_feed_that_is_given_up_leaves_no_mark(tmp_path, opened, between):
     job = start("lost")
     job.marking._delta.marks.add([Row(bytes(20), 2.0, b"new", b"new", b"new"), Row(b"2" * 20, 2.0)])
     job.pages(page={"n": 1}).pages(another={"n": 2}).drop()
-    (tmp_path / "job" / "feeds" / "1.part").unlink()
+    query(tmp_path / "job", "DELETE FROM items")
     for delta in (between, "item"):
         start("other", delta).close("shutdown")
     store.look()

@@ -27,7 +27,7 @@ FILE_CALLS = (
     *("open", "fdopen", "pwrite", "pread", "fsync", "fstat"),
     *("link", "unlink", "rename", "posix_fallocate"),
 )
-FEED_CALLS = ("open", "write", "fsync", "ftruncate")
+FEED_CALLS = ("write", "fsync", "ftruncate")
 
 
 class Proxy:
@@ -117,7 +117,8 @@ class Points:
         requestfile.os = storage.os = files.os = Proxy(os, **calls)
         storage.mmap = Proxy(storage.mmap, mmap=memory)
         feed_calls = {n: self.wrap(f"feed {n}", getattr(os, n)) for n in FEED_CALLS}
-        feedfile.os = waiting.os = Proxy(os, **feed_calls)
+        feedfile.os = Proxy(os, **feed_calls)
+        feedfile.FeedFile.prepare = self.wrap("feed open", feedfile.FeedFile.prepare)
         Path.replace = self.wrap("Path.replace", Path.replace)
         Path.rename = self.wrap("Path.rename", Path.rename)
         layers.Layered.add = self.wrap("bit", layers.Layered.add)
@@ -126,9 +127,9 @@ class Points:
             (requestfile.RequestFile, ["commit"]),
             (records.SqliteRecords, ["push", "done"]),
             (durable_feeds.DurableFeeds, ["before_commit", "after_commit", "recover"]),
-            (outbox.Outbox, ["save_batch"]),
+            (outbox.Outbox, ["save", "remove"]),
             (feedfile.FeedFile, ["append"]),
-            (waiting.WaitingFeed, ["_write", "_replace"]),
+            (waiting.WaitingFeed, ["make_room", "_write", "_replace"]),
             (scheduler.DurableScheduler, ["open", "close"]),
         ):
             for name in names:
