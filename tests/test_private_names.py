@@ -131,6 +131,10 @@ def test_what_another_middleware_does_about_an_error_goes_on_behind_it():
     on_unhandled_status(SimpleNamespace(engine=engine), print)
     pairs = [*zip(*spidermw.methods.values(), strict=True)]
     assert pairs == [(None, 1), (print, None), (refuses, 2), (other, 3)]
+    # without it, behind all others
+    spidermw.methods = {"process_spider_exception": [other], "process_spider_output": [3]}
+    on_unhandled_status(SimpleNamespace(engine=engine), print)
+    assert [*zip(*spidermw.methods.values(), strict=True)] == [(other, 3), (print, None)]
 
 
 @pytest.mark.parametrize("name", MISSED)

@@ -91,19 +91,24 @@ class Codec:
         try:
             if type(request).to_dict is not Request.to_dict:
                 return request.to_dict(spider=self._spider)
-            fields = {name: getattr(request, name) for name in request.attributes}
-            for name in ("callback", "errback"):
-                if (method := fields[name]) is not None:
-                    fields[name] = self._name_of(method)
+            fields: dict[str, Any] = {
+                "url": request.url,
+                "callback": self._name_of(request.callback),
+                "errback": self._name_of(request.errback),
+                "headers": dict(request.headers),
+            }
+            for name in request.attributes:
+                fields.setdefault(name, getattr(request, name))
         except Exception as error:
             raise ValueError(str(error)) from error
-        fields["headers"] = dict(fields["headers"])
         if type(request) is not Request:
             fields["_class"] = f"{request.__module__}.{type(request).__name__}"
         return fields
 
-    def _name_of(self, method: Any) -> str:
+    def _name_of(self, method: Any) -> Any:
         """Return the name of a method of the spider. Raises ValueError for any other function."""
+        if not callable(method):
+            return method
         function = getattr(method, "__func__", None)
         name = self._names.get(function, "")
         if not name or getattr(getattr(self._spider, name, None), "__func__", None) is not function:

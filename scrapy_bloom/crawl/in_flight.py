@@ -73,9 +73,10 @@ class InFlight:
         is_new = request not in self._known
         known = self._know(request)
         if comes_again and is_new:
-            for running in self.running.values():
-                running.given.append(known)
-            known.awaited += len(self.running)
+            givers = [running for running in self.running.values() if not running.stands_in]
+            for giver in givers:
+                giver.given.append(known)
+            known.awaited += len(givers)
         known.queued += 1
         known.fingerprints += tuple(fingerprints)
         known.arrivals += (self._arrived,)

@@ -114,10 +114,13 @@ class Ledger:
     def next(self) -> Request | None:
         """Return the next stored request, or None."""
         try:  # no context, which takes 2 µs
-            return self.store.next()
+            request = self.store.next()
         except Exception as error:  # noqa: BLE001 - a damaged file may raise anything
             self.stop(error)
             return None
+        if request is None and self.store.uncommitted:
+            self.commit_later()  # what was due has become pending
+        return request
 
     def before_next(self) -> None:
         """Commit if enough requests were dispatched."""

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.durable.base")
 
-OVERDUE_SECONDS = 0.5
-"""The pause before a store is asked again for what is due."""
 MOST_PUT_OFF = 10.0
 """Seconds after which a held request in memory is looked at again, which may have been released."""
 
@@ -80,6 +78,8 @@ class LedgerScheduler(BaseScheduler):
     memory; with one, those that cannot be serialized."""
 
     medium = "disk"  # the name of the store in the stats
+    overdue_seconds = 0.5
+    """The pause before a store is asked again for what is due."""
     _counts_stored = True  # False if the answer of the store tells which requests are counted
     _start_requests: StartRequests  # with a ledger only
 
@@ -373,7 +373,7 @@ class LedgerScheduler(BaseScheduler):
             close_spider(self.crawler, "bloom_later")
         else:
             # a store that is asked already wakes the engine when it answers
-            self._alarm.set(due if due > 0 else OVERDUE_SECONDS)
+            self._alarm.set(due if due > 0 else self.overdue_seconds)
 
     @property
     def _is_at_rest(self) -> bool:

@@ -115,11 +115,13 @@ def on_unhandled_status(crawler: Crawler, process_spider_exception: Callable[...
     """Pass to `process_spider_exception` of a spider middleware each exception, in the callback or
     on the way to it, that reaches HttpErrorMiddleware."""
     methods = _methods(crawler, "engine.scraper.spidermw.methods")
-    for place, method in enumerate([*methods["process_spider_exception"]]):
-        if isinstance(getattr(method, "__self__", None), HttpErrorMiddleware):
-            methods["process_spider_exception"].insert(place, process_spider_exception)
-            # what is handled at this place goes on with the outputs behind the same place
-            methods["process_spider_output"].insert(place, None)
+    exceptions = methods["process_spider_exception"]
+    owners = [getattr(method, "__self__", None) for method in exceptions]
+    found = (place for place, each in enumerate(owners) if isinstance(each, HttpErrorMiddleware))
+    place = max(found, default=len(exceptions))
+    exceptions.insert(place, process_spider_exception)
+    # what is handled at this place goes on with the outputs behind the same place
+    methods["process_spider_output"].insert(place, None)
 
 
 def on_download_exception(crawler: Crawler, process_exception: Callable[..., None]) -> None:

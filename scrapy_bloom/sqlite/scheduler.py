@@ -76,6 +76,8 @@ class DurableScheduler(LedgerScheduler):
     commit_seconds = 0.1
     """… or this long after the first of them, whichever comes first."""
 
+    overdue_seconds = 0.0  # it makes some pending each time
+
     _log: logging.LoggerAdapter[logging.Logger]
     _file: RequestFile
     _store: SqliteStore

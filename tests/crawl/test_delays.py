@@ -11,7 +11,7 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy_bloom.crawl import delays, ledger_scheduler
 from scrapy_bloom.sqlite.listing import stopped_job
 from scrapy_bloom.sqlite.status import JobStatus
-from tests.crawl.engine import request
+from tests.crawl.engine import name_of, request
 from tests.crawl.resting_site import Rest, RestingSite
 from tests.crawl.test_hold_crawls import start
 
@@ -96,6 +96,21 @@ def test_a_timer_wakes_the_engine(new_job, clock, reactor):
     assert (job.engine.woken, job.names(), len(reactor.timers)) == (1, ["b"], 1)
     job.close()
     assert reactor.every == []
+
+
+def test_what_is_due_does_not_wait_behind_a_held_host(new_job, clock, reactor):
+    """The engine asks again at once, and what has become pending is committed."""
+    meta = {delays.NOT_BEFORE: 10, "download_slot": "held"}
+    job = new_job().pushed(*map(str, range(150)), meta=meta)
+    job.push("other", meta={delays.NOT_BEFORE: 11})
+    job.scheduler.hold("held", 100, 1)
+    job.commit()
+    clock.now += 20
+    assert job.pop() is None
+    assert [each.seconds < 0.01 for each in reactor.timers] == [True]
+    assert job.scheduler.ledger._alarm.is_set
+    reactor.ring()
+    assert name_of(job.pop()) == "other"
 
 
 @pytest.mark.parametrize("options", [{}, {"folder": None}])

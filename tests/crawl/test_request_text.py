@@ -314,6 +314,12 @@ class OwnRequest(Request):
         return {**super().to_dict(spider=spider), "flags": [spider.name, type(spider).__name__]}
 
 
+class Short(Request):
+    """Makes what is not among its attributes itself."""
+
+    attributes = ("url", "body")
+
+
 @pytest.fixture
 def spider():
     CountingSpider.looks = 0
@@ -321,6 +327,8 @@ def spider():
 
 
 def requests(spider):
+    named = Request(URL)
+    named.callback = "parse"
     return [
         Request(URL),
         Request(URL, callback=spider.parse),
@@ -331,6 +339,8 @@ def requests(spider):
         Request(URL, errback=spider.failed, cookies={"a": "b"}, cb_kwargs={"d": 1}),
         FormRequest(URL, formdata={"a": "b"}, callback=spider.parse),
         OwnRequest(URL, callback=spider.parse, errback=spider.failed),
+        Short(URL, callback=spider.parse, headers={"B": "c"}),
+        named,
         # a method of another spider of the class counts by its function
         Request(URL, callback=CountingSpider().parse),
     ]

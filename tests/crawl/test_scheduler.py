@@ -402,6 +402,15 @@ def test_pages_are_acknowledged_beside_items_without_a_response(make, tmp_path):
     assert len(job.scheduler.ledger.in_flight) < 9
 
 
+def test_items_without_a_response_beside_a_page_that_hangs_take_no_memory_for_each_other(make):
+    job = make().pushed(*map(str, range(30)))
+    books = job.scheduler.ledger.in_flight
+    while (page := job.pop()) is not None:
+        books.stand_in()
+    assert [len(known.given) for known in books.running.values() if known.stands_in] == [0] * 30
+    assert page is None
+
+
 def test_the_way_of_a_push(make):
     """From `enqueue_request` to its row a request goes as architecture.md draws it: through ten
     modules, with 18 changes from one to another."""
